@@ -1,13 +1,17 @@
-"""Where the time of a training iteration goes at a million points: the parts of `cloud train`'s log, the device awaited.
+"""Where the time of a training iteration goes at a million points: the parts of `cloud train`'s log, the
+device awaited.
 
-    python benchmarks/cloud/iteration.py rooms-1m --device cuda -o benchmarks/results/cloud_iteration_h200.json
-    python benchmarks/cloud/iteration.py rooms --points 5k --steps 3 --preset small --device cpu -o iteration.json  # small
+    python benchmarks/cloud/iteration.py rooms-1m --device cuda -o
+    benchmarks/results/cloud_iteration_h200.json
+    python benchmarks/cloud/iteration.py rooms --points 5k --steps 3 --preset small --device cpu -o
+    iteration.json  # small
 
-pinchpoint must be importable: installed, or `PYTHONPATH=src`. The rooms are made where the folder has none. One scene a step,
-without crops; each row is one recipe: the means of its timed steps after the first (`counted_steps`; on a GPU every tenth is
-timed), and what share is sampling. On a GPU points are moved and drawn ahead, and data and sampling are what a step still waits
-for. What drawing costs in all, overlapped or not, is told by steps that draw anew in turn with the same steps whose draws are
-given (`drawing_costs`); what a draw takes alone, when nothing else computes, stands beside.
+pinchpoint must be importable: installed, or `PYTHONPATH=src`. The rooms are made where the folder has none.
+One scene a step, without crops; each row is one recipe: the means of its timed steps after the first
+(`counted_steps`; on a GPU every tenth is timed), and what share is sampling. On a GPU points are moved and
+drawn ahead, and data and sampling are what a step still waits for. What drawing costs in all, overlapped or
+not, is told by steps that draw anew in turn with the same steps whose draws are given (`drawing_costs`); what
+a draw takes alone, when nothing else computes, stands beside.
 """
 
 from __future__ import annotations
@@ -80,7 +84,9 @@ def timed(data: Path, *, points: int, steps: int, blocks: int, device: str, **ch
 
 
 def drawing_anew(data: Path, told: dict[str, Any], device: str, *, blocks: int) -> tuple[float, float, float]:
-    """Seconds of steps that draw their views, ahead where a run does, over those of the same steps with views drawn before."""
+    """Seconds of steps that draw their views, ahead where a run does, over those of the same steps with
+    views drawn before.
+    """
     settings, source = Settings.from_dict(told), open_source(data)
     stepper = Stepper(CloudConfig.from_json(json.dumps(settings.model)), settings, device)
     names = source.names("train")
@@ -116,7 +122,9 @@ def drawing_anew(data: Path, told: dict[str, Any], device: str, *, blocks: int) 
 
 
 def drawn_alone(data: Path, told: dict[str, Any], device: str) -> float:
-    """Seconds of drawing the views of a scene that lies on the device, cells and all, when nothing else computes: the median."""
+    """Seconds of drawing the views of a scene that lies on the device, cells and all, when nothing else
+    computes: the median.
+    """
     source = open_source(data)
     batch = Batch.from_scenes([source.scene(source.names("train")[0])], device=device)
     cell = told["cell"] or CloudConfig.preset(told["preset"], in_features=0, classes=2).cell
@@ -176,7 +184,10 @@ def run(args: argparse.Namespace) -> None:
     for name, row in rows.items():
         parts = ", ".join(f"{part} {1e3 * seconds:.2f}" for part, seconds in row["seconds"].items())
         costs = "{share:.2%} [{low:.2%}, {high:.2%}]".format(**row["drawing_costs"])
-        sampling = f"sampling {row['sampling_share']:.2%}, in all {costs}, a draw alone {1e3 * row['draw_alone_s']:.2f} ms"
+        sampling = (
+            f"sampling {row['sampling_share']:.2%}, total {costs},"
+            f" one draw {1e3 * row['draw_alone_s']:.2f} ms"
+        )
         print(f"{name}: {1e3 * row['iteration_s']:.1f} ms ({parts}); {sampling}")
 
 

@@ -1,14 +1,16 @@
-"""mIoU against density for several training recipes, five seeds each, at equal steps and at equal points: train, thin, score.
+"""mIoU against density for several training recipes, five seeds each, at equal steps and at equal points:
+train, thin, score.
 
     python benchmarks/cloud/robustness.py run rooms --seeds 0 1 2 3 4 --steps 600 --device cuda -o part.json
     python benchmarks/cloud/robustness.py merge part*.json -o benchmarks/results/cloud_robustness_h200.json
-    python benchmarks/cloud/robustness_figure.py benchmarks/results/cloud_robustness_h200.json -o docs/images/cloud-robustness.png
+    python benchmarks/cloud/robustness_figure.py benchmarks/results/cloud_robustness_h200.json -o
+    docs/images/cloud-robustness.png
 
-pinchpoint must be importable: installed, or `PYTHONPATH=src`. The rooms are made where the folder has none. Equal points: as
-many steps as bring the network the points that `dense` sees in --steps, by what the views of a recipe hold on average; what was
-really seen is in the record. Runs lie beside the part, in a folder of its name, and the same command goes on where it stopped.
-Parts may be shared out: by recipes, regimes or seeds, in several processes on one GPU. `robustness_table.py` says how the bars
-are judged.
+pinchpoint must be importable: installed, or `PYTHONPATH=src`. The rooms are made where the folder has none.
+Equal points: as many steps as bring the network the points that `dense` sees in --steps, by what the views of
+a recipe hold on average; what was really seen is in the record. Runs lie beside the part, in a folder of its
+name, and the same command goes on where it stopped. Parts may be shared out: by recipes, regimes or seeds, in
+several processes on one GPU. `robustness_table.py` says how the bars are judged.
 """
 
 from __future__ import annotations

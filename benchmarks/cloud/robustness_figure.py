@@ -1,6 +1,7 @@
 """The picture of a merged record of `robustness.py`: mIoU against density, a line a recipe with its interval.
 
-python benchmarks/cloud/robustness_figure.py benchmarks/results/cloud_robustness_h200.json -o docs/images/cloud-robustness.png
+python benchmarks/cloud/robustness_figure.py benchmarks/results/cloud_robustness_h200.json -o
+docs/images/cloud-robustness.png
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ LOOKS = {
 
 
 def plot(path: Path, table: list[dict[str, Any]]) -> Path:
-    """Write a PNG: equal steps and equal points side by side. table: as `robustness_table.table_of` makes it."""
+    """Write a PNG: equal steps and equal points side by side. table: as `robustness_table.table_of` makes
+    it.
+    """
     with style.figure_style():
         figure, axes = style.canvas(columns=2, width=9.6, height=4.6, sharey=True)
         for one, regime in zip(axes[0], ("steps", "points"), strict=True):

@@ -1,7 +1,7 @@
 """What the runs of `robustness.py` say: means with intervals, differences seed by seed, and the bars.
 
-Scores are mIoU in points (0 to 100) under uniform thinning, unless told otherwise. Intervals are Student's, 95 %. A bar is held
-or missed where the whole interval lies on one side, else open.
+Scores are mIoU in points (0 to 100) under uniform thinning, unless told otherwise. Intervals are Student's,
+95 %. A bar is held or missed where the whole interval lies on one side, else open.
 """
 
 from __future__ import annotations
@@ -91,7 +91,9 @@ def bars_of(runs: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def differences_of(runs: dict[str, Any]) -> list[dict[str, Any]]:
-    """A row for each two recipes that are compared, regime and density: the first less the second, seed by seed."""
+    """A row for each two recipes that are compared, regime and density: the first less the second, seed
+    by seed.
+    """
     made = []
     for recipe, other in COMPARED:
         for regime in dict.fromkeys(one["regime"] for one in runs.values()):

@@ -1,9 +1,9 @@
-"""Is a draw random? The original's faults in numbers, and the statistics of ours.
+"""Randomness of draws: the faults of the point-cloud report's sampler in numbers, and our statistics.
 
     python benchmarks/cloud/sampling.py -o benchmarks/results/cloud_sampling_cpu.json
 
-pinchpoint must be importable: installed, or `PYTHONPATH=src`. Runs in a minute on one core; --seed changes every draw. The
-threshold of the chi-squares is set before: p of at least 1e-4 in every one.
+pinchpoint must be importable: installed, or `PYTHONPATH=src`. Runs in a minute on one core; --seed changes
+every draw. The threshold of the chi-squares is set before: p of at least 1e-4 in every one.
 """
 
 from __future__ import annotations
@@ -99,7 +99,9 @@ def subset_test(method: Method, n: int, k: int, seed: int, *, cells: int = 200_0
 
 
 def chi_square_tail(statistic: float, freedom: int) -> float:
-    """P(chi-square > statistic), by Wilson and Hilferty's cube root: good to a few percent for 10 degrees and more."""
+    """P(chi-square > statistic), by Wilson and Hilferty's cube root: good to a few percent for 10 degrees
+    and more.
+    """
     spread = 2 / (9 * freedom)
     score = ((statistic / freedom) ** (1 / 3) - (1 - spread)) / math.sqrt(spread)
     return 0.5 * math.erfc(score / math.sqrt(2))
@@ -120,7 +122,10 @@ def alike(seed: int) -> dict[str, float]:
 
 
 def cache_by_size(seed: int) -> dict[str, float]:
-    """Another scene of equal size through the original's sampler: cells with a wrong number of points, points of other cells."""
+    """Count the errors of the point-cloud report's sampler on a second scene of equal size.
+
+    Returns cells with a wrong number of points, and points of other cells.
+    """
     first, second = (problem_of(200_000, 10_000, device="cpu", scene=scene) for scene in (seed, seed + 1))
     sampler = baseline.GridSampler()
     sampler.by_count(baseline.grid_of(first.segments), first.wanted)
@@ -176,7 +181,8 @@ def main() -> int:
     for one in tests:
         told = "fine" if one["p"] >= LEAST_P else "REFUSED"
         print(
-            f"{one['method']:10} C({one['n']}, {one['k']}): {one['chi_square']:.1f} of {one['freedom']}, p {one['p']:.3f} {told}"
+            f"{one['method']:10} C({one['n']}, {one['k']}): {one['chi_square']:.1f} of {one['freedom']},"
+            f" p {one['p']:.3f} {told}"
         )
     return 0 if all(one["p"] >= LEAST_P for one in tests) else 1
 

@@ -1,6 +1,4 @@
-"""The table of mIoU against density: what each recipe sees, how runs are gone on with, and how the bars are
-judged.
-"""
+"""The table of mIoU by density: what each recipe sees, how runs resume, and how the bars are judged."""
 
 from __future__ import annotations
 
@@ -84,8 +82,7 @@ def test_a_tiny_run_is_scored_merged_and_not_repeated(
     ]
     assert robustness.main(asked) == 0
     runs = json.loads(part.read_text())["runs"]
-    # A log-uniform view from 0.05 to 1 holds 0.95 / ln 20 = 0.317 of the points: 2 steps of dense are 6 of
-    # it.
+    # A log-uniform view from 0.05 to 1 has 0.95 / ln 20 = 0.317 of the points: 2 dense steps equal 6 of it.
     assert {name: one["steps"] for name, one in runs.items()} == {
         "dense:steps:0": 2,
         "log-uniform:steps:0": 2,

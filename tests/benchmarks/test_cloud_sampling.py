@@ -1,6 +1,4 @@
-"""The statistics of draws: closed forms where there are some, and draws that are not random, which they must
-refuse.
-"""
+"""The statistics of draws agree with closed forms and refuse draws that are not random."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The record of all ways to draw: what is timed, what is scaled, and that all of them draw what they should."""
+"""The benchmark record: what is timed, what is scaled, and that every variant draws correctly."""
 
 from __future__ import annotations
 
@@ -34,13 +34,15 @@ def test_every_way_is_timed_in_turn_and_the_loop_scaled_to_all_cells(tmp_path: P
         output=tmp_path / "bench.json",
     )
     assert [row.name for row in made.rows] == [*THEIRS, *OURS, "three views", *OURS, "three views"]
-    # Every reading is a second after the one before, so that a run takes one: the loop's on a quarter of the cells.
+    # Every reading is a second after the one before, so that a run takes one: the loop's on a quarter of the
+    # cells.
     loop = made.row("loop")
     assert (loop.seconds, loop.scaled, loop.timed_cells, loop.over_grouped) == (4.0, True, 10, 0.25)
     exact = made.row("exact")
     assert (exact.seconds, exact.scaled, exact.over_loop, exact.over_grouped) == (1.0, False, 4.0, 1.0)
     assert exact.queued_s == 1 / benches.QUEUED and exact.device_s is None
-    # 2**17 bytes in the second of a copy; a draw reads offsets, counts and the order, and writes what it drew.
+    # 2**17 bytes in the second of a copy; a draw reads offsets, counts and the order, and writes what it
+    # drew.
     assert exact.floor_s == pytest.approx(4 * (2 * 40 + 800 + exact.drawn) / 2**17)
     assert made.row("exact", 1600).cells == 80 and made.row("exact", 1600).over_loop is None
     assert made.same and made.waits is None and all(row.right for row in made.rows)

@@ -55,7 +55,8 @@ def test_one_of_every_cell_is_drawn_and_each_of_a_cell_is_as_likely() -> None:
 
 
 def test_near_points_stay_as_their_weight_says() -> None:
-    # One of two is drawn: at squared distances 0 and 0.75, softened by 0.25, the near one four times as often.
+    # One of two is drawn: at squared distances 0 and 0.75, softened by 0.25, the near one four times as
+    # often.
     scene = scene_of(np.array([(0, 0, 0), (np.sqrt(0.75), 0, 0)]))
     near = sum(by_distance(scene, 0.5, seed=seed, scanner=(0, 0, 0))[0] == 0 for seed in range(4_000))
     assert abs(near - 3_200) < 4 * np.sqrt(4_000 * 0.8 * 0.2)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.systems.cloud.metrics import confusion, said_everywhere, scores_of
+from pinchpoint.systems.cloud.metrics import confusion, predict_everywhere, scores_of
 
 
 def test_the_matrix_counts_what_a_loop_over_the_points_counts() -> None:
@@ -36,7 +36,7 @@ def test_miou_is_the_mean_over_classes_of_sets_of_points_cut_and_joined() -> Non
 def test_one_class_everywhere_scores_its_share() -> None:
     truth = np.array([0] * 6 + [1] * 3 + [-1] * 5)
     counts = confusion(truth, np.zeros_like(truth), 2)
-    again = scores_of(said_everywhere(0, confusion(truth, np.ones_like(truth), 2)))
+    again = scores_of(predict_everywhere(0, confusion(truth, np.ones_like(truth), 2)))
     assert scores_of(counts) == again
     assert (again.accuracy, again.miou) == (pytest.approx(6 / 9), pytest.approx(6 / 9 / 2))
 

@@ -1,4 +1,6 @@
-"""`cloud sample`: exact counts by cell, points in their order, every property kept, whatever the kind of file."""
+"""`cloud sample`: exact counts by cell, points in their order, every property kept, whatever the kind of
+file.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +79,8 @@ def test_one_file_alone_is_thinned_without_loading_a_compiler(tmp_path: Path) ->
     np.savez(file, xyz=xyz)
     code = (
         "import sys; from pinchpoint.systems.cloud.sample_file import sample_file\n"
-        f"for one in (False, True): sample_file({str(file)!r}, {str(tmp_path / 'out.npz')!r}, one_per_cell=one)\n"
+        f"for one in (False, True):\n"
+        f"    sample_file({str(file)!r}, {str(tmp_path / 'out.npz')!r}, one_per_cell=one)\n"
         "sys.exit('numba' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
@@ -187,9 +190,9 @@ def test_ratios_outside_0_to_1_are_refused(ratio) -> None:
 @pytest.mark.parametrize(
     ("choices", "says"),
     [
-        ({"cell": 0}, "cell size 0"),
-        ({"cell": -1.0}, "cell size -1"),
-        ({"cell": 1e-300}, "cells of 1e-300"),
+        ({"cell": 0}, "cell size is 0"),
+        ({"cell": -1.0}, "cell size is -1"),
+        ({"cell": 1e-300}, "Cells of size 1e-300"),
         ({"method": "magic"}, "magic"),
         ({"ratio": "0.2:0.4", "method": "bernoulli"}, "bernoulli does not support a range"),
         ({"seed": -1}, "seed"),
@@ -237,7 +240,8 @@ def test_a_point_may_hold_nan_where_it_is_not_a_coordinate(tmp_path: Path) -> No
 
 def test_faces_are_refused_or_dropped(tmp_path: Path) -> None:
     lines = "element vertex 3\nproperty float x\nproperty float y\nproperty float z\n"
-    text = f"ply\nformat binary_little_endian 1.0\n{lines}element face 1\nproperty list uchar int vertex_indices\nend_header\n"
+    text = f"ply\nformat binary_little_endian 1.0\n{lines}element face 1\n"
+    text += "property list uchar int vertex_indices\nend_header\n"
     vertices = struct.pack("<9f", *range(9))
     (tmp_path / "a.ply").write_bytes(text.encode() + vertices + struct.pack("<Biii", 3, 0, 1, 2))
     with pytest.raises(BadInput, match="1 x face") as refused:

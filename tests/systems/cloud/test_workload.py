@@ -1,4 +1,4 @@
-"""Drawing from cells as a workload: what verify lets pass, and the original's faults, which it must refuse."""
+"""The sampling workload: verify passes our variants and refuses the faults of the point-cloud report."""
 
 from __future__ import annotations
 

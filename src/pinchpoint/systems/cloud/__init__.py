@@ -1,6 +1,8 @@
-"""cloud: density-invariant networks over point clouds; here the study of drawing some points of every cell (torch).
+"""cloud: density-invariant networks over point clouds; here the study of drawing some points of every cell
+(torch).
 
-Letters used in this folder: N points, C cells, V views, B scenes of a batch, M points drawn, F features, K classes.
+Letters used in this folder: N points, C cells, V views, B scenes of a batch, M points drawn, F features, K
+classes.
 """
 
 from __future__ import annotations

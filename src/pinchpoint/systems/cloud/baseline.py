@@ -1,11 +1,12 @@
-"""The sampling of an earlier trainer, written anew from its report: what ours is held against.
+"""Baseline: the sampler of the point-cloud report, rewritten from its description.
 
-`loop` and `grouped` draw from cells that are given, as the report describes, and draw as they should; `grouped` with `shared`
-makes one permutation for all cells of one count, as the report does, so that such cells draw alike. `GridSampler` is the whole
-of it: it takes a dictionary of cells, finds out their counts (at every draw, or by a cache), and gives back ratios too.
-`prefix` and the cache are its faults as they were: permutations that are made and never used, and scenes that are known by
-their size. Where the report leaves a choice, the quicker one is taken.
-N points, C cells, M points drawn; wanted: (C,) how many of each cell.
+Letters: N points, C cells, M drawn points; wanted: (C,), points to draw per cell. `loop` and `grouped` draw
+from cells as the report describes, and draw correctly; `grouped` with `shared` makes one permutation for all
+cells of the same count, as the report does, so such cells draw the same places. `GridSampler` is the whole
+sampler: it takes a dictionary of cells, computes their counts (at every draw, or from a cache), and also
+returns ratios. `prefix` and the cache
+reproduce two faults: permutations that are never used, and scenes identified by their size alone. Where the
+report leaves a choice, the faster one is used.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Draw = Callable[[Segments, Tensor], Tensor]
 
 
 def loop(segments: Segments, wanted: Tensor) -> Tensor:
-    """(M,) points, one cell after another: three numbers read from the device for each."""
+    """Return (M,) points, one cell after another, reading three numbers per cell from the device."""
     counts, offsets, order = segments.counts, segments.offsets, segments.order
     if is_fake(order):  # reading cell by cell takes minutes there, and the blocks that stay are these
         return torch.cat([order.new_empty(take) for take in wanted.tolist()])
@@ -41,8 +42,8 @@ def loop(segments: Segments, wanted: Tensor) -> Tensor:
 def grouped(segments: Segments, wanted: Tensor, *, shared: bool = False) -> Tensor:
     """(M,) points: permutations by count, laid out cell by cell by a comprehension that reads every count.
 
-    A point is taken where its place in the permutation is below what its cell wants. shared: one permutation a count;
-    else one a cell, all of one count made together.
+    A point is taken where its place in the permutation is below what its cell wants. shared: one permutation
+    a count; else one a cell, all of one count made together.
     """
     taken = _permutations(segments, shared=shared) < _spread(wanted, segments)
     return segments.order[torch.where(taken)[0]]
@@ -57,7 +58,7 @@ def prefix(segments: Segments, wanted: Tensor) -> Tensor:
 
 
 def grid_of(segments: Segments) -> Grid:
-    """The cells as the original keeps them."""
+    """Return the cells as the dictionary that the point-cloud report uses."""
     return dict(enumerate(segments.order.long().split(segments.counts.tolist())))
 
 

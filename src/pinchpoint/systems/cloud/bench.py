@@ -1,12 +1,14 @@
-"""Times of sampling from every cell by all variants, and of three views with a gather.
+"""Benchmark of sampling from every cell by all variants, and of three views with a gather.
 
-From cells and counts that lie on the device, and whose sum is known, to the drawn indices there, waited for. `loop` and
-`grouped` are the original's whole draw, from its own dictionary of cells: `loop` finds out their counts every time, `grouped`
-looks them up in its cache. `grouped, cells given` leaves that out. Both of these make one permutation a count, which is less
-work than drawing rightly. All but the loop run once more before each clocked run, for warm caches. Where `loop` is timed on
-some cells and scaled up, the record says so. `device_s` is what the GPU takes, by replays of a graph of the draw: launching it
-costs the host more. A floor is the bytes that must be read and written over what a plain copy moves in a second on the same
-device. N points, C cells, M points drawn.
+Letters: N points, C cells, M drawn points. The timed boundary starts with cells, counts and their sum on the
+device and ends, after a wait, with the drawn indices there. `loop` and `grouped` are the whole draw of the
+point-cloud report from
+its dictionary of cells: `loop` computes the counts every time, `grouped` reads them from its cache, and
+`grouped, cells given` omits that lookup. Both grouped variants make one permutation per count, which is less
+work than a correct draw. All but the loop run once more before each timed run, for warm caches. If `loop` is
+timed on some cells and scaled up, the record says so. `device_s` is the time on the GPU, from replays of a
+graph of the draw; the host takes longer to launch it. The floor is the bytes that must be read and written
+divided by the speed of a plain copy on the same device.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class Row:
-    """One variant on one problem. scaled: timed on `timed_cells` and multiplied up."""
+    """One variant on one problem. scaled: timed on `timed_cells` and scaled up."""
 
     name: str
     points: int
@@ -71,10 +73,9 @@ class Row:
     over_grouped: float | None
     over_grouped_low: float | None
     over_grouped_high: float | None
-    right: bool  # as many of each cell as were wanted, and none twice
-    device_s: float | None = (
-        None  # that the GPU works, without the host's launches; None on a CPU and for the original's
-    )
+    right: bool  # draws the requested count of every cell, and no point twice
+    # GPU time without the host's launches; None on a CPU and for the variants of the point-cloud report.
+    device_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,8 @@ class Benchmark(Record):
     def summary(self) -> list[tuple[str, str]]:
         made = [("case", f"{self.points:,} points in {self.cells:,} cells, on {self.device}")]
         for row in self.rows:
-            text = f"{show_seconds(row.seconds)} [{show_seconds(row.seconds_low)}, {show_seconds(row.seconds_high)}]"
+            interval = f"[{show_seconds(row.seconds_low)}, {show_seconds(row.seconds_high)}]"
+            text = f"{show_seconds(row.seconds)} {interval}"
             if row.queued_s is not None:
                 text += f", queued {show_seconds(row.queued_s)}"
             if row.device_s is not None:
@@ -132,9 +134,11 @@ def bench(
     progress: Progress | None = None,
     clock: Clock = time.perf_counter,
 ) -> Benchmark:
-    """Time all variants. large: points of a second problem with cells as full; None: 10 M on a GPU, none on a CPU; 0: none.
+    """Time all variants.
 
-    loop_cells: how many the loop is timed on; None: all on a CPU, some on a GPU.
+    large: points of a second problem with equally full cells (None: 10 M on a GPU, skipped on a CPU; 0:
+    skipped);
+    loop_cells: cells to time the loop on (None: all on a CPU, some on a GPU).
     """
     if repeats < 1 or (loop_cells is not None and loop_cells < 1):
         raise BadInput(
@@ -178,7 +182,7 @@ def bench(
 
 
 def three_views(problem: Problem, values: Tensor, *, seed: int, step: int) -> Tensor:
-    """All points, those of a draw and one of each cell, gathered: (N + M + C, WIDTH). Nothing in it waits for the device."""
+    """Gather all points, those of a draw and one per cell: (N + M + C, WIDTH). Never waits for the device."""
     segments = problem.segments
     half = sample_subset(segments, problem.wanted, seed=seed, step=step, view=1, total=problem.total)
     one = sample_one(segments, seed=seed, step=step, view=2)
@@ -265,9 +269,9 @@ def _in_turn(
     order = list(runs)
     with _uncollected():
         for turn in range(repeats):
-            # Whoever runs second finds the caches the first one left: turn about, forth and back.
+            # The second variant finds the caches of the first, so alternate the order.
             for name in order if turn % 2 == 0 else reversed(order):
-                if name != "loop":  # it takes long, and caches are nothing to it
+                if name != "loop":  # takes long, and caches do not matter to it
                     runs[name]()
                 used.wait(device)
                 start = clock()
@@ -289,7 +293,7 @@ def _queued(run: Run, used: Backend, device: str, clock: Clock) -> float:
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Without Python's collector, which goes through all cells of the original's dictionary now and then."""
+    """Disable Python's garbage collector, which now and then visits all cells of the dictionary."""
     gc.collect()
     gc.disable()
     try:
@@ -299,7 +303,7 @@ def _uncollected() -> Iterator[None]:
 
 
 def _copy_speed(used: Backend, device: str, clock: Clock) -> float:
-    """Bytes a second, those read and those written: the best of a few copies."""
+    """Return bytes read and written per second: the best of a few copies."""
     source = torch.zeros(COPIED[device] // 4, device=device)
     goal = torch.empty_like(source)
     seconds = []
@@ -313,7 +317,9 @@ def _copy_speed(used: Backend, device: str, clock: Clock) -> float:
 
 
 def _bytes(problem: Problem, *, views: bool) -> int:
-    """That must move: offsets, counts and order are read, the drawn are written; with views a row of each of their points."""
+    """Return the bytes that must move: offsets, counts, order and indices; with views also a row per
+    point.
+    """
     points, cells, drawn = problem.segments.points, problem.segments.cells, problem.total
     draw = 4 * (2 * cells + points + drawn)
     rows = points + drawn + cells
@@ -321,7 +327,7 @@ def _bytes(problem: Problem, *, views: bool) -> int:
 
 
 def _right(problem: Problem, drawn: Tensor, cells: int | None) -> bool:
-    """Of the first `cells` as many as are wanted, and none twice."""
+    """Return whether the first `cells` cells have the requested counts and no point is drawn twice."""
     return len(drawn.unique()) == len(drawn) and not off_by(problem, drawn)[:cells].any()
 
 
@@ -344,20 +350,20 @@ def _waits(problem: Problem, device: str, seed: int) -> int | None:
 
 
 def _notes(device: str, loop_cells: int, cells: int) -> tuple[str, ...]:
-    notes = ["cells, counts and their sum are given; seconds are of drawing the indices, waited for"]
+    notes = ["cells, counts and their sum are inputs; times cover drawing the indices, including the wait"]
     if loop_cells < cells:
         notes.append(f"loop timed on {loop_cells:,} of {cells:,} cells and scaled up")
     notes.append(
-        "loop and grouped draw from a dictionary of cells as the original does, the loop's counts found out every time"
+        "loop and grouped draw from a dictionary of cells, as in the point-cloud report; loop recounts"
     )
     notes.append(
-        "grouped shares one permutation among all cells of one count, as the original: less work than a right draw"
+        "grouped shares one permutation per count, as in the point-cloud report: less than a correct draw"
     )
     notes.append(
-        f"three views: all points, the draw and one of each cell, with a gather of {4 * WIDTH} bytes a point"
+        f"three views: all points, the draw and one per cell, with a gather of {4 * WIDTH} bytes per point"
     )
     if device == "cpu":
-        notes.append(f"{torch.get_num_threads()} threads; floors by a copy in memory")
+        notes.append(f"{torch.get_num_threads()} threads; floors from a copy in memory")
     return tuple(notes)
 
 

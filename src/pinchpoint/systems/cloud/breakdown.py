@@ -1,8 +1,8 @@
-"""Where the time of a step goes: data, sampling, forward, consistency, backward, optimizer, as columns of log.csv.
+"""Time per part of a step (data, sampling, forward, consistency, backward, optimizer), as columns of log.csv.
 
-A part that is timed waits for the step's stream before both readings of the clock, which takes time of its own: so only some
-steps are timed on CUDA, and the columns of the others are empty. What another stream draws for the next step meanwhile is in no
-part of its own: it makes the others slower, if anything. A CPU is never ahead, and every step is timed.
+Timing a part waits for the step's stream before both clock readings, which itself takes time. On CUDA only
+some steps are therefore timed, and the columns of the others are empty. Work of the prefetch stream is not a
+separate part; at most it slows down the others. On a CPU every step is timed.
 """
 
 from __future__ import annotations
@@ -37,25 +37,25 @@ class Parts:
 
     @contextmanager
     def part(self, name: Part) -> Iterator[None]:
-        """What is done within counts for `name`; nothing may lie in another part."""
-        found = self._now
-        if found is None:
+        """Time the block as `name`. Parts must not be nested."""
+        seconds_by_part = self._now
+        if seconds_by_part is None:
             yield
             return
         measurement.wait_stream(self.device)
         start = self.clock()
         yield
         measurement.wait_stream(self.device)
-        found[name] += self.clock() - start
+        seconds_by_part[name] += self.clock() - start
 
     def taken(self, step: int) -> dict[str, float] | None:
-        """What a step took, once; None for one that was not timed."""
+        """Return and forget the times of a step; None if it was not timed."""
         return self._steps.pop(step, None)
 
     def completed(self, row: logs.Row) -> Row:
-        """A row of the log with what its step took."""
-        found = self.taken(row.step) or {}
-        return _extended(row, {f"{name}_s": seconds for name, seconds in found.items()})
+        """Return a row of the log with the times of its step."""
+        seconds_by_part = self.taken(row.step) or {}
+        return _extended(row, {f"{name}_s": seconds for name, seconds in seconds_by_part.items()})
 
 
 @dataclass(frozen=True)
@@ -84,13 +84,16 @@ class Log(logs.Log):
 
     @classmethod
     def cells_of(cls, row: logs.Row) -> list[Any]:
-        found = (getattr(row, name, None) for name in _COLUMNS)
-        return [*logs.Log.cells_of(row), *("" if seconds is None else f"{seconds:.6f}" for seconds in found)]
+        seconds_by_part = (getattr(row, name, None) for name in _COLUMNS)
+        return [
+            *logs.Log.cells_of(row),
+            *("" if seconds is None else f"{seconds:.6f}" for seconds in seconds_by_part),
+        ]
 
 
-def _extended(row: logs.Row, found: Mapping[str, float | None]) -> Row:
-    held: dict[str, Any] = {**{f.name: getattr(row, f.name) for f in fields(logs.Row)}, **found}
-    return Row(**held)
+def _extended(row: logs.Row, seconds_by_part: Mapping[str, float | None]) -> Row:
+    columns: dict[str, Any] = {**{f.name: getattr(row, f.name) for f in fields(logs.Row)}, **seconds_by_part}
+    return Row(**columns)
 
 
 def shares(path: Path) -> dict[str, float]:

@@ -1,9 +1,10 @@
-"""Whether the views of a step may pass together within a budget: predicted before anything is trained.
+"""Predicts, before training, whether the views of a step fit into a budget together.
 
-The step is the trainer's own, taken on the CPU with parts of the largest scenes, every tensor of it counted; how many voxels
-a scene has is known only by making them, so no fake tensors are used. A step of many points is not taken whole: two smaller
-ones with as many points in a voxel tell what is fixed and what a point costs. On a CPU what this process holds already is
-added; on CUDA the next step's points, which are made ready meanwhile, the context and a margin for the allocator.
+The trainer's own step runs on the CPU with crops of the largest scenes, and all its tensors are counted. The
+number of voxels of a scene is known only after building them, so fake tensors cannot be used. A step of many
+points is extrapolated from two smaller ones with the same points per voxel, which give the fixed bytes and
+the bytes per point. On a CPU the memory that this process already uses is added; on CUDA the prefetched
+points of the next step, the context and a margin for the allocator.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 from pinchpoint.backends.torch import measurement
 from pinchpoint.core.errors import DoesNotFit
 from pinchpoint.core.units import show_bytes
-from pinchpoint.systems.cloud.data.batches import cropped
+from pinchpoint.systems.cloud.data.batches import crop
 from pinchpoint.systems.cloud.data.scene import Scene
 from pinchpoint.systems.cloud.model.config import CloudConfig
 from pinchpoint.systems.cloud.model.convolution import CPU_BYTES, GPU_BYTES
@@ -26,14 +27,14 @@ from pinchpoint.systems.cloud.training_step import Stepper
 from pinchpoint.systems.common.budgets import budget_of
 from pinchpoint.systems.common.precision import resident_bytes
 
-WHOLE = 40_000  # points of a step, all views together, up to which it is taken as it is
-ROUNDED = 1.1  # what CUDA's allocator keeps beyond the tensors
-BENT = 1.1  # what a straight line through two sizes, and one part of one scene, may lack
+WHOLE = 40_000  # points per step, over all views, up to which the step is measured whole
+ROUNDED = 1.1  # factor for what CUDA's allocator reserves beyond the tensors
+BENT = 1.1  # margin for the linear fit through two sizes of one crop
 
 
 @dataclass(frozen=True)
 class Way:
-    """How views pass, and what a step is then predicted to take."""
+    """How views are processed, and the predicted bytes of a step."""
 
     views_mode: str  # batched or accumulate
     predicted_bytes: int
@@ -42,103 +43,114 @@ class Way:
 
 def way_for(
     config: CloudConfig,
-    told: Settings,
+    settings: Settings,
     scenes: Sequence[Scene],
     *,
     budget: str | int,
     device: str,
     progress: Callable[[str], None] | None = None,
 ) -> Way:
-    """The way that was chosen, or of auto the first that fits: batched, then accumulate; else `DoesNotFit`.
+    """Return the chosen way, or with auto the first that fits: batched, then accumulate. Raises `DoesNotFit`.
 
-    scenes: those to train with.
+    scenes: the training scenes.
     """
     within = budget_of(budget)
     budget_bytes = within.memory_bytes
-    found: list[Way] = []
-    for mode in ways_of(config, told):
+    candidates: list[Way] = []
+    for mode in ways_of(config, settings):
         if progress is not None:
             progress("all views at once" if mode == "batched" else "view after view")
-        way = replace(told, views_mode=mode)
-        live = _counted(config, way, scenes)
+        way = replace(settings, views_mode=mode)
+        live = _count_bytes(config, way, scenes)
         if device == "cpu":
             need = resident_bytes() + live
         else:
-            live += _gathered(config, way, scenes) + _ahead(config, way, scenes)
+            live += _gather_bytes(config, way, scenes) + _prefetch_bytes(config, way, scenes)
             need = round(live * ROUNDED) + within.cublas_workspace_bytes + within.context_bytes
-        found.append(Way(mode, need, budget_bytes))
+        candidates.append(Way(mode, need, budget_bytes))
         if need <= budget_bytes:
-            return found[-1]
-    least = min(found, key=lambda way: way.predicted_bytes)
+            return candidates[-1]
+    least = min(candidates, key=lambda way: way.predicted_bytes)
     fewer = (
         "--points or --scenes"
-        if least.views_mode != "batched" or len(found) > 1
+        if least.views_mode != "batched" or len(candidates) > 1
         else "--points, --scenes or --views"
     )
-    held = "with what this process holds already" if device == "cpu" else "context and margin included"
+    scope = "including what this process already uses" if device == "cpu" else "including context and margin"
     raise DoesNotFit(
-        f"A step needs {show_bytes(least.predicted_bytes)}, {held}, but the budget is {show_bytes(budget_bytes)}.",
-        hint=f"Raise --budget by at least {show_bytes(least.predicted_bytes - budget_bytes)}, or use fewer {fewer}.",
+        f"A step needs {show_bytes(least.predicted_bytes)}, {scope},"
+        f" but the budget is {show_bytes(budget_bytes)}.",
+        hint=f"Raise --budget by at least {show_bytes(least.predicted_bytes - budget_bytes)},"
+        f" or use fewer {fewer}.",
         need_bytes=least.predicted_bytes,
     )
 
 
-def ways_of(config: CloudConfig, told: Settings) -> tuple[str, ...]:
-    """The ways a run may take, the fastest first. Batch statistics of all views together need all of them at once."""
-    if told.views_mode != "auto":
-        return (told.views_mode,)
-    return ("batched",) if len(told.views) == 1 or config.norm == "batch" else ("batched", "accumulate")
+def ways_of(config: CloudConfig, settings: Settings) -> tuple[str, ...]:
+    """Return the possible views modes, fastest first.
+
+    Batch statistics over all views need all of them at once.
+    """
+    if settings.views_mode != "auto":
+        return (settings.views_mode,)
+    return ("batched",) if len(settings.views) == 1 or config.norm == "batch" else ("batched", "accumulate")
 
 
-def _counted(config: CloudConfig, told: Settings, scenes: Sequence[Scene]) -> int:
-    """Most bytes of tensors alive in a step with the largest scenes and the most points a view can have."""
+def _count_bytes(config: CloudConfig, settings: Settings, scenes: Sequence[Scene]) -> int:
+    """Return the peak tensor bytes of a step with the largest scenes and the most points a view can have."""
     largest = max(scenes, key=lambda scene: scene.points)
-    views = [_fullest(view) for view in parse_views(told.views)]
-    told = replace(told, views=[view.name for view in views], augment=False)
-    points = min(told.points, largest.points)
-    most = points * told.scenes * len(views)
+    views = [_fullest(view) for view in parse_views(settings.views)]
+    settings = replace(settings, views=[view.name for view in views], augment=False)
+    points = min(settings.points, largest.points)
+    most = points * settings.scenes * len(views)
     if most <= WHOLE:
-        return _live(config, told, largest, points)
-    # A part of a scene holds as many points in a voxel as the whole.
+        return _live(config, settings, largest, points)
+    # A crop has as many points per voxel as the whole scene.
     sizes = [max(1, round(points * share * WHOLE / most)) for share in (0.5, 1.0)]
-    low, high = (_live(config, told, largest, size) for size in sizes)
+    low, high = (_live(config, settings, largest, size) for size in sizes)
     each = (high - low) / (sizes[1] - sizes[0])
     return round(BENT * (high + each * (points - sizes[1])))
 
 
-def _gathered(config: CloudConfig, told: Settings, scenes: Sequence[Scene]) -> int:
-    """What a convolution reads at one time on CUDA beyond what it reads on a CPU, where the step is counted."""
-    points = min(told.points, max(scene.points for scene in scenes)) * told.scenes
-    passed = points * (1 if told.views_mode == "accumulate" else len(told.views))
-    # The finest level's is the largest: coarser voxels are fewer by more than they are wider.
+def _gather_bytes(config: CloudConfig, settings: Settings, scenes: Sequence[Scene]) -> int:
+    """Return the bytes that a convolution gathers at a time on CUDA beyond those on a CPU, where steps
+    are counted.
+    """
+    points = min(settings.points, max(scene.points for scene in scenes)) * settings.scenes
+    passed = points * (1 if settings.views_mode == "accumulate" else len(settings.views))
+    # The finest level gathers most: coarser levels lose more voxels than they gain features.
     whole = 27 * 4 * config.widths[0] * passed
     return max(0, min(GPU_BYTES, whole) - CPU_BYTES)
 
 
-def _ahead(config: CloudConfig, told: Settings, scenes: Sequence[Scene]) -> int:
-    """The next step's points, which on CUDA are moved there and drawn while this one computes: most bytes while they are."""
+def _prefetch_bytes(config: CloudConfig, settings: Settings, scenes: Sequence[Scene]) -> int:
+    """Return the peak bytes of prefetching: on CUDA the next step's points are copied and drawn during
+    this step.
+    """
     largest = max(scenes, key=lambda scene: scene.points)
-    points = min(told.points, largest.points)
-    part = cropped(largest, max(1, min(points, WHOLE // told.scenes)), np.random.default_rng(0))
-    views = [_fullest(view) for view in parse_views(told.views)]
+    points = min(settings.points, largest.points)
+    part = crop(largest, max(1, min(points, WHOLE // settings.scenes)), np.random.default_rng(0))
+    views = [_fullest(view) for view in parse_views(settings.views)]
 
-    def made() -> None:
-        draw_views(Batch.from_scenes([part] * told.scenes), views, cell=told.cell or config.cell, seed=0)
+    def prefetch() -> None:
+        draw_views(
+            Batch.from_scenes([part] * settings.scenes), views, cell=settings.cell or config.cell, seed=0
+        )
 
-    return round((measurement.account(made) or 0) * points / part.points)
+    return round((measurement.account(prefetch) or 0) * points / part.points)
 
 
-def _live(config: CloudConfig, told: Settings, scene: Scene, points: int) -> int:
-    part = cropped(scene, points, np.random.default_rng(0))
+def _live(config: CloudConfig, settings: Settings, scene: Scene, points: int) -> int:
+    part = crop(scene, points, np.random.default_rng(0))
 
     def steps() -> None:
-        stepper = Stepper(config, told, "cpu")
-        for number in (1, 2):  # the optimizer's state is there from the first step on
-            stepper.step([part] * told.scenes, number=number)
+        stepper = Stepper(config, settings, "cpu")
+        for number in (1, 2):  # the optimizer's state exists after the first step
+            stepper.step([part] * settings.scenes, number=number)
 
     return measurement.account(steps) or 0
 
 
 def _fullest(view: View) -> View:
-    """The same view with as many points as it can have."""
+    """Return the same view with the most points it can have."""
     return Uniform(view.hi, view.hi) if isinstance(view, Uniform | LogUniform) else view

@@ -1,7 +1,8 @@
-"""Thinner clouds for evaluation: which points of a scene stay, seeded, by one rule each.
+"""Seeded subsampling of scenes for evaluation.
 
-Letters: N points, M of them kept. Independent of the sampler that training uses: plain numpy, so that a fault of that one
-cannot hide in its own test. Each gives indices (M,) int64 in rising order, for `Scene.take`.
+Letters: N points, M points kept. Independent of the training sampler and written in plain numpy, so a fault
+of that sampler cannot hide in its own test. Each function returns increasing indices (M,) int64 for
+`Scene.take`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def uniform(scene: Scene, fraction: float, *, seed: int) -> np.ndarray:
 
 
 def one_per_cell(scene: Scene, cell: float, *, seed: int) -> np.ndarray:
-    """One point, any of them alike, of every cell of a grid with edges of `cell`."""
+    """Return one random point of every cell of a grid with edge `cell`."""
     check_cell(cell)
     corner = np.floor(scene.xyz.astype(np.float64) / cell)
     order = _generator(seed).permutation(scene.points)
@@ -43,17 +44,19 @@ def check_cell(cell: float) -> None:
 
 
 def by_distance(scene: Scene, fraction: float, *, seed: int, scanner: Place | None = None) -> np.ndarray:
-    """round(N fraction) points, at least one, drawn with weights that fall with the square of the distance to the scanner.
+    """round(N fraction) points, at least one, drawn with weights that fall with the square of the distance to
+    the scanner.
 
-    scanner: its place in the coordinates of the scene; None: at the point with the least x + y, half way up the scene, so that
-    the far side is left with few points.
+    scanner: its place in the coordinates of the scene; None: at the point with the least x + y, half way up
+    the scene, so that the far side is left with few points.
     """
     count = _count(scene.points, fraction)
     place = np.array(_side(scene.xyz) if scanner is None else scanner, dtype=np.float64)
     if place.shape != (3,) or not np.isfinite(place).all():
         raise BadInput(f"The scanner position {scanner} is not a point.", hint="Give x, y and z.")
     square = ((scene.xyz - place) ** 2).sum(axis=1)
-    # Exponential waits over weights: the smallest are a draw without replacement by weight, of an exact number.
+    # Exponential waits over weights: the smallest are a draw without replacement by weight, of an exact
+    # number.
     waits = _generator(seed).exponential(size=scene.points) * (square + _SOFT)
     return np.sort(np.argpartition(waits, count - 1)[:count])
 

@@ -1,8 +1,9 @@
-"""Scores of a trained network against density: the test scenes thinned in three ways, as a table and a plot.
+"""Evaluation of a trained network at several densities: test scenes thinned in three ways, as a table and a
+plot.
 
-`uniform` keeps any points alike, `one-per-cell` one point of every cell of a grid, `distance` the fewer the farther from a
-corner. The points that are left are classed and scored. Beside each stands what saying the most frequent class of training
-everywhere would score.
+`uniform` keeps points uniformly at random, `one-per-cell` keeps one point of every grid cell, and `distance`
+keeps fewer points far from a corner. The remaining points are classified and scored, next to the score of
+always predicting the most frequent training class.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from pinchpoint.core.files import make_folder, write_text
 from pinchpoint.systems.cloud import eval_subsampling
 from pinchpoint.systems.cloud.data.scene import Scene
 from pinchpoint.systems.cloud.data.sources import Source, Split, open_source
-from pinchpoint.systems.cloud.metrics import confusion, said_everywhere, scores_of
+from pinchpoint.systems.cloud.metrics import confusion, predict_everywhere, scores_of
 from pinchpoint.systems.cloud.model.model import predict_labels
 from pinchpoint.systems.cloud.plots import plot
 from pinchpoint.systems.cloud.records import Evaluation
@@ -31,7 +32,10 @@ from pinchpoint.systems.cloud.runs import Trained, Which, trained
 from pinchpoint.systems.common.folders import refuse_others
 from pinchpoint.systems.common.precision import autocast, matmuls, usable_precision
 
-DEFINITION = "IoU = right / (of the class or said to be), over the points of all scenes; mIoU: mean over the classes that occur"
+DEFINITION = (
+    "IoU = correct / (true or predicted points of the class), over the points of all scenes;"
+    " mIoU: mean over the classes that occur"
+)
 RECORD = "evaluation.json"
 TABLE, PLOT = "scores.csv", "scores.png"
 DENSITIES = (1.0, 0.5, 0.25, 0.1, 0.05)
@@ -53,9 +57,10 @@ def evaluate(
     pictures: bool = True,
     progress: Callable[[int, int], None] | None = None,
 ) -> Evaluation:
-    """mIoU and accuracy of every scene of a split at every density: scores.csv, evaluation.json and scores.png in `output`.
+    """Score a split at every density and write scores.csv, evaluation.json and scores.png to `output`.
 
-    cell: of one-per-cell, as in training without it; budget: bytes for the points that stream through the network at one time.
+    cell: edge of the one-per-cell grid (default: as in training); budget: bytes while points stream through
+    the network.
     """
     start = time.perf_counter()
     device = resolve_device(device, backend("torch"))
@@ -71,7 +76,7 @@ def evaluate(
     earlier = _earlier(folder)
     classes = len(found.settings.classes)
     counts = {way: np.zeros((classes, classes), dtype=np.int64) for way in ways}
-    kept, total, done = dict.fromkeys(ways, 0), 0, 0
+    points_left, total, done = dict.fromkeys(ways, 0), 0, 0
     precision = usable_precision(found.settings.precision, device)
     with matmuls(precision), autocast(precision, device):
         for number, name in enumerate(names):
@@ -80,19 +85,19 @@ def evaluate(
             for way in ways:
                 part = _thinned(scene, way, cell=cell, seed=seed * 1_000_003 + number)
                 assert part.labels is not None
-                said = predict_labels(found.model, part, budget=budget, device=device)
-                counts[way] += confusion(part.labels, said, classes)
-                kept[way] += part.points
+                predictions = predict_labels(found.model, part, budget=budget, device=device)
+                counts[way] += confusion(part.labels, predictions, classes)
+                points_left[way] += part.points
                 done += 1
                 if progress is not None:
                     progress(done, len(names) * len(ways))
     majority = int(np.argmax(found.settings.frequency))
-    rows = [_row(way, counts[way], kept[way] / total, majority) for way in ways]
+    rows = [_row(way, counts[way], points_left[way] / total, majority) for way in ways]
     files = [_table(folder / TABLE, rows, found.settings.classes)]
-    title = f"{Path(run).name}, step {found.step:,}: {len(names):,} scenes to {split}"
+    title = f"{Path(run).name}, step {found.step:,}: {len(names):,} {split} scenes"
     if pictures:
         files.append(plot(folder / PLOT, rows, title=title, majority=found.settings.classes[majority]))
-    made = Evaluation(
+    record = Evaluation(
         target=str(run),
         data=str(data),
         split=split,
@@ -107,17 +112,18 @@ def evaluate(
         definition=DEFINITION,
         files=tuple(file.name for file in files),
     )
-    made.save(folder / RECORD)
-    for name in earlier - set(made.files):
+    record.save(folder / RECORD)
+    for name in earlier - set(record.files):
         (folder / name).unlink(missing_ok=True)
-    return made
+    return record
 
 
 def _ways(densities: Sequence[float]) -> list[Thinning]:
     wrong = [density for density in densities if not 0 < density <= 1]
     if wrong or not densities:
         raise BadInput(
-            f"The densities {', '.join(f'{d:g}' for d in densities) or '(none)'} are not all above 0 and at most 1.",
+            f"The densities {', '.join(f'{d:g}' for d in densities) or '(none)'} are not all above 0"
+            " and at most 1.",
             hint="Give at least one density, such as 0.5.",
         )
     thinner = [("distance", density) for density in densities if density < 1]
@@ -134,12 +140,12 @@ def _thinned(scene: Scene, way: Thinning, *, cell: float, seed: int) -> Scene:
     return scene.take(draw(scene, density, seed=seed))
 
 
-def _row(way: Thinning, counts: np.ndarray, kept: float, majority: int) -> dict[str, Any]:
-    found, without = scores_of(counts), scores_of(said_everywhere(majority, counts))
+def _row(way: Thinning, counts: np.ndarray, points_left: float, majority: int) -> dict[str, Any]:
+    found, without = scores_of(counts), scores_of(predict_everywhere(majority, counts))
     return {
         "thinning": way[0],
         "density": way[1],
-        "kept": kept,
+        "kept": points_left,
         "points": found.points,
         "miou": found.miou,
         "accuracy": found.accuracy,
@@ -151,7 +157,7 @@ def _row(way: Thinning, counts: np.ndarray, kept: float, majority: int) -> dict[
 
 def _names(source: Source, found: Trained, split: Split) -> list[str]:
     of_classes = list(found.settings.classes)
-    # Classes without names are numbered up to the largest in the files: a folder may lack the last of them.
+    # Unnamed classes are numbered up to the largest label in the files: a folder may lack the last ones.
     if (
         list(source.classes)
         == [str(number) for number in range(len(source.classes))]
@@ -164,7 +170,8 @@ def _names(source: Source, found: Trained, split: Split) -> list[str]:
     ):
         if list(of_run) != list(of_data):
             raise BadInput(
-                f"The run was trained with the {what} {', '.join(of_run)}, but {source.path} has {', '.join(of_data)}.",
+                f"The run was trained with the {what} {', '.join(of_run)},"
+                f" but {source.path} has {', '.join(of_data)}.",
                 hint="Give a dataset with the same features and classes.",
             )
     if split not in ("train", "test"):
@@ -195,7 +202,7 @@ def _cell(value: Any) -> str:
 
 
 def _earlier(folder: Path) -> set[str]:
-    """The files an earlier evaluation says it left in the folder."""
+    """Return the files that a previous evaluation wrote to the folder."""
     try:
         files = json.loads((folder / RECORD).read_text(encoding="utf-8"))["files"]
         return {name for name in files if name in (TABLE, PLOT)}

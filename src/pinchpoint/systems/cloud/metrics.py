@@ -1,7 +1,9 @@
-"""How well labels are told: a matrix of counts, and what follows from it.
+"""Metrics of predicted labels: confusion matrix, IoU, mIoU and accuracy.
 
-Letters: N points, K classes. Rows are the truth, columns what was said; points without a class count nowhere.
-    IoU of a class = said rightly / (are of it or said to be)      mIoU = its mean over the classes that occur in the truth
+Letters: N points, K classes. Rows are true classes, columns predicted ones; points without a class are not
+counted.
+    IoU of a class = correct / (true or predicted points of the class)
+    mIoU = mean IoU over the classes that occur in the truth
 """
 
 from __future__ import annotations
@@ -13,26 +15,26 @@ import numpy as np
 from pinchpoint.core.errors import BadInput
 
 
-def confusion(truth: np.ndarray, said: np.ndarray, classes: int) -> np.ndarray:
-    """truth, said: (N,) integers -> (K, K) counts. What is below zero in the truth is left out."""
-    if truth.shape != said.shape:
+def confusion(truth: np.ndarray, predicted: np.ndarray, classes: int) -> np.ndarray:
+    """Return counts (K, K) of truth and predicted (N,). Points with a negative true label are left out."""
+    if truth.shape != predicted.shape:
         raise BadInput(
-            f"There are {len(said):,} predicted labels, but {len(truth):,} true labels.",
+            f"There are {len(predicted):,} predicted labels, but {len(truth):,} true labels.",
             hint="Give one of each for every point.",
         )
     known = truth >= 0
-    truth, said = truth[known].astype(np.int64), said[known].astype(np.int64)
-    if len(truth) and (max(truth.max(), said.max()) >= classes or said.min() < 0):
+    truth, predicted = truth[known].astype(np.int64), predicted[known].astype(np.int64)
+    if len(truth) and (max(truth.max(), predicted.max()) >= classes or predicted.min() < 0):
         raise BadInput(
             f"Some labels are not among the {classes} classes.",
             hint=f"Give labels from 0 to {classes - 1}, or -1 for none.",
         )
-    return np.bincount(truth * classes + said, minlength=classes * classes).reshape(classes, classes)
+    return np.bincount(truth * classes + predicted, minlength=classes * classes).reshape(classes, classes)
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Of all points counted together. iou: of each class; None for one that does not occur in the truth."""
+    """Scores over all points. iou: one per class, None for classes that do not occur in the truth."""
 
     miou: float
     accuracy: float
@@ -41,21 +43,21 @@ class Scores:
 
 
 def scores_of(counts: np.ndarray) -> Scores:
-    """counts: (K, K) as `confusion` makes them, of one scene or the sum of many."""
+    """Return the scores of counts (K, K) from `confusion`, of one scene or summed over many."""
     points = int(counts.sum())
     if not points:
         raise BadInput("No point has a class.", hint="Give scenes with labels of 0 or more.")
-    right, of, said = np.diag(counts), counts.sum(axis=1), counts.sum(axis=0)
+    right, of, predicted = np.diag(counts), counts.sum(axis=1), counts.sum(axis=0)
     iou = tuple(
-        float(hits) / float(true + told - hits) if true else None
-        for hits, true, told in zip(right, of, said, strict=True)
+        float(hits) / float(true + guesses - hits) if true else None
+        for hits, true, guesses in zip(right, of, predicted, strict=True)
     )
-    found = [value for value in iou if value is not None]
-    return Scores(sum(found) / len(found), float(right.sum()) / points, iou, points)
+    present = [value for value in iou if value is not None]
+    return Scores(sum(present) / len(present), float(right.sum()) / points, iou, points)
 
 
-def said_everywhere(label: int, counts: np.ndarray) -> np.ndarray:
-    """(K, K): the counts if one label were said of every point."""
-    made = np.zeros_like(counts)
-    made[:, label] = counts.sum(axis=1)
-    return made
+def predict_everywhere(label: int, counts: np.ndarray) -> np.ndarray:
+    """Return the counts (K, K) of predicting one label for every point."""
+    result = np.zeros_like(counts)
+    result[:, label] = counts.sum(axis=1)
+    return result

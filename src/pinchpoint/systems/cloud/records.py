@@ -13,12 +13,15 @@ from pinchpoint.systems.common.records import TrainingRecord
 
 @dataclass(frozen=True, kw_only=True)
 class Training(TrainingRecord):
-    """loss: cross-entropy and what consistency adds; validation: 1 - mIoU of the scenes held back, over 100 % and 10 %."""
+    """loss: cross-entropy and what consistency adds; validation: 1 - mIoU of the scenes held back, over
+    100 % and 10 %.
+    """
 
     kind: ClassVar[str] = "cloud-training"
     scenes: int  # trained on
     points: int  # of the largest, as it is stored
-    points_seen: int  # that passed the network in all steps, of all views; of several processes the first's times their number
+    # That passed the network in all steps, of all views; of several processes the first's times their number.
+    points_seen: int
     views_mode: str  # batched or accumulate
     breakdown: dict[str, float] = field(
         default_factory=dict

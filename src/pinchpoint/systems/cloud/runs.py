@@ -1,4 +1,4 @@
-"""The run of a network over point clouds: begun anew, taken up again, or read for its trained model."""
+"""Runs of a point-cloud network: start a new run, resume one, or load its trained model."""
 
 from __future__ import annotations
 
@@ -23,19 +23,14 @@ from pinchpoint.systems.common.folders import check_run_folder
 from pinchpoint.systems.common.runs import Which, count_held_back, json_values, resume_settings
 from pinchpoint.systems.common.settings import apply_choices
 
-_LEAST = 1e-6  # a feature that hardly varies is centred, not blown up
-_FOLLOWS = (
-    "in_features",
-    "classes",
-    "views",
-    "feature_shift",
-    "feature_scale",
-)  # from the data and the other choices
+_LEAST = 1e-6  # a feature that hardly varies is centred but not scaled
+# Determined by the data and the other settings.
+_FOLLOWS = ("in_features", "classes", "views", "feature_shift", "feature_scale")
 
 
 @dataclass(frozen=True)
 class Run(runs.Run[Settings]):
-    """A folder and what the run in it is told."""
+    """A run folder and its settings."""
 
     @property
     def config(self) -> CloudConfig:
@@ -51,18 +46,21 @@ def begin(
     ranks: int = 1,
     read: Callable[[str], Scene] | None = None,
 ) -> Run:
-    """A new run, or with `resume` the one that is there; nothing is written. `choices`: only what was asked for.
+    """Return a new run, or with `resume` the existing one, without writing. `choices`: only explicit
+    settings.
 
-    read: gives a scene of the data by its name, where that is done better than by the data itself.
+    read: returns a scene by name (default: `data.scene`).
     """
     check_run_folder(folder, resume=resume)
-    asked = json_values(choices)
-    if "views" in asked:
-        asked["views"] = [view.name for view in parse_views(asked["views"])]
+    overridden = json_values(choices)
+    if "views" in overridden:
+        overridden["views"] = [view.name for view in parse_views(overridden["views"])]
     if resume:
         return Run(
             folder,
-            resume_settings(folder, read_settings(folder), {**asked, "ranks": ranks}, data=fingerprint(data)),
+            resume_settings(
+                folder, read_settings(folder), {**overridden, "ranks": ranks}, data=fingerprint(data)
+            ),
         )
     known = {
         "features": list(data.features),
@@ -70,11 +68,11 @@ def begin(
         "data": fingerprint(data),
         "ranks": ranks,
     }
-    settings = apply_choices(Settings(), {**asked, "model": {}, **known})
-    held = count_held_back(
+    settings = apply_choices(Settings(), {**overridden, "model": {}, **known})
+    held_back = count_held_back(
         settings.validation, len(data.names("train")), what="scenes", hint="make some: cloud data --train 12"
     )
-    settings = replace(settings, validation=held)
+    settings = replace(settings, validation=held_back)
     names, _ = Run(folder, settings).split_names(data.names("train"))
     found = statistics_of(map(read or data.scene, names), len(data.classes))
     config = _configured(data, found, settings, choices.get("model", {}))
@@ -82,7 +80,7 @@ def begin(
 
 
 def read_settings(folder: Path) -> Settings:
-    """What the run in a folder was told."""
+    """Read the settings of the run in a folder."""
     return runs.read_settings(folder, Settings, made_by="cloud train")
 
 
@@ -97,7 +95,7 @@ class Trained:
 
 
 def trained(folder: str | Path, *, which: Which = "last", device: str = "cpu") -> Trained:
-    """The model of a run: averaged weights where the run kept some."""
+    """Load the model of a run, with averaged weights if the run has them."""
     run = Run(Path(folder), read_settings(Path(folder)))
     entry = run.find_checkpoint(which)
     model = CloudModel(run.config)
@@ -107,7 +105,7 @@ def trained(folder: str | Path, *, which: Which = "last", device: str = "cpu") -
 
 @dataclass(frozen=True)
 class Statistics:
-    """Of the points of all training scenes: mean and spread of each feature, share of each class of the labelled ones."""
+    """Mean and standard deviation of each feature and share of each class, over all training points."""
 
     mean: list[float]
     spread: list[float]
@@ -115,7 +113,7 @@ class Statistics:
 
 
 def statistics_of(scenes: Iterable[Scene], classes: int) -> Statistics:
-    """In double precision. What hardly varies gets a spread of 1."""
+    """Compute statistics in double precision. Features that hardly vary get a spread of 1."""
     points, counts = 0, np.zeros(classes, dtype=np.int64)
     sums, squares = np.zeros(()), np.zeros(())
     for scene in scenes:
@@ -134,16 +132,18 @@ def statistics_of(scenes: Iterable[Scene], classes: int) -> Statistics:
     return Statistics(mean.tolist(), spread.tolist(), (counts / counts.sum()).tolist())
 
 
-def _configured(data: Source, found: Statistics, told: Settings, overrides: Mapping[str, Any]) -> CloudConfig:
-    """The whole configuration of the model, with the training scenes' statistics."""
-    given = [name for name in _FOLLOWS if name in overrides]
-    if given:
+def _configured(
+    data: Source, found: Statistics, settings: Settings, overrides: Mapping[str, Any]
+) -> CloudConfig:
+    """Return the configuration of the model, with the statistics of the training scenes."""
+    fixed = [name for name in _FOLLOWS if name in overrides]
+    if fixed:
         raise BadInput(
-            f"--set {' and '.join(given)} cannot be chosen: they follow from the dataset and the views.",
+            f"--set {' and '.join(fixed)} cannot be chosen: they follow from the dataset and the views.",
             hint="Leave them out.",
         )
     config = CloudConfig.preset(
-        told.preset,
+        settings.preset,
         in_features=len(data.features),
         classes=len(data.classes),
         feature_shift=tuple(found.mean),
@@ -151,8 +151,8 @@ def _configured(data: Source, found: Statistics, told: Settings, overrides: Mapp
         **overrides,
     )
     if config.norm == "per-view":
-        config = replace(config, views=len(told.views))
-    if config.norm == "batch" and told.views_mode == "accumulate" and len(told.views) > 1:
+        config = replace(config, views=len(settings.views))
+    if config.norm == "batch" and settings.views_mode == "accumulate" and len(settings.views) > 1:
         raise BadInput(
             "The norm batch needs all views together, so views cannot be processed one after another.",
             hint="Give --set norm=layer or norm=per-view, or --set views_mode=batched.",

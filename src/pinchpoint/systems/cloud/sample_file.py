@@ -1,8 +1,8 @@
-"""`cloud sample`: a file of points in, a thinner one out, with all that each point holds.
+"""`cloud sample`: writes a thinned copy of a point-cloud file, with all properties of each point.
 
-Cells of a grid are thinned each by itself, by the same sampler that training uses: every cell that has points keeps at least
-one, so that a room keeps its shape. Points stay in their order. PLY, NPZ, LAS, LAZ and folders are written as they were
-read, property for property; into another kind goes what a Scene holds (coordinates, features, label).
+Each grid cell is thinned separately with the sampler that training uses. Every occupied cell keeps at least
+one point, so a room keeps its shape. Points keep their order. PLY, NPZ, LAS, LAZ and folders keep all
+properties; a conversion to another format keeps the contents of a Scene (coordinates, features, label).
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ WRITES = (".ply", ".npz", ".las", ".laz")
 
 @dataclass(frozen=True)
 class Sampled(Record):
-    """What was done to a file."""
+    """Record of one thinned file."""
 
     kind: ClassVar[str] = "cloud-sample"
     target: str  # the file that was read
     output: str
     points: int  # read
     kept: int
-    ratio: float  # reached: above the one asked for where many cells hold few points, as each keeps one
+    ratio: float  # achieved; above the requested ratio if many cells have few points, because each keeps one
     cells: int  # of the grid that hold points
     cell: float  # edge of the grid
     asked: tuple[float, float] | None  # lowest and highest ratio of a cell; None: one point of each
@@ -65,11 +65,14 @@ class Sampled(Record):
 
     def summary(self) -> list[tuple[str, str]]:
         asked = (
-            "one of each cell"
+            "one per cell"
             if self.asked is None
-            else f"asked for {':'.join(f'{end:g}' for end in dict.fromkeys(self.asked))}"
+            else f"requested {':'.join(f'{end:g}' for end in dict.fromkeys(self.asked))}"
         )
-        times = f"reading {show_seconds(self.read_s)}, sampling {show_seconds(self.sample_s)}, writing {show_seconds(self.write_s)}"
+        times = (
+            f"reading {show_seconds(self.read_s)}, sampling {show_seconds(self.sample_s)},"
+            f" writing {show_seconds(self.write_s)}"
+        )
         return [
             ("points", f"{self.kept:,} of {self.points:,} ({self.ratio:.2%}; {asked})"),
             ("cells", f"{self.cells:,} of {self.cell:g}, {self.points / self.cells:.1f} points each"),
@@ -80,7 +83,7 @@ class Sampled(Record):
 
 @dataclass(frozen=True)
 class _Cloud:
-    """A file that is read: its coordinates, and how some of its points are written."""
+    """An open file: its coordinates, and functions that write some of its points."""
 
     xyz: np.ndarray  # (N, 3) float32 or float64
     same: Callable[[Path, np.ndarray], object]  # in the file's own kind
@@ -99,13 +102,17 @@ def sample_file(
     device: str = "cpu",
     faces: Faces = "refuse",
 ) -> Sampled:
-    """Write a thinned copy of a file. ratio: "0.5", or "0.3:0.7" for one drawn anew in every cell; cell: edge of the grid, in
-    the file's units; faces: what becomes of a PLY file's faces, which lose their vertices."""
+    """Write a thinned copy of a file.
+
+    ratio: "0.5", or "0.3:0.7" for a random ratio per cell; cell: edge of the grid, in the file's units;
+    faces: whether to refuse or drop the faces of a PLY file, which lose their vertices.
+    """
     path, output = check_cloud_path(path), Path(output)
     asked = None if one_per_cell else parse_ratio(ratio)
     if faces not in get_args(Faces):
         raise BadInput(
-            f"faces is {faces!r}, which is unknown.", hint=f"Give one of {', '.join(get_args(Faces))}."
+            f"The option faces is {faces!r}, which is unknown.",
+            hint=f"Give one of {', '.join(get_args(Faces))}.",
         )
     if method == "bernoulli" and asked is not None and asked[0] != asked[1]:
         raise BadInput(
@@ -150,9 +157,11 @@ def draw(
     seed: int,
     device: str = "cpu",
 ) -> tuple[Segments, np.ndarray]:
-    """The cells of xyz (N, 3), and which points stay: (M,) int64, rising. ratio None: one point of every cell."""
+    """Return the cells of xyz (N, 3) and the points to keep, (M,) int64, increasing. ratio None: one per
+    cell.
+    """
     segments = Segments.from_coords(torch.from_numpy(xyz).to(device), cell)
-    # The same points: for one draw alone a compiler takes longer to load than a sort to run.
+    # Both draw the same points; for a single draw, loading a compiler takes longer than a sort.
     once: Method = "sort" if segments.order.device.type == "cpu" else "exact"
     if method == "exact":
         method = once
@@ -162,14 +171,14 @@ def draw(
         chosen = sample_subset(segments, float(ratio[0]), method=method, seed=seed)
     else:
         chosen = sample_subset(segments, draw_counts(segments, ratio, seed=seed), method=method, seed=seed)
-    # A mask instead of a sort: the rising order costs one pass.
+    # A mask instead of a sort gives increasing order in one pass.
     stays = torch.zeros(len(xyz), dtype=torch.bool, device=device)
     stays[chosen.long()] = True
     return segments, stays.nonzero()[:, 0].cpu().numpy()
 
 
 def parse_ratio(ratio: str | float | tuple[float, float]) -> tuple[float, float]:
-    """0.5, "0.5", "0.3:0.7" or (0.3, 0.7) as the lowest and the highest share of a cell that stays."""
+    """Parse 0.5, "0.5", "0.3:0.7" or (0.3, 0.7) into the lowest and highest share of a cell to keep."""
     try:
         ends = [float(end) for end in ratio.split(":")] if isinstance(ratio, str) else [*_pair(ratio)]
     except (TypeError, ValueError):
@@ -187,7 +196,7 @@ def _pair(ratio: float | tuple[float, float]) -> tuple[float, ...]:
 
 
 def _family(path: Path) -> str:
-    """Kinds that are written alike."""
+    """Return the format family; members of a family are written the same way."""
     kind = path.suffix.lower()
     if path.is_dir() or kind not in WRITES:
         return "folder"
@@ -195,7 +204,7 @@ def _family(path: Path) -> str:
 
 
 def _check_pair(path: Path, output: Path) -> None:
-    """Refuse, before anything is read, an output that cannot be written."""
+    """Refuse an output that cannot be written, before anything is read."""
     if _family(output) == "folder":
         if not path.is_dir():
             raise BadInput(
@@ -263,7 +272,7 @@ def _converted(scene: Scene, output: Path, keep: np.ndarray) -> None:
 
 
 def _checked(xyz: np.ndarray, where: str) -> np.ndarray:
-    """Coordinates alone must be sound: what else a point holds is copied as it is."""
+    """Check the coordinates only; all other properties are copied unchanged."""
     if xyz.dtype.kind != "f" or xyz.dtype.itemsize not in (4, 8):
         xyz = xyz.astype(np.float64)
     xyz = np.ascontiguousarray(xyz)

@@ -1,6 +1,7 @@
-"""Train a network over point clouds at many densities: AdamW, warm-up and cosine, resumable to the bit on a CPU.
+"""Training of a point-cloud network at many densities: AdamW, warm-up and cosine; resumes bit for bit on a
+CPU.
 
-Started by torchrun, its processes train together, each with scenes and views of its own.
+Processes started by torchrun train together, each with its own scenes and views.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from pinchpoint.systems.common.runs import CONFIG, at_data, data_folder
 from pinchpoint.systems.common.torch_loop import take_steps
 from pinchpoint.systems.common.training_loop import Ended, Progress, Report, preparing
 
-HELD_AT = (1.0, 0.1)  # densities at which what is held back is looked at
+HELD_AT = (1.0, 0.1)  # densities of the validation scenes
 
 
 def train(
@@ -51,12 +52,12 @@ def train(
     clock: Callable[[], float] = time.perf_counter,
     **choices: Any,
 ) -> Training:
-    """Train on the scenes in `data`; the run lies in `output`. choices: fields of `Settings`.
+    """Train on the scenes in `data` and write the run to `output`. choices: fields of `Settings`.
 
     data: None for a run that is resumed, which remembers its folder.
-    budget: bytes, "8GiB" or a card's name; views pass together where that is predicted to stay within it, else one after
-    another, which leaves the gradient of a step as it is. Ctrl-C and SIGTERM write a checkpoint after the step at hand and
-    are then raised. Of several processes all give the record that the first one wrote.
+    budget: bytes, "8GiB" or the name of a GPU; views are processed together if the predicted peak fits, else
+    one after another, which does not change the gradient. Ctrl-C and SIGTERM write a checkpoint after the
+    current step and are then raised. With several processes, all return the record that the first one wrote.
     """
     if budget is not None:
         budget_of(budget)  # before the scenes are read
@@ -70,17 +71,17 @@ def train(
             folder, ignore=ignore, progress=lambda done, total: tell(Report("files", done, total))
         )
         supply, way = Supply(source), None
-        read = _Telling(supply, len(source.names("train")), tell)
+        read = _ReadReporter(supply, len(source.names("train")), tell)
         run = begin(Path(output), source, resume=resume, choices=choices, ranks=ranks.world, read=read)
         run = at_data(run, folder)
         check_precision(run.settings.precision, device)
         check_folder(run.folder)
-        ranks.agree()  # no process may find the run's folder made by another before it has looked
+        ranks.agree()  # every process checks the folder before any process creates it
         names, held = run.split_names(source.names("train"))
         with preparing(run, tell):
             most = max(read(name).points for name in (*names, *held))
             _check_cells(run, step_scenes(supply, names, run.settings, step=1, rank=ranks.rank))
-            run, way = _decided(run, supply, names, ranks, budget=budget, device=device, tell=tell)
+            run, way = _choose_views_mode(run, supply, names, ranks, budget=budget, device=device, tell=tell)
         parts = Parts(device, clock=clock)
         learner = _Learner(run, supply, names, held, device=device, parts=parts, ranks=ranks)
         with learner.ahead:
@@ -115,8 +116,8 @@ def train(
             return lead(ranks, lambda: take_steps(run, learner, log=Log, completed=parts.completed, **how))
 
 
-class _Telling:
-    """Scenes of a supply by name, each told of when it is first read."""
+class _ReadReporter:
+    """Reads scenes of a supply by name and reports progress at the first read of each."""
 
     def __init__(self, supply: Supply, total: int, tell: Progress) -> None:
         self._supply, self._total, self._tell = supply, total, tell
@@ -131,14 +132,14 @@ class _Telling:
 
 
 def _check_cells(run: Run, scenes: list[Scene]) -> None:
-    """Refuse cells or voxels that cannot be numbered, before there is a run."""
+    """Refuse cells or voxels that cannot be numbered, before the run is created."""
     batch = Batch.from_scenes(scenes)
     group = groups_of(batch.offsets, len(batch.xyz))
     for cell in {run.config.cell, run.settings.cell or run.config.cell}:
         check_extent(float(grid_keys(batch.xyz, group, batch.scenes, cell=cell)[2]), cell)
 
 
-def _decided(
+def _choose_views_mode(
     run: Run,
     supply: Supply,
     names: list[str],
@@ -148,7 +149,9 @@ def _decided(
     device: str,
     tell: Progress,
 ) -> tuple[Run, Way | None]:
-    """The run with the way its views pass; the same in all processes, each of which holds other bytes already."""
+    """Return the run with its views mode, which the first process chooses for all, as their memory use
+    differs.
+    """
     ways, way = ways_of(run.config, run.settings), None
     if budget is not None and ranks.leads:
         way = way_for(
@@ -164,7 +167,7 @@ def _decided(
 
 
 class _Learner:
-    """A stepper with the scenes of each step, and those held back."""
+    """A stepper with the scenes of each step and the validation scenes."""
 
     def __init__(
         self,
@@ -177,37 +180,48 @@ class _Learner:
         parts: Parts,
         ranks: Ranks,
     ) -> None:
-        self.told, self.supply, self.held, self.parts, self.ranks = run.settings, supply, held, parts, ranks
+        self.settings, self.supply, self.held, self.parts, self.ranks = (
+            run.settings,
+            supply,
+            held,
+            parts,
+            ranks,
+        )
         self.device = device
         self.holds_back = bool(held)
         self.stepper = Stepper(run.config, run.settings, device, parts=parts, ranks=ranks)
         self.names = names
         self.aside = Aside() if device == "cuda" else None
-        self.ahead: Ahead[list[Scene] | Ready] = Ahead(self._made, last=run.settings.steps)
+        self.ahead: Ahead[list[Scene] | Ready] = Ahead(self._prepare, last=run.settings.steps)
 
     def step(self, number: int) -> Tensor:
         self.ranks.agree(NEXT)
         return self.take(number)
 
     def take(self, number: int) -> Tensor:
-        """The part of this process in step 1, 2, ..."""
+        """Take this process's part of step 1, 2, ..."""
         self.parts.begin(number)
         with self.parts.part("data"):
-            made = self.ahead.get(number)
-        if not isinstance(made, Ready):
-            return self.stepper.step(made, number=number)
+            points = self.ahead.get(number)
+        if not isinstance(points, Ready):
+            return self.stepper.step(points, number=number)
         with self.parts.part("sampling"):
-            batch, drawn = taken(made)
+            batch, drawn = taken(points)
         return self.stepper.step_on(batch, drawn, number=number)
 
     def follow(self, number: int) -> None:
-        """The same in a process that follows: the log is the first one's, and nothing else would let go of a step's times."""
+        """Take a step in a process other than the first, and drop its times, which only the first
+        process logs.
+        """
         self.take(number)
         self.parts.taken(number)
 
-    def _made(self, number: int) -> list[Scene] | Ready:
-        """What step 1, 2, ... needs, as far as it can be made ahead: on a CPU a thread that draws would slow down the step."""
-        scenes = step_scenes(self.supply, self.names, self.told, step=number, rank=self.ranks.rank)
+    def _prepare(self, number: int) -> list[Scene] | Ready:
+        """Prepare step 1, 2, ... as far as possible.
+
+        On a CPU views are not drawn ahead: that would slow down the step.
+        """
+        scenes = step_scenes(self.supply, self.names, self.settings, step=number, rank=self.ranks.rank)
         if self.aside is None:
             return scenes
 
@@ -218,11 +232,11 @@ class _Learner:
         return self.aside.made(drawn)
 
     def validate(self) -> float:
-        """1 - mIoU of the scenes held back, the mean over their densities."""
+        """Return 1 - mIoU of the validation scenes, averaged over densities."""
         model = self.stepper.updates.trained()
-        found = []
+        scores = []
         for fraction in HELD_AT:
-            counts = np.zeros((len(self.told.classes),) * 2, dtype=np.int64)
+            counts = np.zeros((len(self.settings.classes),) * 2, dtype=np.int64)
             for number, name in enumerate(self.held):
                 scene = self.supply.scene(name)
                 part = (
@@ -231,11 +245,11 @@ class _Learner:
                     else scene.take(eval_subsampling.uniform(scene, fraction, seed=number))
                 )
                 assert part.labels is not None
-                with autocast(self.told.precision, self.device):
-                    said = predict_labels(model, part, device=self.device)
-                counts += confusion(part.labels, said, len(self.told.classes))
-            found.append(scores_of(counts).miou)
-        return 1 - sum(found) / len(found)
+                with autocast(self.settings.precision, self.device):
+                    predictions = predict_labels(model, part, device=self.device)
+                counts += confusion(part.labels, predictions, len(self.settings.classes))
+            scores.append(scores_of(counts).miou)
+        return 1 - sum(scores) / len(scores)
 
     def state(self) -> dict[str, Any]:
         return {**self.stepper.updates.state(), "seen": self.stepper.points_seen}

@@ -1,7 +1,8 @@
-"""One step of training over point clouds: the code a run takes and the one its peak is predicted from.
+"""One training step, used both by runs and to predict their peak.
 
-Views pass together ("batched") or one after another with their gradients summed ("accumulate"), which keeps the activations
-of one view at a time; with a consistency loss the teacher passes first, and what it said of each cell is kept.
+Views are processed together ("batched") or one after another with summed gradients ("accumulate"), which
+stores the activations of one view at a time. With a consistency loss the teacher comes first, and its cell
+means are stored.
 """
 
 from __future__ import annotations
@@ -28,19 +29,19 @@ class Stepper:
     def __init__(
         self,
         config: CloudConfig,
-        told: Settings,
+        settings: Settings,
         device: str,
         *,
         parts: Parts | None = None,
         ranks: Ranks | None = None,
     ) -> None:
-        self.told, self.device = told, device
+        self.settings, self.device = settings, device
         self.ranks, self.parts = ranks or Ranks(), parts or Parts(device)
-        self.views, self.cell = parse_views(told.views), told.cell or config.cell
-        torch.manual_seed(told.seed)
+        self.views, self.cell = parse_views(settings.views), settings.cell or config.cell
+        torch.manual_seed(settings.seed)
         self.model = CloudModel(config).to(device)
-        self.updates = Updates(self.model, told)
-        self.objective = self.ranks.wrap(Objective(self.model, told), device)
+        self.updates = Updates(self.model, settings)
+        self.objective = self.ranks.wrap(Objective(self.model, settings), device)
         self.points_seen = 0  # points that have passed, of all views, in this process
 
     def step(self, scenes: Sequence[Scene], *, number: int) -> Tensor:
@@ -48,54 +49,55 @@ class Stepper:
         with self.parts.part("data"):
             batch = Batch.from_scenes(scenes, device=self.device)
         with self.parts.part("sampling"):
-            drawn = self.draw(batch, number=number)
-        return self.step_on(batch, drawn, number=number)
+            draw = self.draw(batch, number=number)
+        return self.step_on(batch, draw, number=number)
 
     def draw(self, batch: Batch, *, number: int) -> ViewDraw:
         """The views of step 1, 2, ..."""
         return draw_views(
-            batch, self.views, cell=self.cell, seed=self.told.seed, step=number, rank=self.ranks.rank
+            batch, self.views, cell=self.cell, seed=self.settings.seed, step=number, rank=self.ranks.rank
         )
 
-    def step_on(self, batch: Batch, drawn: ViewDraw, *, number: int) -> Tensor:
+    def step_on(self, batch: Batch, draw: ViewDraw, *, number: int) -> Tensor:
         """The same, from points that lie on the device and are drawn."""
         self.updates.begin(number)
-        loss = self.gradients(batch, drawn)
+        loss = self.gradients(batch, draw)
         with self.parts.part("optimizer"):
             norm = self.updates.finish(number)
             self._keep_statistics()
-        self.points_seen += sum(drawn.sizes)
+        self.points_seen += sum(draw.sizes)
         return torch.stack([self.ranks.mean(loss), norm])
 
-    def gradients(self, batch: Batch, drawn: ViewDraw) -> Tensor:
+    def gradients(self, batch: Batch, draw: ViewDraw) -> Tensor:
         """Add those of all views to the weights'. (): the loss of this process."""
         compared = None
-        if self.told.consistency != "none":
+        if self.settings.consistency != "none":
             with self.parts.part("consistency"):
-                # As many as all processes have on average: theirs then average to the mean over the cells of all.
-                compared = self.ranks.mean(compared_cells(drawn))
+                # As many as all processes have on average: theirs then average to the mean over the cells of
+                # all.
+                compared = self.ranks.mean(compared_cells(draw))
         losses: list[Tensor] = []
         teacher: TeacherMeans | None = None
-        passes = self._passes(drawn)
+        passes = self._passes(draw)
         for place, some in enumerate(passes):
             with self.ranks.unsynchronised(self.objective, when=place < len(passes) - 1):
-                loss, taught = self.objective(batch, some, self.parts, compared, teacher)
-                teacher = teacher or taught
+                loss, teacher_means = self.objective(batch, some, self.parts, compared, teacher)
+                teacher = teacher or teacher_means
                 with self.parts.part("backward"):
                     loss.backward()
             losses.append(loss.detach())
         return torch.stack(losses).sum()
 
-    def _passes(self, drawn: ViewDraw) -> list[ViewDraw]:
+    def _passes(self, draw: ViewDraw) -> list[ViewDraw]:
         """All views at once, or each alone, the teacher first."""
-        if self.told.views_mode != "accumulate":
-            return [drawn]
+        if self.settings.views_mode != "accumulate":
+            return [draw]
         numbers = sorted(range(len(self.views)), key=lambda number: self.views[number].name != TEACHER)
-        return [drawn.only(number) for number in numbers]
+        return [draw.only(number) for number in numbers]
 
     @torch.no_grad()
     def _keep_statistics(self) -> None:
         """Running statistics are not averaged, as weights are, but taken over: they are averages already."""
         if self.updates.averaged is not None:
-            for kept, found in zip(self.updates.averaged.buffers(), self.model.buffers(), strict=True):
-                kept.copy_(found)
+            for average, current in zip(self.updates.averaged.buffers(), self.model.buffers(), strict=True):
+                average.copy_(current)

@@ -1,8 +1,8 @@
-"""Drawing from cells as a workload: `size` points in cells, some of each drawn, by one of the variants.
+"""The sampling workload: `size` points in cells, some drawn from each by one of the variants.
 
-The cells and how many are wanted of each follow from the size alone and are known on the host, so that the places of a draw
-are the same things for every seed, and can be compared. What is drawn follows from the seed. A probe draws from another scene
-too, of equal size and with other points in its cells.
+The cells and how many are wanted of each follow from the size alone and are known on the host, so that the
+places of a draw are the same things for every seed, and can be compared. What is drawn follows from the seed.
+A probe draws from another scene too, of equal size and with other points in its cells.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pinchpoint.kit.segments.segments import Segments
 from pinchpoint.kit.segments.subset import Method, sample_subset
 from pinchpoint.systems.cloud import baseline
 
-RATIOS = (0.3, 0.7)  # shares of a cell, as the original's "half" density
+RATIOS = (0.3, 0.7)  # shares of a cell, as the "half" density of the point-cloud report
 LAYOUT = 20_240_601  # seed of the counts
 UNEVEN = 4.0  # shape of the gamma distribution the counts follow: they scatter by half their mean
 BINS = 16  # places of a cell that are told apart in a probe
@@ -41,7 +41,7 @@ Draw = Callable[[Problem, int], Tensor]  # (problem, step) -> (M,) points
 
 
 def build(size: int, *, device: str, mode: str, variant: str, seed: int, settings: dict[str, str]) -> Case:
-    """One case. A step is one draw, another one every time."""
+    """Build one case. Each step is a new draw."""
     if size < 1:
         raise BadInput(f"The size is {size} points, but must be at least 1.", hint="Give at least 1 point.")
     cells = max(1, round(size / int(settings["occupancy"])))
@@ -56,7 +56,7 @@ def build(size: int, *, device: str, mode: str, variant: str, seed: int, setting
 
 
 def problem_of(points: int, cells: int, *, device: str, scene: int = 0) -> Problem:
-    """Cells of uneven size, none empty. scene: says which points lie in which cell."""
+    """Return cells of uneven size, none empty. scene: seed that assigns points to cells."""
     if not 1 <= cells <= points:
         raise BadInput(
             f"{points:,} points cannot fill {cells:,} cells.", hint="Give at least one point per cell."
@@ -74,7 +74,10 @@ def problem_of(points: int, cells: int, *, device: str, scene: int = 0) -> Probl
 
 
 def drawer(variant: str, *, seed: int) -> Draw:
-    """What draws by the variant of that name. The original's take torch's own random numbers, whatever the step."""
+    """Return the draw function of a variant.
+
+    The variants of the point-cloud report use torch's random numbers and ignore the step.
+    """
     if variant == "loop":
         return lambda problem, step: baseline.loop(problem.segments, problem.wanted)
     if variant == "grouped":
@@ -87,11 +90,13 @@ def drawer(variant: str, *, seed: int) -> Draw:
 
 
 def probe_of(draw: Draw, problem: Problem, other: Problem) -> Probe:
-    """What tells one way of drawing from another. other: a scene of the same cells, with other points in them.
+    """What tells one way of drawing from another. other: a scene of the same cells, with other points in
+    them.
 
-    taken: (N,) is the point at this place drawn? places: (BINS,) share of the points drawn at each sixteenth of their cells,
-    which the first of every cell give away. alike: what two cells of one count have both taken, as a share of what is due if
-    neither knows of the other. off, off_other: (C,) points drawn of a cell beyond those wanted, repeated ones included.
+    taken: (N,) is the point at this place drawn? places: (BINS,) share of the points drawn at each sixteenth
+    of their cells, which the first of every cell give away. alike: what two cells of one count have both
+    taken, as a share of what is due if neither knows of the other. off, off_other: (C,) points drawn of a
+    cell beyond those wanted, repeated ones included.
     """
     drawn = draw(problem, 0)
     taken = taken_places(problem, drawn)

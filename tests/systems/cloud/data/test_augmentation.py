@@ -1,4 +1,4 @@
-"""Augmentation moves points and what has a direction with them: normals and Gaussians against their matrices."""
+"""Augmentation moves points together with normals and Gaussians, compared with their matrices."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from pinchpoint.systems.cloud.data.augmentation import JITTER_M, SCALES, Move, augmented, drawn_move
+from pinchpoint.systems.cloud.data.augmentation import JITTER_M, SCALES, Move, augment, draw_move
 from pinchpoint.systems.cloud.data.scene import Scene
 
 NAMES = ("red", "nx", "ny", "nz", "scale_0", "scale_1", "scale_2", "rot_0", "rot_1", "rot_2", "rot_3")
@@ -43,7 +43,7 @@ def covariances(scene: Scene) -> np.ndarray:
 @pytest.mark.parametrize("mirrored", [False, True])
 def test_gaussians_and_normals_move_as_the_points_do(mirrored: bool) -> None:
     scene, move = made(), Move(0.7, mirrored, 1.07)
-    moved = move.applied(scene)
+    moved = move.apply(scene)
     turn = np.array([(math.cos(0.7), -math.sin(0.7), 0), (math.sin(0.7), math.cos(0.7), 0), (0, 0, 1)])
     whole = turn @ np.diag((-1.0 if mirrored else 1.0, 1.0, 1.0))
     before, after = (s.xyz[:, None, :].astype(float) - s.xyz[None, :, :] for s in (scene, moved))
@@ -56,20 +56,20 @@ def test_gaussians_and_normals_move_as_the_points_do(mirrored: bool) -> None:
 
 def test_a_room_stays_upright_in_its_place_and_nearly_as_large() -> None:
     scene = made(400)
-    moves = [drawn_move(np.random.default_rng(seed)) for seed in range(200)]
+    moves = [draw_move(np.random.default_rng(seed)) for seed in range(200)]
     assert {move.mirrored for move in moves} == {True, False}
     assert all(SCALES[0] <= move.scale <= SCALES[1] for move in moves)
     counts = np.histogram([move.angle for move in moves], 4, (0, 2 * math.pi))[0]
     assert counts.min() > 25, "all directions"
-    flat = Move(1.0, True, 1.0).applied(scene)
+    flat = Move(1.0, True, 1.0).apply(scene)
     assert flat.xyz[:, 2] == pytest.approx(scene.xyz[:, 2], abs=1e-6)
-    jittered = augmented(scene, np.random.default_rng(3))
-    plain = drawn_move(np.random.default_rng(3)).applied(scene)
+    jittered = augment(scene, np.random.default_rng(3))
+    plain = draw_move(np.random.default_rng(3)).apply(scene)
     apart = np.abs(jittered.xyz - plain.xyz)
     assert 0 < apart.max() <= 4 * JITTER_M + 1e-6 and apart.std() < JITTER_M
 
 
 def test_the_same_generator_gives_the_same_scene() -> None:
-    one, other = (augmented(made(), np.random.default_rng((1, 2, 3))) for _ in range(2))
+    one, other = (augment(made(), np.random.default_rng((1, 2, 3))) for _ in range(2))
     assert (one.xyz == other.xyz).all() and (one.features == other.features).all()
-    assert not (augmented(made(), np.random.default_rng((1, 2, 4))).xyz == one.xyz).all()
+    assert not (augment(made(), np.random.default_rng((1, 2, 4))).xyz == one.xyz).all()

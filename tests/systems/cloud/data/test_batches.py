@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pinchpoint.systems.cloud.data import batches
-from pinchpoint.systems.cloud.data.batches import Supply, cropped, names_of_step, nearest, step_scenes
+from pinchpoint.systems.cloud.data.batches import Supply, crop, names_of_step, nearest, step_scenes
 from pinchpoint.systems.cloud.data.scene import Scene
 from pinchpoint.systems.cloud.settings import Settings
 
@@ -45,8 +45,8 @@ def test_a_crop_is_the_points_a_sort_by_distance_puts_first() -> None:
 
 def test_a_small_scene_is_left_whole_and_a_crop_holds_its_centre() -> None:
     scene = Cubes().scene("3")
-    assert cropped(scene, 200, np.random.default_rng(0)) is scene
-    part = cropped(scene, 30, np.random.default_rng(5))
+    assert crop(scene, 200, np.random.default_rng(0)) is scene
+    part = crop(scene, 30, np.random.default_rng(5))
     centre = scene.xyz[np.random.default_rng(5).integers(200)]
     assert part.points == 30 and (part.xyz == centre).all(axis=1).any()
     assert part.labels is not None and len(part.labels) == 30

@@ -1,4 +1,6 @@
-"""What is made ready while a step computes: the steps asked for, and on a GPU the points a step would have made itself."""
+"""What is made ready while a step computes: the steps asked for, and on a GPU the points a step would have
+made itself.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Rooms: decided by their seed, exact in number, as a scanner sees them, and not given away by colour or height."""
+"""Rooms: decided by their seed, exact in number, as a scanner sees them, and not given away by colour or
+height.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,8 @@ def test_the_seed_and_number_decide_a_room_to_the_bit() -> None:
 
 def test_more_points_show_the_same_room() -> None:
     few, many = (make_room(seed=1, number=9, points=points).scene for points in (2_000, 40_000))
-    # Turned alike, too: the ceilings are equally high, and each sparse point has a dense one of its class close by.
+    # Turned alike, too: the ceilings are equally high, and each sparse point has a dense one of its class
+    # close by.
     square = (few.xyz**2).sum(1)[:, None] - 2 * few.xyz @ many.xyz.T + (many.xyz**2).sum(1)
     near = square.argmin(axis=1)
     far = np.linalg.norm(few.xyz - many.xyz[near], axis=1)

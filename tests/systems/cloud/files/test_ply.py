@@ -27,7 +27,8 @@ FACES = "element face 2\nproperty list uchar int vertex_indices\n"
 
 def head(form: str, *, count: int = 3, before: str = "", after: str = "") -> bytes:
     return (
-        f"ply\nformat {form} 1.0\ncomment made by hand  with two spaces\n{before}element vertex {count}\n{PROPERTIES}{after}"
+        f"ply\nformat {form} 1.0\ncomment made by hand  with two spaces\n{before}"
+        f"element vertex {count}\n{PROPERTIES}{after}"
         "obj_info kept\nend_header\n"
     ).encode()
 
@@ -187,7 +188,10 @@ def test_a_scene_is_written_and_read_back(tmp_path: Path) -> None:
 
 
 def test_doubles_far_from_zero_keep_their_millimetres(tmp_path: Path) -> None:
-    text = b"ply\nformat ascii 1.0\nelement vertex 2\nproperty double x\nproperty double y\nproperty double z\nend_header\n"
+    text = (
+        b"ply\nformat ascii 1.0\nelement vertex 2\n"
+        b"property double x\nproperty double y\nproperty double z\nend_header\n"
+    )
     scene = read_scene(written(tmp_path, text + b"500000.001 4000000.001 1\n500000.003 4000000.001 1\n"))
     assert scene.xyz[1, 0] - scene.xyz[0, 0] == pytest.approx(0.002, abs=1e-6)
     assert scene.origin[:2] == (500_000, 4_000_000)

@@ -1,4 +1,6 @@
-"""Attention: windows hold voxels of one group once each, in the order of the curve; the mixing equals a loop over windows."""
+"""Attention: windows hold voxels of one group once each, in the order of the curve; the mixing equals a loop
+over windows.
+"""
 
 from __future__ import annotations
 

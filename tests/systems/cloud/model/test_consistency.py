@@ -1,4 +1,6 @@
-"""Consistency: against a loop over cells, its gradient against finite differences, and no gradient to a teacher at rest."""
+"""Consistency: against a loop over cells, its gradient against finite differences, and no gradient to a
+teacher at rest.
+"""
 
 from __future__ import annotations
 

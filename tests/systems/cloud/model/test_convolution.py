@@ -1,4 +1,6 @@
-"""Sparse convolutions equal torch's dense ones with zeros where no voxel is; gradients too, and bit for bit each time."""
+"""Sparse convolutions equal torch's dense ones with zeros where no voxel is; gradients too, and bit for bit
+each time.
+"""
 
 from __future__ import annotations
 

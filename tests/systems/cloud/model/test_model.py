@@ -1,4 +1,4 @@
-"""CloudModel: each point's answer follows the point, scenes do not see each other, and every weight learns."""
+"""CloudModel: results follow their points, scenes are independent, and every weight learns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The losses in one module: against sums over groups by hand, finite differences, and two processes against one."""
+"""The losses in one module: against sums over groups by hand, finite differences, and two processes against
+one.
+"""
 
 from __future__ import annotations
 
@@ -105,7 +107,8 @@ def test_consistency_changes_the_gradient_as_finite_differences_say(kind: str) -
     _, found = gradient(with_it, batch, drawn)
     _, plain = gradient(without, batch, drawn)
     assert (found - plain).norm() > 1e-3 * plain.norm(), "it trains"
-    # Along one direction of all weights. What the teacher says does not move with them: it is said by the weights before.
+    # Along one direction of all weights. What the teacher says does not move with them: it is said by the
+    # weights before.
     objective: Any = with_it.objective
     compared = compared_cells(drawn)
     with torch.no_grad():
@@ -184,7 +187,9 @@ def _worker(rank: int, folder: str) -> None:
 
 
 def joined(told: Settings) -> tuple[Batch, ViewDraw]:
-    """What the two processes draw, as one batch: view after view, in each the scene of the first and then of the second."""
+    """What the two processes draw, as one batch: view after view, in each the scene of the first and then
+    of the second.
+    """
     (one, first), (other, second) = drawn_of(told, 1, rank=0), drawn_of(told, 2, rank=1)
     batch = wide(Batch.from_scenes([scene(1, 70), scene(2, 90)]))
     assert torch.equal(batch.xyz, torch.cat([one.xyz, other.xyz]))

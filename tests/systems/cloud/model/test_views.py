@@ -111,7 +111,9 @@ def test_the_cells_drawn_from_are_those_of_segments_built_from_the_same_coordina
 
 
 def test_a_uniform_view_draws_the_mean_ratio_of_cells_large_enough() -> None:
-    """n r >= 1 in all cells, so `at least one` never acts: E[k] = n (lo + hi) / 2, var <= n**2 (hi - lo)**2 / 12 + 1 / 4."""
+    """n r >= 1 in all cells, so `at least one` never acts: E[k] = n (lo + hi) / 2, var <= n**2 (hi -
+    lo)**2 / 12 + 1 / 4.
+    """
     xyz = torch.cat(
         [
             torch.rand(count, 3) * 0.9 + torch.tensor([float(at), 0, 0])
@@ -180,7 +182,9 @@ def test_taking_and_parting_views_gives_their_points() -> None:
 
 
 def test_all_views_of_all_scenes_are_drawn_with_one_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The samplers tell of their own waits: with the total given they have none on a GPU, so theirs here are not counted."""
+    """The samplers tell of their own waits: with the total given they have none on a GPU, so theirs here
+    are not counted.
+    """
     seen: list[str] = []
     inside: list[str] = []
 

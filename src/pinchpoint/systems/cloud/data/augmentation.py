@@ -1,7 +1,8 @@
-"""Scenes turned, mirrored, scaled and jittered at random, with the features that have a direction or a length.
+"""Random rotation, mirroring, scaling and jitter of scenes, including features with a direction or a length.
 
-Letters: N points. A scene is turned about z, for floors stay below; normals (`nx`, `ny`, `nz`) and the rotations of Gaussian
-splats (`rot_0..3`, w first) turn with it, and the logarithms of their axes (`scale_0..2`) grow with it.
+Letters: N points. A scene is rotated about z, so floors stay below; normals (`nx`, `ny`, `nz`) and the
+rotations of Gaussian splats (`rot_0..3`, w first) rotate with it, and the logarithms of their axes
+(`scale_0..2`) scale with it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 from pinchpoint.systems.cloud.data.scene import Scene
 
 SCALES = 0.9, 1.1
-JITTER_M = 0.005  # spread of what is added to a coordinate, and four times that the most
+JITTER_M = 0.005  # standard deviation of the jitter, which is clipped at four times this
 _NORMAL = ("nx", "ny", "nz")
 _ROTATION = ("rot_0", "rot_1", "rot_2", "rot_3")
 _AXES = ("scale_0", "scale_1", "scale_2")
@@ -22,7 +23,7 @@ _AXES = ("scale_0", "scale_1", "scale_2")
 
 @dataclass(frozen=True)
 class Move:
-    """Mirrored (x -> -x) where asked, then turned by `angle` about z, then scaled."""
+    """An optional mirror (x -> -x), then a rotation by `angle` about z, then a scaling."""
 
     angle: float
     mirrored: bool
@@ -30,13 +31,13 @@ class Move:
 
     @property
     def matrix(self) -> np.ndarray:
-        """(3, 3) of the mirror and the turn: columns are what becomes of x, y and z."""
+        """(3, 3) matrix of mirror and rotation; its columns are the images of x, y and z."""
         cos, sin = math.cos(self.angle), math.sin(self.angle)
         turn = np.array([(cos, -sin, 0.0), (sin, cos, 0.0), (0.0, 0.0, 1.0)])
         return turn @ np.diag((-1.0 if self.mirrored else 1.0, 1.0, 1.0))
 
-    def applied(self, scene: Scene) -> Scene:
-        """About the middle of the scene's box in x and y; heights are scaled from zero."""
+    def apply(self, scene: Scene) -> Scene:
+        """Apply the move about the centre of the scene's box in x and y; heights are scaled from zero."""
         low, high = scene.xyz.min(axis=0), scene.xyz.max(axis=0)
         middle = np.array(((low[0] + high[0]) / 2, (low[1] + high[1]) / 2, 0.0), dtype=np.float64)
         matrix = self.matrix
@@ -44,21 +45,24 @@ class Move:
         return replace(scene, xyz=xyz.astype(np.float32), features=self._features(scene, matrix))
 
     def _features(self, scene: Scene, matrix: np.ndarray) -> np.ndarray:
-        made = scene.features.copy()
+        features = scene.features.copy()
         where = {name: column for column, name in enumerate(scene.names)}
         if all(name in where for name in _NORMAL):
             columns = [where[name] for name in _NORMAL]
-            made[:, columns] = scene.features[:, columns] @ matrix.T
+            features[:, columns] = scene.features[:, columns] @ matrix.T
         if all(name in where for name in _ROTATION):
             columns = [where[name] for name in _ROTATION]
-            made[:, columns] = self._turned(scene.features[:, columns])
+            features[:, columns] = self._rotate(scene.features[:, columns])
         for name in _AXES:
             if name in where:
-                made[:, where[name]] += math.log(self.scale)
-        return made
+                features[:, where[name]] += math.log(self.scale)
+        return features
 
-    def _turned(self, rotations: np.ndarray) -> np.ndarray:
-        """(N, 4), w first. The mirror image of a Gaussian has its rotation mirrored from both sides: y and z change sign."""
+    def _rotate(self, rotations: np.ndarray) -> np.ndarray:
+        """Rotate quaternions (N, 4), w first.
+
+        The mirror acts on both sides of a rotation: y and z change sign.
+        """
         w, x, y, z = rotations.T
         if self.mirrored:
             y, z = -y, -z
@@ -66,13 +70,16 @@ class Move:
         return np.stack([cos * w - sin * z, cos * x - sin * y, cos * y + sin * x, cos * z + sin * w], axis=1)
 
 
-def drawn_move(rng: np.random.Generator) -> Move:
-    """A turn and a mirror reach every flip: the other axis is the same mirror, turned by half."""
+def draw_move(rng: np.random.Generator) -> Move:
+    """Draw a random move.
+
+    A mirror and a rotation reach every flip: y -> -y is the mirror rotated by half a turn.
+    """
     return Move(rng.uniform(0, 2 * math.pi), bool(rng.random() < 0.5), rng.uniform(*SCALES))
 
 
-def augmented(scene: Scene, rng: np.random.Generator) -> Scene:
-    """The scene moved at random, and each of its coordinates a little."""
-    moved = drawn_move(rng).applied(scene)
+def augment(scene: Scene, rng: np.random.Generator) -> Scene:
+    """Return the scene after a random move, with jitter on every coordinate."""
+    moved = draw_move(rng).apply(scene)
     noise = rng.standard_normal(moved.xyz.shape, dtype=np.float32) * np.float32(JITTER_M)
     return replace(moved, xyz=moved.xyz + np.clip(noise, -4 * JITTER_M, 4 * JITTER_M))

@@ -1,7 +1,7 @@
-"""The scenes of each step: which, what part of each, and how it is turned. All follow from (seed, step, rank).
+"""The scenes of each step: selection, crop and augmentation, all determined by (seed, step, rank).
 
-Letters: N points of a scene, P points of a crop. Scenes are kept in memory up to a limit, and the next step's are made ready
-by a thread while this one computes; neither changes what a step gets.
+Letters: N points of a scene, P points of a crop. Scenes are cached in memory up to a limit, and a thread
+prepares the scenes of the next step while this one computes; neither changes what a step receives.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import numpy as np
 
 from pinchpoint.core.host_memory import free_bytes
 from pinchpoint.core.units import GIB
-from pinchpoint.systems.cloud.data.augmentation import augmented
+from pinchpoint.systems.cloud.data.augmentation import augment
 from pinchpoint.systems.cloud.data.scene import Scene
 from pinchpoint.systems.cloud.settings import Settings
 from pinchpoint.systems.common.seeding import at_turn
 
-HELD_BYTES = 8 * GIB  # at most
+CACHE_BYTES = 8 * GIB  # at most
 
 
 class Source(Protocol):
@@ -27,54 +27,57 @@ class Source(Protocol):
 
 
 class Supply:
-    """Scenes of a source, each read once where there is room: without held_bytes a quarter of the memory that is free."""
+    """Scenes of a source, cached while they fit into held_bytes (default: a quarter of the free memory)."""
 
     def __init__(self, data: Source, *, held_bytes: int | None = None) -> None:
         self.data = data
-        self._held: dict[str, Scene] = {}
-        self._room = min(HELD_BYTES, free_bytes() // 4) if held_bytes is None else held_bytes
+        self._cache: dict[str, Scene] = {}
+        self._room = min(CACHE_BYTES, free_bytes() // 4) if held_bytes is None else held_bytes
 
     def scene(self, name: str) -> Scene:
-        if name in self._held:
-            return self._held[name]
+        if name in self._cache:
+            return self._cache[name]
         scene = self.data.scene(name)
         size = scene.xyz.nbytes + scene.features.nbytes + (0 if scene.labels is None else scene.labels.nbytes)
         if size <= self._room:
             self._room -= size
-            self._held[name] = scene
+            self._cache[name] = scene
         return scene
 
 
-def names_of_step(names: list[str], told: Settings, *, step: int, rank: int) -> list[str]:
-    """The scenes of step 1, 2, ...: ranks share each pass over the names, which has an order of its own."""
-    first = ((step - 1) * told.ranks + rank) * told.scenes
-    return [at_turn(names, seed=told.seed, turn=turn) for turn in range(first, first + told.scenes)]
+def names_of_step(names: list[str], settings: Settings, *, step: int, rank: int) -> list[str]:
+    """Return the scenes of step 1, 2, ...: ranks share each epoch over the names, and every epoch has its
+    own order.
+    """
+    first = ((step - 1) * settings.ranks + rank) * settings.scenes
+    return [at_turn(names, seed=settings.seed, turn=turn) for turn in range(first, first + settings.scenes)]
 
 
-def step_scenes(supply: Source, names: list[str], told: Settings, *, step: int, rank: int) -> list[Scene]:
-    """The scenes of a step as the network gets them, before views are drawn."""
-    made = []
-    for place, name in enumerate(names_of_step(names, told, step=step, rank=rank)):
-        rng = np.random.default_rng((told.seed, step, rank, place))
-        part = cropped(supply.scene(name), told.points, rng)
-        made.append(augmented(part, rng) if told.augment else part)
-    return made
+def step_scenes(supply: Source, names: list[str], settings: Settings, *, step: int, rank: int) -> list[Scene]:
+    """Return the scenes of a step as the network receives them, before views are drawn."""
+    scenes = []
+    for place, name in enumerate(names_of_step(names, settings, step=step, rank=rank)):
+        rng = np.random.default_rng((settings.seed, step, rank, place))
+        part = crop(supply.scene(name), settings.points, rng)
+        scenes.append(augment(part, rng) if settings.augment else part)
+    return scenes
 
 
-def cropped(scene: Scene, points: int, rng: np.random.Generator) -> Scene:
-    """The `points` points nearest to a random one of the scene, in their order; all where there are no more."""
-    centre = scene.xyz[
-        rng.integers(scene.points)
-    ]  # drawn either way, so that what follows does not depend on the size
+def crop(scene: Scene, points: int, rng: np.random.Generator) -> Scene:
+    """Return the `points` points nearest to a random point of the scene, in their order, or all if there
+    are fewer.
+    """
+    # Always drawn, so that later random numbers do not depend on the size of the scene.
+    centre = scene.xyz[rng.integers(scene.points)]
     if scene.points <= points:
         return scene
     return scene.take(nearest(scene.xyz, centre, points))
 
 
 def nearest(xyz: np.ndarray, centre: np.ndarray, points: int) -> np.ndarray:
-    """xyz: (N, 3) -> (P,) the places of the nearest, rising; of those equally far the first."""
-    apart = xyz - centre
-    square = np.einsum("ij,ij->i", apart, apart)
+    """Return (P,) increasing indices of the nearest of xyz (N, 3); ties go to the first."""
+    offsets = xyz - centre
+    square = np.einsum("ij,ij->i", offsets, offsets)
     limit = np.partition(square, points - 1)[points - 1]
     chosen = square < limit
     chosen[np.flatnonzero(square == limit)[: points - int(chosen.sum())]] = True

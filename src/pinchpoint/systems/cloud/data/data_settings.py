@@ -1,6 +1,7 @@
-"""Which rooms a data set of some settings wants: one order each, its name and all that decides it.
+"""The rooms of a dataset: one order per room, with its name and everything that determines it.
 
-Rooms for training are numbered from 0, rooms for testing from 900,000, so the same test rooms belong to sets of every size.
+Training rooms are numbered from 0 and test rooms from 900,000, so datasets of every size share the same test
+rooms.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class Order:
 
 
 def orders_of(*, train: int, test: int, points: int, seed: int, gaussians: bool) -> list[Order]:
-    """Those to train on first; BadInput where they are no data set."""
+    """Return the orders, training rooms first. Raises BadInput for counts that make no dataset."""
     if train < 0 or test < 0 or train + test == 0 or train > FIRST_TEST:
         raise BadInput(
             f"A dataset cannot have {train:,} rooms for training and {test:,} for testing.",

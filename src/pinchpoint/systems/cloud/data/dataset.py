@@ -1,7 +1,8 @@
-"""Data sets on disk: many labelled rooms, made in parallel, continued where they stopped, checked when read.
+"""Datasets on disk: labelled rooms, made in parallel, resumed after an interruption, checked when read.
 
-`DIR/index.json` says what the set is and holds a sha256 of every room's file, `DIR/room-NUMBER.npz`. Files appear whole or
-not at all, and each says by itself what it was made from: an index that is lost or damaged is made again from them.
+`DIR/index.json` describes the dataset and has the sha256 of every room's file, `DIR/room-NUMBER.npz`. Files
+are written atomically, and each records what it was made from, so a lost or damaged index is rebuilt from
+them.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ FORMAT = "pinchpoint cloud data"
 
 @dataclass(frozen=True)
 class Dataset:
-    """Rooms on disk. A file is read, and its sha256 compared, when its room is asked for."""
+    """Rooms on disk. A room's file is read, and its sha256 compared, on access."""
 
     path: Path
     seed: int
@@ -66,11 +67,11 @@ def make_dataset(
     jobs: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Dataset:
-    """Make what `output` lacks of this data set and give it back.
+    """Make the rooms that are missing in `output` and return the dataset.
 
-    A folder that holds an earlier, interrupted or damaged run of the same points and seed is continued: whole rooms stay,
-    with or without an index. `progress(made, wanted)` is called before the first room and after each, with those already
-    there counted.
+    A folder with an interrupted or damaged dataset of the same points and seed is resumed: intact rooms stay,
+    with or without an index. `progress(made, wanted)` is called before the first room and after each;
+    existing rooms count.
     """
     folder = Path(output)
     wanted = orders_of(train=train, test=test, points=points, seed=seed, gaussians=gaussians)
@@ -105,7 +106,7 @@ def make_dataset(
 
 
 def open_dataset(path: str | Path, *, check: bool = True) -> Dataset:
-    """The data set of a folder. check=False leaves out the comparison of sha256 when a room is read."""
+    """Open the dataset of a folder. check=False skips the sha256 comparison when a room is read."""
     folder = Path(path)
     with samples.finished_index(folder, SET) as index:
         return Dataset(

@@ -1,8 +1,9 @@
-"""Furniture of procedural rooms: tables, chairs, shelves, lamps and clutter, each drawn anew, about zero on the floor.
+"""Furniture of procedural rooms: tables, chairs, shelves, lamps and clutter, each random, centred at zero on
+the floor.
 
-No single hint tells a class: boards lie at every height in tables, seats, shelves and piles of books; thin posts carry lamps,
-chairs, tables and coat stands; a stool is a small round table. What decides is how parts of several sizes belong together,
-and that is what a thin cloud shows least.
+No single cue identifies a class: boards lie at every height in tables, seats, shelves and piles of books;
+thin posts carry lamps, chairs, tables and coat stands; a stool is a small round table. Classes differ in how
+parts of several sizes belong together, which is what a thin cloud shows least.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ BOARD = (0.015, 0.05)  # metres
 
 
 def table(rng: Rng) -> tuple[list[Surface], Vector]:
-    """Surfaces and the size of its box; the top is at its height."""
+    """Return the surfaces and the size of the bounding box; the top is at its height."""
     high = float(
         rng.choice(
             [rng.uniform(0.36, 0.5), rng.uniform(0.66, 0.8), rng.uniform(0.9, 1.05)], p=[0.15, 0.7, 0.15]
@@ -88,7 +89,9 @@ def chair(rng: Rng) -> tuple[list[Surface], Vector]:
 
 
 def shelf(rng: Rng) -> tuple[list[Surface], Vector, list[float]]:
-    """Its back is at y = 0, it comes forward to +y. Also the heights of its boards, for what stands on them."""
+    """Return a shelf with its back at y = 0, facing +y, and the heights of its boards, where things can
+    stand.
+    """
     long, deep = rng.uniform(0.5, 1.8), rng.uniform(0.22, 0.45)
     high = float(rng.choice([rng.uniform(0.8, 1.1), rng.uniform(1.3, 2.1)], p=[0.3, 0.7]))
     thick = rng.uniform(0.015, 0.03)
@@ -130,7 +133,7 @@ def floor_lamp(rng: Rng) -> list[Surface]:
 
 
 def desk_lamp(rng: Rng) -> list[Surface]:
-    """Stands on something: about zero."""
+    """Return a lamp that stands on furniture, with its foot at zero."""
     reach, high = rng.uniform(0.05, 0.25), rng.uniform(0.25, 0.5)
     parts = drum((0, 0, 0), rng.uniform(0.05, 0.09), 0.02)
     parts += [
@@ -146,7 +149,9 @@ def hanging_lamp(rng: Rng, ceiling: float) -> list[Surface]:
 
 
 def clutter(rng: Rng, *, most: float = 0.4) -> tuple[list[Surface], float]:
-    """A thing that lies about, up to `most` metres, and the radius it takes: box, pile of books, ball, vase, bin."""
+    """A thing that lies about, up to `most` metres, and the radius it takes: box, pile of books, ball,
+    vase, bin.
+    """
     style = rng.random()
     size = most * rng.uniform(0.25, 1.0)
     if style < 0.3:

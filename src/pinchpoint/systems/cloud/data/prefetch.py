@@ -1,7 +1,8 @@
-"""The next step's points, made ready while this one computes: read, cropped, turned and, on a GPU, moved there and drawn.
+"""Prefetch of the next step's points: read, cropped, augmented and, on a GPU, copied there and drawn.
 
-A thread and not a process: numpy and the GPU let go of the interpreter, and nothing has to be copied. On a GPU it works on a
-stream of its own, so that a draw's wait for its sizes holds up nothing but the thread. What a step gets is the same either way.
+Prefetching uses a thread, not a process: numpy and the GPU release the interpreter lock, and nothing is
+copied. On a GPU it has its own stream, so a draw that waits for its sizes blocks only the thread. Steps
+receive the same points.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ Made = TypeVar("Made")
 
 
 class Ahead(Generic[Made]):
-    """What `make(step)` gives, the next step's begun while this one's is used."""
+    """Results of `make(step)`; the next step's result is computed while this one is in use."""
 
     def __init__(self, make: Callable[[int], Made], *, last: int) -> None:
         self.make, self.last = make, last
@@ -45,7 +46,7 @@ class Ahead(Generic[Made]):
 
 @dataclass(frozen=True)
 class Ready:
-    """Points on the device and the views drawn of them; done: what their kernels are over with, None on a CPU."""
+    """Points on the device and the views drawn from them; done: event after their kernels, None on a CPU."""
 
     batch: Batch
     drawn: ViewDraw
@@ -53,10 +54,10 @@ class Ready:
 
 
 class Aside:
-    """Work on a stream of its own on the device that is current here, from any thread."""
+    """A separate stream on the current device, usable from any thread."""
 
     def __init__(self) -> None:
-        self.device = torch.cuda.current_device()  # threads begin with the first card
+        self.device = torch.cuda.current_device()  # new threads start with device 0
         self.stream = torch.cuda.Stream()
 
     def made(self, make: Callable[[], tuple[Batch, ViewDraw]]) -> Ready:
@@ -66,7 +67,7 @@ class Aside:
 
 
 def taken(ready: Ready) -> tuple[Batch, ViewDraw]:
-    """For the stream that is current: it waits for what is not done, and the memory is not used again before it is done with."""
+    """Hand the points to the current stream, which waits for them and keeps their memory from early reuse."""
     if ready.done is not None:
         current = torch.cuda.current_stream()
         current.wait_event(ready.done)

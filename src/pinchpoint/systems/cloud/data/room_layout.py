@@ -1,7 +1,7 @@
-"""What stands in a procedural room and where: walls with openings, furniture that does not overlap, things on top of it.
+"""Layout of a procedural room: walls with openings, furniture that does not overlap, and things on top of it.
 
-Coordinates are metres, z up, the floor at 0 and the middle of the room at zero. Everything is drawn from one generator: the
-same one gives the same room.
+Coordinates are metres, z up, the floor at 0 and the middle of the room at zero. Everything is drawn from one
+generator, which determines the room.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Layout:
         self.things.append(Thing(CLASSES.index(name), moved(parts, to, turn)))
 
     def free(self, rng: np.random.Generator, radius: float) -> tuple[float, float] | None:
-        """A place on the floor that nothing takes yet, which then is taken; None where none was found."""
+        """Reserve and return a free place on the floor, or None if none was found."""
         half = np.array(self.size[:2]) / 2 - radius - 0.05
         if (half <= 0).any():
             return None

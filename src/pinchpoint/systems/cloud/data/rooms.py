@@ -1,8 +1,10 @@
-"""Procedural labelled rooms: eight classes told apart by shape at several scales, as a scanner on a tripod sees them.
+"""Procedural labelled rooms: eight classes that differ in shape at several scales, as seen by a scanner on a
+tripod.
 
-Letters: N points, P candidates. A room is decided by (seed, number) alone; points= only says how many of its surface are
-kept, and always exactly so many. They thin out with the distance to the scanner and with grazing light. Colours are those of
-objects, with little of the class in them. With gaussians=True each point also has what a 3-D Gaussian splat stores.
+Letters: N points, P candidates. A room depends only on (seed, number); `points` is the exact number of
+surface points to keep. Density falls with distance from the scanner and on slanted surfaces. Colours belong
+to objects and say little about the class. With gaussians=True each point also has the values that a 3-D
+Gaussian splat stores.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from pinchpoint.systems.cloud.data.scene import Scene, check_scene
 from pinchpoint.systems.cloud.data.shapes import spread
 from pinchpoint.systems.common import sample_file
 
-GENERATOR = 1  # another number wherever the same seed would give another room
+GENERATOR = 1  # changes whenever the same seed would give another room
 COLOURS = ("red", "green", "blue")
 GAUSSIAN = ("opacity", "scale_0", "scale_1", "scale_2", "rot_0", "rot_1", "rot_2", "rot_3")
 LEAST, MOST = 1_000, 5_000_000  # points of a room
@@ -52,7 +54,7 @@ _TASTE = np.array(
 
 @dataclass(frozen=True)
 class Origin:
-    """What a room was made from: all that decides its numbers."""
+    """Everything that determines the numbers of a room."""
 
     generator: int
     seed: int
@@ -65,15 +67,16 @@ class Origin:
 class Room:
     scene: Scene
     origin: Origin
-    scanners: tuple[tuple[float, float, float], ...]  # where the room was seen from
+    scanners: tuple[tuple[float, float, float], ...]  # positions of the scanners
 
 
 def make_room(
     *, seed: int, number: int, points: int = 20_000, gaussians: bool = False, name: str = ""
 ) -> Room:
-    """One room of exactly `points` points, in random order."""
+    """Make one room of exactly `points` points, in random order."""
     check_points(points)
-    # Three generators: how many points are drawn changes neither the room nor how it is painted, turned and seen.
+    # Three generators: how many points are drawn changes neither the room nor how it is painted, turned and
+    # seen.
     draw, once, rng = (np.random.default_rng((seed, number, stream)) for stream in range(3))
     room = draw_layout(draw)
     scanners = _scanners(once, room)
@@ -83,15 +86,15 @@ def make_room(
     parts = [part for thing in room.things for part in thing.parts]
     thing_of = np.repeat(np.arange(len(room.things)), [len(thing.parts) for thing in room.things])
     at, normals, surface = spread(parts, _SPARE * points, rng)
-    seen = _seen(at, normals, scanners)
+    density = _scan_density(at, normals, scanners)
     # Without replacement, by weight: the smallest of exponential waits. Exact in number and cheap.
-    chosen = rng.permutation(np.argpartition(rng.exponential(size=len(seen)) / seen, points)[:points])
-    at, normals, thing, seen = at[chosen], normals[chosen], thing_of[surface[chosen]], seen[chosen]
+    chosen = rng.permutation(np.argpartition(rng.exponential(size=len(density)) / density, points)[:points])
+    at, normals, thing, density = at[chosen], normals[chosen], thing_of[surface[chosen]], density[chosen]
     labels = np.array([each.label for each in room.things])[thing]
     columns = [_colours(rng, paint[thing], normals)]
     if gaussians:
         columns.append(
-            _gaussians(rng, normals, seen, spacing=math.sqrt(sum(part.area for part in parts) / points))
+            _gaussians(rng, normals, density, spacing=math.sqrt(sum(part.area for part in parts) / points))
         )
     turning = np.array([(math.cos(turn), math.sin(turn), 0), (-math.sin(turn), math.cos(turn), 0), (0, 0, 1)])
     scene = Scene(
@@ -125,12 +128,14 @@ def check_points(points: int) -> int:
 
 
 def making_bytes(points: int) -> int:
-    """Memory that making one room takes, about: the candidates' coordinates several times over, and numpy itself."""
+    """Return the approximate memory to make one room: several copies of the candidates' coordinates, and
+    numpy.
+    """
     return 1_000 * points + 2**27
 
 
 def pack(room: Room) -> bytes:
-    """The bytes of the room's file: the same for the same room."""
+    """Return the bytes of the room's file, which are the same for the same room."""
     scene = room.scene
     assert scene.labels is not None
     about: dict[str, Any] = {
@@ -144,7 +149,10 @@ def pack(room: Room) -> bytes:
 
 
 def unpack(data: bytes, *, where: str) -> Room:
-    """The room of a file's bytes; BadInput names the file where they are none, or not as they were written."""
+    """Return the room of a file's bytes.
+
+    Raises BadInput, naming the file, if they are not a room or are damaged.
+    """
     try:
         arrays, about = sample_file.unpack_arrays(data)
         scene = Scene(
@@ -174,8 +182,10 @@ def _scanners(rng: np.random.Generator, room: Layout) -> np.ndarray:
     return np.concatenate([flat, rng.uniform(1.2, 1.7, (count, 1))], axis=1)
 
 
-def _seen(at: np.ndarray, normals: np.ndarray, scanners: np.ndarray) -> np.ndarray:
-    """(P,) how densely each place is sampled: rays of even angles thin out with the distance and on slanted surfaces."""
+def _scan_density(at: np.ndarray, normals: np.ndarray, scanners: np.ndarray) -> np.ndarray:
+    """Return (P,) sampling densities: rays at equal angles spread out with distance and on slanted
+    surfaces.
+    """
     total = np.zeros(len(at))
     for scanner in scanners:
         ray = at - scanner
@@ -201,12 +211,14 @@ def _colours(rng: np.random.Generator, paint: np.ndarray, normals: np.ndarray) -
 
 
 def _gaussians(
-    rng: np.random.Generator, normals: np.ndarray, seen: np.ndarray, *, spacing: float
+    rng: np.random.Generator, normals: np.ndarray, density: np.ndarray, *, spacing: float
 ) -> np.ndarray:
-    """(N, 8): opacity 0..1, logarithms of two scales along the surface and one across, the rotation from z to the normal."""
+    """(N, 8): opacity 0..1, logarithms of two scales along the surface and one across, the rotation from
+    z to the normal.
+    """
     count = len(normals)
     opacity = rng.beta(4, 1.5, (count, 1))
-    along = spacing * np.sqrt(seen.mean() / seen)[:, None] * rng.lognormal(-0.3, 0.35, (count, 2))
+    along = spacing * np.sqrt(density.mean() / density)[:, None] * rng.lognormal(-0.3, 0.35, (count, 2))
     scales = np.log(np.concatenate([along, 0.15 * along.min(axis=1, keepdims=True)], axis=1))
     # Half way between z and the normal is the axis of half a turn that brings one onto the other.
     half = normals + (0.0, 0.0, 1.0) + 1e-6

@@ -1,8 +1,7 @@
-"""Scene: one point cloud in memory, whatever file or generator it comes from.
+"""Scene: one point cloud in memory, from a file or a generator.
 
-Letters: N points, F features of a point, K classes.
-Plain numpy: nothing here needs torch. Coordinates are float32 about an `origin`, so that a survey far from zero keeps its
-millimetres.
+Letters: N points, F features per point, K classes. Uses plain numpy, no torch. Coordinates are float32
+relative to an `origin`, so a survey far from zero keeps its millimetres.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ import numpy as np
 
 from pinchpoint.core.errors import BadInput
 
-IGNORED = -1  # the label of a point that nobody classed: no loss and no score counts it
+IGNORED = -1  # label of a point without a class; losses and scores skip it
 
 
 @dataclass(frozen=True)
 class Scene:
-    """Where the points lie, what is known of each, and its class where that is known."""
+    """Positions and features of points, and their classes if known."""
 
     name: str
     xyz: np.ndarray  # (N, 3) float32, metres
@@ -27,31 +26,30 @@ class Scene:
     labels: np.ndarray | None = None  # (N,) integers; IGNORED where a point has none
     names: tuple[str, ...] = ()  # of the F columns: "red", "green", "blue", "opacity", "scale_0", ...
     classes: tuple[str, ...] = ()  # of the labels 0, 1, ...; empty where the file does not say
-    origin: tuple[float, float, float] = (
-        0.0,
-        0.0,
-        0.0,
-    )  # to be added to xyz, in float64, for the file's coordinates
+    # Added to xyz, in float64, this gives the coordinates of the file.
+    origin: tuple[float, float, float] = (0.0, 0.0, 0.0)
 
     @property
     def points(self) -> int:
         return len(self.xyz)
 
     def take(self, index: np.ndarray) -> Scene:
-        """The points of index (M,), in its order."""
+        """Return the points of index (M,), in its order."""
         labels = None if self.labels is None else self.labels[index]
         return replace(self, xyz=self.xyz[index], features=self.features[index], labels=labels)
 
 
 def unclassed(scene: Scene, ignore: Sequence[int]) -> Scene:
-    """The scene with IGNORED for every label of `ignore`; not checked."""
+    """Return the scene with IGNORED in place of every label in `ignore`, unchecked."""
     if scene.labels is None or not ignore:
         return scene
     return replace(scene, labels=np.where(np.isin(scene.labels, ignore), IGNORED, scene.labels))
 
 
 def check_scene(scene: Scene, where: str | None = None) -> Scene:
-    """The scene itself where its lengths agree and every number is finite; else BadInput. where: the file, for the message."""
+    """Return the scene if its lengths agree and all numbers are finite. where: the file, for the message
+    of BadInput.
+    """
     where = where or scene.name
     if scene.xyz.ndim != 2 or scene.xyz.shape[1] != 3:
         raise BadInput(

@@ -1,7 +1,7 @@
-"""Surfaces that furniture is built of, and points drawn evenly over them.
+"""Surfaces that make up furniture, and points sampled uniformly over them.
 
-Letters: S surfaces, P points. Each surface is a parallelogram, a frustum (cylinder, cone, disc) or a ball; a list of them
-becomes one table, so that all points are drawn by a few array operations.
+Letters: S surfaces, P points. Each surface is a parallelogram, a frustum (cylinder, cone, disc) or a ball; a
+list of them becomes one table, so that all points are drawn by a few array operations.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ _FLAT, _ROUND, _BALL = 0, 1, 2
 
 @dataclass(frozen=True)
 class Surface:
-    """kind flat: at + a u + b v. round: at + b w + r(b) (cos a u + sin a v), r from r0 to r1. ball: radius r0 about at."""
+    """kind flat: at + a u + b v. round: at + b w + r(b) (cos a u + sin a v), r from r0 to r1. ball:
+    radius r0 about at.
+    """
 
     kind: int
     at: Vector
@@ -46,7 +48,7 @@ def ball(at: Vector, radius: float) -> Surface:
 
 
 def disc(at: Vector, radius: float) -> Surface:
-    """Level."""
+    """Return a horizontal disc."""
     return Surface(_ROUND, at, (1, 0, 0), (0, 1, 0), (0, 0, 0), 0.0, radius)
 
 
@@ -61,7 +63,7 @@ def pipe(low: Vector, high: Vector, r0: float, r1: float | None = None) -> Surfa
 
 
 def box(low: Vector, size: Vector) -> list[Surface]:
-    """The six sides."""
+    """Return the six sides of a box."""
     (x, y, z), (a, b, c) = low, size
     return [
         flat((x, y, z), (a, 0, 0), (0, b, 0)),
@@ -80,7 +82,7 @@ def drum(at: Vector, radius: float, height: float) -> list[Surface]:
 
 
 def moved(parts: Sequence[Surface], to: Vector, turn: float = 0.0) -> list[Surface]:
-    """Turned about the z axis through zero, by radians, then shifted."""
+    """Rotate surfaces about the z axis by `turn` radians, then shift them."""
     cos, sin = math.cos(turn), math.sin(turn)
 
     def turned(p: Vector) -> Vector:
@@ -99,7 +101,9 @@ def moved(parts: Sequence[Surface], to: Vector, turn: float = 0.0) -> list[Surfa
 def spread(
     parts: Sequence[Surface], count: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """count points evenly over the area of all surfaces: points (P, 3), unit normals (P, 3), the surface of each (P,)."""
+    """Sample `count` points uniformly by area: points (P, 3), unit normals (P, 3), the surface of each
+    (P,).
+    """
     areas = np.array([part.area for part in parts])
     of = np.sort(rng.choice(len(parts), count, p=areas / areas.sum()))
     at, u, v, w = (
@@ -116,7 +120,8 @@ def spread(
         angle = 2 * math.pi * a[rounds]
         ring = np.cos(angle) * u[rounds] + np.sin(angle) * v[rounds]
         first, last, rise, share = r0[rounds], r1[rounds], w[rounds], b[rounds]
-        # Even over the area: rings count by their radius, so the height is drawn by the inverse of the radius summed up.
+        # Uniform by area: rings weigh by radius, so the height comes from the inverse of the integrated
+        # radius.
         root = np.sqrt(first**2 + share * (last**2 - first**2))
         change = last - first
         up = np.where(

@@ -1,7 +1,8 @@
-"""Where scenes to train and to test with come from: a data set that `cloud data` made, or a folder of one's own files.
+"""Sources of training and test scenes: a dataset made by `cloud data`, or a folder of the user's own files.
 
-A folder of one's own holds `train` and `test`, and in each a file (.ply, .npz, .las, .laz) or a folder of .npy for every
-scene, all with the same features and with labels. Classes are numbered from 0 where the files do not name them.
+Such a folder contains `train` and `test`, each with one file (.ply, .npz, .las, .laz) or one folder of .npy
+per scene, all with the same features and with labels. Classes are numbered from 0 if the files do not name
+them.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from pinchpoint.systems.common.folders import KINDS
 
 Split = Literal["train", "test"]
 SPLITS: tuple[Split, ...] = ("train", "test")
-USUAL = 255  # what many tools write for "no class", as 8 bits without a sign hold no -1
+USUAL = 255  # what many tools write for "no class", because unsigned 8-bit labels cannot be -1
 
 
 class Source(Protocol):
@@ -44,7 +45,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class Own:
-    """Scenes of one's own files. files: by name, such as train/office.ply."""
+    """Scenes from the user's own files. files: by name, such as train/office.ply."""
 
     path: Path
     features: tuple[str, ...]
@@ -62,9 +63,9 @@ class Own:
 def open_source(
     path: str | Path, *, ignore: Sequence[int] = (), progress: Callable[[int, int], None] | None = None
 ) -> Dataset | Own:
-    """The scenes of a folder. Files of one's own are all read once, to know their classes: progress(read, files).
+    """Open the scenes of a folder. The user's own files are all read once to find their classes.
 
-    ignore: labels that mean "no class" in one's own files, beside -1.
+    progress: called with (files read, files); ignore: labels that mean "no class" in own files, besides -1.
     """
     folder = Path(path)
     own = any((folder / split).is_dir() for split in SPLITS)
@@ -80,8 +81,8 @@ def open_source(
             f"{folder} does not contain a dataset."
             if folder.is_dir()
             else f"The folder {folder} does not exist.",
-            hint="Make a dataset with `pinchpoint cloud data -o rooms`, or give a folder with your own scenes in"
-            " train/ and test/.",
+            hint="Make a dataset with `pinchpoint cloud data -o rooms`, or give a folder with your own scenes"
+            " in train/ and test/.",
         )
     files = {f"{split}/{file.name}": file for split in SPLITS for file in _files(folder / split)}
     if not files:
@@ -90,33 +91,34 @@ def open_source(
             hint=f"Put files there ({', '.join(READS)}), or folders with coord.npy and segment.npy.",
         )
     features: tuple[str, ...] | None = None
-    named: tuple[str, ...] = ()
-    most, before = 1, False
+    class_names: tuple[str, ...] = ()
+    most, has_254 = 1, False
     for number, file in enumerate(files.values(), start=1):
         scene = _read(file, features, ignore=ignore)
-        features, named = scene.names, max(named, scene.classes, key=len)
+        features, class_names = scene.names, max(class_names, scene.classes, key=len)
         assert scene.labels is not None
-        most, before = max(most, int(scene.labels.max())), before or bool((scene.labels == USUAL - 1).any())
+        most, has_254 = max(most, int(scene.labels.max())), has_254 or bool((scene.labels == USUAL - 1).any())
         if progress is not None:
             progress(number, len(files))
     assert features is not None
-    if most == USUAL and not before and len(named) <= most:
+    if most == USUAL and not has_254 and len(class_names) <= most:
         raise BadInput(
-            f"The labels of {folder} go up to {USUAL}, but none is {USUAL - 1}: it is not clear whether {USUAL} is a class.",
-            hint=f"Give --set ignore={USUAL} if it means no class; otherwise name the {USUAL + 1} classes in an .npz"
-            " (`classes`).",
+            f"The labels of {folder} go up to {USUAL}, but none is {USUAL - 1}: it is not clear"
+            f" whether {USUAL} is a class.",
+            hint=f"Give --set ignore={USUAL} if it means no class; otherwise name the {USUAL + 1} classes"
+            " in an .npz (`classes`).",
         )
-    classes = named if len(named) > most else tuple(str(number) for number in range(most + 1))
+    classes = class_names if len(class_names) > most else tuple(str(number) for number in range(most + 1))
     return Own(folder, features, classes, files, tuple(ignore))
 
 
 def fingerprint(source: Dataset | Own) -> str:
-    """What a source is, wherever it lies: the contents of the files of its training scenes."""
+    """Return a hash of the training files' contents, which identifies a source wherever it is stored."""
     if isinstance(source, Dataset):
-        found = [(name, source.rooms[name]["sha256"]) for name in source.names("train")]
+        digests = [(name, source.rooms[name]["sha256"]) for name in source.names("train")]
     else:
-        found = [(name, _digest(source.files[name])) for name in source.names("train")]
-    return hashlib.sha256(json.dumps(found).encode()).hexdigest()
+        digests = [(name, _digest(source.files[name])) for name in source.names("train")]
+    return hashlib.sha256(json.dumps(digests).encode()).hexdigest()
 
 
 def _files(folder: Path) -> list[Path]:
@@ -149,11 +151,10 @@ def _read(
 
 
 def _digest(place: Path) -> str:
-    """Of a file, or of all arrays of a folder."""
+    """Return the digest of a file, or of all arrays of a folder."""
     digest = hashlib.sha256()
     for file in sorted(place.glob("*.npy")) if place.is_dir() else [place]:
         with file.open("rb") as opened:
-            digest.update(
-                f"{file.name if place.is_dir() else ''}:{hashlib.file_digest(opened, 'sha256').hexdigest()};".encode()
-            )
+            content = hashlib.file_digest(opened, "sha256").hexdigest()
+            digest.update(f"{file.name if place.is_dir() else ''}:{content};".encode())
     return digest.hexdigest()

@@ -1,4 +1,4 @@
-"""Rooms made by processes of their own: run as a program it is one of them."""
+"""Worker processes that make rooms; run as a program, this module is one of the workers."""
 
 from __future__ import annotations
 
@@ -17,12 +17,15 @@ PROGRAM = Program(
 
 
 def made_rooms(orders: Sequence[Order], *, jobs: int) -> Iterator[tuple[Order, bytes]]:
-    """Each order with its file's bytes, as they come ready. All processes end with the iteration, however it ends."""
+    """Yield each order with the bytes of its file, as they finish.
+
+    All processes end when the iteration ends.
+    """
     return run_workers(PROGRAM, orders, jobs=jobs)
 
 
 def make(order: dict[str, Any]) -> bytes:
-    """An order's values -> the bytes of the room's file."""
+    """Return the bytes of a room's file."""
     return pack(make_room(**order))
 
 

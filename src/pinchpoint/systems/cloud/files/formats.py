@@ -1,4 +1,4 @@
-"""Reading point clouds of any format: PLY, LAS, LAZ, NPZ, and folders of .npy files become a validated Scene."""
+"""Reading of point clouds: PLY, LAS, LAZ, NPZ and folders of .npy files become a validated Scene."""
 
 from __future__ import annotations
 

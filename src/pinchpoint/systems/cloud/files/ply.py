@@ -225,7 +225,8 @@ def _parse_rows(path: str, rows: list[bytes], vertex: Element) -> np.ndarray:
         raise BadInput(f"Some vertices of {path} are not numbers: {error}", hint=HINT) from error
     if table.shape[1] != len(names):
         raise BadInput(
-            f"The vertices of {path} have {table.shape[1]} numbers per line, but its header says {len(names)}.",
+            f"The vertices of {path} have {table.shape[1]} numbers per line,"
+            f" but its header says {len(names)}.",
             hint="Copy or write the file again.",
         )
     for column, name in enumerate(names):

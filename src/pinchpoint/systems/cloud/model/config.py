@@ -53,7 +53,7 @@ class CloudConfig(JsonConfig):
             )
         if self.classes < 2:
             raise BadInput(
-                f"classes is {self.classes}, but a network needs at least 2 classes.",
+                f"The setting classes is {self.classes}, but a network needs at least 2 classes.",
                 hint="Give at least 2 classes.",
             )
         for name in ("heads", "window", "point_width", "features", "views"):
@@ -64,7 +64,7 @@ class CloudConfig(JsonConfig):
                 )
         if not (math.isfinite(self.cell) and self.cell > 0):
             raise BadInput(
-                f"cell is {self.cell}, but must be a positive number.",
+                f"The setting cell is {self.cell}, but must be a positive number.",
                 hint="Give the edge of a voxel in the units of the coordinates, such as 0.05.",
             )
         if self.norm not in get_args(Norm):
@@ -73,7 +73,7 @@ class CloudConfig(JsonConfig):
             )
         if self.views > 1 and self.norm != "per-view":
             raise BadInput(
-                f"views is {self.views}, but the norm {self.norm} keeps no statistics per view.",
+                f"The setting views is {self.views}, but the norm {self.norm} keeps no statistics per view.",
                 hint="Use norm per-view, or views 1.",
             )
         self._check_levels()
@@ -84,7 +84,7 @@ class CloudConfig(JsonConfig):
                 raise BadInput(
                     f"{name} has {len(getattr(self, name))} numbers, but there are"
                     f" {self.in_features} features.",
-                    hint=f"Give {self.in_features} numbers for both feature_shift and feature_scale, or none.",
+                    hint=f"Give {self.in_features} numbers for feature_shift and feature_scale, or none.",
                 )
         if any(not scale > 0 for scale in self.feature_scale):
             raise BadInput(
@@ -113,7 +113,7 @@ class CloudConfig(JsonConfig):
         levels = len(self.widths)
         if not 1 <= levels <= 8 or min(self.widths) < 1:
             raise BadInput(
-                f"widths is {self.widths}, which is not a list of 1 to 8 positive widths.",
+                f"The setting widths is {self.widths}, which is not a list of 1 to 8 positive widths.",
                 hint="Give 1 to 8 widths of at least 1, the finest level first.",
             )
         for name in ("blocks", "attention"):
