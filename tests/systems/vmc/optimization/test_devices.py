@@ -33,7 +33,8 @@ wave = helium()
 worst, compiled = 0.0, []
 ends = []
 for devices, chunk in ((jax.devices()[:1], None), (jax.devices(), 8)):
-    settings = Settings(walkers=32, moves=3, burn=0, optimizer="spring", precision="float64", chunk=chunk, method="hessian")
+    settings = Settings(
+        walkers=32, moves=3, burn=0, optimizer="spring", precision="float64", chunk=chunk, method="hessian")
     mesh = mesh_of(settings.walkers, devices)
     carry, step = begin(wave, settings, mesh=mesh), make_step(wave, settings, mesh=mesh)
     for _ in range(4):
@@ -56,7 +57,10 @@ from pinchpoint.systems.vmc.optimization.compile_cache import use_compile_cache
 use_compile_cache()
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 hits = []
-jax.monitoring.register_event_listener(lambda name, **_: hits.append(name) if name.endswith("cache_hits") else None)
+def note(name, **_):
+    if name.endswith("cache_hits"):
+        hits.append(name)
+jax.monitoring.register_event_listener(note)
 jax.jit(lambda x: jax.numpy.tanh(x) @ x)(jax.numpy.ones((8, 8)))
 print(len(hits))
 """
