@@ -135,12 +135,12 @@ def test_without_a_budget_the_memory_of_the_device_is_one(monkeypatch: pytest.Mo
         monkeypatch.setattr(budgets, "resident_bytes", lambda: 0)
         for memory, wanted in ((4000, ("forward", None)), (1490, ("forward", 48)), (1050, ("loop", 24))):
             monkeypatch.setattr(budgets, "device_bytes", lambda host, memory=memory: memory * 2**20)
-            found = fit(Settings(walkers=WALKERS), electrons=4, budget=None, host=host, compiled=Compiled)
+            found = fit(Settings(walkers=WALKERS), electrons=4, budget=None, host=host, compile_with=Compiled)
             assert (found.method, found.chunk, found.budget_bytes) == (*wanted, memory * 2**20)
-        found = fit(Settings(walkers=WALKERS), electrons=10, budget="4GiB", host=host, compiled=Compiled)
+        found = fit(Settings(walkers=WALKERS), electrons=10, budget="4GiB", host=host, compile_with=Compiled)
         assert (found.method, found.chunk) == ("forward", 48)  # on a CPU the largest up to 64
         monkeypatch.setattr(budgets, "device_bytes", lambda host: None)
-        found = fit(Settings(walkers=WALKERS), electrons=10, budget=None, host=host, compiled=Compiled)
+        found = fit(Settings(walkers=WALKERS), electrons=10, budget=None, host=host, compile_with=Compiled)
         assert (found.method, found.chunk, found.predicted_bytes) == ("forward", None, None)
 
 

@@ -472,7 +472,7 @@ def test_pretraining_is_asked_of_more_than_four_electrons_and_begins_the_run(
         asked.append(steps)
         shared.append(same)
         progress(steps, 0.5)
-        return pretraining.Pretrained(params, x + 1.0, x[0])
+        return pretraining.PretrainResult(params, x + 1.0, x[0])
 
     monkeypatch.setattr(pretraining, "pretrain", pretended)
     monkeypatch.setattr(

@@ -22,7 +22,7 @@ from pinchpoint.systems.vmc.data.system import System, system_of
 from pinchpoint.systems.vmc.model.config import NetConfig
 from pinchpoint.systems.vmc.model.determinants import sum_of_determinants
 from pinchpoint.systems.vmc.model.wavefunction import WaveFunction, wave_function
-from pinchpoint.systems.vmc.optimization.pretrain import Pretrained, orbital_loss, pretrain
+from pinchpoint.systems.vmc.optimization.pretrain import PretrainResult, orbital_loss, pretrain
 from pinchpoint.systems.vmc.runs import default_pretrain
 
 NAMED = ["B", "C", "N", "O", "F", "Ne", "N2", "CO", "H2O", "NH3", "CH4"]
@@ -157,7 +157,7 @@ def exponentials(system: System) -> WaveFunction:
     )
 
 
-def pretrained(wave: WaveFunction, steps: int, **options: Any) -> Pretrained:
+def pretrained(wave: WaveFunction, steps: int, **options: Any) -> PretrainResult:
     x = jax.random.normal(jax.random.key(1), (24, 3, 3))
     return pretrain(
         wave,
@@ -172,14 +172,16 @@ def pretrained(wave: WaveFunction, steps: int, **options: Any) -> Pretrained:
 
 
 @pytest.fixture(scope="module")
-def long_pretraining() -> tuple[Pretrained, list[int]]:
+def long_pretraining() -> tuple[PretrainResult, list[int]]:
     """300 steps at once, and the steps at which progress was reported."""
     steps: list[int] = []
     done = pretrained(exponentials(system_of("Li")), 300, progress=lambda step, loss: steps.append(step))
     return done, steps
 
 
-def test_pretraining_finds_the_exponent_of_the_core(long_pretraining: tuple[Pretrained, list[int]]) -> None:
+def test_pretraining_finds_the_exponent_of_the_core(
+    long_pretraining: tuple[PretrainResult, list[int]],
+) -> None:
     done, steps = long_pretraining
     assert np.mean(done.losses[-10:]) < 0.1 * np.mean(done.losses[:10])
     # Slater's rules say 2.7 for the core of lithium, its best single exponent is 2.69.
@@ -188,7 +190,7 @@ def test_pretraining_finds_the_exponent_of_the_core(long_pretraining: tuple[Pret
 
 
 def test_pretraining_in_chunks_is_that_of_all_walkers_at_once(
-    long_pretraining: tuple[Pretrained, list[int]],
+    long_pretraining: tuple[PretrainResult, list[int]],
 ) -> None:
     # Each loss depends on the parameters and the walkers after the steps before it. Of each 12 walkers the
     # largest chunk up to 5 is 4.
@@ -211,7 +213,7 @@ print(json.dumps([[float(loss) for loss in end.losses], len(end.params["a"].shar
 
 
 def test_pretraining_on_two_devices_in_chunks_is_that_on_one(
-    long_pretraining: tuple[Pretrained, list[int]],
+    long_pretraining: tuple[PretrainResult, list[int]],
 ) -> None:
     told = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2"
     flags = {**os.environ, "XLA_FLAGS": told, "JAX_PLATFORMS": "cpu"}

@@ -17,7 +17,7 @@ import pytest
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.vmc.optimization import devices
-from pinchpoint.systems.vmc.optimization.devices import mesh_of, placed_jit
+from pinchpoint.systems.vmc.optimization.devices import mesh_of, placing_jit
 
 ON_FOUR_DEVICES = """
 import json, sys
@@ -27,7 +27,7 @@ jax.config.update("jax_enable_x64", True)
 import numpy as np
 from closed import helium
 from pinchpoint.systems.vmc.settings import Settings
-from pinchpoint.systems.vmc.optimization.devices import mesh_of, placed
+from pinchpoint.systems.vmc.optimization.devices import mesh_of, place
 from pinchpoint.systems.vmc.optimization.training_step import begin, make_step
 wave = helium()
 worst, compiled = 0.0, []
@@ -44,7 +44,7 @@ for devices, chunk in ((jax.devices()[:1], None), (jax.devices(), 8)):
     assert carry.params["in"].sharding.is_fully_replicated
     ends.append(jax.device_get((carry, stats)))
     # What one count of devices left, another takes up.
-    again = placed(ends[-1][0], mesh_of(settings.walkers, jax.devices()))
+    again = place(ends[-1][0], mesh_of(settings.walkers, jax.devices()))
     assert np.array_equal(again.walkers.x, ends[-1][0].walkers.x)
 for a, b in zip(*map(jax.tree_util.tree_leaves, ends)):
     worst = max(worst, float(np.max(np.abs(np.asarray(a, float) - np.asarray(b, float)))))
@@ -102,9 +102,9 @@ def test_cards_alone_are_told_to_leave_products_to_the_library(monkeypatch: pyte
     monkeypatch.setattr(
         devices.jax, "jit", lambda program, **options: told.append(options["compiler_options"])
     )
-    placed_jit(lambda x: x, mesh=None)
+    placing_jit(lambda x: x, mesh=None)
     monkeypatch.setattr(devices, "_device", lambda mesh: SimpleNamespace(platform="gpu"))
-    placed_jit(lambda x: x, mesh=None)
+    placing_jit(lambda x: x, mesh=None)
     assert told == [None, {"xla_gpu_enable_triton_gemm": False}]
     # The name must be one that XLA knows: a wrong one is refused on any device.
     monkeypatch.undo()

@@ -203,7 +203,7 @@ from closed import helium
 from pinchpoint.systems.vmc.optimization.optimizers import optimizer_state, update
 from pinchpoint.systems.vmc.optimization.sampling import Walkers
 from pinchpoint.systems.vmc.settings import Settings
-from pinchpoint.systems.vmc.optimization.devices import mesh_of, placed
+from pinchpoint.systems.vmc.optimization.devices import mesh_of, place
 wave = helium()
 params = wave.init(None)
 params |= {name: jnp.asarray(np.resize(np.asarray(params[name]), (29,))) for name in ("in", "out")}
@@ -214,7 +214,7 @@ for devices, chunk in ((1, None), (4, None), (4, 16)):
     settings = Settings(walkers=64, optimizer="spring", precision="float64", chunk=chunk)
     mesh = mesh_of(64, jax.devices()[:devices])
     state = optimizer_state(params, settings)._replace(direction=jnp.sin(jnp.arange(60.0)))
-    told = placed((params, state, Walkers(x, energies, jnp.asarray(0.0))), mesh)
+    told = place((params, state, Walkers(x, energies, jnp.asarray(0.0))), mesh)
     step = jax.jit(lambda params, state, walkers: update(
         wave.log, params, state, walkers.x, walkers.log, 0, settings, stage="spring", mesh=mesh)[0])
     text = step.lower(*told).compile().as_text()

@@ -14,7 +14,7 @@ import pytest
 from tests.systems.vmc.closed import Closed, helium, hydrogen, hydrogen_walkers
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.systems.vmc.analysis.statistics import blocked
+from pinchpoint.systems.vmc.analysis.statistics import block_estimate
 from pinchpoint.systems.vmc.optimization.sample_energies import make_observe
 from pinchpoint.systems.vmc.optimization.sampling import Walkers, stage_key
 from pinchpoint.systems.vmc.optimization.training_step import (
@@ -175,7 +175,7 @@ def test_the_error_bar_of_a_short_run_covers_the_exact_energy() -> None:
         _, seen = observe(
             params, Walkers(x, jnp.zeros(len(x)), jnp.asarray(0.9)), run * steps, jax.random.key(0)
         )
-        found = blocked(np.asarray(seen.energies))
+        found = block_estimate(np.asarray(seen.energies))
         covered.append(abs(found.mean - exact) <= 2 * found.error)
         deviations.append((found.mean - exact) / found.error)
         variances.append(found.variance)
