@@ -110,7 +110,10 @@ def test_a_table_has_a_row_for_each_system_and_is_put_between_the_marks_of_its_p
             lines[4]
             == "| H2 | 1 | -8.0705 | -8.070499 ± 0.000100 | +0.001 ± 0.100 | 1.0010 | 1.6 | 1 of 3 seeds |"
         )
-        wanted = "| LiH | 3 | -8.0705 | -8.070113 ± 0.000100 | +0.387 ± 0.100, +0.200 ± 0.100, -0.100 ± 0.100 | 1.0010 | 1.6 | right |"
+        wanted = (
+            "| LiH | 3 | -8.0705 | -8.070113 ± 0.000100 | +0.387 ± 0.100, +0.200 ± 0.100, -0.100 ± 0.100 "
+            "| 1.0010 | 1.6 | right |"
+        )
         assert lines[5] == wanted and wanted in capsys.readouterr().out
         assert lines[6:8] == ["", "Not run yet: He, Be, H2O."] and len(lines) == 10
         assert {line.count("|") for line in lines[2:6]} == {9}

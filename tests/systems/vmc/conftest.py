@@ -1,10 +1,12 @@
-"""Programs that are compiled once for all runs of these tests, and the smallest runs there are."""
+"""The smallest runs there are, and compiled programs that all tests of a session share."""
 
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,27 +16,37 @@ from pinchpoint.systems.vmc.data.system import System
 from pinchpoint.systems.vmc.model.config import NetConfig
 
 
-@pytest.fixture(scope="session")
-def kept_programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Compiling takes seconds, a run of these tests none: what is compiled is kept in a folder that all
-    workers share.
+@pytest.fixture(scope="session", autouse=True)
+def kept_programs(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Path | None]:
+    """A cache of compiled programs, shared by all processes of a session and, in pytest's cache, by sessions.
+
+    Most of the time of these tests is compilation, and JAX finds a program by its text and its options.
     """
-    jax = pytest.importorskip("jax", reason="wave functions are JAX's")
+    if find_spec("jax") is None:
+        yield None
+        return
+    import jax
+
     from pinchpoint.systems.vmc.optimization.compile_cache import use_compile_cache
 
-    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
+    least_s = "jax_persistent_cache_min_compile_time_secs"
+    names = ("jax_compilation_cache_dir", least_s)
     before = {name: getattr(jax.config, name) for name in names}
+    cache = getattr(request.config, "cache", None)  # none with -p no:cacheprovider
     own = tmp_path_factory.getbasetemp()
-    yield use_compile_cache((own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "programs")
+    session = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "programs"
+    folder = use_compile_cache(session if cache is None else cache.mkdir("jax-programs"))
+    jax.config.update(least_s, 0.05)
+    yield folder
     for name, value in before.items():
         jax.config.update(name, value)
 
 
 @dataclass(frozen=True)
 class Product:
-    """Each electron in the same orbital, a sum of e^(-a r) about the nuclei: for at most one electron of each
-    spin.
-    """
+    """A product of equal orbitals, sums of e^(-a r) over the nuclei; at most one electron per spin."""
 
     system: System
     config: NetConfig
@@ -57,15 +69,96 @@ def product(system: System, config: NetConfig) -> Product:
     return Product(system, config, init, log)
 
 
-@pytest.fixture
-def tiny(kept_programs: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Choices of a run of a wave function in closed form: Adam for 10 steps, then SPRING; programs of 10
-    steps.
+class SharedPrograms:
+    """Programs by the wave function and settings they depend on, each compiled once per session.
+
+    Neither the seed nor the number of steps of a run is part of a program.
     """
+
+    def __init__(self) -> None:
+        self._programs: dict[Any, Any] = {}
+        self._lock = threading.RLock()
+
+    def get(self, make: Callable[..., Any], wave: Any, settings: Any, *counts: int, **options: Any) -> Any:
+        if options.get("mesh") is not None:
+            return make(wave, settings, *counts, **options)
+        own = replace(settings, seed=0, steps=10**6, burn=0)
+        key = make.__name__, type(wave), wave.system, wave.config, own, counts, tuple(options.items())
+        with self._lock:
+            if key not in self._programs:
+                self._programs[key] = _Program(make(wave, settings, *counts, **options), self._lock)
+            return self._programs[key]
+
+
+class _Program:
+    """A jitted program that is lowered and compiled once for each set of shapes and dtypes."""
+
+    def __init__(self, jitted: Any, lock: Any) -> None:
+        self.jitted, self._lock = jitted, lock
+        self._lowered: dict[str, Any] = {}
+
+    def __call__(self, *args: Any) -> Any:
+        return self.jitted(*args)
+
+    def lower(self, *args: Any) -> Any:
+        import jax
+
+        leaves = jax.tree_util.tree_leaves(args)
+        key = str([(getattr(leaf, "shape", ()), str(getattr(leaf, "dtype", type(leaf)))) for leaf in leaves])
+        if key not in self._lowered:
+            self._lowered[key] = _Lowered(self.jitted.lower(*args), self._lock)
+        return self._lowered[key]
+
+
+class _Lowered:
+    def __init__(self, lowered: Any, lock: Any) -> None:
+        self.lowered, self._lock, self._compiled = lowered, lock, None
+
+    def compile(self) -> Any:
+        with self._lock:
+            self._compiled = self._compiled or self.lowered.compile()
+            return self._compiled
+
+
+@pytest.fixture(scope="session")
+def shared_programs() -> SharedPrograms:
+    return SharedPrograms()
+
+
+def skip_plot(path: Path, *columns: Any, **options: Any) -> Path:
+    """In place of the plot of a run, which takes longer than the run."""
+    path.write_bytes(b"")
+    return path
+
+
+def share(monkeypatch: pytest.MonkeyPatch, shared: SharedPrograms) -> None:
+    """Have `train` and `evaluate` use the programs of the session, and draw nothing."""
+    from pinchpoint.systems.vmc import evaluate, train
+    from pinchpoint.systems.vmc.optimization import programs, training_step
+
+    monkeypatch.setattr(train, "draw_convergence", skip_plot)
+    for module, name in (
+        (programs, "make_steps"),
+        (training_step, "make_burn"),
+        (evaluate, "make_burn"),
+        (evaluate, "make_observe"),
+    ):
+        make = getattr(module, name)
+        monkeypatch.setattr(
+            module, name, lambda *args, make=make, **options: shared.get(make, *args, **options)
+        )
+
+
+@pytest.fixture
+def tiny(
+    kept_programs: Path, shared_programs: SharedPrograms, monkeypatch: pytest.MonkeyPatch
+) -> dict[str, Any]:
+    """Options of a run with a closed-form wave function: 10 steps of Adam, then SPRING; blocks of 10."""
     from pinchpoint.systems.vmc import evaluate, train
 
     for module in (train, evaluate):
         monkeypatch.setattr(module, "wave_function", product)
+    share(monkeypatch, shared_programs)
     return dict(SMALL)
 
 
@@ -82,6 +175,9 @@ SMALL: dict[str, Any] = {
 
 
 @pytest.fixture
-def tiny_network(kept_programs: Path) -> dict[str, Any]:
-    """The same of a real network, which takes longer to compile, by Adam alone."""
+def tiny_network(
+    kept_programs: Path, shared_programs: SharedPrograms, monkeypatch: pytest.MonkeyPatch
+) -> dict[str, Any]:
+    """The same for a real network, which takes longer to compile, with Adam alone."""
+    share(monkeypatch, shared_programs)
     return {**SMALL, "optimizer": "adam"}

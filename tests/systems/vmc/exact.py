@@ -1,9 +1,8 @@
-"""Closed-form wave functions of electrons that do not feel one another about one nucleus: for tests and
-coverage runs.
+"""Closed-form wave functions of non-interacting electrons around one nucleus.
 
-Hydrogen-like atoms are exact by it, helium-like ones get the product exp(-a (r1 + r2)), and more electrons
-the determinants of 1s, 2s and 2p orbitals, exact for the Hamiltonian without the repulsion of electrons.
-Params = {"a": the charge the electrons feel}, the nuclear charge at the start. Letters: n electrons, k of one
+Hydrogen-like atoms are exact, helium-like ones are the product exp(-a (r1 + r2)), and more electrons the
+determinants of 1s, 2s and 2p orbitals, exact for the Hamiltonian without electron-electron repulsion. Params
+= {"a": the charge that the electrons feel}, initially the nuclear charge. Letters: n electrons, k of one
 spin.
 """
 
@@ -14,7 +13,6 @@ import math
 import jax
 import jax.numpy as jnp
 
-from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.vmc.data.system import System
 from pinchpoint.systems.vmc.model.config import NetConfig
 from pinchpoint.systems.vmc.model.determinants import sum_of_determinants
@@ -32,11 +30,7 @@ def hydrogenic(system: System) -> WaveFunction:
 
     For one nucleus and up to five electrons of a spin.
     """
-    if system.nuclei != 1 or max(system.up, system.down) > len(_SHELL):
-        raise BadInput(
-            f"no closed form for {system.name}: {system.nuclei} nuclei, {system.up} electrons up and {system.down} down",
-            hint=f"give an atom with at most {len(_SHELL)} electrons of each spin",
-        )
+    assert system.nuclei == 1 and max(system.up, system.down) <= len(_SHELL)
 
     def init(key: Array) -> Params:
         del key  # nothing is drawn

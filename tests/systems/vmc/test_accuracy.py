@@ -19,7 +19,7 @@ WITHIN_HA = 4e-3  # a network of 8 x 4 and one layer: seed 0 ends within 1 mHa o
 SMALLEST = {"one": 8, "two": 4, "layers": 1, "determinants": 1}
 
 
-def test_a_small_network_finds_the_energy_of_h2_within_4_mha(kept_programs: Path, tmp_path: Path) -> None:
+def test_a_small_network_finds_the_energy_of_h2_within_4_mha(tmp_path: Path) -> None:
     run, record = tmp_path / "run", tmp_path / "eval.json"
     train(
         "H2",

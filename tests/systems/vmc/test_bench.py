@@ -1,4 +1,4 @@
-"""The original as it ran and the figures of it and ours: what is timed, what is scaled, what is refused."""
+"""Timings of the FermiNeuT baseline and of our step: what is timed, what is scaled, what is refused."""
 
 from __future__ import annotations
 
@@ -33,29 +33,29 @@ def test_nested_energies_of_exact_hydrogen_are_its_energy_everywhere() -> None:
     np.testing.assert_allclose(found, -0.5, atol=1e-5)
 
 
-def test_the_original_s_energies_are_the_nested_ones_without_the_nuclei_s_own() -> None:
-    original = Baseline(system_of("H2", charge=1), TINY, moves=1)
-    params, x = original.init(jax.random.key(0)), walkers(2, 1)
+def test_the_energies_of_the_baseline_are_the_nested_ones_without_the_nuclear_repulsion() -> None:
+    baseline = Baseline(system_of("H2", charge=1), TINY, moves=1)
+    params, x = baseline.init(jax.random.key(0)), walkers(2, 1)
     # Jitted, so that its derivatives are compiled once and not operation by operation.
     wanted = (
-        nested_energies(jax.jit(original.log_psi), params, original.system, x) - original.system.repulsion
+        nested_energies(jax.jit(baseline.log_psi), params, baseline.system, x) - baseline.system.repulsion
     )
-    np.testing.assert_allclose(jax.jit(original.energies)(params, x), wanted, rtol=1e-3)
+    np.testing.assert_allclose(jax.jit(baseline.energies)(params, x), wanted, rtol=1e-3)
 
 
-def test_the_original_moves_without_a_program_and_steps_along_its_gradient(
+def test_the_baseline_moves_without_a_program_and_steps_along_its_gradient(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    original = Baseline(system_of("H2"), TINY, moves=3)
-    params, x = original.init(jax.random.key(0)), walkers(8, 2)
+    baseline = Baseline(system_of("H2"), TINY, moves=1)
+    params, x = baseline.init(jax.random.key(0)), walkers(8, 2)
     seen: list[int] = []
     plain = Baseline.log_psi
     monkeypatch.setattr(Baseline, "log_psi", lambda self, p, x: (seen.append(1), plain(self, p, x))[1])
-    moved = original.walk(params, x, jax.random.key(1))
+    moved = baseline.walk(params, x, jax.random.key(1))
     assert moved.shape == x.shape and bool(jnp.any(moved != x))
-    assert len(seen) == 3 * 3  # every move runs the function in Python: a slope and two values
+    assert len(seen) == 3  # every move runs the function in Python: a slope and two values
     zero = jax.tree_util.tree_map(jnp.zeros_like, params)
-    (after, _, _, _), energy = original.step(params, zero, zero, x, jax.random.key(1), 0)
+    (after, _, _, _), energy = baseline.step(params, zero, zero, x, jax.random.key(1), 0)
     assert np.isfinite(float(energy))
     assert float(jnp.max(jnp.abs(after["orbitals"] - params["orbitals"]))) == pytest.approx(1e-3, rel=0.05)
 

@@ -1,4 +1,4 @@
-"""Method and chunk within a budget: the quickest that fits, by what the compiled step really takes."""
+"""Method and chunk within a budget: the fastest that fits, by the memory analysis of the compiled step."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def need(method: str, chunk: int | None) -> int:
 
 
 def by_hand(budget: int) -> tuple[str, int | None] | None:
-    """Every choice there is, quickest first; none smaller than 32 walkers by the quicker method."""
+    """Every choice, fastest first; the faster method with at least 32 walkers."""
     parts = [part for part in range(WALKERS - 1, 0, -1) if WALKERS % part == 0]
     tried: list[tuple[str, int | None]] = [
         ("forward", None),
@@ -81,7 +81,8 @@ def test_why_it_was_chosen_is_told_with_the_numbers() -> None:
     assert ample.text() == "forward, all walkers at one time (1.91 KiB of 1.95 KiB)"
     tight = fastest_fit(need, methods=("forward", "loop"), walkers=WALKERS, budget_bytes=1400)
     assert tight.text() == (
-        "forward, 32 walkers at one time (forward with all walkers at one time needs 1.91 KiB; 1.29 KiB of 1.37 KiB)"
+        "forward, 32 walkers at one time "
+        "(forward with all walkers at one time needs 1.91 KiB; 1.29 KiB of 1.37 KiB)"
     )
     least = fastest_fit(need, methods=("forward", "loop"), walkers=WALKERS, budget_bytes=1100)
     assert least.why.startswith("forward needs 1.29 KiB with 32 walkers at one time; ")
@@ -114,7 +115,7 @@ def test_where_only_springs_arrays_do_not_fit_adam_is_named() -> None:
 
 
 class Compiled:
-    """What XLA would say of a program with these settings."""
+    """The memory analysis of a program with these settings."""
 
     def __init__(self, settings: Settings) -> None:
         size = need(settings.method, settings.chunk) * 2**20
@@ -134,12 +135,12 @@ def test_without_a_budget_the_memory_of_the_device_is_one(monkeypatch: pytest.Mo
         monkeypatch.setattr(budgets, "resident_bytes", lambda: 0)
         for memory, wanted in ((4000, ("forward", None)), (1490, ("forward", 48)), (1050, ("loop", 24))):
             monkeypatch.setattr(budgets, "device_bytes", lambda host, memory=memory: memory * 2**20)
-            found = fit(Settings(walkers=WALKERS), electrons=4, budget=None, host=host, compiled=Compiled)
+            found = fit(Settings(walkers=WALKERS), electrons=4, budget=None, host=host, compile_with=Compiled)
             assert (found.method, found.chunk, found.budget_bytes) == (*wanted, memory * 2**20)
-        found = fit(Settings(walkers=WALKERS), electrons=10, budget="4GiB", host=host, compiled=Compiled)
+        found = fit(Settings(walkers=WALKERS), electrons=10, budget="4GiB", host=host, compile_with=Compiled)
         assert (found.method, found.chunk) == ("forward", 48)  # on a CPU the largest up to 64
         monkeypatch.setattr(budgets, "device_bytes", lambda host: None)
-        found = fit(Settings(walkers=WALKERS), electrons=10, budget=None, host=host, compiled=Compiled)
+        found = fit(Settings(walkers=WALKERS), electrons=10, budget=None, host=host, compile_with=Compiled)
         assert (found.method, found.chunk, found.predicted_bytes) == ("forward", None, None)
 
 

@@ -56,7 +56,7 @@ def _programs(tiny: dict[str, Any], kept_programs: Path, monkeypatch: pytest.Mon
 
 
 def failed(args: list[Any], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
-    """The exit code, the line of what and the line of hint; progress before them aside."""
+    """The exit code, the message and the hint, without the progress before them."""
     capsys.readouterr()
     code = run(["vmc", *map(str, args)])
     seen = capsys.readouterr()
@@ -68,8 +68,9 @@ def failed(args: list[Any], capsys: pytest.CaptureFixture[str]) -> tuple[int, st
 def test_help_of_the_group_and_of_its_commands_needs_no_framework() -> None:
     code = (
         "import sys\nfrom pinchpoint.cli.main import run\n"
-        "codes = [run(args) for args in (['vmc', '--help'], *(['vmc', name, '--help'] for name in sys.argv[1:]))]\n"
-        "assert not any(codes), codes\nassert not {'torch', 'jax', 'numpy', 'rich'} & set(sys.modules), 'imported'"
+        "commands = [['vmc', '--help'], *(['vmc', name, '--help'] for name in sys.argv[1:])]\n"
+        "codes = [run(args) for args in commands]\nassert not any(codes), codes\n"
+        "assert not {'torch', 'jax', 'numpy', 'rich'} & set(sys.modules), 'imported'"
     )
     done = subprocess.run([sys.executable, "-c", code, *NAMES], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -84,9 +85,11 @@ def test_lapack_is_told_to_take_one_thread_before_it_is_loaded_and_a_users_numbe
     told: dict[str, str], taken: str, tmp_path: Path
 ) -> None:
     code = (
-        "import os, sys\nfrom pinchpoint.systems.vmc.cli import start_jax\nstart_jax()\nassert 'scipy.linalg' not in sys.modules\n"
+        "import os, sys\nfrom pinchpoint.systems.vmc.cli import start_jax\nstart_jax()\n"
+        "assert 'scipy.linalg' not in sys.modules\n"
         "import jax\njax.numpy.linalg.cholesky(jax.numpy.eye(3)).block_until_ready()\n"
-        "assert 'scipy.linalg' in sys.modules, 'JAX takes another LAPACK'\nprint(os.environ['OPENBLAS_NUM_THREADS'])"
+        "assert 'scipy.linalg' in sys.modules, 'JAX uses another LAPACK'\n"
+        "print(os.environ['OPENBLAS_NUM_THREADS'])"
     )
     others = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
     told = {**others, "XDG_CACHE_HOME": str(tmp_path), "JAX_PLATFORMS": "cpu", **told}

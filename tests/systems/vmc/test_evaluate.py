@@ -23,7 +23,7 @@ from pinchpoint.systems.vmc.train import train
 
 
 def set_params(run: Path, **values: float) -> None:
-    """The last checkpoint with every parameter of a name set."""
+    """Set every parameter of a name in the last checkpoint."""
     checkpoints = read_run(run).checkpoints
     last = checkpoints.last()
     assert last is not None

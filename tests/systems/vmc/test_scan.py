@@ -1,4 +1,4 @@
-"""Energies along a bond: each length begins where the one before ended, and what is done is not done again."""
+"""Energies along a bond: each length starts from the one before, and finished lengths are kept."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_the_bottom_of_a_parabola_is_found_and_none_at_an_end() -> None:
 
 
 def pretended_training(asked: list[dict[str, Any]]) -> Any:
-    """A training that leaves its run and its last checkpoint, and keeps what it was asked for."""
+    """A training that only writes its run and its last checkpoint, and records its options."""
 
     def train(system: System, output: Path, *, resume: bool, progress: Any, **options: Any) -> None:
         asked.append({"bond": round(2 * system.positions[1][2], 6), "resume": resume, **options})

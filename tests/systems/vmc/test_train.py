@@ -1,4 +1,4 @@
-"""Training a wave function: what was stopped and resumed equals what was not, and what goes wrong is said."""
+"""Training a wave function: a resumed run equals one that was not stopped, and errors say what is wrong."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ pytest.importorskip("jax", reason="wave functions are JAX's")
 from pinchpoint.core.errors import BadInput, Diverged, Missing
 from pinchpoint.systems.common.training_loop import Report
 from pinchpoint.systems.vmc import train as trainer
+from pinchpoint.systems.vmc.analysis.plots import draw_convergence
 from pinchpoint.systems.vmc.data.hartree_fock import orbitals_for
 from pinchpoint.systems.vmc.data.system import system_of
 from pinchpoint.systems.vmc.optimization import programs
@@ -35,7 +36,7 @@ from pinchpoint.systems.vmc.train import train
 
 
 def at_step(number: int, act: Callable[[], None]) -> Callable[[Report], None]:
-    """A watcher that acts once the numbers of that step are read."""
+    """A progress callback that acts once the numbers of that step are read."""
 
     def watch(report: Report) -> None:
         if report.stage == "train" and report.done == number:
@@ -54,13 +55,13 @@ def arrays_of(run: Path) -> dict[str, np.ndarray]:
 def whole(
     tiny: dict[str, Any], whole_runs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
-    """A run that nothing interrupted, the same for all tests: to be read, not written."""
+    """An uninterrupted run that all tests share: read it, do not write to it."""
     return _whole("tiny", tiny, whole_runs, tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
 def whole_runs() -> dict[str, Path]:
-    """Those made so far, by the choices they were made of."""
+    """The runs so far, by the name of their options."""
     return {}
 
 
@@ -117,7 +118,13 @@ def test_a_run_stopped_by_a_signal_and_resumed_equals_one_that_was_not(
     assert [row.step for row in timeless(folder)] == list(range(1, 41))
 
 
-def test_a_run_leaves_what_it_says(whole: Path) -> None:
+def test_a_run_leaves_what_it_says(
+    whole: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trainer, "draw_convergence", draw_convergence)
+    train(
+        None, whole, device="cpu", resume=True
+    )  # it is complete: only the record and the plot are written again
     assert sorted(path.name for path in whole.iterdir()) == [
         "checkpoints",
         "config.json",
@@ -171,9 +178,12 @@ folder = use_compile_cache()
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 events = []
 jax.monitoring.register_event_listener(lambda name, **_: events.append(name.rsplit("/", 1)[-1]))
-train.train("H", sys.argv[2], seed=int(sys.argv[3]), **made.SMALL)
-kept = len([path for path in folder.iterdir() if path.name.endswith("-cache")])
-print(events.count("cache_hits"), events.count("cache_misses"), kept)
+for seed in (0, 1):
+    events.clear()
+    jax.clear_caches()  # as a new process would find them
+    train.train("H", f"{sys.argv[2]}/{seed}", seed=seed, **made.SMALL)
+    kept = len([path for path in folder.iterdir() if path.name.endswith("-cache")])
+    print(events.count("cache_hits"), events.count("cache_misses"), kept)
 """
 
 
@@ -184,19 +194,10 @@ def test_a_run_with_another_seed_compiles_nothing_anew(tmp_path: Path) -> None:
         "JAX_PLATFORMS": "cpu",
         "OMP_NUM_THREADS": "1",
     }
-    counts = []
-    for seed in ("0", "1"):
-        script = [
-            sys.executable,
-            "-c",
-            TWO_SEEDS,
-            str(Path(__file__).with_name("conftest.py")),
-            str(tmp_path / seed),
-            seed,
-        ]
-        done = subprocess.run(script, env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        counts.append([int(part) for part in done.stdout.split()[-3:]])
+    script = [sys.executable, "-c", TWO_SEEDS, str(Path(__file__).with_name("conftest.py")), str(tmp_path)]
+    done = subprocess.run(script, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    counts = [[int(part) for part in line.split()] for line in done.stdout.splitlines()[-2:]]
     (_, misses, kept), (hits, missed, kept_after) = counts
     assert misses >= 3 and kept >= 3  # Adam's, SPRING's and the warm-up's programs
     assert missed == 0 and hits >= misses and kept_after == kept
@@ -471,7 +472,7 @@ def test_pretraining_is_asked_of_more_than_four_electrons_and_begins_the_run(
         asked.append(steps)
         shared.append(same)
         progress(steps, 0.5)
-        return pretraining.Pretrained(params, x + 1.0, x[0])
+        return pretraining.PretrainResult(params, x + 1.0, x[0])
 
     monkeypatch.setattr(pretraining, "pretrain", pretended)
     monkeypatch.setattr(

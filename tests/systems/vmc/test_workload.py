@@ -4,6 +4,8 @@ axes predicted.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -19,6 +21,11 @@ from pinchpoint.systems.vmc import HELD  # noqa: E402
 from pinchpoint.systems.vmc import workload as scaling  # noqa: E402
 
 TINY = {"system": "He", "net": "report-cpu"}
+
+
+@pytest.fixture(scope="module")
+def loop_case() -> Any:
+    return case("loop", "train", 64)
 
 
 def case(
@@ -52,12 +59,11 @@ def test_all_variants_give_the_same_energies_and_chunks_the_same_gradients() -> 
         assert np.linalg.norm(other.gradients[name] - wanted) <= 1e-3 * np.linalg.norm(wanted) + 1e-7, name
 
 
-def test_the_gradient_is_that_of_the_reweighted_energy() -> None:
+def test_the_gradient_is_that_of_the_reweighted_energy(loop_case: Any) -> None:
     # The slope of sum(E |psi'|^2 / |psi|^2) / sum(|psi'|^2 / |psi|^2) along one weight, energies held, by
     # central differences.
-    made = case("loop", "train", 64)
-    probe = made.probe()
-    params, _, x = made.args
+    probe = loop_case.probe()
+    params, _, x = loop_case.args
     job = scaling.Job(
         scaling.wave_function(scaling.system_of("He"), scaling.NetConfig.preset("report-cpu")), "loop", None
     )
@@ -80,12 +86,11 @@ def test_a_step_is_repeatable_and_counts_its_walkers() -> None:
     assert first.shape == (40,) and np.array_equal(first, second)
 
 
-def test_a_training_step_moves_every_weight() -> None:
-    made = case("forward", "train", 16)
-    params, _, energy = made.step(*made.args)
+def test_a_training_step_moves_every_weight(loop_case: Any) -> None:
+    params, _, energy = loop_case.step(*loop_case.args)
     assert np.isfinite(float(energy))
     for old, new in zip(
-        jax.tree_util.tree_leaves(made.args[0]), jax.tree_util.tree_leaves(params), strict=True
+        jax.tree_util.tree_leaves(loop_case.args[0]), jax.tree_util.tree_leaves(params), strict=True
     ):
         assert not np.array_equal(old, new)
 
@@ -99,16 +104,16 @@ def test_prediction_knows_both_axes_and_that_chunks_stay_flat() -> None:
             made = forecaster.predict(size=size, variant=variant, mode="infer", settings=asked)
             return made.peak_allocated_bytes - made.workspace_bytes
 
-        forward, longer = held("forward", 1024, "LiH"), held("forward", 1024, "H10")
+        forward, longer = held("forward", 1024, "LiH"), held("forward", 1024, "H6")
         assert held("forward", 4096, "LiH") == pytest.approx(4 * forward, rel=0.02)
-        assert longer > 5 * forward
-        assert held("loop", 1024, "H10") < longer / 2
+        assert longer > 2 * forward
+        assert held("loop", 1024, "H6") < longer / 2
         assert held("chunked", 65_536, "LiH") < held("chunked", 4096, "LiH") + HELD * 61_440
 
 
 def test_a_plan_for_a_small_card_finds_a_size_that_fits() -> None:
     made = plan(
-        "vmc", budget="2GiB", variant="loop", mode="infer", settings={"system": "H2", "net": "report"}
+        "vmc", budget="2GiB", variant="loop", mode="infer", settings={"system": "H", "net": "report-cpu"}
     )
     assert made.size > 1024 and made.peak_bytes is not None and made.peak_bytes <= 2 * 2**30
 

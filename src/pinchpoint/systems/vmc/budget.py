@@ -57,13 +57,13 @@ def fit(
     electrons: int,
     budget: str | int | None,
     host: Host,
-    compiled: Callable[[Settings], Any],
+    compile_with: Callable[[Settings], Any],
     progress: Callable[[str], None] | None = None,
     spring_bytes: int = 0,
 ) -> Fit:
     """Choose the method and the chunk of a program; those that `settings` names are kept.
 
-    Raises `DoesNotFit` where a single walker is too much. compiled: returns the program compiled with given
+    Raises `DoesNotFit` where a single walker is too much. compile_with: compiles the program with given
     settings. spring_bytes: the size of SPRING's own arrays, which no chunk makes smaller.
     """
     card = None if budget is None else budget_of(budget)
@@ -73,7 +73,7 @@ def fit(
     def need(method: Method, chunk: int | None) -> int:
         if progress is not None:
             progress(f"{method}, {_size(chunk)} at one time")
-        step = xla.compiled_bytes(compiled(replace(settings, method=method, chunk=chunk)))
+        step = xla.compiled_bytes(compile_with(replace(settings, method=method, chunk=chunk)))
         if step is None:
             raise Missing(
                 "XLA has no memory analysis for this device, which --budget needs.",

@@ -1,8 +1,7 @@
 """Find the ground-state energy of a molecule with a neural wave function.
 
-`train` learns the wave function of a name (H2, LiH) or an xyz file, `eval` gives its energy with an error bar
-and its density, `scan` energies along a bond, `bench` times a step and its parts. `orbitals` keeps a
-Hartree-Fock solution.
+`train` learns the wave function of a name (H2, LiH) or an xyz file, `eval` computes its energy with an error
+bar and its density, `scan` energies along a bond, and `orbitals` stores a Hartree-Fock solution.
 """
 
 from __future__ import annotations
@@ -210,8 +209,8 @@ def start_jax() -> None:
 
     from pinchpoint.backends.base import backend
 
-    # SPRING's factors take a twentieth of its step. Shared by LAPACK's threads, which spin while they wait
-    # for each other, they make it ten times as long on a machine that has other work.
+    # Factoring SPRING's matrix takes a twentieth of a step. With several LAPACK threads, which spin while
+    # they wait for each other, a step takes ten times as long on a machine that has other work.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
     with printing.loading("JAX"):

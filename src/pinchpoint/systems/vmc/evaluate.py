@@ -21,10 +21,16 @@ from pinchpoint.core.errors import BadInput, Diverged
 from pinchpoint.core.files import check_output
 from pinchpoint.systems.common.budgets import budget_of
 from pinchpoint.systems.vmc.analysis.density_cube import SPACING_BOHR, Spread
-from pinchpoint.systems.vmc.analysis.statistics import MIXED, Extrapolated, blocked, rhat, zero_variance
+from pinchpoint.systems.vmc.analysis.statistics import (
+    MIXED,
+    Extrapolation,
+    block_estimate,
+    rhat,
+    zero_variance,
+)
 from pinchpoint.systems.vmc.budget import Fit, fit
 from pinchpoint.systems.vmc.model.wavefunction import wave_function
-from pinchpoint.systems.vmc.optimization.devices import Host, on, placed
+from pinchpoint.systems.vmc.optimization.devices import Host, on, place
 from pinchpoint.systems.vmc.optimization.programs import BLOCK
 from pinchpoint.systems.vmc.optimization.sample_energies import make_observe
 from pinchpoint.systems.vmc.optimization.sampling import Walkers, stage_key
@@ -135,10 +141,10 @@ class _Sampler:
         self.block = 2 if dense else BLOCK[host.name]
         self.step, params, x = stored_params(run, self.wave)
         dtype = jnp.dtype(settings.precision)
-        self.params = placed(jax.tree_util.tree_map(lambda leaf: jnp.array(leaf, dtype), params), self.mesh)
+        self.params = place(jax.tree_util.tree_map(lambda leaf: jnp.array(leaf, dtype), params), self.mesh)
         positions = jnp.array(resize(x, settings.walkers), dtype)
         width = jnp.asarray(settings.width, dtype)
-        self.first = placed(Walkers(positions, jnp.zeros(len(positions), dtype), width), self.mesh)
+        self.first = place(Walkers(positions, jnp.zeros(len(positions), dtype), width), self.mesh)
         self.programs: dict[Settings, Any] = {}
 
     def fit(self, budget: str | int | None) -> Fit | None:
@@ -150,7 +156,7 @@ class _Sampler:
             electrons=self.run.config.system.electrons,
             budget=budget,
             host=self.host,
-            compiled=self.program,
+            compile_with=self.program,
             progress=lambda text: self.tell(text, 0, 0),
         )
         self.settings = choice.into(self.settings)
@@ -166,7 +172,7 @@ class _Sampler:
         return self.programs[settings]
 
     def _key(self, stage: Stage) -> Any:
-        return placed(stage_key(self.settings.seed, stage), self.mesh)
+        return place(stage_key(self.settings.seed, stage), self.mesh)
 
     def sample(self, samples: int, spread: Spread | None) -> tuple[np.ndarray, float]:
         """Local energies (T, B) and the acceptance."""
@@ -202,7 +208,7 @@ def _record(
             f"{lost:,} of {energies.size:,} local energies are not finite at step {step:,} of {run.folder}.",
             hint="Evaluate with --precision float64, or train again: the wave function has poles.",
         )
-    estimate, mixing = blocked(energies), rhat(energies)
+    estimate, mixing = block_estimate(energies), rhat(energies)
     exact = system.exact_ha
     extrapolated = extrapolate(
         run.log_path, energy=estimate.mean, error=estimate.error, variance=estimate.variance, step=step
@@ -241,7 +247,7 @@ def _record(
 
 def extrapolate(
     path: Path, *, energy: float, error: float, variance: float, step: int
-) -> Extrapolated | None:
+) -> Extrapolation | None:
     """The energy at zero variance, from windows of the log and the evaluation; None where they follow no
     line.
     """
@@ -266,7 +272,7 @@ def _window(rows: Sequence[Row]) -> tuple[float, float, float] | None:
     """Mean energy and variance of rows, and the error of the energy; None where they are too few."""
     if len(rows) < FEWEST:
         return None
-    estimate = blocked([row.energy_ha for row in rows])
+    estimate = block_estimate([row.energy_ha for row in rows])
     return (
         (estimate.mean, float(np.mean([row.variance for row in rows])), estimate.error)
         if estimate.error > 0

@@ -12,7 +12,7 @@ from pinchpoint.systems.vmc.analysis.statistics import MIXED
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trained(Record):
+class Training(Record):
     """record.json of a run.
 
     The energy is the mean over the last tenth of the steps, while the network still changed.

@@ -23,7 +23,7 @@ from pinchpoint.systems.vmc.data.gto import HartreeFock
 from pinchpoint.systems.vmc.data.system import System
 from pinchpoint.systems.vmc.model.wavefunction import WaveFunction, wave_function
 from pinchpoint.systems.vmc.optimization import trees
-from pinchpoint.systems.vmc.optimization.devices import Host, on, placed
+from pinchpoint.systems.vmc.optimization.devices import Host, on, place
 from pinchpoint.systems.vmc.optimization.driver import ProgramDriver, mean_energy
 from pinchpoint.systems.vmc.optimization.programs import (
     BLOCK,
@@ -38,7 +38,7 @@ from pinchpoint.systems.vmc.optimization.spring import spring_bytes
 from pinchpoint.systems.vmc.optimization.training_step import Carry, dtype_of, key_bits
 from pinchpoint.systems.vmc.optimization.training_step import begin as first_carry
 from pinchpoint.systems.vmc.optimization.warm_start import read_start, start_params
-from pinchpoint.systems.vmc.records import Trained
+from pinchpoint.systems.vmc.records import Training
 from pinchpoint.systems.vmc.runs import PICTURE, Row, Run, begin
 from pinchpoint.systems.vmc.settings import OptimizerStage, Settings, Stage
 
@@ -64,7 +64,7 @@ def train(
     progress: Progress | None = None,
     clock: Callable[[], float] = time.perf_counter,
     **choices: Any,
-) -> Trained:
+) -> Training:
     """Train the wave function of a molecule; the run is written to `output`.
 
     choices: fields of `Settings`; None is the default. budget: bytes, "8GiB" or the name of a card; the
@@ -175,7 +175,7 @@ class _Setup:
             electrons=self.run.config.system.electrons,
             budget=budget,
             host=self.host,
-            compiled=compiled,
+            compile_with=compiled,
             progress=lambda text: self.tell(Report("budget", 0, 0, note=text)),
             spring_bytes=self._spring_bytes(),
         )
@@ -238,7 +238,7 @@ class _Setup:
         carry = carry._replace(key=key_bits(self.settings.seed))
         # Copies: a program may write into its arguments, and JAX may have taken over the numpy arrays
         # themselves.
-        return placed(jax.tree_util.tree_map(lambda array: jnp.array(array, copy=True), carry), self.mesh)
+        return place(jax.tree_util.tree_map(lambda array: jnp.array(array, copy=True), carry), self.mesh)
 
 
 def _orbitals(run: Run, path: str | Path | None, tell: Progress) -> HartreeFock | None:
@@ -265,7 +265,7 @@ def _read_orbitals(path: str | Path, system: System) -> HartreeFock:
     return field
 
 
-def _record(setup: _Setup, driver: ProgramDriver, ended: Ended[Row], choice: Fit | None) -> Trained:
+def _record(setup: _Setup, driver: ProgramDriver, ended: Ended[Row], choice: Fit | None) -> Training:
     """The record; the plot too, where there are steps to draw."""
     run, settings, system = setup.run, setup.settings, setup.run.config.system
     sound = [row for row in ended.rows if row.energy_ha == row.energy_ha]
@@ -280,7 +280,7 @@ def _record(setup: _Setup, driver: ProgramDriver, ended: Ended[Row], choice: Fit
         files = (
             draw_convergence(run.folder / PICTURE, *columns, exact_ha=system.exact_ha, title=title).name,
         )
-    return Trained(
+    return Training(
         target=str(run.folder),
         system=system.name,
         electrons=system.electrons,

@@ -11,7 +11,7 @@ pytest.importorskip("matplotlib", reason="pictures are matplotlib's")
 
 from matplotlib.patches import Rectangle
 
-from pinchpoint.systems.vmc.analysis.plots import convergence, draw_convergence, smoothed, window
+from pinchpoint.systems.vmc.analysis.plots import convergence, draw_convergence, smooth, window
 
 EXACT = -2.0
 STEPS = np.arange(1, 401)
@@ -21,13 +21,13 @@ VARIANCES, SECONDS = 0.1 / STEPS, STEPS**1.5 / 80  # steps that take longer and 
 
 def test_the_mean_is_about_each_step_and_of_the_last_ones_at_the_end() -> None:
     values = np.array([8.0, 4.0, 0.0, 2.0, 4.0, 9.0])
-    assert smoothed(values, 3) == pytest.approx(
+    assert smooth(values, 3) == pytest.approx(
         [8.0, 4.0, 2.0, 2.0, 5.0, 5.0]
     )  # the last: of 2, 4 and 9, no fewer
-    assert smoothed(values, 3, by=np.median) == pytest.approx([8.0, 4.0, 2.0, 2.0, 4.0, 4.0])
-    assert smoothed(values, 1) == pytest.approx(values)
+    assert smooth(values, 3, by=np.median) == pytest.approx([8.0, 4.0, 2.0, 2.0, 4.0, 4.0])
+    assert smooth(values, 1) == pytest.approx(values)
     line = np.arange(50.0)
-    assert smoothed(line, 11)[:44] == pytest.approx(line[:44])  # a descent is not bent
+    assert smooth(line, 11)[:44] == pytest.approx(line[:44])  # a descent is not bent
     assert [window(steps) for steps in (1, 9, 40, 400, 10_000)] == [1, 1, 3, 39, 101]
 
 
@@ -36,7 +36,7 @@ def test_the_difference_from_the_reference_is_shown_in_mha_with_its_sign_beside_
     top, middle, below = figure.axes
     each, mean, zero = middle.get_lines()
     assert np.asarray(each.get_ydata()) == pytest.approx(1e3 * (ENERGIES - EXACT))
-    assert np.asarray(mean.get_ydata()) == pytest.approx(1e3 * (smoothed(ENERGIES, 39) - EXACT))
+    assert np.asarray(mean.get_ydata()) == pytest.approx(1e3 * (smooth(ENERGIES, 39) - EXACT))
     assert middle.get_yscale() == "symlog" and below.get_yscale() == "log" and not np.any(zero.get_ydata())
     (band,) = middle.patches
     assert isinstance(band, Rectangle)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.systems.vmc.analysis.statistics import blocked, rhat, zero_variance
+from pinchpoint.systems.vmc.analysis.statistics import block_estimate, rhat, zero_variance
 
 
 def chains(steps: int, count: int, memory: float, seed: int) -> np.ndarray:
@@ -24,7 +24,7 @@ def chains(steps: int, count: int, memory: float, seed: int) -> np.ndarray:
 @pytest.mark.parametrize("memory", [0.0, 0.5, 0.9])
 def test_the_error_bar_of_an_ar1_series_is_the_closed_form(memory: float) -> None:
     series = chains(8192, 16, memory, 1)
-    found = [blocked(series[:, at]) for at in range(16)]
+    found = [block_estimate(series[:, at]) for at in range(16)]
     inefficiency = (1 + memory) / (1 - memory)
     assert np.mean([f.error for f in found]) == pytest.approx(np.sqrt(inefficiency / 8192), rel=0.12)
     assert np.mean([f.autocorrelation for f in found]) == pytest.approx(inefficiency, rel=0.25)
@@ -33,19 +33,19 @@ def test_the_error_bar_of_an_ar1_series_is_the_closed_form(memory: float) -> Non
 @pytest.mark.parametrize(("steps", "count"), [(2048, 1), (256, 8), (64, 64), (10, 512)])
 def test_two_error_bars_cover_the_mean_of_correlated_chains(steps: int, count: int) -> None:
     covered = [
-        abs((f := blocked(chains(steps, count, 0.7, seed))).mean) <= 2 * f.error for seed in range(300)
+        abs((f := block_estimate(chains(steps, count, 0.7, seed))).mean) <= 2 * f.error for seed in range(300)
     ]
     assert 0.90 <= np.mean(covered) <= 0.99
 
 
 def test_an_estimate_holds_its_own_law() -> None:
-    found = blocked(chains(500, 3, 0.6, 0))
+    found = block_estimate(chains(500, 3, 0.6, 0))
     assert found.error**2 == pytest.approx(found.variance * found.autocorrelation / found.samples)
     assert found.samples == 1500
 
 
 def test_a_constant_series_has_no_error() -> None:
-    found = blocked(np.full((100, 4), -0.5))
+    found = block_estimate(np.full((100, 4), -0.5))
     assert (found.mean, found.error, found.variance) == (-0.5, 0.0, 0.0)
 
 
@@ -74,7 +74,7 @@ def test_the_energy_at_zero_variance_is_read_off_a_line() -> None:
 @pytest.mark.parametrize("bad", [np.zeros(1), np.zeros((2, 2, 2)), np.array([1.0, np.nan, 2.0])])
 def test_a_series_that_cannot_be_averaged_is_refused(bad: np.ndarray) -> None:
     with pytest.raises(BadInput):
-        blocked(bad)
+        block_estimate(bad)
 
 
 def test_too_little_for_rhat_or_a_line_is_refused() -> None:

@@ -22,7 +22,7 @@ from pinchpoint.systems.vmc.data.system import System, system_of
 from pinchpoint.systems.vmc.model.config import NetConfig
 from pinchpoint.systems.vmc.model.determinants import sum_of_determinants
 from pinchpoint.systems.vmc.model.wavefunction import WaveFunction, wave_function
-from pinchpoint.systems.vmc.optimization.pretrain import Pretrained, orbital_loss, pretrain
+from pinchpoint.systems.vmc.optimization.pretrain import PretrainResult, orbital_loss, pretrain
 from pinchpoint.systems.vmc.runs import default_pretrain
 
 NAMED = ["B", "C", "N", "O", "F", "Ne", "N2", "CO", "H2O", "NH3", "CH4"]
@@ -157,7 +157,7 @@ def exponentials(system: System) -> WaveFunction:
     )
 
 
-def pretrained(wave: WaveFunction, steps: int, **options: Any) -> Pretrained:
+def pretrained(wave: WaveFunction, steps: int, **options: Any) -> PretrainResult:
     x = jax.random.normal(jax.random.key(1), (24, 3, 3))
     return pretrain(
         wave,
@@ -166,27 +166,37 @@ def pretrained(wave: WaveFunction, steps: int, **options: Any) -> Pretrained:
         x,
         jax.random.key(2),
         steps=steps,
+        rate=0.1,
         **options,
     )
 
 
-def test_pretraining_finds_the_exponent_of_the_core() -> None:
-    told: list[int] = []
-    done = pretrained(
-        exponentials(system_of("Li")), 300, rate=0.1, progress=lambda step, loss: told.append(step)
-    )
+@pytest.fixture(scope="module")
+def long_pretraining() -> tuple[PretrainResult, list[int]]:
+    """300 steps at once, and the steps at which progress was reported."""
+    steps: list[int] = []
+    done = pretrained(exponentials(system_of("Li")), 300, progress=lambda step, loss: steps.append(step))
+    return done, steps
+
+
+def test_pretraining_finds_the_exponent_of_the_core(
+    long_pretraining: tuple[PretrainResult, list[int]],
+) -> None:
+    done, steps = long_pretraining
     assert np.mean(done.losses[-10:]) < 0.1 * np.mean(done.losses[:10])
     # Slater's rules say 2.7 for the core of lithium, its best single exponent is 2.69.
     assert float(done.params["a"]) == pytest.approx(2.69, abs=0.15)
-    assert told == [100, 200, 300] and done.x.shape == (24, 3, 3) and np.all(np.isfinite(done.x))
+    assert steps == [100, 200, 300] and done.x.shape == (24, 3, 3) and np.all(np.isfinite(done.x))
 
 
-def test_pretraining_in_chunks_is_that_of_all_walkers_at_once() -> None:
-    wave = exponentials(system_of("Li"))
-    whole = pretrained(wave, 3)
-    parts = pretrained(wave, 3, chunk=5)  # of each 12 walkers: the largest chunk up to 5 is 4
-    assert np.allclose(parts.losses, whole.losses, rtol=1e-5) and np.allclose(parts.x, whole.x, atol=1e-4)
-    assert all(np.allclose(parts.params[name], whole.params[name], rtol=1e-4) for name in "abchk")
+def test_pretraining_in_chunks_is_that_of_all_walkers_at_once(
+    long_pretraining: tuple[PretrainResult, list[int]],
+) -> None:
+    # Each loss depends on the parameters and the walkers after the steps before it. Of each 12 walkers the
+    # largest chunk up to 5 is 4.
+    parts = pretrained(exponentials(system_of("Li")), 5, chunk=5)
+    assert np.allclose(parts.losses, long_pretraining[0].losses[:5], rtol=1e-4)
+    assert len(set(np.asarray(parts.losses).tolist())) == 5
 
 
 ON_TWO_DEVICES = """
@@ -197,13 +207,14 @@ here = importlib.util.module_from_spec(found)
 found.loader.exec_module(here)
 from pinchpoint.systems.vmc.optimization.devices import mesh_of
 wave = here.exponentials(here.system_of("Li"))
-ends = [here.pretrained(wave, 3, mesh=mesh_of(24, devices), chunk=chunk) for devices, chunk in (
-    (jax.devices()[:1], None), (jax.devices(), 4))]
-print(json.dumps([[float(loss) for loss in end.losses] for end in ends] + [len(ends[1].params["a"].sharding.device_set)]))
+end = here.pretrained(wave, 3, mesh=mesh_of(24, jax.devices()), chunk=4)
+print(json.dumps([[float(loss) for loss in end.losses], len(end.params["a"].sharding.device_set)]))
 """
 
 
-def test_pretraining_on_two_devices_in_chunks_is_that_on_one() -> None:
+def test_pretraining_on_two_devices_in_chunks_is_that_on_one(
+    long_pretraining: tuple[PretrainResult, list[int]],
+) -> None:
     told = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2"
     flags = {**os.environ, "XLA_FLAGS": told, "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(
@@ -214,8 +225,8 @@ def test_pretraining_on_two_devices_in_chunks_is_that_on_one() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    one, two, devices = json.loads(done.stdout.splitlines()[-1])
-    assert devices == 2 and np.allclose(one, two, rtol=1e-5)
+    losses, devices = json.loads(done.stdout.splitlines()[-1])
+    assert devices == 2 and np.allclose(losses, long_pretraining[0].losses[:3], rtol=1e-4)
 
 
 @pytest.mark.parametrize("full", [True, False])

@@ -27,7 +27,7 @@ def compiled(function: Any) -> Any:
     return jax.jit(function, compiler_options={"xla_backend_optimization_level": 0})
 
 
-@pytest.mark.parametrize("sizes", [(5,), (6, 5), (5, 2), (4, 4), (5, 4)])
+@pytest.mark.parametrize("sizes", [(5,), (6, 5), (5, 2), (3, 2)])
 def test_the_laplacian_of_a_sum_of_determinants_is_the_trace_of_its_hessian(sizes: tuple[int, ...]) -> None:
     rng = np.random.default_rng(0)
     still, moving = (

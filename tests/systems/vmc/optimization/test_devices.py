@@ -17,7 +17,7 @@ import pytest
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.vmc.optimization import devices
-from pinchpoint.systems.vmc.optimization.devices import mesh_of, placed_jit
+from pinchpoint.systems.vmc.optimization.devices import mesh_of, placing_jit
 
 ON_FOUR_DEVICES = """
 import json, sys
@@ -27,13 +27,14 @@ jax.config.update("jax_enable_x64", True)
 import numpy as np
 from closed import helium
 from pinchpoint.systems.vmc.settings import Settings
-from pinchpoint.systems.vmc.optimization.devices import mesh_of, placed
+from pinchpoint.systems.vmc.optimization.devices import mesh_of, place
 from pinchpoint.systems.vmc.optimization.training_step import begin, make_step
 wave = helium()
 worst, compiled = 0.0, []
 ends = []
 for devices, chunk in ((jax.devices()[:1], None), (jax.devices(), 8)):
-    settings = Settings(walkers=32, moves=3, burn=0, optimizer="spring", precision="float64", chunk=chunk, method="hessian")
+    settings = Settings(
+        walkers=32, moves=3, burn=0, optimizer="spring", precision="float64", chunk=chunk, method="hessian")
     mesh = mesh_of(settings.walkers, devices)
     carry, step = begin(wave, settings, mesh=mesh), make_step(wave, settings, mesh=mesh)
     for _ in range(4):
@@ -43,7 +44,7 @@ for devices, chunk in ((jax.devices()[:1], None), (jax.devices(), 8)):
     assert carry.params["in"].sharding.is_fully_replicated
     ends.append(jax.device_get((carry, stats)))
     # What one count of devices left, another takes up.
-    again = placed(ends[-1][0], mesh_of(settings.walkers, jax.devices()))
+    again = place(ends[-1][0], mesh_of(settings.walkers, jax.devices()))
     assert np.array_equal(again.walkers.x, ends[-1][0].walkers.x)
 for a, b in zip(*map(jax.tree_util.tree_leaves, ends)):
     worst = max(worst, float(np.max(np.abs(np.asarray(a, float) - np.asarray(b, float)))))
@@ -56,7 +57,10 @@ from pinchpoint.systems.vmc.optimization.compile_cache import use_compile_cache
 use_compile_cache()
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 hits = []
-jax.monitoring.register_event_listener(lambda name, **_: hits.append(name) if name.endswith("cache_hits") else None)
+def note(name, **_):
+    if name.endswith("cache_hits"):
+        hits.append(name)
+jax.monitoring.register_event_listener(note)
 jax.jit(lambda x: jax.numpy.tanh(x) @ x)(jax.numpy.ones((8, 8)))
 print(len(hits))
 """
@@ -98,9 +102,9 @@ def test_cards_alone_are_told_to_leave_products_to_the_library(monkeypatch: pyte
     monkeypatch.setattr(
         devices.jax, "jit", lambda program, **options: told.append(options["compiler_options"])
     )
-    placed_jit(lambda x: x, mesh=None)
+    placing_jit(lambda x: x, mesh=None)
     monkeypatch.setattr(devices, "_device", lambda mesh: SimpleNamespace(platform="gpu"))
-    placed_jit(lambda x: x, mesh=None)
+    placing_jit(lambda x: x, mesh=None)
     assert told == [None, {"xla_gpu_enable_triton_gemm": False}]
     # The name must be one that XLA knows: a wrong one is refused on any device.
     monkeypatch.undo()

@@ -12,7 +12,7 @@ import pytest
 from scipy import stats
 from tests.systems.vmc.closed import hydrogen
 
-from pinchpoint.systems.vmc.analysis.statistics import blocked
+from pinchpoint.systems.vmc.analysis.statistics import block_estimate
 from pinchpoint.systems.vmc.data.system import system_of
 from pinchpoint.systems.vmc.optimization import sampling
 from pinchpoint.systems.vmc.optimization.sampling import Walkers, adapt, key_of, moves, refresh, start
@@ -47,7 +47,7 @@ def test_hydrogen_is_drawn_with_its_mean_radius_and_its_radial_law(kind: Kind, w
     x = start(wave.system, 192, key_of(0, Stage.WALKERS))
     places, accepted = drawn(wave.log, {"a": jnp.asarray(1.0)}, x, width=width, kind=kind, calls=100)
     radius = np.linalg.norm(places[20:, :, 0], axis=-1)
-    found = blocked(radius)
+    found = block_estimate(radius)
     assert 0.3 < accepted < 0.98
     assert found.error < 0.02
     assert abs(found.mean - 1.5) < 4 * found.error
@@ -65,7 +65,7 @@ def test_a_harmonic_well_of_three_electrons_is_drawn_with_its_widths(kind: Kind)
     x = jax.random.normal(jax.random.key(3), (256, 3, 3))
     places, _ = drawn(log, strength, x, width=0.4, kind=kind, calls=100)
     for electron, omega in enumerate(np.asarray(strength)):
-        found = blocked(np.square(places[20:, :, electron]).mean(axis=-1))
+        found = block_estimate(np.square(places[20:, :, electron]).mean(axis=-1))
         assert abs(found.mean - 1 / (2 * omega)) < 4 * found.error
 
 

@@ -55,7 +55,7 @@ def convergence(
         np.asarray(values, np.float64) for values in (steps, energies, variances, seconds)
     )
     width = window(len(energies))
-    mean = smoothed(energies, width)
+    mean = smooth(energies, width)
     part = slice(None, None, max(1, len(steps) // _SHOWN))
     rows = 2 if exact_ha is None else 3
     figure, axes = style.canvas(rows=rows, width=style.WIDTH, height=1.0 + 2.4 * rows, sharex=True)
@@ -78,7 +78,7 @@ def convergence(
     style.legend(top, loc="upper right")
     # A walker near a node or a nucleus makes the variance of a step large: the median is what tells about the
     # network.
-    usual = smoothed(variances, width, by=np.median)
+    usual = smooth(variances, width, by=np.median)
     below.plot(steps[part], np.maximum(variances, _LEAST)[part], **_DOTS)
     below.plot(steps[part], np.maximum(usual, _LEAST)[part], color=_LINE, label=f"median of {width:,} steps")
     style.legend(below, loc="upper right")
@@ -170,7 +170,7 @@ def window(steps: int) -> int:
     return max(1, min(101, steps // 10 - 1 + steps // 10 % 2))
 
 
-def smoothed(values: np.ndarray, width: int, *, by: Callable[[np.ndarray], Any] = np.mean) -> np.ndarray:
+def smooth(values: np.ndarray, width: int, *, by: Callable[[np.ndarray], Any] = np.mean) -> np.ndarray:
     """(T,) -> (T,): the mean of the `width` (odd) values around each; of fewer at the start, of the last ones
     at the end.
 

@@ -30,7 +30,7 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class Extrapolated:
+class Extrapolation:
     """The energy where the variance would be zero."""
 
     energy: float
@@ -38,7 +38,7 @@ class Extrapolated:
     slope: float  # energy per variance
 
 
-def blocked(series: Any) -> Estimate:
+def block_estimate(series: Any) -> Estimate:
     """Mean of a series (T,) or (T, C), with the error bar of block means.
 
     Blocks of b steps are doubled until b**3 > 2 N s**2, with N samples and s samples per independent one at
@@ -80,7 +80,7 @@ def rhat(chains: Any) -> float:
     return float(np.sqrt((half - 1) / half + between / within))
 
 
-def zero_variance(energies: Any, variances: Any, errors: Any = None) -> Extrapolated:
+def zero_variance(energies: Any, variances: Any, errors: Any = None) -> Extrapolation:
     """A line through energies (K,) over variances (K,), evaluated at zero; weighted by errors (K,), if any.
 
     The error of the energy and the variance both vanish with the square of the error of the wave function, so
@@ -110,7 +110,7 @@ def zero_variance(energies: Any, variances: Any, errors: Any = None) -> Extrapol
     if errors is None:
         rest = energy - at_zero - slope * variance
         spread = spread * float(rest @ rest) / (len(energy) - 2)
-    return Extrapolated(float(at_zero), float(np.sqrt(spread[0, 0])), float(slope))
+    return Extrapolation(float(at_zero), float(np.sqrt(spread[0, 0])), float(slope))
 
 
 def _series(series: Any) -> np.ndarray:

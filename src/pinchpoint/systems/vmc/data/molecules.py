@@ -38,7 +38,7 @@ ATOMS_HA = {
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownMolecule:
     """A molecule at the geometry of its reference energy. positions: one per symbol; spin: up - down."""
 
     symbols: tuple[str, ...]
@@ -47,38 +47,40 @@ class Known:
     energy_ha: float | None = None
 
 
-def pair(first: str, second: str, bond: float, *, spin: int = 0, energy_ha: float | None = None) -> Known:
+def pair(
+    first: str, second: str, bond: float, *, spin: int = 0, energy_ha: float | None = None
+) -> KnownMolecule:
     """Two nuclei on the z axis, centred at the origin."""
-    return Known((first, second), ((0.0, 0.0, -bond / 2), (0.0, 0.0, bond / 2)), spin, energy_ha)
+    return KnownMolecule((first, second), ((0.0, 0.0, -bond / 2), (0.0, 0.0, bond / 2)), spin, energy_ha)
 
 
-def chain(count: int, spacing: float) -> Known:
+def chain(count: int, spacing: float) -> KnownMolecule:
     """Hydrogen atoms on the z axis, centred at the origin."""
-    return Known(
+    return KnownMolecule(
         ("H",) * count, tuple((0.0, 0.0, (i - (count - 1) / 2) * spacing) for i in range(count)), count % 2
     )
 
 
-def _water() -> Known:
+def _water() -> KnownMolecule:
     # 0.9572 angstrom and 104.52 degrees. The energy from experiment is -76.438(3) in Luechow et al. 1997 and
     # now -76.4389: Caffarel et al. 2016, whose diffusion Monte Carlo gives -76.43894(12) in the limit of
     # large basis sets.
     length, half = 1.8088, math.radians(104.52 / 2)
     y, z = length * math.sin(half), length * math.cos(half)
-    return Known(("O", "H", "H"), ((0.0, 0.0, 0.0), (0.0, y, z), (0.0, -y, z)), 0, -76.4389)
+    return KnownMolecule(("O", "H", "H"), ((0.0, 0.0, 0.0), (0.0, y, z), (0.0, -y, z)), 0, -76.4389)
 
 
-def _ammonia() -> Known:
+def _ammonia() -> KnownMolecule:
     # Geometry and CCSD(T) in the limit of large basis sets: Pfau et al. 2020.
     low, near, far, side = -0.51364, 0.88791, 1.77583, 1.53791
     hydrogens = ((0.0, far, low), (side, -near, low), (-side, -near, low))
-    return Known(("N", "H", "H", "H"), ((0.0, 0.0, 0.22013), *hydrogens), 0, -56.5644)
+    return KnownMolecule(("N", "H", "H", "H"), ((0.0, 0.0, 0.22013), *hydrogens), 0, -56.5644)
 
 
-def _methane() -> Known:
+def _methane() -> KnownMolecule:
     # Geometry and CCSD(T) in the limit of large basis sets: Pfau et al. 2020.
     a = 1.18886
-    return Known(
+    return KnownMolecule(
         ("C", "H", "H", "H", "H"),
         ((0.0, 0.0, 0.0), (a, a, a), (-a, -a, a), (a, -a, -a), (-a, a, -a)),
         0,
@@ -86,7 +88,7 @@ def _methane() -> Known:
     )
 
 
-def known_molecules() -> dict[str, Known]:
+def known_molecules() -> dict[str, KnownMolecule]:
     """All named molecules; without an energy where no published one belongs to this geometry."""
     return {
         # Kolos and Wolniewicz 1965, Sims and Hagstrom 2006: -1.17447571

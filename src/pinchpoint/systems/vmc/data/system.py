@@ -21,7 +21,7 @@ from pinchpoint.systems.vmc.data.molecules import (
     CHAIN_BOHR,
     HELIUM_LIKE_HA,
     SYMBOLS,
-    Known,
+    KnownMolecule,
     Position,
     chain,
     known_molecules,
@@ -115,14 +115,14 @@ def system_of(
     if isinstance(molecule, System):
         if spin is None and charge == 0 and bond is None:
             return molecule
-        known = Known(molecule.symbols, molecule.positions, molecule.spin)
+        known = KnownMolecule(molecule.symbols, molecule.positions, molecule.spin)
         name, stored = molecule.name, molecule.spin if charge == 0 else None
         if bond is not None:
             known = _stretch(name, known, bond)
         return _build(name, known, spin=stored if spin is None else spin, charge=molecule.charge + charge)
     if isinstance(molecule, Path) or str(molecule).lower().endswith(".xyz"):
         symbols, positions = read_xyz(molecule)
-        name, known = Path(molecule).stem, Known(symbols, positions, -1)
+        name, known = Path(molecule).stem, KnownMolecule(symbols, positions, -1)
     else:
         name, known = molecule, _by_name(molecule, bond)
     if bond is not None and not _is_chain(name):  # a chain already has its spacing
@@ -130,7 +130,7 @@ def system_of(
     return _build(name, known, spin=spin, charge=charge)
 
 
-def _build(name: str, known: Known, *, spin: int | None, charge: int) -> System:
+def _build(name: str, known: KnownMolecule, *, spin: int | None, charge: int) -> System:
     charges = tuple(SYMBOLS.index(symbol) + 1 for symbol in known.symbols)
     electrons = sum(charges) - charge
     if electrons < 1:
@@ -152,13 +152,13 @@ def _build(name: str, known: Known, *, spin: int | None, charge: int) -> System:
     )
 
 
-def _lowest_spin(known: Known, electrons: int, *, neutral: bool) -> int:
+def _lowest_spin(known: KnownMolecule, electrons: int, *, neutral: bool) -> int:
     if len(known.symbols) == 1:
         return spin_of_atom(electrons)
     return known.spin if neutral and known.spin >= 0 else electrons % 2
 
 
-def _by_name(name: str, bond: float | None) -> Known:
+def _by_name(name: str, bond: float | None) -> KnownMolecule:
     molecules = known_molecules()
     if name in molecules:
         return molecules[name]
@@ -168,7 +168,7 @@ def _by_name(name: str, bond: float | None) -> Known:
                 f"The atom {name} has no bond, but a bond of {bond:g} bohr was set.",
                 hint="Leave out the bond, or name a molecule of two atoms, such as H2 or LiH.",
             )
-        return Known((name,), ((0.0, 0.0, 0.0),))
+        return KnownMolecule((name,), ((0.0, 0.0, 0.0),))
     if _is_chain(name):
         return chain(int(name[1:]), CHAIN_BOHR if bond is None else _length(bond))
     near = [other for other in (*molecules, *SYMBOLS) if other.lower() == str(name).lower()]
@@ -189,7 +189,7 @@ def _is_chain(name: str) -> bool:
     return match is not None and 3 <= int(match.group(1)) <= _LONGEST_CHAIN
 
 
-def _stretch(name: str, known: Known, bond: float) -> Known:
+def _stretch(name: str, known: KnownMolecule, bond: float) -> KnownMolecule:
     if len(known.symbols) != 2:
         raise BadInput(
             f"A bond of {bond:g} bohr cannot be set in {name}, which has {len(known.symbols)} nuclei.",
@@ -270,7 +270,7 @@ def _exact_atom(system: System) -> float | None:
     )
 
 
-def _same_shape(system: System, known: Known) -> bool:
+def _same_shape(system: System, known: KnownMolecule) -> bool:
     """Whether the nuclei are the same, in the same order and at the same distances."""
     return system.symbols == known.symbols and all(
         abs(

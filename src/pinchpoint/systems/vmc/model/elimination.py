@@ -71,21 +71,21 @@ def eliminate(a: Array, *, inverse: bool = True) -> tuple[Array, ...]:
         left = turns == size
         sizes = jnp.where(left, jnp.abs(column), -1)
         largest = jnp.max(sizes, axis=-2, keepdims=True)
-        chosen = jnp.min(jnp.where(sizes == largest, rows, size), axis=-2, keepdims=True)
-        row = jnp.take_along_axis(a, chosen, axis=-2, mode="clip")
+        pivot_row = jnp.min(jnp.where(sizes == largest, rows, size), axis=-2, keepdims=True)
+        row = jnp.take_along_axis(a, pivot_row, axis=-2, mode="clip")
         pivot = jax.lax.dynamic_slice_in_dim(row, number, 1, axis=-1)
         over = jnp.where(pivot == 0, 0, 1 / pivot)
         if inverse:
             # The column that turns into a unit vector stores the column of the inverse that replaces one.
-            here, chosen_row = columns == number, rows == chosen
+            here, is_pivot = columns == number, rows == pivot_row
             row = jnp.where(here, 1, row) * over
-            a = jnp.where(chosen_row, row, jnp.where(here, 0, a) - column * row)
+            a = jnp.where(is_pivot, row, jnp.where(here, 0, a) - column * row)
         else:
-            chosen_row = rows == chosen
+            is_pivot = rows == pivot_row
             a = a - jnp.where(left, column * over, 0) * row
-        passed = jnp.sum(left & (rows < chosen), axis=-2, keepdims=True, dtype=jnp.int32)
-        sign = sign * jnp.sign(pivot) * jnp.where(passed % 2 == 0, 1, -1)
-        return a, jnp.where(chosen_row, number, turns), sign, log + jnp.log(largest)
+        above = jnp.sum(left & (rows < pivot_row), axis=-2, keepdims=True, dtype=jnp.int32)
+        sign = sign * jnp.sign(pivot) * jnp.where(above % 2 == 0, 1, -1)
+        return a, jnp.where(is_pivot, number, turns), sign, log + jnp.log(largest)
 
     # Derived from `a`, so that they are sharded as it is.
     one = jnp.zeros_like(a[..., :1, :1])

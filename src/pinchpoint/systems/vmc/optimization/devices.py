@@ -83,7 +83,7 @@ def mesh_of(walkers: int, devices: Sequence[Any] | None = None) -> Mesh | None:
     return Mesh(np.array(devices), (AXIS,)) if len(devices) > 1 else None
 
 
-def placed(tree: Any, mesh: Mesh | None) -> Any:
+def place(tree: Any, mesh: Mesh | None) -> Any:
     """The tree with the arrays of walkers spread and all others on each device.
 
     Numpy arrays are accepted too.
@@ -92,7 +92,7 @@ def placed(tree: Any, mesh: Mesh | None) -> Any:
 
 
 def shapes(tree: Any, mesh: Mesh | None) -> Any:
-    """Shapes and dtypes of the tree as `placed` would place it: enough to compile."""
+    """Shapes and dtypes of the tree as `place` would place it: enough to compile."""
     if mesh is None:
         return jax.tree_util.tree_map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), tree)
     return jax.tree_util.tree_map(
@@ -102,8 +102,8 @@ def shapes(tree: Any, mesh: Mesh | None) -> Any:
     )
 
 
-def placed_jit(program: Program, *, mesh: Mesh | None, donate: int = 0) -> Program:
-    """The jitted program, its results placed as `placed` does, so that it is compiled once for all calls.
+def placing_jit(program: Program, *, mesh: Mesh | None, donate: int = 0) -> Program:
+    """The jitted program, its results placed as `place` does, so that it is compiled once for all calls.
 
     It runs on the default device at the time of this call, or on the mesh.
     """

@@ -20,7 +20,7 @@ import jax
 import numpy as np
 
 from pinchpoint.systems.common.training_loop import Fault, Report
-from pinchpoint.systems.vmc.analysis.statistics import blocked
+from pinchpoint.systems.vmc.analysis.statistics import block_estimate
 from pinchpoint.systems.vmc.data.system import System
 from pinchpoint.systems.vmc.optimization import trees
 from pinchpoint.systems.vmc.optimization.devices import Host
@@ -165,7 +165,7 @@ def mean_energy(rows: Iterable[Row]) -> tuple[float | None, float | None]:
     energies = [row.energy_ha for row in rows if np.isfinite(row.energy_ha)]
     if len(energies) < 2:
         return (energies[0] if energies else None), None
-    estimate = blocked(energies)
+    estimate = block_estimate(energies)
     return estimate.mean, estimate.error
 
 

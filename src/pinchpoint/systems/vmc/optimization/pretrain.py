@@ -25,7 +25,7 @@ from pinchpoint.systems.vmc.data.system import System
 from pinchpoint.systems.vmc.model.hamiltonian import LogPsi
 from pinchpoint.systems.vmc.model.wavefunction import Params, WaveFunction
 from pinchpoint.systems.vmc.optimization.chunks import split
-from pinchpoint.systems.vmc.optimization.devices import placed, placed_jit
+from pinchpoint.systems.vmc.optimization.devices import place, placing_jit
 from pinchpoint.systems.vmc.optimization.optimizers import adam_change
 from pinchpoint.systems.vmc.optimization.sampling import Walkers, adapt, moves, refresh
 from pinchpoint.systems.vmc.settings import ACCEPTANCE
@@ -38,7 +38,7 @@ _RATE = 3e-3
 _WIDTH = 0.1  # bohr, of the first proposals; then set by the acceptance
 
 
-class Pretrained(NamedTuple):
+class PretrainResult(NamedTuple):
     """params; x: (B, n, 3) positions of the walkers; losses: (steps,)."""
 
     params: Params
@@ -122,7 +122,7 @@ def pretrain(
     chunk: int | None = None,
     mesh: Mesh | None = None,
     progress: Callable[[int, float], None] | None = None,
-) -> Pretrained:
+) -> PretrainResult:
     """Minimise `orbital_loss` with Adam. x: (B, n, 3) walkers to start from.
 
     chunk: largest number of walkers at a time in the gradient, None for all; mesh: devices that share the
@@ -147,9 +147,7 @@ def pretrain(
     first, mean, square = (
         jax.tree_util.tree_map(f, params) for f in (jnp.copy, jnp.zeros_like, jnp.zeros_like)
     )
-    carry = placed(
-        _Carry(first, mean, square, jax.tree_util.tree_map(jnp.copy, groups), jnp.asarray(0)), mesh
-    )
+    carry = place(_Carry(first, mean, square, jax.tree_util.tree_map(jnp.copy, groups), jnp.asarray(0)), mesh)
     sizes = tuple(None if chunk is None else _part(len(part), chunk, devices) for part in parts)
     step = _step(wave, field, key, rate=rate, chunks=sizes)
     programs: dict[int, Any] = {}
@@ -158,14 +156,14 @@ def pretrain(
         # A shorter last block compiles once more, which is better than additional steps.
         count = min(_BLOCK, steps - start)
         if count not in programs:
-            programs[count] = placed_jit(
+            programs[count] = placing_jit(
                 lambda carry, count=count: jax.lax.scan(step, carry, length=count), mesh=mesh
             )
         carry, block_losses = programs[count](carry)
         losses.append(block_losses)
         if progress is not None:
             progress(start + count, float(block_losses[-1]))
-    return Pretrained(
+    return PretrainResult(
         carry.params, jnp.concatenate([group.x for group in carry.groups]), jnp.concatenate(losses)
     )
 

@@ -14,13 +14,13 @@ from jax.sharding import Mesh
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.vmc.model.hamiltonian import local_energies
-from pinchpoint.systems.vmc.optimization.devices import placed_jit
+from pinchpoint.systems.vmc.optimization.devices import placing_jit
 from pinchpoint.systems.vmc.optimization.sampling import Walkers, moves, refresh
 from pinchpoint.systems.vmc.optimization.training_step import Wave
 from pinchpoint.systems.vmc.settings import Settings
 
 
-class Observed(NamedTuple):
+class Observations(NamedTuple):
     """energies: (count, B) hartree, none clipped; acceptance: (count,)."""
 
     energies: Any
@@ -29,9 +29,9 @@ class Observed(NamedTuple):
 
 def make_observe(
     wave: Wave, settings: Settings, count: int, *, mesh: Mesh | None = None
-) -> Callable[[Any, Walkers, Any, Any], tuple[Walkers, Observed]]:
-    """observe(params, walkers, first, key) -> (walkers, Observed) of `count` steps of `settings.moves` moves
-    each.
+) -> Callable[[Any, Walkers, Any, Any], tuple[Walkers, Observations]]:
+    """observe(params, walkers, first, key) -> (walkers, Observations) of `count` steps of `settings.moves`
+    moves each.
 
     first: the number of the first step; key: that of the stage, folded with the number of each step. It is an
     argument, so that one program serves all seeds. The walkers are donated.
@@ -40,14 +40,14 @@ def make_observe(
         raise BadInput(f"A program cannot have {count} steps.", hint="Give at least 1.")
     energies_of = local_energies(wave.log, wave.system, method=settings.method, chunk=settings.chunk)
 
-    def observe(params: Any, walkers: Walkers, first: Any, base: Any) -> tuple[Walkers, Observed]:
-        def turn(walkers: Walkers, at: Any) -> tuple[Walkers, Observed]:
+    def observe(params: Any, walkers: Walkers, first: Any, base: Any) -> tuple[Walkers, Observations]:
+        def turn(walkers: Walkers, at: Any) -> tuple[Walkers, Observations]:
             key = jax.random.fold_in(base, first + at)
             walkers, accepted = moves(
                 wave.log, params, walkers, key, steps=settings.moves, kind=settings.kind
             )
-            return walkers, Observed(energies_of(params, walkers.x), accepted)
+            return walkers, Observations(energies_of(params, walkers.x), accepted)
 
         return jax.lax.scan(turn, refresh(wave.log, params, walkers), jnp.arange(count))
 
-    return placed_jit(observe, mesh=mesh, donate=1)
+    return placing_jit(observe, mesh=mesh, donate=1)

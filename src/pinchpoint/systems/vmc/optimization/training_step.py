@@ -21,7 +21,7 @@ from jax.sharding import Mesh
 from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.vmc.data.system import System
 from pinchpoint.systems.vmc.model.hamiltonian import local_energies
-from pinchpoint.systems.vmc.optimization.devices import placed, placed_jit
+from pinchpoint.systems.vmc.optimization.devices import place, placing_jit
 from pinchpoint.systems.vmc.optimization.optimizers import OptimizerState, optimizer_state, update
 from pinchpoint.systems.vmc.optimization.sampling import (
     Walkers,
@@ -94,7 +94,7 @@ def begin(
     carry = Carry(
         params, optimizer_state(params, settings), walkers, jnp.asarray(0, jnp.int32), key_bits(settings.seed)
     )
-    carry = placed(carry, mesh)
+    carry = place(carry, mesh)
     if not settings.burn:
         return carry
     key = stage_key(settings.seed, Stage.BURN)
@@ -121,7 +121,7 @@ def make_step(
         carry, stats = many(carry)
         return carry, Stats(*(value[0] for value in stats))
 
-    return placed_jit(step, mesh=mesh)
+    return placing_jit(step, mesh=mesh)
 
 
 def make_steps(
@@ -137,7 +137,7 @@ def make_steps(
     """
     if count < 1:
         raise BadInput(f"A program cannot have {count} steps.", hint="Give at least 1.")
-    return placed_jit(_steps(wave, settings, count, stage, mesh), mesh=mesh)
+    return placing_jit(_steps(wave, settings, count, stage, mesh), mesh=mesh)
 
 
 def make_burn(
@@ -160,7 +160,7 @@ def make_burn(
         first = refresh(wave.log, params, walkers), jnp.zeros((), walkers.x.dtype)
         return jax.lax.fori_loop(0, steps, turn, first)
 
-    return placed_jit(burn, mesh=mesh, donate=1)
+    return placing_jit(burn, mesh=mesh, donate=1)
 
 
 def clip(energies: Any, deviations: float) -> tuple[Any, Any]:
