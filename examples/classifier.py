@@ -1,4 +1,4 @@
-"""A small image classifier, as a script to predict: `pinchpoint predict classifier.py -- --batch-size 512`."""
+"""A small image classifier to predict: `pinchpoint predict classifier.py -- --batch-size 512`."""
 
 import argparse
 

@@ -1,4 +1,4 @@
-"""Folders and processes of samples: a kind of three lines is made, stopped, continued, damaged and refused."""
+"""Dataset folders: complete files only, continued where they stopped, and verified when they are read."""
 
 from __future__ import annotations
 
@@ -167,5 +167,8 @@ def test_a_file_that_is_not_that_of_the_index_is_refused_unless_unchecked(tmp_pa
 
 
 def test_the_shared_parts_need_no_framework() -> None:
-    code = "import sys; import pinchpoint.systems.common.dataset_folder; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
+    code = (
+        "import sys; import pinchpoint.systems.common.dataset_folder;"
+        "sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -194,8 +194,8 @@ def evaluate(
             run,
             data,
             output,
-            split=split,
-            which=checkpoint,
+            split=split,  # pyright: ignore[reportArgumentType]
+            which=checkpoint,  # pyright: ignore[reportArgumentType]
             device=device,
             densities=shares,
             cell=cell,
@@ -273,9 +273,9 @@ def sample(
             output,
             ratio=ratio,
             cell=cell,
-            method=method,
+            method=method,  # pyright: ignore[reportArgumentType]
             one_per_cell=one_per_cell,
-            faces=faces,
+            faces=faces,  # pyright: ignore[reportArgumentType]
             seed=seed,  # pyright: ignore[reportArgumentType]
             device=resolve_device(device, backend("torch")),
         )

@@ -16,7 +16,7 @@ class JsonConfig:
 
     def to_json(self) -> str:
         # pyright: ignore[reportArgumentType]
-        return json.dumps(dataclasses.asdict(self), indent=1, allow_nan=False)
+        return json.dumps(dataclasses.asdict(self), indent=1, allow_nan=False)  # pyright: ignore[reportArgumentType]
 
     @classmethod
     def from_json(cls, text: str) -> Self:

@@ -68,7 +68,7 @@ def parse_overrides(
             )
         config, name = keys[key]
         part = overrides.model if config is model else overrides.training
-        part[name] = parse_field(config, name, values[0])
+        part[name] = parse_field(config, name, values[0])  # pyright: ignore[reportGeneralTypeIssues]
     return overrides
 
 
@@ -137,7 +137,7 @@ def _parse_list(kinds: tuple[Any, ...], text: str, written: str) -> list[Any]:
                 f"Give {len(kinds)} values with commas between.",
             )
         return [parse_value(kind, part, written=written) for kind, part in zip(kinds, parts, strict=True)]
-    return [parse_value(kinds[0], part, written=written) for part in parts]
+    return [parse_value(kinds[0], part, written=written) for part in parts]  # pyright: ignore[reportGeneralTypeIssues]
 
 
 def _parse_int(text: str, written: str) -> int:

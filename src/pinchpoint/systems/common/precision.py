@@ -36,7 +36,7 @@ def matmuls(precision: str) -> Iterator[None]:
     except RuntimeError:  # set through torch's newer interface, which this one does not report
         legacy = "highest"
         # pyright: ignore[reportAttributeAccessIssue]
-        parts: Any = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul
+        parts: Any = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul  # pyright: ignore[reportAttributeAccessIssue]
         before = [(part, part.fp32_precision) for part in parts]
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     try:

@@ -61,7 +61,7 @@ def take_steps(
     with matmuls(settings.precision):
         return run_loop(
             run,
-            _TorchDriver(run, learner, device=device, log=log, completed=completed),
+            _TorchDriver(run, learner, device=device, log=log, completed=completed),  # pyright: ignore[reportArgumentType]
             checkpoint_every=settings.checkpoint_steps(),
             eval_every=settings.eval_steps(),
             record=record,

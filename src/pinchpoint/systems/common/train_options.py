@@ -88,7 +88,7 @@ def help_text(declared: Option, default: Any) -> str:
     text = declared.help
     if declared.choices:
         names = declared.choices
-        listed = ", ".join(names[:-1]) + f" or {names[-1]}" if len(names) > 1 else names[0]
+        listed = ", ".join(names[:-1]) + f" or {names[-1]}" if len(names) > 1 else names[0]  # pyright: ignore[reportGeneralTypeIssues]
         text = f"{text.removesuffix('.')}: {listed}."
     shown = declared.default_text or _show(default)
     return f"{text}  [default: {shown}]" if shown else text

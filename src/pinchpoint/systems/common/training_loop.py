@@ -223,7 +223,7 @@ class _Loop(Generic[R]):
             self.step,
             self.best,
             self.best_step,
-            self.driver.peak_bytes(),
+            self.driver.peak_bytes(),  # pyright: ignore[reportArgumentType]
             self.elapsed(),
             self.step >= self.run.steps,
             self.driver.log.read(self.log.path),

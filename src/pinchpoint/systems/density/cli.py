@@ -415,7 +415,7 @@ def score(
         scores = evaluate_set(
             weights,
             data,
-            split,
+            split,  # pyright: ignore[reportArgumentType]
             device=device,
             chunk=chunk,  # pyright: ignore[reportArgumentType]
             progress=lambda done, total: tell("samples", done, total),

@@ -163,7 +163,7 @@ def scan(
             budget=budget,
             net_changes=overrides.model,
             progress=watch,
-            **overrides.training,
+            **overrides.training,  # pyright: ignore[reportArgumentType]
         )
     printing.show_pairs([*record.summary(), ("written", f"{output}: scan.json, {', '.join(record.files)}")])
 
