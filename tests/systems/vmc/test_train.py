@@ -507,7 +507,7 @@ def test_bad_requests_are_refused_before_anything_is_made(tiny: dict[str, Any], 
         ({"resume": True, "start_from": "x"}, "--from cannot be used with --resume"),
         ({"pretrain": -1}, "--set pretrain=-1 is negative"),
         ({"net": "huge"}, "There is no network 'huge'"),
-        ({"device": "tpu"}, "device 'tpu' is unknown"),
+        ({"device": "tpu"}, "The device 'tpu' is unknown"),
     ):
         with pytest.raises(BadInput) as caught:
             train("H", tmp_path / "run", **{**tiny, **asked})

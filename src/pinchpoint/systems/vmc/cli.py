@@ -162,8 +162,8 @@ def scan(
             samples=samples,
             budget=budget,
             net_changes=overrides.model,
-            progress=watch,
-            **overrides.training,  # pyright: ignore[reportArgumentType]
+            progress=watch,  # pyright: ignore[reportArgumentType]
+            **overrides.training,
         )
     printing.show_pairs([*record.summary(), ("written", f"{output}: scan.json, {', '.join(record.files)}")])
 
