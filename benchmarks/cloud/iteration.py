@@ -34,7 +34,6 @@ from pinchpoint.core.machine import describe
 from pinchpoint.core.records import now
 from pinchpoint.core.units import parse_size
 from pinchpoint.studies.timing import interleave, ratio_interval
-from pinchpoint.systems.cloud.breakdown import Log
 from pinchpoint.systems.cloud.data.batches import Supply, step_scenes
 from pinchpoint.systems.cloud.data.dataset import make_dataset
 from pinchpoint.systems.cloud.data.prefetch import Ahead, Aside, Ready, taken
@@ -43,7 +42,8 @@ from pinchpoint.systems.cloud.model.config import CloudConfig
 from pinchpoint.systems.cloud.model.views import Batch, ViewDraw, draw_views, parse_views
 from pinchpoint.systems.cloud.settings import Settings
 from pinchpoint.systems.cloud.train import train
-from pinchpoint.systems.cloud.training_step import Stepper
+from pinchpoint.systems.cloud.training.breakdown import Log
+from pinchpoint.systems.cloud.training.training_step import Stepper
 
 RECIPES: dict[str, dict[str, Any]] = {
     "recommended": {},

@@ -18,14 +18,20 @@ import torch
 from painn import PaiNN, parameter_count, width_for
 
 from pinchpoint.core.errors import BadInput, TargetFailed
-from pinchpoint.systems.common.precision import matmuls
+from pinchpoint.systems.common.training.precision import matmuls
 from pinchpoint.systems.density.data.atomic import load_table, radial_tables, superpose
 from pinchpoint.systems.density.data.batches import Item, choose_probes, item_of, step_batch
 from pinchpoint.systems.density.data.dataset import Dataset, Split
 from pinchpoint.systems.density.model.model import PRIOR_KNOTS, DensityModel
 from pinchpoint.systems.density.settings import Settings
 from pinchpoint.systems.density.train import begin
-from pinchpoint.systems.density.training_step import FIRST_OUTPUT, Stepper, new_model, nmae, values_at
+from pinchpoint.systems.density.training.training_step import (
+    FIRST_OUTPUT,
+    Stepper,
+    new_model,
+    nmae,
+    values_at,
+)
 
 # painn has as many parameters as ours; painn-128 has that width.
 CONTENDERS = re.compile(r"ours|painn(-[1-9]\d*)?")

@@ -35,7 +35,7 @@ from pinchpoint.core.files import check_output, make_folder, write_text
 from pinchpoint.core.machine import describe
 from pinchpoint.core.records import now
 from pinchpoint.systems.common.overrides import parse_overrides
-from pinchpoint.systems.common.training_loop import Report
+from pinchpoint.systems.common.training.training_loop import Report
 from pinchpoint.systems.radiance.data.dataset import make_dataset
 from pinchpoint.systems.radiance.evaluate import evaluate
 from pinchpoint.systems.radiance.metrics.features import open_extractor

@@ -40,15 +40,15 @@ from pinchpoint.core.units import GIB, show_bytes, show_seconds
 from pinchpoint.forecasting import gpu_measurement
 from pinchpoint.forecasting.forecaster import Forecaster
 from pinchpoint.studies.timing import interleave, measure, ratio_interval, timing_of
-from pinchpoint.systems.common.precision import matmuls
-from pinchpoint.systems.radiance.budget import build, chunk_for
-from pinchpoint.systems.radiance.cuda_graphs import ReplayedTurn, new_pool
+from pinchpoint.systems.common.training.precision import matmuls
 from pinchpoint.systems.radiance.data.images import Images
 from pinchpoint.systems.radiance.model.config import FieldConfig
 from pinchpoint.systems.radiance.settings import PRESETS, Settings
-from pinchpoint.systems.radiance.training_step import Stepper
+from pinchpoint.systems.radiance.training.budget import build, chunk_for
+from pinchpoint.systems.radiance.training.cuda_graphs import ReplayedTurn, new_pool
+from pinchpoint.systems.radiance.training.training_step import Stepper
 
-TARGET = "pinchpoint.systems.radiance.budget:STEP"
+TARGET = "pinchpoint.systems.radiance.training.budget:STEP"
 FULL = {"preset": "graf", "batch": 8, "side": 32, "samples": 64}
 MOST_S, MOST_BYTES, SLOWER, OFF = 0.015, GIB, 1.35, 0.05  # the bars
 DENSE = 989e12  # bf16 operations per second of an H200, per its data sheet

@@ -39,13 +39,13 @@ from pinchpoint.core.files import check_output, write_bytes, write_text
 from pinchpoint.core.machine import describe
 from pinchpoint.core.records import now
 from pinchpoint.systems.common.overrides import parse_overrides
-from pinchpoint.systems.common.runs import CONFIG, LOG
+from pinchpoint.systems.common.training.runs import CONFIG, LOG
 from pinchpoint.systems.vmc.evaluate import evaluate
 from pinchpoint.systems.vmc.model.config import NetConfig
 from pinchpoint.systems.vmc.optimization.compile_cache import use_compile_cache
-from pinchpoint.systems.vmc.runs import PICTURE, Log, read_run
 from pinchpoint.systems.vmc.settings import RunOptions, Settings
 from pinchpoint.systems.vmc.train import train
+from pinchpoint.systems.vmc.training.runs import PICTURE, Log, read_run
 
 REPOSITORY = Path(__file__).parents[2]
 RECORD, PAGE = (

@@ -13,8 +13,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="the radiance fields are torch's")
 PIL = pytest.importorskip("PIL.Image", reason="pictures are pillow's")
 
-from pinchpoint.systems.common.logs import Row  # noqa: E402
-from pinchpoint.systems.common.training_loop import Report  # noqa: E402
+from pinchpoint.systems.common.training.logs import Row  # noqa: E402
+from pinchpoint.systems.common.training.training_loop import Report  # noqa: E402
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "radiance"
 TINY: dict[str, Any] = {

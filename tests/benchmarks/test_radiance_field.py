@@ -16,8 +16,8 @@ torch = pytest.importorskip("torch", reason="the radiance fields are torch's")
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from pinchpoint.core.units import GIB  # noqa: E402
-from pinchpoint.systems.radiance.budget import build  # noqa: E402
 from pinchpoint.systems.radiance.model.config import FieldConfig  # noqa: E402
+from pinchpoint.systems.radiance.training.budget import build  # noqa: E402
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "radiance"
 aten = torch.ops.aten

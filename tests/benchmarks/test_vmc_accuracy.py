@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("jax", reason="wave functions are JAX's")
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.systems.vmc.runs import Log, Row, begin
+from pinchpoint.systems.vmc.training.runs import Log, Row, begin
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "vmc"
 

@@ -12,12 +12,12 @@ import pytest
 import torch
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.systems.cloud import eval_subsampling
+from pinchpoint.systems.cloud.data import eval_subsampling
 from pinchpoint.systems.cloud.data.dataset import make_dataset, open_dataset
 from pinchpoint.systems.cloud.evaluate import DENSITIES, evaluate
-from pinchpoint.systems.cloud.records import Evaluation, name_of
-from pinchpoint.systems.cloud.runs import trained
 from pinchpoint.systems.cloud.train import train
+from pinchpoint.systems.cloud.training.records import Evaluation, name_of
+from pinchpoint.systems.cloud.training.runs import trained
 
 
 @pytest.fixture(scope="module")

@@ -15,12 +15,12 @@ import pytest
 import torch
 
 from pinchpoint.core.errors import BadInput, DoesNotFit
-from pinchpoint.systems.cloud.breakdown import Log, Row
-from pinchpoint.systems.cloud.runs import read_settings, trained
 from pinchpoint.systems.cloud.train import train
-from pinchpoint.systems.common import logs
-from pinchpoint.systems.common.checkpoints import Checkpoints
-from pinchpoint.systems.common.training_loop import Report
+from pinchpoint.systems.cloud.training.breakdown import Log, Row
+from pinchpoint.systems.cloud.training.runs import read_settings, trained
+from pinchpoint.systems.common.training import logs
+from pinchpoint.systems.common.training.checkpoints import Checkpoints
+from pinchpoint.systems.common.training.training_loop import Report
 
 STEPS = 6
 

@@ -7,8 +7,8 @@ import math
 import pytest
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.systems.common.seeding import at_turn
 from pinchpoint.systems.common.settings import LARGEST_SEED, TrainSettings
+from pinchpoint.systems.common.training.seeding import at_turn
 
 
 def test_the_rate_rises_in_a_line_and_falls_by_half_a_cosine_to_a_hundredth() -> None:

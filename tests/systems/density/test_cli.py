@@ -54,7 +54,7 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch = pytest.importorskip("torch", reason="the density model is torch's")
     from pinchpoint.systems.density.model.config import DensityConfig
     from pinchpoint.systems.density.model.model import DensityModel
-    from pinchpoint.systems.density.weights import FORMAT
+    from pinchpoint.systems.density.training.weights import FORMAT
 
     config = DensityConfig(
         ("H", "O"), mul=6, lmax=1, gaussians=4, hidden=8, head=8, cutoff_a=2.5, spin=True, prior=True
@@ -292,7 +292,7 @@ def test_outputs_that_cannot_be_written_are_refused_before_the_work(
     def never(*args: Any, **options: Any) -> None:
         raise AssertionError("the work was begun")
 
-    monkeypatch.setattr("pinchpoint.systems.density.weights.load_weights", never)
+    monkeypatch.setattr("pinchpoint.systems.density.training.weights.load_weights", never)
     old = tmp_path / "CHGCAR"
     old.write_text("mine")
     old.chmod(0o444)

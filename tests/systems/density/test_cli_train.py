@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pinchpoint.cli.main import run
-from pinchpoint.systems.density.training_step import Stepper
+from pinchpoint.systems.density.training.training_step import Stepper
 
 MODEL = [
     part

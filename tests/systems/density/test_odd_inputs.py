@@ -29,7 +29,7 @@ from pinchpoint.systems.density.grid.structure import Structure, cell_volume, ch
 from pinchpoint.systems.density.predict import predict
 from pinchpoint.systems.density.settings import Settings
 from pinchpoint.systems.density.train import loss_notes, read_domain
-from pinchpoint.systems.density.weights import load_weights
+from pinchpoint.systems.density.training.weights import load_weights
 
 SKEWED = np.array([[1000.0, 0, 0], [999.5, 0.8, 0], [0, 0, 8]])
 SHARED = """data_x

@@ -21,17 +21,17 @@ torch = pytest.importorskip("torch", reason="density models are torch's")
 
 from pinchpoint.backends.torch.measurement import account  # noqa: E402
 from pinchpoint.core.errors import BadInput, DoesNotFit  # noqa: E402
-from pinchpoint.systems.common import logs  # noqa: E402
-from pinchpoint.systems.common.checkpoints import Checkpoints  # noqa: E402
-from pinchpoint.systems.common.training_loop import Report  # noqa: E402
-from pinchpoint.systems.density import training_step as fitting  # noqa: E402
+from pinchpoint.systems.common.training import logs  # noqa: E402
+from pinchpoint.systems.common.training.checkpoints import Checkpoints  # noqa: E402
+from pinchpoint.systems.common.training.training_loop import Report  # noqa: E402
 from pinchpoint.systems.density.data.batches import batch_of, choose_probes, item_of, step_batch  # noqa: E402
 from pinchpoint.systems.density.data.dataset import open_dataset  # noqa: E402
 from pinchpoint.systems.density.model.config import DensityConfig  # noqa: E402
 from pinchpoint.systems.density.scores import evaluate_set  # noqa: E402
 from pinchpoint.systems.density.settings import Settings  # noqa: E402
 from pinchpoint.systems.density.train import begin, train  # noqa: E402
-from pinchpoint.systems.density.training_step import (  # noqa: E402
+from pinchpoint.systems.density.training import training_step as fitting  # noqa: E402
+from pinchpoint.systems.density.training.training_step import (  # noqa: E402
     Stepper,
     chunk_for,
     new_model,
@@ -87,7 +87,7 @@ KILLED = """
 import json, os, signal, sys
 from pathlib import Path
 from pinchpoint.systems.density.train import train
-from pinchpoint.systems.common import checkpoints
+from pinchpoint.systems.common.training import checkpoints
 
 write = checkpoints.write_text
 
@@ -220,7 +220,9 @@ def test_a_step_never_waits_for_its_device(density_data: Path, monkeypatch: pyte
     # Tensors without values stand for those of a device: to read one of them, or to mix them with the host's,
     # is an error.
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda *kind: False)
-    monkeypatch.setattr("pinchpoint.systems.density.training_step.autocast", lambda *told: nullcontext())
+    monkeypatch.setattr(
+        "pinchpoint.systems.density.training.training_step.autocast", lambda *told: nullcontext()
+    )
     data = open_dataset(density_data)
     config = DensityConfig(("C", "H", "O"), mean_neighbours=3.0, prior=True, **TINY)
     items = {name: item_of(data.sample(name), config, device="meta") for name in data.names("train")}

@@ -404,7 +404,7 @@ def test_a_stopped_command_leaves_a_checkpoint_and_its_exit_code(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from pinchpoint.systems.operator.training_step import Stepper
+    from pinchpoint.systems.operator.training.training_step import Stepper
 
     folder, take_step = tmp_path / "run", Stepper.step
 

@@ -21,8 +21,8 @@ from pinchpoint.systems.operator.files.meshes import read_mesh, write_fields
 from pinchpoint.systems.operator.model.graph import graph_of
 from pinchpoint.systems.operator.plots import picture
 from pinchpoint.systems.operator.predict import predict
-from pinchpoint.systems.operator.runs import trained
 from pinchpoint.systems.operator.train import train
+from pinchpoint.systems.operator.training.runs import trained
 
 
 @pytest.fixture(scope="module")

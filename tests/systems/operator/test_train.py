@@ -15,16 +15,16 @@ import pytest
 import torch
 
 from pinchpoint.core.errors import BadInput, Diverged, Missing
-from pinchpoint.systems.common import logs
-from pinchpoint.systems.common.checkpoints import Checkpoints
-from pinchpoint.systems.common.training_loop import Report
+from pinchpoint.systems.common.training import logs
+from pinchpoint.systems.common.training.checkpoints import Checkpoints
+from pinchpoint.systems.common.training.training_loop import Report
 from pinchpoint.systems.operator.data.dataset import open_dataset
 from pinchpoint.systems.operator.data.loading import Supply
 from pinchpoint.systems.operator.model.config import OperatorConfig
-from pinchpoint.systems.operator.runs import read_settings
 from pinchpoint.systems.operator.settings import Settings
 from pinchpoint.systems.operator.train import train
-from pinchpoint.systems.operator.training_step import Stepper
+from pinchpoint.systems.operator.training.runs import read_settings
+from pinchpoint.systems.operator.training.training_step import Stepper
 
 STEPS = 8
 

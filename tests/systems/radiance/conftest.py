@@ -17,7 +17,7 @@ _PEAKS: dict[tuple[Any, ...], int] = {}  # live bytes per distinct step, shared 
 def remembered_peaks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Count the tensors of each distinct fake step once per session; searches repeat the same steps."""
     pytest.importorskip("torch", reason="the radiance fields are torch's")
-    from pinchpoint.systems.radiance import budget
+    from pinchpoint.systems.radiance.training import budget
 
     count = budget._on_cpu
 

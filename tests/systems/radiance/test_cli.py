@@ -192,7 +192,7 @@ def test_a_mistake_is_told_in_two_lines_and_leaves_nothing(
 def test_a_run_that_is_stopped_names_a_command_that_goes_on_with_it(
     cars: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pinchpoint.systems.radiance.training_step import Stepper
+    from pinchpoint.systems.radiance.training.training_step import Stepper
 
     steps_taken = Stepper.step
 

@@ -30,8 +30,8 @@ from pinchpoint.systems.radiance.evaluate import (  # noqa: E402
 from pinchpoint.systems.radiance.metrics.metrics import distances  # noqa: E402
 from pinchpoint.systems.radiance.model.superres import enlarge  # noqa: E402
 from pinchpoint.systems.radiance.orbit import held_bytes, orbit  # noqa: E402
-from pinchpoint.systems.radiance.runs import load_trained  # noqa: E402
 from pinchpoint.systems.radiance.train import train  # noqa: E402
+from pinchpoint.systems.radiance.training.runs import load_trained  # noqa: E402
 
 
 class Averages:

@@ -20,9 +20,8 @@ PIL = pytest.importorskip("PIL.Image", reason="image files are pillow's")
 
 from pinchpoint.backends.torch.measurement import account  # noqa: E402
 from pinchpoint.core.errors import BadInput, Diverged, DoesNotFit, TargetFailed  # noqa: E402
-from pinchpoint.systems.common.checkpoints import Checkpoints  # noqa: E402
-from pinchpoint.systems.common.training_loop import Report  # noqa: E402
-from pinchpoint.systems.radiance import budget  # noqa: E402
+from pinchpoint.systems.common.training.checkpoints import Checkpoints  # noqa: E402
+from pinchpoint.systems.common.training.training_loop import Report  # noqa: E402
 from pinchpoint.systems.radiance import train as training  # noqa: E402
 from pinchpoint.systems.radiance.data.images import Images  # noqa: E402
 from pinchpoint.systems.radiance.explain.legacy import LegacySuperRes  # noqa: E402
@@ -30,10 +29,11 @@ from pinchpoint.systems.radiance.metrics import features  # noqa: E402
 from pinchpoint.systems.radiance.model.config import FieldConfig  # noqa: E402
 from pinchpoint.systems.radiance.model.objective import GeneratedImages, Generator, whole_images  # noqa: E402
 from pinchpoint.systems.radiance.rendering.render import Codes  # noqa: E402
-from pinchpoint.systems.radiance.runs import load_trained  # noqa: E402
 from pinchpoint.systems.radiance.settings import Settings  # noqa: E402
 from pinchpoint.systems.radiance.train import Log, Row, train  # noqa: E402
-from pinchpoint.systems.radiance.training_step import Stepper  # noqa: E402
+from pinchpoint.systems.radiance.training import budget  # noqa: E402
+from pinchpoint.systems.radiance.training.runs import load_trained  # noqa: E402
+from pinchpoint.systems.radiance.training.training_step import Stepper  # noqa: E402
 
 STEPS = 4
 CHOICES: dict[str, Any] = {
@@ -294,7 +294,7 @@ def test_a_tight_budget_trains_in_smaller_chunks_and_learns_the_same(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "pinchpoint.systems.radiance.budget.resident_bytes", lambda: 0
+        "pinchpoint.systems.radiance.training.budget.resident_bytes", lambda: 0
     )  # what is left is the step's own
     monkeypatch.setattr(budget, "LIBRARIES", 0)
     choices, rays = {**CHOICES, "steps": 1}, 2 * 32 * 32  # those of the images that pass at one time

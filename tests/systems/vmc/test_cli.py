@@ -16,7 +16,7 @@ pytest.importorskip("jax", reason="wave functions are JAX's")
 
 from pinchpoint.cli.main import run
 from pinchpoint.systems.common.overrides import parse_overrides
-from pinchpoint.systems.common.training_loop import Report
+from pinchpoint.systems.common.training.training_loop import Report
 from pinchpoint.systems.vmc import cli
 from pinchpoint.systems.vmc.model.config import NetConfig
 from pinchpoint.systems.vmc.optimization.driver import EnergyReport

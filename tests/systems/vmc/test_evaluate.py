@@ -18,8 +18,8 @@ from pinchpoint.systems.density.files.cube import BOHR_A, read_cube
 from pinchpoint.systems.vmc.analysis.density_cube import Spread
 from pinchpoint.systems.vmc.data.system import system_of
 from pinchpoint.systems.vmc.evaluate import evaluate, extrapolate
-from pinchpoint.systems.vmc.runs import Log, Row, begin, read_run
 from pinchpoint.systems.vmc.train import train
+from pinchpoint.systems.vmc.training.runs import Log, Row, begin, read_run
 
 
 def set_params(run: Path, **values: float) -> None:

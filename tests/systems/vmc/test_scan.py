@@ -13,12 +13,12 @@ import pytest
 pytest.importorskip("jax", reason="wave functions are JAX's")
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.systems.common.training_loop import Report
+from pinchpoint.systems.common.training.training_loop import Report
 from pinchpoint.systems.vmc import scan as scanning
 from pinchpoint.systems.vmc.data.system import System
-from pinchpoint.systems.vmc.records import Evaluation, Scan
-from pinchpoint.systems.vmc.runs import begin, read_run
 from pinchpoint.systems.vmc.scan import lowest, parse_bonds, scan
+from pinchpoint.systems.vmc.training.records import Evaluation, Scan
+from pinchpoint.systems.vmc.training.runs import begin, read_run
 
 
 def test_lengths_are_read_as_they_are_written() -> None:

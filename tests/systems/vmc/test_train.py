@@ -21,7 +21,7 @@ import pytest
 pytest.importorskip("jax", reason="wave functions are JAX's")
 
 from pinchpoint.core.errors import BadInput, Diverged, Missing
-from pinchpoint.systems.common.training_loop import Report
+from pinchpoint.systems.common.training.training_loop import Report
 from pinchpoint.systems.vmc import train as trainer
 from pinchpoint.systems.vmc.analysis.plots import draw_convergence
 from pinchpoint.systems.vmc.data.hartree_fock import orbitals_for
@@ -30,9 +30,9 @@ from pinchpoint.systems.vmc.optimization import programs
 from pinchpoint.systems.vmc.optimization.devices import Host
 from pinchpoint.systems.vmc.optimization.driver import find_fault, floor_ha, likely_cause
 from pinchpoint.systems.vmc.optimization.warm_start import move, resize
-from pinchpoint.systems.vmc.runs import Log, Row, read_run
 from pinchpoint.systems.vmc.settings import Settings
 from pinchpoint.systems.vmc.train import train
+from pinchpoint.systems.vmc.training.runs import Log, Row, read_run
 
 
 def at_step(number: int, act: Callable[[], None]) -> Callable[[Report], None]:
@@ -456,7 +456,7 @@ def test_pretraining_is_asked_of_more_than_four_electrons_and_begins_the_run(
 ) -> None:
     from pinchpoint.systems.vmc.data import hartree_fock
     from pinchpoint.systems.vmc.optimization import pretrain as pretraining
-    from pinchpoint.systems.vmc.runs import begin
+    from pinchpoint.systems.vmc.training.runs import begin
 
     asked = [
         begin(tmp_path / "none", name, resume=False).config.pretrain

@@ -14,12 +14,12 @@ import typer
 from pinchpoint.console import printing, progress_bar
 from pinchpoint.systems.cloud.settings import Settings
 from pinchpoint.systems.common.overrides import Overrides
-from pinchpoint.systems.common.progress import show as show_step
-from pinchpoint.systems.common.progress import show_progress
 from pinchpoint.systems.common.train_options import BUDGET, NO_OVERRIDES, OUTPUT, RESUME, settings_command
+from pinchpoint.systems.common.training.progress import show as show_step
+from pinchpoint.systems.common.training.progress import show_progress
 
 if TYPE_CHECKING:
-    from pinchpoint.systems.cloud.records import Evaluation
+    from pinchpoint.systems.cloud.training.records import Evaluation
 
 app = typer.Typer(rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]})
 
@@ -211,7 +211,7 @@ def evaluate(
 
 
 def _show_scores(evaluation: Evaluation) -> None:
-    from pinchpoint.systems.cloud.records import name_of
+    from pinchpoint.systems.cloud.training.records import name_of
 
     columns = ("thinned", "points left", "mIoU", "accuracy", f"{evaluation.majority} everywhere")
     rows = [

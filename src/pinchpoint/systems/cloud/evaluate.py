@@ -21,16 +21,16 @@ import numpy as np
 from pinchpoint.backends.base import backend, resolve_device
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import make_folder, write_text
-from pinchpoint.systems.cloud import eval_subsampling
+from pinchpoint.systems.cloud.data import eval_subsampling
 from pinchpoint.systems.cloud.data.scene import Scene
 from pinchpoint.systems.cloud.data.sources import Source, Split, open_source
 from pinchpoint.systems.cloud.metrics import confusion, predict_everywhere, scores_of
 from pinchpoint.systems.cloud.model.model import predict_labels
 from pinchpoint.systems.cloud.plots import plot
-from pinchpoint.systems.cloud.records import Evaluation
-from pinchpoint.systems.cloud.runs import Trained, Which, trained
+from pinchpoint.systems.cloud.training.records import Evaluation
+from pinchpoint.systems.cloud.training.runs import Trained, Which, trained
 from pinchpoint.systems.common.folders import refuse_others
-from pinchpoint.systems.common.precision import autocast, matmuls, usable_precision
+from pinchpoint.systems.common.training.precision import autocast, matmuls, usable_precision
 
 DEFINITION = (
     "IoU = correct / (true or predicted points of the class), over the points of all scenes;"

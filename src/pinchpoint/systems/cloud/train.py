@@ -17,9 +17,7 @@ from torch import Tensor
 
 from pinchpoint.backends.base import backend, resolve_device
 from pinchpoint.core.files import check_folder
-from pinchpoint.systems.cloud import eval_subsampling
-from pinchpoint.systems.cloud.breakdown import Log, Parts, shares
-from pinchpoint.systems.cloud.budget import Way, way_for, ways_of
+from pinchpoint.systems.cloud.data import eval_subsampling
 from pinchpoint.systems.cloud.data.batches import Supply, step_scenes
 from pinchpoint.systems.cloud.data.prefetch import Ahead, Aside, Ready, taken
 from pinchpoint.systems.cloud.data.scene import Scene
@@ -28,16 +26,18 @@ from pinchpoint.systems.cloud.metrics import confusion, scores_of
 from pinchpoint.systems.cloud.model.model import predict_labels
 from pinchpoint.systems.cloud.model.views import Batch, ViewDraw
 from pinchpoint.systems.cloud.model.voxels import check_extent, grid_keys, groups_of
-from pinchpoint.systems.cloud.records import Training
-from pinchpoint.systems.cloud.runs import Run, begin, read_settings
 from pinchpoint.systems.cloud.settings import Settings
-from pinchpoint.systems.cloud.training_step import Stepper
+from pinchpoint.systems.cloud.training.breakdown import Log, Parts, shares
+from pinchpoint.systems.cloud.training.budget import Way, way_for, ways_of
+from pinchpoint.systems.cloud.training.records import Training
+from pinchpoint.systems.cloud.training.runs import Run, begin, read_settings
+from pinchpoint.systems.cloud.training.training_step import Stepper
 from pinchpoint.systems.common.budgets import budget_of
-from pinchpoint.systems.common.distributed import NEXT, Ranks, follow, join_ranks, lead
-from pinchpoint.systems.common.precision import autocast, check_precision
-from pinchpoint.systems.common.runs import CONFIG, at_data, data_folder
-from pinchpoint.systems.common.torch_loop import take_steps
-from pinchpoint.systems.common.training_loop import Ended, Progress, Report, preparing
+from pinchpoint.systems.common.training.distributed import NEXT, Ranks, follow, join_ranks, lead
+from pinchpoint.systems.common.training.precision import autocast, check_precision
+from pinchpoint.systems.common.training.runs import CONFIG, at_data, data_folder
+from pinchpoint.systems.common.training.torch_loop import take_steps
+from pinchpoint.systems.common.training.training_loop import Ended, Progress, Report, preparing
 
 HELD_AT = (1.0, 0.1)  # densities of the validation scenes
 

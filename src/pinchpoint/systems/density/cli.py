@@ -14,12 +14,12 @@ import typer
 from pinchpoint.console import printing, progress_bar
 from pinchpoint.console.list_options import command_with_lists
 from pinchpoint.systems.common.overrides import Overrides
-from pinchpoint.systems.common.progress import show as show_step
 from pinchpoint.systems.common.train_options import BUDGET, NO_OVERRIDES, OUTPUT, RESUME, settings_command
+from pinchpoint.systems.common.training.progress import show as show_step
 from pinchpoint.systems.density.settings import Settings
 
 if TYPE_CHECKING:
-    from pinchpoint.systems.common.training_loop import Report
+    from pinchpoint.systems.common.training.training_loop import Report
     from pinchpoint.systems.density.predict import Prediction
 
 app = typer.Typer(rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]})

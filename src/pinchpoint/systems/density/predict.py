@@ -37,7 +37,7 @@ from pinchpoint.systems.density.grid.periodic_images import atom_graph
 from pinchpoint.systems.density.grid.structure import Structure
 from pinchpoint.systems.density.grid.sweep import SweepResult, sweep
 from pinchpoint.systems.density.grid.symmetry import Symmetry, check_on_grid, grid_for, orbits, symmetry_of
-from pinchpoint.systems.density.weights import for_inference
+from pinchpoint.systems.density.training.weights import for_inference
 
 if TYPE_CHECKING:
     from pinchpoint.systems.density.model.model import DensityModel

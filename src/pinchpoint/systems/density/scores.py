@@ -24,8 +24,8 @@ from pinchpoint.systems.density.data.batches import item_of
 from pinchpoint.systems.density.data.dataset import Dataset, Split, open_dataset
 from pinchpoint.systems.density.data.sample import Sample
 from pinchpoint.systems.density.model.model import DensityModel
-from pinchpoint.systems.density.training_step import values_at
-from pinchpoint.systems.density.weights import for_inference
+from pinchpoint.systems.density.training.training_step import values_at
+from pinchpoint.systems.density.training.weights import for_inference
 
 
 @dataclass(frozen=True)

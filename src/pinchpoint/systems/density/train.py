@@ -22,16 +22,22 @@ from torch import Tensor
 from pinchpoint.backends.base import backend, resolve_device
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import check_folder, make_folder, write_text
-from pinchpoint.systems.common import logs, runs
 from pinchpoint.systems.common.budgets import BudgetChoice, budget_of
 from pinchpoint.systems.common.folders import check_run_folder
-from pinchpoint.systems.common.precision import check_precision
-from pinchpoint.systems.common.records import TrainingRecord
-from pinchpoint.systems.common.runs import at_data, count_held_back, data_folder, json_values, resume_settings
-from pinchpoint.systems.common.seeding import at_turn
 from pinchpoint.systems.common.settings import apply_choices
-from pinchpoint.systems.common.torch_loop import take_steps
-from pinchpoint.systems.common.training_loop import Ended, Progress, Report, preparing
+from pinchpoint.systems.common.training import logs, runs
+from pinchpoint.systems.common.training.precision import check_precision
+from pinchpoint.systems.common.training.records import TrainingRecord
+from pinchpoint.systems.common.training.runs import (
+    at_data,
+    count_held_back,
+    data_folder,
+    json_values,
+    resume_settings,
+)
+from pinchpoint.systems.common.training.seeding import at_turn
+from pinchpoint.systems.common.training.torch_loop import take_steps
+from pinchpoint.systems.common.training.training_loop import Ended, Progress, Report, preparing
 from pinchpoint.systems.density.data.atomic import load_table
 from pinchpoint.systems.density.data.batches import Item, item_of, step_batch
 from pinchpoint.systems.density.data.dataset import Dataset, open_dataset
@@ -39,7 +45,7 @@ from pinchpoint.systems.density.data.domain import TrainingDomain, merge_domains
 from pinchpoint.systems.density.data.sample import Sample
 from pinchpoint.systems.density.model.config import DensityConfig
 from pinchpoint.systems.density.settings import Settings
-from pinchpoint.systems.density.training_step import Stepper, chunk_for, new_model, nmae, values_at
+from pinchpoint.systems.density.training.training_step import Stepper, chunk_for, new_model, nmae, values_at
 
 VALIDATION_PROBES = 4096  # of each validation geometry
 COUNTED_GEOMETRIES = 32  # whose neighbours are counted before a run

@@ -13,12 +13,12 @@ import typer
 
 from pinchpoint.console import printing, progress_bar
 from pinchpoint.systems.common.overrides import Overrides
-from pinchpoint.systems.common.progress import show_progress
 from pinchpoint.systems.common.train_options import BUDGET, NO_OVERRIDES, OUTPUT, RESUME, settings_command
+from pinchpoint.systems.common.training.progress import show_progress
 from pinchpoint.systems.operator.settings import Settings
 
 if TYPE_CHECKING:
-    from pinchpoint.systems.operator.records import Evaluation
+    from pinchpoint.systems.operator.training.records import Evaluation
 
 MIN_BODIES = 6  # the fewest that give a 95 % interval of a median
 

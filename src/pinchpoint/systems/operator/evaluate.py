@@ -21,14 +21,14 @@ from pinchpoint.backends.base import backend, resolve_device
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import make_folder, write_text
 from pinchpoint.systems.common.folders import refuse_others
-from pinchpoint.systems.common.precision import matmuls, usable_precision
+from pinchpoint.systems.common.training.precision import matmuls, usable_precision
 from pinchpoint.systems.operator.data.dataset import Dataset, Split, open_dataset
 from pinchpoint.systems.operator.metrics import middle_of, relative_errors
 from pinchpoint.systems.operator.model.graph import graph_of
 from pinchpoint.systems.operator.plots import picture
-from pinchpoint.systems.operator.records import Evaluation
-from pinchpoint.systems.operator.runs import Trained, Which, trained
-from pinchpoint.systems.operator.training_step import forward
+from pinchpoint.systems.operator.training.records import Evaluation
+from pinchpoint.systems.operator.training.runs import Trained, Which, trained
+from pinchpoint.systems.operator.training.training_step import forward
 
 DEFINITION = (
     "relative L1 = sum a |p - t| / sum a |t|; "

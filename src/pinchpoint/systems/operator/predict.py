@@ -20,9 +20,8 @@ from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import check_output
 from pinchpoint.kit.edges.edge_mlp import is_one_kernel
 from pinchpoint.systems.common.budgets import budget_of
-from pinchpoint.systems.common.precision import autocast, matmuls, usable_precision
 from pinchpoint.systems.common.settings import apply_choices
-from pinchpoint.systems.operator.budget import chunk_for
+from pinchpoint.systems.common.training.precision import autocast, matmuls, usable_precision
 from pinchpoint.systems.operator.data.sample import Sample
 from pinchpoint.systems.operator.data.surface import Mesh, facets
 from pinchpoint.systems.operator.files.meshes import (
@@ -38,8 +37,9 @@ from pinchpoint.systems.operator.model.config import PANELS, OperatorConfig
 from pinchpoint.systems.operator.model.graph import graph_of
 from pinchpoint.systems.operator.model.inference import POINTS, infer
 from pinchpoint.systems.operator.model.model import Operator
-from pinchpoint.systems.operator.runs import Which, trained
 from pinchpoint.systems.operator.settings import Settings
+from pinchpoint.systems.operator.training.budget import chunk_for
+from pinchpoint.systems.operator.training.runs import Which, trained
 
 _SMALLEST = 0.3  # of the box's longest side: a shorter body is not a car in metres
 _COARSE = 1.25  # times the panel size of training: the variation among meshes with the same number of faces

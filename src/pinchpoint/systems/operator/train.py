@@ -13,19 +13,19 @@ from torch import Tensor
 from pinchpoint.backends.base import backend, resolve_device
 from pinchpoint.core.files import check_folder
 from pinchpoint.systems.common.budgets import BudgetChoice
-from pinchpoint.systems.common.precision import check_precision
-from pinchpoint.systems.common.runs import at_data, data_folder
-from pinchpoint.systems.common.seeding import at_turn
-from pinchpoint.systems.common.torch_loop import take_steps
-from pinchpoint.systems.common.training_loop import Ended, Progress, Report, preparing
-from pinchpoint.systems.operator.budget import chunk_for
+from pinchpoint.systems.common.training.precision import check_precision
+from pinchpoint.systems.common.training.runs import at_data, data_folder
+from pinchpoint.systems.common.training.seeding import at_turn
+from pinchpoint.systems.common.training.torch_loop import take_steps
+from pinchpoint.systems.common.training.training_loop import Ended, Progress, Report, preparing
 from pinchpoint.systems.operator.data.dataset import open_dataset
 from pinchpoint.systems.operator.data.loading import Supply
 from pinchpoint.systems.operator.metrics import middle_of, relative_errors
-from pinchpoint.systems.operator.records import Training
-from pinchpoint.systems.operator.runs import Run, begin
 from pinchpoint.systems.operator.settings import Settings
-from pinchpoint.systems.operator.training_step import Stepper
+from pinchpoint.systems.operator.training.budget import chunk_for
+from pinchpoint.systems.operator.training.records import Training
+from pinchpoint.systems.operator.training.runs import Run, begin
+from pinchpoint.systems.operator.training.training_step import Stepper
 
 
 def train(

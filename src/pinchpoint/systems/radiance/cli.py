@@ -15,9 +15,9 @@ import typer
 
 from pinchpoint.console import printing, progress_bar
 from pinchpoint.systems.common.overrides import Overrides
-from pinchpoint.systems.common.progress import show as show_step
-from pinchpoint.systems.common.progress import show_progress
 from pinchpoint.systems.common.train_options import BUDGET, NO_OVERRIDES, OUTPUT, RESUME, settings_command
+from pinchpoint.systems.common.training.progress import show as show_step
+from pinchpoint.systems.common.training.progress import show_progress
 from pinchpoint.systems.radiance.settings import Settings
 
 app = typer.Typer(rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]})

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pinchpoint.core.demo import Show
 
 if TYPE_CHECKING:
-    from pinchpoint.systems.common.training_loop import Report
+    from pinchpoint.systems.common.training.training_loop import Report
     from pinchpoint.systems.radiance.train import Row, Training
 
 SHOW = Show(
@@ -57,7 +57,7 @@ def example(
 ) -> Example:
     """Train on a few cars; `folder` receives their pictures and the run with a sheet of generated images."""
     from pinchpoint.core.files import make_folder
-    from pinchpoint.systems.common.runs import CONFIG
+    from pinchpoint.systems.common.training.runs import CONFIG
     from pinchpoint.systems.radiance.data.sheets import make_sheet
     from pinchpoint.systems.radiance.orbit import save_sheet
     from pinchpoint.systems.radiance.train import SAMPLES, Log, Row, train

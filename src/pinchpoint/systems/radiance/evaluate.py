@@ -22,7 +22,7 @@ from pinchpoint.core.files import make_folder
 from pinchpoint.core.records import Record, now
 from pinchpoint.core.units import show_count, show_seconds
 from pinchpoint.systems.common.folders import refuse_others, refuse_within
-from pinchpoint.systems.common.precision import matmuls, usable_precision
+from pinchpoint.systems.common.training.precision import matmuls, usable_precision
 from pinchpoint.systems.radiance.data.images import Images, open_images, pillow
 from pinchpoint.systems.radiance.metrics.features import Extractor, open_extractor
 from pinchpoint.systems.radiance.metrics.metrics import distances, hue_coverage, silhouette_area
@@ -33,7 +33,7 @@ from pinchpoint.systems.radiance.model.superres import enlarge, residual
 from pinchpoint.systems.radiance.orbit import STEEP, VIEWS, codes_of, save_sheet, tile_images
 from pinchpoint.systems.radiance.rendering.rays import draw_poses
 from pinchpoint.systems.radiance.rendering.render import Codes, generator_for
-from pinchpoint.systems.radiance.runs import TrainedModel, Which, fingerprint, load_trained
+from pinchpoint.systems.radiance.training.runs import TrainedModel, Which, fingerprint, load_trained
 
 RECORD = "evaluation.json"
 SHEETS = ("made.png", "real.png", "orbits.png")

@@ -27,12 +27,12 @@ from pinchpoint.core.files import check_output, write_bytes
 from pinchpoint.core.host_memory import free_bytes
 from pinchpoint.core.records import Record, now
 from pinchpoint.core.units import show_bytes, show_count, show_seconds
-from pinchpoint.systems.common.precision import matmuls, usable_precision
+from pinchpoint.systems.common.training.precision import matmuls, usable_precision
 from pinchpoint.systems.radiance.data.images import pillow, to_bytes
 from pinchpoint.systems.radiance.model.config import FieldConfig
 from pinchpoint.systems.radiance.model.objective import GeneratedImages, Generator, draw_codes, whole_images
 from pinchpoint.systems.radiance.rendering.render import Codes, generator_for
-from pinchpoint.systems.radiance.runs import Which, load_trained
+from pinchpoint.systems.radiance.training.runs import Which, load_trained
 
 VIEWS = 8  # views of each object on a sheet
 STEEP = 0.75  # camera height as a fraction of the way from v_low to v_high

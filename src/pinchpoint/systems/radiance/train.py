@@ -17,22 +17,22 @@ from torch import Tensor
 from pinchpoint.backends.base import backend, resolve_device
 from pinchpoint.core.errors import BadInput, DoesNotFit, Missing
 from pinchpoint.core.files import check_folder, make_folder
-from pinchpoint.systems.common import logs
 from pinchpoint.systems.common.budgets import BudgetChoice, budget_of
-from pinchpoint.systems.common.distributed import NEXT, Ranks, follow, join_ranks, lead
-from pinchpoint.systems.common.precision import check_precision
-from pinchpoint.systems.common.records import TrainingRecord
-from pinchpoint.systems.common.runs import CONFIG, at_data, data_folder
-from pinchpoint.systems.common.torch_loop import take_steps
-from pinchpoint.systems.common.training_loop import Ended, Progress, Report, preparing
-from pinchpoint.systems.radiance.budget import beside_bytes, chunk_for
+from pinchpoint.systems.common.training import logs
+from pinchpoint.systems.common.training.distributed import NEXT, Ranks, follow, join_ranks, lead
+from pinchpoint.systems.common.training.precision import check_precision
+from pinchpoint.systems.common.training.records import TrainingRecord
+from pinchpoint.systems.common.training.runs import CONFIG, at_data, data_folder
+from pinchpoint.systems.common.training.torch_loop import take_steps
+from pinchpoint.systems.common.training.training_loop import Ended, Progress, Report, preparing
 from pinchpoint.systems.radiance.data.images import Images
 from pinchpoint.systems.radiance.evaluate import measure_kernel_distance, sample_real
 from pinchpoint.systems.radiance.metrics.features import Extractor, open_extractor
 from pinchpoint.systems.radiance.orbit import VIEWS, codes_of, save_sheet, tile_images, views
-from pinchpoint.systems.radiance.runs import Run, begin, read_settings
 from pinchpoint.systems.radiance.settings import Settings
-from pinchpoint.systems.radiance.training_step import Stepper
+from pinchpoint.systems.radiance.training.budget import beside_bytes, chunk_for
+from pinchpoint.systems.radiance.training.runs import Run, begin, read_settings
+from pinchpoint.systems.radiance.training.training_step import Stepper
 
 SAMPLES = "samples"
 _SHOWN = 4  # objects on a sheet of samples

@@ -13,8 +13,8 @@ import typer
 
 from pinchpoint.console import printing, progress_bar
 from pinchpoint.systems.common.overrides import Overrides
-from pinchpoint.systems.common.progress import show_progress
 from pinchpoint.systems.common.train_options import BUDGET, NO_OVERRIDES, OUTPUT, RESUME, settings_command
+from pinchpoint.systems.common.training.progress import show_progress
 from pinchpoint.systems.vmc.settings import RunOptions, Settings
 
 if TYPE_CHECKING:

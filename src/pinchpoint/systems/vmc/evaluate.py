@@ -28,7 +28,6 @@ from pinchpoint.systems.vmc.analysis.statistics import (
     rhat,
     zero_variance,
 )
-from pinchpoint.systems.vmc.budget import Fit, fit
 from pinchpoint.systems.vmc.model.wavefunction import wave_function
 from pinchpoint.systems.vmc.optimization.devices import Host, on, place
 from pinchpoint.systems.vmc.optimization.programs import BLOCK
@@ -36,9 +35,10 @@ from pinchpoint.systems.vmc.optimization.sample_energies import make_observe
 from pinchpoint.systems.vmc.optimization.sampling import Walkers, stage_key
 from pinchpoint.systems.vmc.optimization.training_step import make_burn
 from pinchpoint.systems.vmc.optimization.warm_start import resize, stored_params
-from pinchpoint.systems.vmc.records import Evaluation
-from pinchpoint.systems.vmc.runs import Log, Row, Run, read_run
 from pinchpoint.systems.vmc.settings import Settings, Stage
+from pinchpoint.systems.vmc.training.budget import Fit, fit
+from pinchpoint.systems.vmc.training.records import Evaluation
+from pinchpoint.systems.vmc.training.runs import Log, Row, Run, read_run
 
 SAMPLES, FEWEST = 1000, 20
 LEAST_BURN = 50  # steps of moves before the first sample, which set the width of the moves again

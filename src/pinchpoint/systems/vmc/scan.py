@@ -20,15 +20,15 @@ import numpy as np
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import check_folder, make_folder, write_text
 from pinchpoint.systems.common.folders import refuse_others
-from pinchpoint.systems.common.runs import CONFIG
-from pinchpoint.systems.common.training_loop import Report
+from pinchpoint.systems.common.training.runs import CONFIG
+from pinchpoint.systems.common.training.training_loop import Report
 from pinchpoint.systems.vmc.analysis.plots import draw_scan
 from pinchpoint.systems.vmc.data.system import System, system_of
 from pinchpoint.systems.vmc.evaluate import SAMPLES, evaluate
 from pinchpoint.systems.vmc.model.config import NetConfig
-from pinchpoint.systems.vmc.records import Evaluation, Scan
 from pinchpoint.systems.vmc.settings import Settings
 from pinchpoint.systems.vmc.train import train
+from pinchpoint.systems.vmc.training.records import Evaluation, Scan
 
 RECORD, TABLE, PICTURE, EVALUATED = "scan.json", "scan.csv", "scan.png", "eval.json"
 COLUMNS = ("bond_bohr", "energy_ha", "error_ha", "variance", "acceptance", "rhat", "steps", "run")

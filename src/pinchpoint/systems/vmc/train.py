@@ -16,9 +16,8 @@ import jax.numpy as jnp
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import check_folder
 from pinchpoint.systems.common.budgets import budget_of
-from pinchpoint.systems.common.training_loop import Ended, Progress, Report, preparing, run_loop
+from pinchpoint.systems.common.training.training_loop import Ended, Progress, Report, preparing, run_loop
 from pinchpoint.systems.vmc.analysis.plots import draw_convergence
-from pinchpoint.systems.vmc.budget import Fit, fit
 from pinchpoint.systems.vmc.data.gto import HartreeFock
 from pinchpoint.systems.vmc.data.system import System
 from pinchpoint.systems.vmc.model.wavefunction import WaveFunction, wave_function
@@ -38,9 +37,10 @@ from pinchpoint.systems.vmc.optimization.spring import spring_bytes
 from pinchpoint.systems.vmc.optimization.training_step import Carry, dtype_of, key_bits
 from pinchpoint.systems.vmc.optimization.training_step import begin as first_carry
 from pinchpoint.systems.vmc.optimization.warm_start import read_start, start_params
-from pinchpoint.systems.vmc.records import Training
-from pinchpoint.systems.vmc.runs import PICTURE, Row, Run, begin
 from pinchpoint.systems.vmc.settings import OptimizerStage, Settings, Stage
+from pinchpoint.systems.vmc.training.budget import Fit, fit
+from pinchpoint.systems.vmc.training.records import Training
+from pinchpoint.systems.vmc.training.runs import PICTURE, Row, Run, begin
 
 CHECKPOINTS = 10  # in a run, by default
 

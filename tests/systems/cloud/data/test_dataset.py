@@ -16,7 +16,7 @@ from pinchpoint.systems.cloud.data.dataset import make_dataset, open_dataset
 from pinchpoint.systems.cloud.data.rooms import make_room
 from pinchpoint.systems.cloud.data.workers import make
 from pinchpoint.systems.cloud.files.formats import read_scene
-from pinchpoint.systems.common import dataset_folder as folder_module
+from pinchpoint.systems.common.data import dataset_folder as folder_module
 
 SETTINGS: dict[str, Any] = {"train": 3, "test": 2, "points": 1_200, "seed": 4}
 

@@ -15,14 +15,14 @@ import torch.distributed as dist
 from torch.multiprocessing.spawn import spawn
 from torch.nn import functional
 
-from pinchpoint.systems.cloud.breakdown import Parts
 from pinchpoint.systems.cloud.data.scene import Scene
 from pinchpoint.systems.cloud.model.config import CloudConfig
 from pinchpoint.systems.cloud.model.objective import class_loss, compared_cells
 from pinchpoint.systems.cloud.model.views import Batch, ViewDraw, draw_views, parse_views
 from pinchpoint.systems.cloud.settings import Settings
-from pinchpoint.systems.cloud.training_step import Stepper
-from pinchpoint.systems.common.distributed import Ranks
+from pinchpoint.systems.cloud.training.breakdown import Parts
+from pinchpoint.systems.cloud.training.training_step import Stepper
+from pinchpoint.systems.common.training.distributed import Ranks
 
 CONFIG = CloudConfig(
     in_features=3,

@@ -336,7 +336,7 @@ def test_a_model_trained_on_chgcars_writes_a_chgcar_of_a_new_geometry(
     """From files to a prediction by commands alone, the spin learnt too."""
     pytest.importorskip("torch", reason="density models are torch's")
     from pinchpoint.cli.main import run
-    from pinchpoint.systems.common import logs
+    from pinchpoint.systems.common.training import logs
     from pinchpoint.systems.density.files.formats import read_volume
     from pinchpoint.systems.density.model.config import DensityConfig
 

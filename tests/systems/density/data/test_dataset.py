@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from pinchpoint.core.errors import BadInput, Missing, TargetFailed, from_dict
-from pinchpoint.systems.common import workers as common_workers
+from pinchpoint.systems.common.data import workers as common_workers
 from pinchpoint.systems.density.data import dataset as dataset_module
 from pinchpoint.systems.density.data import sample as sample_module
 from pinchpoint.systems.density.data import workers

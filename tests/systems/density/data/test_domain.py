@@ -25,7 +25,7 @@ from pinchpoint.systems.density.grid.electron_counts import count_notes, grid_er
 from pinchpoint.systems.density.grid.structure import Structure
 from pinchpoint.systems.density.predict import predict
 from pinchpoint.systems.density.train import train
-from pinchpoint.systems.density.weights import export, load_weights, origin_of
+from pinchpoint.systems.density.training.weights import export, load_weights, origin_of
 
 NOTHING = np.zeros((0, 3))
 TINY = {"mul": 8, "lmax": 1, "gaussians": 6, "hidden": 8, "head": 8, "interactions": 2, "train_knots": 64}

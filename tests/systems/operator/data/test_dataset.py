@@ -15,8 +15,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="the operator needs torch")
 
 from pinchpoint.core.errors import BadInput, Missing, TargetFailed, from_dict  # noqa: E402
-from pinchpoint.systems.common import dataset_folder as folder_module  # noqa: E402
-from pinchpoint.systems.common import workers as common_workers  # noqa: E402
+from pinchpoint.systems.common.data import dataset_folder as folder_module  # noqa: E402
+from pinchpoint.systems.common.data import workers as common_workers  # noqa: E402
 from pinchpoint.systems.operator.data import body as body_module  # noqa: E402
 from pinchpoint.systems.operator.data import dataset as dataset_module  # noqa: E402
 from pinchpoint.systems.operator.data import workers  # noqa: E402

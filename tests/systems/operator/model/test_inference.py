@@ -9,8 +9,6 @@ import pytest
 import torch
 
 from pinchpoint.backends.torch.measurement import account
-from pinchpoint.systems.operator import budget
-from pinchpoint.systems.operator.budget import chunk_for
 from pinchpoint.systems.operator.data.dataset import open_dataset
 from pinchpoint.systems.operator.data.sample import Sample
 from pinchpoint.systems.operator.model.config import OperatorConfig
@@ -18,7 +16,9 @@ from pinchpoint.systems.operator.model.graph import Graph, graph_of
 from pinchpoint.systems.operator.model.inference import infer
 from pinchpoint.systems.operator.model.model import Operator
 from pinchpoint.systems.operator.settings import Settings
-from pinchpoint.systems.operator.training_step import forward
+from pinchpoint.systems.operator.training import budget
+from pinchpoint.systems.operator.training.budget import chunk_for
+from pinchpoint.systems.operator.training.training_step import forward
 
 VECTORS: dict[str, Any] = {"vectors": (0, 3), "mirror": 4}
 pytestmark = pytest.mark.usefixtures("quick_workers")

@@ -12,13 +12,13 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.systems.radiance.budget import build
 from pinchpoint.systems.radiance.model.config import FieldConfig
 from pinchpoint.systems.radiance.model.field import Field
 from pinchpoint.systems.radiance.rendering import passes
 from pinchpoint.systems.radiance.rendering.rays import Camera, Rays, draw_patches, draw_poses, patches
 from pinchpoint.systems.radiance.rendering.render import Codes, Draws, draw, generator_for, render
 from pinchpoint.systems.radiance.rendering.strategies import parts_of
+from pinchpoint.systems.radiance.training.budget import build
 
 BATCH, SIDE, SAMPLES = 3, 5, 7
 

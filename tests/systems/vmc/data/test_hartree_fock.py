@@ -23,7 +23,7 @@ from pinchpoint.systems.vmc.model.config import NetConfig
 from pinchpoint.systems.vmc.model.determinants import sum_of_determinants
 from pinchpoint.systems.vmc.model.wavefunction import WaveFunction, wave_function
 from pinchpoint.systems.vmc.optimization.pretrain import PretrainResult, orbital_loss, pretrain
-from pinchpoint.systems.vmc.runs import default_pretrain
+from pinchpoint.systems.vmc.training.runs import default_pretrain
 
 NAMED = ["B", "C", "N", "O", "F", "Ne", "N2", "CO", "H2O", "NH3", "CH4"]
 

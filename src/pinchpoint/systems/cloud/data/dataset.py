@@ -24,7 +24,7 @@ from pinchpoint.systems.cloud.data.rooms import (
 )
 from pinchpoint.systems.cloud.data.scene import Scene
 from pinchpoint.systems.cloud.data.workers import made_rooms
-from pinchpoint.systems.common import dataset_folder as samples
+from pinchpoint.systems.common.data import dataset_folder as samples
 from pinchpoint.systems.common.folders import refuse_others
 
 Split = Literal["train", "test"]

@@ -19,7 +19,7 @@ from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.cloud.data.room_layout import CLASSES, Layout, draw_layout
 from pinchpoint.systems.cloud.data.scene import Scene, check_scene
 from pinchpoint.systems.cloud.data.shapes import spread
-from pinchpoint.systems.common import sample_file
+from pinchpoint.systems.common.data import sample_file
 
 GENERATOR = 1  # changes whenever the same seed would give another room
 COLOURS = ("red", "green", "blue")

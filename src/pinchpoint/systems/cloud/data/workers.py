@@ -7,7 +7,7 @@ from typing import Any
 
 from pinchpoint.systems.cloud.data.data_settings import Order
 from pinchpoint.systems.cloud.data.rooms import make_room, pack
-from pinchpoint.systems.common.workers import Program, run_workers, serve_pipes
+from pinchpoint.systems.common.data.workers import Program, run_workers, serve_pipes
 
 PROGRAM = Program(
     "pinchpoint.systems.cloud.data.workers",

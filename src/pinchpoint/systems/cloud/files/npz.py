@@ -18,7 +18,7 @@ from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import write_bytes
 from pinchpoint.systems.cloud.data.scene import Scene
 from pinchpoint.systems.cloud.files.columns import COLOURS, centred, features_of, label_name, whole_labels
-from pinchpoint.systems.common import sample_file
+from pinchpoint.systems.common.data import sample_file
 
 XYZ = ("xyz", "coord", "coords", "points", "pos")
 _ABOUT = "about"  # the text of a room describes all of its points: its checksums do not hold for a subset

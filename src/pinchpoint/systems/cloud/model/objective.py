@@ -15,14 +15,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pinchpoint.systems.cloud.breakdown import Parts
 from pinchpoint.systems.cloud.data.scene import IGNORED
 from pinchpoint.systems.cloud.model.consistency import Kind, cell_means, distances, occupied_cells
 from pinchpoint.systems.cloud.model.model import CloudModel
 from pinchpoint.systems.cloud.model.views import Batch, ViewDraw
 from pinchpoint.systems.cloud.model.voxels import groups_of
 from pinchpoint.systems.cloud.settings import Settings
-from pinchpoint.systems.common.precision import autocast
+from pinchpoint.systems.cloud.training.breakdown import Parts
+from pinchpoint.systems.common.training.precision import autocast
 
 TEACHER = "dense"
 

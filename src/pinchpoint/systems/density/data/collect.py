@@ -15,7 +15,7 @@ from typing import Any
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import check_folder
-from pinchpoint.systems.common import dataset_folder as samples
+from pinchpoint.systems.common.data import dataset_folder as samples
 from pinchpoint.systems.common.folders import refuse_others
 from pinchpoint.systems.density.data.data_settings import (
     FILE_DECIDING,

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.systems.common import dataset_folder as samples
+from pinchpoint.systems.common.data import dataset_folder as samples
 from pinchpoint.systems.common.folders import refuse_others
 from pinchpoint.systems.density.data.data_settings import (
     DECIDING,

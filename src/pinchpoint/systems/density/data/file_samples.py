@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.systems.common.sample_file import FAILURES, pack_arrays
+from pinchpoint.systems.common.data.sample_file import FAILURES, pack_arrays
 from pinchpoint.systems.density.data.probes import Grid, GridSelection, draw_points, positions_of, select_grid
 from pinchpoint.systems.density.data.sample import (
     Kind,

@@ -15,8 +15,8 @@ from typing import Any, Literal
 import numpy as np
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.systems.common import sample_file
-from pinchpoint.systems.common.sample_file import FAILURES, pack_arrays
+from pinchpoint.systems.common.data import sample_file
+from pinchpoint.systems.common.data.sample_file import FAILURES, pack_arrays
 from pinchpoint.systems.density.data.molecules import VALENCE, Geometry, draw_geometry, key_of, molecule
 from pinchpoint.systems.density.data.probes import Probes, draw_probes, grid_probes
 from pinchpoint.systems.density.data.quantum import Solution, solve

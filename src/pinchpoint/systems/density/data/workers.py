@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pinchpoint.core.errors import PinchpointError, from_dict, to_dict
-from pinchpoint.systems.common.workers import Program, run_workers, serve_pipes
+from pinchpoint.systems.common.data.workers import Program, run_workers, serve_pipes
 from pinchpoint.systems.density.data.file_samples import FileOrder, import_sample, pack_file_sample
 from pinchpoint.systems.density.data.sample import Order, make_sample, pack
 

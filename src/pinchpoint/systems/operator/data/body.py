@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.systems.common import sample_file
+from pinchpoint.systems.common.data import sample_file
 from pinchpoint.systems.operator.data import cars, flow, harmonic
 from pinchpoint.systems.operator.data.sample import Sample
 from pinchpoint.systems.operator.data.surface import Mesh, facets, smooth_normals

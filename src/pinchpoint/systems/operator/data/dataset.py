@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pinchpoint.core.errors import BadInput, Missing
-from pinchpoint.systems.common import dataset_folder as samples
+from pinchpoint.systems.common.data import dataset_folder as samples
 from pinchpoint.systems.common.folders import refuse_others
 from pinchpoint.systems.operator.data import cars, harmonic
 from pinchpoint.systems.operator.data.body import (

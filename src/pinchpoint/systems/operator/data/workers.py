@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pinchpoint.systems.common.workers import Program, run_workers, serve_pipes
+from pinchpoint.systems.common.data.workers import Program, run_workers, serve_pipes
 
 PROGRAM = Program(
     "pinchpoint.systems.operator.data.workers",

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pinchpoint.kit import Edges
 from pinchpoint.streaming.stream import stream
-from pinchpoint.systems.common.precision import autocast
+from pinchpoint.systems.common.training.precision import autocast
 from pinchpoint.systems.operator.data.sample import Sample
 from pinchpoint.systems.operator.model.graph import Graph
 from pinchpoint.systems.operator.model.model import Body, Operator

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from pinchpoint.core.errors import BadInput, Missing
-from pinchpoint.systems.common import dataset_folder as samples
+from pinchpoint.systems.common.data import dataset_folder as samples
 from pinchpoint.systems.common.folders import image_files, refuse_others
 from pinchpoint.systems.radiance.data.cars import GENERATOR
 from pinchpoint.systems.radiance.data.sheets import FACTORS, Sheet, making_bytes, sheet_name, unpack

@@ -20,7 +20,7 @@ from torch import Tensor
 from pinchpoint.core.errors import BadInput, Missing
 from pinchpoint.core.host_memory import free_bytes
 from pinchpoint.core.units import show_bytes
-from pinchpoint.systems.common.dataset_folder import INDEX
+from pinchpoint.systems.common.data.dataset_folder import INDEX
 from pinchpoint.systems.common.folders import IMAGES, image_files, refuse_others
 from pinchpoint.systems.radiance.data.dataset import Dataset, open_dataset
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.systems.common.sample_file import FAILURES, pack_arrays, unpack_arrays
+from pinchpoint.systems.common.data.sample_file import FAILURES, pack_arrays, unpack_arrays
 from pinchpoint.systems.radiance.data.cars import GENERATOR, RANGES, draw_car
 from pinchpoint.systems.radiance.data.sphere_tracing import picture
 

@@ -34,7 +34,7 @@ from pinchpoint.core.workload import Case, Variant, Workload
 from pinchpoint.forecasting import cards, gpu_measurement
 from pinchpoint.forecasting.forecaster import Forecaster
 from pinchpoint.studies.timing import Clock, ratio_interval
-from pinchpoint.systems.common.precision import exact_convolutions
+from pinchpoint.systems.common.training.precision import exact_convolutions
 from pinchpoint.systems.radiance.explain import tricks
 from pinchpoint.systems.radiance.explain.records import MemoryReport, Row, VerdictKind
 from pinchpoint.systems.radiance.explain.tricks import FULL, SMALL, TRICKS, Iteration, Scale, Trick

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pinchpoint.systems.common.precision import autocast
+from pinchpoint.systems.common.training.precision import autocast
 from pinchpoint.systems.radiance.data.patches import Real, draw_step_patches, rows_among, whole_rows
 from pinchpoint.systems.radiance.model.config import FieldConfig
 from pinchpoint.systems.radiance.model.discriminator import Discriminator

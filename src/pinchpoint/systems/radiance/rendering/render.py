@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.systems.common.precision import autocast
+from pinchpoint.systems.common.training.precision import autocast
 from pinchpoint.systems.radiance.model.field import Field
 from pinchpoint.systems.radiance.rendering.compositing import Scene, composite, depths_of, points_of
 from pinchpoint.systems.radiance.rendering.passes import Plan, image, runs_own

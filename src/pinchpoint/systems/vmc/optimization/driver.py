@@ -19,15 +19,15 @@ from typing import Any
 import jax
 import numpy as np
 
-from pinchpoint.systems.common.training_loop import Fault, Report
+from pinchpoint.systems.common.training.training_loop import Fault, Report
 from pinchpoint.systems.vmc.analysis.statistics import block_estimate
 from pinchpoint.systems.vmc.data.system import System
 from pinchpoint.systems.vmc.optimization import trees
 from pinchpoint.systems.vmc.optimization.devices import Host
 from pinchpoint.systems.vmc.optimization.programs import Program, program_at
 from pinchpoint.systems.vmc.optimization.training_step import Carry, Stats
-from pinchpoint.systems.vmc.runs import Log, Row, Run
 from pinchpoint.systems.vmc.settings import OptimizerStage, Settings
+from pinchpoint.systems.vmc.training.runs import Log, Row, Run
 
 SMOOTHED = 200  # steps that the energy in a report is the mean of
 LOST = 3  # steps in a row that are not finite; one may be a walker that met a nucleus, and changes nothing

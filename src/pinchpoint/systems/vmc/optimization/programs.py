@@ -16,7 +16,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from pinchpoint.systems.common.training_loop import Progress, Report
+from pinchpoint.systems.common.training.training_loop import Progress, Report
 from pinchpoint.systems.vmc.optimization.devices import shapes
 from pinchpoint.systems.vmc.optimization.training_step import Carry, Stats, Wave, begin, make_steps
 from pinchpoint.systems.vmc.settings import OptimizerStage, Settings

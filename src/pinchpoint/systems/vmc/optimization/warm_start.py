@@ -16,7 +16,7 @@ from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.vmc.data.system import System
 from pinchpoint.systems.vmc.optimization import trees
 from pinchpoint.systems.vmc.optimization.training_step import Wave
-from pinchpoint.systems.vmc.runs import Run, RunConfig, differences, read_run
+from pinchpoint.systems.vmc.training.runs import Run, RunConfig, differences, read_run
 
 PARAMS, POSITIONS = "params", "walkers.x"
 

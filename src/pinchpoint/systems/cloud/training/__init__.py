@@ -1,0 +1,1 @@
+"""One training step, its memory budget, run folders and records."""

@@ -1,0 +1,156 @@
+"""Predicts, before training, whether the views of a step fit into a budget together.
+
+The trainer's own step runs on the CPU with crops of the largest scenes, and all its tensors are counted. The
+number of voxels of a scene is known only after building them, so fake tensors cannot be used. A step of many
+points is extrapolated from two smaller ones with the same points per voxel, which give the fixed bytes and
+the bytes per point. On a CPU the memory that this process already uses is added; on CUDA the prefetched
+points of the next step, the context and a margin for the allocator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from pinchpoint.backends.torch import measurement
+from pinchpoint.core.errors import DoesNotFit
+from pinchpoint.core.units import show_bytes
+from pinchpoint.systems.cloud.data.batches import crop
+from pinchpoint.systems.cloud.data.scene import Scene
+from pinchpoint.systems.cloud.model.config import CloudConfig
+from pinchpoint.systems.cloud.model.convolution import CPU_BYTES, GPU_BYTES
+from pinchpoint.systems.cloud.model.views import Batch, LogUniform, Uniform, View, draw_views, parse_views
+from pinchpoint.systems.cloud.settings import Settings
+from pinchpoint.systems.cloud.training.training_step import Stepper
+from pinchpoint.systems.common.budgets import budget_of
+from pinchpoint.systems.common.training.precision import resident_bytes
+
+WHOLE = 40_000  # points per step, over all views, up to which the step is measured whole
+ROUNDED = 1.1  # factor for what CUDA's allocator reserves beyond the tensors
+BENT = 1.1  # margin for the linear fit through two sizes of one crop
+
+
+@dataclass(frozen=True)
+class Way:
+    """How views are processed, and the predicted bytes of a step."""
+
+    views_mode: str  # batched or accumulate
+    predicted_bytes: int
+    budget_bytes: int
+
+
+def way_for(
+    config: CloudConfig,
+    settings: Settings,
+    scenes: Sequence[Scene],
+    *,
+    budget: str | int,
+    device: str,
+    progress: Callable[[str], None] | None = None,
+) -> Way:
+    """Return the chosen way, or with auto the first that fits: batched, then accumulate. Raises `DoesNotFit`.
+
+    scenes: the training scenes.
+    """
+    within = budget_of(budget)
+    budget_bytes = within.memory_bytes
+    candidates: list[Way] = []
+    for mode in ways_of(config, settings):
+        if progress is not None:
+            progress("all views at once" if mode == "batched" else "view after view")
+        way = replace(settings, views_mode=mode)
+        live = _count_bytes(config, way, scenes)
+        if device == "cpu":
+            need = resident_bytes() + live
+        else:
+            live += _gather_bytes(config, way, scenes) + _prefetch_bytes(config, way, scenes)
+            need = round(live * ROUNDED) + within.cublas_workspace_bytes + within.context_bytes
+        candidates.append(Way(mode, need, budget_bytes))
+        if need <= budget_bytes:
+            return candidates[-1]
+    least = min(candidates, key=lambda way: way.predicted_bytes)
+    fewer = (
+        "--points or --scenes"
+        if least.views_mode != "batched" or len(candidates) > 1
+        else "--points, --scenes or --views"
+    )
+    scope = "including what this process already uses" if device == "cpu" else "including context and margin"
+    raise DoesNotFit(
+        f"A step needs {show_bytes(least.predicted_bytes)}, {scope},"
+        f" but the budget is {show_bytes(budget_bytes)}.",
+        hint=f"Raise --budget by at least {show_bytes(least.predicted_bytes - budget_bytes)},"
+        f" or use fewer {fewer}.",
+        need_bytes=least.predicted_bytes,
+    )
+
+
+def ways_of(config: CloudConfig, settings: Settings) -> tuple[str, ...]:
+    """Return the possible views modes, fastest first.
+
+    Batch statistics over all views need all of them at once.
+    """
+    if settings.views_mode != "auto":
+        return (settings.views_mode,)
+    return ("batched",) if len(settings.views) == 1 or config.norm == "batch" else ("batched", "accumulate")
+
+
+def _count_bytes(config: CloudConfig, settings: Settings, scenes: Sequence[Scene]) -> int:
+    """Return the peak tensor bytes of a step with the largest scenes and the most points a view can have."""
+    largest = max(scenes, key=lambda scene: scene.points)
+    views = [_fullest(view) for view in parse_views(settings.views)]
+    settings = replace(settings, views=[view.name for view in views], augment=False)
+    points = min(settings.points, largest.points)
+    most = points * settings.scenes * len(views)
+    if most <= WHOLE:
+        return _live(config, settings, largest, points)
+    # A crop has as many points per voxel as the whole scene.
+    sizes = [max(1, round(points * share * WHOLE / most)) for share in (0.5, 1.0)]
+    low, high = (_live(config, settings, largest, size) for size in sizes)
+    each = (high - low) / (sizes[1] - sizes[0])
+    return round(BENT * (high + each * (points - sizes[1])))
+
+
+def _gather_bytes(config: CloudConfig, settings: Settings, scenes: Sequence[Scene]) -> int:
+    """Return the bytes that a convolution gathers at a time on CUDA beyond those on a CPU, where steps
+    are counted.
+    """
+    points = min(settings.points, max(scene.points for scene in scenes)) * settings.scenes
+    passed = points * (1 if settings.views_mode == "accumulate" else len(settings.views))
+    # The finest level gathers most: coarser levels lose more voxels than they gain features.
+    whole = 27 * 4 * config.widths[0] * passed
+    return max(0, min(GPU_BYTES, whole) - CPU_BYTES)
+
+
+def _prefetch_bytes(config: CloudConfig, settings: Settings, scenes: Sequence[Scene]) -> int:
+    """Return the peak bytes of prefetching: on CUDA the next step's points are copied and drawn during
+    this step.
+    """
+    largest = max(scenes, key=lambda scene: scene.points)
+    points = min(settings.points, largest.points)
+    part = crop(largest, max(1, min(points, WHOLE // settings.scenes)), np.random.default_rng(0))
+    views = [_fullest(view) for view in parse_views(settings.views)]
+
+    def prefetch() -> None:
+        draw_views(
+            Batch.from_scenes([part] * settings.scenes), views, cell=settings.cell or config.cell, seed=0
+        )
+
+    return round((measurement.account(prefetch) or 0) * points / part.points)
+
+
+def _live(config: CloudConfig, settings: Settings, scene: Scene, points: int) -> int:
+    part = crop(scene, points, np.random.default_rng(0))
+
+    def steps() -> None:
+        stepper = Stepper(config, settings, "cpu")
+        for number in (1, 2):  # the optimizer's state exists after the first step
+            stepper.step([part] * settings.scenes, number=number)
+
+    return measurement.account(steps) or 0
+
+
+def _fullest(view: View) -> View:
+    """Return the same view with the most points it can have."""
+    return Uniform(view.hi, view.hi) if isinstance(view, Uniform | LogUniform) else view

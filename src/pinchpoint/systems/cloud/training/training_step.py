@@ -1,0 +1,103 @@
+"""One training step, used both by runs and to predict their peak.
+
+Views are processed together ("batched") or one after another with summed gradients ("accumulate"), which
+stores the activations of one view at a time. With a consistency loss the teacher comes first, and its cell
+means are stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from pinchpoint.systems.cloud.data.scene import Scene
+from pinchpoint.systems.cloud.model.config import CloudConfig
+from pinchpoint.systems.cloud.model.model import CloudModel
+from pinchpoint.systems.cloud.model.objective import TEACHER, Objective, TeacherMeans, compared_cells
+from pinchpoint.systems.cloud.model.views import Batch, ViewDraw, draw_views, parse_views
+from pinchpoint.systems.cloud.settings import Settings
+from pinchpoint.systems.cloud.training.breakdown import Parts
+from pinchpoint.systems.common.training.distributed import Ranks
+from pinchpoint.systems.common.training.optimizer import Updates
+
+
+class Stepper:
+    """A model and the updates of its weights, which follow from the seed."""
+
+    def __init__(
+        self,
+        config: CloudConfig,
+        settings: Settings,
+        device: str,
+        *,
+        parts: Parts | None = None,
+        ranks: Ranks | None = None,
+    ) -> None:
+        self.settings, self.device = settings, device
+        self.ranks, self.parts = ranks or Ranks(), parts or Parts(device)
+        self.views, self.cell = parse_views(settings.views), settings.cell or config.cell
+        torch.manual_seed(settings.seed)
+        self.model = CloudModel(config).to(device)
+        self.updates = Updates(self.model, settings)
+        self.objective = self.ranks.wrap(Objective(self.model, settings), device)
+        self.points_seen = 0  # points that have passed, of all views, in this process
+
+    def step(self, scenes: Sequence[Scene], *, number: int) -> Tensor:
+        """Step 1, 2, ...: (2,), the loss and the norm of its gradient."""
+        with self.parts.part("data"):
+            batch = Batch.from_scenes(scenes, device=self.device)
+        with self.parts.part("sampling"):
+            draw = self.draw(batch, number=number)
+        return self.step_on(batch, draw, number=number)
+
+    def draw(self, batch: Batch, *, number: int) -> ViewDraw:
+        """The views of step 1, 2, ..."""
+        return draw_views(
+            batch, self.views, cell=self.cell, seed=self.settings.seed, step=number, rank=self.ranks.rank
+        )
+
+    def step_on(self, batch: Batch, draw: ViewDraw, *, number: int) -> Tensor:
+        """The same, from points that lie on the device and are drawn."""
+        self.updates.begin(number)
+        loss = self.gradients(batch, draw)
+        with self.parts.part("optimizer"):
+            norm = self.updates.finish(number)
+            self._keep_statistics()
+        self.points_seen += sum(draw.sizes)
+        return torch.stack([self.ranks.mean(loss), norm])
+
+    def gradients(self, batch: Batch, draw: ViewDraw) -> Tensor:
+        """Add those of all views to the weights'. (): the loss of this process."""
+        compared = None
+        if self.settings.consistency != "none":
+            with self.parts.part("consistency"):
+                # As many as all processes have on average: theirs then average to the mean over the cells of
+                # all.
+                compared = self.ranks.mean(compared_cells(draw))
+        losses: list[Tensor] = []
+        teacher: TeacherMeans | None = None
+        passes = self._passes(draw)
+        for place, some in enumerate(passes):
+            with self.ranks.unsynchronised(self.objective, when=place < len(passes) - 1):
+                loss, teacher_means = self.objective(batch, some, self.parts, compared, teacher)
+                teacher = teacher or teacher_means
+                with self.parts.part("backward"):
+                    loss.backward()
+            losses.append(loss.detach())
+        return torch.stack(losses).sum()
+
+    def _passes(self, draw: ViewDraw) -> list[ViewDraw]:
+        """All views at once, or each alone, the teacher first."""
+        if self.settings.views_mode != "accumulate":
+            return [draw]
+        numbers = sorted(range(len(self.views)), key=lambda number: self.views[number].name != TEACHER)
+        return [draw.only(number) for number in numbers]
+
+    @torch.no_grad()
+    def _keep_statistics(self) -> None:
+        """Running statistics are not averaged, as weights are, but taken over: they are averages already."""
+        if self.updates.averaged is not None:
+            for average, current in zip(self.updates.averaged.buffers(), self.model.buffers(), strict=True):
+                average.copy_(current)

@@ -1,0 +1,1 @@
+"""Data set folders, worker processes and sample files of every system."""

@@ -1,0 +1,1 @@
+"""The training loop, runs, checkpoints and logs of every system."""

@@ -1,0 +1,1 @@
+"""One training step, and trained weights: packaged, of a run, or exported to a file."""

@@ -1,0 +1,180 @@
+"""Trained weights of the package, a run or a file, and the export of a run to a file.
+
+A file holds the configuration, the weights (matrices in float16 on request) and their origin. It is read with
+`weights_only`: tensors and plain values, no code. A JSON file of the same name beside it gives the origin for
+readers.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pinchpoint.core.errors import BadInput
+from pinchpoint.core.files import check_output, write_bytes, write_text
+from pinchpoint.core.records import now
+from pinchpoint.systems.common.training.runs import Which
+from pinchpoint.systems.density.data.domain import TrainingDomain
+from pinchpoint.systems.density.model.config import DensityConfig
+from pinchpoint.systems.density.model.model import DensityModel
+from pinchpoint.systems.density.train import read_domain, trained_state
+
+FORMAT = "pinchpoint density weights 1"
+PACKAGED = Path(__file__).parents[1] / "model" / "packaged" / "molecules.pt"
+_NAME = "Give the folder of a run, or a file exported from one."
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where weights come from. about: as in the JSON beside them."""
+
+    name: str
+    config: DensityConfig
+    about: dict[str, Any]
+
+
+def load_weights(
+    path: str | Path | None = None, device: str = "cpu", *, which: Which = "best"
+) -> DensityModel:
+    """Return the model of a run folder or of an exported file; the packaged model for None or "packaged".
+
+    which: of a run, the best checkpoint (the last one where there was no validation data) or the last.
+    """
+    return _read(path, which)[0].to(device).eval()
+
+
+def for_inference(weights: str | Path | DensityModel | None, device: str) -> DensityModel:
+    """Return the model of the package, a run or a file on the device. A given model is not modified."""
+    if weights is None or isinstance(weights, str | Path):
+        return load_weights(weights, device).eval()
+    if not isinstance(weights, DensityModel):
+        raise BadInput(
+            f"Weights cannot be of type {type(weights).__name__}.",
+            hint="Give a run, an exported file or a DensityModel.",
+        )
+    parameter = next(weights.parameters())
+    if parameter.dtype not in (torch.float32, torch.float64):
+        raise BadInput(
+            f"The model is in {parameter.dtype}, which is too coarse for distances.",
+            hint="Give model.float().",
+        )
+    if parameter.device.type == device and not weights.training:
+        return weights
+    return deepcopy(weights).to(device).eval()
+
+
+def origin_of(path: str | Path | None = None) -> Origin:
+    """Return the name, configuration and origin of weights."""
+    model, about = _read(path, "best")
+    return Origin(str(PACKAGED.stem if path is None else path), model.config, about)
+
+
+def export(
+    run: str | Path,
+    path: str | Path,
+    *,
+    which: Which = "best",
+    half: bool = False,
+    about: dict[str, Any] | None = None,
+) -> Path:
+    """Write the weights of a run (averaged where it has them) to one file, with a JSON beside it.
+
+    half: float16.
+    """
+    path = check_output(path)
+    if path.suffix == ".json":
+        raise BadInput(
+            f"Weights cannot be written to {path.name}: its JSON would overwrite them.",
+            hint="Give a name that ends in .pt.",
+        )
+    trained, weights, step, score = trained_state(Path(run), which=which)
+    settings, domain = trained.settings, read_domain(Path(run))
+    origin = {
+        "step": step,
+        "steps": settings.steps,
+        "seed": settings.seed,
+        "preset": settings.preset,
+        "precision": settings.precision,
+        "data_sha256": settings.data,
+        "held_back_nmae": score,
+        "created": now(),
+        **({} if domain is None else {"seen": json.loads(domain.to_json())}),
+        **(about or {}),
+    }
+    stored = {
+        name: value.half() if half and value.dim() > 1 and name != "prior" else value
+        for name, value in weights.items()
+    }
+    buffer = io.BytesIO()
+    torch.save(
+        {
+            "format": FORMAT,
+            "config": trained.config.to_json(),
+            "weights": stored,
+            "about": json.dumps(origin),
+        },
+        buffer,
+    )
+    write_bytes(path, buffer.getvalue())
+    write_text(
+        path.with_suffix(".json"),
+        json.dumps({"config": json.loads(trained.config.to_json()), **origin}, indent=1) + "\n",
+    )
+    return path
+
+
+def _read(path: str | Path | None, which: Which) -> tuple[DensityModel, dict[str, Any]]:
+    if str(path) == "packaged" and not Path("packaged").exists():
+        path = None
+    if path is not None and Path(path).is_dir():
+        run, weights, step, score = trained_state(Path(path), which=which)
+        model = _build(run.config, weights, str(path), read_domain(Path(path)))
+        return model, {"step": step, "held_back_nmae": score, "data_sha256": run.settings.data}
+    file = PACKAGED if path is None else Path(path)
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise BadInput(f"Weights cannot be read from {file}: {error.strerror}.", hint=_NAME) from error
+    try:
+        contents = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+        if not isinstance(contents, dict) or contents.get("format") != FORMAT:
+            raise ValueError(f"its format is not {FORMAT!r}")
+        config, about = DensityConfig.from_json(contents["config"]), json.loads(contents["about"])
+        weights = {name: value.float() for name, value in contents["weights"].items()}
+        domain = TrainingDomain.from_json(json.dumps(about["seen"])) if "seen" in about else None
+    except (
+        RuntimeError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        EOFError,
+        OSError,
+        pickle.UnpicklingError,
+    ) as error:
+        # torch's own message for such files is long, and advises running the code in them.
+        raise BadInput(f"{file} does not hold weights of a density model.", hint=_NAME) from error
+    return _build(config, weights, str(file), domain), about
+
+
+def _build(
+    config: DensityConfig, weights: dict[str, Tensor], where: str, domain: TrainingDomain | None
+) -> DensityModel:
+    model = DensityModel(config)
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        raise BadInput(
+            f"The weights in {where} do not match their configuration.",
+            hint="Restore the file, or train again.",
+        ) from error
+    model.domain = domain
+    return model

@@ -1,0 +1,69 @@
+"""One training step of an operator, used by a run and by the prediction of its peak."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from pinchpoint.systems.common.training.optimizer import Updates
+from pinchpoint.systems.common.training.precision import autocast
+from pinchpoint.systems.operator.data.sample import Sample
+from pinchpoint.systems.operator.model.config import OperatorConfig
+from pinchpoint.systems.operator.model.graph import Graph
+from pinchpoint.systems.operator.model.model import Operator
+from pinchpoint.systems.operator.settings import Settings
+
+
+class Stepper:
+    """A model and the updates of its weights, determined by the seed."""
+
+    def __init__(self, config: OperatorConfig, settings: Settings, device: str) -> None:
+        self.settings, self.device = settings, device
+        torch.manual_seed(settings.seed)
+        model = Operator(config)
+        # Fake weights are on the device already and cannot be moved.
+        self.model = model if device == "cpu" else model.to(device)
+        self.updates = Updates(self.model, settings)
+        self.scale = torch.tensor(config.target_scale or (1.0,) * config.out_features, device=device)
+
+    def step(self, bodies: Iterable[tuple[Sample, Graph]], *, number: int) -> Tensor:
+        """Take step 1, 2, ...
+
+        with the gradients of `accumulate` bodies. Returns (2,): loss and norm of the gradient.
+        """
+        self.updates.begin(number)
+        total = torch.zeros((), device=self.device)
+        for sample, graph in bodies:
+            loss = self._loss(sample.to(self.device), graph.to(self.device)) / self.settings.accumulate
+            loss.backward()
+            total += loss.detach()
+        return torch.stack([total, self.updates.finish(number)])
+
+    @torch.no_grad()
+    def predict(self, sample: Sample, graph: Graph) -> Tensor:
+        """(P, T) in the units of the targets, with the averaged weights if there are any."""
+        return forward(
+            self.updates.trained().eval(), sample.to(self.device), graph.to(self.device), self.settings
+        ).float()
+
+    def _loss(self, sample: Sample, graph: Graph) -> Tensor:
+        """The loss of one body: the surface mean of |error| or error², in units of the targets' deviation."""
+        output = forward(self.model, sample, graph, self.settings)
+        error = (output.float() - sample.target) / self.scale
+        each = error.abs() if self.settings.loss == "l1" else error.square()
+        return (sample.areas @ each.mean(1)) / sample.areas.sum()
+
+
+def forward(model: Operator, sample: Sample, graph: Graph, settings: Settings) -> Tensor:
+    """(P, T), with the precision, memory and chunk of the settings."""
+    with autocast(settings.precision, sample.points.device.type):
+        return model(
+            sample.points,
+            sample.features,
+            sample.areas,
+            graph,
+            memory=settings.memory,
+            chunk=settings.chunk or "auto",
+        )  # pyright: ignore[reportArgumentType]

@@ -1,0 +1,1 @@
+"""One training step, its CUDA graphs, its memory budget and run folders."""

@@ -1,0 +1,111 @@
+"""Run folders of a radiance-field GAN: start a run, resume one, or load its trained generator.
+
+Beside what every run keeps in its folder, RUN/samples holds an image sheet every `sample_every` steps.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pinchpoint.core.errors import BadInput
+from pinchpoint.systems.common.folders import check_run_folder, refuse_within
+from pinchpoint.systems.common.settings import apply_choices
+from pinchpoint.systems.common.training import runs
+from pinchpoint.systems.common.training.runs import Which, json_values, resume_settings
+from pinchpoint.systems.radiance.data.images import Images, open_images, pillow
+from pinchpoint.systems.radiance.model.config import FieldConfig
+from pinchpoint.systems.radiance.model.objective import Generator
+from pinchpoint.systems.radiance.settings import PRESETS, Settings
+
+
+@dataclass(frozen=True)
+class Run(runs.Run[Settings]):
+    """A run folder and its settings."""
+
+    @property
+    def config(self) -> FieldConfig:
+        return FieldConfig.from_json(json.dumps(self.settings.model))
+
+
+def begin(
+    folder: Path, data: Path, *, resume: bool, choices: Mapping[str, Any], ranks: int = 1
+) -> tuple[Run, Images]:
+    """A new run, or with `resume` the existing one, and its images; nothing is written.
+
+    choices: only the settings that differ from the defaults or the stored ones.
+    """
+    pillow()  # the sheets need it: without it the run would end at the first one
+    outside = "Move the run out of that folder, then use --resume with its new folder as -o."
+    refuse_within(folder, data, hint=outside if resume else "Choose a folder outside of it with -o.")
+    check_run_folder(folder, resume=resume)
+    overrides = json_values(choices)
+    if resume:
+        stored = read_settings(folder)
+        images = open_images(data, size=stored.size * stored.superres, white=stored.white)
+        return Run(
+            folder, resume_settings(folder, stored, {**overrides, "ranks": ranks}, data=fingerprint(images))
+        ), images
+    preset = choices.get("preset", Settings.preset)
+    config = FieldConfig.preset(preset, **choices.get("model", {}))
+    settings = apply_choices(
+        Settings(**PRESETS[preset]), {**overrides, "model": json.loads(config.to_json()), "ranks": ranks}
+    )
+    images = open_images(data, size=settings.size * settings.superres or None, white=settings.white)
+    size, rest = divmod(images.size, settings.superres)
+    if rest:
+        raise BadInput(
+            f"The images are {images.size} x {images.size} pixels, which super-resolution "
+            f"x{settings.superres} does not divide.",
+            hint="Give --size, the pixels per side of the render: images are scaled to its multiple.",
+        )
+    # Enlarged images are blurred: the discriminator would accept blur as real, and the generator would learn
+    # it.
+    if settings.superres > 1:
+        images.refuse_enlarged(
+            f"that super-resolution x{settings.superres} must learn from",
+            hint="Give larger images, or a smaller --size, the size of the render: images are "
+            f"{settings.superres} times as large.",
+        )
+    return Run(folder, apply_choices(settings, {"size": size, "data": fingerprint(images)})), images
+
+
+def fingerprint(images: Images) -> str:
+    """A hash of every pixel, independent of where the images are stored."""
+    digest = hashlib.sha256(repr(tuple(images.pixels.shape)).encode())
+    digest.update(images.pixels.cpu().contiguous().numpy().data)
+    return f"radiance:{digest.hexdigest()}"
+
+
+def read_settings(folder: Path) -> Settings:
+    """Settings of the run in a folder."""
+    return runs.read_settings(folder, Settings, made_by="radiance train")
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """A generator with its weights, ready to generate images."""
+
+    generator: Generator
+    config: FieldConfig
+    settings: Settings
+    step: int
+
+
+def load_trained(folder: Path, *, which: Which = "last", device: str = "cpu") -> TrainedModel:
+    """Load the generator of a run: the averaged weights if the run kept them."""
+    run = Run(folder, read_settings(folder))
+    entry = run.find_checkpoint(which)
+    # This machine may fit other chunks than the one it was trained on, and tf32 exists on CUDA only.
+    settings = replace(run.settings, memory="none", chunk=None)
+    if device != "cuda" and settings.precision != "bf16":
+        settings = replace(settings, precision="fp32")
+    generator = Generator(run.config, settings)
+    run.load_weights(generator, entry, key="generator")
+    return TrainedModel(
+        generator.to(device).eval().requires_grad_(False), run.config, run.settings, entry.step
+    )

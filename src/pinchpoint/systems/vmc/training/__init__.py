@@ -1,0 +1,1 @@
+"""Memory budgets, run folders and records."""

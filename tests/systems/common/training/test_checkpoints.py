@@ -1,0 +1,146 @@
+"""Checkpoints: the last two and the best are kept, and a damaged one is never used."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from pinchpoint.core.errors import BadInput
+from pinchpoint.systems.common.training.checkpoints import ARRAYS, Checkpoints
+
+
+def filled(folder: Path, scores: list[float | None]) -> Checkpoints:
+    """A checkpoint at step 1, 2, ... for each score."""
+    made = Checkpoints(folder)
+    for step, score in enumerate(scores, start=1):
+        made.save({"step": step, "weights": torch.full((3,), float(step))}, step=step, score=score)
+    return made
+
+
+def test_the_last_two_and_the_best_are_kept(tmp_path: Path) -> None:
+    made = filled(tmp_path, [0.5, 0.1, 0.4, 0.3, 0.2])
+    assert [entry.step for entry in made.entries()] == [2, 4, 5]
+    assert sorted(path.name for path in tmp_path.glob("*.pt")) == [
+        "step-00000002.pt",
+        "step-00000004.pt",
+        "step-00000005.pt",
+    ]
+    assert made.best() == made.entries()[0]
+    assert made.last() == made.entries()[-1]
+
+
+def test_without_scores_there_is_no_best(tmp_path: Path) -> None:
+    made = filled(tmp_path, [None, None, None])
+    assert [entry.step for entry in made.entries()] == [2, 3]
+    assert made.best() is None
+
+
+def test_a_checkpoint_can_be_read_with_weights_only(tmp_path: Path) -> None:
+    filled(tmp_path, [None])
+    state = torch.load(tmp_path / "step-00000001.pt", weights_only=True)
+    assert torch.equal(state["weights"], torch.ones(3))
+
+
+@pytest.mark.parametrize("harm", ["cut", "flipped"])
+def test_a_damaged_checkpoint_is_refused_and_the_last_good_one_named(tmp_path: Path, harm: str) -> None:
+    made = filled(tmp_path, [None, None])
+    path = tmp_path / "step-00000002.pt"
+    data = bytearray(path.read_bytes())
+    if harm == "cut":
+        data = data[: len(data) // 2]
+    else:
+        data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    last = made.last()
+    assert last is not None
+    with pytest.raises(
+        BadInput, match=r"step-00000002\.pt is damaged; the last good one is step-00000001\.pt, step 1"
+    ) as caught:
+        made.load(last)
+    assert f"Remove {path}" in caught.value.hint
+    path.unlink()  # what the hint says
+    last = made.last()
+    assert last is not None
+    assert made.load(last)["step"] == 1
+
+
+def test_with_no_good_one_left_the_error_says_so(tmp_path: Path) -> None:
+    made = filled(tmp_path, [None])
+    (tmp_path / "step-00000001.pt").write_bytes(b"")
+    with pytest.raises(BadInput, match="there is no other"):
+        made.load(made.entries()[0])
+
+
+def test_a_file_that_was_written_but_not_listed_is_ignored(tmp_path: Path) -> None:
+    made = filled(tmp_path, [None])
+    (tmp_path / "step-00000009.pt").write_bytes(b"killed before the list was written")
+    last = made.last()
+    assert last is not None and last.step == 1
+    made.save({"step": 2}, step=2)
+    assert not (tmp_path / "step-00000009.pt").exists()
+
+
+def test_a_damaged_list_is_an_error_that_names_it(tmp_path: Path) -> None:
+    made = filled(tmp_path, [None])
+    (tmp_path / "index.json").write_text("[{", encoding="utf-8")
+    with pytest.raises(BadInput, match=r"index\.json is damaged"):
+        made.last()
+
+
+def filled_with_arrays(folder: Path, steps: int) -> Checkpoints:
+    checkpoints = Checkpoints(folder, ARRAYS)
+    for step in range(1, steps + 1):
+        checkpoints.save({"arrays": {"params['w']": np.full((2, 3), step, np.float32)}, "seed": 1}, step=step)
+    return checkpoints
+
+
+def test_arrays_and_plain_values_come_back_bit_for_bit(tmp_path: Path) -> None:
+    arrays = {"params['w']": np.full((2, 3), np.pi, np.float32), "step": np.array(7)}
+    arrays["x"] = np.random.default_rng(0).normal(size=(4, 2, 3))
+    checkpoints = Checkpoints(tmp_path, ARRAYS)
+    checkpoints.save({"arrays": arrays, "settings": {"seed": 3}, "best": None}, step=12)
+    (entry,) = checkpoints.entries()
+    assert (entry.file, entry.step) == ("step-00000012.npz", 12)
+    state = checkpoints.load(entry)
+    assert (state["settings"], state["best"]) == ({"seed": 3}, None)
+    assert {name: array.dtype for name, array in state["arrays"].items()} == {
+        name: array.dtype for name, array in arrays.items()
+    }
+    assert all(state["arrays"][name].tobytes() == array.tobytes() for name, array in arrays.items())
+
+
+def test_the_last_two_files_of_arrays_are_kept_and_nothing_half_written(tmp_path: Path) -> None:
+    (tmp_path / ".step-00000001.npz.abc").write_bytes(b"cut")
+    assert filled_with_arrays(tmp_path, 3).steps() == [2, 3]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "index.json",
+        "step-00000002.npz",
+        "step-00000003.npz",
+    ]
+
+
+@pytest.mark.parametrize("part", [b"\x00\x00\x00@", b'"seed": 1'])
+def test_damaged_arrays_or_values_are_refused_and_the_last_good_file_named(
+    tmp_path: Path, part: bytes
+) -> None:
+    checkpoints = filled_with_arrays(tmp_path, 2)
+    path = tmp_path / "step-00000002.npz"
+    data = path.read_bytes()
+    assert part in data
+    path.write_bytes(data.replace(part, bytes(len(part))))
+    last = checkpoints.last()
+    assert last is not None
+    with pytest.raises(
+        BadInput, match=r"step-00000002\.npz is damaged; the last good one is step-00000001\.npz, step 1"
+    ):
+        checkpoints.load(last)
+
+
+def test_a_pickled_array_is_refused(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, ARRAYS)
+    checkpoints.save({"arrays": {"w": np.array([{"a": 1}], dtype=object)}}, step=1)
+    with pytest.raises(BadInput, match="is damaged, and there is no other"):
+        checkpoints.load(checkpoints.entries()[0])

@@ -1,0 +1,12 @@
+"""The order of a run follows from its seed and its step."""
+
+from __future__ import annotations
+
+from pinchpoint.systems.common.training.seeding import at_turn
+
+
+def test_every_pass_takes_every_body_once_in_an_order_of_its_own() -> None:
+    names = [f"b{number}" for number in range(7)]
+    passes = [[at_turn(names, seed=5, turn=turn) for turn in range(7 * at, 7 * at + 7)] for at in range(3)]
+    assert all(sorted(one) == names for one in passes)
+    assert passes[0] != passes[1] != passes[2]

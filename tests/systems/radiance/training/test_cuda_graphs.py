@@ -1,0 +1,260 @@
+"""Turns as graphs, with a stand-in for CUDA graphs: inputs, outputs, and when another graph is recorded.
+
+Also what a graph cannot hold: no turn of the GAN reads from the device or copies to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the radiance fields are torch's")
+
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+from torch.utils._pytree import tree_leaves  # noqa: E402
+
+from pinchpoint.core.errors import TargetFailed  # noqa: E402
+from pinchpoint.systems.radiance.data.images import Images  # noqa: E402
+from pinchpoint.systems.radiance.model.config import FieldConfig  # noqa: E402
+from pinchpoint.systems.radiance.model.objective import Request, draw_request  # noqa: E402
+from pinchpoint.systems.radiance.settings import Settings  # noqa: E402
+from pinchpoint.systems.radiance.training import cuda_graphs as replay  # noqa: E402
+from pinchpoint.systems.radiance.training.training_step import Stepper, _noisy  # noqa: E402
+
+
+class Pool:
+    """Tracks when a run is on the side stream, and into which graph it is recorded."""
+
+    def __init__(self) -> None:
+        self.aside_now, self.recorded, self.into = False, 0, None
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        self.aside_now = True
+        yield
+        self.aside_now = False
+
+    @contextmanager
+    def recording(self, graph: Any) -> Iterator[None]:
+        self.recorded, self.into = self.recorded + 1, graph
+        with self.aside():
+            yield
+        self.into = None
+
+
+class Graph:
+    """Replays by running again, into the memory of the recorded run."""
+
+    again: Callable[[], None]
+
+    def replay(self) -> None:
+        self.again()
+
+
+class Turn:
+    """Returns w x and leaves its gradient, x, on w."""
+
+    def __init__(self, weight: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.weight, self.runs, self.pool = weight, 0, Pool()
+        monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+
+    def replayed(self) -> replay.ReplayedTurn:
+        return replay.ReplayedTurn(self, [self.weight], pool=self.pool)  # pyright: ignore[reportArgumentType]
+
+    def __call__(self, x: Any) -> tuple[Any, ...]:
+        assert self.weight.grad is None
+        assert self.pool.aside_now and x.is_contiguous(), "every run is as the one that is recorded"
+        self.runs += 1
+        loss = (self.weight * x).sum()
+        loss.backward()
+        if self.pool.into is not None:
+            self.pool.into.again = partial(self.again, x, loss.detach(), self.weight.grad)
+        return (loss.detach(),)
+
+    def again(self, x: Any, loss: Any, gradient: Any) -> None:
+        loss.copy_((self.weight.detach() * x).sum())
+        gradient.copy_(x.sum_to_size(gradient.shape))
+
+
+def test_a_turn_is_recorded_at_its_fourth_run_and_replayed_with_new_numbers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    weight = torch.nn.Parameter(torch.tensor([2.0, 3.0]))
+    turn = Turn(weight, monkeypatch)
+    result = turn.replayed()
+    remaining = []
+    for number in range(1, 8):
+        weight.grad = None
+        x = torch.tensor([float(number), 0.0, 1.0])[::2]
+        remaining.append((number, result(x)[0]))
+        assert weight.grad is not None and weight.grad.tolist() == [number, 1.0]
+    assert [float(loss) for _, loss in remaining] == [
+        2.0 * number + 3.0 for number, _ in remaining
+    ]  # none was overwritten
+    assert turn.runs == 4 and turn.pool.recorded == 1
+
+
+def test_tensors_of_another_shape_or_dtype_are_recorded_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise one value would be broadcast to three, and a float64 silently rounded to float32."""
+    weight = torch.nn.Parameter(torch.tensor(2.0))
+    turn = Turn(weight, monkeypatch)
+    result = turn.replayed()
+    for number in range(1, 7):
+        for width, dtype in ((3, torch.float32), (1, torch.float32), (3, torch.float64)):
+            weight.grad = None
+            loss = result(torch.full((width,), float(number), dtype=dtype))[0]
+            assert loss.dtype == dtype and float(loss) == 2 * width * number
+            assert weight.grad is not None and float(weight.grad) == width * number
+    assert turn.pool.recorded == 3 and turn.runs == 3 * 4
+
+
+@pytest.mark.parametrize("noise", [0.0, 1.0])
+def test_a_request_is_its_tensors(noise: float) -> None:
+    settings = Settings(size=32, batch=2, samples=3, noise=noise, steps=4)
+    request = draw_request(FieldConfig.preset("tiny"), settings, step=1, what="made", device="cpu", batch=2)
+    again = Request.of(*request.tensors(), whole=request.whole)
+    assert (again.draws.noise is None) == (noise == 0)
+    assert all(one is other for one, other in zip(again.tensors(), request.tensors(), strict=True))
+    assert (
+        again.codes.app is request.codes.app
+        and again.places is request.places
+        and again.whole == request.whole
+    )
+
+
+def test_noise_of_nothing_is_the_kind_of_tensors_that_noise_is_and_changes_nothing() -> None:
+    settings = Settings(size=32, batch=2, samples=3, noise=0.0, steps=4)
+    request = draw_request(FieldConfig.preset("tiny"), settings, step=1, what="made", device="cpu", batch=2)
+    noisy = draw_request(
+        FieldConfig.preset("tiny"), replace(settings, noise=1.0), step=1, what="made", device="cpu", batch=2
+    )
+    value = _noisy(request)
+    assert [tensor.shape for tensor in value.tensors()] == [tensor.shape for tensor in noisy.tensors()]
+    assert _noisy(noisy) is noisy
+    result = Stepper(
+        FieldConfig.preset("tiny"), replace(settings, superres=2, critic_width=4, sr_width=4), images(), "cpu"
+    ).generator
+    assert torch.equal(result(value).best, result(request).best)
+
+
+def test_a_turn_that_cannot_be_recorded_says_how_to_train_without() -> None:
+    def run(x: Any) -> tuple[Any, ...]:
+        if len(runs) == 3:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        runs.append(x)
+        return (x,)
+
+    runs: list[Any] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.cuda, "CUDAGraph", Graph)
+        result = replay.ReplayedTurn(run, pool=Pool())  # pyright: ignore[reportArgumentType]
+        for _ in range(3):
+            result(torch.ones(1))
+        with pytest.raises(TargetFailed, match="not permitted when stream is capturing") as raised:
+            result(torch.ones(1))
+    assert "--set graphs=false" in raised.value.hint
+
+
+class Host(TorchDispatchMode):
+    """Records operations that would wait for a device, or copy to it from memory that is not pinned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self.seen = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        self.seen += 1
+        name = func.name()
+        masks = "index" in name and any(
+            leaf.dtype is torch.bool for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)
+        )
+        # A number written into a tensor is lifted too, and travels with the launch.
+        lifted = name == "aten::lift_fresh" and made.dim() > 0
+        if (
+            lifted
+            or masks
+            or name in ("aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select", "aten::_unique2")
+        ):
+            self.found.append(name)
+        return made
+
+
+def images() -> Images:
+    return Images(
+        "random",
+        torch.randint(0, 256, (3, 64, 64, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("form", "precision", "more"),
+    [
+        ("folded", "fp32", {}),
+        ("eager", "fp32", {"bound": 1.0, "critic_norm": "layer"}),
+        ("folded", "bf16", {"bound": 1.0, "critic_norm": "layer"}),
+        ("eager", "fp16", {}),
+        ("folded", "fp16", {"bound": 1.0, "critic_bias": False, "memory": "checkpoint", "chunk": 700}),
+        ("eager", "bf16", {"bound": 1.0, "critic_bias": False, "memory": "checkpoint", "chunk": 700}),
+    ],
+)
+def test_no_turn_reads_from_the_device_or_copies_to_it(
+    form: str, precision: str, more: dict[str, Any]
+) -> None:
+    settings = Settings(
+        preset="tiny",
+        steps=9,
+        size=32,
+        samples=3,
+        batch=2,
+        superres=2,
+        critic_width=4,
+        sr_width=4,
+        form=form,
+        precision=precision,
+        **more,
+    )
+    result = Stepper(FieldConfig.preset("tiny"), settings, images(), "cpu")
+    request, real = result.request(1, "made"), result.real(1)
+    # The scaler creates its scale on first use, before anything is recorded.
+    result._discriminator_part(real, request, None)
+    with Host() as host:
+        result.critics.refresh()
+        result._discriminator_part(real, request, None)
+        result._discriminator_part(real, request, torch.full((), 4.0))
+        result._generator_part(real, request)
+    assert host.seen > 300 and not host.found
+
+
+def test_what_a_step_of_fp16_tells_is_not_waited_for() -> None:
+    """Whether the scale was halved to nothing is computed on the device."""
+    settings = Settings(preset="tiny", steps=9, size=32, samples=3, batch=2, critic_width=4, precision="fp16")
+    result = Stepper(FieldConfig.preset("tiny"), settings, images(), "cpu")
+    norm, loss = torch.tensor(torch.inf), torch.tensor(1.0)
+    result.scaler.scale(loss)  # the scale is created on first use
+    with Host() as host:
+        result._reported_norm(norm, loss)
+    assert host.seen > 3 and not host.found
+
+
+def test_what_waits_or_copies_is_noted() -> None:
+    values = torch.arange(3.0)
+    for wrong in (
+        lambda: values.new_tensor([0.25, 0.5]),
+        lambda: torch.tensor([1, 2]),
+        lambda: bool(values.any()),
+        lambda: values[values > 1],
+        lambda: values.nonzero(),
+    ):
+        with Host() as host:
+            wrong()
+        assert host.found
+    with Host() as host:
+        values[0] = 3.0
+    assert not host.found
