@@ -90,13 +90,16 @@ def test_only_a_number_that_was_read_may_not_matter() -> None:
     def refuse(known: dict[str, object]) -> dict[str, object]:
         raise AssertionError("a mask's count is a size: there is nothing to guess")
 
-    assert calibration.matters("a.py:3:mask", refuse) == "a.py:3:mask"
+    assert calibration.check_guesses("a.py:3:mask", refuse) == "a.py:3:mask"
 
 
 def test_guesses_that_differ_or_fail_or_meet_another_count_ask_for_the_calibration() -> None:
-    assert calibration.matters("a.py:3:item", lambda known: {"blocks": str(known["guess"])}) == "a.py:3:item"
-    assert calibration.matters("a.py:3:int", lambda known: {"error": "TargetFailed"}) == "a.py:3:int"
-    assert calibration.matters("a.py:3:array", lambda known: {"needs": "a.py:9:mask"}) == "a.py:9:mask"
+    assert (
+        calibration.check_guesses("a.py:3:item", lambda known: {"blocks": str(known["guess"])})
+        == "a.py:3:item"
+    )
+    assert calibration.check_guesses("a.py:3:int", lambda known: {"error": "TargetFailed"}) == "a.py:3:int"
+    assert calibration.check_guesses("a.py:3:array", lambda known: {"needs": "a.py:9:mask"}) == "a.py:9:mask"
 
 
 def test_a_high_end_that_cannot_be_run_makes_nothing_fit_that_might_not(targets: Path) -> None:

@@ -137,7 +137,7 @@ def test_a_card_file_in_the_configuration_folder_is_read(
         ('{"x": {"memory": "1GiB", "memroy": 3}}', "unknown fields of x: memroy"),
         ('{"x": {"memory": "1GiB", "capability": "8.9"}}', "capability"),
         ('{"x": {"memory": "1GiB", "processors": 0}}', "processors"),
-        ('{"My Card": {"memory": "1GiB"}}', "lower-case"),
+        ('{"My Card": {"memory": "1GiB"}}', "card named 'My Card'"),
     ],
 )
 def test_a_damaged_card_file_is_refused_by_name(

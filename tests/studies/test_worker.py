@@ -15,7 +15,7 @@ import pytest
 
 pytest.importorskip("torch", reason="workers measure torch here")
 
-from pinchpoint.core import targets
+from pinchpoint.core import host_memory, targets
 from pinchpoint.core.errors import Missing
 from pinchpoint.studies import worker
 from pinchpoint.studies.study_runs import measure_point
@@ -206,4 +206,4 @@ def test_requests_survive_json(request_of):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the guard uses Linux limits")
 def test_the_host_has_memory_left_and_the_guard_reads_it():
-    assert 2**20 < worker.host_bytes_left() < 2**50
+    assert 2**20 < host_memory.available_bytes() < 2**50

@@ -104,12 +104,21 @@ class Lane(Protocol):
         ...
 
 
-def room_on_host(budget_bytes: int | None) -> Room:
-    """All of a budget; without one, a chunk that fits the caches, bounded by a quarter of the free RAM."""
-    if budget_bytes is not None:
-        return Room(int(SHARE_OF_BUDGET * budget_bytes), budget_bytes)
-    bound = int(SHARE_OF_RAM * host_memory.free_bytes())
-    return Room(min(CACHED_BYTES, int(SHARE_OF_BUDGET * bound)), bound)
+class HostMemory:
+    """The part of a lane that concerns memory, for chunks in main memory."""
+
+    def room(self, budget_bytes: int | None) -> Room:
+        """All of a budget; without one, a chunk that fits the caches, within a quarter of the free RAM."""
+        if budget_bytes is not None:
+            return Room(int(SHARE_OF_BUDGET * budget_bytes), budget_bytes)
+        bound = int(SHARE_OF_RAM * host_memory.free_bytes())
+        return Room(min(CACHED_BYTES, int(SHARE_OF_BUDGET * bound)), bound)
+
+    def free_bytes(self) -> int:
+        return host_memory.free_bytes()
+
+    def held_bytes(self) -> int:
+        return 0
 
 
 def parts_of(value: Any, *, rows: int, kind: type, kind_name: str, hint: str) -> tuple[tuple[Any, ...], bool]:

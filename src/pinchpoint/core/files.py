@@ -31,12 +31,7 @@ def check_output(path: str | Path) -> Path:
         raise BadInput(
             f"Cannot write {path}: it is a folder.", hint="Give the path of a file, such as FILE.json."
         )
-    try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    except OSError as error:
-        raise BadInput(
-            f"Cannot write {path}: {error.strerror}.", hint="Choose a folder that exists and is writable."
-        ) from error
+    handle, name = _temporary_file(path)
     os.close(handle)
     os.unlink(name)
     return path
@@ -69,12 +64,7 @@ def check_folder(path: str | Path) -> Path:
 
 def write_bytes(path: str | Path, data: bytes) -> Path:
     path = Path(path)
-    try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    except OSError as error:
-        raise BadInput(
-            f"Cannot write {path}: {error.strerror}.", hint="Choose a folder that exists and is writable."
-        ) from error
+    handle, name = _temporary_file(path)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
@@ -90,6 +80,16 @@ def write_bytes(path: str | Path, data: bytes) -> Path:
             ) from error
         raise
     return path
+
+
+def _temporary_file(path: Path) -> tuple[int, str]:
+    """Create a file beside `path`, and return its handle and its name."""
+    try:
+        return tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as error:
+        raise BadInput(
+            f"Cannot write {path}: {error.strerror}.", hint="Choose a folder that exists and is writable."
+        ) from error
 
 
 def _umask() -> int:

@@ -13,7 +13,7 @@ _GROUPS = (
 
 def free_bytes(root: Path = Path("/")) -> int:
     """Bytes that can be allocated without swapping. root: the folder that holds /proc and /sys, for tests."""
-    limits = [_available(root)]
+    limits = [available_bytes(root)]
     for limit, usage in _GROUPS:
         most, now = _number(root / limit[1:]), _number(root / usage[1:])
         if most is not None and now is not None:
@@ -21,7 +21,8 @@ def free_bytes(root: Path = Path("/")) -> int:
     return min(limits)
 
 
-def _available(root: Path) -> int:
+def available_bytes(root: Path = Path("/")) -> int:
+    """What the system calls available, whatever the limit of the control group."""
     try:
         text = (root / "proc/meminfo").read_text(encoding="ascii")
     except OSError:

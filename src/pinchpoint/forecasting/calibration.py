@@ -18,7 +18,13 @@ Run = Callable[[dict[str, Any]], dict[str, Any]]
 _READ = ("item", "int", "array")  # the end of a site at which Python reads values of a tensor
 
 
-def matters(site: str, run: Run) -> Forecast | str:
+def forecast_or_site(run: Run) -> Forecast | str:
+    """The Forecast of a fake run, or the first site whose counts matter and depend on the data."""
+    answer = run({})
+    return check_guesses(answer["needs"], run) if "needs" in answer else read(answer)
+
+
+def check_guesses(site: str, run: Run) -> Forecast | str:
     """The Forecast if two guesses for the values give the same blocks, else the site that must be counted.
 
     Most values that a target reads are metrics. With this check they cost two more fake runs and no real run.

@@ -117,7 +117,7 @@ def _parse(text: str, where: str) -> dict[str, Card]:
 def _card(name: str, entry: Any, where: str) -> Card:
     if not _NAME.fullmatch(name):
         raise _damaged(
-            where, f"has a card path_text {name!r}, but names are lower-case letters, digits, '-' and '.'"
+            where, f"has a card named {name!r}, but names are lower-case letters, digits, '-' and '.'"
         )
     if not isinstance(entry, dict) or "memory" not in entry:
         raise _damaged(where, f"has a card {name} without memory")

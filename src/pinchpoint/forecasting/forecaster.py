@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import asdict, replace
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from pinchpoint.core import errors, machine
 from pinchpoint.core.child_process import Warden
@@ -25,6 +25,21 @@ from pinchpoint.core.workload import Workload
 from pinchpoint.forecasting import cards
 
 _DEFAULT_CARD = "h200"
+
+
+class Forecasts(Protocol):
+    """Predicts one target at many sizes, as `Forecaster` does; see `Forecaster.predict`."""
+
+    def predict(
+        self,
+        *,
+        size: int | None = None,
+        mode: str | None = None,
+        variant: str | None = None,
+        chunk: int | None = None,
+        args: tuple[str, ...] = (),
+        settings: Overrides | None = None,
+    ) -> Forecast: ...
 
 
 class Forecaster:

@@ -26,10 +26,7 @@ def predict(loaded: LoadedTarget, request: dict[str, Any], fork: Fork) -> Foreca
     def run(known: dict[str, Any]) -> dict[str, Any]:
         return _in_scratch(loaded, request, fork, known)
 
-    answer = run({})
-    if "needs" not in answer:
-        return calibration.read(answer)
-    site = calibration.matters(answer["needs"], run)
+    site = calibration.forecast_or_site(run)
     if isinstance(site, Forecast):
         return site
     where = shown_path(site)

@@ -25,10 +25,7 @@ def predict(loaded: LoadedTarget, request: dict[str, Any], fork: Fork) -> Foreca
     def run(known: dict[str, Any]) -> dict[str, Any]:
         return fork(lambda: _forecast_once(loaded, request, **known))
 
-    answer = run({})
-    if "needs" not in answer:
-        return calibration.read(answer)
-    site = calibration.matters(answer["needs"], run)
+    site = calibration.forecast_or_site(run)
     if isinstance(site, Forecast):
         return site
     sizes = sorted({min(request["size"], size) for size in _CALIBRATION_SIZES})

@@ -9,31 +9,18 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from pinchpoint.core.errors import BadInput, PinchpointError, TargetFailed
 from pinchpoint.core.records import Forecast
 from pinchpoint.core.units import show_size
+from pinchpoint.forecasting.forecaster import Forecasts
 from pinchpoint.planning.search import Sample
 
 Progress = Callable[[str], None]
 
 _FIXED = ("weights", "gradients", "optimizer", "workspace")
 CHUNKS = 1024  # the most chunks in one fake run, which processes each of them
-
-
-class Forecasts(Protocol):
-    """Predicts one target at many sizes, as `forecasting.forecaster.Forecaster` does."""
-
-    def predict(
-        self,
-        *,
-        size: int | None = None,
-        mode: str | None = None,
-        variant: str | None = None,
-        chunk: int | None = None,
-        args: tuple[str, ...] = (),
-    ) -> Forecast: ...
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,9 @@ from pinchpoint.core.settings import Overrides
 from pinchpoint.core.units import check_seconds, parse_bytes, parse_size, show_bytes
 from pinchpoint.core.workload import Workload, settings_of
 from pinchpoint.forecasting.cards import Card, card
+from pinchpoint.forecasting.forecaster import Forecaster, Forecasts
 from pinchpoint.planning import card_table
-from pinchpoint.planning.fake_runs import CHUNKS, Forecasts, Progress, Script, Trials, check_vary
+from pinchpoint.planning.fake_runs import CHUNKS, Progress, Script, Trials, check_vary
 from pinchpoint.planning.search import RUNS, UP_TO, Sample, largest_that_fits
 from pinchpoint.planning.variant_limits import Choice, best_of, notes_of, nothing_fits, row_of
 
@@ -199,8 +200,6 @@ def _forecasts(
 ) -> AbstractContextManager[Forecasts]:
     if forecaster is not None:
         return nullcontext(forecaster)
-    from pinchpoint.forecasting.forecaster import Forecaster
-
     return Forecaster(target, **options)
 
 

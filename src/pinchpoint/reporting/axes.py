@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pinchpoint.core.units import show_seconds
@@ -95,37 +95,26 @@ def labelled_axis(labels: Sequence[str], *, longest: int = 34, **other: Any) -> 
 
 def log_size_axis(sizes: Sequence[float], title: str) -> Axis:
     """Return a log axis of sizes: 10k, 100k, 1M."""
-    low, high = span(sizes)
-    return _log(title, low, high, _steps(low, high), rounded_size)
+    return _decimal_log_axis(sizes, title, rounded_size)
 
 
 def log_byte_axis(values: Sequence[float], title: str) -> Axis:
     """Return a log axis of bytes at powers of two: 256 MiB, 1 GiB, 4 GiB. Its values are plain bytes."""
     low, high = span(values)
     ticks = [2.0**power for power in range(51) if low <= 2.0**power <= high]
-    return _log(title, low, high, ticks[:: max(1, math.ceil(len(ticks) / 7))], short_bytes)
+    return _log_axis(title, low, high, ticks[:: max(1, math.ceil(len(ticks) / 7))], short_bytes)
 
 
 def log_point_byte_axis(values: Sequence[float], title: str) -> Axis:
     """Return a log axis of bytes per point at powers of ten: 20 B, 500 B, 2,000 B."""
-    low, high = span(values)
-    return _log(
-        title,
-        low,
-        high,
-        _steps(low, high),
-        lambda tick: f"{tick:,.3g} B" if tick < 1000 else f"{tick:,.0f} B",
+    return _decimal_log_axis(
+        values, title, lambda tick: f"{tick:,.3g} B" if tick < 1000 else f"{tick:,.0f} B"
     )
 
 
 def log_time_axis(values: Sequence[float], title: str) -> Axis:
-    low, high = span(values)
-    return _log(
-        title,
-        low,
-        high,
-        _steps(low, high),
-        lambda tick: show_seconds(tick).replace(".00", "").replace(".0 ", " "),
+    return _decimal_log_axis(
+        values, title, lambda tick: show_seconds(tick).replace(".00", "").replace(".0 ", " ")
     )
 
 
@@ -137,14 +126,17 @@ def span(values: Sequence[float]) -> tuple[float, float]:
     return low / room, high * room
 
 
-def _steps(low: float, high: float) -> list[float]:
+def _decimal_log_axis(values: Sequence[float], title: str, text: Callable[[float], str]) -> Axis:
+    """Return a log axis with ticks at powers of ten, and between them if the range is short."""
+    low, high = span(values)
     steps = (1,) if high / low > 600 else (1, 2, 5) if high / low > 6 else _FINE
-    return [
+    ticks = [
         step * 10.0**power for power in range(-9, 14) for step in steps if low <= step * 10.0**power <= high
     ]
+    return _log_axis(title, low, high, ticks, text)
 
 
-def _log(title: str, low: float, high: float, ticks: list[float], text: Any) -> Axis:
+def _log_axis(title: str, low: float, high: float, ticks: list[float], text: Callable[[float], str]) -> Axis:
     edges = [math.log10(low), math.log10(high)]
     return titled_axis(
         title,

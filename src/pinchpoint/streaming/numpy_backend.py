@@ -13,14 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from pinchpoint.backends import stream_backend as seam
-from pinchpoint.backends.stream_backend import Form, Function, Points, Room, room_on_host
-from pinchpoint.core import host_memory
+from pinchpoint.backends import stream_backend
+from pinchpoint.backends.stream_backend import Form, Function, HostMemory, Points
 from pinchpoint.core.errors import BadInput, DoesNotFit
 from pinchpoint.core.units import show_bytes
 
 
-class HostLane:
+class HostLane(HostMemory):
     """NumPy arrays in, NumPy arrays out."""
 
     device = "numpy"
@@ -37,22 +36,13 @@ class HostLane:
         self._function, self._extra, self._pad = function, extra, pad
         self._arrays = [_readable(array) for array in points.arrays]
         self._points = points
-        self._out = [_writable(array) for array in seam.output_arrays(out, points.count) or ()]
+        self._out = [_writable(array) for array in stream_backend.output_arrays(out, points.count) or ()]
         self._form: Form | None = None
         self._buffers: list[np.ndarray[Any, Any]] = []
         self._chunk = 0
         self._results: tuple[Any, ...] = ()
         self._span = (0, 0)
         self._peak: int | None = None
-
-    def room(self, budget_bytes: int | None) -> Room:
-        return room_on_host(budget_bytes)
-
-    def free_bytes(self) -> int:
-        return host_memory.free_bytes()
-
-    def held_bytes(self) -> int:
-        return 0
 
     def resize(self, chunk: int) -> None:
         self._chunk = chunk
@@ -118,14 +108,14 @@ class HostLane:
         parts, single = _parts(returned, rows)
         form = Form(tuple((part.shape[1:], str(part.dtype)) for part in parts), single)
         if self._form is not None:
-            seam.check_same(self._form, form)
+            stream_backend.check_same(self._form, form)
             return parts
         if not self._out:
             self._out = [_empty((self._points.count, *part.shape[1:]), part.dtype) for part in parts]
-        seam.check_output_arrays(self._out, form)
+        stream_backend.check_output_arrays(self._out, form)
         for array, part in zip(self._out, parts, strict=True):
             if not np.can_cast(part.dtype, array.dtype, "safe"):
-                raise seam.cast_error(part.dtype, array.dtype)
+                raise stream_backend.cast_error(part.dtype, array.dtype)
         self._form = form
         return parts
 
@@ -150,7 +140,7 @@ def _parts(returned: Any, rows: int) -> tuple[tuple[np.ndarray[Any, Any], ...], 
         return np.asarray(value) if hasattr(value, "__array__") else value
 
     arrays = [read(value) for value in returned] if isinstance(returned, (tuple, list)) else read(returned)
-    return seam.parts_of(
+    return stream_backend.parts_of(
         arrays,
         rows=rows,
         kind=np.ndarray,

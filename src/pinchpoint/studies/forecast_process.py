@@ -5,25 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Any, Self
 
 from pinchpoint.core.errors import TargetFailed, TimedOut
 from pinchpoint.core.records import Forecast
-from pinchpoint.core.settings import Overrides
-
-
-class Forecasts(Protocol):
-    """Predicts one target at many sizes, as `forecasting.forecaster.Forecaster` does."""
-
-    def predict(
-        self,
-        *,
-        size: int | None = None,
-        mode: str | None = None,
-        variant: str | None = None,
-        chunk: int | None = None,
-        settings: Overrides | None = None,
-    ) -> Forecast: ...
+from pinchpoint.forecasting.forecaster import Forecasts
 
 
 class RestartingForecaster:
@@ -42,22 +28,13 @@ class RestartingForecaster:
     ) -> None:
         self._close()
 
-    def predict(
-        self,
-        *,
-        size: int | None = None,
-        mode: str | None = None,
-        variant: str | None = None,
-        chunk: int | None = None,
-        settings: Overrides | None = None,
-    ) -> Forecast:
+    def predict(self, **request: Any) -> Forecast:
+        """As `Forecasts.predict`."""
         if self._forecasts is None:
             self._manager = self._start()
             self._forecasts = self._manager.__enter__()
         try:
-            return self._forecasts.predict(
-                size=size, mode=mode, variant=variant, chunk=chunk, settings=settings
-            )
+            return self._forecasts.predict(**request)
         except (TimedOut, TargetFailed):
             self._close()
             raise

@@ -17,9 +17,10 @@ from typing import Any
 from pinchpoint.core.errors import BadInput, TargetFailed
 from pinchpoint.core.records import Point, Study, load
 from pinchpoint.core.settings import Overrides
+from pinchpoint.forecasting.forecaster import Forecaster, Forecasts
 from pinchpoint.studies import assembly, study_folder
 from pinchpoint.studies.config import StudyConfig, check_config
-from pinchpoint.studies.forecast_process import Forecasts, RestartingForecaster
+from pinchpoint.studies.forecast_process import RestartingForecaster
 from pinchpoint.studies.study_runs import Progress, Runner, Session, reusable_points
 from pinchpoint.studies.worker_pool import Workers
 
@@ -101,8 +102,6 @@ def study(
 
 
 def _forecaster(target: Any, config: StudyConfig) -> RestartingForecaster:
-    from pinchpoint.forecasting.forecaster import Forecaster
-
     return RestartingForecaster(
         lambda: Forecaster(target, card=config.card.name, seed=config.seed, timeout_s=config.timeout_s)
     )

@@ -17,8 +17,8 @@ from pinchpoint.core.errors import BadInput, CannotFake, Missing, PinchpointErro
 from pinchpoint.core.growth_law import LEAST, fit
 from pinchpoint.core.records import Forecast, Point, Status
 from pinchpoint.core.units import show_size
+from pinchpoint.forecasting.forecaster import Forecasts
 from pinchpoint.studies.config import StudyConfig
-from pinchpoint.studies.forecast_process import Forecasts
 from pinchpoint.studies.memory_boundary import find_boundary
 from pinchpoint.studies.worker import Request
 

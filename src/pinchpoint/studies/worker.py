@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pinchpoint.backends.base import Backend, backend, resolve_device
-from pinchpoint.core import targets
+from pinchpoint.core import host_memory, targets
 from pinchpoint.core.errors import BadInput, PinchpointError, to_dict
 from pinchpoint.core.files import write_text
 from pinchpoint.core.machine import describe
@@ -152,19 +152,11 @@ def _guard_host() -> int | None:
         return None
     import resource
 
-    limit = int(host_bytes_left() * HOST_SHARE)
+    limit = int(host_memory.available_bytes() * HOST_SHARE)
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     known = [value for value in (limit, soft, hard) if value != resource.RLIM_INFINITY]
     resource.setrlimit(resource.RLIMIT_DATA, (min(known), hard))
     return min(known)
-
-
-def host_bytes_left() -> int:
-    """Return the bytes of host memory available without swapping."""
-    fields = dict(
-        line.split(":", 1) for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    )
-    return int(fields["MemAvailable"].split()[0]) * 1024
 
 
 def _first_line(error: BaseException) -> str:

@@ -6,27 +6,14 @@ JAX cannot reset its peak within a process, so its peaks are predicted on CUDA a
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from pinchpoint.core.errors import PinchpointError
-from pinchpoint.core.records import Forecast
+from pinchpoint.forecasting.forecaster import Forecaster, Forecasts
 from pinchpoint.verification.probes import CaseBuilder, CaseSpec
-
-
-class Forecasts(Protocol):
-    """Predicts one target, as `forecasting.forecaster.Forecaster` does."""
-
-    def predict(
-        self,
-        *,
-        size: int | None = None,
-        mode: str | None = None,
-        variant: str | None = None,
-        chunk: int | None = None,
-    ) -> Forecast: ...
 
 
 @dataclass(frozen=True)
@@ -74,10 +61,7 @@ def _forecasts(
 ) -> AbstractContextManager[Forecasts]:
     if forecaster is not None:
         return nullcontext(forecaster)
-    from pinchpoint.forecasting.forecaster import Forecaster
-
-    start: Callable[..., AbstractContextManager[Forecasts]] = Forecaster
-    return start(target, seed=seed, settings=settings)
+    return Forecaster(target, seed=seed, settings=settings)
 
 
 def _measure_peak(builder: CaseBuilder, variant: str, spec: CaseSpec) -> int | None:

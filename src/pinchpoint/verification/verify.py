@@ -16,10 +16,11 @@ from pinchpoint.core.records import Verdict
 from pinchpoint.core.settings import Overrides
 from pinchpoint.core.units import check_seconds, parse_size, show_bytes
 from pinchpoint.core.workload import Mode, Workload
+from pinchpoint.forecasting.forecaster import Forecasts
 from pinchpoint.studies.timing import Clock
 from pinchpoint.verification.comparison import Comparison
 from pinchpoint.verification.evidence import Evidence, Progress, compare_distributions, compare_values
-from pinchpoint.verification.peaks import Forecasts, PeakChange, compare_peaks
+from pinchpoint.verification.peaks import PeakChange, compare_peaks
 from pinchpoint.verification.permutation_tests import MAX_SEEDS
 from pinchpoint.verification.probes import CaseBuilder, CaseSpec, case_specs
 from pinchpoint.verification.speed import MIN_REPEATS, Speed, compare_speed

@@ -13,10 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pinchpoint.backends import stream_backend as stream_backend
-from pinchpoint.backends.stream_backend import Form, Function, Points, Room, room_on_host
+from pinchpoint.backends import stream_backend
+from pinchpoint.backends.stream_backend import Form, Function, HostMemory, Points
 from pinchpoint.backends.torch import measurement
-from pinchpoint.core import host_memory
 from pinchpoint.core.errors import BadInput, DoesNotFit
 from pinchpoint.core.units import show_bytes
 
@@ -49,13 +48,7 @@ class Outputs:
 
     def take(self, value: Any, rows: int, device: torch.device) -> tuple[Tensor, ...]:
         """Check the tensors a function returned; the first call creates the output arrays for them."""
-        parts, single = stream_backend.parts_of(
-            value,
-            rows=rows,
-            kind=Tensor,
-            kind_name="a tensor",
-            hint='Return tensors, or use device="numpy" for numpy arrays.',
-        )
+        parts, single = _parts(value, rows)
         for part in parts:
             if part.device != device:
                 raise BadInput(
@@ -108,7 +101,7 @@ class Outputs:
         self.form = form
 
 
-class CpuLane:
+class CpuLane(HostMemory):
     """Runs one chunk at a time and copies points in and results out."""
 
     depth = 1
@@ -136,15 +129,6 @@ class CpuLane:
         self._results: tuple[Tensor, ...] = ()
         self._span = (0, 0)
         self._peak: int | None = None
-
-    def room(self, budget_bytes: int | None) -> Room:
-        return room_on_host(budget_bytes)
-
-    def free_bytes(self) -> int:
-        return host_memory.free_bytes()
-
-    def held_bytes(self) -> int:
-        return 0
 
     def resize(self, chunk: int) -> None:
         self.chunk = chunk
@@ -188,13 +172,7 @@ class CpuLane:
         inputs = [self._pick(array, index) for array in self.points.arrays] or [
             self._numbered(index.to(self.place))
         ]
-        parts, _ = stream_backend.parts_of(
-            self.call(inputs),
-            rows=len(rows),
-            kind=Tensor,
-            kind_name="a tensor",
-            hint='Return tensors, or use device="numpy" for numpy arrays.',
-        )
+        parts, _ = _parts(self.call(inputs), len(rows))
         return [
             (np.array(measurement.to_numpy(part)), str(part.dtype).removeprefix("torch.")) for part in parts
         ]
@@ -254,6 +232,17 @@ def fill(buffer: Tensor, array: Any, start: int, stop: int) -> None:
     rows = buffer.numpy()
     rows[:count] = array[start:stop]
     rows[count:] = array[stop - 1]
+
+
+def _parts(value: Any, rows: int) -> tuple[tuple[Tensor, ...], bool]:
+    """The tensors a function returned, and whether it returned one; each must have a row for every point."""
+    return stream_backend.parts_of(
+        value,
+        rows=rows,
+        kind=Tensor,
+        kind_name="a tensor",
+        hint='Return tensors, or use device="numpy" for numpy arrays.',
+    )
 
 
 def _tensor_type(array: Any) -> torch.dtype:

@@ -56,17 +56,9 @@ def flat_rows(job: Job, x: Tensor, y: Tensor, f: Tensor | None, quadrature: Tens
 
 class _FlatTransform(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        job: Job,
-        x: Tensor,
-        y: Tensor,
-        f: Tensor | None,
-        quadrature: Tensor | None,
-        *parameters: Tensor,
-    ) -> Tensor:
+    def forward(ctx: Any, job: Job, x: Tensor, *others: Any) -> Tensor:
         with edge_ops.on_device(x):
-            return _FlatTransform._forward(ctx, job, x, y, f, quadrature, *parameters)
+            return _FlatTransform._forward(ctx, job, x, *others)
 
     @staticmethod
     def _forward(

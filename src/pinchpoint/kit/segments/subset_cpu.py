@@ -153,11 +153,12 @@ def _limit(keys: Any, at: Any, count: int, wanted: int) -> Any:
 
 
 @compile_loop
-def _block_end(offsets: Any, cell: int, last: int) -> int:
-    """The end of the cells from `cell` on whose keys are computed together: one, or what fits a block."""
+def _fill_block(order: Any, offsets: Any, cell: int, last: int, k0: Any, k1: Any, keys: Any) -> int:
+    """Compute the keys of one cell, or of those from `cell` on that fit a block; return their end."""
     end = cell + 1
     while end < last and offsets[end + 1] - offsets[cell] <= _BLOCK:
         end += 1
+    _fill_keys(order, np.uint64(offsets[cell]), offsets[end] - offsets[cell], k0, k1, keys)
     return end
 
 
@@ -178,9 +179,8 @@ def _draw_cells(
     scratch = np.empty(longest if longest > _FEW else 0, np.uint32)
     position = first
     while position < last:
-        block_end = _block_end(offsets, position, last)
+        block_end = _fill_block(order, offsets, position, last, k0, k1, keys)
         origin = np.uint64(offsets[position])
-        _fill_keys(order, origin, offsets[block_end] - offsets[position], k0, k1, keys)
         for cell in range(position, block_end):
             at, count, wanted = (
                 np.uint64(offsets[cell]) - origin,
@@ -246,9 +246,8 @@ def _draw_one(
     keys = np.empty(max(longest, _BLOCK), np.uint32)
     position = first
     while position < last:
-        block_end = _block_end(offsets, position, last)
+        block_end = _fill_block(order, offsets, position, last, k0, k1, keys)
         origin = np.uint64(offsets[position])
-        _fill_keys(order, origin, offsets[block_end] - offsets[position], k0, k1, keys)
         for cell in range(position, block_end):
             at, count = np.uint64(offsets[cell]) - origin, offsets[cell + 1] - offsets[cell]
             least = _MOST

@@ -18,14 +18,12 @@ _WIDE = 3.0  # a band wider than this many times its low end is not drawn
 
 
 def draw(study: Study) -> Figure | None:
-    lines = {
-        key: [p for p in points if p.peak_allocated_bytes] for key, points in style.lines_of(study).items()
-    }
+    lines = style.peak_lines_of(study)
     if not any(lines.values()):
         return None
     figure, grid = style.canvas()
     axes = grid[0][0]
-    laws = {(law.variant, law.mode): law for law in study.laws}
+    laws = style.laws_of(study)
     for (variant, mode), points in lines.items():
         look = style.look(study, variant, mode)
         law = laws.get((variant, mode))

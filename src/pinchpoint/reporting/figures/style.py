@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from pinchpoint.core.records import Point, Study
+from pinchpoint.core.records import Law, Point, Study
 from pinchpoint.core.units import show_size
 from pinchpoint.reporting import palette
 
@@ -89,6 +89,15 @@ def lines_of(study: Study) -> dict[tuple[str, str], list[Point]]:
     for point in study.points:
         lines.setdefault((point.variant, point.mode), []).append(point)
     return {key: sorted(points, key=lambda p: p.size) for key, points in lines.items()}
+
+
+def peak_lines_of(study: Study) -> dict[tuple[str, str], list[Point]]:
+    """Return the points of each (variant, mode) whose peak is known, smallest size first."""
+    return {key: [p for p in points if p.peak_allocated_bytes] for key, points in lines_of(study).items()}
+
+
+def laws_of(study: Study) -> dict[tuple[str, str], Law]:
+    return {(law.variant, law.mode): law for law in study.laws}
 
 
 def variants_of(study: Study) -> list[str]:
