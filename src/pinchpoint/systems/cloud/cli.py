@@ -43,7 +43,7 @@ def data(
     """Make labelled rooms as a scanner sees them.
 
     Floor, ceiling, walls, tables, chairs, shelves, lamps and clutter differ by shape more than by
-    colour. Complete rooms are not dataset again, so the same command resumes a run that was stopped.
+    colour. Complete rooms are not generated again, so the same command resumes a run that was stopped.
     """
     import time
 

@@ -243,7 +243,7 @@ def data(
 
     --from takes files and folders, which are searched; each file becomes a sample with points of its own
     grid. Without --from, valence densities of molecules are computed: PBE with GTH pseudopotentials, at
-    rattled geometries. Complete samples are not dataset again, so the same command resumes a run that was
+    rattled geometries. Complete samples are not computed again, so the same command resumes a run that was
     stopped.
     """
     import time
