@@ -493,7 +493,7 @@ def test_bad_input_is_refused_before_any_run(options: dict[str, Any], what: str)
     ("options", "what"),
     [
         ({}, "has no size of its own"),
-        ({"vary": "--batch-size"}, "no place for the number"),
+        ({"vary": "--batch-size"}, "no placeholder for the number"),
         ({"vary": "--name 'open {}"}, "cannot be split"),
         ({"vary": "--batch-size {}", "variant": "eager"}, "has no variants"),
     ],

@@ -24,9 +24,7 @@ _HELP = {"help_option_names": ["-h", "--help"]}
 
 
 def benches() -> dict[str, str]:
-    """The systems that can be timed, each with the first line of what its module says; nothing of them is
-    imported.
-    """
+    """Systems that can be timed, with the first line of each bench module's docstring; imports nothing."""
     lines = {}
     for info in pkgutil.iter_modules(pinchpoint.systems.__path__):
         spec = find_spec(f"{pinchpoint.systems.__name__}.{info.name}.bench") if info.ispkg else None
@@ -37,7 +35,7 @@ def benches() -> dict[str, str]:
 
 
 class BenchGroup(TyperGroup):
-    """A command for each system, built from its module when it is named."""
+    """A group with one command per system; a system's module is imported only when the command is used."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return sorted(benches())

@@ -50,7 +50,7 @@ def command(
         )
     for name, packages in missing.items():
         if packages:
-            printing.say(f"{name} is left out: {packages[0]} is not installed")
+            printing.say(f"skipping {name}: {packages[0]} is not installed")
     make_folder(output)
     start, paths, passed = time.perf_counter(), [], True
     with printing.progress("demo") as tell:
@@ -75,9 +75,9 @@ def command(
 def _records(
     show: Show, output: Path, *, seed: int, device: str, tell: Callable[[str], None]
 ) -> Iterator[tuple[str, Record, Path]]:
-    """Title, record and file of a forecast and a study where sizes are named, then of a verdict.
+    """Yield title, record and file: of a forecast and a study if the demo has sizes, then of a verdict.
 
-    The verdict is about the last variant, which is the leanest.
+    The verdict compares the last variant, which needs the least memory, with the baseline.
     """
     from pinchpoint.core.discovery import load_workload
     from pinchpoint.forecasting.predict import predict
@@ -89,7 +89,7 @@ def _records(
         tell(f"{name}: predict")
         forecast = predict(name, size=show.sizes[-1], mode="train", seed=seed)
         yield (
-            f"{name}: the peak of a training step, with no GPU",
+            f"{name}: peak of a training step, predicted without a GPU",
             forecast,
             forecast.save(output / f"{name}-forecast.json"),
         )
@@ -120,7 +120,7 @@ def _records(
         progress=lambda text: tell(f"{name}: verify {last}, {text}"),
     )
     path = verdict.save(output / f"{name}-verdict.json")
-    yield f"{name}: is {last} the same, and what does it bring?", verdict, path
+    yield f"{name}: does {last} compute the same, and what does it save?", verdict, path
 
 
 def _installed(package: str) -> bool:

@@ -78,7 +78,7 @@ def _list_cards(as_json: bool) -> None:
     ]
     numbers = ("memory", "sm", "cuBLAS", "context")
     printing.show_table(("name", "card", *numbers), rows, right=numbers)
-    printing.say("\nmemory: what CUDA offers a process; cuBLAS: the workspace of one handle;")
+    printing.say("\nmemory: what CUDA makes available to a process; cuBLAS: the workspace of one handle;")
     printing.say(
         "context: * is measured, others are derived from it. To add your own card, see docs/cards.md."
     )

@@ -2,8 +2,8 @@
 
 A verb is a module of this package with a `command` function or an `app` of several commands. A system has
 its commands in a module `cli`. Modules import what they need when they are called, so that `--help` takes
-milliseconds. Exit codes: 0 fine; 1 a finding, a failed verdict or gate, or does not fit; 2 bad usage or
-input; 3 a framework or device is missing; 70 a bug in pinchpoint; 130 Ctrl-C; 143 SIGTERM.
+milliseconds. Exit codes: 0 success; 1 a finding, a failed verdict or gate, or a step that does not fit; 2 bad
+usage or input; 3 a framework or device is missing; 70 a bug in pinchpoint; 130 Ctrl-C; 143 SIGTERM.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _Usage: type[Exception] = typer.BadParameter.__mro__[2]
 
 
 def build() -> typer.Typer:
-    """The application with every verb that exists."""
+    """Build the application with every verb."""
     app = typer.Typer(
         name="pinchpoint",
         help="Predict the peak memory of a training step without the GPU; find, reduce and verify what many"
@@ -100,7 +100,7 @@ def run(args: Sequence[str]) -> int:
     args, debug = _take_debug(args)
     try:
         result = build()(args=args or ["--help"], prog_name="pinchpoint", standalone_mode=False)
-        # What Ctrl-C becomes in some versions of typer; a verb that reports it itself exits.
+        # Some versions of typer return this code after Ctrl-C; a verb that reports Ctrl-C itself exits.
         if result == STOPPED:
             typer.echo("stopped", err=True)
         return result if isinstance(result, int) else 0
@@ -155,7 +155,7 @@ def _fail(error: Exception, what: str, hint: str, code: int, debug: bool) -> int
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    """Unwind as Ctrl-C does, so that workers end and their folders are removed. A second signal kills."""
+    """Unwind as after Ctrl-C, so that workers end and their folders are removed; a second signal kills."""
     signal.signal(number, signal.SIG_DFL)
     raise SystemExit(128 + number)
 

@@ -19,7 +19,7 @@ def command(
     ),
     args: list[str] = options.SCRIPT_ARGS,
     budget: str = typer.Option(
-        None, "--budget", help="The memory that must suffice: 24GiB, or the name of a card."
+        None, "--budget", help="Memory budget: bytes such as 24GiB, or the name of a card."
     ),
     mode: str = options.MODE,
     size: str = typer.Option(None, "--size", help="Plan for this size: find its chunk and variant."),
@@ -30,11 +30,11 @@ def command(
     vary: str = typer.Option(
         None, "--vary", help="The argument of the script to vary, with {} for the number: '--batch-size {}'."
     ),
-    multiple: str = typer.Option("1", "--multiple", help="Consider only multiples of this."),
+    multiple: str = typer.Option("1", "--multiple", help="Consider only multiples of this number."),
     up_to: str = typer.Option("1000M", "--up-to", help="The largest size to consider."),
     settings: list[str] = options.SET,
     seed: int = options.SEED,
-    timeout: float = typer.Option(300.0, "--timeout", help="Seconds one fake run may take."),
+    timeout: float = typer.Option(300.0, "--timeout", help="Time limit of one fake run, in seconds."),
     output: Path = options.RECORD,
     as_json: bool = options.AS_JSON,
 ) -> None:

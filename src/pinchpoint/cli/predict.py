@@ -19,7 +19,7 @@ def command(
     ),
     args: list[str] = options.SCRIPT_ARGS,
     size: str = typer.Option(
-        None, "--size", help="Number of points, such as 512k; a script has its own arguments instead."
+        None, "--size", help="Number of points, such as 512k. Scripts take their own arguments instead."
     ),
     mode: str = options.MODE,
     variant: str = typer.Option(None, "--variant", help="The variant to predict. Default: the baseline."),
@@ -29,11 +29,11 @@ def command(
     card: str = typer.Option(
         None, "--card", help="The name of a card or its bytes, such as rtx4090 or 24GiB."
     ),
-    steps: int = typer.Option(2, "--steps", help="Number of steps; 2 include the state of the optimizer."),
+    steps: int = typer.Option(2, "--steps", help="Steps to run; 2 include the optimizer state."),
     measure: bool = typer.Option(False, "--measure", help="Also run it on this machine's GPU and compare."),
     settings: list[str] = options.SET,
     seed: int = options.SEED,
-    timeout: float = typer.Option(300.0, "--timeout", help="Seconds the prediction may take."),
+    timeout: float = typer.Option(300.0, "--timeout", help="Time limit of the prediction, in seconds."),
     output: Path = options.RECORD,
     as_json: bool = options.AS_JSON,
 ) -> None:
@@ -41,7 +41,7 @@ def command(
 
     `predict TARGET --size 512k` runs a workload or factory on fake tensors. `predict train.py -- --batch 64`
     runs an unmodified script on fake tensors for two steps, in a sandbox. With --card, the exit code is 1 if
-    it does not fit.
+    the step does not fit.
     """
     from pinchpoint.core.files import check_output
     from pinchpoint.core.settings import parse_pairs

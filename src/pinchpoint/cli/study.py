@@ -27,7 +27,7 @@ def command(
         None, "--variants", help="Names separated by commas, or all. Default: the baseline."
     ),
     on: str = typer.Option(
-        "fake", "--on", help="fake (needs no GPU), cpu, cuda, or card:24GiB (CUDA limited to this)."
+        "fake", "--on", help="fake (needs no GPU), cpu, cuda, or card:24GiB (CUDA limited to 24 GiB)."
     ),
     output: Path = typer.Option(
         None, "-o", "--output", metavar="DIR", help="Folder for the record, tables, figures and the verdict."
@@ -42,9 +42,12 @@ def command(
         help="A setting of the workload. Repeat it with another value to study both.",
     ),
     seed: int = options.SEED,
-    timeout: float = typer.Option(300.0, "--timeout", help="Seconds that one run of one point may take."),
+    timeout: float = typer.Option(300.0, "--timeout", help="Time limit of one run of one point, in seconds."),
     cards: str = typer.Option(
-        None, "--cards", "--card", help="Cards in the table of cards: names separated by commas, or all."
+        None,
+        "--cards",
+        "--card",
+        help="Cards to list in the table of cards: names separated by commas, or all.",
     ),
     as_json: bool = options.AS_JSON,
 ) -> int:
@@ -133,6 +136,6 @@ def _show(study: Study, output: Path | None) -> None:
 
 
 def _half(law: Law) -> str:
-    """Half the 95 % interval, with enough digits."""
+    """Half the width of the slope's 95 % interval, with at least two significant digits."""
     half = (law.slope_high - law.slope_low) / 2
     return f"{half:,.1f}" if half >= 1 else f"{half:.2g}"

@@ -18,17 +18,17 @@ def command(
     variant: str = typer.Option(
         None, "--variant", help="Verify only this variant. Default: all except the baseline."
     ),
-    size: str = typer.Option(None, "--size", help="Number of points. Default: that of the workload."),
+    size: str = typer.Option(None, "--size", help="Number of points. Default: the workload's own."),
     mode: str = options.MODE,
     settings: list[str] = options.SET,
     device: str = typer.Option("auto", "--device", help="auto, cpu or cuda."),
     seed: int = typer.Option(0, "--seed", help="First seed of weights, data and random draws."),
-    repeats: int = typer.Option(30, "--repeats", help="Timed pairs of steps."),
+    repeats: int = typer.Option(30, "--repeats", help="Number of timed pairs of steps."),
     draws: int = typer.Option(16, "--draws", help="Number of seeds for a random workload, 8 to 20."),
     limit: float = typer.Option(
-        60.0, "--limit", help="Seconds of timing. Slow steps get fewer pairs, but at least 8."
+        60.0, "--limit", help="Seconds to spend on timing. Slow steps get fewer pairs, but at least 8."
     ),
-    strict: bool = typer.Option(False, "--strict", help="Exit with 1 also for an inconclusive verdict."),
+    strict: bool = typer.Option(False, "--strict", help="Exit with code 1 for an inconclusive verdict too."),
     output: Path = typer.Option(
         None,
         "-o",

@@ -1,9 +1,9 @@
 """Handling of Ctrl-C and SIGTERM that never interrupts an import.
 
-A module that is being imported may catch every exception (`except: pass` around an optional part), be left
-half initialised, or be initialised by C++ that then ends the process. Before a command starts its work,
-nothing is open, and a signal during an import ends the process at once. Later the signal is stored and
-raised as soon as the import is finished.
+An exception raised during an import may be swallowed by the module (`except: pass` around an optional part),
+may leave the module half initialised, or may abort the process if it passes through C++ initialisation code.
+Before a command starts its work, nothing is open, and a signal during an import ends the process at once.
+Later, the signal is stored and handled as soon as the import is finished.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Act = Callable[[int, FrameType | None], object]
 
 
 class Handler:
-    """Handles the signals in `acts`, and SIGALRM, which is used to check again."""
+    """Handles the signals in `acts`, and SIGALRM, which checks again whether the import is finished."""
 
     def __init__(self, acts: Mapping[int, Act]) -> None:
         self.acts = acts
@@ -45,7 +45,7 @@ class Handler:
 
 
 def install(acts: Mapping[int, Act]) -> None:
-    """Handle each signal by its act. An ignored signal, as Ctrl-C in a background job, stays ignored."""
+    """Handle each signal with its action. A signal that is ignored (Ctrl-C in a background job) stays so."""
     handler = Handler(acts)
     for number in (*acts, signal.SIGALRM):
         if signal.getsignal(number) is not signal.SIG_IGN:
@@ -53,7 +53,7 @@ def install(acts: Mapping[int, Act]) -> None:
 
 
 def begin_work() -> None:
-    """From now on there may be something to clean up: processes, folders, incomplete files."""
+    """Declare that from now on there may be processes, folders or incomplete files to clean up."""
     for number in (signal.SIGINT, signal.SIGTERM):
         handler = signal.getsignal(number)
         if isinstance(handler, Handler):

@@ -99,7 +99,7 @@ def show_json(text: str) -> None:
 
 @contextmanager
 def explain_interrupt(text: str) -> Iterator[None]:
-    """Inside, Ctrl-C and SIGTERM print `stopped; <text>`, where text says what remains."""
+    """Within this context, Ctrl-C and SIGTERM print `stopped; <text>`; the text says what was saved."""
     try:
         yield
     except KeyboardInterrupt as stop:

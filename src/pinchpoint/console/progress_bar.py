@@ -11,12 +11,12 @@ from typing import Protocol
 from pinchpoint.console import interrupts, printing
 from pinchpoint.core.units import show_bytes
 
-LINES = 20  # about the largest number of lines per stage when piped
+LINES = 20  # approximate limit on the lines per stage when piped
 APART_S = 2.0  # the shortest time between two lines, except for the last one
 
 
 class Bar(Protocol):
-    """Shows how far a stage is. text: short additional information. eta_s: remaining seconds."""
+    """Shows the progress of a stage. text: short additional information. eta_s: remaining seconds."""
 
     def __call__(
         self, stage: str, done: int, total: int, *, text: str = "", eta_s: float | None = None

@@ -2,8 +2,8 @@
 
 A child leads a session of its own, so that everything it starts can be ended at once; but then no signal
 to this process reaches it. A warden, a shell that waits on a pipe from this process, kills the child's
-group when the pipe closes without a message. This works even after SIGKILL, when no code of this process
-can run any more, and while the child is in code that runs no Python threads. POSIX only.
+group when the pipe closes without a message. This works even if this process is killed with SIGKILL and can
+run no cleanup code, and while the child runs native code that blocks its Python threads. POSIX only.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ class Warden:
             raise
 
     def end(self) -> None:
-        """End the process and whatever it forked or started, then the watch."""
+        """End the process and everything it forked or started, then stop watching it."""
         _kill(self._process)
         with contextlib.suppress(BrokenPipeError):
             self._watch.communicate(b"ended\n")
 
 
 def _kill(process: subprocess.Popen[Any]) -> None:
-    # On some systems, a group of dead processes only is reported as denied instead of missing.
+    # Some systems report a group that contains only dead processes as denied instead of missing.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

@@ -48,7 +48,7 @@ def entry_module(name: str) -> str | None:
 
 
 def load_workload(name: str) -> Workload:
-    """Import the workload of this name and no other one."""
+    """Import the workload of this name, and no other."""
     workload = _builtin(name)
     if workload is not None:
         return workload
@@ -86,7 +86,7 @@ def demo_modules() -> list[ModuleType]:
 
 
 def _packages() -> list[tuple[str, str]]:
-    """Name and parent of every package in the folders that hold built-in workloads."""
+    """Name and parent of every package in the folders that contain built-in workloads."""
     return [
         (info.name, folder)
         for folder in _FOLDERS
@@ -138,7 +138,7 @@ def _load_entry(entry: EntryPoint) -> Workload:
         )
     if workload.name != entry.name:
         raise BadInput(
-            f"{what} cannot be used: it calls itself {workload.name!r}.",
+            f"{what} cannot be used: its own name is {workload.name!r}.",
             hint=f"Give the entry point of {package} the same name as its workload.",
         )
     return workload

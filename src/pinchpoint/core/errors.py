@@ -10,7 +10,7 @@ import traceback
 
 
 class PinchpointError(Exception):
-    """What is wrong, and a hint. `exit_code` is what the command line returns."""
+    """An error message with a hint. `exit_code` is what the command line returns."""
 
     exit_code = 2
 
@@ -46,7 +46,7 @@ class Missing(PinchpointError):
 
 
 class DoesNotFit(PinchpointError):
-    """Nothing fits the requested bytes. need_bytes: what the smallest attempt needs, where it is known."""
+    """Nothing fits the requested bytes. need_bytes: what the smallest attempt needs, if known."""
 
     exit_code = 1
 
@@ -66,13 +66,13 @@ _BY_NAME = {kind.__name__: kind for kind in _KINDS}
 
 
 def to_dict(error: PinchpointError) -> dict[str, str]:
-    """An error as a worker process sends it; the parent rebuilds it with `from_dict`."""
+    """Convert an error to the dict that a worker process sends; the parent rebuilds it with `from_dict`."""
     trace = "".join(traceback.format_exception(error))
     return {"error": type(error).__name__, "what": error.what, "hint": error.hint, "trace": trace}
 
 
 def from_dict(data: dict[str, str]) -> PinchpointError:
-    """The worker's error, with its traceback as a note that --debug shows."""
+    """Rebuild a worker's error, with its traceback as a note that --debug shows."""
     error = _BY_NAME[data["error"]](data["what"], hint=data["hint"])
     if data.get("trace"):
         error.add_note(f"in the worker process:\n{data['trace']}")

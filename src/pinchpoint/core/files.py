@@ -20,12 +20,12 @@ def shown_path(file: str) -> str:
 
 
 def write_text(path: str | Path, text: str) -> Path:
-    """Write a complete file or none: under a temporary name beside the target, then renamed."""
+    """Write a file completely or not at all: write to a temporary name in the same folder, then rename."""
     return write_bytes(path, text.encode("utf-8"))
 
 
 def check_output(path: str | Path) -> Path:
-    """Refuse a path that cannot be written, before the work whose result it is meant for."""
+    """Raise if a path cannot be written; call this before the work whose result goes there."""
     path = Path(path)
     if path.is_dir():
         raise BadInput(
@@ -38,7 +38,7 @@ def check_output(path: str | Path) -> Path:
 
 
 def make_folder(path: str | Path) -> Path:
-    """The folder, created if it does not exist; raises where that is not possible."""
+    """Create the folder if it does not exist and return it; raise if that is not possible."""
     path = Path(path)
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -50,7 +50,7 @@ def make_folder(path: str | Path) -> Path:
 
 
 def check_folder(path: str | Path) -> Path:
-    """Refuse a folder that cannot be created, before the work whose results it is meant for.
+    """Raise if a folder cannot be created; call this before the work whose results go there.
 
     Folders created for the check are removed again.
     """

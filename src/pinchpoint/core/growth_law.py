@@ -23,7 +23,7 @@ Floats = NDArray[np.float64]
 Numbers = Sequence[float] | Floats
 Breaks = tuple[float, ...]
 
-LEAST = 3  # sizes that a law needs
+LEAST = 3  # fewest sizes that determine a law
 DRAWS = 400
 GRAIN_BYTES = 512 / math.sqrt(12)  # standard deviation of a value that is rounded up to 512 B
 RESOLUTION = 5e-4  # a break that improves the fit by less than 0.05 % of the peak is not worth naming
@@ -81,7 +81,7 @@ class Fit:
         return _interval(of(self.curve), [of(curve) for curve in self.draws])
 
     def largest(self, peak: float) -> tuple[float, float, float]:
-        """The largest size whose peak is within `peak`, with its 95 % interval; infinity if nothing grows."""
+        """The largest size with at most this peak, and its 95 % interval; infinity if nothing grows."""
         sizes = sorted(curve.size_at(peak) for curve in self.draws)
         skip = int(0.025 * len(sizes))
         return self.curve.size_at(peak), sizes[skip], sizes[-1 - skip]
@@ -150,10 +150,10 @@ def holdout(sizes: Numbers, peaks: Numbers) -> float | None:
 def exponent(
     sizes: Numbers, peaks: Numbers, *, seed: int = 0
 ) -> tuple[float | None, float | None, float | None]:
-    """c of peak = a + b * size**c with a 95 % interval: the exponent of (peak - intercept).
+    """Fit peak = a + b * size**c and return the exponent c with its 95 % interval.
 
     The intercept is fitted together with the exponent: an intercept from an affine fit would bias any other
-    power towards 1. None where nothing grows, or where there are too few sizes.
+    power towards 1. All three are None if nothing grows or there are too few sizes.
     """
     x, y = _arrays(sizes, peaks)
     if len(x) < LEAST + 1 or y[-1] - y[0] <= 2 * 512:
@@ -191,7 +191,7 @@ def _choose(x: Floats, y: Floats) -> Curve:
             break
         curve = _refine(x, y, _refit(x, y, y[None], count)[0])
         loss = float(np.mean(_residuals(x, y, curve) ** 2))
-        # Plain BIC finds a break in every third ladder of 8 noisy sizes that have none.
+        # Plain BIC finds a break in a third of all ladders of 8 noisy sizes that have none.
         penalty = parameters * math.log(len(x)) * len(x) / max(left, 1)
         bic = len(x) * math.log(max(loss, RESOLUTION**2)) + penalty
         if best is None or bic < best[0]:
@@ -249,7 +249,7 @@ def _places(x: Floats, count: int) -> Iterator[Breaks]:
 
 
 def _redraw(means: Floats, y: Floats, loss: float, parameters: int, seed: int) -> Floats:
-    """Peaks (DRAWS, N) that another run might give: spread by the residual of the fit, plus the grain."""
+    """Peaks (DRAWS, N) that other runs might produce: spread by the residual of the fit, plus the grain."""
     rng = np.random.default_rng(seed)
     left = max(1, len(y) - parameters)
     variance = loss / rng.chisquare(left, size=(DRAWS, 1)) + (GRAIN_BYTES / y) ** 2

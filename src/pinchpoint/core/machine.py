@@ -1,6 +1,6 @@
 """A description of the machine that made a record: enough to interpret a number a year later.
 
-It looks only at frameworks that are already imported, so that it imports nothing.
+Only frameworks that are already imported are described; nothing is imported here.
 """
 
 from __future__ import annotations

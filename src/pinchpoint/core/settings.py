@@ -20,7 +20,7 @@ Overrides = Mapping[str, str | Sequence[str]]  # name -> value, or several value
 class Setting:
     """One option of a workload, such as `mlp` or `part`.
 
-    choices: all allowed values. pattern: where there are no choices, the regular expression of a whole value.
+    choices: all allowed values. pattern: without choices, a regular expression for the whole value.
     """
 
     name: str

@@ -70,7 +70,7 @@ def load(target: Target) -> Workload | Factory:
         return discovery.load_workload(target.where)
     if target.kind == "script":
         raise BadInput(
-            f"{target.text} is a script, and this command takes none.",
+            f"{target.text} is a script, but this command does not accept scripts.",
             hint="Give file.py:NAME of a factory, or use predict, which takes scripts.",
         )
     try:
@@ -129,9 +129,10 @@ def framework_of(thing: Any) -> str:
 
 
 def likely_framework(target: Target) -> str:
-    """The framework before the target is imported: a built-in workload declares it, other sources are read.
+    """Guess the framework of a target without importing it, from its declaration or its source.
 
-    The workload of another package is not imported for this: its package may import a framework.
+    A built-in workload declares its framework. A workload of another package is not imported for this,
+    because its package may import a framework.
     """
     module = target.where
     if target.kind == "workload":

@@ -1,1 +1,1 @@
-"""Forecasting: the peak of a step from a fake run, replayed through a model of the allocator."""
+"""Forecasting: a fake run of a step is replayed through a model of the allocator to predict its peak."""

@@ -131,7 +131,7 @@ class Allocator:
 
     def _split(self, block: Block, size: int) -> None:
         remaining = block.size_bytes - size
-        # A large block keeps a remainder of up to 1 MiB, which torch counts as allocated, and so does this.
+        # A large block keeps a remainder of up to 1 MiB, which counts as allocated, as in torch.
         if remaining < ROUND_BYTES or (
             not block.small and not self.expandable and remaining <= SMALL_LIMIT_BYTES
         ):

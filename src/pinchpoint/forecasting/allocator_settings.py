@@ -1,4 +1,4 @@
-"""Settings of torch's allocator and of cuBLAS from the environment, as far as a forecast models them."""
+"""Environment settings of torch's allocator and of cuBLAS that a forecast models."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def expandable_segments() -> bool:
 
 
 def notes() -> tuple[str, ...]:
-    """Notes about settings that change what is reserved and are not modelled."""
+    """Notes about settings that change the reserved bytes but are not modelled."""
     other = sorted(set(_allocator()) - {"expandable_segments"})
     return (f"allocator settings that are not modelled: {', '.join(other)}",) if other else ()
 

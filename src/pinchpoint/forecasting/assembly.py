@@ -14,7 +14,7 @@ from pinchpoint.forecasting import replay as replaying
 from pinchpoint.forecasting.cards import Card, cards
 
 MARGIN = 0.04  # share of the total that must remain free for a step to count as fitting
-_BLUR = 0.002  # share of the peak: it moves a little because blocks are split differently when sizes change
+_BLUR = 0.002  # share of the peak by which it varies because blocks split differently when sizes change
 
 
 def margin_bytes(total_bytes: int) -> int:
@@ -24,7 +24,7 @@ def margin_bytes(total_bytes: int) -> int:
 def of_observation(
     observation: Observation, *, card: Card, expandable: bool | None = None, **fields: Any
 ) -> Forecast:
-    """fields: the fields of the Forecast that a replay cannot know (target, mode, size, variant, ...)."""
+    """Build a Forecast. fields: what a replay cannot know (target, mode, size, variant, ...)."""
     if expandable is None:
         expandable = allocator_settings.expandable_segments()
     result = replaying.replay(observation, expandable=expandable)
@@ -60,7 +60,7 @@ def of_observation(
 
 
 def _interval(observation: Observation, usual: int, expandable: bool) -> tuple[int, int] | tuple[None, None]:
-    """The peak with the least and the most that libraries may use; (None, None) if it hardly matters."""
+    """The peak if libraries use the least and the most memory; (None, None) if the two hardly differ."""
     low, high = (
         replaying.replay(observation, take=take, expandable=expandable).peak_allocated_bytes
         for take in ("least", "most")
@@ -71,23 +71,23 @@ def _interval(observation: Observation, usual: int, expandable: bool) -> tuple[i
 
 
 def with_count_interval(forecast: Forecast, dynamic: Any, card: Card) -> Forecast:
-    """The forecast with an interval if counts were computed from the data at hand, else unchanged."""
+    """Add an interval to the forecast if its counts were computed from the available data."""
     count, site = dynamic.largest
     return with_scatter(forecast, count, shown_path(site), card) if count else forecast
 
 
 def with_scatter(forecast: Forecast, count: int, site: str, card: Card) -> Forecast:
-    """The forecast with an interval of three standard deviations for other data of the same kind.
+    """Add an interval of three standard deviations to the forecast, for other data of the same kind.
 
-    The counts are exact for the data at hand. What does not depend on the counts (weights, gradients,
-    optimizer states, workspaces) is left as it is.
+    The counts are exact for the available data. What does not depend on the counts (weights, gradients,
+    optimizer states, workspaces) does not change.
     """
     fixed = sum(
         forecast.breakdown[part] for part in ("weights", "gradients", "optimizer", "inputs", "workspace")
     )
     reach = int(min(1.0, 3 / math.sqrt(count)) * (forecast.peak_allocated_bytes - fixed))
     note = (
-        f"counts at {site} depend on the data: computed from the data at hand,"
+        f"counts at {site} depend on the data: computed from the available data,"
         " with three standard deviations on either side"
     )
     low = (forecast.low_bytes or forecast.peak_allocated_bytes) - reach
@@ -95,7 +95,7 @@ def with_scatter(forecast: Forecast, count: int, site: str, card: Card) -> Forec
 
 
 def with_higher_end(forecast: Forecast, reach: int, card: Card) -> Forecast:
-    """The forecast with its high end raised by `reach` bytes, which must fit as well."""
+    """Raise the high end of the forecast by `reach` bytes; a card must then fit these bytes as well."""
     needs = (forecast.needs_bytes or 0) + reach
     known = {**cards(), card.name: card}
     return replace(
@@ -110,9 +110,9 @@ def with_higher_end(forecast: Forecast, reach: int, card: Card) -> Forecast:
 
 
 def _fits(observation: Observation, forecast: Forecast, card: Card, expandable: bool) -> dict[str, bool]:
-    """The answer for every known card and the requested one.
+    """Whether the step fits each known card and the requested one.
 
-    The slower exact replay runs only where the quick answer is no.
+    The slower exact replay runs only for cards that the quick comparison rejects.
     """
     answers: dict[str, bool] = {}
     reserved = forecast.peak_reserved_bytes or 0

@@ -1,4 +1,4 @@
-"""Forecasts of targets whose counts depend on the data: whether the counts matter, and their range."""
+"""Forecasts of targets whose counts (tensor sizes) depend on the data: do they matter, and their range."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def forecast_or_site(run: Run) -> Forecast | str:
 
 
 def check_guesses(site: str, run: Run) -> Forecast | str:
-    """The Forecast if two guesses for the values give the same blocks, else the site that must be counted.
+    """Return the Forecast if two guesses for the values give the same blocks, else the site to count.
 
-    Most values that a target reads are metrics. With this check they cost two more fake runs and no real run.
+    Most values that a target reads are metrics. This check costs two extra fake runs, but no real run.
     """
     if site.rsplit(":", 1)[-1] not in _READ:
         return site
@@ -41,7 +41,7 @@ def check_guesses(site: str, run: Run) -> Forecast | str:
 
 
 def with_blocks(answer: dict[str, Any], observation: Observation) -> dict[str, Any]:
-    """The answer with a hash of all allocations and frees."""
+    """Add a hash of all allocations and frees to the answer."""
     blocks = hashlib.sha256(
         repr(([block.bytes for block in observation.blocks], observation.events)).encode()
     ).hexdigest()
@@ -49,18 +49,18 @@ def with_blocks(answer: dict[str, Any], observation: Observation) -> dict[str, A
 
 
 def in_range(run: Run, known: dict[str, Any], note: str) -> Forecast:
-    """One Forecast from three runs, with middle, low and high counts. It fits only what the high one fits."""
+    """One Forecast from runs with middle, low and high counts; it fits only what the high one fits."""
     middle = read(run({**known, "bound": "mid"}))
     ends: list[Forecast | None] = []
     notes = [note]
     for bound in ("low", "high"):
         answer = run({**known, "bound": bound})
         if "error" in answer:
-            # Counts that must agree with each other need not agree at both ends of their ranges.
+            # Counts that must be consistent with each other may be inconsistent at the ends of their ranges.
             notes.append(f"the {bound} end of the counts cannot be run: {answer['what']}")
         ends.append(None if "error" in answer else read(answer))
     low = ends[0] or middle
-    # As far above as the low end is below: a high end that cannot be run must not make more cards fit.
+    # Assume the high end as far above as the low end is below: a failed run must not make more cards fit.
     high = ends[1] or assembly.with_higher_end(
         middle, max(middle.peak_allocated_bytes - low.peak_allocated_bytes, 0), card(middle.card)
     )

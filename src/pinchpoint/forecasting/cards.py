@@ -1,8 +1,8 @@
 """Named GPUs: the bytes that a process can really use, and what CUDA and cuBLAS take from them.
 
 `memory_bytes` is the total that CUDA reports to a process, which is 1 to 8 % below the nominal size. Where
-drivers differ, the smallest report counts, so that "fits" is never too optimistic. The table is cards.json
-beside this module; a file of the user can add or replace entries.
+drivers differ, the smallest reported total is used, so that "fits" is never too optimistic. The table is
+cards.json beside this module; a user's file can add or replace entries.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def cards() -> dict[str, Card]:
 
 
 def card(text: str) -> Card:
-    """The card of a name (`rtx4090`, `RTX 4090`), or a nameless card of a size (`24GiB`, `card:24GiB`)."""
+    """The card with this name (`rtx4090`, `RTX 4090`), or a nameless card (`24GiB`, `card:24GiB`)."""
     known = cards()
     text = text.strip().removeprefix("card:")
     name = re.sub(r"[\s_]+", "", text.lower())
@@ -117,7 +117,7 @@ def _parse(text: str, where: str) -> dict[str, Card]:
 def _card(name: str, entry: Any, where: str) -> Card:
     if not _NAME.fullmatch(name):
         raise _damaged(
-            where, f"has a card named {name!r}, but names are lower-case letters, digits, '-' and '.'"
+            where, f"has a card named {name!r}, but names consist of lower-case letters, digits, '-' and '.'"
         )
     if not isinstance(entry, dict) or "memory" not in entry:
         raise _damaged(where, f"has a card {name} without memory")

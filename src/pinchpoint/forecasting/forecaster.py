@@ -66,7 +66,7 @@ class Forecaster:
 
     def __enter__(self) -> Self:
         self._log = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")
-        # A worker that is killed at its limit cleans up nothing, so this process removes its folder.
+        # A worker that is killed at its time limit cannot clean up, so this process removes its folder.
         self._scratch = tempfile.TemporaryDirectory(prefix="pinchpoint-", ignore_cleanup_errors=True)
         try:
             self._start()
@@ -115,7 +115,7 @@ class Forecaster:
         settings: Overrides | None = None,
         chunk_must_apply: bool = False,
     ) -> Forecast:
-        """One Forecast. size is None only for a script, which takes args instead.
+        """Return one Forecast. size is None only for a script, which takes args instead.
 
         settings: by default those of this Forecaster. chunk_must_apply: raise if the variant ignores `chunk`.
         """
@@ -134,7 +134,7 @@ class Forecaster:
         }
         if self._process is None:  # an earlier request was killed at its time limit
             self._start()
-        # The worker would name the GPU that it simulates.
+        # The worker would describe the GPU that it simulates.
         return replace(Forecast.from_dict(self._ask(request)), machine=machine.describe())
 
     def output(self) -> str:

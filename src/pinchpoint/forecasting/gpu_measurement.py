@@ -54,7 +54,8 @@ def measure(
     if done.returncode != 0 or not done.stdout.strip():
         last = (done.stderr.strip().splitlines() or ["no output"])[-1]
         raise TargetFailed(
-            f"Measuring {target.text} failed: {last}", hint="Run the step by itself on this GPU."
+            f"Measuring {target.text} failed: {last}",
+            hint="Run the step on this GPU without pinchpoint to see the error.",
         )
     answer = json.loads(done.stdout.strip().splitlines()[-1])
     if "error" in answer:

@@ -28,10 +28,10 @@ def predict(loaded: LoadedTarget, request: dict[str, Any]) -> Forecast:
     thing, mode = loaded.thing, request.get("mode")
     if not isinstance(thing, Workload) and mode is not None and mode != analysis.mode:
         raise BadInput(
-            f"The step of {loaded.target.text} is a step of mode {analysis.mode}, not of mode {mode}.",
+            f"The step of {loaded.target.text} is in mode {analysis.mode}, not in mode {mode}.",
             hint=f"Leave --mode out, or use --mode {analysis.mode}.",
         )
-    # JAX reserves most of the card at start whatever it needs, so reserved bytes do not depend on the step.
+    # JAX reserves most of the card at start-up, so the reserved bytes do not depend on the step.
     total = analysis.peak_bytes + loaded.card.context_bytes
     margin, share = margin_bytes(total), _share()
     highest = (analysis.high_bytes or analysis.peak_bytes) + margin

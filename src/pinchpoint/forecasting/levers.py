@@ -73,12 +73,14 @@ def _checkpointing(forecast: Forecast) -> Lever | None:
 
 
 def _accumulation(forecaster: Forecaster, forecast: Forecast, chunk: int | None) -> Lever | None:
-    """Half the points per step, and twice as many steps per optimizer step."""
+    """Process half the points per step, and accumulate gradients over two steps."""
     if forecast.mode != "train":
         return None
     if forecast.size is None:
         moving = sum(forecast.breakdown[part] for part in ("activations", "temporaries", "inputs"))
-        return Lever("accumulation", moving // 2, "half the batch, gradients accumulated over two; estimated")
+        return Lever(
+            "accumulation", moving // 2, "half the batch, gradients accumulated over 2 steps; estimated"
+        )
     if forecast.size < 2:
         return None
     try:
@@ -90,12 +92,12 @@ def _accumulation(forecaster: Forecaster, forecast: Forecast, chunk: int | None)
     return Lever(
         "accumulation",
         _saving(forecast, other),
-        "half the points per step, gradients accumulated over two; predicted",
+        "half the points per step, gradients accumulated over 2 steps; predicted",
     )
 
 
 def _variants(forecaster: Forecaster, forecast: Forecast) -> list[Lever]:
-    """The other variants of a workload; chunked variants are called the chunk lever."""
+    """The other variants of a workload as levers; a chunked variant is named `chunk`."""
     if forecast.variant is None or forecast.size is None:
         return []
     thing = targets.load(forecaster.target)

@@ -1,4 +1,4 @@
-"""predict: the peak of a training step on any card, without a GPU."""
+"""`predict` forecasts the peak of a training step on any card, without a GPU."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def predict(
         raise BadInput(f"There is no mode {mode!r}.", hint=f"Use one of: {', '.join(MODES)}.")
     if steps < 2:
         raise BadInput(
-            f"The peak does not show in {steps} steps, because optimizer state is created in the first step.",
+            f"The first step creates the optimizer state, so --steps {steps} does not show the peak.",
             hint="Use at least 2 steps.",
         )
     check_seconds("timeout", timeout_s)

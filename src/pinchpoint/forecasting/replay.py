@@ -37,7 +37,7 @@ class Replay:
 def replay(observation: Observation, *, take: Take = "usual", expandable: bool = False) -> Replay:
     """Run the events through an allocator without a limit.
 
-    take: which size of the workspaces that a library chooses at run time: the usual, the least or the most.
+    take: the size to assume for workspaces that a library chooses at run time: usual, least or most.
     """
     allocator = Allocator(expandable=expandable)
     live: dict[int, Block] = {}
@@ -94,7 +94,7 @@ def _alive_at(observation: Observation, peak_event: int, take: Take, expandable:
 def _thin(
     steps: list[tuple[int, int]], observation: Observation, peak_event: int
 ) -> tuple[tuple[int, int, str], ...]:
-    """At most a few hundred points: the highest of each stretch, so that the peak is always among them."""
+    """Reduce the timeline to a few hundred points: the highest of each stretch, so that the peak is kept."""
     if not steps:
         return ()
     starts = [at for at, _ in observation.marks]
@@ -116,7 +116,7 @@ def breakdown(observation: Observation, result: Replay) -> dict[str, int]:
 
 
 def part_of(info: BlockInfo, end_phase: str | None) -> str:
-    """The role of a block, or what its lifetime shows. end_phase: where it was freed, None if never."""
+    """The role of a block, or the one its lifetime implies. end_phase: where it was freed, None if never."""
     if info.span is not None:
         return "workspace"
     if info.role:
@@ -127,7 +127,7 @@ def part_of(info: BlockInfo, end_phase: str | None) -> str:
         return "temporaries" if end_phase == "optimizer" else "optimizer"
     if info.phase == "backward":
         return "temporaries"
-    # Allocated in the forward pass: either stored for the backward pass or used on the way.
+    # Allocated in the forward pass: either stored for the backward pass or temporary.
     return "temporaries" if end_phase == "forward" else "activations"
 
 

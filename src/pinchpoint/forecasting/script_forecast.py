@@ -17,7 +17,7 @@ from pinchpoint.core.records import Forecast
 from pinchpoint.forecasting import assembly, calibration
 from pinchpoint.forecasting.target_loading import Fork, LoadedTarget
 
-_REAL_RUN_S = 60.0  # CPU seconds that a script may run with real values, to count what depends on its data
+_REAL_RUN_S = 60.0  # limit on the CPU seconds of the real run that counts what depends on the data
 
 
 def predict(loaded: LoadedTarget, request: dict[str, Any], fork: Fork) -> Forecast:
@@ -99,7 +99,7 @@ def _run(
     mode = "train" if observation.trained else "infer"
     if request.get("mode") not in (None, mode):
         raise BadInput(
-            f"{loaded.target.text} does {mode}, not {request['mode']}.",
+            f"{loaded.target.text} runs in mode {mode}, not in mode {request['mode']}.",
             hint=f"Leave --mode out, or use --mode {mode}.",
         )
     if not observation.blocks:

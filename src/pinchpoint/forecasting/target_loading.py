@@ -41,7 +41,7 @@ def load_target(hello: dict[str, Any], stack: contextlib.ExitStack) -> LoadedTar
         thing = targets.load(target)
         if targets.framework_of(thing) == "torch":
             return LoadedTarget(target, thing, "torch", chosen_card, observer)
-        # A JAX target whose file did not show it: it must not run under the simulated torch device.
+        # The source did not show that this target uses JAX; it must not run under the simulated torch device.
         stack.close()
     load_jax_observer()  # before any fork, so that every request finds it imported
     return LoadedTarget(target, targets.load(target), "jax", chosen_card)

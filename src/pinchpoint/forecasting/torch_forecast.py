@@ -67,7 +67,7 @@ def _forecast_once(loaded: LoadedTarget, request: dict[str, Any], **known: Any) 
     forecast = replace(
         forecast, settings=settings_of(thing, request.get("settings"), text=loaded.target.text)
     )
-    if "bound" not in known:  # otherwise the law's own range says how far counts may vary
+    if "bound" not in known:  # otherwise the range of the law says how far counts may vary
         forecast = assembly.with_count_interval(forecast, observer.dynamic, loaded.card)
     return calibration.with_blocks(forecast.to_dict(), run.observation)
 

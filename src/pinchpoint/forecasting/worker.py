@@ -67,7 +67,7 @@ def _answer(stream: Any, message: dict[str, Any]) -> None:
 
 def in_fork(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """Run `work` in a child process and return its answer; a crash of the child becomes an error."""
-    # Opened before the child runs, because the process of a sandboxed script may open nothing for writing.
+    # Opened before the child runs, because a sandboxed script's process must not open files for writing.
     handle, path = tempfile.mkstemp(prefix="pinchpoint-answer-")
     sys.stdout.flush()
     sys.stderr.flush()

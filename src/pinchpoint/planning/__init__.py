@@ -1,1 +1,1 @@
-"""Planning: what fits a budget, by prediction. The public function is `pinchpoint.planning.plan.plan`."""
+"""Planning: predict what fits a budget. The public function is `pinchpoint.planning.plan.plan`."""

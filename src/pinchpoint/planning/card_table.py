@@ -1,8 +1,8 @@
 """The table of cards: the largest size for each card, from the fake runs of one plan.
 
-The forecast of one card is used for another one with the context exchanged; the workspace remains that of
-the modelled card. The runs of the plan form a curve, and a few more runs are added where they tell most.
-Each answer says whether its size was predicted itself or is interpolated between two runs.
+The forecast for one card is used for the others with their own context; the workspace remains that of the
+modelled card. The runs of the plan form a curve, and a few more runs are added where they reduce the
+uncertainty most. Each answer says whether its size was itself predicted or is interpolated between two runs.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from pinchpoint.core.units import show_bytes
 
 
 def largest_chunk(*, fixed_bytes: int, bytes_per_point: int, budget_bytes: int) -> int:
-    """How many points can be processed together if each takes `bytes_per_point` beside the fixed bytes."""
+    """How many points fit into one chunk if each needs `bytes_per_point` in addition to the fixed bytes."""
     chunk = (budget_bytes - fixed_bytes) // max(bytes_per_point, 1)
     if chunk < 1:
         need = fixed_bytes + bytes_per_point

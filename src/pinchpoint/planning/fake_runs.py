@@ -35,7 +35,7 @@ class Script:
 
 
 def check_vary(vary: str | None) -> str:
-    """The argument to vary, checked."""
+    """Check the argument to vary and return it."""
     if vary is None:
         raise BadInput(
             "A script has no size of its own, so plan needs an argument to vary.",
@@ -49,7 +49,7 @@ def check_vary(vary: str | None) -> str:
         ) from error
     if not any("{}" in part for part in parts):
         raise BadInput(
-            f"--vary {vary!r} has no place for the number.",
+            f"--vary {vary!r} has no placeholder for the number.",
             hint="Put {} where the number belongs: --vary '--batch-size {}'.",
         )
     return vary
@@ -67,7 +67,7 @@ class Trial:
     margin_bytes: int
     live_bytes: int
     context_bytes: int
-    fixed_bytes: int = 0  # context, weights, gradients and optimizer, which no smaller size would save
+    fixed_bytes: int = 0  # context, weights, gradients and optimizer state, which do not shrink with the size
 
     @property
     def need_bytes(self) -> int:
@@ -121,14 +121,14 @@ class Trials:
     def at_sizes(
         self, variant: str | None, *, multiple: int = 1, chunk: int | None = None
     ) -> Callable[[int], Sample]:
-        """A sampler of sizes, in units of `multiple`."""
+        """Return a function that samples a size, given in units of `multiple`."""
         return lambda number: _sample(number, self.run(size=number * multiple, variant=variant, chunk=chunk))
 
     def at_chunks(self, variant: str | None, size: int) -> Callable[[int], Sample]:
         return lambda number: _sample(number, self.run(size=size, variant=variant, chunk=number))
 
     def of(self, *, size: int, variant: str | None, chunk: int | None = None) -> Trial:
-        """The run that was already made there."""
+        """The earlier run with this size, variant and chunk."""
         return next(
             t for t in reversed(self.history) if (t.size, t.variant, t.chunk) == (size, variant, chunk)
         )

@@ -1,8 +1,8 @@
-"""A curve of need against number: answers for many budgets, and which sample would tell most.
+"""A curve of needed bytes against a number: the answer for many budgets, and which sample to add next.
 
-Between two samples the need is interpolated linearly. The lines of the neighbouring samples are extended to
-the same budget. Where they disagree, at a kink or a jump, the smallest answer counts, and the disagreement
-is the uncertainty of the reading. No framework, no clock.
+Between two samples the need is interpolated linearly. The lines through neighbouring samples are extended to
+the same budget. Where they disagree, at a kink or a jump, the smallest answer is used, and the disagreement
+is the uncertainty of the reading. Uses no framework and no clock.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _JUMP = 64  # the largest factor by which one sample exceeds the others
 class Reading:
     """The largest number for one budget.
 
-    number: None if nothing that was sampled fits. sampled: whether the number itself was sampled, or that
-    not even the floor fits. doubt: how far the truth may be from it, as a share. aim: what to sample next,
-    None if no sample would tell more. between: the samples around it.
+    number: None if no sample fits. sampled: whether the number itself was sampled, or sampling has shown that
+    not even the floor fits. doubt: how far the truth may be from it, as a share. aim: what to sample next;
+    None if another sample would not help. between: the samples on either side.
     """
 
     number: int | None
@@ -54,7 +54,7 @@ def _under(ordered: Sequence[Sample], budget_bytes: int, floor: int) -> Reading:
         return Reading(None, True, 0.0, None)
     at = crossing((least, _apart(least, ordered)), budget_bytes) or 0.0
     aim = min(max(floor, math.floor(at * (1 - RESERVE / 2))), least.number - 1)
-    return Reading(None, False, least.number / aim, aim)  # a first answer is worth more than a better one
+    return Reading(None, False, least.number / aim, aim)  # a first answer matters more than a better one
 
 
 def _beyond(low: Sample, ordered: Sequence[Sample], budget_bytes: int, up_to: int) -> Reading:
@@ -89,7 +89,7 @@ def _between(low: Sample, high: Sample, ordered: Sequence[Sample], budget_bytes:
 
 
 def _apart(sample: Sample, others: Sequence[Sample]) -> Sample:
-    """The nearest of the others that is far enough away for a slope, or the sample itself."""
+    """The nearest other sample that is far enough away to give a slope, or else the sample itself."""
     far = [s for s in others if abs(math.log(s.number / sample.number)) > APART]
     return min(far, key=lambda s: abs(math.log(s.number / sample.number)), default=sample)
 
@@ -103,9 +103,9 @@ def refine(
     up_to: int,
     runs: int,
 ) -> PinchpointError | None:
-    """Add at most `runs` samples to `known`, each where the doubt is largest.
+    """Add at most `runs` samples to `known`, each where the uncertainty is largest.
 
-    Stops at a prediction that fails, and returns its error.
+    Stops when a prediction fails, and returns its error.
     """
     budgets_set = set(budgets)
     for _ in range(runs):
@@ -114,7 +114,7 @@ def refine(
         if not open_ones:
             return None
         worst = max(open_ones, key=lambda r: r.doubt)
-        # Among the budgets between the same two samples, the middle one: its sample serves both sides.
+        # Of the budgets between the same two samples, take the middle one: its sample helps both sides.
         beside = [r for r in open_ones if r.between == worst.between] if worst.between else [worst]
         aim = beside[len(beside) // 2].aim
         assert aim is not None

@@ -1,8 +1,8 @@
-"""plan: the largest size, or the chunk for a given size, and the variant, that fit a budget, by prediction.
+"""`plan` predicts the largest size, or the chunk for a given size, and the variant that fit a budget.
 
 Every size in the answer was itself predicted to fit, with at most 8 fake runs per variant. A table of cards
 takes at most 8 more runs and marks the sizes that are interpolated. Nothing runs for real and no GPU is
-needed. The margin covers what a card uses beyond its forecast.
+needed. The margin covers what a step uses beyond its forecast.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Subject:
         return self.workload is not None and self.workload.variant(variant).flat
 
     def chunk(self, variant: str | None) -> int | None:
-        """The good chunk that a variant declares, if the workload supports chunks."""
+        """The preferred chunk that a variant declares, if the workload supports chunks."""
         return (
             self.workload.variant(variant).chunk
             if self.workload is not None and self.workload.chunked
@@ -60,7 +60,7 @@ class Subject:
         )
 
     def held_bytes(self, variant: str | None) -> float:
-        """The bytes that a flat variant declares to store per point."""
+        """The bytes per point that a flat variant declares it stores."""
         return 0.0 if self.workload is None else self.workload.variant(variant).held_bytes
 
 
@@ -96,7 +96,7 @@ def plan(
     check_seconds("timeout", timeout_s)
     if multiple > up_to:
         raise BadInput(
-            f"No multiple of {multiple:,} is up to {up_to:,}.", hint="Raise --up-to, or lower --multiple."
+            f"No multiple of {multiple:,} is at most {up_to:,}.", hint="Raise --up-to, or lower --multiple."
         )
     subject = _subject(target, vary, tuple(args))
     variants = _variants(subject, variant)
@@ -106,7 +106,7 @@ def plan(
         subject.workload.check_mode(mode)
     if budget_bytes <= (context := card(model_card).context_bytes):
         raise DoesNotFit(
-            f"The budget of {show_bytes(budget_bytes)} is below the CUDA context, {show_bytes(context)}.",
+            f"The budget of {show_bytes(budget_bytes)} is below the CUDA context of {show_bytes(context)}.",
             hint="Give the whole memory of the card as --budget.",
         )
     options = {"card": model_card, "seed": seed, "timeout_s": timeout_s, "settings": resolved}
@@ -225,7 +225,7 @@ def _choices(
                 best = max((c.trial.size for c in choices.values() if c.trial is not None), default=None)
                 choices[variant] = _largest(subject, variant, trials, best, multiple=multiple, up_to=up_to)
         except (TargetFailed, CannotFake, TimedOut) as error:
-            # Another variant may work, and this one is reported beside it. Alone, its error is the answer.
+            # If another variant works, this one is only reported in a note; otherwise its error is raised.
             if len(variants) == 1:
                 raise
             choices[variant] = Choice(variant, None, why=error.what, error=error)
@@ -248,7 +248,7 @@ def _largest(
             return Choice(
                 variant, trials.of(size=search.fits.number * multiple, variant=variant, chunk=chunk), search
             )
-        # One such chunk alone exceeds the budget: find the largest that fits.
+        # A single chunk of this size exceeds the budget: find the largest that fits.
     if subject.is_flat(variant) and subject.workload is not None and subject.workload.chunked:
         target_size = 4 * best if best is not None else 64 * subject.start
         return _flat_in_chunks(
@@ -258,7 +258,7 @@ def _largest(
     start, limit = max(1, subject.start // multiple), max(1, up_to // multiple)
     known: list[Sample] = []
     if subject.is_flat(variant) and best is not None and best // multiple >= 16:
-        # A flat variant may loop over its points: two sizes show that it is flat, and larger ones cost time.
+        # A flat variant may loop over its points. Two sizes show that it is flat; larger ones take longer.
         known = [sample(best // multiple // 16)]
         try:
             known.append(sample(best // multiple))
@@ -280,7 +280,7 @@ def _largest(
 
 
 def _flat_in_chunks(subject: Subject, variant: str | None, trials: Trials, size: int) -> Choice:
-    """Plan a flat variant, which fits any size: use a large one, and check that half of it needs as much."""
+    """Plan a flat variant, which fits any size: try a large size, and check that half of it needs as much."""
     choice = _at_size(subject, variant, trials, size)
     if choice.trial is None or choice.trial.chunk is None or choice.trial.chunk > size // 2:
         return choice
@@ -297,7 +297,7 @@ def _at_size(subject: Subject, variant: str | None, trials: Trials, size: int) -
         trial = trials.run(size=size, variant=variant)
         fits = trial.need_bytes <= trials.budget_bytes
         return Choice(variant, trial if fits else None, why="" if fits else "does not fit", least=trial)
-    # A chunk of the whole size is one iteration, the smallest are thousands: the floor is not tried.
+    # A chunk of the whole size takes one iteration, the smallest takes thousands, so the floor is not tried.
     most = min(size, subject.chunk(variant) or size)
     search = largest_that_fits(
         trials.at_chunks(variant, size),

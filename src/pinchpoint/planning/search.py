@@ -2,8 +2,8 @@
 
 The need grows with the number and is nearly affine, with steps of the allocator on top. Two samples far
 apart give a slope; the next ones are just below and just above where the line meets the budget. The search
-bisects where the line misleads: at a kink, or where the need jumps. The answer is always a number that was
-sampled itself and fits. No framework, no clock.
+bisects where the line is misleading: at a kink, or where the need jumps. The answer is always a number that
+was itself sampled and fits. Uses no framework and no clock.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ TOLERANCE = 0.01
 UP_TO = 10**9
 _JUMP = 64  # the largest factor by which one guess exceeds what was sampled
 _LEAP = 16  # the smallest factor between the first and the second sample
-_ASIDE = 0.4  # share of the tolerance: how far from the estimate both sides are tried
+_ASIDE = 0.4  # distance of the two guesses on either side of the estimate, as a share of the tolerance
 APART = 0.03  # samples closer than this show steps of the allocator instead of the slope
 _BENT = 1.1, 3.9  # exponents treated as a curve; below is a line with noisy small sizes, above a jump
-_PATIENCE = 3  # consecutive guesses that leave more than half of the bracket before it is bisected
+_PATIENCE = 3  # the bracket is bisected after this many guesses in a row that remove less than half of it
 _DROP = 0.02  # a fall of the need by more than this share is not a step of the allocator
 _LEAST_DROP = 64 * MIB
 _FLAT = 1e-3
@@ -137,7 +137,7 @@ class _Search:
         self.side = ""  # on which side of the estimate the last guess was
         self.misses = 0  # consecutive guesses whose result was on the other side
         self.width = math.inf  # logarithm of the bracket's width before the last guess
-        self.stalls = 0  # consecutive guesses by the curve that left more than half of the bracket
+        self.stalls = 0  # consecutive guesses from the curve that removed less than half of the bracket
 
     @property
     def fits(self) -> Sample | None:
@@ -167,7 +167,7 @@ class _Search:
                 raise BadInput(
                     f"The predicted need falls from {show_bytes(low.need_bytes)} at {low.number:,}"
                     f" to {show_bytes(high.need_bytes)} at {high.number:,}, so there is no largest size.",
-                    hint="Look at the curve with `pinchpoint study TARGET --on fake`, or plan one --size.",
+                    hint="See the curve with `pinchpoint study TARGET --on fake`, or plan for one --size.",
                 )
 
     def ending(self) -> Ending | None:
@@ -274,7 +274,7 @@ class _Search:
             three = _ordered((first, apart[0], third))
             if _BENT[0] < _power(three) < _BENT[1]:
                 return crossing(three, self.budget)
-        # On a step of the allocator nothing rises: then use the line through the two outermost samples.
+        # On a step of the allocator the need does not rise: then use the line through the outermost samples.
         every = _ordered(self.samples.values())
         return crossing(_ordered((first, apart[0])), self.budget) or crossing(
             (every[0], every[-1]), self.budget

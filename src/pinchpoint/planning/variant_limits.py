@@ -52,7 +52,7 @@ def nothing_fits(
     *,
     arguments: Callable[[int], tuple[str, ...]] | None = None,
 ) -> PinchpointError:
-    """The error that says what the smallest run needs. arguments: those of a script for a size."""
+    """The error that says what the smallest run needs. arguments: maps a size to a script's arguments."""
     tried = [c for c in choices if c.least is not None]
     if not tried:
         return next(c.error for c in choices if c.error is not None)
@@ -91,7 +91,7 @@ def notes_of(choices: Sequence[Choice], multiple: int, up_to: int) -> list[str]:
 def _note(choice: Choice, multiple: int, up_to: int) -> str:
     search, trial = choice.search, choice.trial
     if choice.error is not None:
-        return f"left out: {choice.error.what}"
+        return f"skipped: {choice.error.what}"
     if trial is None:
         assert choice.least is not None
         need = show_bytes(choice.least.need_bytes)
