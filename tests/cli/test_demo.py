@@ -130,8 +130,8 @@ def test_a_workload_whose_framework_is_missing_is_left_out_aloud(
     assert [target for target, _ in verbs["predict"]] == ["field", "operator"]
     output = capsys.readouterr().err
     assert (
-        "orbital is left out: jax is not installed" in output
-        and "density is left out: e3nn is not installed" in output
+        "skipping orbital: jax is not installed" in output
+        and "skipping density: e3nn is not installed" in output
     )
     assert verbs["example"] == []
     monkeypatch.setattr(demo, "_installed", lambda framework: False)

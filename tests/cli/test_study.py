@@ -74,10 +74,10 @@ def test_a_failed_gate_exits_1_and_says_why(makes, capsys):
 
 
 def test_points_that_failed_are_named_with_their_reason(makes, capsys):
-    failed = Point(2_000_000, "train", "eager", "failed", reason="was ended by SIGSEGV")
+    failed = Point(2_000_000, "train", "eager", "failed", reason="was killed by SIGSEGV")
     makes(replace(MADE, points=(*MADE.points, failed)))
     assert run(["study", "field", "--sizes", "5k:2M"]) == 0
-    assert "eager train 2M failed: was ended by SIGSEGV" in capsys.readouterr().out
+    assert "eager train 2M failed: was killed by SIGSEGV" in capsys.readouterr().out
 
 
 def test_json_is_the_record_and_nothing_else(makes, capsys):

@@ -220,7 +220,7 @@ def test_on_the_cpu_theory_has_no_cublas_and_nothing_is_reserved(forecasts, work
 
 def test_a_crash_of_one_measured_point_is_recorded_and_a_slow_one_ends_its_line(forecasts, workers):
     trouble = {
-        2_000: {"status": "failed", "reason": "was ended by SIGSEGV"},
+        2_000: {"status": "failed", "reason": "was killed by SIGSEGV"},
         32_000: {"status": "timeout", "reason": "took longer than 300 s"},
     }
     run = workers(trouble=trouble)
@@ -230,7 +230,7 @@ def test_a_crash_of_one_measured_point_is_recorded_and_a_slow_one_ends_its_line(
     assert [p.status for p in result.points] == ["ok", "failed", "ok", "ok", "ok", "timeout", "timeout"]
     assert result.points[-1].reason == "not run: 32k already took too long"
     assert all(r.size <= 32_000 for r in run.requests)
-    assert result.points[1].reason == "was ended by SIGSEGV"
+    assert result.points[1].reason == "was killed by SIGSEGV"
 
 
 def test_a_measured_study_goes_on_without_theory(forecasts, workers):
@@ -277,7 +277,7 @@ def test_ctrl_c_keeps_what_is_done_and_resume_goes_on_from_it(forecasts, workers
 
 @pytest.mark.usefixtures("no_figures")
 def test_a_resumed_study_that_is_stopped_again_loses_nothing(forecasts, workers, tmp_path):
-    trouble = {1_000: {"status": "failed", "reason": "was ended by SIGSEGV"}}
+    trouble = {1_000: {"status": "failed", "reason": "was killed by SIGSEGV"}}
     options = {"sizes": "1k:32k:6", "modes": "train", "on": "cpu", "output": tmp_path}
     study("field", **options, forecaster=forecasts(), runner=workers(trouble=trouble))
     with pytest.raises(KeyboardInterrupt):  # the failed first point is tried again, then stopped at the next

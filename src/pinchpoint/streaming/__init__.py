@@ -1,1 +1,1 @@
-"""Streaming: any number of points through a function, in chunks that fit a budget; see `stream.stream`."""
+"""Streaming: apply a function to any number of points, in chunks that fit a budget; see `stream.stream`."""

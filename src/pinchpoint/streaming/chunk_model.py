@@ -2,8 +2,8 @@
 
 The first chunks are trials: a quarter of a tile, a tile, and then at most 8 times the largest so far, until
 `fixed + bytes_per_point * chunk` reaches the goal. After that the chunk does not change, which keeps shapes
-constant; it shrinks only when memory runs out or a chunk exceeds the bound. Pure arithmetic: no framework,
-no device.
+constant; it shrinks only when memory runs out or a chunk exceeds the bound. The model is pure arithmetic and
+needs neither a framework nor a device.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ GROWTH = (
 
 
 class Pace:
-    """The chunks for `count` points.
+    """Chooses the chunks for `count` points.
 
-    chunk: fixed by the caller; otherwise the model finds one within `room`, and none is larger than `most`.
+    chunk: set by the caller; otherwise the model finds one that fits `room`. No chunk is larger than `most`.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Pace:
         self.bytes_per_point: float | None = bytes_per_point
         self.peak_bytes: int | None = None
         self.halvings = 0
-        # A fixed chunk that is padded keeps its shape, however few points there are.
+        # A fixed chunk with padding keeps its shape even if there are fewer points.
         self.settled = None if chunk is None else max(1, chunk if whole else min(chunk, count))
         self._trials: list[tuple[int, int]] = []
         self._confirmed: int | None = None  # the settled chunk, once it is known to be within the bound
@@ -60,7 +60,7 @@ class Pace:
         chunk = max(self.tile, reach - reach % self.tile)
         calls = -(-left // chunk)
         if reach == most or calls == 1:
-            # The same number of calls with the least padding: a rest of one point must not cost a chunk.
+            # The same number of calls with the least padding: one leftover point must not cost a whole chunk.
             chunk = self.settled = self._up(-(-left // calls))
         return chunk
 
@@ -103,7 +103,7 @@ class Pace:
         self.settled = half
 
     def _most(self) -> int:
-        """The largest chunk for the goal, as far as it is known."""
+        """The largest chunk for the goal, from what is known so far."""
         assert self.room is not None, "a fixed chunk needs no model"
         if self.bytes_per_point is None:
             return self._top  # after one trial, the slope is not known yet

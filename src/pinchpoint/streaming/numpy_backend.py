@@ -1,7 +1,7 @@
 """Streaming for functions of NumPy arrays: chunks are copied in and out one at a time, on the host.
 
-Bytes are those that tracemalloc counts during a trial, which includes NumPy arrays; memory that a library
-allocates without Python is not counted. The function may return anything that NumPy can read as an array.
+Bytes are counted by tracemalloc during a trial, which includes NumPy arrays but not memory that a library
+allocates outside Python. The function may return anything that NumPy can convert to an array.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pinchpoint.core.units import show_bytes
 
 
 class HostLane(HostMemory):
-    """NumPy arrays in, NumPy arrays out."""
+    """Streams NumPy arrays into NumPy arrays."""
 
     device = "numpy"
     depth = 1
@@ -30,7 +30,7 @@ class HostLane(HostMemory):
     ) -> None:
         if isinstance(out, str) and out not in ("numpy", "device"):
             raise BadInput(
-                f"out={out!r} is not a valid place for the results.",
+                f"out={out!r} is not a valid destination for the results.",
                 hint='Give arrays to fill, "numpy" or "device".',
             )
         self._function, self._extra, self._pad = function, extra, pad
@@ -96,7 +96,10 @@ class HostLane(HostMemory):
         return self._function(*inputs, *self._extra)
 
     def _inputs(self, start: int, stop: int, rows: int) -> list[np.ndarray[Any, Any]]:
-        """Points start..stop, copied so that the function may write to them; the last one is repeated."""
+        """Points start..stop as `rows` rows, copied so that the function may write to them.
+
+        The last point is repeated to fill up the rows.
+        """
         if self._points.numbers is not None:
             return [_numbers(self._points.numbers, np.minimum(np.arange(start, start + rows), stop - 1))]
         for buffer, array in zip(self._buffers, self._arrays, strict=True):
@@ -121,7 +124,7 @@ class HostLane(HostMemory):
 
 
 def _watched(run: Callable[[], Any]) -> tuple[Any, int]:
-    """The result of `run`, and the most bytes it used at one time."""
+    """The result of `run`, and its peak in bytes."""
     running = tracemalloc.is_tracing()
     if not running:
         tracemalloc.start(1)
@@ -180,6 +183,6 @@ def _empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]
     except MemoryError as error:
         raise DoesNotFit(
             f"The result of shape {shape} takes {show_bytes(math.prod(shape) * dtype.itemsize)},"
-            " which is more than the main memory has.",
+            " which is more than the available main memory.",
             hint="Give out=numpy.memmap(...), which is stored on disk.",
         ) from error

@@ -1,4 +1,4 @@
-"""A check whether a function treats every row independently, on points that are cut and reordered."""
+"""A check that a function treats every row independently, on points that are split and reordered."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from pinchpoint.backends.stream_backend import Lane
 from pinchpoint.core.errors import BadInput
 
-# Relative to the largest value. Kernels round differently for other shapes, but far less than mixed rows.
+# Relative to the largest value. Kernels round differently for other shapes, but mixed rows differ far more.
 _ROUNDING = {
     "float64": 1e-9,
     "complex128": 1e-9,
@@ -42,7 +42,7 @@ def check_rowwise(lane: Lane, count: int, tile: int) -> None:
 
 
 def _apart(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any], dtype: str) -> float:
-    """The largest difference relative to the largest value, or 0 if it is rounding. NaN equals NaN."""
+    """The largest difference relative to the largest value, or 0 if it is only rounding. NaN equals NaN."""
     if a.dtype.kind not in "fc":
         return float((a != b).mean())
     same = (a == b) | (np.isnan(a) & np.isnan(b))

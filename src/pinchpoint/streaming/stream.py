@@ -1,4 +1,4 @@
-"""stream: any number of points through a function, in chunks that fit a budget.
+"""`stream` applies a function to any number of points, in chunks that fit a budget.
 
 The function must treat rows independently: row i of its result depends only on row i of its points.
 `check=True` tests this on some of the points. On a GPU, points and results are copied through pinned buffers
@@ -23,7 +23,7 @@ from pinchpoint.streaming.chunk_model import Pace
 from pinchpoint.streaming.rowwise import check_rowwise
 
 TILE = 1_024
-HALVINGS = 3  # how often a fixed chunk may be halved if there is no tile to limit it
+HALVINGS = 3  # how many times a fixed chunk may be halved if no tile limits it
 Progress = Callable[[int, int], None]
 
 
@@ -34,7 +34,7 @@ class Flow:
     points: int
     chunk: int  # of the last call
     calls: int
-    halvings: int  # how often memory ran out
+    halvings: int  # how many times memory ran out
     device: str
     budget_bytes: int | None = None
     fixed_bytes: int | None = None
@@ -64,18 +64,18 @@ def stream(
     points: an array or tensor (N, ...), a tuple of such (the function then takes as many), or a number or
     range of indices, which the function receives as int64 (C,) created on the device.
     budget: bytes, "6GiB", or a card; everything on the device counts. The default is 80 % of the free device
-    memory. On a CPU it is 16 MiB, because larger chunks are slower, and at most 25 % of the free RAM.
+    memory. On a CPU it is 16 MiB, because larger chunks are slower, but at most 25 % of the free RAM.
     chunk: points per chunk, or "auto" for the largest that fits the budget, found by trial chunks whose
     results are kept.
     device: "cuda", "cpu", "auto" (that of a tensor or module, else CUDA if it is available), or "numpy" for a
     function of NumPy arrays.
-    out: arrays to fill, "numpy", or "device". The default is like the points, and NumPy for indices.
+    out: arrays to fill, "numpy", or "device". By default, results are like the points; NumPy for indices.
     extra: arrays among these are moved to the device once.
     pad: repeat the last point at the end, so that all chunks have the same shape.
     tile: chunks are multiples of it, and none is smaller. The default is 1,024.
-    most: with "auto", no chunk is larger, for frequent progress where a point takes few bytes and much time.
-    bytes_per_point: what a point of a chunk takes, if it is known; there are then no trials.
-    check: refuse a function that mixes rows.
+    most: the largest chunk with "auto", for frequent progress where a point takes few bytes but much time.
+    bytes_per_point: what each point of a chunk takes, if known; there are then no trials.
+    check: raise if the function mixes rows.
     progress(done, total) is called before the first chunk and after each; report(flow) once at the end.
     """
     if not callable(function):
@@ -121,7 +121,7 @@ def _run(lane: Lane, pace: Pace, count: int, progress: Progress | None) -> tuple
     """Process every point; return the last chunk and the number of calls."""
     tell = progress or (lambda done, total: None)
     at = done = chunk = calls = 0
-    pending: deque[int] = deque()  # the end of each chunk that is being computed
+    pending: deque[int] = deque()  # the end index of each chunk that is being computed
 
     def land() -> None:
         nonlocal done
@@ -157,9 +157,9 @@ def _run(lane: Lane, pace: Pace, count: int, progress: Progress | None) -> tuple
             pace.halve(chunk, why=oom, free_bytes=lane.free_bytes())
             chunk = 0
     except BaseException as error:
-        # Landing may be what failed, and may fail again: the first error is the one to report.
+        # Storing results may be what failed, and it may fail again: the first error is the one to report.
         with suppress(Exception):
-            while pending:  # chunks that were sent before the error are complete, also on Ctrl-C
+            while pending:  # chunks that were sent before the error, or before Ctrl-C, are complete
                 lane.land()
                 done = pending.popleft()
         error.add_note(f"stream: the results of {done:,} of {count:,} points are stored")
@@ -180,7 +180,10 @@ def _check(lane: Lane, count: int, size: int) -> None:
 
 
 def _attempt(lane: Lane, run: Callable[..., None], *args: Any, **options: Any) -> BaseException | None:
-    """The error if memory ran out, without its frames, which refer to the tensors that filled the memory."""
+    """Run and return the error if memory ran out.
+
+    The error's frames are removed, because they refer to the tensors that filled the memory.
+    """
     try:
         run(*args, **options)
     except Exception as error:
@@ -241,7 +244,7 @@ def _sizes(
 
 
 def budget_bytes(budget: str | int | Card | None) -> int | None:
-    """Bytes for tensors; for a card, its memory without the context."""
+    """The bytes available to tensors; for a card, its memory without the context."""
     if budget is None:
         return None
     if isinstance(budget, str) and not budget.strip().lstrip("+-.")[:1].isdigit():

@@ -1,6 +1,6 @@
 """The axis gate: checks that the axis was applied and that memory grows along it as declared.
 
-A study of a workload that ignores its axis fits a law to nothing. The number of points processed
+A study of a workload that ignores its axis would fit a meaningless law. The number of points processed
 must therefore equal the requested size, and the slope's interval must lie above zero. A variant that
 declares itself flat makes the opposite claim and is judged by it: `flat` maps its name to its `Claim`.
 """
@@ -20,7 +20,7 @@ MATERIAL = 0.01  # growth of a flat variant below 1 % of its peak is ignored
 
 @dataclass(frozen=True)
 class Claim:
-    """What a flat variant declares: the bytes per point it may hold (0 for none), and its chunk if known."""
+    """What a flat variant declares: the bytes per point it may store (0 for none), and its chunk if known."""
 
     held_bytes: float = 0.0
     chunk: int | None = None
@@ -102,7 +102,7 @@ def _axis(name: str, ok_points: Sequence[Point]) -> list[str]:
 
 
 def _step(name: str, ok_points: Sequence[Point]) -> list[str]:
-    """Without a count of points, the step itself must grow, because inputs may grow without being read."""
+    """Check that the step itself grows if points were not counted: inputs may grow without being read."""
     if any(p.processed is not None or p.breakdown is None for p in ok_points) or len(ok_points) < LEAST:
         return []
     step_bytes = [
@@ -119,7 +119,7 @@ def _step(name: str, ok_points: Sequence[Point]) -> list[str]:
 
 
 def _flat(name: str, law: Law, ok_points: Sequence[Point], claim: Claim) -> list[str]:
-    """A flat variant may grow up to its chunk; beyond it, only by the bytes per point that it declares.
+    """Check that a flat variant grows, beyond its chunk, only by the bytes per point that it declares.
 
     The last two sizes are checked in addition to the law: a short ladder is too short to show the break at
     the chunk.

@@ -33,7 +33,7 @@ PLACES = "fake, cpu, cuda or card:24GiB"
 class Line:
     """One line of a study: a variant with one value of every setting.
 
-    flat: the most it declares to grow by, in bytes per point; None if it declares nothing.
+    flat: the largest growth it declares, in bytes per point; None if it declares nothing.
     chunk: the points it processes at one time, if declared; every variant grows up to that size.
     """
 
@@ -150,9 +150,7 @@ def _place(on: str) -> tuple[str, Card | None]:
         raise BadInput(f"A study cannot run on {on!r}.", hint=f"Use --on {PLACES}.")
     cap = card(text)
     if cap.memory_bytes <= cap.context_bytes:
-        raise BadInput(
-            f"The card {text} is too small to hold even the CUDA context.", hint="Name a larger card."
-        )
+        raise BadInput(f"The card {text} is too small even for the CUDA context.", hint="Name a larger card.")
     return "cuda", cap
 
 
@@ -247,7 +245,7 @@ def _lines(
 
 
 def _names(names: str | Sequence[str] | None) -> tuple[str, ...] | None:
-    """Split a comma list or a sequence of names and drop repeats; an empty one counts as None."""
+    """Split a comma-separated list, or take a sequence, of names and drop repeats; if empty, return None."""
     if names is None:
         return None
     parts = names.split(",") if isinstance(names, str) else names

@@ -108,7 +108,7 @@ def _forecaster(target: Any, config: StudyConfig) -> RestartingForecaster:
 
 
 def _nothing_ran_error(text: str, points: list[Point]) -> TargetFailed:
-    """Return the error for a study whose every point failed, with the reason of the first."""
+    """Return the error for a study in which every point failed, with the reason of the first."""
     first = points[0]
     return TargetFailed(
         f"No size of {text} ran. Size {first.size} failed: {first.reason.rstrip('.')}.",
@@ -134,7 +134,7 @@ def _earlier(config: StudyConfig) -> tuple[tuple[Point, ...], float]:
     """Return the points of an earlier study in the same folder, and the time they took."""
     if config.output is None:
         raise BadInput(
-            "There is nothing to resume: no folder is given.",
+            "There is nothing to resume, because no folder is given.",
             hint="Name the folder of the earlier study with -o.",
         )
     path = config.output / study_folder.RECORD

@@ -1,4 +1,4 @@
-"""The folder of a Study: record, CSV tables, figures and verdict, each written whole or not at all.
+"""The folder of a Study: record, CSV tables, figures and verdict, each written completely or not at all.
 
 A list of the files a study wrote is kept beside them. The next study in the folder removes the files
 of that list that it does not write again, and nothing else: a file of the same name may be the user's.

@@ -1,4 +1,4 @@
-"""The runs of one study: every point of the ladder, then the memory boundary, saved as they come.
+"""The runs of one study: every point of the ladder, then the memory boundary, each saved when it finishes.
 
 Fake points come from forecasts. Measured points come from fresh interpreters, with the forecast beside
 them as theory: running out of memory, a crash, a signal or the time limit is the point's result, with
@@ -38,7 +38,7 @@ class Runner(Protocol):
 class MeasuredPoint:
     """A point, and what its worker reports about its machine.
 
-    `limit_bytes`: the memory there is, if known.
+    `limit_bytes`: the memory of the device, if known.
     """
 
     point: Point
@@ -126,7 +126,7 @@ class Session:
         try:
             forecast = self._forecast(variant, mode, size)
         except (BadInput, Missing):
-            raise  # every other size would fail the same way
+            raise  # every other size would fail in the same way
         except PinchpointError as error:
             self.first_error = self.first_error or error
             status: Status = "timeout" if isinstance(error, TimedOut) else "failed"
@@ -185,7 +185,7 @@ class Session:
         )
 
     def _theory(self, variant: str, mode: str | None, size: int) -> Forecast | None:
-        """Return the fake run beside a measured point, or None if it fails."""
+        """Return the forecast for a measured point, or None if it fails."""
         if (variant, mode) in self._no_theory:
             return None
         try:
@@ -194,7 +194,7 @@ class Session:
             raise
         except PinchpointError as error:
             if isinstance(error, (CannotFake, TimedOut)):
-                self._no_theory.add((variant, mode))  # the next size would fail the same way, slowly
+                self._no_theory.add((variant, mode))  # the next size would fail in the same way, slowly
             self.notes.append(f"{_name(variant, mode, size)} has no theory: {error.what}")
             return None
 

@@ -50,7 +50,7 @@ def interleave(
     times_a: list[float] = []
     times_b: list[float] = []
     for turn in range(repeats):
-        # The second step of a pair finds the caches of the first, so the two alternate in being second.
+        # The second step of a pair benefits from the caches of the first, so the order alternates.
         pair = ((a, times_a), (b, times_b))
         for run, times in pair if turn % 2 == 0 else reversed(pair):
             times.append(_once(run, wait, clock))

@@ -4,7 +4,7 @@ Run it as `python -m pinchpoint.studies.worker request.json result.json`.
 
 A point takes two runs: one for the peak, in the fresh process, then one for the time, built anew,
 because memory accounting slows the step down. A `check` request only tests whether the device is
-there, so that the parent need not open it.
+available, so that the parent need not open it.
 The result is ok, oom or failed, with its reason; nothing is printed. Errors that make every point
 fail (no such device, a cap larger than the card) are returned as errors for the parent to raise.
 """
@@ -84,7 +84,7 @@ def answer(request: Request, save: Callable[[dict[str, Any]], None] = lambda res
         result |= _peak(request, loaded, framework, device)
         if request.timed:
             save(result)
-            gc.collect()  # reference cycles left by the peak's run would still hold memory
+            gc.collect()  # reference cycles left by the run for the peak would keep memory alive
             framework.seed(request.seed)
             result |= _time(request, loaded, framework, device)
     except PinchpointError as error:
@@ -99,7 +99,7 @@ def answer(request: Request, save: Callable[[dict[str, Any]], None] = lambda res
 
 
 def _peak(request: Request, loaded: Any, framework: Backend, device: str) -> dict[str, Any]:
-    """Measure the peaks of building and a few steps: what a card must hold, from the first tensor on."""
+    """Measure the peaks of building and a few steps: what a card needs, from the first tensor on."""
     processed: list[int | None] = []
 
     def run() -> None:

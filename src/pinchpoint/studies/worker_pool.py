@@ -1,7 +1,6 @@
 """Fresh interpreters for measured points: each answers one request and exits.
 
-A worker is ended together with its child processes on the time limit, on Ctrl-C, and when this process
-dies.
+A worker and its child processes are ended at the time limit, on Ctrl-C, and when this process dies.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ SOURCE = Path(__file__).resolve().parents[2]
 
 
 class Workers:
-    """Answers requests for points of one framework, each in an interpreter of its own."""
+    """Answers requests for points of one framework, each in its own interpreter."""
 
     def __init__(self, framework: str) -> None:
         self._scratch = tempfile.TemporaryDirectory(prefix="pinchpoint-")
@@ -107,5 +106,5 @@ def _cause_of_death(code: int, output: str) -> str:
     if code == -signal.SIGKILL:
         return "was killed (SIGKILL), most likely because the host ran out of memory"
     if code < 0:
-        return f"was ended by {signal.Signals(-code).name}{last}"
+        return f"was killed by {signal.Signals(-code).name}{last}"
     return f"exited with code {code} before it finished{last}"

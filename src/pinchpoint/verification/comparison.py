@@ -1,9 +1,9 @@
 """Comparison of a variant's values and gradients with its baseline: the errors, and where the worst is.
 
-The module takes plain arrays and knows no framework. The error is the relative L2 error of a whole
-array, so that one wrong row of many still shows. Shapes must be equal, NaN and infinity are refused,
-and a gradient that is missing or zero where the baseline has one fails, whatever its size. Only a
-parameter's gradient that consists of rounding errors is compared with the size of that rounding.
+The module takes plain arrays and uses no framework. The error is the relative L2 error of a whole
+array, so that one wrong row among many is still visible. Shapes must be equal, NaN and infinity are
+refused, and a gradient that is missing or zero where the baseline has one fails, whatever its size. Only
+a parameter's gradient that consists of rounding errors is compared with the size of that rounding.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ROUNDING = 4.0
 
 @dataclass(frozen=True)
 class Rounding:
-    """The size that rounding may give a gradient which is zero: per element (`rms`) and in total (`norm`).
+    """The size of rounding errors in a gradient that should be zero: per element (`rms`), in total (`norm`).
 
     Both limits apply, because either alone mistakes small numbers for noise: the elements of an array
     of many points are small, and so is every short array beside a very large one.
@@ -136,7 +136,7 @@ def compare_gradient(
 ) -> Comparison:
     """Compare one gradient; None means no gradient.
 
-    `rounding`: up to which size the baseline's counts as zero.
+    `rounding`: the size up to which the baseline's gradient counts as zero.
     """
     had, has = _is_nonzero(before), _is_nonzero(after)
     if had and after is None:

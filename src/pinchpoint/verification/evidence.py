@@ -27,7 +27,7 @@ class Evidence:
 
     comparisons: tuple[Comparison, ...]
     notes: tuple[str, ...] = ()
-    doubt: str = ""  # why the results are neither refused nor trusted
+    doubt: str = ""  # why the results are neither rejected nor accepted
 
     @property
     def worst(self) -> Comparison | None:

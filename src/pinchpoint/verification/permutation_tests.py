@@ -52,7 +52,7 @@ def smallest_p(seeds: int) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return Holm's adjusted p-values, which keep the rate of any false alarm below the level."""
+    """Return Holm's adjusted p-values, which keep the probability of any false alarm below the level."""
     order = sorted(range(len(p_values)), key=lambda i: p_values[i])
     adjusted = [1.0] * len(p_values)
     running = 0.0

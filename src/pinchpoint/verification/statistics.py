@@ -117,7 +117,7 @@ def _energy(scaled: Floats) -> Feature:
 
 
 def _moments(scaled: Floats) -> Feature:
-    """Compare means and mean squares of each column, where a small shift shows first."""
+    """Compare means and mean squares of each column, which show a small shift first."""
     moments = _by_deviation(np.concatenate([scaled.mean(axis=2), (scaled**2).mean(axis=2)], axis=-1))
     columns = range(scaled.shape[-1])
     places = (*(f"mean of column {d}" for d in columns), *(f"size of column {d}" for d in columns))

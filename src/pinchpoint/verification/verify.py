@@ -26,7 +26,7 @@ from pinchpoint.verification.probes import CaseBuilder, CaseSpec, case_specs
 from pinchpoint.verification.speed import MIN_REPEATS, Speed, compare_speed
 
 DRAWS = 16
-MATERIAL = 0.01  # a peak that changes by less than this share counts as unchanged
+MATERIAL = 0.01  # a peak that changes by less than this share is treated as unchanged
 
 
 def verify(
@@ -45,10 +45,10 @@ def verify(
     forecaster: Forecasts | None = None,
     progress: Progress | None = None,
 ) -> Verdict:
-    """Compare `variant`, which may be left out if there is only one, with the workload's baseline.
+    """Compare `variant`, which may be omitted if there is only one, with the workload's baseline.
 
     repeats: timed pairs of steps; fewer if they would take longer than `limit_s`.
-    draws: seeds of a random workload, whose verdict refuses a correct variant once in a hundred times.
+    draws: seeds of a random workload, whose verdict refuses a correct variant once in a hundred cases.
     settings: values of the settings that the workload declares.
     """
     workload = _workload(target)
@@ -226,7 +226,7 @@ def _variant(workload: Workload, name: str | None) -> str:
     if name is None:
         if len(others) > 1:
             raise BadInput(
-                f"{workload.name} has {len(others)} variants besides its baseline, and none is named.",
+                f"{workload.name} has {len(others)} variants besides its baseline, but none is named.",
                 hint=f"Name one of {', '.join(others)}, or use verify_all.",
             )
         return others[0]
