@@ -94,7 +94,7 @@ def test_a_workload_of_another_package_is_found_and_only_it_is_imported(others: 
         ("raising", TargetFailed, "badpack_raises:WORKLOAD raised RuntimeError: no luck"),
         ("lacking", Missing, "a_package_that_is_not_installed is not installed"),
         ("number", BadInput, "is a int, not a Workload"),
-        ("renamed", BadInput, "calls itself 'other'"),
+        ("renamed", BadInput, "its own name is 'other'"),
     ],
 )
 def test_a_broken_workload_names_its_package_when_it_is_used(

@@ -492,7 +492,7 @@ def _changes(x: Any) -> Any:
             {"out": np.empty((N, 3), np.int32)},
             "out= has dtype int32, which cannot store float32",
         ),
-        ((wave, POINTS), {"out": "here"}, "out='here' is not a valid place"),
+        ((wave, POINTS), {"out": "here"}, "out='here' is not a valid destination"),
         ((wave, POINTS), {"device": "tpu"}, "device 'tpu' is unknown"),
     ],
 )

@@ -1,6 +1,6 @@
 """Every private torch API that pinchpoint uses, in one place.
 
-Tested with torch 2.13 on a CPU and 2.11 on a GPU. When torch moves one of these, this is the only file
+Tested with torch 2.13 on a CPU and 2.11 on a GPU. If torch moves one of these APIs, this is the only file
 to change.
 """
 
@@ -79,27 +79,27 @@ class DispatchMode(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Skips the guard against compilation around every dispatch, because nothing is compiled here."""
+        """Skip the guard against compilation around every dispatch, because nothing is compiled here."""
         return False
 
 
 def fake_mode() -> FakeTensorMode:
-    """Fake tensors that accept real tensors as inputs and never guess at data."""
+    """A mode for fake tensors that accepts real tensors as inputs and never guesses data."""
     return FakeTensorMode(allow_non_fake_inputs=True)
 
 
 def in_kernel(fake: FakeTensor) -> bool:
-    """Whether a shape kernel runs on it, during which it must report the meta device."""
+    """Whether a shape kernel is running on the tensor, which must then report the meta device."""
     return fake.fake_mode.in_kernel_invocation
 
 
 def fake_device(fake: FakeTensor) -> torch.device:
-    """The device that torch itself uses for it."""
+    """The device that torch itself uses for a fake tensor."""
     return fake.fake_device
 
 
 def is_fake_mode_error(error: BaseException) -> bool:
-    """Whether the fake mode raised it: an operation it does not support, or one that needs values."""
+    """Whether the fake mode raised the error: the operation is not supported, or it needs values."""
     return type(error).__module__.startswith("torch._subclasses")
 
 
@@ -113,12 +113,12 @@ def argument_names(operator: Any) -> list[str]:
 
 
 def is_mutable(operator: Any) -> bool:
-    """Whether it writes to any of its arguments."""
+    """Whether an operator writes to any of its arguments."""
     return operator._schema.is_mutable
 
 
 def close_library(library: torch.library.Library) -> None:
-    """Unregister its kernels."""
+    """Unregister the kernels of a library."""
     library._destroy()
 
 
@@ -127,12 +127,12 @@ def is_view(tensor: torch.Tensor) -> bool:
 
 
 def version(tensor: torch.Tensor) -> int:
-    """How often it was written to, as autograd counts."""
+    """The number of writes to a tensor, as counted by autograd."""
     return tensor._version
 
 
 def sparse_parts(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Indices and values, without a copy."""
+    """Indices and values of a sparse tensor, without a copy."""
     return tensor._indices(), tensor._values()
 
 
@@ -142,7 +142,7 @@ def storage_key(storage: torch.UntypedStorage) -> int:
 
 
 def has_hooks(module: torch.nn.Module) -> bool:
-    """Whether it has hooks on its forward or backward pass."""
+    """Whether a module has hooks on its forward or backward pass."""
     return bool(
         module._forward_hooks
         or module._forward_pre_hooks
@@ -152,7 +152,7 @@ def has_hooks(module: torch.nn.Module) -> bool:
 
 
 def apply_to_module(module: torch.nn.Module, fn: Callable[[torch.Tensor], torch.Tensor]) -> torch.nn.Module:
-    """Replace each parameter and buffer by `fn` of it, as `Module.to` does."""
+    """Apply `fn` to each parameter and buffer and replace it by the result, as `Module.to` does."""
     return module._apply(fn)
 
 
@@ -216,7 +216,7 @@ def _compiled_pass(code: str) -> Any:
 
 
 def one_pass(tensor: torch.Tensor) -> bool:
-    """Whether `pass_over` supports it. One pass saves kernel launches, which cost more than short kernels."""
+    """Whether `pass_over` supports a tensor. One pass saves launches, which cost more than short kernels."""
     return tensor.is_cuda and not isinstance(tensor, FakeTensor)
 
 
@@ -230,7 +230,7 @@ def pass_over(code: str, *tensors: torch.Tensor) -> torch.Tensor:
 
 @contextmanager
 def without_autocast() -> Iterator[None]:
-    """Dispatch operations inside as if CPU autocast were off."""
+    """Dispatch operations within this context as if CPU autocast were off."""
     with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)):
         yield
 
@@ -241,12 +241,12 @@ def accept_fake_in_foreach() -> list[type]:
 
 
 def generator_key(generator: torch.Generator) -> int:
-    """The same for every Python object of one generator: operations receive another object than the user."""
+    """Identity of a generator: operations receive a different Python object for it than the user has."""
     return generator._cdata  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def loss_scale(scaler: torch.amp.GradScaler) -> torch.Tensor:
-    """The factor by which it multiplies losses: (), on the device, where `get_scale` would synchronise."""
+    """The factor of the losses: (), on the device. `get_scale` would synchronise."""
     scale = scaler._scale
     return torch.full((), scaler.get_scale(), device=scaler._device) if scale is None else scale
 
@@ -258,5 +258,5 @@ def restart_loader(iterator: Any) -> None:
     """
     iterator._sampler_iter = islice(iter(iterator._index_sampler), iterator._num_yielded, None)
     fetcher = iterator._dataset_fetcher
-    if hasattr(fetcher, "dataset_iter") and not iterator._num_yielded:  # of an iterable data set
+    if hasattr(fetcher, "dataset_iter") and not iterator._num_yielded:  # an iterable data set
         fetcher.dataset_iter = iter(fetcher.dataset)

@@ -41,7 +41,7 @@ class Site(NamedTuple):
 
 
 class Ledger:
-    """Allocations and frees of one fake run, in order."""
+    """Records the allocations and frees of one fake run, in order."""
 
     def __init__(self) -> None:
         self.observation = Observation()
@@ -116,7 +116,7 @@ class Ledger:
             self.observation.blocks[block].module = module or self.observation.blocks[block].module
 
     def close(self) -> None:
-        """Stop recording: what a script does after the requested steps is not part of them."""
+        """Stop recording: what a script does after the requested steps is not part of the forecast."""
         self._closed = True
 
     def live_bytes(self) -> int:
@@ -125,8 +125,8 @@ class Ledger:
     def mark_foldable(self, old: torch.Tensor, new: torch.Tensor) -> None:
         """Handle `new = old + x` by the autograd engine, which a real device runs in place.
 
-        It does so if `old` is freed next. An active dispatch mode makes the engine add out of place, so
-        if the next event frees `old`, the two become one block again.
+        The engine adds in place if `old` is freed next, but an active dispatch mode makes it add out of
+        place. Therefore, if the next event frees `old`, the two are recorded as one block.
         """
         events = self.observation.events
         new_block = self._block_of.get(compat.storage_key(new.untyped_storage()))
@@ -189,7 +189,7 @@ class Ledger:
         return fallback or Site("", 0, module)
 
     def remember_node(self, site: Site) -> None:
-        """Link the newest autograd node to the current operation, which created it if it created one."""
+        """Link the newest autograd node to the current operation, if that operation created the node."""
         # The first operation that finds a number created the node; later ones may create none.
         self._site_of_node.setdefault(compat.next_sequence() - 1, site)
 

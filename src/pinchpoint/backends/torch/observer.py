@@ -24,10 +24,10 @@ from pinchpoint.backends.torch.ledger import Ledger, Site
 from pinchpoint.core.errors import CannotFake, PinchpointError
 from pinchpoint.core.events import Phase
 
-_HOST_LIMIT = 50_000_000  # elements: a larger host tensor is fake ...
+_HOST_LIMIT = 50_000_000  # elements; a larger host tensor is fake ...
 # ... and so is a larger empty one: weights before initialisation, whose values do not matter.
 _EMPTY_LIMIT = 1_000_000
-_WRITE_LIMIT = 1_000_000  # elements: values written in place to a larger device tensor are forgotten
+_WRITE_LIMIT = 1_000_000  # elements; values written in place to a larger device tensor are forgotten
 _ALWAYS_REAL = {"aten::randperm"}  # samplers read it element by element
 
 # Autograd runs these in place unless a dispatch mode is active; see `Ledger.mark_foldable`.
@@ -51,7 +51,7 @@ _CPU = torch.device("cpu")
 
 
 class Observer(compat.DispatchMode):
-    """One per fake run. `place`: where storages of operations without device inputs belong."""
+    """Observes one fake run. `place`: where storages of operations without device inputs belong."""
 
     def __init__(self, ledger: Ledger, kernel_model: workspaces.KernelModel, dynamic: Dynamic) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ class Observer(compat.DispatchMode):
         return self.shadows.real(tensor) if type(tensor) is FakeTensor else tensor
 
     def forget_values(self, weight: torch.Tensor) -> None:
-        """Weights carry no values, except while counts are calibrated on a real run."""
+        """Forget the values of a weight, except while counts are calibrated on a real run."""
         if type(weight) is FakeTensor and not self.dynamic.calibrating:
             self.shadows.forget(weight)
 
@@ -103,7 +103,7 @@ class Observer(compat.DispatchMode):
 
     @contextmanager
     def _unobserved(self) -> Iterator[None]:
-        """Run operations inside as torch would: nothing is recorded, and devices are the true ones."""
+        """Run operations in this context as torch would: nothing is recorded, and devices are real."""
         self.inside += 1
         try:
             yield
@@ -141,7 +141,7 @@ class Observer(compat.DispatchMode):
         return self._fake(func, args, kwargs, place, fresh=not on_device)
 
     def _on_host(self, func: Any, args: Any, kwargs: Any, has_inputs: bool) -> Any:
-        """Real work on the host; a huge new tensor stays fake, because only its shape can matter."""
+        """Run an operation on the host; a huge new tensor stays fake, because only its shape can matter."""
         if not has_inputs and func.name().split(".")[0] not in _ALWAYS_REAL:
             with self._unobserved(), self.fake_mode:
                 result = func(*args, **kwargs)
@@ -277,7 +277,7 @@ class Observer(compat.DispatchMode):
 def _sparse(op: str, site: Site) -> CannotFake:
     return CannotFake(
         f"{op!r} at {site.file}:{site.line} creates a sparse tensor, which pinchpoint does not support yet.",
-        hint="Predict it dense, for example an Embedding with sparse=False: what fits dense also fits sparse "
+        hint="Predict it with dense tensors (Embedding: sparse=False): what fits dense also fits sparse "
         "if gradients have few rows.",
     )
 
@@ -302,7 +302,7 @@ def _in_place_unobserved(name: str) -> bool:
 
 
 def _is_users_mistake(error: BaseException) -> bool:
-    """Whether it is a shape or type error of the user's own, which a real device would raise too."""
+    """Whether the error is the user's own shape or type error, which a real device would raise too."""
     if compat.is_fake_mode_error(error):
         return False
     text = str(error)

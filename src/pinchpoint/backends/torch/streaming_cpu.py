@@ -21,7 +21,7 @@ from pinchpoint.core.units import show_bytes
 
 
 class Outputs:
-    """The arrays that are filled: passed in by the caller, or created from the first results' shapes."""
+    """The arrays to fill: passed in by the caller, or created with the shapes of the first results."""
 
     def __init__(self, points: Points, *, out: Any, device: torch.device) -> None:
         self.count = points.count
@@ -76,7 +76,7 @@ class Outputs:
         )
 
     def store(self, part: int, start: int, stop: int, rows: Tensor) -> None:
-        """rows: (stop - start, ...), on the host if the array is."""
+        """Write rows to start..stop of one output. rows: (stop - start, ...), on the host if the array is."""
         array = self.arrays[part]
         if isinstance(array, np.ndarray):
             np.copyto(array[start:stop], measurement.to_numpy(rows), casting="same_kind")
@@ -187,7 +187,7 @@ class CpuLane(HostMemory):
     # --- shared with the lane on CUDA
 
     def rows(self, start: int, stop: int) -> int:
-        """Rows of a call: the whole chunk if it is padded."""
+        """The number of rows in a call: the whole chunk if chunks are padded."""
         return self.chunk if self.pad else stop - start
 
     def call(self, inputs: list[Tensor]) -> Any:

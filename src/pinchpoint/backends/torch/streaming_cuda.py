@@ -74,7 +74,7 @@ class CudaLane(CpuLane):
         return Room(in_use + int(SHARE_OF_FREE * free), in_use + free)
 
     def free_bytes(self) -> int:
-        """Bytes that the driver has free plus those that torch's allocator caches without using them."""
+        """Bytes that are free in the driver plus those that torch's allocator caches but does not use."""
         cached = torch.cuda.memory_reserved(self.place) - self.held_bytes()
         return torch.cuda.mem_get_info(self.place)[0] + cached
 

@@ -17,14 +17,14 @@ class Law:
 
     scale: float
     exponent: float
-    spread: float  # relative half width at the sizes of the small runs
-    largest_n: int  # of the small runs
+    spread: float  # relative half width of the interval at the sizes of the small runs
+    largest_n: int  # the largest n of the small runs
 
     def count(self, n: int, bound: Bound) -> int:
         middle = self.scale * n**self.exponent
         if bound == "mid":
             return max(0, round(middle))
-        # Far beyond the small runs the exponent's own uncertainty counts too.
+        # Far beyond the small runs, the uncertainty of the exponent matters too.
         reach = self.spread * (1 + math.log(max(n / max(self.largest_n, 1), 1)))
         factor = (1 + reach) if bound == "high" else max(0.0, 1 - reach)
         return max(0, round(middle * factor))
@@ -33,7 +33,7 @@ class Law:
 def dynamic_options(runs: list[dict[str, Any]]) -> dict[str, Any]:
     """Keyword arguments of `Dynamic` from the results of small real runs.
 
-    For a line that none of them reached, any count is assumed.
+    Any count is assumed for a line that none of the runs reached.
     """
     pairs = [
         {site: [(int(n), int(count)) for n, count in counts] for site, counts in run["seen"].items()}
@@ -48,7 +48,7 @@ def dynamic_options(runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def fit(runs: list[dict[str, list[tuple[int, int]]]]) -> dict[str, Law]:
-    """One power law per site from small real runs: {site: [(most possible, count), ...]} each.
+    """Fit one power law per site. runs: {site: [(largest possible count, count), ...]} per small real run.
 
     A site that is reached several times also has one law per turn, `site#1` and so on, whose range
     covers the counts of the other turns: if training changes a mask, the next step may have any of them.
@@ -61,13 +61,13 @@ def fit(runs: list[dict[str, list[tuple[int, int]]]]) -> dict[str, Law]:
         if len(means) > 1 and means[0][0] < n and means[0][1] > 0 and count > 0:
             exponent = _exponent(means[0], (n, count))
         every_turn = [pair for run in runs for pair in run.get(site.split("#")[0], run.get(site, []))]
-        # A count scatters at least like a Poisson count: three standard deviations.
+        # A count scatters at least as much as a Poisson count; the range is three standard deviations.
         scatter = max(
             (abs(c / max(_extrapolate(n, count, exponent, m), 1e-9) - 1) for m, c in every_turn), default=0.0
         )
         spread = max(scatter, 3 / math.sqrt(max(count, 1.0)))
         if len({n for n, _ in every_turn}) > 1 and len({c for _, c in every_turn}) == 1:
-            # The same for every size: a number of classes, not a count of points.
+            # The count is the same for every size: it is a number of classes, not of points.
             exponent, spread = 0.0, 0.0
         laws[site] = Law(count / max(n, 1) ** exponent, exponent, min(spread, 1.0), round(n))
     return laws
@@ -76,7 +76,7 @@ def fit(runs: list[dict[str, list[tuple[int, int]]]]) -> dict[str, Law]:
 def resample(
     sample: list[float], law: Law | None, dtype: Any, size: int, points: int, bound: Bound
 ) -> np.ndarray[Any, Any]:
-    """An array like one that was read in a calibration, scaled to the count of the law."""
+    """An array like the one that a calibration read, scaled to the count of the law."""
     if law is not None and np.dtype(dtype) == np.bool_:
         share = min(law.count(size, bound), size)
         return np.diff(np.arange(size + 1) * share // max(size, 1)).astype(dtype)
@@ -90,7 +90,7 @@ def resample(
 
 
 def _exponent(small: tuple[float, float], large: tuple[float, float]) -> float:
-    """Growth between two runs; 1 (a fixed share) or 0 (a fixed count) if the scatter allows it.
+    """The growth exponent between two runs; 1 (a fixed share) or 0 (a fixed count) if the scatter allows it.
 
     In a thousandfold extrapolation an exponent that is off by 0.03 changes the count by a quarter.
     """

@@ -44,10 +44,10 @@ _FILLS = {
 }
 _ALIKE = {_aten.equal.default: True, _aten.allclose.default: True}
 
-# Operations whose boolean result is most likely true in a healthy run.
+# Operations whose boolean result is most likely true in a run without NaN or infinity.
 _LIKELY_TRUE = ("isfinite", "all", "logical_not")
 
-_SAMPLED = 512  # values stored of each array that is read, for the first _TURNS reads of a line
+_SAMPLED = 512  # values stored from each array that is read, for the first _TURNS reads of a line
 _TURNS = 64
 _NAMED_COUNT = 100  # a smaller number is more likely a class or an index, and has no uncertainty
 
@@ -109,7 +109,7 @@ class Dynamic:
             return self._index(func, args, kwargs, plain, where, shadow_of)
         return self._count_rows(func, args, kwargs, shadow, plain, where)
 
-    # --- values
+    # --- Values
 
     def _value(self, tensor: torch.Tensor, shadow: Any, where: str) -> Any:
         key = f"{where}:item"
@@ -172,7 +172,7 @@ class Dynamic:
         )
 
     def _whole(self, count: int, where: str) -> int:
-        """The count that a float becomes at this line: `count` if the float's value is real."""
+        """The count that a float is converted to at this line: `count` if the float's value is real."""
         key = f"{where}:int"
         turn = self._turn(key)
         if not self.calibrating:
@@ -225,10 +225,10 @@ class Dynamic:
         """The results of a calibration, for `count_laws.dynamic_options`."""
         return {"seen": self.counts, "values": self.scalars, "samples": self.array_samples}
 
-    # --- counts
+    # --- Counts
 
     def _count(self, tensor: torch.Tensor, real: int | None, key: str, most: int) -> int:
-        """A count: from the data, the same as before for the same mask, from a law, assumed, or an error."""
+        """A count from the data, an earlier use of the same mask, a law or an assumption; else an error."""
         if real is not None:
             if self.calibrating:
                 for name in (key, self._turn(key)):
@@ -248,7 +248,7 @@ class Dynamic:
             return entry[1]
         law = self.laws.get(self._turn(key)) or self.laws.get(key)
         if law is not None:
-            # At least one if there may be any: many losses treat an empty tensor as a special case.
+            # At least one if one is possible: many losses treat an empty tensor as a special case.
             least = min(1, law.count(most, "high"), most)
             count = max(least, min(law.count(most, self.bound), most))
         elif self.assume:
@@ -259,7 +259,7 @@ class Dynamic:
         return count
 
     def _turn(self, key: str) -> str:
-        """The key of this turn of the line: a network's mask changes from step to step."""
+        """The key of a line and its turn: a network's mask changes from step to step."""
         self._turns[key] = self._turns.get(key, 0) + 1
         return f"{key}#{self._turns[key]}"
 
@@ -344,7 +344,7 @@ def _is_whole(tensor: torch.Tensor) -> bool:
 
 
 def _is_fill(args: Any, kwargs: Any) -> bool:
-    """Whether it has one mask over the leading dimensions, one value, and no accumulation."""
+    """Whether the call has one mask over the leading dimensions, one value, and no accumulation."""
     accumulate = kwargs.get("accumulate", args[3] if len(args) > 3 else False)
     indices = args[1]
     return not accumulate and len(indices) == 1 and indices[0].dtype is torch.bool and args[2].numel() == 1

@@ -2,7 +2,7 @@
 
 A device tensor computed from data carries the recipe of its computation. Reading it (item, a mask,
 nonzero) runs the recipe on the host; most tensors are never read and cost nothing. Weights carry no
-values, so what depends on them is unknown and nothing is really trained.
+values, so what depends on them is unknown, and nothing is trained for real.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Version = tuple[int, int]
 _SHADOW = "_pinchpoint_shadow"
 _READ_LIMIT = 100_000_000  # elements computed for one read: a second and half a GiB on the host
 _LOST = -1
-# Writes its result into a scalar that stays zero in a healthy run.
+# Writes its result into a scalar that stays zero if all gradients are finite.
 _KEEPS_VALUES = {"aten::_amp_foreach_non_finite_check_and_unscale_"}
 
 
@@ -31,11 +31,11 @@ class Shadow:
     def __init__(self, recipe: Recipe | None = None, index: int = 0) -> None:
         self.recipe, self.index = recipe, index
         self.value: torch.Tensor | None = None
-        self.version: Version | None = None  # of the value when it was first set
+        self.version: Version | None = None  # version of the value when it was first set
 
 
 class Recipe:
-    """A call to run later, with shadows in place of tensors. version: how often a value was written to."""
+    """A call to run later, with shadows in place of tensors. version: the number of writes to a value."""
 
     __slots__ = ("args", "failed", "func", "kwargs", "results", "size", "version", "versions")
 
@@ -43,7 +43,7 @@ class Recipe:
         self.func, self.args, self.kwargs, self.version = func, args, kwargs, version
         self.results: list[Any] | None = None
         self.failed = False
-        self.size = 0  # elements of its results
+        self.size = 0  # number of elements in its results
         # An input that is written to before the recipe runs would lead to a wrong result.
         self.versions = [(s, None if s.value is None else version(s.value)) for s in self.inputs()]
 
@@ -61,7 +61,7 @@ class Recipe:
             with torch.no_grad(), below():
                 result = self.func(*args, **kwargs)
         except (RuntimeError, NotImplementedError, IndexError):
-            # A GPU-only operation, or values that are valid only in a real run: the result is unknown.
+            # The operation needs a GPU, or the values are valid only in a real run: the result is unknown.
             self.failed = True
             return
         self.results = [t for t in tree_leaves(result) if isinstance(t, torch.Tensor)]
@@ -74,7 +74,7 @@ class Shadows:
         self._below = below
         # Below autograd torch does not count writes, so they are counted here, by storage.
         self._writes: dict[int, int] = {}
-        # Storages that unknown values were written to; holding them keeps their keys unique.
+        # Storages that unknown values were written to; these references keep their keys unique.
         self._lost: dict[int, torch.UntypedStorage] = {}
 
     def _version(self, value: torch.Tensor) -> Version:
@@ -90,7 +90,7 @@ class Shadows:
         setattr(fake, _SHADOW, self._set_value(Shadow(), value))
 
     def forget(self, *fakes: Any) -> None:
-        """Mark values as unknown: outputs of replaced kernels, and weights, which are not really trained."""
+        """Mark values as unknown: outputs of replaced kernels, and weights, which are not trained."""
         for fake in fakes:
             setattr(fake, _SHADOW, None)
 

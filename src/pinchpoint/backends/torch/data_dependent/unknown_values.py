@@ -102,7 +102,7 @@ class DataNumber:
 
 
 class DataFloat(float):
-    """A float read from the device: a float to every library, except that its data decide int() of it.
+    """A float read from the device; libraries see an ordinary float, but int() of it depends on its data.
 
     whole: takes the count that int(), round(), floor or ceil would return and returns the one to use; it
     raises `NeedsCalibration` if that is unknown. Arithmetic returns a DataFloat again; float() and numpy

@@ -1,7 +1,7 @@
 """torch.autocast("cuda") on host tensors: CPU autocast with the operator lists of CUDA.
 
 CPU autocast already casts matrix products and caches the cast weights as CUDA does. The difference
-is which operations CUDA raises to fp32; this module adds those at the CPU's autocast key.
+is which operations CUDA runs in fp32; this module adds those at the CPU's autocast key.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pinchpoint.backends.torch import compat
 _aten = torch.ops.aten
 _HALF = (torch.float16, torch.bfloat16)
 
-# Raised to fp32 by CUDA autocast; CPU autocast leaves most of them alone.
+# CUDA autocast runs these in fp32; CPU autocast does not change most of them.
 _RAISED = (
     "acos",
     "asin",
@@ -54,9 +54,9 @@ _RAISED = (
     "norm.ScalarOpt_dim",
     "pdist",
 )
-# Lowered by CUDA autocast only; the other products are on CPU autocast's list too.
+# Only CUDA autocast runs these in the lower precision; CPU autocast lists the other products too.
 _LOWERED = ("mv", "addmv", "addr")
-# Run in the widest dtype of their inputs.
+# These run in the widest dtype of their inputs.
 _WIDENED = (
     "grid_sampler",
     "addcdiv",
@@ -70,7 +70,7 @@ _WIDENED = (
     "scatter_add",
     "tensordot",
 )
-# Run with dtype=float32 if no dtype is requested.
+# These run with dtype=float32 if no dtype is requested.
 _FLOAT_RESULT = (
     "softmax.int",
     "log_softmax.int",
@@ -84,7 +84,7 @@ _FLOAT_RESULT = (
 )
 
 
-# Widened by CPU autocast, but left unchanged by CUDA autocast.
+# CPU autocast runs these in fp32, but CUDA autocast does not change them.
 _LEFT_ALONE = (
     "cat",
     "stack",
@@ -150,7 +150,7 @@ def _widen(op: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _float_result(op: Any, args: Any, kwargs: Any) -> Any:
-    """Request a float32 result unless a dtype is given: cross_entropy requests its input's own."""
+    """Request a float32 result unless a dtype is given; cross_entropy requests that of its input."""
     source = args[0]
     at = compat.argument_names(op).index("dtype")
     dtype = args[at] if at < len(args) else kwargs.get("dtype")

@@ -72,7 +72,7 @@ class _Stream:
 
 
 class _Context:
-    """Selects a device or a stream, of which there is one each."""
+    """Selects a device or a stream; there is only one of each."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         _refuse_second_device(*args, **kwargs)
@@ -103,7 +103,7 @@ def _refuse_second_device(*args: Any, **kwargs: Any) -> None:
 
 
 def _for_only_device(answer: Callable[[], Any]) -> Callable[..., Any]:
-    """A function of a device that returns the answer for the only one."""
+    """Return a function of a device that returns the answer for the only device."""
 
     def ask(device: Any = None, *_: Any, **__: Any) -> Any:
         _refuse_second_device(device)
@@ -255,7 +255,7 @@ def _generator_type(observer: Observer) -> type:
             _refuse_second_device(device)
             generator = original.__new__(cls, "cpu")  # pyright: ignore[reportCallIssue]
             key, keys = compat.generator_key(generator), observer.generators
-            # A generator that was freed may have had the same key, so it is discarded for the host.
+            # A freed generator of the device may have had the same key; this one belongs to the host.
             (keys.add if place_of(device) == "device" else keys.discard)(key)
             return generator
 

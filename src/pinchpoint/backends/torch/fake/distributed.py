@@ -81,7 +81,7 @@ def install(patches: Patches, ledger: Ledger) -> None:
 
 def _parallel_type(ledger: Ledger) -> type[torch.nn.Module]:
     class DistributedDataParallel(torch.nn.Module):
-        """Runs the wrapped module and holds the reducer's buckets."""
+        """Runs the wrapped module and keeps the reducer's buckets allocated."""
 
         def __init__(
             self,

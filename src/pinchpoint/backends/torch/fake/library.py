@@ -1,4 +1,4 @@
-"""Patches of torch's library around the tensors: modules, optimizers, loaders, compile, saving, autograd.
+"""Patches of torch's libraries beyond tensors: modules, optimizers, loaders, compile, saving, autograd.
 
 They track the current phase and module of a step, and keep the run in this process and off the disk.
 What they change in the user's run is noted in the Observation.
@@ -30,9 +30,9 @@ class Progress:
     """Counts what a loop does; `check` is called after each event and may raise to stop the script."""
 
     def __init__(self) -> None:
-        self.steps: dict[int, int] = {}  # per optimizer
+        self.steps: dict[int, int] = {}  # optimizer -> steps
         self.calls = 0  # outermost module calls
-        self.quiet_calls = 0  # of those, without gradients
+        self.quiet_calls = 0  # outermost module calls without gradients
         self.backwards = 0
         self.check: Callable[[Progress], None] = lambda progress: None
         self.half = False  # run every outermost call in bf16 autocast
@@ -42,8 +42,8 @@ class Progress:
     def is_enough(self, steps: int) -> bool:
         """Whether every optimizer took `steps` steps.
 
-        Without an optimizer, backward passes or inference calls count. An optimizer that steps rarely is
-        not waited for once another took eight times as many steps.
+        Without an optimizer, backward passes or inference calls are counted. An optimizer that steps rarely
+        is ignored once another one took eight times as many steps.
         """
         if self.steps:
             return min(self.steps.values()) >= steps or max(self.steps.values()) >= 8 * steps
@@ -80,7 +80,7 @@ def _autograd(patches: Patches, ledger: Ledger, progress: Progress) -> None:
 
     def grad(*args: Any, **kwargs: Any) -> Any:
         if kwargs.get("create_graph"):
-            # Part of the loss: its result is differentiated again.
+            # This pass is part of the loss: its result is differentiated again.
             return original_grad(*args, **kwargs)
         ledger.observation.trained = True
         with ledger.enter_phase("backward"):
@@ -132,7 +132,10 @@ def _name_tree(root: torch.nn.Module, names: dict[int, str], ledger: Ledger) -> 
 def _apply(
     self: torch.nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool, ledger: Ledger
 ) -> torch.nn.Module:
-    """`Module.to` and similar. A moved parameter is a new object; ties and optimizers use `_REPLACEMENT`."""
+    """Replace `Module.to` and similar methods.
+
+    A moved parameter is a new object, which ties and optimizers find by `_REPLACEMENT`.
+    """
     if recurse:
         for module in self.children():
             compat.apply_to_module(module, fn)
@@ -278,7 +281,7 @@ def _compiling(patches: Patches, observer: Observer) -> None:
 
 
 def _parallel(patches: Patches) -> None:
-    """nn.DataParallel on the only device calls its module; more devices are refused."""
+    """Let nn.DataParallel call its module on the only device; more devices are refused."""
     module = sys.modules[torch.nn.DataParallel.__module__]  # the package has a function of the same name
     original_init = torch.nn.DataParallel.__init__
 

@@ -76,7 +76,7 @@ def run_steps(
             raise NeedsCalibration(site) from error
         raise _failure(text, error, "a step of") from error
     if isinstance(thing, Workload):
-        # A workload's inference may differentiate too: forces are gradients.
+        # Inference of a workload may differentiate too: forces, for example, are gradients.
         return FakeRun(observation, mode or thing.modes[0], case.processed)
     actual_mode = "train" if observation.trained else "infer"
     if mode is not None and mode != actual_mode:

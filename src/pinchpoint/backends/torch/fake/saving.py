@@ -25,13 +25,16 @@ from pinchpoint.core.errors import CannotFake
 
 _TOKEN = b"pinchpoint checkpoint "
 _DIGITS = 12
-_VALUE_LIMIT = 1_000_000  # elements: a larger device tensor is kept without its values
+_VALUE_LIMIT = 1_000_000  # elements; a larger device tensor is saved without its values
 _TAGS = {"device": "cuda:0", "host": "cpu"}
 Place = Callable[[str], str]
 
 
 def install(patches: Patches, observer: Observer, *, files: Callable[[], bool]) -> None:
-    """files: whether files are redirected to a scratch folder, so that a token may be written to a path."""
+    """Replace torch.save and torch.load.
+
+    files: whether files are redirected to a scratch folder, so that a token may be written to a path.
+    """
     store = _Store(observer, files)
     original = torch.load
 
@@ -91,7 +94,7 @@ class _Store:
             self._by_path[os.path.abspath(f)] = number
 
     def find(self, f: Any) -> _SavedObject | None:
-        """The object that this run saved there, if that is what the file contains."""
+        """The object that this run saved to the file, if the file still contains it."""
         if not isinstance(f, (str, os.PathLike)):
             at = f.tell()
             start = f.read(len(_TOKEN) + _DIGITS)
@@ -158,7 +161,7 @@ class _SavedObject:
         try:
             _Pickler(buffer, self, observer).dump(obj)
         except (pickle.PicklingError, TypeError, AttributeError) as error:
-            # The script may never load it, and replacements for a library's objects may not be picklable.
+            # Not an error yet: replaced library objects may not be picklable, but may never be loaded.
             self._fault = str(error)
         self._pickle = buffer.getvalue()
 
@@ -257,7 +260,7 @@ class _Unpickler(pickle.Unpickler):
 
 def _load_real(read: Callable[[Any], Any], observer: Observer, map_location: Any) -> Any:
     """Read on the host, then move the storages that belong on the device, each once."""
-    to_device: dict[int, torch.UntypedStorage] = {}  # holding the storages keeps their keys unique
+    to_device: dict[int, torch.UntypedStorage] = {}  # these references keep the keys unique
 
     def on_host(storage: torch.UntypedStorage, tag: str) -> torch.UntypedStorage:
         if _where(map_location, tag) == "device":
@@ -293,7 +296,7 @@ def _placed(
     observer: Observer,
     place: str,
 ) -> torch.Tensor:
-    """A tensor in the copy of its storage, which is created once so that shared storages stay shared.
+    """A tensor in a copy of its storage. The copy is created once, so that shared storages stay shared.
 
     flat: (count,) the storage's values. If one tensor covers all of them, the copy has its shape and is
     not a view.
@@ -319,7 +322,7 @@ def _where(map_location: Any, tag: str) -> str:
 
 @dataclass(frozen=True)
 class _StandIn:
-    """Replaces the storage that is passed to a `map_location` function, which moves it or returns it."""
+    """Replaces the storage passed to a `map_location` function, which moves it or returns it unchanged."""
 
     device: Any = "cpu"
 

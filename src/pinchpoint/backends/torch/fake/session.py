@@ -36,7 +36,7 @@ class Device:
 def simulate_device(
     device: Device, *, dynamic: Dynamic, progress: library.Progress | None = None
 ) -> Iterator[Observer]:
-    """Run everything inside as if `device` were cuda:0. Use it only in a separate process."""
+    """Run everything in this context as if `device` were cuda:0. Use it only in a separate process."""
     ledger = Ledger()
     model = KernelModel(
         device.cublas_workspace_bytes, device.cublaslt_workspace_bytes, device.processors, device.capability
@@ -71,7 +71,7 @@ def simulate_device(
 
 
 def _fused(patches: Patches, observer: Observer) -> None:
-    """CUDA has one kernel for RMS norm, which the host composes from several."""
+    """Replace RMS norm, for which CUDA has one kernel, while the host composes it from several."""
     original = F.rms_norm
 
     def rms_norm(
@@ -119,7 +119,7 @@ class _RmsNorm(torch.autograd.Function):
                 *[torch.empty_like(w) for w in weights],
                 *[None] * (2 - len(weights)),
             )
-        # For a second derivative torch composes it from several operations.
+        # For a second derivative, torch composes RMS norm from several operations.
         roots = source.float().square().mean(ctx.dims, keepdim=True).rsqrt()
         scaled = gradient * weights[0] if weights else gradient
         normal = source * roots
@@ -134,7 +134,7 @@ class _RmsNorm(torch.autograd.Function):
 
 
 def _dropout(patches: Patches, observer: Observer) -> None:
-    """CUDA's fused dropout saves a one-byte mask; the host's composition saves a float mask."""
+    """Replace dropout: CUDA's fused kernel saves a one-byte mask, the host's composition a float mask."""
     original = F.dropout
 
     def dropout(

@@ -69,7 +69,7 @@ def _copies(patches: Patches, observer: Observer) -> None:
     patches.set(torch.Tensor, "to", to)
     patches.set(torch.Tensor, "cuda", cuda)
     patches.set(torch.Tensor, "cpu", cpu)
-    # Pinned memory is host memory and takes none of the device's.
+    # Pinned memory is host memory and uses no device memory.
     patches.set(torch.Tensor, "pin_memory", lambda self, *_, **__: self)
     patches.set(torch.Tensor, "is_pinned", lambda self, *_, **__: False)
     patches.set(torch.Tensor, "record_stream", lambda self, stream: None)
@@ -139,7 +139,7 @@ def _constructors(patches: Patches, observer: Observer) -> None:
         wrap(torch, name)
 
     def new_tensor(self: torch.Tensor, data: Any, **kwargs: Any) -> torch.Tensor:
-        """Only dtype and device come from the tensor it is called on."""
+        """Create a tensor from `data` with the dtype and device of `self`."""
         kwargs = {name: value for name, value in kwargs.items() if value is not None}
         return torch.tensor(data, **{"dtype": self.dtype, "device": self.device, **kwargs})
 
@@ -185,7 +185,7 @@ def _reading(patches: Patches, observer: Observer) -> None:
         return self.item() if self.dim() == 0 else numpy(self).tolist()
 
     patches.set(FakeTensor, "item", item)
-    # Through item(): a count that is only logged as a float or compared with zero need not be known.
+    # Go through item(): a count that is only logged as a float or compared with zero need not be known.
     patches.set(FakeTensor, "__int__", lambda self: int(item(self)))
     patches.set(FakeTensor, "__float__", lambda self: float(item(self)))
     patches.set(FakeTensor, "__bool__", lambda self: bool(item(self)))

@@ -73,7 +73,7 @@ def install(patches: Patches, observer: Observer, *, capability: tuple[int, int]
 
 
 def choose(query: Any, key: Any, value: Any, mask: Any, *, capability: tuple[int, int]) -> str:
-    """The kernel that CUDA uses ("cudnn", "flash", "efficient", "plain"), among those not switched off."""
+    """The enabled kernel that CUDA uses: "cudnn", "flash", "efficient" or "plain"."""
     if any(t.stride(-1) != 1 for t in (query, key, value)):
         return "plain"  # every fused kernel needs a contiguous width
     switches = torch.backends.cuda

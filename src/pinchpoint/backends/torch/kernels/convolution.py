@@ -1,7 +1,7 @@
 """Workspaces of cuDNN's convolutions; the library chooses their size, so each is a Span.
 
-Its kernels need channels last; tensors in another layout are copied in and out of a workspace. Which
-kernel runs is cuDNN's guess of the fastest. The usual sizes and the spans are those of
+cuDNN's kernels need the channels-last layout; tensors in another layout are copied in and out of a
+workspace. cuDNN runs the kernel that it guesses to be the fastest. The usual sizes and the spans come from
 benchmarks/results/conv_probe_h200.json: 1,000 convolutions of every kind on an H200.
 """
 
@@ -16,11 +16,11 @@ from pinchpoint.core.units import MIB
 
 Round = list[int | Span]
 
-_SPLIT_BYTES = 12 * MIB  # the most that partial sums of a small product took in the record
+_SPLIT_BYTES = 12 * MIB  # the most that partial sums of a small product took in that record
 
 
 class _Call(NamedTuple):
-    """One convolution: its input, its output (or the gradient of it), and the weight."""
+    """One convolution: its input, its output (or the output's gradient), and the weight."""
 
     source: torch.Tensor
     result: torch.Tensor
@@ -59,7 +59,7 @@ def is_channels_last(tensor: torch.Tensor) -> bool:
 
 
 def _data_span(call: _Call) -> Span | None:
-    """For the output or the gradient of the input: both tensors and the weight in the other layout."""
+    """Workspace for the output or the input gradient: both tensors and the weight in the other layout."""
     both = _both(call)
     most = both + max(4 * _float_bytes(call.weight), _SPLIT_BYTES)
     if _is_depthwise(call) or _is_small(call) or (_is_one_by_one(call.weight) and call.stride == 1):
@@ -71,7 +71,7 @@ def _data_span(call: _Call) -> Span | None:
 
 
 def _weight_span(call: _Call) -> Span | None:
-    """For the gradient of the weight: both tensors in the other layout, and its partial sums."""
+    """Workspace for the weight gradient: both tensors in the other layout, and the partial sums."""
     both = _both(call)
     most = both + max(16 * _float_bytes(call.weight), _SPLIT_BYTES)
     if _is_depthwise(call):
@@ -83,7 +83,7 @@ def _weight_span(call: _Call) -> Span | None:
 
 
 def _partial_sums(weight: torch.Tensor, copied: int) -> int:
-    """Bytes of the weight gradient's partial sums; the library chooses how many, more for more work."""
+    """Bytes of the weight gradient's partial sums; cuDNN chooses their number, which grows with the work."""
     single = _float_bytes(weight)
     return max(2 * MIB, min(15 * single, max(4 * single, 9 * MIB // 2)), min(copied // 12, 17 * MIB // 2))
 
@@ -93,7 +93,7 @@ def _is_depthwise(call: _Call) -> bool:
 
 
 def _is_small(call: _Call) -> bool:
-    """Whether it has few channels and a small window, for which kernels use any layout."""
+    """Whether the call has few channels and a small window, for which kernels accept any layout."""
     return call.source.shape[1] < 4 and call.source.element_size() == 4 and max(call.weight.shape[2:]) <= 3
 
 
@@ -106,7 +106,7 @@ def _both(call: _Call) -> int:
 
 
 def _padded(tensor: torch.Tensor) -> int:
-    """Bytes with channels padded to what the matrix units need: 4 of fp32, 8 of half precision."""
+    """Bytes with the channels padded to a multiple that the matrix units need: 4 for fp32, 8 for half."""
     channels, step = tensor.shape[1], 16 // tensor.element_size()
     return _bytes(tensor) // channels * (-(-channels // step) * step)
 

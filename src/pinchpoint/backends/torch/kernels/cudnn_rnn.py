@@ -1,7 +1,7 @@
 """Bytes that cuDNN uses for a recurrent call: the reserve saved for backward, and the workspace.
 
-The library documents neither. A workspace is the largest of the plans of its passes, each linear in
-steps, input width and hidden width. The figures below come from 851 calls of every kind on an H200 with
+The library documents neither. The workspace of a call is the largest plan of its passes; each plan is linear
+in steps, input width and hidden width. The figures below come from 851 calls of every kind on an H200 with
 cuDNN 9.19: see benchmarks/results/rnn_probe_h200.json and the test that compares with it.
 """
 
@@ -17,8 +17,8 @@ GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 # Values saved for backward per layer and step, in units of the hidden width.
 _SAVED_WIDTHS = {"lstm": 5, "gru": 6, "rnn_tanh": 1, "rnn_relu": 1}
 _SPREAD = 10  # per cent by which another version of the library, or another card, may use more or less
-_STREAM_BYTES = 8 * MIB  # of each layer and direction
-_LONG = 256  # steps beyond which the gates of a call are no longer all in memory
+_STREAM_BYTES = 8 * MIB  # per layer and direction
+_LONG = 256  # steps beyond which the gates of a call are no longer all kept in memory
 _NARROW_FORWARD, _NARROW_BACKWARD = 192, 128  # hidden widths up to which each pass has special kernels
 
 
@@ -52,16 +52,16 @@ class Call:
 
     @property
     def is_measured(self) -> bool:
-        """Whether such calls were measured: of packed calls only the reserve was, of projections nothing."""
+        """Whether such calls were measured: packed calls only for their reserve, projections not at all."""
         return self.total is None and not self.projection
 
     @property
     def projected_bytes(self) -> int:
-        """Outputs of every layer at the projected width."""
+        """Bytes of the outputs of every layer at the projected width."""
         return self.rows * self.projection * self.directions * self.layers * self.item_bytes
 
     def narrow(self, limit: int) -> bool:
-        """Whether kernels keep the recurrent weights on the chip; the limit is doubled for one gate."""
+        """Whether kernels keep the recurrent weights on the chip; with one gate, the limit is doubled."""
         return not self.bfloat16 and self.hidden <= (2 * limit if GATES[self.kind] == 1 else limit)
 
     @property
@@ -78,7 +78,7 @@ def reserve_bytes(call: Call) -> int:
         return 0
     unit = call.rows * call.hidden * call.item_bytes * call.directions
     widths = _SAVED_WIDTHS[call.kind] * call.layers + (call.layers - 1)
-    # One bit for every value dropped between layers, in both halves of a bidirectional layer's width.
+    # One bit for every value that dropout between layers covers, in both halves of a bidirectional layer.
     dropped = (call.layers - 1) * call.directions**2 * call.rows * call.hidden
     mask = dropped // 8 if call.dropout else 0
     return unit * widths + mask + 256 + call.projected_bytes
@@ -114,7 +114,7 @@ class _Plan(NamedTuple):
     hidden: int
     width: int
     once: int
-    wider: int = 0  # of the larger of the two widths
+    wider: int = 0  # multiples of the larger of the two widths
     for_steps: int = 0  # hidden widths for some steps only, times their number
 
     def values(self, call: Call) -> int:

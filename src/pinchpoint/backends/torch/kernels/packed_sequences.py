@@ -18,7 +18,7 @@ from pinchpoint.backends.torch import compat
 from pinchpoint.backends.torch.observer import Observer
 from pinchpoint.core.errors import CannotFake
 
-_VALUE_LIMIT = 1_000_000  # elements
+_VALUE_LIMIT = 1_000_000  # elements whose values are computed before they are read
 
 
 def install(patches: Patches, observer: Observer) -> None:
@@ -136,7 +136,7 @@ def _set_values(observer: Observer, tensor: Any, real: torch.Tensor | None) -> N
 
 
 def _pad(data: torch.Tensor, batch_sizes: list[int], padding: float, steps: int) -> torch.Tensor:
-    """(total, ...) to (steps, batch, ...): a run of steps with one batch size is one write, as in torch."""
+    """Pad (total, ...) to (steps, batch, ...): steps with the same batch size are one write, as in torch."""
     out = data.new_full((steps, batch_sizes[0], *data.shape[1:]), padding)
     start = row = 0
     for step in range(1, len(batch_sizes) + 1):

@@ -106,7 +106,7 @@ class _Job:
 
     @contextmanager
     def workspace(self, call: cudnn_rnn.Call, *, backward: bool = False) -> Iterator[None]:
-        """The library's workspace, allocated while it runs."""
+        """Allocate the library's workspace while its call runs."""
         span, ledger = cudnn_rnn.workspace(call, backward=backward), self.observer.ledger
         block = ledger.add_temporary(
             span, phase=ledger.phase or "forward", site=ledger.site(), op=f"cudnn {self.kind}"

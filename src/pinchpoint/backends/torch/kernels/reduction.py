@@ -11,7 +11,7 @@ import math
 
 _MAX_THREADS = 512
 _WARP = 32
-_MIN_VALUES = 16  # per thread, before work is split further
+_MIN_VALUES = 16  # values per thread below which work is not split further
 _MAX_VALUES = 256
 
 

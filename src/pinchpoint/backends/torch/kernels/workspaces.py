@@ -38,7 +38,7 @@ MATRIX_OPS = {
 
 @dataclass
 class KernelModel:
-    """Card-dependent sizes, and the workspaces that this run has already allocated."""
+    """Knows the sizes that depend on the card, and the workspaces that this run has already allocated."""
 
     cublas_workspace_bytes: int
     cublaslt_workspace_bytes: int
@@ -49,7 +49,7 @@ class KernelModel:
     def workspace(self, name: str, *, ledger: Ledger, phase: Phase, site: Site) -> None:
         """Allocate cuBLAS's workspace, one per handle; forward and backward threads have their own.
 
-        A product with a bias uses cuBLASLt, which has another one.
+        A product with a bias uses cuBLASLt, which has its own workspace.
         """
         if name not in MATRIX_OPS:
             return
@@ -76,7 +76,7 @@ class KernelModel:
         return [] if family is None else [family(self, func, args, kwargs, out)]
 
     def _bias_gradient(self, args: Any) -> Sizes:
-        """A sum over all dimensions but the channels, by torch itself if the tensors are channels last."""
+        """The sum over all dimensions except the channels; torch computes it for channels-last tensors."""
         gradient, source, biased = args[0], args[1], args[3] is not None
         if not biased or not convolution.is_channels_last(source):
             return []
@@ -185,7 +185,7 @@ def _sort(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any) -> Si
 
 
 def _topk(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
-    """Radix selection: counters of 256 buckets per row and block, kept in two widths, and per-row state."""
+    """Radix selection: counters of 256 buckets per row and block, in two integer widths, and row states."""
     values, source = out[0], args[0]
     dim = kwargs.get("dim", args[2] if len(args) > 2 else -1)
     length = source.shape[dim] if source.dim() else 1
