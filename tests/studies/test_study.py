@@ -336,7 +336,7 @@ def test_progress_reports_every_point(forecasts):
         ({"sizes": "0"}, "size '0'"),
         ({"sizes": "-5"}, "size '-5'"),
         ({"sizes": "many"}, "size 'many'"),
-        ({"sizes": "1M:5k"}, "do not increase"),
+        ({"sizes": "1M:5k"}, "must increase"),
         ({"sizes": []}, "has no sizes"),
         ({"sizes": [1000, 0]}, "size 0"),
         ({"modes": "serve"}, "no mode 'serve'"),

@@ -108,11 +108,11 @@ def parse_ladder(text: str, *, default_count: int = 8) -> tuple[int, ...]:
     count = parse_size(parts[2]) if len(parts) == 3 else default_count
     if low >= high:
         raise BadInput(
-            f"The sizes {text!r} do not increase.", hint="Write the smaller size first, such as 5k:1M."
+            f"The sizes {text!r} must increase.", hint="Write the smaller size first, such as 5k:1M."
         )
     if count < 2:
         raise BadInput(
-            f"The sizes {text!r} contain only one size.",
+            f"There is only one size in {text!r}.",
             hint="Ask for at least 2 sizes; 3 or more give a law.",
         )
     step = math.log(high / low) / (count - 1)
