@@ -99,7 +99,7 @@ def _run(
     mode = "train" if observation.trained else "infer"
     if request.get("mode") not in (None, mode):
         raise BadInput(
-            f"{loaded.target.text} runs in mode {mode}, not in mode {request['mode']}.",
+            f"The mode of {loaded.target.text} is {mode}, not {request['mode']}.",
             hint=f"Leave --mode out, or use --mode {mode}.",
         )
     if not observation.blocks:
