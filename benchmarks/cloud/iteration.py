@@ -36,7 +36,7 @@ from pinchpoint.core.units import parse_size
 from pinchpoint.studies.timing import interleave, ratio_interval
 from pinchpoint.systems.cloud.data.batches import Supply, step_scenes
 from pinchpoint.systems.cloud.data.dataset import make_dataset
-from pinchpoint.systems.cloud.data.prefetch import Ahead, Aside, Ready, taken
+from pinchpoint.systems.cloud.data.prefetch import Prefetcher, PreparedStep, SideStream, receive
 from pinchpoint.systems.cloud.data.sources import open_source
 from pinchpoint.systems.cloud.model.config import CloudConfig
 from pinchpoint.systems.cloud.model.views import Batch, ViewDraw, draw_views, parse_views
@@ -94,22 +94,24 @@ def drawing_anew(data: Path, told: dict[str, Any], device: str, *, blocks: int) 
         step_scenes(Supply(source), names, settings, step=number, rank=0) for number in range(1, BLOCK + 1)
     ]
     batches = [Batch.from_scenes(some, device=device) for some in scenes]
-    given = [Ready(batch, stepper.draw(batch, number=number)) for number, batch in enumerate(batches, 1)]
-    aside = Aside() if device == "cuda" else None
+    given = [
+        PreparedStep(batch, stepper.draw(batch, number=number)) for number, batch in enumerate(batches, 1)
+    ]
+    aside = SideStream() if device == "cuda" else None
 
-    def make(number: int) -> Ready:
+    def make(number: int) -> PreparedStep:
         def drawn() -> tuple[Batch, ViewDraw]:
             batch = batches[(number - 1) % BLOCK]
             return batch, stepper.draw(batch, number=(number - 1) % BLOCK + 1)
 
-        return Ready(*drawn()) if aside is None else aside.made(drawn)
+        return PreparedStep(*drawn()) if aside is None else aside.prepare(drawn)
 
     numbers = itertools.count(1)
-    with Ahead(make, last=10**9) as ahead:
+    with Prefetcher(make, last=10**9) as ahead:
 
-        def block(ready: Callable[[int], Ready]) -> None:
+        def block(ready: Callable[[int], PreparedStep]) -> None:
             for at in range(BLOCK):
-                stepper.step_on(*taken(ready(at)), number=at + 1)
+                stepper.step_on(*receive(ready(at)), number=at + 1)
 
         anew, before = interleave(
             lambda: block(lambda _: ahead.get(next(numbers))),

@@ -12,13 +12,13 @@ torch = pytest.importorskip("torch", reason="draws are torch's")
 
 from pinchpoint.core.errors import BadInput  # noqa: E402
 from pinchpoint.systems.cloud import bench as benches  # noqa: E402
-from pinchpoint.systems.cloud.bench import OURS, THEIRS, WIDTH, Benchmark, bench, three_views  # noqa: E402
+from pinchpoint.systems.cloud.bench import KIT_VARIANTS, REPORT_VARIANTS, WIDTH, Benchmark, bench, three_views  # noqa: E402
 from pinchpoint.systems.cloud.workload import off_by, problem_of  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
 def _small_copy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(benches.COPIED, "cpu", 2**16)
+    monkeypatch.setitem(benches.COPY_BYTES, "cpu", 2**16)
 
 
 def test_every_way_is_timed_in_turn_and_the_loop_scaled_to_all_cells(tmp_path: Path) -> None:
@@ -33,14 +33,20 @@ def test_every_way_is_timed_in_turn_and_the_loop_scaled_to_all_cells(tmp_path: P
         clock=lambda: next(clock),
         output=tmp_path / "bench.json",
     )
-    assert [row.name for row in made.rows] == [*THEIRS, *OURS, "three views", *OURS, "three views"]
+    assert [row.name for row in made.rows] == [
+        *REPORT_VARIANTS,
+        *KIT_VARIANTS,
+        "three views",
+        *KIT_VARIANTS,
+        "three views",
+    ]
     # Every reading is a second after the one before, so that a run takes one: the loop's on a quarter of the
     # cells.
     loop = made.row("loop")
     assert (loop.seconds, loop.scaled, loop.timed_cells, loop.over_grouped) == (4.0, True, 10, 0.25)
     exact = made.row("exact")
     assert (exact.seconds, exact.scaled, exact.over_loop, exact.over_grouped) == (1.0, False, 4.0, 1.0)
-    assert exact.queued_s == 1 / benches.QUEUED and exact.device_s is None
+    assert exact.queued_s == 1 / benches.QUEUE_LENGTH and exact.device_s is None
     # 2**17 bytes in the second of a copy; a draw reads offsets, counts and the order, and writes what it
     # drew.
     assert exact.floor_s == pytest.approx(4 * (2 * 40 + 800 + exact.drawn) / 2**17)
@@ -91,5 +97,5 @@ def test_counts_that_make_no_sense_are_refused(asked: dict[str, Any], what: str)
 def test_the_three_views_wait_for_nothing_on_a_gpu() -> None:
     made = bench(device="cuda", cells=500, points=10_000, large=0, repeats=2, loop_cells=20)
     assert made.waits == 0 and made.same and all(row.right for row in made.rows)
-    assert all((row.device_s is None) == (row.name in THEIRS) for row in made.rows)
+    assert all((row.device_s is None) == (row.name in REPORT_VARIANTS) for row in made.rows)
     assert 0 < (made.row("exact").device_s or 0.0) < made.row("exact").seconds_high

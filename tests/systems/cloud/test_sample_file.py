@@ -21,7 +21,7 @@ from pinchpoint.systems.cloud.data.scene import Scene  # noqa: E402
 from pinchpoint.systems.cloud.files.formats import read_scene  # noqa: E402
 from pinchpoint.systems.cloud.files.npz import scene_arrays, write_npz  # noqa: E402
 from pinchpoint.systems.cloud.files.ply import read_ply, write_ply  # noqa: E402
-from pinchpoint.systems.cloud.sample_file import Sampled, parse_ratio, sample_file  # noqa: E402
+from pinchpoint.systems.cloud.sample_file import SampleRecord, parse_ratio, sample_file  # noqa: E402
 
 CELL = 0.3
 
@@ -158,7 +158,7 @@ def test_las_is_thinned_in_its_own_coordinates(tmp_path: Path) -> None:
 
 def test_the_record_survives_json_and_tells_the_ratio(file: Path, tmp_path: Path) -> None:
     done = sample_file(file, tmp_path / "out.ply", ratio=(0.3, 0.7), cell=CELL)
-    assert Sampled.from_json(done.to_json()) == done
+    assert SampleRecord.from_json(done.to_json()) == done
     told = dict(done.summary())
     assert f"{done.kept:,} of 3,000" in told["points"] and "0.3:0.7" in told["points"]
     assert min(done.read_s, done.sample_s, done.write_s) > 0

@@ -87,7 +87,7 @@ def test_the_originals_cache_by_size_is_refused() -> None:
     sampler = baseline.GridSampler()
 
     def remembered(problem: Problem, seed: int) -> Tensor:
-        return baseline.grouped(sampler.remembered(baseline.grid_of(problem.segments)), problem.wanted)
+        return baseline.grouped(sampler.cached_segments(baseline.grid_of(problem.segments)), problem.wanted)
 
     refused = refusal(remembered)
     assert "off_other: " in refused and "taken" not in refused

@@ -1,8 +1,7 @@
-"""cloud: density-invariant networks over point clouds; here the study of drawing some points of every cell
-(torch).
+"""cloud: density-invariant networks over point clouds (torch).
 
-Letters used in this folder: N points, C cells, V views, B scenes of a batch, M points drawn, F features, K
-classes.
+The workload defined here draws a random subset of the points of every cell. Letters used in this folder: N
+points, C cells, V views, B scenes of a batch, M drawn points, F features, K classes.
 """
 
 from __future__ import annotations
@@ -16,19 +15,17 @@ WORKLOAD = Workload(
     framework="torch",
     build="pinchpoint.systems.cloud.workload:build",
     variants=(
+        Variant("loop", "one permutation per cell, one cell after another; reads three numbers per cell"),
         Variant(
-            "loop", "a permutation for every cell, one cell after another; three numbers of each are read"
-        ),
-        Variant(
-            "grouped", "permutations for all cells of one count together; a number of every cell is read"
+            "grouped", "permutations generated together for all cells of one count; reads a number per cell"
         ),
         Variant("sort", "one sort of (cell, random key), in plain torch"),
         Variant("exact", "the smallest keys of each cell by a kernel: Triton on a GPU, numba on a CPU"),
-        Variant("nested", "the same, with draws of several views inside each other"),
+        Variant("nested", "like exact, but the draws of several views are subsets of one another"),
     ),
-    about="30 to 70 % of the points of every cell of a scan, each subset as likely as any other",
+    about="draws 30 to 70 % of the points of every cell of a scan; all subsets are equally likely",
     modes=("infer",),
     random=True,
     default_size=20_000,
-    settings=(Setting("occupancy", "20", "points of a cell, on average", pattern=r"[1-9]\d{0,5}"),),
+    settings=(Setting("occupancy", "20", "average number of points per cell", pattern=r"[1-9]\d{0,5}"),),
 )

@@ -1,8 +1,8 @@
 """Metrics of predicted labels: confusion matrix, IoU, mIoU and accuracy.
 
-Letters: N points, K classes. Rows are true classes, columns predicted ones; points without a class are not
-counted.
-    IoU of a class = correct / (true or predicted points of the class)
+Letters: N points, K classes. Rows of the matrix are true classes, columns are predicted classes; points
+without a class are not counted.
+    IoU of a class = correct points / points that truly are, or are predicted to be, of the class
     mIoU = mean IoU over the classes that occur in the truth
 """
 
@@ -16,7 +16,10 @@ from pinchpoint.core.errors import BadInput
 
 
 def confusion(truth: np.ndarray, predicted: np.ndarray, classes: int) -> np.ndarray:
-    """Return counts (K, K) of truth and predicted (N,). Points with a negative true label are left out."""
+    """Return the confusion matrix (K, K) of true and predicted labels (N,).
+
+    Points with a negative true label are left out.
+    """
     if truth.shape != predicted.shape:
         raise BadInput(
             f"There are {len(predicted):,} predicted labels, but {len(truth):,} true labels.",

@@ -1,4 +1,4 @@
-"""The plot of an evaluation: mIoU and accuracy against the share of points that is left."""
+"""The plot of an evaluation: mIoU and accuracy against the share of points that are kept."""
 
 from __future__ import annotations
 
@@ -12,19 +12,23 @@ from pinchpoint.reporting.figures import style
 
 LOOKS = {"uniform": ("-", "o"), "distance": ((0, (4, 2)), "s"), "one-per-cell": ("", "D")}
 NAMES = {
-    "uniform": "any points alike",
-    "distance": "fewer far from a corner",
-    "one-per-cell": "one point a cell",
+    "uniform": "uniform",
+    "distance": "fewer points far from a corner",
+    "one-per-cell": "one point per cell",
 }
 
 
 def plot(path: Path, rows: list[dict[str, Any]], *, title: str, majority: str) -> Path:
-    """Write a PNG. rows: as an Evaluation holds them; majority: the class that could be said everywhere."""
+    """Write a PNG.
+
+    rows: the rows of an Evaluation; majority: the most frequent class, which a trivial model predicts
+    everywhere.
+    """
     with style.figure_style():
         figure, axes = style.canvas(columns=2, width=9.6, height=4.4)
-        for one, (key, name) in zip(axes[0], (("miou", "mIoU"), ("accuracy", "accuracy")), strict=True):
-            _draw(one, rows, key, majority)
-            one.set_title(name)
+        for panel, (key, name) in zip(axes[0], (("miou", "mIoU"), ("accuracy", "accuracy")), strict=True):
+            _draw(panel, rows, key, majority)
+            panel.set_title(name)
         axes[0][0].legend(loc="best")
         figure.suptitle(style.drawable(title), fontsize=11.5, fontweight="bold", x=0.01, ha="left")
         data = io.BytesIO()
@@ -37,21 +41,21 @@ def _draw(axes: Any, rows: list[dict[str, Any]], key: str, majority: str) -> Non
 
     kinds = list(dict.fromkeys(row["thinning"] for row in rows))
     for kind in kinds:
-        some = sorted((row["kept"], row[key]) for row in rows if row["thinning"] == kind)
+        curve = sorted((row["kept"], row[key]) for row in rows if row["thinning"] == kind)
         stroke, marker = LOOKS[kind]
         colour = palette.LIGHT[palette.of_series(kind, kinds)]
         axes.plot(
-            [100 * kept for kept, _ in some],
-            [100 * value for _, value in some],
+            [100 * share for share, _ in curve],
+            [100 * value for _, value in curve],
             linestyle=stroke,
             marker=marker,
             color=colour,
             label=NAMES[kind],
         )
-    without = sorted((row["kept"], row[f"majority_{key}"]) for row in rows if row["thinning"] == "uniform")
+    trivial = sorted((row["kept"], row[f"majority_{key}"]) for row in rows if row["thinning"] == "uniform")
     axes.plot(
-        [100 * kept for kept, _ in without],
-        [100 * value for _, value in without],
+        [100 * share for share, _ in trivial],
+        [100 * value for _, value in trivial],
         color=style.MUTED,
         linestyle=":",
         label=style.drawable(f"{majority} everywhere"),
@@ -62,6 +66,6 @@ def _draw(axes: Any, rows: list[dict[str, Any]], key: str, majority: str) -> Non
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xlabel("points left, %")
+    axes.set_xlabel("points kept, %")
     axes.set_ylabel("%")
     axes.set_ylim(bottom=0)

@@ -42,18 +42,20 @@ WRITES = (".ply", ".npz", ".las", ".laz")
 
 
 @dataclass(frozen=True)
-class Sampled(Record):
+class SampleRecord(Record):
     """Record of one thinned file."""
 
     kind: ClassVar[str] = "cloud-sample"
     target: str  # the file that was read
     output: str
-    points: int  # read
-    kept: int
-    ratio: float  # achieved; above the requested ratio if many cells have few points, because each keeps one
-    cells: int  # of the grid that hold points
-    cell: float  # edge of the grid
-    asked: tuple[float, float] | None  # lowest and highest ratio of a cell; None: one point of each
+    points: int  # points read
+    kept: int  # points written
+    # The ratio achieved. It exceeds the requested ratio if many cells have few points, because each keeps
+    # one.
+    ratio: float
+    cells: int  # occupied cells of the grid
+    cell: float  # edge of the grid's cells
+    asked: tuple[float, float] | None  # lowest and highest requested ratio; None: one point per cell
     method: str
     seed: int
     device: str
@@ -64,7 +66,7 @@ class Sampled(Record):
     created: str = field(default_factory=now)
 
     def summary(self) -> list[tuple[str, str]]:
-        asked = (
+        request = (
             "one per cell"
             if self.asked is None
             else f"requested {':'.join(f'{end:g}' for end in dict.fromkeys(self.asked))}"
@@ -74,7 +76,7 @@ class Sampled(Record):
             f" writing {show_seconds(self.write_s)}"
         )
         return [
-            ("points", f"{self.kept:,} of {self.points:,} ({self.ratio:.2%}; {asked})"),
+            ("points", f"{self.kept:,} of {self.points:,} ({self.ratio:.2%}; {request})"),
             ("cells", f"{self.cells:,} of {self.cell:g}, {self.points / self.cells:.1f} points each"),
             ("seconds", times),
             ("written", self.output),
@@ -83,11 +85,11 @@ class Sampled(Record):
 
 @dataclass(frozen=True)
 class _Cloud:
-    """An open file: its coordinates, and functions that write some of its points."""
+    """An open file: its coordinates, and functions to write some of its points."""
 
     xyz: np.ndarray  # (N, 3) float32 or float64
-    same: Callable[[Path, np.ndarray], object]  # in the file's own kind
-    scene: Callable[[], Scene]  # for another kind
+    write_subset: Callable[[Path, np.ndarray], object]  # writes a subset in the file's own format
+    scene: Callable[[], Scene]  # returns the scene, to convert it to another format
 
 
 def sample_file(
@@ -101,36 +103,36 @@ def sample_file(
     seed: int = 0,
     device: str = "cpu",
     faces: Faces = "refuse",
-) -> Sampled:
+) -> SampleRecord:
     """Write a thinned copy of a file.
 
-    ratio: "0.5", or "0.3:0.7" for a random ratio per cell; cell: edge of the grid, in the file's units;
-    faces: whether to refuse or drop the faces of a PLY file, which lose their vertices.
+    ratio: "0.5", or "0.3:0.7" for a random ratio per cell; cell: edge of the grid's cells, in the file's
+    units; faces: whether a PLY file with faces is refused, or its faces are dropped.
     """
     path, output = check_cloud_path(path), Path(output)
-    asked = None if one_per_cell else parse_ratio(ratio)
+    ratios = None if one_per_cell else parse_ratio(ratio)
     if faces not in get_args(Faces):
         raise BadInput(
             f"The option faces is {faces!r}, which is unknown.",
             hint=f"Give one of {', '.join(get_args(Faces))}.",
         )
-    if method == "bernoulli" and asked is not None and asked[0] != asked[1]:
+    if method == "bernoulli" and ratios is not None and ratios[0] != ratios[1]:
         raise BadInput(
             "The method bernoulli does not support a range of ratios.",
             hint="Give one ratio, or another method.",
         )
     _check_pair(path, output)
     start = time.perf_counter()
-    cloud = _opened(path, faces)
-    read = time.perf_counter()
-    segments, keep = draw(cloud.xyz, asked, cell=cell, method=method, seed=seed, device=device)
-    drawn = time.perf_counter()
+    cloud = _open_cloud(path, faces)
+    read_end = time.perf_counter()
+    segments, keep = draw(cloud.xyz, ratios, cell=cell, method=method, seed=seed, device=device)
+    sample_end = time.perf_counter()
     if _family(path) == _family(output):
-        cloud.same(output, keep)
+        cloud.write_subset(output, keep)
     else:
-        _converted(cloud.scene(), output, keep)
-    written = time.perf_counter()
-    return Sampled(
+        _convert(cloud.scene(), output, keep)
+    write_end = time.perf_counter()
+    return SampleRecord(
         str(path),
         str(output),
         len(cloud.xyz),
@@ -138,13 +140,13 @@ def sample_file(
         len(keep) / len(cloud.xyz),
         segments.cells,
         cell,
-        asked,
-        "one" if asked is None else method,
+        ratios,
+        "one" if ratios is None else method,
         seed,
         device,
-        read - start,
-        drawn - read,
-        written - drawn,
+        read_end - start,
+        sample_end - read_end,
+        write_end - sample_end,
     )
 
 
@@ -157,24 +159,25 @@ def draw(
     seed: int,
     device: str = "cpu",
 ) -> tuple[Segments, np.ndarray]:
-    """Return the cells of xyz (N, 3) and the points to keep, (M,) int64, increasing. ratio None: one per
-    cell.
+    """Return the cells of xyz (N, 3) and the increasing indices (M,) int64 of the points to keep.
+
+    ratio: lowest and highest ratio of a cell; None keeps one point per cell.
     """
     segments = Segments.from_coords(torch.from_numpy(xyz).to(device), cell)
-    # Both draw the same points; for a single draw, loading a compiler takes longer than a sort.
+    # Both methods draw the same points, and for a single draw loading a compiler takes longer than a sort.
     once: Method = "sort" if segments.order.device.type == "cpu" else "exact"
     if method == "exact":
         method = once
     if ratio is None:
-        chosen = sample_subset(segments, 1, method=once, seed=seed)
+        index = sample_subset(segments, 1, method=once, seed=seed)
     elif method == "bernoulli":
-        chosen = sample_subset(segments, float(ratio[0]), method=method, seed=seed)
+        index = sample_subset(segments, float(ratio[0]), method=method, seed=seed)
     else:
-        chosen = sample_subset(segments, draw_counts(segments, ratio, seed=seed), method=method, seed=seed)
-    # A mask instead of a sort gives increasing order in one pass.
-    stays = torch.zeros(len(xyz), dtype=torch.bool, device=device)
-    stays[chosen.long()] = True
-    return segments, stays.nonzero()[:, 0].cpu().numpy()
+        index = sample_subset(segments, draw_counts(segments, ratio, seed=seed), method=method, seed=seed)
+    # A mask gives increasing order in one pass, without a sort.
+    mask = torch.zeros(len(xyz), dtype=torch.bool, device=device)
+    mask[index.long()] = True
+    return segments, mask.nonzero()[:, 0].cpu().numpy()
 
 
 def parse_ratio(ratio: str | float | tuple[float, float]) -> tuple[float, float]:
@@ -196,7 +199,7 @@ def _pair(ratio: float | tuple[float, float]) -> tuple[float, ...]:
 
 
 def _family(path: Path) -> str:
-    """Return the format family; members of a family are written the same way."""
+    """Return the format family of a path; all formats of a family are written in the same way."""
     kind = path.suffix.lower()
     if path.is_dir() or kind not in WRITES:
         return "folder"
@@ -204,7 +207,7 @@ def _family(path: Path) -> str:
 
 
 def _check_pair(path: Path, output: Path) -> None:
-    """Refuse an output that cannot be written, before anything is read."""
+    """Raise BadInput for an output that cannot be written, before anything is read."""
     if _family(output) == "folder":
         if not path.is_dir():
             raise BadInput(
@@ -226,34 +229,34 @@ def _check_pair(path: Path, output: Path) -> None:
         )
 
 
-def _opened(path: Path, faces: Faces) -> _Cloud:
+def _open_cloud(path: Path, faces: Faces) -> _Cloud:
     where = str(path)
     if path.is_dir():
-        arrays = read_folder(path)
-        key = xyz_key(arrays, where)
+        columns = read_folder(path)
+        key = xyz_key(columns, where)
 
-        def folder(output: Path, keep: np.ndarray) -> None:
-            write_folder(output, {name: values[keep] for name, values in arrays.items()})
+        def write_rows(output: Path, keep: np.ndarray) -> None:
+            write_folder(output, {name: values[keep] for name, values in columns.items()})
 
-        return _Cloud(_checked(arrays[key], where), folder, lambda: folder_scene(arrays, where))
+        return _Cloud(_check_xyz(columns[key], where), write_rows, lambda: folder_scene(columns, where))
     if path.suffix.lower() == ".ply":
         ply = read_ply(path)
-        take_vertices(ply, np.zeros(0, np.int64), faces=faces)  # refuses faces before the work
+        take_vertices(ply, np.zeros(0, np.int64), faces=faces)  # rejects faces before the work starts
         return _Cloud(
-            _checked(ply.xyz(), where),
+            _check_xyz(ply.xyz(), where),
             lambda output, keep: _write_part(output, ply, keep, faces),
             lambda: ply_scene(ply),
         )
     if path.suffix.lower() == ".npz":
-        held = read_arrays(path)
+        arrays = read_arrays(path)
         return _Cloud(
-            _checked(held[xyz_key(held, where)], where),
-            lambda output, keep: write_npz(output, take_arrays(held, keep, where)),
-            lambda: arrays_scene(held, where),
+            _check_xyz(arrays[xyz_key(arrays, where)], where),
+            lambda output, keep: write_npz(output, take_arrays(arrays, keep, where)),
+            lambda: arrays_scene(arrays, where),
         )
     las = read_las(path)
     return _Cloud(
-        _checked(las_xyz(las), where),
+        _check_xyz(las_xyz(las), where),
         lambda output, keep: write_las(output, las, keep=keep),
         lambda: las_scene(las, path),
     )
@@ -263,7 +266,7 @@ def _write_part(output: Path, ply: Ply, keep: np.ndarray, faces: Faces) -> None:
     write_ply(output, take_vertices(ply, keep, faces=faces))
 
 
-def _converted(scene: Scene, output: Path, keep: np.ndarray) -> None:
+def _convert(scene: Scene, output: Path, keep: np.ndarray) -> None:
     part = check_scene(scene).take(keep)
     if output.suffix.lower() == ".ply":
         write_ply(output, part)
@@ -271,8 +274,11 @@ def _converted(scene: Scene, output: Path, keep: np.ndarray) -> None:
         write_npz(output, scene_arrays(part))
 
 
-def _checked(xyz: np.ndarray, where: str) -> np.ndarray:
-    """Check the coordinates only; all other properties are copied unchanged."""
+def _check_xyz(xyz: np.ndarray, where: str) -> np.ndarray:
+    """Return the coordinates (N, 3) as contiguous floats, or raise BadInput if they are not valid.
+
+    All other properties are copied without a check.
+    """
     if xyz.dtype.kind != "f" or xyz.dtype.itemsize not in (4, 8):
         xyz = xyz.astype(np.float64)
     xyz = np.ascontiguousarray(xyz)

@@ -1,5 +1,5 @@
-"""Settings of a training run over point clouds: scenes, views and their losses, beside what all systems
-share.
+"""Settings of a training run on point clouds: scenes, views and their losses, in addition to those that all
+systems share.
 
 No framework is imported here, so that the command line can read defaults and help texts.
 """
@@ -13,7 +13,7 @@ from pinchpoint.systems.common.settings import TrainSettings, option
 
 CONSISTENCIES = ("none", "cos", "mse", "kl")
 MODES = ("auto", "batched", "accumulate")
-# One view of each scene at a newly drawn density: with equal numbers of points it was the best recipe at
+# One view of each scene at a random density. Among recipes with equal numbers of points, this was the best at
 # every density.
 VIEWS = ("log-uniform:0.05:1",)
 
@@ -29,18 +29,17 @@ class Settings(TrainSettings):
         at_least=0,
         default_text="an eighth, at most 4",
     )
-    features: list[str] = field(default_factory=list)  # the columns read at a point, in their order
+    features: list[str] = field(default_factory=list)  # the columns read at each point, in this order
     classes: list[str] = field(default_factory=list)
-    frequency: list[float] = field(
-        default_factory=list
-    )  # share of each class among the labelled points of training
+    # Share of each class among the labelled points of the training scenes.
+    frequency: list[float] = field(default_factory=list)
     ignore: list[int] = option(
-        [], "Labels of your files that mean no class, beside -1, such as 255 or 0,255.", default_text="none"
+        [], "Labels of your files that mean no class, besides -1, such as 255 or 0,255.", default_text="none"
     )
     scenes: int = option(2, "Scenes per step, in each process.", main=True, at_least=1)
     points: int = option(
         20_000,
-        "Largest number of points of a scene: those nearest to a random one.",
+        "Largest number of points per scene; of larger scenes, those nearest to a random point are used.",
         main=True,
         at_least=1,
         default_text="20k",
@@ -53,17 +52,20 @@ class Settings(TrainSettings):
     )
     cell: float | None = option(
         None,
-        "Edge of the cells that views are sampled from.",
+        "Edge of the cells from which views are sampled.",
         main=True,
         above=0,
-        default_text="the voxels of the network",
+        default_text="the edge of the network's voxels",
     )
     consistency: str = option(
         "none", "Consistency loss between the dense view and the others", main=True, choices=CONSISTENCIES
     )
     consistency_weight: float = option(0.1, "Weight of the consistency loss.", above=0)
     views_mode: str = option(
-        "auto", "How views pass; accumulate needs less memory", choices=MODES, may_change=True
+        "auto",
+        "How the views of a scene are processed; accumulate needs less memory",
+        choices=MODES,
+        may_change=True,
     )
     augment: bool = option(True, "Rotate, mirror, scale and jitter the scenes.")
     ranks: int = 1  # processes

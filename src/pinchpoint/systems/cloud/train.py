@@ -19,7 +19,7 @@ from pinchpoint.backends.base import backend, resolve_device
 from pinchpoint.core.files import check_folder
 from pinchpoint.systems.cloud.data import eval_subsampling
 from pinchpoint.systems.cloud.data.batches import Supply, step_scenes
-from pinchpoint.systems.cloud.data.prefetch import Ahead, Aside, Ready, taken
+from pinchpoint.systems.cloud.data.prefetch import Prefetcher, PreparedStep, SideStream, receive
 from pinchpoint.systems.cloud.data.scene import Scene
 from pinchpoint.systems.cloud.data.sources import open_source
 from pinchpoint.systems.cloud.metrics import confusion, scores_of
@@ -191,8 +191,10 @@ class _Learner:
         self.holds_back = bool(held)
         self.stepper = Stepper(run.config, run.settings, device, parts=parts, ranks=ranks)
         self.names = names
-        self.aside = Aside() if device == "cuda" else None
-        self.ahead: Ahead[list[Scene] | Ready] = Ahead(self._prepare, last=run.settings.steps)
+        self.aside = SideStream() if device == "cuda" else None
+        self.ahead: Prefetcher[list[Scene] | PreparedStep] = Prefetcher(
+            self._prepare, last=run.settings.steps
+        )
 
     def step(self, number: int) -> Tensor:
         self.ranks.agree(NEXT)
@@ -203,10 +205,10 @@ class _Learner:
         self.parts.begin(number)
         with self.parts.part("data"):
             points = self.ahead.get(number)
-        if not isinstance(points, Ready):
+        if not isinstance(points, PreparedStep):
             return self.stepper.step(points, number=number)
         with self.parts.part("sampling"):
-            batch, drawn = taken(points)
+            batch, drawn = receive(points)
         return self.stepper.step_on(batch, drawn, number=number)
 
     def follow(self, number: int) -> None:
@@ -216,7 +218,7 @@ class _Learner:
         self.take(number)
         self.parts.taken(number)
 
-    def _prepare(self, number: int) -> list[Scene] | Ready:
+    def _prepare(self, number: int) -> list[Scene] | PreparedStep:
         """Prepare step 1, 2, ... as far as possible.
 
         On a CPU views are not drawn ahead: that would slow down the step.
@@ -229,7 +231,7 @@ class _Learner:
             batch = Batch.from_scenes(scenes, device=self.device)
             return batch, self.stepper.draw(batch, number=number)
 
-        return self.aside.made(drawn)
+        return self.aside.prepare(drawn)
 
     def validate(self) -> float:
         """Return 1 - mIoU of the validation scenes, averaged over densities."""

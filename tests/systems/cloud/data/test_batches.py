@@ -76,7 +76,7 @@ def test_a_step_follows_from_seed_step_and_rank_and_from_nothing_else() -> None:
 def test_scenes_are_read_once_where_there_is_room_and_each_time_where_there_is_none() -> None:
     for room, reads in ((10**6, 1), (0, 3)):
         cubes = Cubes()
-        supply = Supply(cubes, held_bytes=room)
+        supply = Supply(cubes, cache_bytes=room)
         for _ in range(3):
             supply.scene("1")
         assert cubes.read["1"] == reads

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from pinchpoint.systems.cloud.data.shapes import ball, box, disc, drum, flat, moved, pipe, spread
+from pinchpoint.systems.cloud.data.shapes import ball, box, disc, drum, flat, move_surfaces, pipe, spread
 
 COUNT = 40_000
 
@@ -64,7 +64,7 @@ def test_points_of_a_slanted_cone_are_on_it_with_normals_across() -> None:
 
 
 def test_what_is_moved_is_turned_about_z_and_then_shifted() -> None:
-    (part,) = moved([flat((1, 0, 0), (1, 0, 0), (0, 0, 1))], (5, 5, 1), math.pi / 2)
+    (part,) = move_surfaces([flat((1, 0, 0), (1, 0, 0), (0, 0, 1))], (5, 5, 1), math.pi / 2)
     assert (
         np.allclose(part.at, (5, 6, 1)) and np.allclose(part.u, (0, 1, 0)) and np.allclose(part.v, (0, 0, 1))
     )

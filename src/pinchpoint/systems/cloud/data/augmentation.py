@@ -61,7 +61,7 @@ class Move:
     def _rotate(self, rotations: np.ndarray) -> np.ndarray:
         """Rotate quaternions (N, 4), w first.
 
-        The mirror acts on both sides of a rotation: y and z change sign.
+        The mirror acts on both sides of a rotation, so y and z change sign.
         """
         w, x, y, z = rotations.T
         if self.mirrored:
@@ -73,7 +73,7 @@ class Move:
 def draw_move(rng: np.random.Generator) -> Move:
     """Draw a random move.
 
-    A mirror and a rotation reach every flip: y -> -y is the mirror rotated by half a turn.
+    A mirror and a rotation give every flip: y -> -y is the mirror followed by half a turn.
     """
     return Move(rng.uniform(0, 2 * math.pi), bool(rng.random() < 0.5), rng.uniform(*SCALES))
 

@@ -17,7 +17,7 @@ from pinchpoint.systems.cloud.data.scene import Scene
 from pinchpoint.systems.cloud.settings import Settings
 from pinchpoint.systems.common.training.seeding import at_turn
 
-CACHE_BYTES = 8 * GIB  # at most
+CACHE_BYTES = 8 * GIB  # upper limit of the cache of scenes
 
 
 class Source(Protocol):
@@ -27,12 +27,12 @@ class Source(Protocol):
 
 
 class Supply:
-    """Scenes of a source, cached while they fit into held_bytes (default: a quarter of the free memory)."""
+    """Scenes of a source, cached while they fit into cache_bytes (default: a quarter of the free memory)."""
 
-    def __init__(self, data: Source, *, held_bytes: int | None = None) -> None:
+    def __init__(self, data: Source, *, cache_bytes: int | None = None) -> None:
         self.data = data
         self._cache: dict[str, Scene] = {}
-        self._room = min(CACHE_BYTES, free_bytes() // 4) if held_bytes is None else held_bytes
+        self._room = min(CACHE_BYTES, free_bytes() // 4) if cache_bytes is None else cache_bytes
 
     def scene(self, name: str) -> Scene:
         if name in self._cache:
@@ -46,8 +46,9 @@ class Supply:
 
 
 def names_of_step(names: list[str], settings: Settings, *, step: int, rank: int) -> list[str]:
-    """Return the scenes of step 1, 2, ...: ranks share each epoch over the names, and every epoch has its
-    own order.
+    """Return the names of the scenes of step 1, 2, ...
+
+    The ranks share each epoch over the names, and every epoch has its own order.
     """
     first = ((step - 1) * settings.ranks + rank) * settings.scenes
     return [at_turn(names, seed=settings.seed, turn=turn) for turn in range(first, first + settings.scenes)]
@@ -64,8 +65,9 @@ def step_scenes(supply: Source, names: list[str], settings: Settings, *, step: i
 
 
 def crop(scene: Scene, points: int, rng: np.random.Generator) -> Scene:
-    """Return the `points` points nearest to a random point of the scene, in their order, or all if there
-    are fewer.
+    """Return the `points` points nearest to a random point of the scene, or all points if there are fewer.
+
+    The points keep their order.
     """
     # Always drawn, so that later random numbers do not depend on the size of the scene.
     centre = scene.xyz[rng.integers(scene.points)]
@@ -75,10 +77,13 @@ def crop(scene: Scene, points: int, rng: np.random.Generator) -> Scene:
 
 
 def nearest(xyz: np.ndarray, centre: np.ndarray, points: int) -> np.ndarray:
-    """Return (P,) increasing indices of the nearest of xyz (N, 3); ties go to the first."""
+    """Return the increasing indices (P,) of the points of xyz (N, 3) nearest to the centre (3,).
+
+    If distances are equal, the point with the lower index is chosen.
+    """
     offsets = xyz - centre
     square = np.einsum("ij,ij->i", offsets, offsets)
     limit = np.partition(square, points - 1)[points - 1]
-    chosen = square < limit
-    chosen[np.flatnonzero(square == limit)[: points - int(chosen.sum())]] = True
-    return np.flatnonzero(chosen)
+    inside = square < limit
+    inside[np.flatnonzero(square == limit)[: points - int(inside.sum())]] = True
+    return np.flatnonzero(inside)

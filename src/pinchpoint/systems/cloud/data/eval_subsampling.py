@@ -1,8 +1,8 @@
 """Seeded subsampling of scenes for evaluation.
 
-Letters: N points, M points kept. Independent of the training sampler and written in plain numpy, so a fault
-of that sampler cannot hide in its own test. Each function returns increasing indices (M,) int64 for
-`Scene.take`.
+Letters: N points, M points that are kept. This module is independent of the training sampler and uses plain
+NumPy, so a fault of that sampler cannot hide in its own test. Each function returns increasing indices (M,)
+int64 for `Scene.take`.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.cloud.data.scene import Scene
 
 Place = tuple[float, float, float]
-_SOFT = 0.25  # square metres added to the squared distance: a scanner is not infinitely dense at its foot
+_SOFT = 0.25  # square metres added to the squared distance, so that the density at the scanner stays finite
 
 
 def uniform(scene: Scene, fraction: float, *, seed: int) -> np.ndarray:
-    """round(N fraction) points, at least one, every subset equally likely."""
+    """Return round(N * fraction) points, at least one; all subsets are equally likely."""
     count = _count(scene.points, fraction)
     return np.sort(_generator(seed).permutation(scene.points)[:count])
 
 
 def one_per_cell(scene: Scene, cell: float, *, seed: int) -> np.ndarray:
-    """Return one random point of every cell of a grid with edge `cell`."""
+    """Return one random point of every occupied cell of a grid with edge `cell`."""
     check_cell(cell)
     corner = np.floor(scene.xyz.astype(np.float64) / cell)
     order = _generator(seed).permutation(scene.points)
-    # The first of each cell in a random order of all points.
+    # Take the first point of each cell in a random order of all points.
     _, first = np.unique(corner[order], axis=0, return_index=True)
     return np.sort(order[first])
 
 
 def check_cell(cell: float) -> None:
-    """Refuse an edge that makes no grid."""
+    """Raise BadInput unless the edge of the cells is a positive number."""
     if not (math.isfinite(cell) and cell > 0):
         raise BadInput(
             f"The cell size {cell:g} is not a positive number.",
@@ -44,19 +44,19 @@ def check_cell(cell: float) -> None:
 
 
 def by_distance(scene: Scene, fraction: float, *, seed: int, scanner: Place | None = None) -> np.ndarray:
-    """round(N fraction) points, at least one, drawn with weights that fall with the square of the distance to
-    the scanner.
+    """Return round(N * fraction) points, at least one, with density falling with the squared distance to a
+    scanner.
 
-    scanner: its place in the coordinates of the scene; None: at the point with the least x + y, half way up
-    the scene, so that the far side is left with few points.
+    scanner: its position in the coordinates of the scene. By default the scanner is at the point with the
+    smallest x + y, half way up the scene, so that few points remain on the far side.
     """
     count = _count(scene.points, fraction)
     place = np.array(_side(scene.xyz) if scanner is None else scanner, dtype=np.float64)
     if place.shape != (3,) or not np.isfinite(place).all():
         raise BadInput(f"The scanner position {scanner} is not a point.", hint="Give x, y and z.")
     square = ((scene.xyz - place) ** 2).sum(axis=1)
-    # Exponential waits over weights: the smallest are a draw without replacement by weight, of an exact
-    # number.
+    # Divide exponential random numbers by the weights: the smallest results are a weighted draw without
+    # replacement, of an exact number of points.
     waits = _generator(seed).exponential(size=scene.points) * (square + _SOFT)
     return np.sort(np.argpartition(waits, count - 1)[:count])
 

@@ -1,9 +1,9 @@
-"""Furniture of procedural rooms: tables, chairs, shelves, lamps and clutter, each random, centred at zero on
+"""Furniture of procedural rooms: random tables, chairs, shelves, lamps and clutter, centred at the origin on
 the floor.
 
 No single cue identifies a class: boards lie at every height in tables, seats, shelves and piles of books;
 thin posts carry lamps, chairs, tables and coat stands; a stool is a small round table. Classes differ in how
-parts of several sizes belong together, which is what a thin cloud shows least.
+parts of several sizes are combined, which is what a sparse cloud shows least.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import math
 
 import numpy as np
 
-from pinchpoint.systems.cloud.data.shapes import Surface, Vector, ball, box, disc, drum, moved, pipe
+from pinchpoint.systems.cloud.data.shapes import Surface, Vector, ball, box, disc, drum, move_surfaces, pipe
 
 Rng = np.random.Generator
 BOARD = (0.015, 0.05)  # metres
 
 
 def table(rng: Rng) -> tuple[list[Surface], Vector]:
-    """Return the surfaces and the size of the bounding box; the top is at its height."""
+    """Return the surfaces and the size of the bounding box, whose height is that of the table top."""
     high = float(
         rng.choice(
             [rng.uniform(0.36, 0.5), rng.uniform(0.66, 0.8), rng.uniform(0.9, 1.05)], p=[0.15, 0.7, 0.15]
@@ -89,8 +89,9 @@ def chair(rng: Rng) -> tuple[list[Surface], Vector]:
 
 
 def shelf(rng: Rng) -> tuple[list[Surface], Vector, list[float]]:
-    """Return a shelf with its back at y = 0, facing +y, and the heights of its boards, where things can
-    stand.
+    """Return a shelf with its back at y = 0, facing +y.
+
+    The results are the surfaces, the size, and the heights of the boards, on which things can stand.
     """
     long, deep = rng.uniform(0.5, 1.8), rng.uniform(0.22, 0.45)
     high = float(rng.choice([rng.uniform(0.8, 1.1), rng.uniform(1.3, 2.1)], p=[0.3, 0.7]))
@@ -115,7 +116,7 @@ def shelf(rng: Rng) -> tuple[list[Surface], Vector, list[float]]:
 
 
 def wall_board(rng: Rng) -> tuple[list[Surface], Vector, list[float]]:
-    """A shelf of one board that hangs on a wall, at the height of a table or above."""
+    """Return a shelf of one board that hangs on a wall, at the height of a table or above."""
     long, deep, level = rng.uniform(0.4, 1.4), rng.uniform(0.15, 0.35), rng.uniform(0.7, 1.7)
     parts = box((-long / 2, 0, level), (long, deep, 0.025))
     for side in (-1, 1):
@@ -149,8 +150,9 @@ def hanging_lamp(rng: Rng, ceiling: float) -> list[Surface]:
 
 
 def clutter(rng: Rng, *, most: float = 0.4) -> tuple[list[Surface], float]:
-    """A thing that lies about, up to `most` metres, and the radius it takes: box, pile of books, ball,
-    vase, bin.
+    """Return a random object of at most `most` metres, and the radius that it needs.
+
+    The object is a box, a pile of books, a ball, a vase, or a bin.
     """
     style = rng.random()
     size = most * rng.uniform(0.25, 1.0)
@@ -162,7 +164,7 @@ def clutter(rng: Rng, *, most: float = 0.4) -> tuple[list[Surface], float]:
         long, wide = rng.uniform(0.15, 0.3), rng.uniform(0.1, 0.22)
         for _ in range(int(rng.integers(1, 6))):
             thick = rng.uniform(0.012, 0.05)
-            parts += moved(
+            parts += move_surfaces(
                 box((-long / 2, -wide / 2, 0), (long, wide, thick)), (0, 0, level), rng.uniform(-0.3, 0.3)
             )
             level += thick
@@ -179,7 +181,7 @@ def clutter(rng: Rng, *, most: float = 0.4) -> tuple[list[Surface], float]:
 
 
 def coat_stand(rng: Rng) -> list[Surface]:
-    """Clutter with the pole of a lamp and no shade."""
+    """Return a coat stand: clutter that has the pole of a lamp, but no shade."""
     high = rng.uniform(1.2, 1.8)
     parts = [
         *drum((0, 0, 0), rng.uniform(0.12, 0.2), 0.025),

@@ -1,8 +1,8 @@
 """Prefetch of the next step's points: read, cropped, augmented and, on a GPU, copied there and drawn.
 
-Prefetching uses a thread, not a process: numpy and the GPU release the interpreter lock, and nothing is
-copied. On a GPU it has its own stream, so a draw that waits for its sizes blocks only the thread. Steps
-receive the same points.
+Prefetching uses a thread, not a process: NumPy and the GPU release the interpreter lock, and nothing is
+copied. On a GPU it has its own stream, so a draw that waits for its sizes blocks only the thread. Each step
+receives the same points as without prefetching.
 """
 
 from __future__ import annotations
@@ -18,22 +18,23 @@ from torch import Tensor
 
 from pinchpoint.systems.cloud.model.views import Batch, ViewDraw
 
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 
 
-class Ahead(Generic[Made]):
-    """Results of `make(step)`; the next step's result is computed while this one is in use."""
+class Prefetcher(Generic[Result]):
+    """Results of `make(step)`; a thread computes the next step's result while this one is in use."""
 
-    def __init__(self, make: Callable[[int], Made], *, last: int) -> None:
+    def __init__(self, make: Callable[[int], Result], *, last: int) -> None:
         self.make, self.last = make, last
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="cloud-data")
-        self._next: tuple[int, Future[Made]] | None = None
+        self._next: tuple[int, Future[Result]] | None = None
 
-    def get(self, step: int) -> Made:
-        begun = self._next
-        made = begun[1].result() if begun is not None and begun[0] == step else self.make(step)
+    def get(self, step: int) -> Result:
+        """Return the result of a step, and start to compute that of the next one."""
+        pending = self._next
+        result = pending[1].result() if pending is not None and pending[0] == step else self.make(step)
         self._next = (step + 1, self._pool.submit(self.make, step + 1)) if step < self.last else None
-        return made
+        return result
 
     def __enter__(self) -> Self:
         return self
@@ -45,38 +46,41 @@ class Ahead(Generic[Made]):
 
 
 @dataclass(frozen=True)
-class Ready:
-    """Points on the device and the views drawn from them; done: event after their kernels, None on a CPU."""
+class PreparedStep:
+    """Points on the device and the views drawn from them.
+
+    done: an event recorded after their kernels, or None on a CPU.
+    """
 
     batch: Batch
-    drawn: ViewDraw
+    draw: ViewDraw
     done: Any = None  # torch.cuda.Event
 
 
-class Aside:
+class SideStream:
     """A separate stream on the current device, usable from any thread."""
 
     def __init__(self) -> None:
         self.device = torch.cuda.current_device()  # new threads start with device 0
         self.stream = torch.cuda.Stream()
 
-    def made(self, make: Callable[[], tuple[Batch, ViewDraw]]) -> Ready:
+    def prepare(self, make: Callable[[], tuple[Batch, ViewDraw]]) -> PreparedStep:
+        """Call `make` on this stream."""
         with torch.cuda.device(self.device), torch.cuda.stream(self.stream):
-            batch, drawn = make()
-            return Ready(batch, drawn, self.stream.record_event())
+            batch, draw = make()
+            return PreparedStep(batch, draw, self.stream.record_event())
 
 
-def taken(ready: Ready) -> tuple[Batch, ViewDraw]:
+def receive(prepared: PreparedStep) -> tuple[Batch, ViewDraw]:
     """Hand the points to the current stream, which waits for them and keeps their memory from early reuse."""
-    if ready.done is not None:
+    if prepared.done is not None:
         current = torch.cuda.current_stream()
-        current.wait_event(ready.done)
-        for tensor in _tensors(ready):
+        current.wait_event(prepared.done)
+        for tensor in _tensors(prepared):
             tensor.record_stream(current)
-    return ready.batch, ready.drawn
+    return prepared.batch, prepared.draw
 
 
-def _tensors(ready: Ready) -> list[Tensor]:
-    cells = ready.drawn.segments
-    held = [*vars(ready.batch).values(), *vars(ready.drawn).values(), *vars(cells).values()]
-    return [value for value in held if isinstance(value, Tensor)]
+def _tensors(prepared: PreparedStep) -> list[Tensor]:
+    owners = (prepared.batch, prepared.draw, prepared.draw.segments)
+    return [value for owner in owners for value in vars(owner).values() if isinstance(value, Tensor)]

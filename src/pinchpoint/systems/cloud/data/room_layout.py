@@ -1,6 +1,6 @@
 """Layout of a procedural room: walls with openings, furniture that does not overlap, and things on top of it.
 
-Coordinates are metres, z up, the floor at 0 and the middle of the room at zero. Everything is drawn from one
+Coordinates are in metres with z up; the origin is in the middle of the floor. Everything is drawn from one
 generator, which determines the room.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pinchpoint.systems.cloud.data import furniture
-from pinchpoint.systems.cloud.data.shapes import Surface, Vector, box, flat, moved
+from pinchpoint.systems.cloud.data.shapes import Surface, Vector, box, flat, move_surfaces
 
 CLASSES = ("floor", "ceiling", "wall", "table", "chair", "shelf", "lamp", "clutter")
 _TRIES = 12
@@ -30,19 +30,19 @@ class Thing:
 class Layout:
     size: Vector  # of the room
     things: list[Thing] = field(default_factory=list)
-    taken: list[tuple[float, float, float]] = field(default_factory=list)  # x, y, radius on the floor
+    footprints: list[tuple[float, float, float]] = field(default_factory=list)  # x, y, radius on the floor
 
     def add(self, name: str, parts: list[Surface], to: Vector = (0.0, 0.0, 0.0), turn: float = 0.0) -> None:
-        self.things.append(Thing(CLASSES.index(name), moved(parts, to, turn)))
+        self.things.append(Thing(CLASSES.index(name), move_surfaces(parts, to, turn)))
 
     def free(self, rng: np.random.Generator, radius: float) -> tuple[float, float] | None:
-        """Reserve and return a free place on the floor, or None if none was found."""
+        """Reserve and return a free place on the floor; return None if no try succeeds."""
         half = np.array(self.size[:2]) / 2 - radius - 0.05
         if (half <= 0).any():
             return None
         for x, y in rng.uniform(-half, half, (_TRIES, 2)).tolist():
-            if all(math.hypot(x - a, y - b) > radius + r for a, b, r in self.taken):
-                self.taken.append((x, y, radius))
+            if all(math.hypot(x - a, y - b) > radius + r for a, b, r in self.footprints):
+                self.footprints.append((x, y, radius))
                 return x, y
         return None
 
@@ -80,7 +80,7 @@ def _shell(rng: np.random.Generator, room: Layout) -> None:
     for place in np.linspace(-0.4, 0.4, int(rng.integers(2, 5))) if rng.random() < 0.25 else ():
         room.add("ceiling", box((-a / 2, float(place) * b, c - 0.15), (a, 0.12, 0.15)))
     for side, (long, deep) in enumerate(((a, b), (b, a), (a, b), (b, a))):
-        # Built along x at y = 0: turned and pushed out to its side.
+        # A wall is built along x at y = 0, then rotated and shifted to its side.
         turn = side * math.pi / 2
         out = (deep / 2 * math.sin(turn), -deep / 2 * math.cos(turn), 0.0)
         room.add("wall", _wall(rng, long, c), out, turn)
@@ -90,11 +90,11 @@ def _shell(rng: np.random.Generator, room: Layout) -> None:
         if rng.random() < 0.5:
             x = float(rng.uniform(-0.4, 0.4)) * a
         room.add("wall", box((x - thick / 2, y - thick / 2, 0), (thick, thick, c)))
-        room.taken.append((x, y, 0.6 * thick))
+        room.footprints.append((x, y, 0.6 * thick))
 
 
 def _wall(rng: np.random.Generator, long: float, high: float) -> list[Surface]:
-    """Along x about zero, with a door, a window or neither cut out."""
+    """Return a wall along x, centred at zero, with an opening for a door, for a window, or without one."""
     kind = rng.random()
     if kind < 0.35:
         return [flat((-long / 2, 0, 0), (long, 0, 0), (0, 0, high))]
@@ -127,9 +127,9 @@ def _shelves(rng: np.random.Generator, room: Layout) -> None:
             for s in steps
         ]
         if not hung:
-            if any(math.hypot(p - q, r - s) < t + u for p, r, t in spots for q, s, u in room.taken):
+            if any(math.hypot(p - q, r - s) < t + u for p, r, t in spots for q, s, u in room.footprints):
                 continue
-            room.taken.extend(spots)
+            room.footprints.extend(spots)
         room.add("shelf", parts, (x, y, 0.0), turn)
         for level in levels:
             for _ in range(int(rng.integers(0, 4))):
@@ -154,7 +154,7 @@ def _tables(rng: np.random.Generator, room: Layout) -> None:
                 reach = (long if side % 2 == 0 else wide) / 2 + rng.uniform(-0.1, 0.25)
                 facing = turn + side * math.pi / 2
                 seat, _ = furniture.chair(rng)
-                # Its back is at -x, so it is turned to look at the table.
+                # The back of a chair is at -x, so it is rotated to face the table.
                 to = (spot[0] + reach * math.cos(facing), spot[1] + reach * math.sin(facing), 0.0)
                 if max(abs(to[0]) - room.size[0] / 2, abs(to[1]) - room.size[1] / 2) < -0.3:
                     room.add("chair", seat, to, facing + math.pi + rng.uniform(-0.4, 0.4))

@@ -21,11 +21,11 @@ from pinchpoint.systems.cloud.data.scene import Scene, check_scene
 from pinchpoint.systems.cloud.data.shapes import spread
 from pinchpoint.systems.common.data import sample_file
 
-GENERATOR = 1  # changes whenever the same seed would give another room
+GENERATOR = 1  # version of the generator: changes whenever the same seed would give a different room
 COLOURS = ("red", "green", "blue")
 GAUSSIAN = ("opacity", "scale_0", "scale_1", "scale_2", "rot_0", "rot_1", "rot_2", "rot_3")
 LEAST, MOST = 1_000, 5_000_000  # points of a room
-_SPARE = 3  # candidates for each point kept
+_SPARE = 3  # candidates per point that is kept
 _PALETTE = np.array(
     [
         (0.82, 0.80, 0.76),
@@ -36,7 +36,7 @@ _PALETTE = np.array(
         (0.3, 0.42, 0.55),
     ]
 )
-# How often an object of each class has each colour of the palette: all have all.
+# Relative frequency of each palette colour (column) for each class (row). Every class can have every colour.
 _TASTE = np.array(
     [
         (2, 4, 3, 2, 1, 1),
@@ -75,21 +75,22 @@ def make_room(
 ) -> Room:
     """Make one room of exactly `points` points, in random order."""
     check_points(points)
-    # Three generators: how many points are drawn changes neither the room nor how it is painted, turned and
-    # seen.
+    # Three generators, so that the number of points changes neither the room nor its paint, its rotation and
+    # its scanners.
     draw, once, rng = (np.random.default_rng((seed, number, stream)) for stream in range(3))
     room = draw_layout(draw)
     scanners = _scanners(once, room)
     paint = _paint(once, room)
     noise, turn = once.uniform(0.002, 0.008), once.uniform(0, 2 * math.pi)
-    shift = once.uniform(-1, 1, 3)  # a floor at 0 would lie on the border of every grid's cells
+    shift = once.uniform(-1, 1, 3)  # a floor at z = 0 would lie on a cell border of every grid
     parts = [part for thing in room.things for part in thing.parts]
     thing_of = np.repeat(np.arange(len(room.things)), [len(thing.parts) for thing in room.things])
     at, normals, surface = spread(parts, _SPARE * points, rng)
     density = _scan_density(at, normals, scanners)
-    # Without replacement, by weight: the smallest of exponential waits. Exact in number and cheap.
-    chosen = rng.permutation(np.argpartition(rng.exponential(size=len(density)) / density, points)[:points])
-    at, normals, thing, density = at[chosen], normals[chosen], thing_of[surface[chosen]], density[chosen]
+    # The smallest of exponential random numbers divided by the weights are a weighted draw without
+    # replacement, which is cheap and has an exact number of points.
+    keep = rng.permutation(np.argpartition(rng.exponential(size=len(density)) / density, points)[:points])
+    at, normals, thing, density = at[keep], normals[keep], thing_of[surface[keep]], density[keep]
     labels = np.array([each.label for each in room.things])[thing]
     columns = [_colours(rng, paint[thing], normals)]
     if gaussians:
@@ -128,8 +129,9 @@ def check_points(points: int) -> int:
 
 
 def making_bytes(points: int) -> int:
-    """Return the approximate memory to make one room: several copies of the candidates' coordinates, and
-    numpy.
+    """Return the approximate memory to make one room, in bytes.
+
+    It covers several copies of the candidates' coordinates, and NumPy itself.
     """
     return 1_000 * points + 2**27
 
@@ -176,7 +178,7 @@ def unpack(data: bytes, *, where: str) -> Room:
 
 
 def _scanners(rng: np.random.Generator, room: Layout) -> np.ndarray:
-    """(n, 3): one tripod or two."""
+    """Return the positions (n, 3) of one or two scanners."""
     count = int(rng.integers(1, 3))
     flat = rng.uniform(-0.35, 0.35, (count, 2)) * room.size[:2]
     return np.concatenate([flat, rng.uniform(1.2, 1.7, (count, 1))], axis=1)
@@ -196,7 +198,7 @@ def _scan_density(at: np.ndarray, normals: np.ndarray, scanners: np.ndarray) -> 
 
 
 def _paint(rng: np.random.Generator, room: Layout) -> np.ndarray:
-    """(things, 3): the colour of each object in the light of this room."""
+    """Return (things, 3): the colour of each object in the light of this room."""
     taste = _TASTE / _TASTE.sum(axis=1, keepdims=True)
     picks = [rng.choice(len(_PALETTE), p=taste[each.label]) for each in room.things]
     return (_PALETTE[picks] + 0.1 * rng.standard_normal((len(picks), 3))) * (
@@ -205,7 +207,7 @@ def _paint(rng: np.random.Generator, room: Layout) -> np.ndarray:
 
 
 def _colours(rng: np.random.Generator, paint: np.ndarray, normals: np.ndarray) -> np.ndarray:
-    """(N, 3) 0..1 from the paint at each point (N, 3): light from above, and noise."""
+    """Return colours (N, 3) in 0..1 from the paint (N, 3) of each point, with light from above and noise."""
     light = 0.85 + 0.15 * np.abs(normals[:, 2:]) + 0.07 * rng.standard_normal((len(paint), 1))
     return np.clip(paint * light + 0.04 * rng.standard_normal(paint.shape), 0, 1)
 
@@ -213,14 +215,14 @@ def _colours(rng: np.random.Generator, paint: np.ndarray, normals: np.ndarray) -
 def _gaussians(
     rng: np.random.Generator, normals: np.ndarray, density: np.ndarray, *, spacing: float
 ) -> np.ndarray:
-    """(N, 8): opacity 0..1, logarithms of two scales along the surface and one across, the rotation from
-    z to the normal.
+    """Return (N, 8): opacity in 0..1, logarithms of two scales along the surface and one across it, and the
+    rotation from z to the normal.
     """
     count = len(normals)
     opacity = rng.beta(4, 1.5, (count, 1))
     along = spacing * np.sqrt(density.mean() / density)[:, None] * rng.lognormal(-0.3, 0.35, (count, 2))
     scales = np.log(np.concatenate([along, 0.15 * along.min(axis=1, keepdims=True)], axis=1))
-    # Half way between z and the normal is the axis of half a turn that brings one onto the other.
+    # Half a turn about the axis half way between z and the normal takes one onto the other.
     half = normals + (0.0, 0.0, 1.0) + 1e-6
     half /= np.linalg.norm(half, axis=1, keepdims=True)
     return np.concatenate([opacity, scales, np.zeros((count, 1)), half], axis=1)

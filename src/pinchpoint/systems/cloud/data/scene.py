@@ -1,7 +1,7 @@
 """Scene: one point cloud in memory, from a file or a generator.
 
-Letters: N points, F features per point, K classes. Uses plain numpy, no torch. Coordinates are float32
-relative to an `origin`, so a survey far from zero keeps its millimetres.
+Letters: N points, F features per point, K classes. This module uses plain NumPy, not torch. Coordinates are
+float32 relative to an `origin`, so a survey far from zero keeps its precision of millimetres.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class Scene:
     xyz: np.ndarray  # (N, 3) float32, metres
     features: np.ndarray  # (N, F) float32; F may be 0
     labels: np.ndarray | None = None  # (N,) integers; IGNORED where a point has none
-    names: tuple[str, ...] = ()  # of the F columns: "red", "green", "blue", "opacity", "scale_0", ...
-    classes: tuple[str, ...] = ()  # of the labels 0, 1, ...; empty where the file does not say
-    # Added to xyz, in float64, this gives the coordinates of the file.
+    names: tuple[str, ...] = ()  # names of the F columns: "red", "green", "blue", "opacity", "scale_0", ...
+    classes: tuple[str, ...] = ()  # names of the labels 0, 1, ...; empty if the file does not name them
+    # xyz + origin, in float64, are the coordinates of the file.
     origin: tuple[float, float, float] = (0.0, 0.0, 0.0)
 
     @property
@@ -39,16 +39,17 @@ class Scene:
         return replace(self, xyz=self.xyz[index], features=self.features[index], labels=labels)
 
 
-def unclassed(scene: Scene, ignore: Sequence[int]) -> Scene:
-    """Return the scene with IGNORED in place of every label in `ignore`, unchecked."""
+def ignore_labels(scene: Scene, ignore: Sequence[int]) -> Scene:
+    """Return the scene with every label in `ignore` replaced by IGNORED, without checking the scene."""
     if scene.labels is None or not ignore:
         return scene
     return replace(scene, labels=np.where(np.isin(scene.labels, ignore), IGNORED, scene.labels))
 
 
 def check_scene(scene: Scene, where: str | None = None) -> Scene:
-    """Return the scene if its lengths agree and all numbers are finite. where: the file, for the message
-    of BadInput.
+    """Return the scene if its lengths agree and all numbers are finite; otherwise raise BadInput.
+
+    where: the name of the file, for the error message; by default the name of the scene.
     """
     where = where or scene.name
     if scene.xyz.ndim != 2 or scene.xyz.shape[1] != 3:

@@ -18,8 +18,10 @@ _FLAT, _ROUND, _BALL = 0, 1, 2
 
 @dataclass(frozen=True)
 class Surface:
-    """kind flat: at + a u + b v. round: at + b w + r(b) (cos a u + sin a v), r from r0 to r1. ball:
-    radius r0 about at.
+    """One surface, whose kind is flat, round, or ball.
+
+    flat: at + a u + b v. round: at + b w + r(b) (cos a u + sin a v), where r goes from r0 to r1. ball: the
+    sphere of radius r0 about `at`.
     """
 
     kind: int
@@ -53,7 +55,7 @@ def disc(at: Vector, radius: float) -> Surface:
 
 
 def pipe(low: Vector, high: Vector, r0: float, r1: float | None = None) -> Surface:
-    """The side of a cylinder or cone between two points, upright or not."""
+    """Return the side of a cylinder or cone between two points, in any direction."""
     axis = np.subtract(high, low)
     unit = axis / np.linalg.norm(axis)
     aside = np.cross(unit, (1, 0, 0) if abs(unit[0]) < 0.9 else (0, 1, 0))
@@ -76,24 +78,24 @@ def box(low: Vector, size: Vector) -> list[Surface]:
 
 
 def drum(at: Vector, radius: float, height: float) -> list[Surface]:
-    """An upright cylinder with both ends; at: the centre of its foot."""
+    """Return an upright cylinder with both ends. at: the centre of its lower end."""
     x, y, z = at
     return [pipe(at, (x, y, z + height), radius), disc(at, radius), disc((x, y, z + height), radius)]
 
 
-def moved(parts: Sequence[Surface], to: Vector, turn: float = 0.0) -> list[Surface]:
+def move_surfaces(parts: Sequence[Surface], to: Vector, turn: float = 0.0) -> list[Surface]:
     """Rotate surfaces about the z axis by `turn` radians, then shift them."""
     cos, sin = math.cos(turn), math.sin(turn)
 
-    def turned(p: Vector) -> Vector:
+    def rotate(p: Vector) -> Vector:
         return (cos * p[0] - sin * p[1], sin * p[0] + cos * p[1], p[2])
 
-    def placed(p: Vector) -> Vector:
-        x, y, z = turned(p)
+    def move(p: Vector) -> Vector:
+        x, y, z = rotate(p)
         return (x + to[0], y + to[1], z + to[2])
 
     return [
-        Surface(part.kind, placed(part.at), turned(part.u), turned(part.v), turned(part.w), part.r0, part.r1)
+        Surface(part.kind, move(part.at), rotate(part.u), rotate(part.v), rotate(part.w), part.r0, part.r1)
         for part in parts
     ]
 
@@ -101,8 +103,9 @@ def moved(parts: Sequence[Surface], to: Vector, turn: float = 0.0) -> list[Surfa
 def spread(
     parts: Sequence[Surface], count: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Sample `count` points uniformly by area: points (P, 3), unit normals (P, 3), the surface of each
-    (P,).
+    """Sample `count` points uniformly by area.
+
+    Returns the points (P, 3), their unit normals (P, 3), and the index of the surface of each (P,).
     """
     areas = np.array([part.area for part in parts])
     of = np.sort(rng.choice(len(parts), count, p=areas / areas.sum()))
@@ -120,7 +123,7 @@ def spread(
         angle = 2 * math.pi * a[rounds]
         ring = np.cos(angle) * u[rounds] + np.sin(angle) * v[rounds]
         first, last, rise, share = r0[rounds], r1[rounds], w[rounds], b[rounds]
-        # Uniform by area: rings weigh by radius, so the height comes from the inverse of the integrated
+        # Uniform by area: a ring weighs as much as its radius, so the height is the inverse of the integrated
         # radius.
         root = np.sqrt(first**2 + share * (last**2 - first**2))
         change = last - first

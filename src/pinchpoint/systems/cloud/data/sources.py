@@ -1,8 +1,8 @@
 """Sources of training and test scenes: a dataset made by `cloud data`, or a folder of the user's own files.
 
-Such a folder contains `train` and `test`, each with one file (.ply, .npz, .las, .laz) or one folder of .npy
-per scene, all with the same features and with labels. Classes are numbered from 0 if the files do not name
-them.
+A folder of the user's own contains `train` and `test`, each with one file (.ply, .npz, .las, .laz) or one
+folder of .npy files per scene. All scenes have labels and the same features. Classes are numbered from 0 if
+the files do not name them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pinchpoint.systems.common.folders import KINDS
 
 Split = Literal["train", "test"]
 SPLITS: tuple[Split, ...] = ("train", "test")
-USUAL = 255  # what many tools write for "no class", because unsigned 8-bit labels cannot be -1
+UINT8_IGNORED = 255  # many tools write 255 for "no class", because unsigned 8-bit labels cannot be -1
 
 
 class Source(Protocol):
@@ -45,13 +45,13 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class Own:
-    """Scenes from the user's own files. files: by name, such as train/office.ply."""
+    """Scenes from the user's own files. files: their paths by name, such as train/office.ply."""
 
     path: Path
     features: tuple[str, ...]
     classes: tuple[str, ...]
     files: dict[str, Path]
-    ignore: tuple[int, ...] = ()  # labels that mean "no class" in these files, beside -1
+    ignore: tuple[int, ...] = ()  # labels that mean "no class" in these files, besides -1
 
     def names(self, split: Split) -> list[str]:
         return [name for name in self.files if name.startswith(f"{split}/")]
@@ -63,9 +63,10 @@ class Own:
 def open_source(
     path: str | Path, *, ignore: Sequence[int] = (), progress: Callable[[int, int], None] | None = None
 ) -> Dataset | Own:
-    """Open the scenes of a folder. The user's own files are all read once to find their classes.
+    """Open the scenes of a folder. All of the user's own files are read once to find their classes.
 
-    progress: called with (files read, files); ignore: labels that mean "no class" in own files, besides -1.
+    ignore: labels that mean "no class" in the user's own files, besides -1; progress: called with (files
+    read, total number of files).
     """
     folder = Path(path)
     own = any((folder / split).is_dir() for split in SPLITS)
@@ -97,16 +98,17 @@ def open_source(
         scene = _read(file, features, ignore=ignore)
         features, class_names = scene.names, max(class_names, scene.classes, key=len)
         assert scene.labels is not None
-        most, has_254 = max(most, int(scene.labels.max())), has_254 or bool((scene.labels == USUAL - 1).any())
+        most = max(most, int(scene.labels.max()))
+        has_254 = has_254 or bool((scene.labels == UINT8_IGNORED - 1).any())
         if progress is not None:
             progress(number, len(files))
     assert features is not None
-    if most == USUAL and not has_254 and len(class_names) <= most:
+    if most == UINT8_IGNORED and not has_254 and len(class_names) <= most:
         raise BadInput(
-            f"The labels of {folder} go up to {USUAL}, but none is {USUAL - 1}: it is not clear"
-            f" whether {USUAL} is a class.",
-            hint=f"Give --set ignore={USUAL} if it means no class; otherwise name the {USUAL + 1} classes"
-            " in an .npz (`classes`).",
+            f"The labels of {folder} go up to {UINT8_IGNORED}, but none is {UINT8_IGNORED - 1}: it is not"
+            f" clear whether {UINT8_IGNORED} is a class.",
+            hint=f"Give --set ignore={UINT8_IGNORED} if it means no class; otherwise name the"
+            f" {UINT8_IGNORED + 1} classes in an .npz (`classes`).",
         )
     classes = class_names if len(class_names) > most else tuple(str(number) for number in range(most + 1))
     return Own(folder, features, classes, files, tuple(ignore))

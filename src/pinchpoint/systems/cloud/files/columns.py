@@ -1,10 +1,10 @@
 """The meaning of named columns: which are colours, which is the label, and which parts of a Gaussian splat
 are features.
 
-N is the number of points, F the number of features. Colours come first, scaled to 0..1; then the other values
-of a splat (opacity in 0..1, scales as logarithms, rotation), then every other column unchanged. The colour of
-a splat is its constant term; the higher terms (`f_rest_*`) depend on the view and are left out. This applies
-to the Scene only: sampling a file keeps all of its columns.
+Letters: N points, F features. Colours come first, scaled to 0..1; then the other values of a splat (opacity
+in 0..1, scales as logarithms, rotation); then every other column, unchanged. The colour of a splat is its
+constant term; the higher terms (`f_rest_*`) depend on the view and are left out. This applies to a Scene
+only: sampling a file keeps all of its columns.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _POSITION = ("x", "y", "z")
 
 
 def features_of(columns: Mapping[str, np.ndarray]) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Features (N, F) as float32 and their names, from columns (N,) by name, without the label."""
+    """Return features (N, F) float32 and their names. columns: arrays (N,) by name, without the label."""
     features_by_name: dict[str, np.ndarray] = {}
     splat = all(name in columns for name in _CONSTANT)
     colours: dict[str, np.ndarray] = {}
@@ -72,13 +72,13 @@ def features_of(columns: Mapping[str, np.ndarray]) -> tuple[np.ndarray, tuple[st
 
 
 def label_name(names: Mapping[str, object] | tuple[str, ...]) -> str | None:
-    """The name of the label column, or None."""
+    """Return the name of the label column, or None if there is none."""
     lower = {name.lower(): name for name in names}
     return next((lower[known] for known in LABELS if known in lower), None)
 
 
-def whole_labels(values: np.ndarray, where: str) -> np.ndarray:
-    """Labels (N,) as int32. Some programs store them as floats; those must be integers."""
+def integer_labels(values: np.ndarray, where: str) -> np.ndarray:
+    """Return labels (N,) as int32. Some programs store them as floats, which must have integer values."""
     if values.dtype.kind == "f" and not (np.isfinite(values).all() and (values == np.round(values)).all()):
         raise BadInput(
             f"The labels of {where} are not integers.",
@@ -91,20 +91,21 @@ def whole_labels(values: np.ndarray, where: str) -> np.ndarray:
     return values.astype(np.int32)
 
 
-def centred(xyz: np.ndarray) -> tuple[np.ndarray, tuple[float, float, float]]:
-    """Coordinates (N, 3) as float32 relative to an integer origin, which is zero if float32 is precise
-    enough.
+def centre_coordinates(xyz: np.ndarray) -> tuple[np.ndarray, tuple[float, float, float]]:
+    """Return coordinates (N, 3) as float32 relative to an origin, and the origin.
+
+    The origin has integer coordinates, and is zero if float32 is precise enough without it.
     """
     if (xyz.dtype.kind == "f" and xyz.dtype.itemsize == 4) or not len(xyz) or not np.isfinite(xyz).all():
         return np.ascontiguousarray(xyz, dtype=np.float32), (0.0, 0.0, 0.0)
-    far = np.abs(xyz).max() > 1024  # float32 steps there are 0.1 mm
+    far = np.abs(xyz).max() > 1024  # where the resolution of float32 is 0.1 mm
     origin = np.floor(xyz.min(axis=0)).astype(np.float64) if far else np.zeros(3)
     with np.errstate(over="ignore"):  # values beyond float32 become infinite, and are rejected later
         return (xyz - origin).astype(np.float32), (float(origin[0]), float(origin[1]), float(origin[2]))
 
 
 def _scale_colours(colours: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Colours on the scale 0..1: by their dtype, or by the largest value for floats and wide integers."""
+    """Scale colours to 0..1, by their dtype, or by the largest value if they are floats or wide integers."""
     kinds = {values.dtype.kind + str(values.dtype.itemsize) for values in colours.values()}
     most = max(float(values.max(initial=0)) for values in colours.values())
     if kinds == {"u1"}:

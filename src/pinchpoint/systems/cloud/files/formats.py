@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.systems.cloud.data.scene import Scene, check_scene, unclassed
+from pinchpoint.systems.cloud.data.scene import Scene, check_scene, ignore_labels
 from pinchpoint.systems.cloud.files.las import las_scene, read_las
 from pinchpoint.systems.cloud.files.npz import arrays_scene, read_arrays
 from pinchpoint.systems.cloud.files.ply import ply_scene, read_ply
@@ -31,7 +31,7 @@ def read_scene(path: str | Path, *, ignore: Sequence[int] = ()) -> Scene:
         scene = arrays_scene(read_arrays(path), str(path))
     else:
         scene = las_scene(read_las(path), path)
-    return check_scene(unclassed(scene, ignore), str(path))
+    return check_scene(ignore_labels(scene, ignore), str(path))
 
 
 def check_cloud_path(path: str | Path) -> Path:

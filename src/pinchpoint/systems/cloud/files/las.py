@@ -17,13 +17,13 @@ from pinchpoint.core.files import write_bytes
 from pinchpoint.core.host_memory import free_bytes
 from pinchpoint.core.units import show_bytes
 from pinchpoint.systems.cloud.data.scene import Scene
-from pinchpoint.systems.cloud.files.columns import COLOURS, centred, features_of, whole_labels
+from pinchpoint.systems.cloud.files.columns import COLOURS, centre_coordinates, features_of, integer_labels
 
 _SIGNATURE = b"LASF"
 
 
 def read_las(path: str | Path) -> Any:
-    """The laspy.LasData of a file."""
+    """Return the laspy.LasData of a file."""
     path = Path(path)
     laspy = _laspy(path)
     with path.open("rb") as file:
@@ -50,13 +50,14 @@ def read_las(path: str | Path) -> Any:
 
 
 def las_xyz(data: Any) -> np.ndarray:
-    """(N, 3) float64."""
+    """Return the coordinates (N, 3) as float64."""
     return np.stack([np.asarray(data.x), np.asarray(data.y), np.asarray(data.z)], axis=1)
 
 
 def las_scene(data: Any, path: str | Path) -> Scene:
-    """The unvalidated scene: colour and intensity as features, the classification as labels if any point
-    has one.
+    """Return the unvalidated scene: colour and intensity are features, the classification is the label.
+
+    There are no labels if no point has a classification.
     """
     dimensions = set(data.point_format.dimension_names)
     columns = {name: np.asarray(data[name]) for name in COLOURS if name in dimensions}
@@ -64,8 +65,8 @@ def las_scene(data: Any, path: str | Path) -> Scene:
         columns["intensity"] = np.asarray(data["intensity"]) / np.float32(65535)
     features, names = features_of(columns)
     classes = np.asarray(data["classification"])
-    labels = whole_labels(classes, str(path)) if classes.any() else None
-    xyz, origin = centred(las_xyz(data))
+    labels = integer_labels(classes, str(path)) if classes.any() else None
+    xyz, origin = centre_coordinates(las_xyz(data))
     return Scene(Path(path).stem, xyz, features, labels, names, (), origin)
 
 

@@ -1,8 +1,8 @@
-"""NPZ files: point clouds as arrays under common names, and the rooms of our datasets.
+"""NPZ files: point clouds as arrays under common names, and the rooms of datasets made by `cloud data`.
 
-Coordinates (N, 3) are `xyz`, `coord`, `coords`, `points` or `pos`; colours (N, 3) `color` or `rgb`; the label
-(N,) as in other files; every other array of N rows is a feature. A subset takes rows of all of these arrays
-and keeps arrays of other lengths unchanged; labels of another length are an error.
+Coordinates (N, 3) are named `xyz`, `coord`, `coords`, `points` or `pos`, colours (N, 3) `color` or `rgb`, and
+the label (N,) as in other files; every other array of N rows is a feature. A subset takes rows of all of
+these arrays and keeps arrays of other lengths unchanged; labels of another length are an error.
 """
 
 from __future__ import annotations
@@ -17,11 +17,17 @@ import numpy as np
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import write_bytes
 from pinchpoint.systems.cloud.data.scene import Scene
-from pinchpoint.systems.cloud.files.columns import COLOURS, centred, features_of, label_name, whole_labels
+from pinchpoint.systems.cloud.files.columns import (
+    COLOURS,
+    centre_coordinates,
+    features_of,
+    integer_labels,
+    label_name,
+)
 from pinchpoint.systems.common.data import sample_file
 
 XYZ = ("xyz", "coord", "coords", "points", "pos")
-_ABOUT = "about"  # the text of a room describes all of its points: its checksums do not hold for a subset
+_ABOUT = "about"  # the JSON text of a room; a subset drops it, because its checksums cover all points
 _COLUMNS = {
     "color": COLOURS,
     "colour": COLOURS,
@@ -37,7 +43,7 @@ _NOT_FEATURES = ("instance",)
 
 
 def read_arrays(path: str | Path) -> dict[str, np.ndarray]:
-    """All arrays of a file. Object arrays are rejected, because loading them could run code."""
+    """Return all arrays of a file. Object arrays are rejected, because loading them could run code."""
     try:
         with np.load(path, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
@@ -46,7 +52,7 @@ def read_arrays(path: str | Path) -> dict[str, np.ndarray]:
 
 
 def xyz_key(arrays: dict[str, np.ndarray], where: str) -> str:
-    """The name of the coordinate array of a cloud."""
+    """Return the name of the coordinate array of a cloud."""
     for name in XYZ:
         if (
             name in arrays
@@ -62,7 +68,7 @@ def xyz_key(arrays: dict[str, np.ndarray], where: str) -> str:
 
 
 def arrays_scene(arrays: dict[str, np.ndarray], where: str) -> Scene:
-    """The unvalidated scene of named arrays."""
+    """Return the unvalidated scene of named arrays."""
     key = xyz_key(arrays, where)
     count = len(arrays[key])
     texts = _texts(arrays)
@@ -75,12 +81,12 @@ def arrays_scene(arrays: dict[str, np.ndarray], where: str) -> Scene:
     labels = None
     if label is not None:
         _check_labels(rest[label], count, where)
-        labels = whole_labels(rest.pop(label).reshape(-1), where)
+        labels = integer_labels(rest.pop(label).reshape(-1), where)
     if "features" in rest and len(texts["names"]) == rest["features"].shape[-1]:
         features, names = rest["features"].astype(np.float32), texts["names"]
     else:
         features, names = features_of({**_columns(rest, count, where)} or {"x": np.zeros(count)})
-    xyz, origin = centred(arrays[key])
+    xyz, origin = centre_coordinates(arrays[key])
     if "origin" in arrays and arrays["origin"].shape == (3,):
         x, y, z = arrays["origin"].tolist()
         origin = (x, y, z)
@@ -88,7 +94,7 @@ def arrays_scene(arrays: dict[str, np.ndarray], where: str) -> Scene:
 
 
 def scene_arrays(scene: Scene) -> dict[str, np.ndarray]:
-    """The arrays of a scene, as `arrays_scene` reads them."""
+    """Return the arrays of a scene, as `arrays_scene` reads them."""
     arrays = {"xyz": scene.xyz, "features": scene.features, "names": np.array(scene.names, dtype=str)}
     if scene.labels is not None:
         arrays["label"] = scene.labels
@@ -100,7 +106,10 @@ def scene_arrays(scene: Scene) -> dict[str, np.ndarray]:
 
 
 def take_arrays(arrays: dict[str, np.ndarray], keep: np.ndarray, where: str) -> dict[str, np.ndarray]:
-    """The rows keep (M,) of every array with one row per point; names in the text of a room become arrays."""
+    """Return the rows keep (M,) of every array with one row per point, and all other arrays unchanged.
+
+    The names of features and classes in the text of a room become arrays of their own.
+    """
     count = len(arrays[xyz_key(arrays, where)])
     if (label := label_name(tuple(arrays))) is not None:
         _check_labels(arrays[label], count, where)
@@ -127,7 +136,7 @@ def write_npz(path: str | Path, arrays: dict[str, np.ndarray]) -> Path:
 
 
 def _texts(arrays: dict[str, np.ndarray]) -> dict[str, tuple[str, ...]]:
-    """Names of features and classes, from their own arrays or from the text of a room."""
+    """Return the names of features and classes, from their own arrays or from the text of a room."""
     about = _about(arrays)
     texts = {}
     for name in ("names", "classes"):
@@ -164,14 +173,14 @@ def _columns(arrays: dict[str, np.ndarray], count: int, where: str) -> dict[str,
         if values.ndim == 1:
             columns[name] = values
             continue
-        known = _COLUMNS.get(name, ())
+        common_names = _COLUMNS.get(name, ())
         width = values.shape[1]
-        each = (
-            known
-            if len(known) == width
+        names = (
+            common_names
+            if len(common_names) == width
             else (name,)
             if width == 1
             else tuple(f"{name}_{n}" for n in range(width))
         )
-        columns |= {key: values[:, place] for place, key in enumerate(each)}
+        columns |= {key: values[:, place] for place, key in enumerate(names)}
     return columns

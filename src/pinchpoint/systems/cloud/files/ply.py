@@ -1,10 +1,10 @@
 """PLY files: reading, and writing a subset of the vertices with every property and comment unchanged.
 
-ASCII and binary of either byte order. The vertices are one structured array in the types of the file,
-mapped from disk if the file is binary. Lines of an ASCII file are written exactly as they were read, which
-plyfile does not do (benchmarks/results/cloud_ply_cpu.json). Elements that do not refer to vertices (such as
-a camera) are kept. Lists of vertices (faces, edges) become invalid when vertices are left out: they are an
-error or dropped, as requested.
+Files are ASCII, or binary of either byte order. The vertices are one structured array in the types of the
+file, which is mapped from disk if the file is binary. Lines of an ASCII file are written exactly as they were
+read, which plyfile does not do (benchmarks/results/cloud_ply_cpu.json). Elements that do not refer to
+vertices (such as a camera) are kept. Elements that list vertices (faces, edges) become invalid when vertices
+are left out: they raise an error or are dropped, as requested.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import write_bytes
 from pinchpoint.core.units import show_bytes
 from pinchpoint.systems.cloud.data.scene import Scene
-from pinchpoint.systems.cloud.files.columns import centred, features_of, label_name, whole_labels
+from pinchpoint.systems.cloud.files.columns import centre_coordinates, features_of, integer_labels, label_name
 from pinchpoint.systems.cloud.files.ply_header import Element, Header, plain_header, read_header
 
 HINT = "Write the file again as binary PLY."
@@ -80,25 +80,28 @@ def read_ply(path: str | Path) -> Ply:
 
 
 def _map_vertices(file: BinaryIO, vertex: Element) -> np.ndarray:
-    """The vertices (N,) mapped from the file: only the rows that are used are read."""
+    """Return the vertices (N,) as a memory map of the file, of which only the rows in use are read."""
     if not vertex.count or not vertex.dtype.itemsize:
         return np.empty(vertex.count, vertex.dtype)
-    mapped = np.memmap(file.name, vertex.dtype, mode="r", offset=file.tell(), shape=(vertex.count,))
-    return mapped.view(np.ndarray)
+    vertices = np.memmap(file.name, vertex.dtype, mode="r", offset=file.tell(), shape=(vertex.count,))
+    return vertices.view(np.ndarray)
 
 
 def ply_scene(ply: Ply) -> Scene:
-    """The unvalidated scene of the vertices."""
+    """Return the unvalidated scene of the vertices."""
     names = ply.vertices.dtype.names or ()
     label = label_name(names)
     features, columns = features_of({name: ply.vertices[name] for name in names if name != label})
-    labels = None if label is None else whole_labels(ply.vertices[label], ply.path)
-    xyz, origin = centred(ply.xyz())
+    labels = None if label is None else integer_labels(ply.vertices[label], ply.path)
+    xyz, origin = centre_coordinates(ply.xyz())
     return Scene(Path(ply.path).stem, xyz, features, labels, columns, (), origin)
 
 
 def scene_ply(scene: Scene) -> Ply:
-    """A scene as a binary file: x, y, z, features as floats, and the label. Splats become plain features."""
+    """Return a scene as a binary file with x, y, z, the features as floats, and the label.
+
+    The values of splats become plain features.
+    """
     origin = any(scene.origin)
     kind = "<f8" if origin else "<f4"
     names = ["_".join(name.split()) for name in scene.names]  # spaces separate words in a header
@@ -118,7 +121,7 @@ def scene_ply(scene: Scene) -> Ply:
 
 
 def take_vertices(ply: Ply, index: np.ndarray, *, faces: Literal["refuse", "drop"] = "refuse") -> Ply:
-    """The file reduced to the vertices index (M,), in that order.
+    """Return the file with only the vertices index (M,), in that order.
 
     faces: what to do with elements that refer to vertices.
     """
@@ -133,10 +136,10 @@ def take_vertices(ply: Ply, index: np.ndarray, *, faces: Literal["refuse", "drop
         )
     header, before, after = ply.header, ply.before, ply.after
     if pointing:
-        # Finding the other elements would require parsing all lists, so every other element is dropped, too.
+        # Finding the other elements would require parsing all lists, so they are dropped too.
         header, before, after = header.only("vertex"), b"", b""
     lines = tuple(ply.lines[place] for place in index.tolist()) if ply.lines else ()
-    # Viewed as plain bytes, because NumPy would copy a vertex property by property.
+    # View the vertices as plain bytes, because NumPy would copy a vertex property by property.
     vertices = ply.vertices.view(np.dtype((np.void, ply.vertices.itemsize)))[index].view(ply.vertices.dtype)
     return replace(
         ply,
@@ -197,7 +200,7 @@ def _read_ascii(path: str, header: Header, text: bytes) -> Ply:
     vertex = header.elements[place]
     first = sum(element.count for element in header.elements[:place])
     expected = sum(element.count for element in header.elements)
-    if expected > len(text):  # a line has at least one byte: rejected before anything is split
+    if expected > len(text):  # a line has at least one byte; check this before splitting the text
         raise BadInput(
             f"{path} is truncated: {expected:,} lines do not fit into {len(text):,} bytes.", hint=HINT
         )
@@ -238,8 +241,7 @@ def _parse_rows(path: str, rows: list[bytes], vertex: Element) -> np.ndarray:
                     f"{name} of {path} has values that are not valid {dtype.name} numbers.",
                     hint=f"Use integers from {least} to {most}.",
                 )
-        with np.errstate(
-            over="ignore"
-        ):  # values too large for float32 become infinite, and are rejected later
+        # Values too large for float32 become infinite, and are rejected later.
+        with np.errstate(over="ignore"):
             vertices[name] = values
     return vertices

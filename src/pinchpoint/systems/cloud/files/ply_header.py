@@ -1,6 +1,7 @@
 """The header of a PLY file: its original lines and the elements that they declare.
 
-Lines are kept with comments and order; only counts may change. Nothing is allocated based on header counts.
+Lines are kept, including comments and their order; only counts may change. No memory is allocated based on
+the counts of a header.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ _TYPES = {
 }
 _NAMES = {"f4": "float", "f8": "double", "i4": "int", "i2": "short", "u1": "uchar"}
 _ORDERS = {"ascii": "<", "binary_little_endian": "<", "binary_big_endian": ">"}
-_LONGEST = 2**20  # the longest header in bytes
-_MOST = 2**40  # the largest count of one element
+_LONGEST = 2**20  # bytes of the longest header that is accepted
+_MOST = 2**40  # the largest count of an element that is accepted
 _POINTING = ("face", "edge", "tristrips", "multi_patch")
 _HINT = "Write the file again as binary PLY."
 
@@ -66,7 +67,7 @@ class Header:
         return [element.name for element in self.elements].index(name)
 
     def with_count(self, name: str, count: int) -> Header:
-        """The header with a new count for one element."""
+        """Return the header with a new count for one element."""
         lines = tuple(
             f"element {name} {count}" if line.split()[:2] == ["element", name] else line
             for line in self.lines
@@ -77,7 +78,7 @@ class Header:
         return replace(self, lines=lines, elements=elements)
 
     def only(self, name: str) -> Header:
-        """The header without the other elements."""
+        """Return the header without the other elements."""
         lines, inside = [], True
         for line in self.lines:
             words = line.split()
@@ -94,7 +95,7 @@ class Header:
 
 
 def plain_header(dtype: np.dtype, count: int) -> Header:
-    """The header of a binary file that contains only vertices of this dtype."""
+    """Return the header of a binary file that contains only vertices of this dtype."""
     lines = ["ply", "format binary_little_endian 1.0", f"element vertex {count}"]
     lines += [f"property {_NAMES[dtype[name].str[1:]]} {name}" for name in dtype.names or ()]
     return Header(tuple(lines), "binary_little_endian", (Element("vertex", count, dtype, ()),))

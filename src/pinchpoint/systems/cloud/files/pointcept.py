@@ -1,7 +1,8 @@
 """Scene folders with one .npy file per property, in the layout of Pointcept.
 
-`coord.npy` (N, 3), and beside it `color.npy`, `normal.npy`, `opacity.npy`, `scale.npy`, `quat.npy`, labels in
-`segment.npy` (or `segment20.npy`, `segment200.npy`). Instance numbers are not features; a subset keeps them.
+A folder contains `coord.npy` (N, 3), optionally `color.npy`, `normal.npy`, `opacity.npy`, `scale.npy` and
+`quat.npy`, and labels in `segment.npy` (or `segment20.npy`, `segment200.npy`). Instance numbers are not
+features, but a subset keeps them.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def is_scene_folder(path: Path) -> bool:
 
 
 def read_folder(path: str | Path) -> dict[str, np.ndarray]:
-    """All arrays of the folder by file name, each with one row per point."""
+    """Return all arrays of the folder by file name; each has one row per point."""
     path = Path(path)
     if not is_scene_folder(path):
         raise BadInput(
@@ -52,7 +53,7 @@ def read_folder(path: str | Path) -> dict[str, np.ndarray]:
 
 
 def folder_scene(arrays: dict[str, np.ndarray], where: str) -> Scene:
-    """The unvalidated scene of a folder, with the labels of the first segment file."""
+    """Return the unvalidated scene of a folder, with the labels of the first segment file."""
     segments = [name for name in _SEGMENTS if name in arrays]
     cloud = {name: values for name, values in arrays.items() if name not in _SEGMENTS}
     if segments:
@@ -73,7 +74,7 @@ def write_folder(path: str | Path, arrays: dict[str, np.ndarray]) -> Path:
             write_bytes(temporary / f"{name}.npy", buffer.getvalue())
         temporary.chmod(0o755)
         os.rename(temporary, path)
-    except BaseException:  # including Ctrl-C: no partial folder remains
+    except BaseException:  # including Ctrl-C, so that no partial folder remains
         shutil.rmtree(temporary, ignore_errors=True)
         raise
     return path

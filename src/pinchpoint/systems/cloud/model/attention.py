@@ -3,8 +3,8 @@
 Letters: C voxels of a level in B groups, windows of W voxels, width D, H heads. Voxels are already sorted by
 group and along the curve, so a window is W consecutive voxels. Every second layer shifts the windows by half
 their width, so that information passes from one window to the next. A 3 x 3 x 3 convolution before the
-attention encodes position. No window contains voxels of two groups; the last window of a group is padded with
-empty rows that are never read. Each layer stores about 28 D numbers per voxel for the backward pass.
+attention encodes positions. No window contains voxels of two groups; the last window of a group is padded
+with empty rows that are never read. Each layer stores about 28 D numbers per voxel for the backward pass.
 """
 
 from __future__ import annotations
@@ -36,25 +36,23 @@ class Windows:
 
 
 def make_windows(level: Level, groups: int, width: int, *, shift: int = 0) -> Windows:
-    """Return windows of `width` voxels of one group, with `shift` empty slots before the first voxel of each
-    group.
+    """Return windows of `width` voxels, each within one group.
 
-    The number of windows is an upper bound that needs no wait for the device; surplus windows are empty.
+    shift: number of empty slots before the first voxel of each group. The number of windows is an upper bound
+    that can be computed without waiting for the device; surplus windows are empty.
     """
     count = level.voxels
     group = level.group
     device = group.device
     starts = torch.searchsorted(group, torch.arange(groups + 1, device=device))  # (B + 1,)
-    window_counts = (starts.diff() + (shift + width - 1)).div(
-        width, rounding_mode="floor"
-    )  # windows of each group
-    first = window_counts.cumsum(0) - window_counts
+    windows_per_group = (starts.diff() + (shift + width - 1)).div(width, rounding_mode="floor")
+    first = windows_per_group.cumsum(0) - windows_per_group
     place = (first * width + shift - starts[:-1])[group] + torch.arange(count, device=device)
     windows = count // width + groups * (2 if shift else 1)
     table = torch.full((windows * width,), count, dtype=torch.int32, device=device)
     table[place] = torch.arange(count, dtype=torch.int32, device=device)
     mask = (table < count).reshape(windows, 1, 1, width)
-    # The softmax of an empty window would be 0 / 0: let its rows attend to themselves; nothing reads them.
+    # The softmax of an empty window would be 0 / 0, so let its rows attend to themselves; nothing reads them.
     mask = mask | ~mask.any(-1, keepdim=True)
     return Windows(table, place.int(), mask, width)
 

@@ -24,7 +24,7 @@ class CloudConfig(JsonConfig):
     Invalid values raise BadInput.
     """
 
-    in_features: int  # F, the features read at every point; with 0 only the geometry is read
+    in_features: int  # F, the number of features read at every point; 0 reads the geometry only
     classes: int  # K
     cell: float = option(0.05, "Edge of the finest voxels, in the units of the coordinates.")
     widths: tuple[int, ...] = option(
@@ -37,12 +37,12 @@ class CloudConfig(JsonConfig):
     heads: int = option(8, "Attention heads.")
     window: int = option(256, "Voxels that attend to each other.")
     point_width: int = option(32, "Width of the features computed from each point alone.")
-    features: int = option(64, "Features D returned at every point beside the classes.")
+    features: int = option(64, "Features D returned at every point in addition to the classes.")
     norm: Norm = option("layer", "Normalisation: layer, batch or per-view.")
     views: int = 1  # sets of statistics, for norm "per-view"
     height: bool = option(True, "Also read the height above the lowest point of the group.")
-    # (F,) each. The shift is subtracted, then the result is divided by the scale; empty leaves features
-    # unchanged.
+    # (F,) each. The shift is subtracted, then the result is divided by the scale. If both are empty, the
+    # features stay unchanged.
     feature_shift: tuple[float, ...] = ()
     feature_scale: tuple[float, ...] = ()
 

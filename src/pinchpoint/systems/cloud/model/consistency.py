@@ -1,9 +1,9 @@
 """Consistency loss: the distance of each view of a scene from the teacher view, cell by cell.
 
-Letters: V views, C cells of the batch, D features (or K logits) per point. Features are averaged over the
-points of a cell in each view; cells that contain points of both views are compared. With `stop_gradient` the
-teacher's means are constants, so only the students move toward the teacher. Uses no atomics and does not wait
-for the device.
+Letters: V views, C cells of the batch, M drawn points, D features (or K logits) per point. Features are
+averaged over the points of a cell in each view; cells that contain points of both views are compared. With
+`stop_gradient` the teacher's means are constants, so only the students move toward the teacher. This module
+uses no atomics and does not wait for the device.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ def consistency(
     teacher: str | int = "dense",
     stop_gradient: bool = True,
 ) -> Tensor:
-    """Return the mean distance over all cells in which the teacher and another view have points, or zero
-    without any.
+    """Return the mean distance over all cells in which the teacher and another view have points.
 
-    values: (M, D), one row per drawn point (logits for "kl"); segments: the cells to compare in, over the
-    batch's points (default: the cells the views were drawn from); teacher: name or number of a view.
+    The result is zero if there are no such cells. values: (M, D), one row per drawn point (logits for "kl");
+    segments: the cells of the batch's points in which views are compared, by default those the views were
+    drawn from; teacher: name or number of a view.
     """
     leader = teacher_of(draw, teacher)
     means, present = cell_means(values, draw, segments)
     target = means[leader].detach() if stop_gradient else means[leader]
     others = [number for number in range(len(draw.views)) if number != leader]
     shared = torch.stack([present[number] & present[leader] for number in others])
-    # The sum over all views is divided by the number of all cells, so views with many cells weigh more.
+    # The sum over all views is divided by the total number of cells, so views with many cells weigh more.
     gaps = torch.stack([distances(means[number], target, kind=kind) for number in others])
     return torch.where(shared, gaps, 0).sum() / shared.sum().clamp(min=1)
 
@@ -89,7 +89,7 @@ def cell_means(values: Tensor, draw: ViewDraw, segments: Segments | None = None)
 def occupied_cells(draw: ViewDraw) -> Tensor:
     """Return (V, C) bool: which cells have points in each view.
 
-    Same as from `cell_means`, but without a sort.
+    The result is the same as that of `cell_means`, but needs no sort.
     """
     views, cells = len(draw.views), draw.segments.cells
     occupied = torch.zeros(views * cells, dtype=torch.bool, device=draw.index.device)
@@ -121,9 +121,7 @@ def distances(student: Tensor, teacher: Tensor, *, kind: Kind) -> Tensor:
 
 
 def _group_points(ids: Tensor, count: int, like: Segments) -> Segments:
-    """Group points by ids 0 .. count - 1, some of which may have no points, without waiting for the
-    device.
-    """
+    """Group points by ids 0 .. count - 1 without waiting for the device; some groups may be empty."""
     ordered, order = torch.sort(ids, stable=True)
     edges = torch.arange(count + 1, dtype=ordered.dtype, device=ids.device)
     offsets = torch.searchsorted(ordered, edges, out_int32=True)

@@ -1,11 +1,11 @@
 """Sparse convolutions over occupied voxels, deterministic in the forward and backward pass.
 
 Letters: C voxels, P voxels of the next coarser level, F input features, G output features. A convolution
-gathers rows by a table and does one matrix product. A second table lists the readers of each row, so the
-gradient of a gather is a
-gather too: no atomics, and bitwise identical results. A 3 x 3 x 3 convolution stores only its input (F
-numbers per voxel) for the backward pass; it gathers 27 F numbers per voxel for one chunk of voxels at a time,
-and 27 G in the backward pass. The result equals a dense torch conv3d with zeros in empty voxels.
+gathers rows by a table and computes one matrix product. A second table lists the readers of each row, so the
+gradient of a gather is a gather too: there are no atomics, and results are bitwise reproducible. A 3 x 3 x 3
+convolution stores only its input (F numbers per voxel) for the backward pass; it gathers 27 F numbers per
+voxel for one chunk of voxels at a time, and 27 G in the backward pass. The result equals that of a dense
+torch conv3d with zeros in empty voxels.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class _Gather(torch.autograd.Function):
 
 
 class _Convolve(torch.autograd.Function):
-    """values (C, F), weight (27 F, G), table (C, 27) -> (C, G)."""
+    """Convolve values (C, F) with weight (27 F, G), by the table of neighbours (C, 27), to (C, G)."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, weight: Tensor, table: Tensor) -> Tensor:
@@ -67,8 +67,8 @@ class _Convolve(torch.autograd.Function):
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, *grads: Tensor
     ) -> tuple[Tensor, Tensor, None]:
-        # Voxel j reads i at an offset exactly if i reads j at the opposite offset: one gather of grads serves
-        # both.
+        # Voxel j reads i at an offset if and only if i reads j at the opposite offset, so one gather of the
+        # gradients serves both results.
         values, weight, table = ctx.saved_tensors
         features, outputs = values.shape[1], weight.shape[1]
         back = weight.reshape(27, features, outputs).flip(0).transpose(1, 2).reshape(27 * outputs, features)
@@ -92,7 +92,7 @@ class _Convolve(torch.autograd.Function):
 
 
 class Conv3(nn.Module):
-    """3 x 3 x 3 convolution with stride 1 and no bias. values: (C, F) -> (C, G)."""
+    """3 x 3 x 3 convolution with stride 1 and no bias, from (C, F) to (C, G)."""
 
     def __init__(self, features: int, outputs: int) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ class Conv3(nn.Module):
 
 
 class Down(nn.Module):
-    """2 x 2 x 2 convolution with stride 2. values: (C, F) -> (P, G)."""
+    """2 x 2 x 2 convolution with stride 2, from (C, F) to (P, G)."""
 
     def __init__(self, features: int, outputs: int) -> None:
         super().__init__()
@@ -119,7 +119,7 @@ class Down(nn.Module):
 
 
 class Up(nn.Module):
-    """2 x 2 x 2 transposed convolution with stride 2, at occupied voxels only. values: (P, F) -> (C, G)."""
+    """2 x 2 x 2 transposed convolution with stride 2, at occupied voxels only, from (P, F) to (C, G)."""
 
     def __init__(self, features: int, outputs: int) -> None:
         super().__init__()
@@ -133,9 +133,9 @@ class Up(nn.Module):
 
 
 def _source(values: Tensor) -> Tensor:
-    """Return what `_gather_chunk` reads.
+    """Return the rows that `_gather_chunk` reads.
 
-    Absent voxels, numbered C, read zeros: a row appended here, except on a GPU.
+    Absent voxels, numbered C, read zeros: on a CPU from a row appended here, on a GPU from the kernel.
     """
     return values.contiguous() if own_kernels(values) else with_zeros(values)
 
@@ -146,7 +146,7 @@ def _gather_chunk(source: Tensor, table: Tensor) -> Tensor:
 
 
 def _chunks(table: Tensor, values: Tensor) -> list[slice]:
-    """Return chunks of rows that gather at most CPU_BYTES or GPU_BYTES each."""
+    """Return chunks of rows, each of which gathers at most CPU_BYTES or GPU_BYTES."""
     size = max(1, values.element_size() * 27 * values.shape[1])
     step = max(64, (GPU_BYTES if values.is_cuda else CPU_BYTES) // size)
     return [slice(start, start + step) for start in range(0, table.shape[0], step)]

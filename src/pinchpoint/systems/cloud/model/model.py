@@ -1,9 +1,10 @@
 """CloudModel: classes and features for the points of a batch of scenes, from a U-Net over their voxels.
 
 Letters: M points in B groups (a scene, or one view of a scene), F features per point, C voxels, K classes, D
-output features. Each point is embedded by itself (features, position in its voxel, height above the lowest
-point of the group), the voxel takes the mean, the U-Net processes the voxels, and the head reads voxel and
-point together. With the layer norm the result for a group does not depend on the other groups of the batch.
+output features. Each point is embedded on its own (features, position in its voxel, height above the lowest
+point of the group), each voxel averages its points, the U-Net processes the voxels, and the head reads voxel
+and point together. With the layer norm, the result for a group does not depend on the other groups of the
+batch.
 For the backward pass, each finest voxel of a surface stores about 6 kB with the preset small and 22 kB with
 base, in float32, including its share of coarser voxels and points.
 """
@@ -53,8 +54,10 @@ class CloudModel(nn.Module):
     def forward(
         self, xyz: Tensor, features: Tensor, offsets: Tensor, view: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Run the network. view: integers per group (B,) or per point (M,), the statistics to use
-        with norm per-view.
+        """Run the network.
+
+        view: the number of the view of each group (B,) or point (M,), which selects the statistics of the
+        norm per-view.
         """
         voxels = voxelise(xyz, offsets, cell=self.config.cell, levels=len(self.config.widths))
         points = self.embed(self.inputs(xyz, features, voxels))
@@ -100,11 +103,11 @@ def predict_labels(
     budget: str | int | None = None,
     device: str | torch.device | None = None,
 ) -> np.ndarray:
-    """Return (N,) int32, the class of each point of one scene. Voxels are processed at once, points in
-    chunks.
+    """Return (N,) int32, the class of each point of one scene.
 
-    budget: bytes for everything on the device while points stream. A point takes 4 (point_inputs + 1) B, and
-    each voxel takes about 200 B of tables and a few hundred numbers.
+    Voxels are processed at once, points in chunks. budget: bytes for everything on the device while points
+    are processed. A point takes 4 (point_inputs + 1) B, and each voxel takes about 200 B of tables and a few
+    hundred numbers.
     """
     check_scene(scene)
     place = next(model.parameters())
@@ -124,7 +127,7 @@ def predict_labels(
             return logits.argmax(1).to(torch.int32)
 
         point_data = inputs, voxels.of_point
-        del voxels, xyz, features  # no longer needed: leaves their bytes to the chunk
+        del voxels, xyz, features  # free their memory for the chunks
         labels: Tensor = stream(label, point_data, extra=(voxel_features,), budget=budget, device=device.type)
     finally:
         model.train(was_training)
@@ -132,9 +135,9 @@ def predict_labels(
 
 
 class _ToPoints(torch.autograd.Function):
-    """Copy values (C, F) of voxels to their points (M, F).
+    """Copy the values (C, F) of voxels to their points (M, F).
 
-    The gradient is summed in the order of the cells.
+    The gradient is summed in the order of the cells, so it is deterministic.
     """
 
     @staticmethod

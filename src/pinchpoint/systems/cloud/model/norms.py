@@ -1,8 +1,8 @@
 """Norms of voxel features: per voxel (layer), over the batch, or over the voxels of each view.
 
 Letters: C voxels, F features, V views. A layer norm reads one voxel only, so the result for a scene depends
-on no other scene and on no running statistics. Batch statistics over thin and dense views together fit
-neither; with one set of statistics per view each has its own, while the learned scale and shift are shared.
+neither on other scenes nor on running statistics. Batch statistics of sparse and dense views together fit
+neither kind; the norm per-view keeps one set of statistics per view, and shares the learned scale and shift.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class ViewNorm(nn.Module):
         """Normalise values (C, F). view: (C,) integers below V."""
         with torch.autocast(values.device.type, enabled=False):
             values = values.to(self.weight.dtype)
-            # Products with a one-hot matrix: the backward pass of an index adds in no fixed order on a GPU.
+            # Multiply by a one-hot matrix, because the backward pass of indexing is not deterministic on a
+            # GPU.
             member = functional.one_hot(view.long(), self.running_mean.shape[0]).to(values.dtype)
             if not self.training:
                 return self._scaled(values - member @ self.running_mean, member @ self.running_var)
@@ -49,9 +50,7 @@ class ViewNorm(nn.Module):
         return centred * (var + _EPS).rsqrt() * self.weight + self.bias
 
     def _update(self, mean: Tensor, var: Tensor, count: Tensor) -> None:
-        """Update the running statistics, except for views with fewer than two voxels, which have no
-        variance.
-        """
+        """Update the running statistics of views with at least two voxels; others have no variance."""
         weight = torch.where(count > 1, _MOMENTUM, 0.0).to(mean.dtype)
         with torch.no_grad():
             self.running_mean += weight * (mean - self.running_mean)

@@ -53,11 +53,10 @@ class Objective(nn.Module):
         compared: Tensor | None = None,
         teacher: TeacherMeans | None = None,
     ) -> tuple[Tensor, TeacherMeans | None]:
-        """Return the loss (), and the teacher's means if the teacher is among these views and other views
-        follow.
+        """Return the loss (), and the teacher's means if the teacher is among these views.
 
-        compared: (), the total number of compared cells, see `compared_cells`; teacher: its means if it was
-        processed before.
+        compared: (), the total number of compared cells, see `compared_cells`; without it there is no
+        consistency loss. teacher: the teacher's means if it was processed before.
         """
         if not draw.index.shape[0]:
             return self._zero_loss(), None
@@ -109,14 +108,15 @@ class Objective(nn.Module):
 
 
 def class_loss(logits: Tensor, points: Batch, *, groups: int) -> Tensor:
-    """Return the cross-entropy: the mean over groups of the mean over their labelled points. logits: (M,
-    K).
+    """Return the cross-entropy: the mean over groups of the mean over their labelled points.
+
+    logits: (M, K); groups: the number of groups.
     """
     wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
     each = functional.cross_entropy(wide, points.labels, ignore_index=IGNORED, reduction="none")
     group = groups_of(points.offsets, len(each))
-    # A running sum of integers, read where groups begin: a sum per group would make all points write to a few
-    # addresses.
+    # Take a running sum of integers and read it where groups begin: a sum per group would make all points
+    # write to a few addresses.
     labelled = functional.pad((points.labels != IGNORED).cumsum(0), (1, 0))
     counts = labelled.index_select(0, points.offsets).diff().clamp(min=1)
     return (each / counts.index_select(0, group)).sum() / groups
@@ -126,7 +126,7 @@ def class_loss(logits: Tensor, points: Batch, *, groups: int) -> Tensor:
 def compared_cells(draw: ViewDraw) -> Tensor:
     """Return () float32: cells with points of the teacher and of another view, counted once per such view.
 
-    No device wait.
+    Does not wait for the device.
     """
     present = occupied_cells(draw)
     leader = [view.name for view in draw.views].index(TEACHER)

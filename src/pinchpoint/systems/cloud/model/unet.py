@@ -1,8 +1,7 @@
 """U-Net over voxels: residual 3 x 3 x 3 convolutions at every level and attention at the coarse levels.
 
 Letters: C voxels of the finest level, F features per voxel. For the backward pass a block stores 6 F numbers
-per voxel
-of its level: the inputs of its two convolutions, norms and GELUs.
+per voxel of its level: the inputs of its two convolutions, norms and GELUs.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from pinchpoint.systems.cloud.model.voxels import Level, Voxels
 
 
 class Block(nn.Module):
-    """Residual block (C, F) to (C, F): two convolutions, each after a norm and a GELU, added to the input."""
+    """Residual block from (C, F) to (C, F): two convolutions, each after a norm and a GELU."""
 
     def __init__(self, width: int, config: CloudConfig) -> None:
         super().__init__()
@@ -56,9 +55,7 @@ class Stage(nn.Module):
 
 
 class Merge(nn.Module):
-    """One level on the way up: concatenates the coarser level and the skip connection, then applies a
-    block.
-    """
+    """One level on the way up: concatenates the coarser level and the skip, then applies a block."""
 
     def __init__(self, depth: int, config: CloudConfig) -> None:
         super().__init__()
@@ -72,8 +69,8 @@ class Merge(nn.Module):
         self, values: Tensor, skip: Tensor, voxels: Voxels, depth: int, views: Sequence[Tensor]
     ) -> Tensor:
         upsampled = self.up(functional.gelu(self.norm(values, views[depth + 1])), voxels.strides[depth])
-        # The residual stream keeps the dtype of the weights: half precision under autocast would lose small
-        # additions.
+        # The residual stream keeps the dtype of the weights, because half precision under autocast would lose
+        # small additions.
         merged = self.linear(cat([upsampled, skip.to(upsampled.dtype)], dim=1)).to(self.linear.weight.dtype)
         return self.block(merged, voxels.levels[depth], views[depth])
 

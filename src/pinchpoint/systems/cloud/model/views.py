@@ -3,8 +3,8 @@ call.
 
 Letters: N points of a batch of B scenes, C cells, V views, M drawn points in total. A view has a plain-text
 name ("dense", "uniform:0.3:0.7", "log-uniform:0.05:1", "one-per-cell"). A draw depends only on (seed, step,
-rank) and the number of the view, is the same on every device, and waits for the device once, to read cells,
-sizes and faults together.
+rank) and the number of the view, and is the same on every device. It waits for the device once, to read the
+number of cells, the sizes and the values for checks together.
 """
 
 from __future__ import annotations
@@ -45,8 +45,9 @@ class Dense:
 
 @dataclass(frozen=True)
 class Uniform:
-    """A share of the points of every cell, uniform in lo..hi per cell and at least one point, so no cell
-    is lost.
+    """A share of the points of every cell, drawn uniformly from lo..hi for each cell.
+
+    Every cell keeps at least one point, so no cell is lost.
     """
 
     lo: float
@@ -62,9 +63,9 @@ class Uniform:
 
 @dataclass(frozen=True)
 class LogUniform:
-    """One share per scene, log-uniform in lo..hi and applied to all cells.
+    """One share per scene, drawn log-uniformly from lo..hi and applied to all cells.
 
-    The whole view is thin; cells may be lost.
+    The whole view is sparse, and cells may be lost.
     """
 
     lo: float
@@ -139,9 +140,9 @@ class Batch:
 class ViewDraw:
     """The drawn points of all views, ordered by view and then by scene.
 
-    index: (M,) into the batch's points; view, scene: (M,), of each drawn point; offsets: (V B + 1,), where
-    each scene of each view begins; sizes: points per view, on the host; segments: the cells of the batch, the
-    source of the draw.
+    index: (M,), indices of the batch's points; view, scene: (M,), the view and the scene of each drawn point;
+    offsets: (V B + 1,), where each scene of each view begins; sizes: number of points per view, on the host;
+    segments: the cells of the batch, from which the points are drawn.
     """
 
     index: Tensor
@@ -251,8 +252,9 @@ def draw_views(
 
 
 def _cells(keys: Tensor) -> tuple[Segments, Tensor]:
-    """Return the cells of keys (N,), padded to N with empty ones to avoid a device wait, and the sorted
-    keys.
+    """Return the cells of keys (N,), and the sorted keys.
+
+    The cells are padded with empty ones to N, to avoid a wait for the device.
     """
     points = keys.shape[0]
     ordered, order = torch.sort(keys, stable=True)
@@ -277,15 +279,15 @@ def _counts(
     fixed = _to_device(
         torch.tensor([int(view.ratio(share) * hashing.ONE) for share in shares]), ordered.device
     )
-    # Empty cells at the end have no first place: they read the last point's scene, and of no points none is
-    # drawn.
+    # Empty cells at the end have no first point. They read the scene of the last point, which does not
+    # matter, because nothing is drawn from them.
     first = cells.offsets[:-1].clamp(max=ordered.shape[0] - 1)
     ratio = fixed.index_select(0, ordered.index_select(0, first) >> 3 * AXIS_BITS)
-    # floor(n r + u) in whole numbers, n r on average; no point is forced, so a thin view has the stated
-    # density.
+    # floor(n r + u) in integers, which is n r on average. There is no minimum of one point per cell, so a
+    # sparse view has the stated density.
     lengths = cells.counts.long()
-    drawn = hashing.keys(torch.arange(len(lengths), device=ordered.device), of).add_(lengths * ratio) >> 32
-    return torch.minimum(drawn, lengths).to(torch.int32)
+    draws = hashing.keys(torch.arange(len(lengths), device=ordered.device), of).add_(lengths * ratio) >> 32
+    return torch.minimum(draws, lengths).to(torch.int32)
 
 
 def _to_device(values: Tensor, device: torch.device) -> Tensor:

@@ -3,12 +3,11 @@
 Letters: M points in B groups (a scene, or one view of a scene), C voxels of a level, P voxels of the next
 coarser level. The key of a voxel is its group followed by its position along a Morton curve. Sorted keys are
 therefore ordered by group and close in space, the key of a parent is the key shifted by three bits, and
-neighbours are found by binary
-search: no hash table and no extension is needed. Tables are int32 and mark absent rows with C, one past the
-last, where readers put a row of zeros. Building waits for the device once, besides the wait of `Segments`. A
-voxel takes 8 B for its key, 108 B for neighbours, 4 B for its place under its parent and 32 B as a parent.
-With four levels this is 180 to 220 B per finest voxel of a surface, and about 700 B during the search for
-neighbours.
+neighbours are found by binary search, without a hash table or an extension. Tables are int32 and mark absent
+rows with C, one past the last row, where readers put a row of zeros. Building the voxels waits for the device
+once, in addition to the wait of `Segments`. A voxel takes 8 B for its key, 108 B for its neighbours, 4 B for
+its place under its parent, and 32 B as a parent. With four levels this is 180 to 220 B per finest voxel of a
+surface, and about 700 B during the search for neighbours.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from pinchpoint.kit.segments.segments import Segments
 AXIS_BITS = 16
 GROUP_BITS = 15
 SIDE = 2**AXIS_BITS  # voxels along an axis
-SELF = 13  # the offset (0, 0, 0) among the 27
+SELF = 13  # index of the offset (0, 0, 0) among the 27 offsets
 # `_spread` and `_compact` in C++, for int64 on a GPU.
 _SPREAD_PASS = """template <typename T> T spread(T value) {
     value = (value | value << 16) & 0xFF0000FFLL;
@@ -68,7 +67,7 @@ class Level:
         return self.keys >> (3 * (AXIS_BITS - self.depth))
 
     def coordinates(self) -> Tensor:
-        """Return (C, 3) int64, counted from the corner of the group."""
+        """Return the coordinates (C, 3) int64, counted from the corner of the group."""
         return torch.stack(
             [_compact(self.keys >> shift, AXIS_BITS - self.depth) for shift in (2, 1, 0)], dim=1
         )
@@ -78,7 +77,8 @@ class Level:
 class Stride:
     """Tables between a level and the next coarser one.
 
-    place: (C,) int32, 8 * parent + octant; children: (8 P,) int32, or C for none.
+    place: (C,) int32, 8 * parent + octant of each voxel; children: (8 P,) int32, the voxel in each octant of
+    each parent, or C for none.
     """
 
     place: Tensor
@@ -89,15 +89,15 @@ class Stride:
 class Voxels:
     """All levels of a batch.
 
-    segments: the points of the finest voxels; inside: (M, 3), position of each point in its voxel, -0.5 to
-    0.5.
+    segments: the points of the finest voxels; inside: (M, 3), the position of each point in its voxel, from
+    -0.5 to 0.5.
     """
 
     segments: Segments
     levels: tuple[Level, ...]
     strides: tuple[Stride, ...]
     inside: Tensor
-    group: Tensor  # (M,) int64 of each point
+    group: Tensor  # (M,) int64, the group of each point
     groups: int  # B
 
     @cached_property
@@ -119,8 +119,8 @@ def voxelise(xyz: Tensor, offsets: Tensor, *, cell: float, levels: int = 1) -> V
     keys, inside, extent = grid_keys(xyz, group, offsets.shape[0] - 1, cell=cell)
     segments = Segments.from_ids(keys)
     assert segments.ids is not None
-    # One device wait for all levels. The extent is read here too: the keys of a cloud that is too large are
-    # wrong.
+    # One wait for the device for all levels. It also reads the extent, because the keys of a cloud that is
+    # too large are wrong.
     deeper = [_ranks(segments.ids >> (3 * depth))[-1] for depth in range(1, levels)]
     largest, first, end, least, *last = torch.stack(
         [extent, *offset_ends(offsets), *(rank.double() for rank in deeper)]
@@ -139,20 +139,20 @@ def voxelise(xyz: Tensor, offsets: Tensor, *, cell: float, levels: int = 1) -> V
 def groups_of(offsets: Tensor, points: int) -> Tensor:
     """Return (M,) int64: the group of each point; points are ordered by group."""
     places = torch.arange(points, dtype=offsets.dtype, device=offsets.device)
-    # Offsets that do not reach the last point are refused at the next device wait; until then clamp the
-    # indices.
+    # Offsets that do not reach the last point are rejected at the next wait for the device; until then, clamp
+    # the indices.
     return torch.searchsorted(offsets[1:].contiguous(), places, right=True).clamp_(max=offsets.shape[0] - 2)
 
 
 def grid_keys(xyz: Tensor, group: Tensor, groups: int, *, cell: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the keys (M,) int64 of grid cells, the positions in them (M, 3), and the largest cell
-    coordinate.
+    """Return the keys (M,) int64 of the points' grid cells.
 
-    The grid passes through the origin. The largest coordinate stays on the device, so that the caller reads
-    it together with other values and passes it to `check_extent`.
+    Also returns the positions (M, 3) in the cells, and the largest cell coordinate. The grid passes through
+    the origin. The largest coordinate stays on the device, so that the caller can read it together with other
+    values and pass it to `check_extent`.
     """
-    # A tensor, because a GPU multiplies by the inverse of a Python number, which moves points on a border to
-    # other cells.
+    # Divide by a tensor: a GPU multiplies by the inverse of a Python number, which moves points on a border
+    # to other cells.
     size = torch.full((1,), float(cell), dtype=torch.float64, device=xyz.device)
     scaled = xyz.detach().double() / size
     corner = scaled.floor()
@@ -165,14 +165,12 @@ def grid_keys(xyz: Tensor, group: Tensor, groups: int, *, cell: float) -> tuple[
 
 
 def group_least(values: Tensor, group: Tensor, groups: int) -> Tensor:
-    """Return the minimum (B, F) per group of the values (M, F) of points; infinity for groups without
-    points.
-    """
+    """Return the minimum (B, F) per group of the points' values (M, F); infinity for empty groups."""
     points, width = values.shape
     if groups == 1 and points:
         return values.amin(0, keepdim=True)
-    # Points are spread over many rows per group, and the minimum of the rows follows: on a GPU a million
-    # points that write to the same few numbers wait for each other.
+    # Spread the points over many rows per group, then take the minimum of the rows: on a GPU a million points
+    # that write to the same few numbers would wait for each other.
     lanes = max(1, min(1024, points // (16 * groups)))
     row = group * lanes + torch.arange(points, device=values.device) % lanes
     least = torch.full((groups * lanes, width), math.inf, dtype=values.dtype, device=values.device)
@@ -181,7 +179,7 @@ def group_least(values: Tensor, group: Tensor, groups: int) -> Tensor:
 
 
 def check_extent(largest: float, cell: float) -> None:
-    """Refuse clouds that `grid_keys` cannot number."""
+    """Raise BadInput for clouds that are too large for the keys of `grid_keys`, or not finite."""
     if not math.isfinite(largest):
         raise BadInput(
             "Some coordinates are NaN or infinite.",
@@ -196,7 +194,10 @@ def check_extent(largest: float, cell: float) -> None:
 
 
 def check_offsets(first: float, end: float, least: float, *, points: int) -> None:
-    """Refuse offsets that do not increase from 0 to the number of points. least: the smallest difference."""
+    """Raise BadInput for offsets that do not increase from 0 to the number of points.
+
+    least: the smallest difference between consecutive offsets.
+    """
     if first != 0 or end != points or least < 0:
         raise BadInput(
             f"The offsets go from {first:,.0f} to {end:,.0f}{' and decrease' if least < 0 else ''},"
@@ -222,7 +223,7 @@ def neighbours(keys: Tensor, *, depth: int = 0) -> Tensor:
     match = torch.searchsorted(keys, sought).clamp_(max=count - 1)
     hit = (keys[match] == sought).logical_and_(~outside)
     rows = torch.arange(count, dtype=torch.int32, device=keys.device)
-    # One slot more than the table needs: misses are written there.
+    # The table has one additional slot, into which misses are written.
     table = torch.full((count * 27 + 1,), count, dtype=torch.int32, device=keys.device)
     opposite = torch.arange(SELF - 1, -1, -1, device=keys.device)[:, None]
     to = torch.where(hit, match * 27 + opposite, count * 27)
@@ -279,7 +280,7 @@ def _compact(value: Tensor, bits: int) -> Tensor:
 
 
 def check_batch(xyz: Tensor, offsets: Tensor, cell: float) -> None:
-    """Refuse input that is invalid without waiting for the device."""
+    """Raise BadInput for input that can be recognised as invalid without waiting for the device."""
     if xyz.dim() != 2 or xyz.shape[1] != 3 or not xyz.is_floating_point():
         raise BadInput(
             f"The coordinates have shape {tuple(xyz.shape)} and dtype {xyz.dtype}.",
