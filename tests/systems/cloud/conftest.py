@@ -1,4 +1,4 @@
-"""A data set of a few small rooms and a network that learns from them in a blink."""
+"""Fixtures: a dataset of a few small rooms, and a network that trains on them within milliseconds."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch", reason="the networks over point clouds are torch's")
+pytest.importorskip("torch", reason="needs torch")
 
 
 @pytest.fixture(scope="session")
 def tiny_rooms(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """5 rooms to train and 2 to test, of 1,000 points each."""
+    """Return a dataset of 5 training rooms and 2 test rooms of 1,000 points each."""
     from pinchpoint.systems.cloud.data.dataset import make_dataset
 
     folder = tmp_path_factory.mktemp("cloud") / "rooms"
@@ -22,7 +22,7 @@ def tiny_rooms(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def tiny_net() -> dict[str, Any]:
-    """Choices of a run that takes milliseconds a step."""
+    """Return settings of a run whose steps take milliseconds."""
     model = {
         "cell": 0.4,
         "widths": (8, 12),

@@ -1,4 +1,4 @@
-"""The benchmark record: what is timed, what is scaled, and that every variant draws correctly."""
+"""The benchmark record: which times are measured or scaled, and that every variant draws correctly."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch", reason="draws are torch's")
+torch = pytest.importorskip("torch", reason="needs torch")
 
 from pinchpoint.core.errors import BadInput  # noqa: E402
 from pinchpoint.systems.cloud import bench as benches  # noqa: E402
@@ -21,9 +21,9 @@ def _small_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(benches.COPY_BYTES, "cpu", 2**16)
 
 
-def test_every_way_is_timed_in_turn_and_the_loop_scaled_to_all_cells(tmp_path: Path) -> None:
+def test_every_variant_is_timed_in_turn_and_the_loop_is_scaled_to_all_cells(tmp_path: Path) -> None:
     clock = iter(np.arange(0.0, 1e6))
-    made = bench(
+    record = bench(
         device="cpu",
         cells=40,
         points=800,
@@ -33,42 +33,42 @@ def test_every_way_is_timed_in_turn_and_the_loop_scaled_to_all_cells(tmp_path: P
         clock=lambda: next(clock),
         output=tmp_path / "bench.json",
     )
-    assert [row.name for row in made.rows] == [
+    assert [row.name for row in record.rows] == [
         *REPORT_VARIANTS,
         *KIT_VARIANTS,
         "three views",
         *KIT_VARIANTS,
         "three views",
     ]
-    # Every reading is a second after the one before, so that a run takes one: the loop's on a quarter of the
-    # cells.
-    loop = made.row("loop")
+    # Each reading of the clock is a second after the previous one, so every run takes one second. The loop
+    # runs on a quarter of the cells.
+    loop = record.row("loop")
     assert (loop.seconds, loop.scaled, loop.timed_cells, loop.over_grouped) == (4.0, True, 10, 0.25)
-    exact = made.row("exact")
+    exact = record.row("exact")
     assert (exact.seconds, exact.scaled, exact.over_loop, exact.over_grouped) == (1.0, False, 4.0, 1.0)
     assert exact.queued_s == 1 / benches.QUEUE_LENGTH and exact.device_s is None
-    # 2**17 bytes in the second of a copy; a draw reads offsets, counts and the order, and writes what it
-    # drew.
+    # A copy moves 2**17 bytes in its second. A draw reads the offsets, counts and order, and writes the drawn
+    # indices.
     assert exact.floor_s == pytest.approx(4 * (2 * 40 + 800 + exact.drawn) / 2**17)
-    assert made.row("exact", 1600).cells == 80 and made.row("exact", 1600).over_loop is None
-    assert made.same and made.waits is None and all(row.right for row in made.rows)
-    assert Benchmark.from_json((tmp_path / "bench.json").read_text()) == made
-    said = dict(made.summary())
-    assert "timed on 10 cells" in said["loop"] and "4x loop" in said["exact"]
+    assert record.row("exact", 1600).cells == 80 and record.row("exact", 1600).over_loop is None
+    assert record.same and record.waits is None and all(row.right for row in record.rows)
+    assert Benchmark.from_json((tmp_path / "bench.json").read_text()) == record
+    summary = dict(record.summary())
+    assert "timed on 10 cells" in summary["loop"] and "4x loop" in summary["exact"]
 
 
-def test_a_draw_of_too_few_points_or_of_one_twice_is_called_wrong() -> None:
+def test_a_draw_with_missing_or_repeated_points_is_incorrect() -> None:
     problem = problem_of(200, 10, device="cpu")
-    drawn = benches.sample_subset(problem.segments, problem.wanted, seed=0)
-    assert benches._right(problem, drawn, None)
-    assert not benches._right(problem, drawn[:-1], None)
-    twice = drawn.clone()
-    first = problem.segments.of_point()[drawn.long()] == problem.segments.of_point()[drawn[0].long()]
-    twice[first] = drawn[0]
-    assert not off_by(problem, twice).any() and not benches._right(problem, twice, None)
+    points = benches.sample_subset(problem.segments, problem.wanted, seed=0)
+    assert benches._is_correct(problem, points, None)
+    assert not benches._is_correct(problem, points[:-1], None)
+    twice = points.clone()
+    first_cell = problem.segments.of_point()[points.long()] == problem.segments.of_point()[points[0].long()]
+    twice[first_cell] = points[0]
+    assert not off_by(problem, twice).any() and not benches._is_correct(problem, twice, None)
 
 
-def test_three_views_are_all_points_a_draw_and_one_of_each_cell() -> None:
+def test_three_views_are_all_points_a_draw_and_one_point_per_cell() -> None:
     problem = problem_of(300, 15, device="cpu")
     values = torch.arange(300.0)[:, None].expand(300, WIDTH).contiguous()
     rows = three_views(problem, values, seed=4, step=2)[:, 0].int()
@@ -79,7 +79,7 @@ def test_three_views_are_all_points_a_draw_and_one_of_each_cell() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "what"),
+    ("options", "message"),
     [
         ({"repeats": 0}, "0 repeats"),
         ({"loop_cells": 0}, "0 cells"),
@@ -87,15 +87,15 @@ def test_three_views_are_all_points_a_draw_and_one_of_each_cell() -> None:
         ({"cells": 0}, "0 cells"),
     ],
 )
-def test_counts_that_make_no_sense_are_refused(asked: dict[str, Any], what: str) -> None:
-    with pytest.raises(BadInput, match=what):
-        bench(device="cpu", **{"cells": 4, "points": 80, **asked})
+def test_invalid_counts_are_rejected(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        bench(device="cpu", **{"cells": 4, "points": 80, **options})
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_the_three_views_wait_for_nothing_on_a_gpu() -> None:
-    made = bench(device="cuda", cells=500, points=10_000, large=0, repeats=2, loop_cells=20)
-    assert made.waits == 0 and made.same and all(row.right for row in made.rows)
-    assert all((row.device_s is None) == (row.name in REPORT_VARIANTS) for row in made.rows)
-    assert 0 < (made.row("exact").device_s or 0.0) < made.row("exact").seconds_high
+def test_the_three_views_do_not_wait_for_the_gpu() -> None:
+    record = bench(device="cuda", cells=500, points=10_000, large=0, repeats=2, loop_cells=20)
+    assert record.waits == 0 and record.same and all(row.right for row in record.rows)
+    assert all((row.device_s is None) == (row.name in REPORT_VARIANTS) for row in record.rows)
+    assert 0 < (record.row("exact").device_s or 0.0) < record.row("exact").seconds_high

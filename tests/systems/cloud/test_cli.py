@@ -1,4 +1,4 @@
-"""`pinchpoint cloud`: from nothing to scores against density, and two lines for every mistake."""
+"""`pinchpoint cloud`: from a new dataset to scores, and an error with a hint for every mistake."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TINY = [*MODEL, "--device", "cpu", "--points", "400"]
 
 @pytest.fixture(scope="module")
 def rooms(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    pytest.importorskip("torch", reason="the networks over point clouds are torch's")
+    pytest.importorskip("torch", reason="needs torch")
     folder = tmp_path_factory.mktemp("cloud") / "rooms"
     assert (
         run(
@@ -63,13 +63,13 @@ def trained(rooms: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def failed(args: list[Any], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
-    """The exit code, the line of what and the line of hint; progress before them aside."""
+def run_failing(args: list[Any], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    """Return the exit code, the error and the hint; lines of progress are left out."""
     capsys.readouterr()
     code = run(["cloud", *map(str, args)])
-    seen = capsys.readouterr()
-    what, hint = [line for line in seen.err.splitlines() if not line.startswith("[")]
-    assert seen.out == ""
+    output = capsys.readouterr()
+    what, hint = [line for line in output.err.splitlines() if not line.startswith("[")]
+    assert output.out == ""
     return code, what.removeprefix("error: "), hint.removeprefix("  hint: ")
 
 
@@ -89,14 +89,16 @@ def test_help_of_the_group_and_of_its_commands_needs_no_torch() -> None:
         "assert not any(codes), codes\nassert not {'torch', 'numpy', 'rich'} & set(sys.modules), 'imported'"
     )
     names = ["data", "train", "eval", "sample"]
-    done = subprocess.run([sys.executable, "-c", code, *names], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    listed = done.stdout.partition("Commands:\n")[2].partition("Usage:")[0]
+    process = subprocess.run(
+        [sys.executable, "-c", code, *names], capture_output=True, text=True, check=False
+    )
+    assert process.returncode == 0, process.stderr
+    listed = process.stdout.partition("Commands:\n")[2].partition("Usage:")[0]
     assert [line.split()[0] for line in listed.splitlines() if line.strip()] == names
-    assert "..." not in listed, "every command is told in one line of 80 columns"
+    assert "..." not in listed, "every command is described in one line of 80 columns"
 
 
-def test_data_sums_up_what_it_made_and_makes_nothing_twice(
+def test_data_summarises_the_dataset_and_makes_no_room_twice(
     rooms: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = {path.name: path.stat().st_mtime_ns for path in rooms.glob("*.npz")}
@@ -124,15 +126,15 @@ def test_data_sums_up_what_it_made_and_makes_nothing_twice(
     assert {path.name: path.stat().st_mtime_ns for path in rooms.glob("*.npz")} == before
 
 
-def test_train_says_loss_miou_memory_and_time_left_and_goes_on(
+def test_train_prints_loss_miou_memory_and_time_left_and_can_resume(
     rooms: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     args = ["cloud", "train", str(rooms), "-o", str(tmp_path / "run")]
     assert run([*args, "--steps", "2", "--set", "validation=1", *TINY]) == 0
-    seen = capsys.readouterr()
-    last = [line for line in seen.err.splitlines() if "train: steps 2/2" in line][-1]
+    output = capsys.readouterr()
+    last = [line for line in output.err.splitlines() if "train: steps 2/2" in line][-1]
     assert "loss " in last and "mIoU " in last and "iB" in last
-    assert "a step" in seen.out and f"pinchpoint cloud eval {tmp_path / 'run'} {rooms}" in seen.out
+    assert "a step" in output.out and f"pinchpoint cloud eval {tmp_path / 'run'} {rooms}" in output.out
     assert run(["cloud", "train", "-o", str(tmp_path / "run"), "--resume", "--steps", "3"]) == 0
     assert "3 of 3" in capsys.readouterr().out
 
@@ -155,16 +157,16 @@ def test_eval_prints_the_table_it_writes(
         "--no-plot",
     ]
     assert run(args) == 0
-    shown = capsys.readouterr().out
-    made = json.loads((out / "evaluation.json").read_text(encoding="utf-8"))
-    assert [row["thinning"] for row in made["rows"]] == ["uniform", "uniform", "one-per-cell", "distance"]
-    lines = {line.split("  ")[0]: line for line in shown.splitlines()}
-    assert f"{made['rows'][1]['miou']:.1%}" in lines["uniform 10%"]
-    assert f"{made['majority']} everywhere" in shown.splitlines()[0]
+    out_text = capsys.readouterr().out
+    record = json.loads((out / "evaluation.json").read_text(encoding="utf-8"))
+    assert [row["thinning"] for row in record["rows"]] == ["uniform", "uniform", "one-per-cell", "distance"]
+    lines = {line.split("  ")[0]: line for line in out_text.splitlines()}
+    assert f"{record['rows'][1]['miou']:.1%}" in lines["uniform 10%"]
+    assert f"{record['majority']} everywhere" in out_text.splitlines()[0]
     assert (out / "scores.csv").is_file() and not (out / "scores.png").exists()
 
 
-def test_sample_thins_a_file_and_says_what_is_left(
+def test_sample_thins_a_file_and_prints_how_many_points_are_kept(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from pinchpoint.systems.cloud.files.formats import read_scene
@@ -173,35 +175,35 @@ def test_sample_thins_a_file_and_says_what_is_left(
     source, out = write_ply(tmp_path / "in.ply", xyz), tmp_path / "out.ply"
     args = ["cloud", "sample", str(source), "-o", str(out), "--cell", "0.5", "--device", "cpu"]
     assert run([*args, "--ratio", "0.3:0.7"]) == 0
-    (shown, said), kept = capsys.readouterr(), read_scene(out)
-    assert f"{kept.points:,} of 400 points" in shown and 0.3 * 400 - 8 <= kept.points <= 0.7 * 400 + 8
-    assert "note:" not in said
+    (out_text, err_text), kept = capsys.readouterr(), read_scene(out)
+    assert f"{kept.points:,} of 400 points" in out_text and 0.3 * 400 - 8 <= kept.points <= 0.7 * 400 + 8
+    assert "note:" not in err_text
     whole = {tuple(row) for row in xyz.round(4).tolist()}
     assert all(tuple(row) in whole for row in kept.xyz.round(4).tolist())
     assert run([*args, "--one-per-cell"]) == 0
     assert read_scene(out).points == 8 and "8 of 400 points" in capsys.readouterr().out
     assert run(["cloud", "sample", str(source), "-o", str(out), "--cell", "0.001", "--device", "cpu"]) == 0
-    told = capsys.readouterr()
-    assert "400 of 400 points" in told.out and "a larger --cell" in told.err, (
-        "a point in each cell leaves nothing to thin"
+    output = capsys.readouterr()
+    assert "400 of 400 points" in output.out and "a larger --cell" in output.err, (
+        "cells with one point each cannot be thinned"
     )
 
 
-def test_bench_times_every_variant_and_keeps_the_record(
+def test_bench_times_every_variant_and_writes_the_record(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "bench.json"
     sizes = ["--points", "4k", "--cells", "200", "--loop-cells", "20", "--repeats", "2"]
     assert run(["bench", "cloud", "-o", str(out), *sizes, "--device", "cpu"]) == 0
-    shown, made = capsys.readouterr().out, json.loads(out.read_text(encoding="utf-8"))
-    assert made["kind"] == "cloud-bench" and {"loop", "grouped", "sort", "exact"} <= {
-        row["name"] for row in made["rows"]
+    out_text, record = capsys.readouterr().out, json.loads(out.read_text(encoding="utf-8"))
+    assert record["kind"] == "cloud-bench" and {"loop", "grouped", "sort", "exact"} <= {
+        row["name"] for row in record["rows"]
     }
-    assert made["same"] and "the same indices" in shown and str(out) in shown
+    assert record["same"] and "the same indices" in out_text and str(out) in out_text
 
 
 @pytest.mark.parametrize(
-    ("args", "code", "says"),
+    ("args", "code", "message"),
     [
         (["train", "{rooms}", "-o", "{trained}"], 2, "already holds a run"),
         (["train", "{trained}", "-o", "{new}"], 2, "is the folder of a run"),
@@ -235,23 +237,23 @@ def test_bench_times_every_variant_and_keeps_the_record(
         (["sample", "{new}.ply", "-o", "{new}.out.ply"], 2, "does not exist"),
     ],
 )
-def test_mistakes_are_two_lines(
+def test_a_mistake_prints_an_error_and_a_hint(
     args: list[str],
     code: int,
-    says: str,
+    message: str,
     rooms: Path,
     trained: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    given = [arg.format(rooms=rooms, trained=trained, new=tmp_path / "new") for arg in args]
-    found, what, hint = failed(given, capsys)
-    assert (found, says in what) == (code, True), what
+    arguments = [arg.format(rooms=rooms, trained=trained, new=tmp_path / "new") for arg in args]
+    exit_code, what, hint = run_failing(arguments, capsys)
+    assert (exit_code, message in what) == (code, True), what
     assert hint
 
 
 @pytest.mark.parametrize(
-    ("bad", "ratio", "cell", "says"),
+    ("bad", "ratio", "cell", "message"),
     [
         ("nan 0 0 1\n", "0.5", "0.1", "NaN or infinite"),
         ("inf 0 0 1\n", "0.5", "0.1", "NaN or infinite"),
@@ -262,8 +264,8 @@ def test_mistakes_are_two_lines(
         ("0 0 0 1\n900 0 0 1\n", "0.5", "1e-30", "Cells of size 1e-30"),
     ],
 )
-def test_clouds_that_cannot_be_thinned_are_two_lines(
-    bad: str, ratio: str, cell: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_an_invalid_cloud_prints_an_error_and_a_hint(
+    bad: str, ratio: str, cell: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     count = bad.count("\n")
     axes = "".join(f"property float {axis}\n" for axis in "xyz")
@@ -281,6 +283,6 @@ def test_clouds_that_cannot_be_thinned_are_two_lines(
         "--device",
         "cpu",
     ]
-    code, what, hint = failed(args, capsys)
-    assert (code, says in what, bool(hint)) == (2, True, True), what
+    code, what, hint = run_failing(args, capsys)
+    assert (code, message in what, bool(hint)) == (2, True, True), what
     assert not (tmp_path / "out.ply").exists()

@@ -1,4 +1,4 @@
-"""Scores: the matrix of counts and mIoU against counting by hand, point by point."""
+"""Scores: the confusion matrix and mIoU equal a count by hand, point by point."""
 
 from __future__ import annotations
 
@@ -9,31 +9,34 @@ from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.cloud.metrics import confusion, predict_everywhere, scores_of
 
 
-def test_the_matrix_counts_what_a_loop_over_the_points_counts() -> None:
+def test_the_confusion_matrix_equals_a_loop_over_the_points() -> None:
     rng = np.random.default_rng(0)
-    truth, said = rng.integers(-1, 4, 500), rng.integers(0, 4, 500)
-    wanted = np.zeros((4, 4), dtype=int)
-    for one, other in zip(truth.tolist(), said.tolist(), strict=True):
-        if one >= 0:
-            wanted[one, other] += 1
-    assert (confusion(truth, said, 4) == wanted).all()
+    truth, predicted = rng.integers(-1, 4, 500), rng.integers(0, 4, 500)
+    expected = np.zeros((4, 4), dtype=int)
+    for true_label, predicted_label in zip(truth.tolist(), predicted.tolist(), strict=True):
+        if true_label >= 0:
+            expected[true_label, predicted_label] += 1
+    assert (confusion(truth, predicted, 4) == expected).all()
 
 
-def test_miou_is_the_mean_over_classes_of_sets_of_points_cut_and_joined() -> None:
+def test_miou_is_the_mean_over_classes_of_intersection_over_union() -> None:
     rng = np.random.default_rng(1)
-    truth, said = rng.integers(0, 3, 300), rng.integers(0, 4, 300)  # class 3 is said and never true
-    found = scores_of(confusion(truth, said, 5))
-    wanted = []
+    truth, predicted = rng.integers(0, 3, 300), rng.integers(0, 4, 300)  # class 3 is predicted but never true
+    scores = scores_of(confusion(truth, predicted, 5))
+    expected = []
     for label in range(3):
-        of, told = set(np.flatnonzero(truth == label)), set(np.flatnonzero(said == label))
-        wanted.append(len(of & told) / len(of | told))
-    assert found.iou[:3] == pytest.approx(wanted) and found.iou[3:] == (None, None)
-    assert found.miou == pytest.approx(sum(wanted) / 3)
-    assert found.accuracy == pytest.approx((truth == said).mean())
-    assert found.points == 300
+        true_points, predicted_points = (
+            set(np.flatnonzero(truth == label)),
+            set(np.flatnonzero(predicted == label)),
+        )
+        expected.append(len(true_points & predicted_points) / len(true_points | predicted_points))
+    assert scores.iou[:3] == pytest.approx(expected) and scores.iou[3:] == (None, None)
+    assert scores.miou == pytest.approx(sum(expected) / 3)
+    assert scores.accuracy == pytest.approx((truth == predicted).mean())
+    assert scores.points == 300
 
 
-def test_one_class_everywhere_scores_its_share() -> None:
+def test_predicting_one_class_everywhere_has_its_share_as_accuracy() -> None:
     truth = np.array([0] * 6 + [1] * 3 + [-1] * 5)
     counts = confusion(truth, np.zeros_like(truth), 2)
     again = scores_of(predict_everywhere(0, confusion(truth, np.ones_like(truth), 2)))
@@ -41,7 +44,7 @@ def test_one_class_everywhere_scores_its_share() -> None:
     assert (again.accuracy, again.miou) == (pytest.approx(6 / 9), pytest.approx(6 / 9 / 2))
 
 
-def test_labels_of_another_length_beyond_the_classes_or_none_at_all_are_refused() -> None:
+def test_mismatched_unknown_or_missing_labels_are_rejected() -> None:
     with pytest.raises(BadInput, match="3 predicted labels, but 2 true"):
         confusion(np.zeros(2, int), np.zeros(3, int), 2)
     with pytest.raises(BadInput, match="not among the 2 classes"):

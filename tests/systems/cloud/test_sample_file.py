@@ -1,6 +1,4 @@
-"""`cloud sample`: exact counts by cell, points in their order, every property kept, whatever the kind of
-file.
-"""
+"""`cloud sample`: exact counts per cell, points in order, and all properties kept for every file format."""
 
 from __future__ import annotations
 
@@ -41,23 +39,23 @@ def cells_of(xyz: np.ndarray) -> Counter[tuple[int, ...]]:
 
 
 def places(part: np.ndarray, whole: np.ndarray) -> list[int]:
-    """Of each vertex of a part in the whole, by its bytes."""
+    """Return the index in `whole` of each vertex of `part`, found by its bytes."""
     at = {row.tobytes(): place for place, row in enumerate(whole)}
     return [at[row.tobytes()] for row in part]
 
 
-def test_every_cell_keeps_its_share_and_points_their_order(file: Path, tmp_path: Path) -> None:
+def test_every_cell_keeps_its_share_and_points_keep_their_order(file: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.ply"
-    done = sample_file(file, out, ratio="0.5", cell=CELL, seed=7)
+    record = sample_file(file, out, ratio="0.5", cell=CELL, seed=7)
     whole, part = read_ply(file), read_ply(out)
     order = places(part.vertices, whole.vertices)
-    assert order == sorted(set(order)) and len(order) == done.kept < done.points == 3_000
+    assert order == sorted(set(order)) and len(order) == record.kept < record.points == 3_000
     assert part.vertices.dtype == whole.vertices.dtype
     before, after = cells_of(whole.xyz()), cells_of(part.xyz())
-    assert set(after) == set(before) and done.cells == len(before)
+    assert set(after) == set(before) and record.cells == len(before)
     for cell, count in before.items():
         assert after[cell] in {max(1, count // 2), max(1, (count + 1) // 2)}
-    assert done.ratio == done.kept / 3_000
+    assert record.ratio == record.kept / 3_000
 
 
 def test_a_range_draws_a_share_for_every_cell(file: Path, tmp_path: Path) -> None:
@@ -65,16 +63,17 @@ def test_a_range_draws_a_share_for_every_cell(file: Path, tmp_path: Path) -> Non
     before, after = cells_of(read_ply(file).xyz()), cells_of(read_ply(tmp_path / "out.ply").xyz())
     shares = np.array([after[cell] / count for cell, count in before.items() if count >= 8])
     assert len(shares) > 40 and shares.min() >= 0.3 - 1 / 8 and shares.max() <= 0.7 + 1 / 8
-    assert abs(shares.mean() - 0.5) < 0.06 and shares.std() > 0.07  # uniform on 0.3..0.7 has 0.115
+    # The standard deviation of the uniform distribution on 0.3..0.7 is 0.115.
+    assert abs(shares.mean() - 0.5) < 0.06 and shares.std() > 0.07
 
 
-def test_one_per_cell_leaves_one_per_cell(file: Path, tmp_path: Path) -> None:
-    done = sample_file(file, tmp_path / "out.ply", one_per_cell=True, cell=CELL)
+def test_one_per_cell_keeps_one_point_per_cell(file: Path, tmp_path: Path) -> None:
+    record = sample_file(file, tmp_path / "out.ply", one_per_cell=True, cell=CELL)
     assert set(cells_of(read_ply(tmp_path / "out.ply").xyz()).values()) == {1}
-    assert done.kept == done.cells and done.asked is None
+    assert record.kept == record.cells and record.asked is None
 
 
-def test_one_file_alone_is_thinned_without_loading_a_compiler(tmp_path: Path) -> None:
+def test_a_single_file_is_thinned_without_loading_a_compiler(tmp_path: Path) -> None:
     file, xyz = tmp_path / "many.npz", np.random.default_rng(0).random((200_000, 3), dtype=np.float32)
     np.savez(file, xyz=xyz)
     code = (
@@ -86,13 +85,18 @@ def test_one_file_alone_is_thinned_without_loading_a_compiler(tmp_path: Path) ->
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_seeds_decide_and_methods_agree(file: Path, tmp_path: Path) -> None:
-    def drawn(**choices) -> bytes:
-        sample_file(file, tmp_path / "out.ply", ratio=0.4, cell=CELL, **choices)
+def test_the_seed_determines_the_sample_and_methods_agree(file: Path, tmp_path: Path) -> None:
+    def sample_bytes(**options) -> bytes:
+        sample_file(file, tmp_path / "out.ply", ratio=0.4, cell=CELL, **options)
         return (tmp_path / "out.ply").read_bytes()
 
-    assert drawn(seed=1) == drawn(seed=1) == drawn(seed=1, method="sort") != drawn(seed=2)
-    assert len(drawn(seed=1, method="bernoulli")) != 0
+    assert (
+        sample_bytes(seed=1)
+        == sample_bytes(seed=1)
+        == sample_bytes(seed=1, method="sort")
+        != sample_bytes(seed=2)
+    )
+    assert len(sample_bytes(seed=1, method="bernoulli")) != 0
 
 
 def test_a_ratio_of_1_keeps_the_file_byte_for_byte(file: Path, tmp_path: Path) -> None:
@@ -100,7 +104,7 @@ def test_a_ratio_of_1_keeps_the_file_byte_for_byte(file: Path, tmp_path: Path) -
     assert (tmp_path / "out.ply").read_bytes() == file.read_bytes()
 
 
-def test_a_file_is_never_thinned_onto_itself_by_whatever_name(file: Path, tmp_path: Path) -> None:
+def test_a_file_is_never_overwritten_by_its_thinned_copy(file: Path, tmp_path: Path) -> None:
     before, link = file.read_bytes(), tmp_path / "link.ply"
     link.symlink_to(file)
     for output in (file, link):
@@ -109,31 +113,33 @@ def test_a_file_is_never_thinned_onto_itself_by_whatever_name(file: Path, tmp_pa
     assert file.read_bytes() == before and link.is_symlink()
 
 
-def test_npz_keeps_all_arrays_and_the_others_as_they_are(room: Scene, tmp_path: Path) -> None:
+def test_npz_thins_all_arrays_of_points_and_keeps_the_others(room: Scene, tmp_path: Path) -> None:
     write_npz(tmp_path / "a.npz", scene_arrays(room) | {"box": np.eye(3)})
     sample_file(tmp_path / "a.npz", tmp_path / "out.npz", ratio=0.5, cell=CELL, seed=7)
     part = read_scene(tmp_path / "out.npz")
     write_ply(tmp_path / "a.ply", room)
     sample_file(tmp_path / "a.ply", tmp_path / "out.ply", ratio=0.5, cell=CELL, seed=7)
-    same = read_scene(tmp_path / "out.ply")  # the same coordinates: the same draw
-    assert np.array_equal(part.xyz, same.xyz) and np.array_equal(part.features, same.features)
+    expected = read_scene(tmp_path / "out.ply")  # equal coordinates give equal draws
+    assert np.array_equal(part.xyz, expected.xyz) and np.array_equal(part.features, expected.features)
     assert part.classes == room.classes
-    with np.load(tmp_path / "out.npz") as held:
-        assert np.array_equal(held["box"], np.eye(3))
+    with np.load(tmp_path / "out.npz") as archive:
+        assert np.array_equal(archive["box"], np.eye(3))
 
 
 def test_a_folder_keeps_every_file(room: Scene, tmp_path: Path) -> None:
     (tmp_path / "scene").mkdir()
     np.save(tmp_path / "scene" / "coord.npy", room.xyz)
     np.save(tmp_path / "scene" / "instance.npy", np.arange(3_000))
-    done = sample_file(tmp_path / "scene", tmp_path / "out", ratio=0.5, cell=CELL)
-    kept = np.load(tmp_path / "out" / "instance.npy")
-    assert len(kept) == done.kept and np.array_equal(np.load(tmp_path / "out" / "coord.npy"), room.xyz[kept])
+    record = sample_file(tmp_path / "scene", tmp_path / "out", ratio=0.5, cell=CELL)
+    rows = np.load(tmp_path / "out" / "instance.npy")
+    assert len(rows) == record.kept and np.array_equal(
+        np.load(tmp_path / "out" / "coord.npy"), room.xyz[rows]
+    )
     with pytest.raises(BadInput, match="already exists"):
         sample_file(tmp_path / "scene", tmp_path / "out", ratio=0.5, cell=CELL)
 
 
-def test_las_is_thinned_in_its_own_coordinates(tmp_path: Path) -> None:
+def test_las_is_thinned_in_the_coordinates_of_the_file(tmp_path: Path) -> None:
     laspy = pytest.importorskip("laspy", reason="LAS needs laspy: the extra cloud")
     header = laspy.LasHeader(point_format=2, version="1.2")
     header.offsets, header.scales = (5e5, 5e6, 0.0), (0.001,) * 3
@@ -146,9 +152,9 @@ def test_las_is_thinned_in_its_own_coordinates(tmp_path: Path) -> None:
     )
     data.intensity = np.arange(2_000, dtype=np.uint16)
     data.write(tmp_path / "a.las")
-    done = sample_file(tmp_path / "a.las", tmp_path / "out.laz", ratio=0.25, cell=0.25)
+    record = sample_file(tmp_path / "a.las", tmp_path / "out.laz", ratio=0.25, cell=0.25)
     out = laspy.read(tmp_path / "out.laz")
-    assert done.cells == 64 and abs(done.kept - 500) < 64 and len(out.points) == done.kept
+    assert record.cells == 64 and abs(record.kept - 500) < 64 and len(out.points) == record.kept
     assert np.array_equal(
         out.points.array, laspy.read(tmp_path / "a.las").points.array[np.asarray(out.intensity)]
     )
@@ -156,12 +162,12 @@ def test_las_is_thinned_in_its_own_coordinates(tmp_path: Path) -> None:
     assert np.allclose(read_ply(tmp_path / "out.ply").xyz(), out.xyz, atol=1e-6, rtol=0)
 
 
-def test_the_record_survives_json_and_tells_the_ratio(file: Path, tmp_path: Path) -> None:
-    done = sample_file(file, tmp_path / "out.ply", ratio=(0.3, 0.7), cell=CELL)
-    assert SampleRecord.from_json(done.to_json()) == done
-    told = dict(done.summary())
-    assert f"{done.kept:,} of 3,000" in told["points"] and "0.3:0.7" in told["points"]
-    assert min(done.read_s, done.sample_s, done.write_s) > 0
+def test_the_record_survives_json_and_its_summary_states_the_ratio(file: Path, tmp_path: Path) -> None:
+    record = sample_file(file, tmp_path / "out.ply", ratio=(0.3, 0.7), cell=CELL)
+    assert SampleRecord.from_json(record.to_json()) == record
+    summary = dict(record.summary())
+    assert f"{record.kept:,} of 3,000" in summary["points"] and "0.3:0.7" in summary["points"]
+    assert min(record.read_s, record.sample_s, record.write_s) > 0
 
 
 @pytest.mark.parametrize(
@@ -175,7 +181,7 @@ def test_the_record_survives_json_and_tells_the_ratio(file: Path, tmp_path: Path
         (1, (1.0, 1.0)),
     ],
 )
-def test_ratios_are_understood(ratio, ends) -> None:
+def test_valid_ratios_are_parsed(ratio, ends) -> None:
     assert parse_ratio(ratio) == ends
 
 
@@ -188,7 +194,7 @@ def test_ratios_outside_0_to_1_are_refused(ratio) -> None:
 
 
 @pytest.mark.parametrize(
-    ("choices", "says"),
+    ("options", "message"),
     [
         ({"cell": 0}, "cell size is 0"),
         ({"cell": -1.0}, "cell size is -1"),
@@ -199,24 +205,26 @@ def test_ratios_outside_0_to_1_are_refused(ratio) -> None:
         ({"faces": "keep"}, "faces is 'keep'"),
     ],
 )
-def test_bad_choices_are_refused_and_leave_no_file(file: Path, tmp_path: Path, choices, says: str) -> None:
-    with pytest.raises(BadInput, match=says):
-        sample_file(file, tmp_path / "out.ply", **{"cell": CELL, **choices})
+def test_invalid_options_are_rejected_and_leave_no_file(
+    file: Path, tmp_path: Path, options, message: str
+) -> None:
+    with pytest.raises(BadInput, match=message):
+        sample_file(file, tmp_path / "out.ply", **{"cell": CELL, **options})
     assert not (tmp_path / "out.ply").exists()
 
 
 def test_outputs_that_cannot_be_written_are_refused_before_reading(file: Path, tmp_path: Path) -> None:
     file.write_bytes(b"never read")
-    for name, says in (
+    for name, message in (
         ("out.txt", "Cannot write points"),
         ("out.las", "cannot be written as .las"),
         ("no/out.ply", "Cannot write"),
     ):
-        with pytest.raises(BadInput, match=says):
+        with pytest.raises(BadInput, match=message):
             sample_file(file, tmp_path / name, ratio=0.5, cell=CELL)
 
 
-def test_one_point_and_one_cell_are_fine_and_none_is_not(tmp_path: Path) -> None:
+def test_a_single_point_and_a_single_cell_are_valid_but_an_empty_cloud_is_not(tmp_path: Path) -> None:
     def cloud(xyz: np.ndarray) -> Path:
         return write_npz(tmp_path / "a.npz", {"xyz": xyz})
 
@@ -229,13 +237,13 @@ def test_one_point_and_one_cell_are_fine_and_none_is_not(tmp_path: Path) -> None
         sample_file(cloud(np.full((3, 3), np.nan)), out)
 
 
-def test_a_point_may_hold_nan_where_it_is_not_a_coordinate(tmp_path: Path) -> None:
+def test_nan_is_allowed_outside_the_coordinates(tmp_path: Path) -> None:
     write_npz(
         tmp_path / "a.npz", {"xyz": np.random.default_rng(0).random((100, 3)), "heat": np.full(100, np.nan)}
     )
     sample_file(tmp_path / "a.npz", tmp_path / "out.npz", ratio=0.5, cell=0.5)
-    with np.load(tmp_path / "out.npz") as held:
-        assert np.isnan(held["heat"]).all() and len(held["heat"]) == len(held["xyz"])
+    with np.load(tmp_path / "out.npz") as archive:
+        assert np.isnan(archive["heat"]).all() and len(archive["heat"]) == len(archive["xyz"])
 
 
 def test_faces_are_refused_or_dropped(tmp_path: Path) -> None:
@@ -244,9 +252,9 @@ def test_faces_are_refused_or_dropped(tmp_path: Path) -> None:
     text += "property list uchar int vertex_indices\nend_header\n"
     vertices = struct.pack("<9f", *range(9))
     (tmp_path / "a.ply").write_bytes(text.encode() + vertices + struct.pack("<Biii", 3, 0, 1, 2))
-    with pytest.raises(BadInput, match="1 x face") as refused:
+    with pytest.raises(BadInput, match="1 x face") as error:
         sample_file(tmp_path / "a.ply", tmp_path / "out.ply", ratio=1)
-    assert "--faces drop" in refused.value.hint
+    assert "--faces drop" in error.value.hint
     sample_file(tmp_path / "a.ply", tmp_path / "out.ply", ratio=1, faces="drop")
     bare = f"ply\nformat binary_little_endian 1.0\n{lines}end_header\n"
     assert (tmp_path / "out.ply").read_bytes() == bare.encode() + vertices

@@ -1,4 +1,4 @@
-"""Settings of a run: defaults that make one, and what is refused with its hint."""
+"""Settings of a run: defaults are valid, and invalid values are rejected with a hint."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pinchpoint.systems.cloud.settings import Settings
 from pinchpoint.systems.common.settings import apply_choices
 
 
-def test_the_defaults_are_a_run_at_one_density_drawn_anew_for_each_scene() -> None:
+def test_by_default_each_scene_has_one_view_at_a_random_density() -> None:
     Settings().check()
     assert Settings().views == ["log-uniform:0.05:1"] and Settings().consistency == "none"
 
 
 @pytest.mark.parametrize(
-    ("choices", "what", "hint"),
+    ("changes", "what", "hint"),
     [
         ({"consistency": "l1"}, "The consistency 'l1' is unknown.", "none, cos, mse, kl"),
         ({"views_mode": "both"}, "The views_mode 'both' is unknown.", "auto, batched, accumulate"),
@@ -37,7 +37,7 @@ def test_the_defaults_are_a_run_at_one_density_drawn_anew_for_each_scene() -> No
         ({"density": 1}, "no setting density", "views"),
     ],
 )
-def test_choices_that_make_no_run_are_refused(choices: dict[str, Any], what: str, hint: str) -> None:
-    with pytest.raises(BadInput) as caught:
-        apply_choices(Settings(), choices)
-    assert what in caught.value.what and hint in caught.value.hint
+def test_invalid_settings_are_rejected(changes: dict[str, Any], what: str, hint: str) -> None:
+    with pytest.raises(BadInput) as error:
+        apply_choices(Settings(), changes)
+    assert what in error.value.what and hint in error.value.hint

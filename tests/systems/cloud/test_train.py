@@ -1,4 +1,4 @@
-"""Training: a run that was stopped and resumed is the run that never was stopped."""
+"""Training: a run that is stopped and resumed equals an uninterrupted run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STEPS = 6
 
 
 def at_step(number: int, act: Callable[[], None]) -> Callable[[Report], None]:
-    """A watcher that acts once, when that step is done."""
+    """Return a progress callback that calls `act` once, after that step."""
 
     def watch(report: Report) -> None:
         if report.stage == "train" and report.done == number:
@@ -36,24 +36,24 @@ def at_step(number: int, act: Callable[[], None]) -> Callable[[Report], None]:
 
 
 def last_state(run: Path) -> dict[str, Any]:
-    made = Checkpoints(run / "checkpoints")
-    entry = made.last()
+    record = Checkpoints(run / "checkpoints")
+    entry = record.last()
     assert entry is not None
-    return made.load(entry)
+    return record.load(entry)
 
 
-def same(one: Any, other: Any, where: str = "state") -> None:
-    """Every tensor bit for bit, every number exactly; times aside."""
+def assert_same(one: Any, other: Any, where: str = "state") -> None:
+    """Assert that all tensors and numbers are identical, except for times."""
     if isinstance(one, torch.Tensor):
         assert torch.equal(one, other), where
     elif isinstance(one, dict):
         assert set(one) == set(other), where
         for key in one:
             if key != "seconds":
-                same(one[key], other[key], f"{where}.{key}")
+                assert_same(one[key], other[key], f"{where}.{key}")
     elif isinstance(one, list | tuple):
         for at, (a, b) in enumerate(zip(one, other, strict=True)):
-            same(a, b, f"{where}[{at}]")
+            assert_same(a, b, f"{where}[{at}]")
     else:
         assert one == other, where
 
@@ -80,23 +80,23 @@ def whole(tiny_rooms: Path, tmp_path: Path, choices: dict[str, Any]) -> Path:
     return tmp_path / "whole"
 
 
-def test_a_run_stopped_by_a_signal_and_resumed_equals_one_that_was_not(
+def test_a_run_stopped_by_a_signal_and_resumed_equals_an_uninterrupted_run(
     tiny_rooms: Path, tmp_path: Path, choices: dict[str, Any], whole: Path
 ) -> None:
     run = tmp_path / "run"
     with pytest.raises(KeyboardInterrupt):
         train(tiny_rooms, run, progress=at_step(2, lambda: os.kill(os.getpid(), signal.SIGINT)), **choices)
     assert 2 <= last_state(run)["step"] < STEPS
-    made = train(tiny_rooms, run, resume=True)
-    assert made.step == STEPS and made.complete
-    same(last_state(whole), last_state(run))
+    record = train(tiny_rooms, run, resume=True)
+    assert record.step == STEPS and record.complete
+    assert_same(last_state(whole), last_state(run))
     assert [row.loss for row in logs.read(run / "log.csv")] == [
         row.loss for row in logs.read(whole / "log.csv")
     ]
 
 
-def test_the_record_and_the_log_tell_where_time_and_points_went(tiny_rooms: Path, whole: Path) -> None:
-    made = train(tiny_rooms, whole, resume=True)  # it has ended: nothing more is done
+def test_the_record_and_the_log_contain_the_times_and_points(tiny_rooms: Path, whole: Path) -> None:
+    record = train(tiny_rooms, whole, resume=True)  # the run is complete, so nothing is trained
     rows = [row for row in Log.read(whole / "log.csv") if isinstance(row, Row)]
     assert len(rows) == STEPS
     for row in rows:
@@ -112,16 +112,16 @@ def test_the_record_and_the_log_tell_where_time_and_points_went(tiny_rooms: Path
             row.optimizer_s,
         ]
         assert 0 < sum(part or 0 for part in parts) < 60
-    assert set(made.breakdown) == {"data", "sampling", "forward", "consistency", "backward", "optimizer"}
-    # Two scenes of 400 points: whole in the dense view, and a fifth to all of them in the other.
-    assert 1.2 * 800 * STEPS <= made.points_seen <= 2 * 800 * STEPS
-    assert made.validation is not None and 0 < made.validation < 1
-    told = dict(made.summary())
-    assert told["held back"].startswith(f"mIoU {1 - made.validation:.1%} at step")
-    assert "sampling" in told["a step"] and told["views"] == "dense, log-uniform:0.2:1; batched"
+    assert set(record.breakdown) == {"data", "sampling", "forward", "consistency", "backward", "optimizer"}
+    # There are two scenes of 400 points, with all points in the dense view and 20 to 100 % in the other.
+    assert 1.2 * 800 * STEPS <= record.points_seen <= 2 * 800 * STEPS
+    assert record.validation is not None and 0 < record.validation < 1
+    summary = dict(record.summary())
+    assert summary["held back"].startswith(f"mIoU {1 - record.validation:.1%} at step")
+    assert "sampling" in summary["a step"] and summary["views"] == "dense, log-uniform:0.2:1; batched"
 
 
-def test_averaged_weights_have_the_statistics_of_the_weights_they_average(whole: Path) -> None:
+def test_averaged_weights_keep_the_statistics_of_the_current_weights(whole: Path) -> None:
     state = last_state(whole)
     names = [name for name in state["ema"] if "running" in name]
     assert names and all(torch.equal(state["ema"][name], state["model"][name]) for name in names)
@@ -129,7 +129,7 @@ def test_averaged_weights_have_the_statistics_of_the_weights_they_average(whole:
     assert trained(whole).step == STEPS
 
 
-def test_a_run_is_resumed_in_another_way_but_not_with_other_views(
+def test_a_run_can_be_resumed_with_another_views_mode_but_not_with_other_views(
     tiny_rooms: Path, tmp_path: Path, choices: dict[str, Any], whole: Path
 ) -> None:
     with pytest.raises(KeyboardInterrupt):
@@ -141,43 +141,44 @@ def test_a_run_is_resumed_in_another_way_but_not_with_other_views(
         )
     with pytest.raises(BadInput, match=r"views \(was .*, is \['dense'\]\)"):
         train(tiny_rooms, tmp_path / "run", resume=True, views="dense")
-    made = train(tiny_rooms, tmp_path / "run", resume=True, views_mode="accumulate")
-    assert made.views_mode == "accumulate" == read_settings(tmp_path / "run").views_mode
-    found, wanted = (logs.read(folder / "log.csv") for folder in (tmp_path / "run", whole))
-    assert [row.loss for row in found] == pytest.approx([row.loss for row in wanted], rel=1e-3)
+    record = train(tiny_rooms, tmp_path / "run", resume=True, views_mode="accumulate")
+    assert record.views_mode == "accumulate" == read_settings(tmp_path / "run").views_mode
+    rows, expected_rows = (logs.read(folder / "log.csv") for folder in (tmp_path / "run", whole))
+    assert [row.loss for row in rows] == pytest.approx([row.loss for row in expected_rows], rel=1e-3)
 
 
-def test_bf16_trains_and_is_not_what_fp32_gives(
+def test_bf16_trains_and_differs_from_fp32(
     tiny_rooms: Path, tmp_path: Path, tiny_net: dict[str, Any]
 ) -> None:
     losses = []
     for precision in ("fp32", "bf16"):
-        made = train(tiny_rooms, tmp_path / precision, steps=2, precision=precision, **tiny_net)
-        losses.append(made.loss)
+        record = train(tiny_rooms, tmp_path / precision, steps=2, precision=precision, **tiny_net)
+        losses.append(record.loss)
     assert losses[0] == pytest.approx(losses[1], rel=0.05) and losses[0] != losses[1]
 
 
-def test_a_budget_that_holds_nothing_is_refused_before_there_is_a_run(
+def test_a_budget_that_is_too_small_is_rejected_before_a_run_is_created(
     tiny_rooms: Path, tmp_path: Path, tiny_net: dict[str, Any]
 ) -> None:
-    with pytest.raises(DoesNotFit, match=r"the budget is 1\.00 MiB") as caught:
+    with pytest.raises(DoesNotFit, match=r"the budget is 1\.00 MiB") as error:
         train(tiny_rooms, tmp_path / "run", budget="1MiB", steps=2, **tiny_net)
-    assert "--budget" in caught.value.hint and not (tmp_path / "run" / "config.json").exists()
+    assert "--budget" in error.value.hint and not (tmp_path / "run" / "config.json").exists()
     with pytest.raises(BadInput, match="There is no card 'much'"):
         train(tmp_path / "not_read", tmp_path / "run", budget="much")
-    made = train(tiny_rooms, tmp_path / "run", budget="64GiB", steps=2, **tiny_net)
+    record = train(tiny_rooms, tmp_path / "run", budget="64GiB", steps=2, **tiny_net)
     assert (
-        made.views_mode == "batched" and (made.predicted_bytes or 0) < (made.budget_bytes or 0) == 64 * 2**30
+        record.views_mode == "batched"
+        and (record.predicted_bytes or 0) < (record.budget_bytes or 0) == 64 * 2**30
     )
 
 
 @pytest.mark.parametrize("choices", [{"cell": 1e-7}, {"model": {"cell": 1e-7}}])
-def test_cells_too_small_to_be_numbered_leave_no_run(
+def test_cells_that_are_too_small_leave_no_run(
     tiny_rooms: Path, tmp_path: Path, choices: dict[str, Any]
 ) -> None:
-    with pytest.raises(BadInput, match=r"cells of 1e-07 long") as caught:
+    with pytest.raises(BadInput, match=r"cells of 1e-07 long") as error:
         train(tiny_rooms, tmp_path / "run", steps=1, device="cpu", **choices)
-    assert "Give cells of at least" in caught.value.hint and not (tmp_path / "run").exists()
+    assert "Give cells of at least" in error.value.hint and not (tmp_path / "run").exists()
 
 
 WORKER = """
@@ -199,7 +200,7 @@ def test_torchrun_trains_two_processes_as_one_run_and_resumes_it(
 ) -> None:
     (tmp_path / "work.py").write_text(WORKER, encoding="utf-8")
     choices = {**tiny_net, "steps": 3, "validation": 1, "scenes": 1, "checkpoint_every": 1}
-    done = subprocess.run(
+    process = subprocess.run(
         [
             sys.executable,
             "-m",
@@ -218,14 +219,14 @@ def test_torchrun_trains_two_processes_as_one_run_and_resumes_it(
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         timeout=240,
     )
-    assert done.returncode == 0, done.stderr
+    assert process.returncode == 0, process.stderr
     assert [row.step for row in logs.read(tmp_path / "run" / "log.csv")] == [1, 2, 3, 4]
     assert last_state(tmp_path / "run")["step"] == 4
     with pytest.raises(BadInput, match=r"ranks \(was 2, is 1\)"):
         train(tiny_rooms, tmp_path / "run", resume=True)
 
 
-def test_one_process_of_torchrun_alone_is_a_plain_run(
+def test_torchrun_with_one_process_is_a_plain_run(
     tiny_rooms: Path, tmp_path: Path, tiny_net: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "1")
@@ -239,7 +240,7 @@ def test_one_process_of_torchrun_alone_is_a_plain_run(
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_on_a_gpu_steps_are_timed_now_and_then_and_sampling_is_a_small_part(
+def test_on_a_gpu_some_steps_are_timed_and_sampling_is_a_small_part(
     tiny_rooms: Path, tmp_path: Path, tiny_net: dict[str, Any]
 ) -> None:
     choices = {
@@ -249,7 +250,7 @@ def test_on_a_gpu_steps_are_timed_now_and_then_and_sampling_is_a_small_part(
         "views": "dense,log-uniform:0.2:1",
         "consistency": "kl",
     }
-    made = train(tiny_rooms, tmp_path / "run", steps=20, precision="bf16", **choices)
+    record = train(tiny_rooms, tmp_path / "run", steps=20, precision="bf16", **choices)
     rows = [row for row in Log.read(tmp_path / "run" / "log.csv") if isinstance(row, Row)]
     assert [row.step for row in rows if row.sampling_s is not None] == [10, 20]
-    assert made.complete and made.breakdown["sampling"] < 0.5 * sum(made.breakdown.values())
+    assert record.complete and record.breakdown["sampling"] < 0.5 * sum(record.breakdown.values())

@@ -1,5 +1,5 @@
-"""Rooms: decided by their seed, exact in number, as a scanner sees them, and not given away by colour or
-height.
+"""Rooms: determined by their seed, with exact counts, scanner-like density, and classes that neither colour
+nor height reveals.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ def rooms():
 
 
 def miou(truth: np.ndarray, guess: np.ndarray) -> float:
-    both = np.bincount(truth * 8 + guess, minlength=64).reshape(8, 8)
-    hit = np.diag(both)
-    return float((hit / np.maximum(both.sum(0) + both.sum(1) - hit, 1)).mean())
+    counts = np.bincount(truth * 8 + guess, minlength=64).reshape(8, 8)
+    correct = np.diag(counts)
+    return float((correct / np.maximum(counts.sum(0) + counts.sum(1) - correct, 1)).mean())
 
 
-def test_a_room_has_exactly_the_points_asked_for() -> None:
+def test_a_room_has_exactly_the_requested_number_of_points() -> None:
     for points in (1_000, 20_001):
         assert make_room(seed=0, number=5, points=points).scene.points == points
 
 
-def test_the_seed_and_number_decide_a_room_to_the_bit() -> None:
+def test_seed_and_number_determine_a_room_bit_for_bit() -> None:
     first = pack(make_room(seed=1, number=2, points=2_000))
     assert first == pack(make_room(seed=1, number=2, points=2_000))
     assert first != pack(make_room(seed=1, number=3, points=2_000))
@@ -41,24 +41,24 @@ def test_the_seed_and_number_decide_a_room_to_the_bit() -> None:
 
 
 def test_more_points_show_the_same_room() -> None:
-    few, many = (make_room(seed=1, number=9, points=points).scene for points in (2_000, 40_000))
-    # Turned alike, too: the ceilings are equally high, and each sparse point has a dense one of its class
-    # close by.
-    square = (few.xyz**2).sum(1)[:, None] - 2 * few.xyz @ many.xyz.T + (many.xyz**2).sum(1)
-    near = square.argmin(axis=1)
-    far = np.linalg.norm(few.xyz - many.xyz[near], axis=1)
-    assert np.median(far) < 0.05
-    assert many.labels is not None and (many.labels[near] == few.labels).mean() > 0.95
+    sparse, dense = (make_room(seed=1, number=9, points=points).scene for points in (2_000, 40_000))
+    # The rotation is the same too, so each point of the sparse cloud is close to a point of the dense cloud
+    # that has the same class.
+    square = (sparse.xyz**2).sum(1)[:, None] - 2 * sparse.xyz @ dense.xyz.T + (dense.xyz**2).sum(1)
+    nearest = square.argmin(axis=1)
+    distance = np.linalg.norm(sparse.xyz - dense.xyz[nearest], axis=1)
+    assert np.median(distance) < 0.05
+    assert dense.labels is not None and (dense.labels[nearest] == sparse.labels).mean() > 0.95
 
 
-def test_every_class_is_there_and_walls_lead(rooms) -> None:
+def test_every_class_occurs_and_wall_is_the_most_frequent(rooms) -> None:
     shares = np.bincount(np.concatenate([room.scene.labels for room in rooms]), minlength=8) / (24 * 6_000)
     assert shares.argmax() == CLASSES.index("wall") and shares.sum() == pytest.approx(1)
     assert shares[FURNITURE].sum() > 0.2 and shares.min() > 0.008
     assert sum((np.bincount(room.scene.labels, minlength=8)[FURNITURE] > 0).all() for room in rooms) >= 12
 
 
-def test_points_thin_out_with_the_distance_to_the_scanner() -> None:
+def test_density_falls_with_the_distance_to_the_scanner() -> None:
     ratios = []
     for number in range(8):
         room = make_room(seed=5, number=number, points=8_000)
@@ -66,17 +66,17 @@ def test_points_thin_out_with_the_distance_to_the_scanner() -> None:
         if others:
             continue
         floor = room.scene.xyz[room.scene.labels == 0]
-        far = np.hypot(*(floor[:, :2] - scanner[:2]).T)
+        distance = np.hypot(*(floor[:, :2] - scanner[:2]).T)
         near_count, far_count = (
-            (far < 0.6).sum() / (math.pi * 0.36),
-            ((far > 1.0) & (far < 1.2)).sum() / (math.pi * 0.44),
+            (distance < 0.6).sum() / (math.pi * 0.36),
+            ((distance > 1.0) & (distance < 1.2)).sum() / (math.pi * 0.44),
         )
         ratios.append(near_count / far_count)
     assert len(ratios) >= 2 and np.mean(ratios) > 1.5
 
 
-def test_colour_and_height_together_do_not_tell_the_class(rooms) -> None:
-    """A table of 9 colours^3 x 9 heights, learnt on 16 rooms, stays far from solving 8 others."""
+def test_colour_and_height_together_do_not_determine_the_class(rooms) -> None:
+    """A lookup table of 9^3 colours x 9 heights, learned from 16 rooms, fails on 8 others."""
     edges = np.linspace(0, 1, 10)[1:-1]
 
     def codes(room) -> np.ndarray:
@@ -96,12 +96,12 @@ def test_colour_and_height_together_do_not_tell_the_class(rooms) -> None:
     assert miou(truth, np.concatenate([by_colour[code // 9].argmax(axis=1) for code, _ in test])) < 0.2
 
 
-def test_a_splat_of_each_point_lies_in_its_surface() -> None:
+def test_the_splat_of_each_point_lies_in_its_surface() -> None:
     scene = make_room(seed=0, number=1, points=4_000, gaussians=True).scene
     assert scene.names == ("red", "green", "blue", *GAUSSIAN)
     w, x, y, z = scene.features[:, -4:].T.astype(np.float64)
     assert np.allclose(w**2 + x**2 + y**2 + z**2, 1, atol=1e-6)
-    normal_z = 1 - 2 * (x**2 + y**2)  # of the third column of the rotation
+    normal_z = 1 - 2 * (x**2 + y**2)  # last entry of the third column of the rotation
     level = scene.labels == 0
     assert (np.abs(normal_z[level]) > 0.999).all()
     wall = scene.labels == CLASSES.index("wall")
@@ -120,7 +120,7 @@ def test_a_room_of_200_000_points_takes_about_a_second() -> None:
     assert min(times) < 2  # 0.6 s on a quiet core
 
 
-def test_a_packed_room_comes_back_and_a_changed_one_is_refused() -> None:
+def test_a_packed_room_is_restored_and_a_modified_one_is_rejected() -> None:
     room = make_room(seed=0, number=4, points=1_500, gaussians=True)
     data = pack(room)
     back = unpack(data, where="here")
@@ -135,6 +135,6 @@ def test_a_packed_room_comes_back_and_a_changed_one_is_refused() -> None:
 
 @pytest.mark.parametrize("points", [0, -5, 999, 10**9])
 def test_a_room_of_too_few_or_too_many_points_is_refused(points: int) -> None:
-    with pytest.raises(BadInput) as refused:
+    with pytest.raises(BadInput) as error:
         make_room(seed=0, number=0, points=points)
-    assert "1,000 to 5,000,000" in refused.value.hint
+    assert "1,000 to 5,000,000" in error.value.hint

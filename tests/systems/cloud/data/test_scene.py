@@ -1,4 +1,4 @@
-"""A scene is checked before it is used: each fault is counted and named."""
+"""Scenes are validated before use: errors name each fault and count the affected points."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def with_bad(values: np.ndarray, bad: float) -> np.ndarray:
     return values
 
 
-def test_a_sound_scene_is_given_back() -> None:
+def test_a_valid_scene_is_returned_unchanged() -> None:
     assert check_scene(GOOD) is GOOD
     assert (
         check_scene(replace(GOOD, features=np.zeros((4, 0), np.float32), names=(), labels=None)).labels
@@ -34,16 +34,16 @@ def test_a_sound_scene_is_given_back() -> None:
     )
 
 
-def test_taken_points_keep_their_rows_and_the_order_asked_for() -> None:
-    part = GOOD.take(np.array([3, 0]))
-    assert part.xyz.tolist() == [[9, 10, 11], [0, 1, 2]]
-    assert part.labels is not None and part.labels.tolist() == [1, 0]
-    assert part.features.tolist() == GOOD.features[[3, 0]].tolist()
-    assert part.names == GOOD.names and part.points == 2
+def test_take_returns_the_rows_in_the_requested_order() -> None:
+    subset = GOOD.take(np.array([3, 0]))
+    assert subset.xyz.tolist() == [[9, 10, 11], [0, 1, 2]]
+    assert subset.labels is not None and subset.labels.tolist() == [1, 0]
+    assert subset.features.tolist() == GOOD.features[[3, 0]].tolist()
+    assert subset.names == GOOD.names and subset.points == 2
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "message"),
     [
         ({"xyz": np.zeros((0, 3), np.float32)}, "has no points"),
         ({"xyz": np.zeros((4, 2), np.float32)}, "shape (4, 2)"),
@@ -58,7 +58,7 @@ def test_taken_points_keep_their_rows_and_the_order_asked_for() -> None:
         ({"labels": np.array([0, 1, 2, 0], np.int16)}, "the label 2, but there are 2 classes"),
     ],
 )
-def test_a_faulty_scene_is_refused_with_what_is_wrong(change: dict[str, object], says: str) -> None:
-    with pytest.raises(BadInput) as refused:
+def test_an_invalid_scene_is_rejected_with_the_reason(change: dict[str, object], message: str) -> None:
+    with pytest.raises(BadInput) as error:
         check_scene(replace(GOOD, **change))
-    assert says in refused.value.what and refused.value.hint
+    assert message in error.value.what and error.value.hint

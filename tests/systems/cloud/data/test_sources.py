@@ -1,4 +1,4 @@
-"""Scenes of one's own files, in two folders: read alike, and refused where they do not fit each other."""
+"""Sources of the user's own files in two folders: consistent scenes are read, others are rejected."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pinchpoint.systems.cloud.train import train
 def write(
     folder: Path, name: str, points: int, *, most: int = 2, colour: bool = True, labels: bool = True
 ) -> None:
-    """A folder of .npy as Pointcept lays them out."""
+    """Write a folder of .npy files in the layout of Pointcept."""
     rng = np.random.default_rng(points)
     place = folder / name
     place.mkdir(parents=True)
@@ -28,31 +28,31 @@ def write(
         np.save(place / "segment.npy", np.arange(points) % (most + 1))
 
 
-def test_files_of_ones_own_are_a_source_of_both_splits(tmp_path: Path) -> None:
+def test_own_files_are_a_source_of_both_splits(tmp_path: Path) -> None:
     for name, points in (("a", 30), ("b", 40)):
         write(tmp_path / "train", name, points)
     write(tmp_path / "test", "c", 20, most=4)
-    found = open_source(tmp_path)
-    assert isinstance(found, Own)
-    assert (found.names("train"), found.names("test")) == (["train/a", "train/b"], ["test/c"])
-    assert found.features == ("red", "green", "blue") and found.classes == ("0", "1", "2", "3", "4")
-    assert found.scene("train/b").points == 40
-    before = fingerprint(found)
+    source = open_source(tmp_path)
+    assert isinstance(source, Own)
+    assert (source.names("train"), source.names("test")) == (["train/a", "train/b"], ["test/c"])
+    assert source.features == ("red", "green", "blue") and source.classes == ("0", "1", "2", "3", "4")
+    assert source.scene("train/b").points == 40
+    before = fingerprint(source)
     np.save(tmp_path / "test" / "c" / "coord.npy", np.zeros((20, 3), np.float32))
-    assert fingerprint(open_source(tmp_path)) == before, "of the training scenes alone"
+    assert fingerprint(open_source(tmp_path)) == before, "only training scenes matter"
     np.save(tmp_path / "train" / "a" / "segment.npy", np.ones(30, int))
     assert fingerprint(open_source(tmp_path)) != before
 
 
-def test_a_data_set_that_was_made_is_known_by_its_training_rooms(tiny_rooms: Path) -> None:
-    found = open_source(tiny_rooms)
-    assert len(found.names("train")) == 5 and len(fingerprint(found)) == 64
+def test_a_generated_dataset_has_a_fingerprint_of_its_training_rooms(tiny_rooms: Path) -> None:
+    source = open_source(tiny_rooms)
+    assert len(source.names("train")) == 5 and len(fingerprint(source)) == 64
 
 
-def test_scenes_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="does not contain a dataset") as caught:
+def test_missing_or_inconsistent_scenes_are_rejected(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="does not contain a dataset") as error:
         open_source(tmp_path)
-    assert "train/ and test/" in caught.value.hint
+    assert "train/ and test/" in error.value.hint
     with pytest.raises(BadInput, match="does not exist"):
         open_source(tmp_path / "nowhere")
     (tmp_path / "none" / "train").mkdir(parents=True)
@@ -67,7 +67,7 @@ def test_scenes_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
         open_source(tmp_path / "two")
 
 
-def test_a_label_that_means_no_class_is_told_of_and_then_left_out(
+def test_an_ambiguous_label_255_is_reported_and_can_be_ignored(
     tmp_path: Path, tiny_net: dict[str, Any]
 ) -> None:
     for split in ("train", "test"):
@@ -75,23 +75,23 @@ def test_a_label_that_means_no_class_is_told_of_and_then_left_out(
         labels = (np.arange(200) % 3).astype(np.uint8)
         labels[:50] = 255
         np.save(tmp_path / split / "room" / "segment.npy", labels)
-    with pytest.raises(BadInput, match="not clear whether 255 is a class") as caught:
+    with pytest.raises(BadInput, match="not clear whether 255 is a class") as error:
         open_source(tmp_path)
-    assert "--set ignore=255" in caught.value.hint
-    found = open_source(tmp_path, ignore=[255])
-    assert found.classes == ("0", "1", "2") and (found.scene("train/room").labels == -1).sum() == 50
-    made = train(tmp_path, tmp_path / "run", steps=2, ignore=[255], **tiny_net)
-    assert made.settings["frequency"] == pytest.approx([1 / 3] * 3)
+    assert "--set ignore=255" in error.value.hint
+    source = open_source(tmp_path, ignore=[255])
+    assert source.classes == ("0", "1", "2") and (source.scene("train/room").labels == -1).sum() == 50
+    record = train(tmp_path, tmp_path / "run", steps=2, ignore=[255], **tiny_net)
+    assert record.settings["frequency"] == pytest.approx([1 / 3] * 3)
     scores = evaluate(
         tmp_path / "run", tmp_path, tmp_path / "out", device="cpu", densities=(1.0,), pictures=False
     )
-    assert scores.row("uniform", 1.0)["points"] == 150, "by what the run was told"
+    assert scores.row("uniform", 1.0)["points"] == 150, "the run remembers the ignored label"
     assert train(tmp_path, tmp_path / "run", resume=True, steps=3).step == 3
     with pytest.raises(BadInput, match="ignore"):
         train(tmp_path, tmp_path / "run", resume=True, ignore=[255, 0])
 
 
-def test_255_is_a_class_where_its_neighbours_are(tmp_path: Path, tiny_rooms: Path) -> None:
+def test_label_255_is_a_class_if_label_254_occurs(tmp_path: Path, tiny_rooms: Path) -> None:
     write(tmp_path / "train", "room", 300, most=255)
     assert len(open_source(tmp_path).classes) == 256
     with pytest.raises(BadInput, match="which `cloud data` made"):
@@ -99,7 +99,7 @@ def test_255_is_a_class_where_its_neighbours_are(tmp_path: Path, tiny_rooms: Pat
 
 
 @pytest.mark.parametrize(
-    ("file", "values", "says"),
+    ("file", "values", "message"),
     [
         ("coord.npy", np.full((9, 3), np.nan, np.float32), "NaN or infinite"),
         ("coord.npy", np.full((9, 3), np.inf, np.float32), "NaN or infinite"),
@@ -107,20 +107,20 @@ def test_255_is_a_class_where_its_neighbours_are(tmp_path: Path, tiny_rooms: Pat
         ("segment.npy", np.zeros(7, int), "segment"),
     ],
 )
-def test_a_damaged_scene_is_refused_by_its_name(
-    tmp_path: Path, file: str, values: np.ndarray, says: str
+def test_an_invalid_scene_file_is_rejected(
+    tmp_path: Path, file: str, values: np.ndarray, message: str
 ) -> None:
     write(tmp_path / "train", "a", 9)
     np.save(tmp_path / "train" / "a" / file, values)
-    with pytest.raises(BadInput) as caught:
+    with pytest.raises(BadInput) as error:
         open_source(tmp_path)
-    assert says in caught.value.what and caught.value.hint
+    assert message in error.value.what and error.value.hint
 
 
-def test_a_run_is_trained_and_scored_on_files_of_ones_own_however_small(
+def test_a_run_is_trained_and_evaluated_on_own_files_of_any_size(
     tmp_path: Path, tiny_net: dict[str, Any]
 ) -> None:
-    """One scene is a single point, one lies in a single cell."""
+    """One scene is a single point, and one lies in a single cell."""
     for split in ("train", "test"):
         write(tmp_path / split, "room", 200)
         write(tmp_path / split, "point", 1)
@@ -132,21 +132,21 @@ def test_a_run_is_trained_and_scored_on_files_of_ones_own_however_small(
         "consistency": "cos",
         "validation": 1,
     }
-    told: list[tuple[str, int, int]] = []
-    watch = lambda report: told.append((report.stage, report.done, report.total))  # noqa: E731
-    made = train(tmp_path, tmp_path / "run", steps=3, progress=watch, **choices)
-    assert told[:9] == [*(("files", n, 6) for n in range(1, 7)), *(("data", n, 3) for n in range(1, 4))], (
-        "each once"
+    reports: list[tuple[str, int, int]] = []
+    watch = lambda report: reports.append((report.stage, report.done, report.total))  # noqa: E731
+    record = train(tmp_path, tmp_path / "run", steps=3, progress=watch, **choices)
+    assert reports[:9] == [*(("files", n, 6) for n in range(1, 7)), *(("data", n, 3) for n in range(1, 4))], (
+        "each file is reported once"
     )
-    assert made.complete and made.loss is not None and np.isfinite(made.loss)
+    assert record.complete and record.loss is not None and np.isfinite(record.loss)
     scores = evaluate(
         tmp_path / "run", tmp_path, tmp_path / "out", device="cpu", densities=(1.0, 0.05), pictures=False
     )
     assert scores.scenes == 3 and scores.row("uniform", 1.0)["points"] == 251
-    assert scores.row("uniform", 0.05)["points"] == 10 + 1 + 2, "a scene keeps a point at least"
+    assert scores.row("uniform", 0.05)["points"] == 10 + 1 + 2, "every scene keeps at least one point"
 
 
-def test_a_folder_to_score_may_lack_the_last_classes_but_not_have_more(
+def test_an_evaluated_folder_may_lack_the_last_classes_but_not_have_more(
     tmp_path: Path, tiny_net: dict[str, Any]
 ) -> None:
     write(tmp_path / "own" / "train", "room", 200, most=4)

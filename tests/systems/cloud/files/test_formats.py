@@ -1,4 +1,4 @@
-"""The kind of a cloud is known by its name; what cannot be read says so before anything is tried."""
+"""Formats are recognised by suffix, and files that cannot be read are rejected first."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pinchpoint.systems.cloud.files.npz import scene_arrays, write_npz
 from pinchpoint.systems.cloud.files.ply import write_ply
 
 
-def test_one_room_is_the_same_from_every_kind_of_file(tmp_path: Path) -> None:
+def test_a_room_reads_the_same_from_every_file_format(tmp_path: Path) -> None:
     room = make_room(seed=1, number=1, points=1_000, gaussians=True).scene
     write_ply(tmp_path / "a.ply", room)
     write_npz(tmp_path / "a.npz", scene_arrays(room))
@@ -32,22 +32,22 @@ def test_one_room_is_the_same_from_every_kind_of_file(tmp_path: Path) -> None:
         assert name == "a" or (scene.names == room.names and np.array_equal(scene.features, room.features))
 
 
-def test_capital_letters_in_the_kind_do_not_matter(tmp_path: Path) -> None:
+def test_the_case_of_a_suffix_does_not_matter(tmp_path: Path) -> None:
     room = make_room(seed=1, number=1, points=1_000).scene
     assert read_scene(write_ply(tmp_path / "A.PLY", room)).points == 1_000
 
 
-def test_what_is_not_there_or_of_no_known_kind_is_refused(tmp_path: Path) -> None:
+def test_missing_files_and_unknown_formats_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="does not exist"):
         read_scene(tmp_path / "none.ply")
     (tmp_path / "cloud.xyz").write_text("1 2 3")
-    with pytest.raises(BadInput) as refused:
+    with pytest.raises(BadInput) as error:
         read_scene(tmp_path / "cloud.xyz")
-    assert ".ply .npz .las .laz" in refused.value.hint
+    assert ".ply .npz .las .laz" in error.value.hint
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may read every file")
-def test_a_file_that_may_not_be_read_is_refused(tmp_path: Path) -> None:
+@pytest.mark.skipif(os.geteuid() == 0, reason="root can read every file")
+def test_a_file_without_read_permission_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "a.ply").touch(mode=0)
     with pytest.raises(BadInput, match="is not readable"):
         read_scene(tmp_path / "a.ply")

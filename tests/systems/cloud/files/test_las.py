@@ -1,4 +1,4 @@
-"""LAS and LAZ: read through laspy, thinned with every dimension, refused where damaged or without laspy."""
+"""LAS and LAZ files: reading, thinning with all dimensions, and errors for damaged files."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ COUNT = 200
 
 @pytest.fixture(params=[".las", ".laz"])
 def file(request, tmp_path: Path) -> Path:
-    return made(tmp_path / f"survey{request.param}")
+    return write_survey(tmp_path / f"survey{request.param}")
 
 
-def made(path: Path) -> Path:
+def write_survey(path: Path) -> Path:
     header = laspy.LasHeader(point_format=7, version="1.4")
     header.offsets, header.scales = (450_000.0, 5_400_000.0, 0.0), (0.001, 0.001, 0.001)
     header.add_extra_dim(laspy.ExtraBytesParams("deviation", "float32"))
@@ -43,7 +43,7 @@ def made(path: Path) -> Path:
     return path
 
 
-def test_a_survey_is_read_with_its_millimetres_colours_and_classes(file: Path) -> None:
+def test_a_survey_is_read_with_full_precision_colours_and_classes(file: Path) -> None:
     scene, data = read_scene(file), laspy.read(file)
     assert np.abs(scene.xyz + np.array(scene.origin) - data.xyz).max() < 1e-5
     assert scene.names == ("red", "green", "blue", "intensity")
@@ -53,14 +53,14 @@ def test_a_survey_is_read_with_its_millimetres_colours_and_classes(file: Path) -
     assert scene.labels is not None and np.array_equal(scene.labels, data.classification)
 
 
-def test_eight_bit_colours_in_sixteen_bit_fields_come_out_as_0_to_1(tmp_path: Path) -> None:
-    data = laspy.read(made(tmp_path / "a.las"))
+def test_eight_bit_colours_in_sixteen_bit_fields_are_scaled_to_0_to_1(tmp_path: Path) -> None:
+    data = laspy.read(write_survey(tmp_path / "a.las"))
     data.red, data.green, data.blue = (np.arange(COUNT, dtype=np.uint16) for _ in range(3))
     data.classification[:] = 0
     data.write(tmp_path / "b.las")
     scene = read_scene(tmp_path / "b.las")
     assert np.allclose(scene.features[:, 0], np.arange(COUNT) / 255)
-    assert scene.labels is None  # never classified
+    assert scene.labels is None  # no point has a classification
 
 
 def test_a_thinned_survey_keeps_every_dimension_bit_for_bit(file: Path, tmp_path: Path) -> None:
@@ -77,20 +77,20 @@ def test_a_thinned_survey_keeps_every_dimension_bit_for_bit(file: Path, tmp_path
         assert after.header.x_max == after.x.max()
 
 
-def test_what_is_cut_changed_or_no_survey_is_refused(file: Path, tmp_path: Path) -> None:
+def test_truncated_or_invalid_survey_files_are_rejected(file: Path, tmp_path: Path) -> None:
     data = file.read_bytes()
     bad = tmp_path / f"bad{file.suffix}"
     for cut in (0, 3, 50, 226, 380, len(data) // 2, len(data) - 1):
         bad.write_bytes(data[:cut])
-        with pytest.raises(BadInput) as refused:
+        with pytest.raises(BadInput) as error:
             read_scene(bad)
-        assert str(bad) in refused.value.what and refused.value.hint
+        assert str(bad) in error.value.what and error.value.hint
     bad.write_bytes(b"ply\n" + data[4:])
     with pytest.raises(BadInput, match="does not start with LASF"):
         read_scene(bad)
 
 
-def test_a_huge_count_is_refused_before_memory_is_taken_for_it(file: Path) -> None:
+def test_a_huge_count_is_rejected_before_memory_is_allocated(file: Path) -> None:
     data = bytearray(file.read_bytes())
     data[247:255] = struct.pack("<Q", 10**13)  # number of points of a 1.4 header
     file.write_bytes(data)
@@ -100,6 +100,6 @@ def test_a_huge_count_is_refused_before_memory_is_taken_for_it(file: Path) -> No
 
 def test_without_laspy_the_error_says_what_to_install(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "laspy", None)
-    with pytest.raises(Missing) as refused:
+    with pytest.raises(Missing) as error:
         read_scene(file)
-    assert "pinchpoint[cloud]" in refused.value.hint
+    assert "pinchpoint[cloud]" in error.value.hint

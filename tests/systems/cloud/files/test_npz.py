@@ -1,4 +1,4 @@
-"""NPZ: arrays under the names people use, room files, and what is refused."""
+"""NPZ files: arrays under common names, room files, and files that are rejected."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from pinchpoint.systems.cloud.files.npz import read_arrays, scene_arrays, take_a
 XYZ = np.arange(15, dtype=np.float32).reshape(5, 3)
 
 
-def written(folder: Path, **arrays: np.ndarray) -> Path:
+def write_arrays(folder: Path, **arrays: np.ndarray) -> Path:
     np.savez(folder / "cloud.npz", **arrays)  # pyright: ignore[reportArgumentType]
     return folder / "cloud.npz"
 
 
 @pytest.mark.parametrize("name", ["xyz", "coord", "coords", "points", "pos"])
-def test_coordinates_are_found_under_the_usual_names(tmp_path: Path, name: str) -> None:
-    scene = read_scene(written(tmp_path, **{name: XYZ}))
+def test_coordinates_are_found_under_common_names(tmp_path: Path, name: str) -> None:
+    scene = read_scene(write_arrays(tmp_path, **{name: XYZ}))
     assert np.array_equal(scene.xyz, XYZ) and scene.features.shape == (5, 0) and scene.labels is None
 
 
-def test_colours_normals_labels_and_the_rest_get_their_names(tmp_path: Path) -> None:
+def test_colours_normals_labels_and_other_columns_are_named(tmp_path: Path) -> None:
     colour, normal = np.arange(15, dtype=np.uint8).reshape(5, 3) * 17, XYZ / 10
     scene = read_scene(
-        written(
+        write_arrays(
             tmp_path,
             coord=XYZ,
             color=colour,
@@ -44,12 +44,12 @@ def test_colours_normals_labels_and_the_rest_get_their_names(tmp_path: Path) -> 
     assert scene.labels is not None and scene.labels.tolist() == [0, 1, 2, 3, 4]
 
 
-def test_float_colours_up_to_255_come_out_as_0_to_1(tmp_path: Path) -> None:
-    scene = read_scene(written(tmp_path, xyz=XYZ, rgb=np.full((5, 3), 51.0)))
+def test_float_colours_up_to_255_are_scaled_to_0_to_1(tmp_path: Path) -> None:
+    scene = read_scene(write_arrays(tmp_path, xyz=XYZ, rgb=np.full((5, 3), 51.0)))
     assert np.allclose(scene.features, 0.2)
 
 
-def test_a_scene_survives_the_file(tmp_path: Path) -> None:
+def test_a_scene_survives_writing_and_reading(tmp_path: Path) -> None:
     scene = Scene(
         "s",
         XYZ,
@@ -60,14 +60,14 @@ def test_a_scene_survives_the_file(tmp_path: Path) -> None:
         (7000.0, 0.0, 1.0),
     )
     write_npz(tmp_path / "s.npz", scene_arrays(scene))
-    back = read_scene(tmp_path / "s.npz")
+    result = read_scene(tmp_path / "s.npz")
     for key in ("name", "names", "classes", "origin"):
-        assert getattr(back, key) == getattr(scene, key)
+        assert getattr(result, key) == getattr(scene, key)
     for key in ("xyz", "features", "labels"):
-        assert np.array_equal(getattr(back, key), getattr(scene, key))
+        assert np.array_equal(getattr(result, key), getattr(scene, key))
 
 
-def test_part_of_a_room_file_keeps_names_and_classes(tmp_path: Path) -> None:
+def test_a_subset_of_a_room_file_keeps_names_and_classes(tmp_path: Path) -> None:
     room = make_room(seed=0, number=0, points=1_000).scene
     (tmp_path / "room.npz").write_bytes(pack(make_room(seed=0, number=0, points=1_000)))
     keep = np.array([1, 500, 999])
@@ -77,18 +77,18 @@ def test_part_of_a_room_file_keeps_names_and_classes(tmp_path: Path) -> None:
     assert np.array_equal(part.xyz, room.xyz[keep]) and np.array_equal(part.features, room.features[keep])
 
 
-def test_labels_of_another_length_are_not_carried_into_a_part() -> None:
+def test_labels_of_another_length_are_rejected_in_a_subset() -> None:
     with pytest.raises(BadInput, match="has 5 points but 3 labels"):
         take_arrays({"xyz": XYZ[:5], "label": np.zeros(3, int)}, np.array([0]), "here")
 
 
-def test_arrays_of_another_length_are_kept_whole_in_a_part() -> None:
+def test_arrays_of_another_length_are_unchanged_in_a_subset() -> None:
     part = take_arrays({"xyz": XYZ, "heat": XYZ[:, 0], "box": np.eye(4)}, np.array([0, 4]), "here")
     assert part["heat"].tolist() == [0, 12] and np.array_equal(part["box"], np.eye(4))
 
 
 @pytest.mark.parametrize(
-    ("arrays", "says"),
+    ("arrays", "message"),
     [
         ({"thing": XYZ}, "has no coordinates: it contains thing"),
         ({"xyz": XYZ[:, :2]}, r"has no coordinates: it contains xyz \(5, 2\)"),
@@ -99,19 +99,19 @@ def test_arrays_of_another_length_are_kept_whole_in_a_part() -> None:
         ({"xyz": XYZ, "label": np.full(5, 2**40)}, "do not fit into 32-bit integers"),
     ],
 )
-def test_arrays_that_are_no_cloud_are_refused(
-    tmp_path: Path, arrays: dict[str, np.ndarray], says: str
+def test_arrays_that_are_not_a_point_cloud_are_rejected(
+    tmp_path: Path, arrays: dict[str, np.ndarray], message: str
 ) -> None:
-    with pytest.raises(BadInput, match=says):
-        read_scene(written(tmp_path, **arrays))
+    with pytest.raises(BadInput, match=message):
+        read_scene(write_arrays(tmp_path, **arrays))
 
 
-def test_a_damaged_file_or_one_with_objects_is_refused(tmp_path: Path) -> None:
-    file = written(tmp_path, xyz=XYZ)
+def test_damaged_files_and_object_arrays_are_rejected(tmp_path: Path) -> None:
+    file = write_arrays(tmp_path, xyz=XYZ)
     data = file.read_bytes()
     for bad in (b"", data[:100], data[:-10], b"\x93NUMPY"):
         file.write_bytes(bad)
         with pytest.raises(BadInput, match="Cannot read"):
             read_scene(file)
     with pytest.raises(BadInput, match="Cannot read"):
-        read_scene(written(tmp_path, xyz=np.array([{"a": 1}], dtype=object)))
+        read_scene(write_arrays(tmp_path, xyz=np.array([{"a": 1}], dtype=object)))

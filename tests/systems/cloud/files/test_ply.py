@@ -1,4 +1,4 @@
-"""PLY: every kind of file reads alike, is written as it was, and is refused where it is damaged."""
+"""PLY files: all encodings read alike, are written unchanged, and are rejected if damaged."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def body(form: str) -> bytes:
     return b"".join(struct.pack(f"{order}ffdBBBh", *row) for row in ROWS)
 
 
-def written(folder: Path, data: bytes) -> Path:
+def write_file(folder: Path, data: bytes) -> Path:
     file = folder / "cloud.ply"
     file.write_bytes(data)
     return file
@@ -50,8 +50,8 @@ FORMS = ("ascii", "binary_little_endian", "binary_big_endian")
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_the_three_forms_give_the_same_scene(tmp_path: Path, form: str) -> None:
-    scene = read_scene(written(tmp_path, head(form) + body(form)))
+def test_the_three_encodings_give_the_same_scene(tmp_path: Path, form: str) -> None:
+    scene = read_scene(write_file(tmp_path, head(form) + body(form)))
     assert scene.xyz.tolist() == np.array([row[:3] for row in ROWS], np.float32).tolist()
     assert scene.names == ("red", "green", "blue") and np.allclose(
         scene.features * 255, [row[3:6] for row in ROWS]
@@ -62,14 +62,14 @@ def test_the_three_forms_give_the_same_scene(tmp_path: Path, form: str) -> None:
 @pytest.mark.parametrize("form", FORMS)
 def test_an_unchanged_file_is_written_byte_for_byte(tmp_path: Path, form: str) -> None:
     data = head(form) + body(form)
-    write_ply(tmp_path / "out.ply", read_ply(written(tmp_path, data)))
+    write_ply(tmp_path / "out.ply", read_ply(write_file(tmp_path, data)))
     assert (tmp_path / "out.ply").read_bytes() == data
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cloud.ply", "out.ply"]
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_kept_vertices_are_written_as_they_were(tmp_path: Path, form: str) -> None:
-    ply = read_ply(written(tmp_path, head(form) + body(form)))
+def test_kept_vertices_are_written_unchanged(tmp_path: Path, form: str) -> None:
+    ply = read_ply(write_file(tmp_path, head(form) + body(form)))
     write_ply(tmp_path / "out.ply", ply, keep=np.array([0, 2]))
     size = len(body(form)) // 3
     rows = (
@@ -80,10 +80,10 @@ def test_kept_vertices_are_written_as_they_were(tmp_path: Path, form: str) -> No
     assert (tmp_path / "out.ply").read_bytes() == head(form, count=2) + rows[0] + rows[2]
 
 
-def test_windows_line_ends_are_read(tmp_path: Path) -> None:
+def test_windows_line_endings_are_supported(tmp_path: Path) -> None:
     for form in ("ascii", "binary_little_endian"):
         data = body(form).replace(b"\n", b"\r\n") if form == "ascii" else body(form)
-        scene = read_scene(written(tmp_path, head(form).replace(b"\n", b"\r\n") + data))
+        scene = read_scene(write_file(tmp_path, head(form).replace(b"\n", b"\r\n") + data))
         assert scene.points == 3 and scene.xyz[2].tolist() == [4, 5, 6]
 
 
@@ -96,7 +96,7 @@ def test_a_camera_before_or_after_the_vertices_is_kept(tmp_path: Path, form: str
         head(form, before=camera) + eye + body(form),
         head(form, after=camera) + body(form) + eye,
     ):
-        ply = read_ply(written(tmp_path, data))
+        ply = read_ply(write_file(tmp_path, data))
         assert ply_scene(ply).xyz[0].tolist() == [0.5, -1.25, 3.0]
         write_ply(tmp_path / "out.ply", ply, keep=np.array([1]))
         out = (tmp_path / "out.ply").read_bytes()
@@ -104,39 +104,39 @@ def test_a_camera_before_or_after_the_vertices_is_kept(tmp_path: Path, form: str
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_faces_are_kept_whole_and_refused_or_dropped_when_vertices_go(tmp_path: Path, form: str) -> None:
+def test_faces_are_kept_with_all_vertices_and_refused_or_dropped_otherwise(tmp_path: Path, form: str) -> None:
     order = ">" if "big" in form else "<"
     faces = (
         b"3 0 1 2\n3 2 1 0\n" if form == "ascii" else struct.pack(f"{order}BiiiBiii", 3, 0, 1, 2, 3, 2, 1, 0)
     )
     data = head(form, after=FACES) + body(form) + faces
-    ply = read_ply(written(tmp_path, data))
+    ply = read_ply(write_file(tmp_path, data))
     write_ply(tmp_path / "out.ply", ply)
     assert (tmp_path / "out.ply").read_bytes() == data
-    with pytest.raises(BadInput) as refused:
+    with pytest.raises(BadInput) as error:
         take_vertices(ply, np.array([0]))
-    assert "2 x face" in refused.value.what and "drop" in refused.value.hint
+    assert "2 x face" in error.value.what and "drop" in error.value.hint
     write_ply(tmp_path / "out.ply", take_vertices(ply, np.array([0, 1, 2]), faces="drop"))
     assert (tmp_path / "out.ply").read_bytes() == head(form) + body(form)
 
 
-def test_an_empty_face_element_is_no_hindrance(tmp_path: Path) -> None:
+def test_an_empty_face_element_does_not_prevent_a_subset(tmp_path: Path) -> None:
     after = FACES.replace("face 2", "face 0")
     ply = read_ply(
-        written(tmp_path, head("binary_little_endian", after=after) + body("binary_little_endian"))
+        write_file(tmp_path, head("binary_little_endian", after=after) + body("binary_little_endian"))
     )
     assert len(take_vertices(ply, np.array([0, 2])).vertices) == 2
 
 
 def test_faces_before_the_vertices_are_read_in_text_and_refused_in_binary(tmp_path: Path) -> None:
     text = head("ascii", before=FACES) + b"3 0 1 2\n3 2 1 0\n" + body("ascii")
-    assert read_scene(written(tmp_path, text)).points == 3
+    assert read_scene(write_file(tmp_path, text)).points == 3
     data = head("binary_little_endian", before=FACES) + struct.pack("<BiiiBiii", 3, 0, 1, 2, 3, 2, 1, 0)
     with pytest.raises(BadInput, match="precedes the vertices"):
-        read_ply(written(tmp_path, data + body("binary_little_endian")))
+        read_ply(write_file(tmp_path, data + body("binary_little_endian")))
 
 
-def test_a_splat_gives_colour_and_opacity_and_keeps_all_its_properties(tmp_path: Path) -> None:
+def test_a_splat_provides_colour_and_opacity_and_keeps_all_its_properties(tmp_path: Path) -> None:
     names = [
         "x",
         "y",
@@ -156,10 +156,11 @@ def test_a_splat_gives_colour_and_opacity_and_keeps_all_its_properties(tmp_path:
     table = rng.standard_normal((50, len(names))).astype("<f4")
     lines = "".join(f"property float {name}\n" for name in names)
     text = f"ply\nformat binary_little_endian 1.0\nelement vertex 50\n{lines}end_header\n".encode()
-    file = written(tmp_path, text + table.tobytes())
+    file = write_file(tmp_path, text + table.tobytes())
     scene = read_scene(file)
     assert scene.names == ("red", "green", "blue", "opacity", *names[9:], "nx")
-    # 1 / (2 sqrt(pi)) times the constant term, about grey; the opacity is stored before its sigmoid.
+    # The colour is grey plus 1 / (2 sqrt(pi)) times the constant term; the opacity is stored before its
+    # sigmoid.
     assert np.allclose(scene.features[:, 0], 0.5 + table[:, 4] / (2 * np.sqrt(np.pi)), atol=1e-6)
     assert np.allclose(scene.features[:, 3], 1 / (1 + np.exp(-table[:, 8])), atol=1e-6)
     write_ply(tmp_path / "out.ply", read_ply(file), keep=np.array([7, 9]))
@@ -179,20 +180,20 @@ def test_a_scene_is_written_and_read_back(tmp_path: Path) -> None:
         (),
         (500_000.0, 4_000_000.0, 0.0),
     )
-    back = read_scene(write_ply(tmp_path / "out.ply", scene))
-    assert np.array_equal(back.features, scene.features) and back.names == scene.names
-    assert back.labels is not None and np.array_equal(back.labels, np.arange(20) - 1)
+    result = read_scene(write_ply(tmp_path / "out.ply", scene))
+    assert np.array_equal(result.features, scene.features) and result.names == scene.names
+    assert result.labels is not None and np.array_equal(result.labels, np.arange(20) - 1)
     assert np.allclose(
-        back.xyz + np.array(back.origin), scene.xyz + np.array(scene.origin), atol=1e-7, rtol=0
+        result.xyz + np.array(result.origin), scene.xyz + np.array(scene.origin), atol=1e-7, rtol=0
     )
 
 
-def test_doubles_far_from_zero_keep_their_millimetres(tmp_path: Path) -> None:
+def test_doubles_far_from_zero_keep_their_precision(tmp_path: Path) -> None:
     text = (
         b"ply\nformat ascii 1.0\nelement vertex 2\n"
         b"property double x\nproperty double y\nproperty double z\nend_header\n"
     )
-    scene = read_scene(written(tmp_path, text + b"500000.001 4000000.001 1\n500000.003 4000000.001 1\n"))
+    scene = read_scene(write_file(tmp_path, text + b"500000.001 4000000.001 1\n500000.003 4000000.001 1\n"))
     assert scene.xyz[1, 0] - scene.xyz[0, 0] == pytest.approx(0.002, abs=1e-6)
     assert scene.origin[:2] == (500_000, 4_000_000)
 
@@ -202,7 +203,7 @@ TEXT = head("ascii") + body("ascii")
 
 
 @pytest.mark.parametrize(
-    ("data", "says"),
+    ("data", "message"),
     [
         (b"", "does not start with 'ply'"),
         (b"solid thing", "does not start with 'ply'"),
@@ -245,22 +246,22 @@ TEXT = head("ascii") + body("ascii")
         (TEXT.replace(b"51 2\n", b"51 -2\n"), "has the label -2"),
     ],
 )
-def test_a_damaged_file_is_refused_with_what_is_wrong(tmp_path: Path, data: bytes, says: str) -> None:
-    with pytest.raises(BadInput, match=says) as refused:
-        read_scene(written(tmp_path, data))
-    assert refused.value.hint
+def test_a_damaged_file_is_rejected_with_the_reason(tmp_path: Path, data: bytes, message: str) -> None:
+    with pytest.raises(BadInput, match=message) as error:
+        read_scene(write_file(tmp_path, data))
+    assert error.value.hint
 
 
-def test_labels_stored_as_floats_must_be_whole(tmp_path: Path) -> None:
+def test_labels_stored_as_floats_must_be_integers(tmp_path: Path) -> None:
     text = TEXT.replace(b"short label", b"float scalar_Label")
-    labels = read_scene(written(tmp_path, text)).labels
+    labels = read_scene(write_file(tmp_path, text)).labels
     assert labels is not None and labels.tolist() == [2, 0, 1]
     with pytest.raises(BadInput, match="not integers"):
-        read_scene(written(tmp_path, text.replace(b"51 2\n", b"51 2.5\n")))
+        read_scene(write_file(tmp_path, text.replace(b"51 2\n", b"51 2.5\n")))
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = written(tmp_path, BINARY)
+    file = write_file(tmp_path, BINARY)
     ply = read_ply(file)
     monkeypatch.setattr(
         "os.replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device"))
@@ -270,7 +271,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
     assert file.read_bytes() == BINARY and [path.name for path in tmp_path.iterdir()] == ["cloud.ply"]
 
 
-def test_every_cut_of_a_file_is_refused_or_never_read_as_whole(tmp_path: Path) -> None:
+def test_every_truncation_of_a_file_is_rejected(tmp_path: Path) -> None:
     for end in range(len(BINARY)):
         with pytest.raises(BadInput):
-            check_scene(ply_scene(read_ply(written(tmp_path, BINARY[:end]))))
+            check_scene(ply_scene(read_ply(write_file(tmp_path, BINARY[:end]))))

@@ -1,4 +1,6 @@
-"""Folders of .npy: read as one scene, written whole, refused where a file is missing or of another length."""
+"""Folders of .npy files: read as one scene, written completely, and rejected if files are missing or differ
+in length.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from pinchpoint.systems.cloud.files.pointcept import read_folder, write_folder
 COORD = np.arange(12, dtype=np.float32).reshape(4, 3)
 
 
-def written(folder: Path, **arrays: np.ndarray) -> Path:
+def write_arrays(folder: Path, **arrays: np.ndarray) -> Path:
     folder.mkdir(exist_ok=True)
     for name, values in arrays.items():
         np.save(folder / f"{name}.npy", values)
@@ -24,7 +26,7 @@ def written(folder: Path, **arrays: np.ndarray) -> Path:
 def test_a_folder_is_read_as_one_scene(tmp_path: Path) -> None:
     segment = np.array([[3], [-1], [0], [1]], dtype=np.int16)
     scene = read_scene(
-        written(
+        write_arrays(
             tmp_path / "scene0000_00",
             coord=COORD,
             color=np.full((4, 3), 51, np.uint8),
@@ -55,11 +57,11 @@ def test_a_folder_is_read_as_one_scene(tmp_path: Path) -> None:
 
 
 def test_coordinates_alone_are_a_scene(tmp_path: Path) -> None:
-    scene = read_scene(written(tmp_path, coord=COORD))
+    scene = read_scene(write_arrays(tmp_path, coord=COORD))
     assert scene.features.shape == (4, 0) and scene.labels is None
 
 
-def test_a_folder_is_written_whole_and_never_over_another(tmp_path: Path) -> None:
+def test_a_folder_is_written_completely_and_never_overwrites_another(tmp_path: Path) -> None:
     out = write_folder(tmp_path / "out", {"coord": COORD, "instance": np.arange(4)})
     assert np.array_equal(read_folder(out)["instance"], np.arange(4))
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
@@ -67,14 +69,14 @@ def test_a_folder_is_written_whole_and_never_over_another(tmp_path: Path) -> Non
         write_folder(out, {"coord": COORD})
 
 
-def test_a_folder_that_is_no_scene_is_refused(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_a_scene_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"no coord\.npy"):
-        read_scene(written(tmp_path / "a", color=COORD))
+        read_scene(write_arrays(tmp_path / "a", color=COORD))
     with pytest.raises(BadInput, match=r"color\.npy has shape \(3, 3\), but there are 4 points"):
-        read_scene(written(tmp_path / "b", coord=COORD, color=COORD[:3]))
+        read_scene(write_arrays(tmp_path / "b", coord=COORD, color=COORD[:3]))
     with pytest.raises(BadInput, match=r"segment\.npy has shape \(5,\)"):
-        read_scene(written(tmp_path / "c", coord=COORD, segment=np.arange(5)))
-    folder = written(tmp_path / "d", coord=COORD)
+        read_scene(write_arrays(tmp_path / "c", coord=COORD, segment=np.arange(5)))
+    folder = write_arrays(tmp_path / "d", coord=COORD)
     (folder / "color.npy").write_bytes(b"\x93NUMPY cut")
     with pytest.raises(BadInput, match=r"Cannot read .*color\.npy"):
         read_scene(folder)

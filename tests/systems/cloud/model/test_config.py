@@ -1,4 +1,4 @@
-"""CloudConfig survives JSON, and refuses what makes no network."""
+"""CloudConfig survives JSON and rejects invalid configurations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_a_preset_survives_json(name: str) -> None:
     assert CloudConfig.from_json(config.to_json()) == config
 
 
-def test_a_change_to_a_preset_is_taken_and_the_rest_kept() -> None:
+def test_a_change_to_a_preset_replaces_one_field_and_keeps_the_others() -> None:
     plain, changed = (
         CloudConfig.preset("small", in_features=0, classes=2, **more) for more in ({}, {"cell": 0.5})
     )
@@ -30,7 +30,7 @@ def test_a_change_to_a_preset_is_taken_and_the_rest_kept() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"in_features": -1}, "in_features"),
         ({"classes": 1}, "classes"),
@@ -48,12 +48,12 @@ def test_a_change_to_a_preset_is_taken_and_the_rest_kept() -> None:
         ({"feature_shift": (1.0,) * 3, "feature_scale": (0.0,) * 3}, "feature_scale"),
     ],
 )
-def test_a_network_that_cannot_be_is_refused(changes: dict[str, Any], told: str) -> None:
-    with pytest.raises(BadInput, match=told):
+def test_an_invalid_configuration_is_rejected(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadInput, match=message):
         CloudConfig(**{"in_features": 3, "classes": 8, **changes})
 
 
 def test_an_unknown_preset_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(BadInput) as caught:
+    with pytest.raises(BadInput) as error:
         CloudConfig.preset("huge", in_features=3, classes=8)
-    assert "small" in caught.value.hint
+    assert "small" in error.value.hint

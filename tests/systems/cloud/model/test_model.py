@@ -1,4 +1,4 @@
-"""CloudModel: results follow their points, scenes are independent, and every weight learns."""
+"""CloudModel: results follow permutations, scenes are independent, and every weight is trained."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _joined(*clouds: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
     return torch.cat([xyz for xyz, _ in clouds]), torch.cat([features for _, features in clouds]), offsets
 
 
-def test_permuting_the_points_permutes_the_answers() -> None:
+def test_permuting_the_points_permutes_the_results() -> None:
     model, (xyz, features) = _model(), _cloud(200, 1)
     order = torch.randperm(200, generator=torch.Generator().manual_seed(2))
     offsets = torch.tensor([0, 200])
@@ -50,7 +50,7 @@ def test_permuting_the_points_permutes_the_answers() -> None:
         assert torch.allclose(a[order], b, atol=1e-10)
 
 
-def test_moving_a_scene_by_whole_coarsest_cells_changes_nothing() -> None:
+def test_shifting_a_scene_by_multiples_of_the_coarsest_cell_changes_nothing() -> None:
     model, (xyz, features) = _model(cell=0.125), _cloud(200, 1)
     offsets = torch.tensor([0, 200])
     a, b = (
@@ -60,15 +60,15 @@ def test_moving_a_scene_by_whole_coarsest_cells_changes_nothing() -> None:
     assert torch.allclose(a, b, atol=1e-9)
 
 
-def test_a_scene_answers_the_same_alone_and_in_a_batch() -> None:
+def test_a_scene_has_the_same_result_alone_and_in_a_batch() -> None:
     model = _model()
     clouds = [_cloud(150, 1), _cloud(3, 2), _cloud(220, 3)]
     together = model(*_joined(*clouds))[0].split([150, 3, 220])
-    for cloud, found in zip(clouds, together, strict=True):
-        assert torch.allclose(model(*_joined(cloud))[0], found, atol=1e-10)
+    for cloud, result in zip(clouds, together, strict=True):
+        assert torch.allclose(model(*_joined(cloud))[0], result, atol=1e-10)
 
 
-def test_a_point_moved_in_one_scene_changes_no_other_scene() -> None:
+def test_the_result_of_a_scene_has_no_gradient_in_other_scenes() -> None:
     model = _model()
     xyz, features, offsets = _joined(_cloud(100, 1), _cloud(100, 2))
     features.requires_grad_(True)
@@ -78,11 +78,11 @@ def test_a_point_moved_in_one_scene_changes_no_other_scene() -> None:
 
 
 @pytest.mark.parametrize("norm", ["layer", "batch", "per-view"])
-def test_every_parameter_gets_a_gradient(norm: str) -> None:
+def test_every_parameter_receives_a_gradient(norm: str) -> None:
     model = _model(norm=norm, views=2 if norm == "per-view" else 1)
     xyz, features, offsets = _joined(_cloud(150, 1), _cloud(80, 2))
-    logits, given = model(xyz, features, offsets, torch.tensor([0, 1]))
-    (functional.cross_entropy(logits, torch.arange(230) % 4) + given.square().mean()).backward()
+    logits, point_features = model(xyz, features, offsets, torch.tensor([0, 1]))
+    (functional.cross_entropy(logits, torch.arange(230) % 4) + point_features.square().mean()).backward()
     for name, weight in model.named_parameters():
         assert weight.grad is not None and weight.grad.abs().max() > 0, name
 
@@ -90,10 +90,10 @@ def test_every_parameter_gets_a_gradient(norm: str) -> None:
 def test_gradients_equal_finite_differences() -> None:
     model = _model(widths=(4, 8), blocks=(1, 1), attention=(0, 1))
     xyz, features, offsets = _joined(_cloud(40, 1), _cloud(20, 2))
-    toward = torch.randn(60, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    direction_of_logits = torch.randn(60, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
 
     def value() -> Tensor:
-        return (model(xyz, features, offsets)[0] * toward).sum()
+        return (model(xyz, features, offsets)[0] * direction_of_logits).sum()
 
     value().backward()
     for weight in model.parameters():
@@ -111,7 +111,7 @@ def test_gradients_equal_finite_differences() -> None:
         )
 
 
-def test_views_may_be_told_by_group_or_by_point() -> None:
+def test_views_can_be_given_per_group_or_per_point() -> None:
     model = _model(norm="per-view", views=2)
     xyz, features, offsets = _joined(_cloud(150, 1), _cloud(80, 2))
     by_group = model(xyz, features, offsets, torch.tensor([1, 0]))[0]
@@ -131,7 +131,7 @@ def test_autocast_gives_nearly_the_same_logits() -> None:
     assert (plain - half).norm() < 0.05 * plain.norm()
 
 
-def test_it_learns_labels_that_only_neighbours_tell() -> None:
+def test_the_network_learns_labels_that_only_neighbours_determine() -> None:
     torch.manual_seed(0)
     xyz, _ = _cloud(400, 1)
     labels = (xyz[:, 0] > 1).long() + 2 * (xyz[:, 1] > 0.75).long()
@@ -143,11 +143,11 @@ def test_it_learns_labels_that_only_neighbours_tell() -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    # Marks stand at 15 % of the points: reading points alone, no more than about 4 in 10 are right.
+    # Only 15 % of the points have marks: without neighbours, only about 4 in 10 points can be classified.
     assert (model(xyz, marks, offsets)[0].argmax(1) == labels).double().mean() > 0.8
 
 
-def test_one_point_and_points_all_in_one_cell_are_answered() -> None:
+def test_a_single_point_and_a_single_cell_are_supported() -> None:
     model = _model()
     for count in (1, 50):
         logits, _ = model(
@@ -156,7 +156,7 @@ def test_one_point_and_points_all_in_one_cell_are_answered() -> None:
         assert logits.isfinite().all() and torch.allclose(logits, logits[:1].expand(count, -1))
 
 
-def test_features_of_another_width_are_refused() -> None:
+def test_features_of_another_width_are_rejected() -> None:
     with pytest.raises(BadInput, match=r"features have shape \(9, 2\)"):
         _model()(torch.zeros(9, 3).double(), torch.zeros(9, 2).double(), torch.tensor([0, 9]))
 
@@ -166,9 +166,9 @@ def test_predicted_labels_are_the_largest_logits_whatever_the_budget() -> None:
     xyz, features = (part.float() for part in _cloud(5000, 1))
     model.train()
     scene = Scene("one", xyz.numpy(), features.numpy(), None, ("red", "green", "blue"))
-    wanted = model(xyz, features, torch.tensor([0, 5000]))[0].argmax(1).numpy()
+    expected = model(xyz, features, torch.tensor([0, 5000]))[0].argmax(1).numpy()
     for budget in (None, "64MiB"):
-        found = predict_labels(model, scene, budget=budget)  # pyright: ignore[reportArgumentType]
-        assert found.dtype == np.int32
-        assert (found == wanted).mean() > 0.999
+        result = predict_labels(model, scene, budget=budget)  # pyright: ignore[reportArgumentType]
+        assert result.dtype == np.int32
+        assert (result == expected).mean() > 0.999
     assert model.training

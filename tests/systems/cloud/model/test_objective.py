@@ -1,6 +1,4 @@
-"""The losses in one module: against sums over groups by hand, finite differences, and two processes against
-one.
-"""
+"""The objective: compared with sums over groups by hand, with finite differences, and over two processes."""
 
 from __future__ import annotations
 
@@ -50,69 +48,73 @@ def scene(number: int, points: int = 60) -> Scene:
     )
 
 
-def stepper(told: Settings, **how: Any) -> Stepper:
-    made = Stepper(CONFIG, told, "cpu", **how)
-    made.model.double()
-    return made
+def stepper(settings: Settings, **options: Any) -> Stepper:
+    tested_stepper = Stepper(CONFIG, settings, "cpu", **options)
+    tested_stepper.model.double()
+    return tested_stepper
 
 
 def wide(batch: Batch) -> Batch:
     return replace(batch, xyz=batch.xyz.double(), features=batch.features.double())
 
 
-def gradient(of: Stepper, batch: Batch, drawn: ViewDraw) -> tuple[float, torch.Tensor]:
+def gradient(of: Stepper, batch: Batch, draw: ViewDraw) -> tuple[float, torch.Tensor]:
     of.model.zero_grad(set_to_none=True)
-    loss = of.gradients(batch, drawn)
+    loss = of.gradients(batch, draw)
     return float(loss), torch.cat(
         [weight.grad.flatten() for weight in of.model.parameters() if weight.grad is not None]
     )
 
 
-def drawn_of(told: Settings, *numbers: int, rank: int = 0) -> tuple[Batch, ViewDraw]:
+def draw_of(settings: Settings, *numbers: int, rank: int = 0) -> tuple[Batch, ViewDraw]:
     batch = Batch.from_scenes([scene(number, 50 + 20 * number) for number in numbers])
-    return wide(batch), draw_views(wide(batch), parse_views(told.views), cell=0.25, seed=1, step=1, rank=rank)
+    return wide(batch), draw_views(
+        wide(batch), parse_views(settings.views), cell=0.25, seed=1, step=1, rank=rank
+    )
 
 
-def test_the_class_loss_is_the_mean_over_scenes_of_their_own_means() -> None:
+def test_the_class_loss_is_the_mean_over_scenes_of_the_mean_over_points() -> None:
     batch = Batch.from_scenes([scene(1, 30), scene(2, 70)])
     logits = torch.randn(100, 4, generator=torch.Generator().manual_seed(0))
     each = []
     for rows in (slice(0, 30), slice(30, 100)):
-        known = batch.labels[rows] >= 0
-        each.append(functional.cross_entropy(logits[rows][known], batch.labels[rows][known]))
+        labelled = batch.labels[rows] >= 0
+        each.append(functional.cross_entropy(logits[rows][labelled], batch.labels[rows][labelled]))
     assert float(class_loss(logits, batch, groups=2)) == pytest.approx(float(sum(each)) / 2, rel=1e-6)
     none = replace(batch, labels=torch.full_like(batch.labels, -1))
     assert float(class_loss(logits, none, groups=2)) == 0.0
 
 
 @pytest.mark.parametrize("consistency", ["none", "cos", "mse", "kl"])
-def test_views_one_after_another_have_the_gradient_of_all_at_once(consistency: str) -> None:
-    told = Settings(
+def test_accumulated_views_have_the_same_gradient_as_batched_views(consistency: str) -> None:
+    settings = Settings(
         views=["log-uniform:0.3:0.9", "dense", "one-per-cell"],
         consistency=consistency,
         consistency_weight=0.7,
     )
-    batch, drawn = drawn_of(told, 1, 2)
-    together = gradient(stepper(replace(told, views_mode="batched")), batch, drawn)
-    apart = gradient(stepper(replace(told, views_mode="accumulate")), batch, drawn)
+    batch, draw = draw_of(settings, 1, 2)
+    together = gradient(stepper(replace(settings, views_mode="batched")), batch, draw)
+    apart = gradient(stepper(replace(settings, views_mode="accumulate")), batch, draw)
     assert apart[0] == pytest.approx(together[0], rel=1e-10)
     assert torch.allclose(apart[1], together[1], rtol=1e-8, atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", ["cos", "mse", "kl"])
-def test_consistency_changes_the_gradient_as_finite_differences_say(kind: str) -> None:
-    told = Settings(views=VIEWS, consistency=kind, consistency_weight=2.0, views_mode="batched")
-    batch, drawn = drawn_of(told, 1)
-    with_it, without = stepper(told), stepper(replace(told, consistency="none"))
-    _, found = gradient(with_it, batch, drawn)
-    _, plain = gradient(without, batch, drawn)
-    assert (found - plain).norm() > 1e-3 * plain.norm(), "it trains"
-    # Along one direction of all weights. What the teacher says does not move with them: it is said by the
-    # weights before.
+def test_the_gradient_with_consistency_equals_finite_differences(kind: str) -> None:
+    settings = Settings(views=VIEWS, consistency=kind, consistency_weight=2.0, views_mode="batched")
+    batch, draw = draw_of(settings, 1)
+    with_it, without = stepper(settings), stepper(replace(settings, consistency="none"))
+    _, result = gradient(with_it, batch, draw)
+    _, gradient_without = gradient(without, batch, draw)
+    assert (result - gradient_without).norm() > 1e-3 * gradient_without.norm(), (
+        "the consistency loss changes the gradient"
+    )
+    # Differences are taken along one direction of all weights. The teacher's means stay those of the original
+    # weights.
     objective: Any = with_it.objective
-    compared = compared_cells(drawn)
+    compared = compared_cells(draw)
     with torch.no_grad():
-        first = gradient_free(objective, batch, drawn.only(0), compared)
+        first = gradient_free(objective, batch, draw.only(0), compared)
         direction = [
             torch.randn(w.shape, dtype=w.dtype, generator=torch.Generator().manual_seed(3))
             for w in weights(with_it)
@@ -121,81 +123,84 @@ def test_consistency_changes_the_gradient_as_finite_differences_say(kind: str) -
         for sign in (1, -1):
             for weight, step in zip(weights(with_it), direction, strict=True):
                 weight += sign * 1e-5 * step
-            teacher_view = objective(batch, drawn.only(0), Parts("cpu"), compared)[0]
-            others = sum(objective(batch, drawn.only(n), Parts("cpu"), compared, first)[0] for n in (1, 2))
+            teacher_view = objective(batch, draw.only(0), Parts("cpu"), compared)[0]
+            others = sum(objective(batch, draw.only(n), Parts("cpu"), compared, first)[0] for n in (1, 2))
             losses.append(float(teacher_view + others))
             for weight, step in zip(weights(with_it), direction, strict=True):
                 weight -= sign * 1e-5 * step
     slope = (losses[0] - losses[1]) / 2e-5
-    assert float(found @ torch.cat([step.flatten() for step in direction])) == pytest.approx(slope, rel=1e-4)
+    assert float(result @ torch.cat([step.flatten() for step in direction])) == pytest.approx(slope, rel=1e-4)
 
 
 def weights(of: Stepper) -> list[torch.Tensor]:
     return list(of.model.parameters())
 
 
-def gradient_free(objective: Any, batch: Batch, drawn: ViewDraw, compared: torch.Tensor) -> Any:
-    taught = objective(batch, drawn, Parts("cpu"), compared)[1]
-    assert taught is not None
-    return taught
+def gradient_free(objective: Any, batch: Batch, draw: ViewDraw, compared: torch.Tensor) -> Any:
+    teacher = objective(batch, draw, Parts("cpu"), compared)[1]
+    assert teacher is not None
+    return teacher
 
 
-def test_a_view_that_kept_no_point_gives_every_weight_a_gradient_of_zero() -> None:
-    told = Settings(views=["log-uniform:1e-6:1e-6", "dense"], views_mode="accumulate")
-    batch, drawn = drawn_of(told, 1)
-    assert drawn.sizes[0] == 0
-    made = stepper(told)
-    loss = made.objective(batch, drawn.only(0), Parts("cpu"))[0]
+def test_a_view_without_points_gives_every_weight_a_zero_gradient() -> None:
+    settings = Settings(views=["log-uniform:1e-6:1e-6", "dense"], views_mode="accumulate")
+    batch, draw = draw_of(settings, 1)
+    assert draw.sizes[0] == 0
+    tested_stepper = stepper(settings)
+    loss = tested_stepper.objective(batch, draw.only(0), Parts("cpu"))[0]
     loss.backward()
-    assert all(weight.grad is not None and not weight.grad.any() for weight in weights(made))
-    only = gradient(stepper(replace(told, views_mode="batched")), batch, drawn.only(1))
-    assert torch.allclose(gradient(made, batch, drawn)[1], only[1], rtol=1e-10)
+    assert all(weight.grad is not None and not weight.grad.any() for weight in weights(tested_stepper))
+    only = gradient(stepper(replace(settings, views_mode="batched")), batch, draw.only(1))
+    assert torch.allclose(gradient(tested_stepper, batch, draw)[1], only[1], rtol=1e-10)
 
 
-def test_a_single_point_is_learned_from_without_a_fault() -> None:
-    told = Settings(views=["dense", "one-per-cell"], consistency="mse", scenes=1)
-    made = Stepper(CONFIG, told, "cpu")
+def test_training_on_a_single_point_is_supported() -> None:
+    settings = Settings(views=["dense", "one-per-cell"], consistency="mse", scenes=1)
+    tested_stepper = Stepper(CONFIG, settings, "cpu")
     one = scene(3).take(np.array([5]))
-    found = made.step([replace(one, labels=np.array([2]))], number=1)
-    assert torch.isfinite(found).all() and found[1] > 0
+    result = tested_stepper.step([replace(one, labels=np.array([2]))], number=1)
+    assert torch.isfinite(result).all() and result[1] > 0
 
 
 CASES = (("batched", "kl"), ("accumulate", "mse"))
 
 
-def told_of(mode: str, consistency: str) -> Settings:
+def settings_of(mode: str, consistency: str) -> Settings:
     return Settings(
         views=VIEWS, consistency=consistency, consistency_weight=0.7, views_mode=mode, scenes=1, ranks=2
     )
 
 
 def _worker(rank: int, folder: str) -> None:
-    """Process `rank` of two: a scene of its own each, all their gradients averaged by DDP."""
+    """Run process `rank` of two, each with its own scene; DDP averages the gradients."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
     try:
         for mode, consistency in CASES:
-            told = told_of(mode, consistency)
-            made = Stepper(CONFIG, told, "cpu", ranks=Ranks(rank, 2))
-            made.model.double()
-            made.objective = Ranks(rank, 2).wrap(made.objective.module, "cpu")  # pyright: ignore[reportArgumentType]
+            settings = settings_of(mode, consistency)
+            tested_stepper = Stepper(CONFIG, settings, "cpu", ranks=Ranks(rank, 2))
+            tested_stepper.model.double()
+            tested_stepper.objective = Ranks(rank, 2).wrap(tested_stepper.objective.module, "cpu")  # pyright: ignore[reportArgumentType]
             torch.save(
-                gradient(made, *drawn_of(told, 1 + rank, rank=rank)), Path(folder) / f"{mode}{rank}.pt"
+                gradient(tested_stepper, *draw_of(settings, 1 + rank, rank=rank)),
+                Path(folder) / f"{mode}{rank}.pt",
             )
     finally:
         dist.destroy_process_group()
 
 
-def joined(told: Settings) -> tuple[Batch, ViewDraw]:
-    """What the two processes draw, as one batch: view after view, in each the scene of the first and then
-    of the second.
+def joined(settings: Settings) -> tuple[Batch, ViewDraw]:
+    """Return the draws of the two processes as one batch.
+
+    Views follow each other; in each view, the scene of the first process precedes that of the second.
     """
-    (one, first), (other, second) = drawn_of(told, 1, rank=0), drawn_of(told, 2, rank=1)
+    (one, first), (other, second) = draw_of(settings, 1, rank=0), draw_of(settings, 2, rank=1)
     batch = wide(Batch.from_scenes([scene(1, 70), scene(2, 90)]))
     assert torch.equal(batch.xyz, torch.cat([one.xyz, other.xyz]))
-    whole = draw_views(batch, parse_views(told.views), cell=0.25, seed=1, step=1)  # for its cells
+    # Only the cells of this draw are used.
+    whole = draw_views(batch, parse_views(settings.views), cell=0.25, seed=1, step=1)
     index, sizes, starts = [], [], [0]
-    for number in range(len(told.views)):
+    for number in range(len(settings.views)):
         parts = first.only(number).index.long(), second.only(number).index.long() + len(one.xyz)
         index += parts
         starts += [starts[-1] + len(parts[0]), starts[-1] + len(parts[0]) + len(parts[1])]
@@ -212,12 +217,14 @@ def joined(told: Settings) -> tuple[Batch, ViewDraw]:
     )
 
 
-def test_two_processes_have_the_gradient_of_one_with_both_their_scenes(tmp_path: Path) -> None:
+def test_two_processes_have_the_same_gradient_as_one_with_both_scenes(tmp_path: Path) -> None:
     spawn(_worker, (str(tmp_path),), nprocs=2)
     for mode, consistency in CASES:
-        told = told_of(mode, consistency)
-        found = [torch.load(tmp_path / f"{mode}{rank}.pt") for rank in (0, 1)]
-        loss, wanted = gradient(stepper(replace(told, views_mode="batched", scenes=2)), *joined(told))
-        assert torch.equal(found[0][1], found[1][1]), "both take the same step"
-        assert torch.allclose(found[0][1], wanted, rtol=1e-7, atol=1e-11), mode
-        assert (found[0][0] + found[1][0]) / 2 == pytest.approx(loss, rel=1e-9)
+        settings = settings_of(mode, consistency)
+        result = [torch.load(tmp_path / f"{mode}{rank}.pt") for rank in (0, 1)]
+        loss, expected = gradient(
+            stepper(replace(settings, views_mode="batched", scenes=2)), *joined(settings)
+        )
+        assert torch.equal(result[0][1], result[1][1]), "both take the same step"
+        assert torch.allclose(result[0][1], expected, rtol=1e-7, atol=1e-11), mode
+        assert (result[0][0] + result[1][0]) / 2 == pytest.approx(loss, rel=1e-9)

@@ -1,4 +1,4 @@
-"""The U-Net: with dense grids equal to the same network of torch's convolutions, level by level."""
+"""The U-Net on a full grid equals the same network built from torch's dense convolutions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pinchpoint.systems.cloud.model.voxels import voxelise
 SIDE = 8
 
 
-def test_over_a_full_grid_it_equals_dense_convolutions() -> None:
+def test_on_a_full_grid_the_unet_equals_dense_convolutions() -> None:
     torch.manual_seed(0)
     config = CloudConfig(
         in_features=0, classes=2, widths=(6, 8, 10), blocks=(1, 2, 0), attention=(0, 0, 0), heads=1
@@ -26,22 +26,22 @@ def test_over_a_full_grid_it_equals_dense_convolutions() -> None:
     x, y, z = voxels.levels[0].coordinates().T
     grid = torch.zeros(SIDE, SIDE, SIDE, 6, dtype=torch.float64)
     grid[x, y, z] = values
-    found = net(values, voxels, torch.zeros(1, dtype=torch.int64))
-    assert torch.allclose(found, _dense(net, grid)[x, y, z], atol=1e-9)
+    result = net(values, voxels, torch.zeros(1, dtype=torch.int64))
+    assert torch.allclose(result, _dense(net, grid)[x, y, z], atol=1e-9)
 
 
 def _dense(net: UNet, grid: Tensor) -> Tensor:
-    """grid: (side, side, side, F), features last."""
+    """Run the network with dense convolutions. grid: (side, side, side, F), features last."""
     grid = grid + _conv(net.stem, grid)
-    known = []
+    skips = []
     for depth, stage in enumerate(net.stages):
         for block in stage.blocks:  # pyright: ignore[reportGeneralTypeIssues]
             grid = _block(block, grid)
         if depth < 2:
-            known.append(grid)
+            skips.append(grid)
             linear: nn.Linear = net.downs[depth].linear  # pyright: ignore[reportAssignmentType]
-            wide, given = grid.shape[-1], linear.out_features
-            weight = linear.weight.reshape(given, 2, 2, 2, wide).permute(0, 4, 1, 2, 3)
+            wide, outputs = grid.shape[-1], linear.out_features
+            weight = linear.weight.reshape(outputs, 2, 2, 2, wide).permute(0, 4, 1, 2, 3)
             grid = functional.gelu(_norm(net.down_norms[depth], grid)).permute(3, 0, 1, 2)[None]
             grid = functional.conv3d(grid, weight, linear.bias, stride=2)[0].permute(1, 2, 3, 0)
     for depth in (1, 0):
@@ -50,7 +50,7 @@ def _dense(net: UNet, grid: Tensor) -> Tensor:
         weight = up.weight.reshape(2, 2, 2, -1, up.in_features).permute(4, 3, 0, 1, 2)
         grid = functional.gelu(_norm(merge.norm, grid)).permute(3, 0, 1, 2)[None]  # pyright: ignore[reportArgumentType]
         grid = functional.conv_transpose3d(grid, weight, stride=2)[0].permute(1, 2, 3, 0)
-        grid = _block(merge.block, merge.linear(torch.cat([grid, known[depth]], dim=-1)))  # pyright: ignore[reportArgumentType, reportCallIssue]
+        grid = _block(merge.block, merge.linear(torch.cat([grid, skips[depth]], dim=-1)))  # pyright: ignore[reportArgumentType, reportCallIssue]
     return functional.gelu(_norm(net.norm, grid))
 
 

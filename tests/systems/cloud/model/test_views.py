@@ -1,4 +1,4 @@
-"""Views: names, counts and densities as they say, one wait for all, and what must be refused."""
+"""Views: names, counts, densities, a single device wait, and input that is rejected."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _batch(*sizes: int, seed: int = 0) -> Batch:
     )
 
 
-def test_names_and_views_are_one_to_one() -> None:
+def test_names_and_views_correspond_one_to_one() -> None:
     names = ["dense", "uniform:0.3:0.7", "log-uniform:0.05:1", "one-per-cell"]
     assert parse_views(names) == ALL == parse_views(", ".join(names))
     assert [view.name for view in parse_views(names)] == names
@@ -63,42 +63,42 @@ def test_names_and_views_are_one_to_one() -> None:
         "uniform:0:0",
     ],
 )
-def test_a_name_of_no_view_is_refused(name: str) -> None:
+def test_an_unknown_view_is_rejected(name: str) -> None:
     with pytest.raises(BadInput):
         parse_views([name])
 
 
-def test_every_view_holds_points_of_its_own_scenes_once_and_in_the_right_number() -> None:
+def test_every_view_contains_distinct_points_of_its_scenes_in_the_right_number() -> None:
     batch = _batch(700, 0, 1, 900)
-    drawn = draw_views(batch, ALL, cell=0.2, seed=3, step=5)
+    draw = draw_views(batch, ALL, cell=0.2, seed=3, step=5)
     cells = Segments.from_coords(batch.xyz, 0.2, torch.tensor([0] * 700 + [2] + [3] * 900))
-    of_point, held = cells.of_point().tolist(), Counter(cells.of_point().tolist())
-    assert drawn.segments.cells == cells.cells and drawn.segments.longest == max(held.values())
+    of_point, counts = cells.of_point().tolist(), Counter(cells.of_point().tolist())
+    assert draw.segments.cells == cells.cells and draw.segments.longest == max(counts.values())
     scene_of = [0] * 700 + [2] + [3] * 900
     start = 0
-    for number, (view, size) in enumerate(zip(ALL, drawn.sizes, strict=True)):
-        index = drawn.index[start : start + size].tolist()
+    for number, (view, size) in enumerate(zip(ALL, draw.sizes, strict=True)):
+        index = draw.index[start : start + size].tolist()
         assert len(set(index)) == size
-        assert drawn.view[start : start + size].eq(number).all()
+        assert draw.view[start : start + size].eq(number).all()
         assert (
-            drawn.scene[start : start + size].tolist()
+            draw.scene[start : start + size].tolist()
             == [scene_of[i] for i in index]
             == sorted(scene_of[i] for i in index)
         )
-        found = Counter(of_point[i] for i in index)
-        for cell, count in held.items():
+        drawn_counts = Counter(of_point[i] for i in index)
+        for cell, count in counts.items():
             if isinstance(view, Dense):
-                assert found[cell] == count
+                assert drawn_counts[cell] == count
             if isinstance(view, OnePerCell):
-                assert found[cell] == 1
+                assert drawn_counts[cell] == 1
             if isinstance(view, Uniform):
-                assert max(1, math.floor(0.3 * count)) <= found[cell] <= max(1, math.ceil(0.7 * count))
+                assert max(1, math.floor(0.3 * count)) <= drawn_counts[cell] <= max(1, math.ceil(0.7 * count))
         start += size
-    pieces = Counter(zip(drawn.view.tolist(), drawn.scene.tolist(), strict=True))
-    assert drawn.offsets.diff().tolist() == [pieces[view, scene] for view in range(4) for scene in range(4)]
+    pieces = Counter(zip(draw.view.tolist(), draw.scene.tolist(), strict=True))
+    assert draw.offsets.diff().tolist() == [pieces[view, scene] for view in range(4) for scene in range(4)]
 
 
-def test_the_cells_drawn_from_are_those_of_segments_built_from_the_same_coordinates() -> None:
+def test_the_cells_of_a_draw_equal_segments_of_the_same_coordinates() -> None:
     batch = _batch(300, 400)
     segments = draw_views(batch, [Dense()], cell=0.25, seed=0).segments
     truth = Segments.from_coords(batch.xyz, 0.25, torch.tensor([0] * 300 + [1] * 400))
@@ -110,9 +110,10 @@ def test_the_cells_drawn_from_are_those_of_segments_built_from_the_same_coordina
     assert segments.of_point()[segments.order.long()].equal(segments.of_place)
 
 
-def test_a_uniform_view_draws_the_mean_ratio_of_cells_large_enough() -> None:
-    """n r >= 1 in all cells, so `at least one` never acts: E[k] = n (lo + hi) / 2, var <= n**2 (hi -
-    lo)**2 / 12 + 1 / 4.
+def test_a_uniform_view_draws_the_mean_ratio_from_large_cells() -> None:
+    """n r >= 1 in all cells, so the minimum of one point has no effect.
+
+    E[k] = n (lo + hi) / 2, var <= n**2 (hi - lo)**2 / 12 + 1 / 4.
     """
     xyz = torch.cat(
         [
@@ -131,15 +132,15 @@ def test_a_uniform_view_draws_the_mean_ratio_of_cells_large_enough() -> None:
         assert abs(mean - 0.5 * count) < 4.5 * spread
 
 
-def test_a_log_uniform_view_is_as_thin_as_it_says_and_each_scene_has_its_own_density() -> None:
+def test_a_log_uniform_view_has_the_stated_density_separately_for_each_scene() -> None:
     batch = _batch(1000, 1000)
     ratios = []
     for step in range(150):
-        drawn = draw_views(batch, [LogUniform(0.05, 1.0)], cell=0.1, seed=2, step=step)
-        ratios.append((drawn.offsets.diff() / 1000).tolist())
+        draw = draw_views(batch, [LogUniform(0.05, 1.0)], cell=0.1, seed=2, step=step)
+        ratios.append((draw.offsets.diff() / 1000).tolist())
     logs = np.log(np.array(ratios))
     span = math.log(20)
-    # log r is uniform: mean -span / 2, variance span**2 / 12. Counts of thin cells are not pushed up to one.
+    # log r is uniform: mean -span / 2, variance span**2 / 12. There is no minimum of one point per cell.
     assert abs(logs.mean() + span / 2) < 4.5 * span / math.sqrt(12 * logs.size) + 0.01
     assert logs.std() == pytest.approx(span / math.sqrt(12), rel=0.12)
     assert np.exp(logs.min()) < 0.07 and np.exp(logs.max()) > 0.9
@@ -148,55 +149,53 @@ def test_a_log_uniform_view_is_as_thin_as_it_says_and_each_scene_has_its_own_den
 
 def test_a_log_uniform_view_draws_each_point_equally_often() -> None:
     batch = _batch(60)
-    seen = np.zeros(60)
+    waits = np.zeros(60)
     for step in range(1000):
-        seen[draw_views(batch, [LogUniform(0.5, 0.5)], cell=0.4, seed=4, step=step).index.numpy()] += 1
-    assert np.abs(seen - 500).max() < 4.5 * math.sqrt(1000 * 0.25)
+        waits[draw_views(batch, [LogUniform(0.5, 0.5)], cell=0.4, seed=4, step=step).index.numpy()] += 1
+    assert np.abs(waits - 500).max() < 4.5 * math.sqrt(1000 * 0.25)
 
 
-def test_a_draw_depends_on_seed_step_rank_and_view_and_on_nothing_else() -> None:
+def test_a_draw_depends_only_on_seed_step_rank_and_view() -> None:
     batch = _batch(500)
 
-    def drawn(**changes: int) -> list[int]:
-        told: dict[str, Any] = {"seed": 1, "step": 2, "rank": 3, **changes}
-        return draw_views(batch, [Dense(), Uniform(0.3, 0.7)], cell=0.3, **told).only(1).index.tolist()
+    def draw(**changes: int) -> list[int]:
+        message: dict[str, Any] = {"seed": 1, "step": 2, "rank": 3, **changes}
+        return draw_views(batch, [Dense(), Uniform(0.3, 0.7)], cell=0.3, **message).only(1).index.tolist()
 
-    assert drawn() == drawn()
-    assert len({tuple(drawn(**change)) for change in ({}, {"seed": 2}, {"step": 3}, {"rank": 4})}) == 4
+    assert draw() == draw()
+    assert len({tuple(draw(**change)) for change in ({}, {"seed": 2}, {"step": 3}, {"rank": 4})}) == 4
     twice = draw_views(batch, [Uniform(0.3, 0.7)] * 2, cell=0.3, seed=1)
     assert twice.only(0).index.tolist() != twice.only(1).index.tolist()
 
 
-def test_taking_and_parting_views_gives_their_points() -> None:
+def test_take_and_only_return_the_points_of_the_views() -> None:
     batch = _batch(300, 200)
-    drawn = draw_views(batch, ALL, cell=0.3, seed=1)
-    taken = drawn.take(batch)
-    assert taken.xyz.equal(batch.xyz[drawn.index.long()]) and taken.labels.equal(
-        batch.labels[drawn.index.long()]
+    draw = draw_views(batch, ALL, cell=0.3, seed=1)
+    points = draw.take(batch)
+    assert points.xyz.equal(batch.xyz[draw.index.long()]) and points.labels.equal(
+        batch.labels[draw.index.long()]
     )
-    parts = [drawn.only(number) for number in range(4)]
-    assert torch.cat([part.index for part in parts]).equal(drawn.index)
+    parts = [draw.only(number) for number in range(4)]
+    assert torch.cat([part.index for part in parts]).equal(draw.index)
     for number, part in enumerate(parts):
-        assert part.offsets.diff().equal(drawn.offsets.diff()[2 * number : 2 * number + 2])
+        assert part.offsets.diff().equal(draw.offsets.diff()[2 * number : 2 * number + 2])
         assert part.offsets[0] == 0 and part.offsets[-1] == part.sizes[0] == len(part.index)
 
 
-def test_all_views_of_all_scenes_are_drawn_with_one_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The samplers tell of their own waits: with the total given they have none on a GPU, so theirs here
-    are not counted.
-    """
-    seen: list[str] = []
+def test_all_views_of_all_scenes_are_drawn_with_one_device_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waits inside the samplers are not counted: given the total, the samplers do not wait on a GPU."""
+    waits: list[str] = []
     inside: list[str] = []
 
-    def counted(name: str, plain: Any) -> Any:
+    def count_waits(name: str, plain: Any) -> Any:
         def wrapped(*args: Any, **named: Any) -> Any:
             if not inside:
-                seen.append(name)
+                waits.append(name)
             return plain(*args, **named)
 
         return wrapped
 
-    def apart(name: str, plain: Any) -> Any:
+    def ignore_waits(name: str, plain: Any) -> Any:
         def wrapped(*args: Any, **named: Any) -> Any:
             assert name != "sample_subset" or named["total"] is not None
             inside.append(name)
@@ -220,14 +219,14 @@ def test_all_views_of_all_scenes_are_drawn_with_one_wait(monkeypatch: pytest.Mon
             "cpu",
             "numpy",
         ):
-            patch.setattr(torch.Tensor, name, counted(name, getattr(torch.Tensor, name)))
+            patch.setattr(torch.Tensor, name, count_waits(name, getattr(torch.Tensor, name)))
         for name in ("sample_subset", "sample_one", "draw_counts"):
-            patch.setattr(module, name, apart(name, getattr(module, name)))
+            patch.setattr(module, name, ignore_waits(name, getattr(module, name)))
         draw_views(batch, ALL, cell=0.3, seed=1)
-    assert seen == ["tolist"]
+    assert waits == ["tolist"]
 
 
-def test_scenes_become_a_batch_with_labels_where_they_have_them() -> None:
+def test_scenes_without_labels_are_ignored_points_in_a_batch() -> None:
     scenes = [
         Scene(
             "a",
@@ -248,7 +247,7 @@ def test_scenes_become_a_batch_with_labels_where_they_have_them() -> None:
         Batch.from_scenes([])
 
 
-def test_what_cannot_be_drawn_from_is_refused() -> None:
+def test_invalid_batches_are_rejected() -> None:
     batch = _batch(10)
     wrong = [
         (
@@ -263,17 +262,17 @@ def test_what_cannot_be_drawn_from_is_refused() -> None:
         (replace(batch, offsets=torch.tensor([0, 7, 3, 10])), 0.1, "decrease"),
         (batch, 0.0, "The cell size"),
     ]
-    for given, cell, told in wrong:
-        with pytest.raises(BadInput, match=told):
-            draw_views(given, ALL, cell=cell, seed=0)
+    for bad_batch, cell, message in wrong:
+        with pytest.raises(BadInput, match=message):
+            draw_views(bad_batch, ALL, cell=cell, seed=0)
     with pytest.raises(BadInput, match="The list of views is empty"):
         draw_views(batch, [], cell=0.1, seed=0)
 
 
-def test_one_point_and_one_cell_are_drawn() -> None:
+def test_a_single_point_and_a_single_cell_can_be_drawn() -> None:
     for count in (1, 40):
         batch = Batch(
             torch.full((count, 3), 0.5), torch.zeros(count, 0), torch.zeros(count), torch.tensor([0, count])
         )
-        drawn = draw_views(batch, [Dense(), Uniform(0.5, 0.5), OnePerCell()], cell=1.0, seed=0)
-        assert drawn.sizes[0] == count and drawn.sizes[1] == max(1, count // 2) and drawn.sizes[2] == 1
+        draw = draw_views(batch, [Dense(), Uniform(0.5, 0.5), OnePerCell()], cell=1.0, seed=0)
+        assert draw.sizes[0] == count and draw.sizes[1] == max(1, count // 2) and draw.sizes[2] == 1

@@ -1,4 +1,4 @@
-"""Voxels: keys, levels and tables against brute force; what cannot be numbered is refused."""
+"""Voxels: keys, levels and tables equal brute force, and invalid clouds are rejected."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ def _places(level: Level) -> list[tuple[int, ...]]:
     return [(int(g), *at) for g, at in zip(level.group, level.coordinates().tolist(), strict=True)]
 
 
-def test_points_share_a_voxel_exactly_where_floors_and_groups_agree() -> None:
+def test_points_share_a_voxel_if_and_only_if_cell_and_group_agree() -> None:
     xyz, offsets = _cloud(400), torch.tensor([0, 150, 150, 400])
     voxels = voxelise(xyz, offsets, cell=0.2)
     group = [0] * 150 + [2] * 250
-    wanted = [
+    expected = [
         (g, *(math.floor(float(v) / 0.2) for v in row.double())) for g, row in zip(group, xyz, strict=True)
     ]
     assert voxels.group.tolist() == group
-    found = voxels.of_point.tolist()
-    assert len(set(wanted)) == voxels.levels[0].voxels
-    assert len(set(zip(wanted, found, strict=True))) == len(set(wanted)) == len(set(found))
+    result = voxels.of_point.tolist()
+    assert len(set(expected)) == voxels.levels[0].voxels
+    assert len(set(zip(expected, result, strict=True))) == len(set(expected)) == len(set(result))
 
 
 def test_neighbour_tables_of_all_levels_equal_brute_force() -> None:
@@ -47,11 +47,11 @@ def test_neighbour_tables_of_all_levels_equal_brute_force() -> None:
         assert len(where) == level.voxels
         offsets = list(itertools.product((-1, 0, 1), repeat=3))
         for row, (group, *at) in enumerate(_places(level)):
-            wanted = [
+            expected = [
                 where.get((group, *(a + d for a, d in zip(at, step, strict=True))), level.voxels)
                 for step in offsets
             ]
-            assert level.neighbours[row].tolist() == wanted
+            assert level.neighbours[row].tolist() == expected
 
 
 def test_neighbours_do_not_wrap_around_at_the_ends_of_an_axis() -> None:
@@ -60,7 +60,7 @@ def test_neighbours_do_not_wrap_around_at_the_ends_of_an_axis() -> None:
     assert (table < 2).sum().item() == 2
 
 
-def test_a_level_holds_the_halved_coordinates_of_the_one_below_and_names_its_children() -> None:
+def test_a_level_has_the_halved_coordinates_of_the_finer_one_and_lists_its_children() -> None:
     voxels = voxelise(_cloud(500, side=3.0), torch.tensor([0, 300, 500]), cell=0.1, levels=4)
     for fine, coarse, stride in zip(voxels.levels, voxels.levels[1:], voxels.strides, strict=False):
         above = _places(coarse)
@@ -73,7 +73,7 @@ def test_a_level_holds_the_halved_coordinates_of_the_one_below_and_names_its_chi
         assert int((stride.children < fine.voxels).sum()) == fine.voxels
 
 
-def test_a_thinned_cloud_keeps_the_grid_of_the_whole_one_at_every_level() -> None:
+def test_a_thinned_cloud_keeps_the_grid_of_the_full_cloud_at_every_level() -> None:
     xyz = _cloud(400, side=4.0)
     whole = voxelise(xyz, torch.tensor([0, 400]), cell=0.1, levels=4)
     thin = voxelise(xyz[::7], torch.tensor([0, 58]), cell=0.1, levels=4)
@@ -81,28 +81,28 @@ def test_a_thinned_cloud_keeps_the_grid_of_the_whole_one_at_every_level() -> Non
         assert set(_places(b)) <= set(_places(a))
 
 
-def test_where_a_point_lies_in_its_voxel_is_told_from_the_middle() -> None:
+def test_the_position_of_a_point_in_its_voxel_is_relative_to_the_centre() -> None:
     xyz = torch.tensor([[0.05, 0.10, 0.19], [-0.05, -0.15, 0.0]])
     inside = voxelise(xyz, torch.tensor([0, 2]), cell=0.2).inside
     assert torch.allclose(inside, torch.tensor([[-0.25, 0.0, 0.45], [0.25, -0.25, -0.5]]), atol=1e-6)
 
 
 @pytest.mark.parametrize("points", [3, 400, 40_000])
-def test_the_least_of_a_group_is_found_among_all_its_points(points: int) -> None:
+def test_group_least_is_the_minimum_over_all_points_of_a_group(points: int) -> None:
     values, group = _cloud(points, seed=5), torch.arange(points) * 3 // points
     group[group == 1] = 2
-    found = group_least(values, group, 4)
+    result = group_least(values, group, 4)
     for number in (0, 2):
-        assert found[number].equal(values[group == number].min(0).values)
-    assert found[1].tolist() == found[3].tolist() == [math.inf] * 3
+        assert result[number].equal(values[group == number].min(0).values)
+    assert result[1].tolist() == result[3].tolist() == [math.inf] * 3
 
 
-def test_groups_of_empty_groups_are_passed_over() -> None:
+def test_groups_of_skips_empty_groups() -> None:
     assert groups_of(torch.tensor([0, 0, 2, 2, 3]), 3).tolist() == [1, 1, 3]
 
 
 @pytest.mark.parametrize(
-    ("xyz", "offsets", "cell", "told"),
+    ("xyz", "offsets", "cell", "message"),
     [
         (torch.zeros(0, 3), [0, 0], 0.1, "has no points"),
         (torch.zeros(4, 2), [0, 4], 0.1, "shape"),
@@ -117,13 +117,15 @@ def test_groups_of_empty_groups_are_passed_over() -> None:
         (torch.zeros(4, 3), [4], 0.1, "offsets have shape"),
     ],
 )
-def test_what_has_no_voxels_is_refused(xyz: torch.Tensor, offsets: list[int], cell: float, told: str) -> None:
-    with pytest.raises(BadInput, match=told):
+def test_clouds_without_valid_voxels_are_rejected(
+    xyz: torch.Tensor, offsets: list[int], cell: float, message: str
+) -> None:
+    with pytest.raises(BadInput, match=message):
         voxelise(xyz, torch.tensor(offsets), cell=cell)
 
 
-def test_the_hint_of_too_small_cells_is_a_size_that_works() -> None:
-    with pytest.raises(BadInput) as caught:
+def test_the_hint_for_too_small_cells_names_a_size_that_works() -> None:
+    with pytest.raises(BadInput) as error:
         check_extent(1e7, 0.01)
-    size = float(caught.value.hint.split("at least ")[1].split(",")[0])
+    size = float(error.value.hint.split("at least ")[1].split(",")[0])
     check_extent(1e7 * 0.01 / size, size)

@@ -1,4 +1,4 @@
-"""The breakdown of a step: seconds of a clock that is told, and a log that keeps them."""
+"""The breakdown of a step: seconds of a fake clock, and a log that keeps them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pinchpoint.systems.common.training import logs
 
 
 class Clock:
-    """Moves only when told."""
+    """A clock that a test advances."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -20,11 +20,11 @@ class Clock:
         return self.now
 
 
-def test_parts_add_up_within_a_step_and_start_anew_with_the_next() -> None:
+def test_parts_add_up_within_a_step_and_restart_with_the_next() -> None:
     clock = Clock()
     parts = Parts("cpu", clock=clock)
     with parts.part("data"):
-        clock.now += 100.0  # before the first step: nobody's
+        clock.now += 100.0  # before the first step, so not counted
     for step in (1, 2):
         parts.begin(step)
         for seconds in (1.0, 0.5):
@@ -35,10 +35,10 @@ def test_parts_add_up_within_a_step_and_start_anew_with_the_next() -> None:
             clock.now += 2.0
     assert parts.taken(1) == {**dict.fromkeys(PARTS, 0.0), "forward": 1.5, "backward": 2.0}
     assert (parts.taken(2) or {})["forward"] == 3.0
-    assert parts.taken(2) is None, "it is kept until it is asked for, not for ever"
+    assert parts.taken(2) is None, "times are dropped once they are read"
 
 
-def test_on_cuda_only_the_steps_whose_losses_are_read_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_cuda_only_steps_whose_losses_are_read_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[str] = []
     monkeypatch.setattr("pinchpoint.backends.torch.measurement.wait_stream", waits.append)
     parts = Parts("cuda", clock=Clock())
@@ -50,7 +50,7 @@ def test_on_cuda_only_the_steps_whose_losses_are_read_are_timed(monkeypatch: pyt
     assert [step for step in range(1, 21) if parts.taken(step) is not None] == [10, 20]
 
 
-def test_a_log_keeps_the_parts_through_a_resumption_and_reads_as_any_log(tmp_path: Path) -> None:
+def test_a_log_keeps_the_parts_when_resumed_and_reads_like_any_log(tmp_path: Path) -> None:
     clock = Clock()
     parts = Parts("cpu", clock=clock)
     log = Log(tmp_path / "log.csv", keep_to=0)
@@ -59,10 +59,10 @@ def test_a_log_keeps_the_parts_through_a_resumption_and_reads_as_any_log(tmp_pat
         with parts.part("sampling"):
             clock.now += step
         log.add([parts.completed(logs.Row(step, 1.0 / step, 1e-3, 0.5, 100))])
-    log.add([parts.completed(logs.Row(4, 0.1, 1e-3, 0.5, 100, 0.25))])  # was not timed
+    log.add([parts.completed(logs.Row(4, 0.1, 1e-3, 0.5, 100, 0.25))])  # this step was not timed
     again = Log(tmp_path / "log.csv", keep_to=4).read(tmp_path / "log.csv")
     assert [row.sampling_s for row in again if isinstance(row, Row)] == [1.0, 2.0, 3.0, None]
     assert [row.validation for row in logs.read(tmp_path / "log.csv")] == [None, None, None, 0.25]
     assert shares(tmp_path / "log.csv")["sampling"] == pytest.approx(2.5), (
-        "of steps 2 and 3: the first is mostly warm-up"
+        "the mean of steps 2 and 3, because the first is mostly warm-up"
     )

@@ -1,4 +1,4 @@
-"""Runs: what follows from the data and the views, and what may not be chosen."""
+"""Runs: settings that follow from the data and the views, and invalid settings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pinchpoint.systems.cloud.data.sources import open_source
 from pinchpoint.systems.cloud.training.runs import begin, statistics_of, trained
 
 
-def test_statistics_are_those_of_all_points_in_one_array() -> None:
+def test_statistics_equal_those_of_all_points_in_one_array() -> None:
     rng = np.random.default_rng(0)
     scenes = [
         Scene(
@@ -29,29 +29,29 @@ def test_statistics_are_those_of_all_points_in_one_array() -> None:
         Scene(s.name, s.xyz, np.c_[s.features, np.ones(s.points)].astype(np.float32), s.labels)
         for s in scenes
     ]
-    found = statistics_of(scenes, 4)
-    every, labels = (np.concatenate([getattr(s, name) for s in scenes]) for name in ("features", "labels"))
-    assert found.mean == pytest.approx(every.mean(axis=0).tolist(), rel=1e-5)
-    assert found.spread[:2] == pytest.approx(every.std(axis=0)[:2].tolist(), rel=1e-5)
-    assert found.spread[2] == 1.0, "what does not vary is not blown up"
-    known = labels[labels >= 0]
-    assert found.frequency == pytest.approx([(known == label).mean() for label in range(4)])
+    statistics = statistics_of(scenes, 4)
+    features, labels = (np.concatenate([getattr(s, name) for s in scenes]) for name in ("features", "labels"))
+    assert statistics.mean == pytest.approx(features.mean(axis=0).tolist(), rel=1e-5)
+    assert statistics.spread[:2] == pytest.approx(features.std(axis=0)[:2].tolist(), rel=1e-5)
+    assert statistics.spread[2] == 1.0, "constant features are not scaled"
+    labelled = labels[labels >= 0]
+    assert statistics.frequency == pytest.approx([(labelled == label).mean() for label in range(4)])
     with pytest.raises(BadInput, match="No point of the training scenes has a class"):
         statistics_of([Scene("x", np.zeros((2, 3)), np.zeros((2, 0)), np.array([-1, -1]))], 2)
 
 
-def test_a_run_knows_its_data_and_keeps_statistics_for_each_view(tiny_rooms: Path, tmp_path: Path) -> None:
+def test_a_run_configures_the_model_for_its_data_and_views(tiny_rooms: Path, tmp_path: Path) -> None:
     data = open_source(tiny_rooms)
-    choices = {"views": ["dense", "log-uniform:0.05:1.0"], "model": {"norm": "per-view"}, "validation": 1}
-    run = begin(tmp_path / "run", data, resume=False, choices=choices)
+    overrides = {"views": ["dense", "log-uniform:0.05:1.0"], "model": {"norm": "per-view"}, "validation": 1}
+    run = begin(tmp_path / "run", data, resume=False, choices=overrides)
     assert run.config.views == 2 and run.config.in_features == 3 and run.config.classes == 8
-    assert run.settings.views == ["dense", "log-uniform:0.05:1"], "names are written one way"
+    assert run.settings.views == ["dense", "log-uniform:0.05:1"], "names of views are normalised"
     assert [len(names) for names in run.split_names(data.names("train"))] == [4, 1]
     assert not (tmp_path / "run").exists(), "nothing is written"
 
 
 @pytest.mark.parametrize(
-    ("choices", "what"),
+    ("overrides", "what"),
     [
         ({"model": {"classes": 3}}, "--set classes"),
         (
@@ -65,12 +65,12 @@ def test_a_run_knows_its_data_and_keeps_statistics_for_each_view(tiny_rooms: Pat
         ({"preset": "huge"}, "preset 'huge' is unknown"),
     ],
 )
-def test_choices_that_make_no_run_are_refused(
-    tiny_rooms: Path, tmp_path: Path, choices: dict[str, Any], what: str
+def test_invalid_settings_are_rejected(
+    tiny_rooms: Path, tmp_path: Path, overrides: dict[str, Any], what: str
 ) -> None:
-    with pytest.raises(BadInput) as caught:
-        begin(tmp_path / "run", open_source(tiny_rooms), resume=False, choices=choices)
-    assert what in caught.value.what and caught.value.hint
+    with pytest.raises(BadInput) as error:
+        begin(tmp_path / "run", open_source(tiny_rooms), resume=False, choices=overrides)
+    assert what in error.value.what and error.value.hint
 
 
 def test_a_folder_without_a_run_has_no_model(tmp_path: Path) -> None:
