@@ -10,6 +10,7 @@ import argparse
 import matplotlib
 import numpy as np
 from matplotlib import pyplot
+from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from pinchpoint.systems.cloud.data.dataset import open_dataset
@@ -29,7 +30,7 @@ def look_inside(scene: Scene, classes: tuple[str, ...]) -> np.ndarray:
     return below & (names != "ceiling") & ~((names == "wall") & near)
 
 
-def draw(axes: pyplot.Axes, scene: Scene, labels: np.ndarray, *, title: str, size: float) -> None:
+def draw(axes: Axes, scene: Scene, labels: np.ndarray, *, title: str, size: float) -> None:
     """Draw points seen from above a corner, the farthest first."""
     keep = look_inside(scene, data.classes)
     x, y, z = scene.xyz[keep].T
@@ -41,7 +42,7 @@ def draw(axes: pyplot.Axes, scene: Scene, labels: np.ndarray, *, title: str, siz
     axes.set_title(title, fontsize=10)
 
 
-parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+parser = argparse.ArgumentParser(description="Draw the predicted labels of a test room.")
 parser.add_argument("run", help="folder of the run")
 parser.add_argument("rooms", help="folder of the data set")
 parser.add_argument("--room", type=int, default=0, help="number of the test room (default 0)")
@@ -50,6 +51,7 @@ options = parser.parse_args()
 
 data = open_dataset(options.rooms)
 full = data.scene(data.names("test")[options.room])
+assert full.labels is not None  # generated rooms are labelled
 tenth = full.take(np.random.default_rng(0).permutation(full.points)[: full.points // 10])
 model = trained(options.run).model
 
