@@ -18,7 +18,7 @@ DEVICES = ("auto", "cpu", "cuda")
 
 @dataclass(frozen=True)
 class Peaks:
-    """Most bytes alive since `reset_peak`; None where the framework does not know."""
+    """Peaks since `reset_peak`; None where the framework does not report them."""
 
     allocated_bytes: int | None
     reserved_bytes: int | None = None
@@ -26,7 +26,7 @@ class Peaks:
 
 
 class Backend(Protocol):
-    """What a framework must provide to be measured. Modules, not classes, implement it."""
+    """What a framework must provide to be measured. It is implemented by modules, not by classes."""
 
     def has_cuda(self) -> bool: ...
     def seed(self, seed: int) -> None: ...

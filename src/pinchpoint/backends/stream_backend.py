@@ -1,8 +1,8 @@
 """The `Lane` interface between `stream` and a framework, and the checks that all lanes share.
 
-A lane carries chunks to a function and its results back. It knows where arrays live, how bytes are
-counted and what running out of memory looks like; `stream` decides which chunk comes next. Rows are
-points: N in all, C in a chunk.
+A lane copies chunks to a function and its results back. It knows where arrays are stored, how bytes are
+counted and which errors mean that memory ran out; `stream` decides which chunk comes next. Rows are
+points: N in total, C in a chunk.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pinchpoint.core.units import MIB
 
 Function = Callable[..., Any]
 SHARE_OF_RAM = 0.25
-SHARE_OF_BUDGET = 0.98  # on a host; the rest is for small short-lived allocations
+SHARE_OF_BUDGET = 0.98  # share for chunks on the host; the rest is for small short-lived allocations
 # The largest chunk on a CPU without a budget: fresh pages and cache misses make larger chunks slower.
 CACHED_BYTES = 16 * MIB
 
@@ -33,7 +33,7 @@ class Points:
 
 @dataclass(frozen=True)
 class Room:
-    """Bytes a chunk may take: the goal its size is chosen for, and the bound it must never exceed."""
+    """Bytes for a chunk: the goal for which its size is chosen, and the bound that it must never exceed."""
 
     goal_bytes: int
     bound_bytes: int
@@ -52,13 +52,13 @@ class Form:
 
 
 class Lane(Protocol):
-    """Carries chunks to a function and its results back. Chunks land in the order they were launched."""
+    """Copies chunks to a function and its results back. Chunks finish in the order of their launch."""
 
     device: str
     depth: int  # chunks that may be in flight at one time
 
     def room(self, budget_bytes: int | None) -> Room:
-        """Bytes that chunks may take of a budget, or of the free memory if there is no budget."""
+        """The part of a budget, or of the free memory if there is no budget, that chunks may use."""
         ...
 
     def free_bytes(self) -> int:
@@ -86,7 +86,7 @@ class Lane(Protocol):
         ...
 
     def clear(self) -> None:
-        """Release buffers and caches, after memory ran out."""
+        """Release buffers and caches after memory ran out."""
         ...
 
     def close(self) -> None:
@@ -96,7 +96,7 @@ class Lane(Protocol):
     def is_oom(self, error: BaseException) -> bool: ...
 
     def try_rows(self, rows: Any) -> list[tuple[Any, str]]:
-        """The function's results on these rows only (int64, numpy), as numpy arrays with their own dtypes."""
+        """Results for these rows only (int64, numpy), as numpy arrays, each with the name of its dtype."""
         ...
 
     def result(self, *, trial: int) -> Any:

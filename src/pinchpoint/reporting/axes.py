@@ -35,7 +35,7 @@ def exact_size(size: int | None) -> str:
 
 
 def rounded_size(size: float | None) -> str:
-    """Format a size to three figures, for ticks and for sizes from a law: 29.2k, 1.44G."""
+    """Format a size with three digits, for ticks and for sizes from a law: 29.2k, 1.44G."""
     if size is None:
         return "-"
     rounded = float(f"{size:.3g}")

@@ -78,7 +78,7 @@ class Unit:
         return cls(*byte_unit(max((abs(v) for v in values if v is not None), default=0.0)))
 
     def __call__(self, value: float) -> float:
-        # Six figures are more than a plot can show; hover texts use the exact bytes.
+        # Six digits are more than a plot can show; hover texts use the exact bytes.
         return float(f"{value / self.scale:.6g}")
 
 

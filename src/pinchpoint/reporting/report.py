@@ -32,7 +32,7 @@ Source = Record | str | Path
 
 
 def report(records: Source | Iterable[Source], output: str | Path) -> Path:
-    """Write one page about records (objects or JSON paths), whole or not at all, and return its path."""
+    """Write one page about records (objects or JSON paths), completely or not at all; return its path."""
     sources = [records] if isinstance(records, (Record, str, Path)) else list(records)
     if not sources:
         raise BadInput(

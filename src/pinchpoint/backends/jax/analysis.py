@@ -70,7 +70,7 @@ def observe_factory(make: Callable[[], Any], *, card: CardLike) -> tuple[Observa
     """Build a target, predict its step, and return the prediction and the number of points it processes.
 
     `make` returns a `Case`, a step, or `(jitted, args)`. It is called inside a trace, so its arrays are
-    not allocated either, and it may ask for CUDA devices. A target that cannot be built in a trace is
+    not allocated either, and it may request CUDA devices. A target that cannot be built in a trace is
     built with real arrays on the CPU.
     """
     note: tuple[str, ...] = ()
@@ -78,7 +78,7 @@ def observe_factory(make: Callable[[], Any], *, card: CardLike) -> tuple[Observa
         try:
             traced, processed = trace_factory(make)
         except Exception as error:
-            # Building with real arrays decides: an error of the target itself is raised again here.
+            # Build with real arrays to tell the cause: an error of the target itself is raised again here.
             case = unpack(make())
             traced, processed = trace(case.step, case.args), case.processed
             note = (
@@ -158,7 +158,7 @@ def _part(item: Alive, kinds: dict[int, Role]) -> str:
 
 
 def _xla_breakdown(analysis: xla.Analysis, traced: TracedStep) -> dict[str, int]:
-    """Arguments by role; every byte that XLA adds counts as temporary."""
+    """The arguments' bytes by role; all bytes that XLA adds are temporaries."""
     total: Counter[str] = Counter()
     for struct, role in zip(hoist(traced).inputs, roles(traced), strict=True):
         total[role] += struct.size * struct.dtype.itemsize
@@ -179,7 +179,7 @@ def _lines(walk_result: Walk) -> tuple[Line, ...]:
 
 
 def _thin(timeline: Sequence[tuple[int, int, str]]) -> tuple[tuple[int, int, str], ...]:
-    """At most `TIMELINE` entries: the highest of each run of neighbours, so that the peak is kept."""
+    """Reduce to at most `TIMELINE` entries: the highest of each group of neighbours, which keeps the peak."""
     if not timeline:
         return ()
     width = -(-len(timeline) // TIMELINE)

@@ -23,7 +23,7 @@ _WORD = re.compile(r"[A-Za-z_]\w*")
 
 
 def role_of(name: str) -> Role:
-    """The first word of a path such as `state.opt_state[0].mu['w']` that names a role."""
+    """The role named by the first word of a path (`state.opt_state[0].mu['w']`) that names one."""
     for word in _WORD.findall(name):
         if word in WEIGHTS:
             return "weights"

@@ -1,7 +1,7 @@
 """`hoist`: turn a traced step into a plain function whose captured arrays are arguments.
 
-Without it XLA compiles a captured array into the program as a constant, on the device where the array
-lives: this compiles slowly, and the array is missing from XLA's own count of arguments.
+Otherwise XLA compiles a captured array into the program as a constant, on the device where the array
+is stored: compilation is slow, and the array is missing from XLA's own count of arguments.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Every private or unstable JAX interface that pinchpoint uses, in one place.
 
-Tested with JAX 0.10 on a CPU and 0.11 on a GPU. Where an interface is missing the answer is plainer
-(no source line, no plugin), never a guess.
+Tested with JAX 0.10 on a CPU and 0.11 on a GPU. If an interface is missing, the result has less detail
+(no source line, no plugin), but nothing is guessed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def user_line(source: Any) -> tuple[str, int]:
 
 
 def _frames(traceback: Any) -> Iterator[tuple[str, Callable[[], int]]]:
-    """Innermost first. The line number is computed on demand, because most frames are JAX's own."""
+    """The frames, innermost first. Line numbers are computed on demand: most frames are JAX's own."""
     if traceback is None:
         return
     if hasattr(traceback, "raw_frames"):

@@ -1,4 +1,4 @@
-"""`fake_cuda`: let a target ask JAX for CUDA devices on a machine that has none.
+"""`fake_cuda`: let a target request CUDA devices from JAX on a machine that has none.
 
 `jax.devices("cuda")` returns the CPU's devices, so that a factory which places its arrays on the
 requested device can be built. On a machine with a GPU nothing changes.
@@ -29,7 +29,7 @@ def fake_cuda() -> Iterator[None]:
 
 
 def _with_cpu_fallback(function: Callable[..., Any], *, position: int) -> Callable[..., Any]:
-    """position: the index of `backend` among the positional arguments."""
+    """Make a function return the CPU's answer for CUDA. position: the positional index of `backend`."""
 
     def query(*args: Any, **options: Any) -> Any:
         try:

@@ -1,8 +1,8 @@
 """Peak bytes of a program, computed from the last use of each value.
 
-Pure arithmetic on a `Program`. Arguments live throughout unless they are donated; outputs live to the
-end; every other value lives from the operation that makes it to the last one that reads it. There are
-two walks:
+Pure arithmetic on a `Program`. Arguments stay alive throughout unless they are donated; outputs stay
+alive to the end; every other value is alive from the operation that creates it to the last one that
+reads it. There are two walks:
 
 - plain: every value is materialised and nothing is written in place, which is an upper estimate.
 - fused: XLA fuses elementwise chains, so a value that only fusing operations read is never
@@ -182,7 +182,7 @@ def _at_peak(
 
 
 def _inner_share(inner: Walk, op: Op) -> tuple[list[Alive], int]:
-    """What a body adds at its own peak; the bytes it shares are subtracted from its inputs first."""
+    """The values and bytes that a body adds at its own peak, without the bytes it shares with its caller."""
     room = max(0, inner.peak_bytes - op.bodies[0].shared_bytes)
     workspace = min(inner.workspace_bytes, room)
     room -= workspace

@@ -1,6 +1,6 @@
 """Measurement of JAX steps on this machine's device: implements `backends.base.Backend`.
 
-What JAX does not know is None. JAX does not count CPU arrays at a peak, and it cannot reset the GPU's
+Values that JAX does not report are None. JAX has no peak for CPU arrays, and it cannot reset the GPU's
 peak, so a measured point needs a fresh process and includes what compiling and autotuning used.
 `reserved` is meaningful only if JAX does not allocate 75 % of the card at the start.
 """
@@ -32,7 +32,7 @@ def has_cuda() -> bool:
 
 
 def seed(seed: int) -> None:
-    """Seed what a factory may use besides JAX's explicit random keys."""
+    """Seed the generators that a factory may use besides JAX's explicit random keys."""
     random.seed(seed)
     np.random.seed(seed)
 
@@ -85,7 +85,7 @@ def to_numpy(value: Any) -> Any:
 def account(run: Callable[[], Any]) -> int | None:
     """Peak bytes of the arrays of `run` on the CPU: arguments, outputs and temporaries as XLA assigned them.
 
-    None for a run that cannot be traced as one program, because JAX keeps no count then.
+    None for a run that cannot be traced as one program, for which JAX reports nothing.
     """
     try:
         traced = trace(run)
@@ -98,7 +98,7 @@ def account(run: Callable[[], Any]) -> int | None:
 def _gpu() -> Any:
     try:
         return jax.local_devices(backend="cuda")[0]
-    except RuntimeError:  # no plugin, no card, or JAX_PLATFORMS keeps it out
+    except RuntimeError:  # there is no plugin or no card, or JAX_PLATFORMS excludes it
         return None
 
 

@@ -34,7 +34,7 @@ CALLS = frozenset(
     }
 )
 LOOPS = frozenset({"scan", "while", "cond"})
-# Libraries that use scratch memory of their own, which only XLA's analysis for the GPU knows.
+# Library calls with their own scratch memory, which only XLA's analysis for the GPU includes.
 SCRATCH = frozenset(
     {
         "conv_general_dilated",

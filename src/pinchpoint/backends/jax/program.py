@@ -129,7 +129,7 @@ class _Builder:
     constants: list[int] = field(default_factory=list)
     unknown: set[str] = field(default_factory=set)
     scratch: set[str] = field(default_factory=set)
-    # id -> (value, array); holding the array keeps its id from being reused
+    # id -> (value, array); the reference to the array keeps its id from being reused
     _values: dict[int, tuple[int, Any]] = field(default_factory=dict)
 
     def value(self, size: int) -> int:
@@ -137,7 +137,7 @@ class _Builder:
         return len(self.sizes) - 1
 
     def constant(self, array: Any) -> Ref:
-        """The value of a captured array, which is one value however often it is captured."""
+        """The value of a captured array; an array that is captured several times is one value."""
         if not getattr(array, "shape", ()):
             return None
         if id(array) not in self._values:
@@ -173,7 +173,7 @@ class _Builder:
             same = all(ref is None or self.sizes[ref] == size for ref, size in zip(ins, sizes, strict=False))
             if same and len(ins) >= len(sizes):
                 return ins[: len(sizes)]
-            kind = "cheap"  # changes the element size after all
+            kind = "cheap"  # not an alias, because the element size changes
         if name in SCRATCH:
             self.scratch.add(name)
         outs = [self.value(size) for size in sizes]
@@ -317,7 +317,7 @@ def _jaxprs(eqn: Any) -> Iterable[Any]:
 
 
 def _keeps_layout(eqn: Any) -> bool:
-    """Whether it moves no data: a broadcast that only adds axes of length one, or a cast to its own dtype."""
+    """Whether no data moves: a broadcast that only adds axes of length one, or a cast to the same dtype."""
     if eqn.primitive.name == "convert_element_type":
         return eqn.invars[0].aval.dtype == eqn.outvars[0].aval.dtype
     return eqn.primitive.name == "broadcast_in_dim" and math.prod(eqn.invars[0].aval.shape) == math.prod(

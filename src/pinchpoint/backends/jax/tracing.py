@@ -26,7 +26,7 @@ class TracedStep:
 
     closed: Any
     captured_arrays: tuple[Any, ...]
-    names: tuple[str, ...]  # of the arguments, such as "params['w']"; "" if JAX knows none
+    names: tuple[str, ...]  # names of the arguments, such as "params['w']"; "" if JAX has none
     donated: tuple[int, ...]  # positions among the inputs
 
 

@@ -5,7 +5,7 @@ It needs JAX's CUDA plugin (jax-cuda12-plugin or jax-cuda13-plugin) but no GPU. 
 what the allocator sees. `peak_memory_in_bytes`, where XLA reports it, is the live part of that block
 and can miss what loop bodies use; it is recorded but not used.
 
-Kernels are not autotuned, because that needs the card: a tuned library call may use other scratch memory.
+Kernels are not autotuned, which needs the card; a tuned library call may need more or less scratch memory.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pinchpoint.backends.jax import compat
 from pinchpoint.backends.jax.captured_arrays import HoistedStep
 from pinchpoint.backends.jax.compile_targets import Capability, chip_for, target_config
 
-# Tried in order: the second set switches off a kernel generator that requires tuning.
+# These options are tried in order; the second set switches off a kernel generator that requires tuning.
 OPTIONS: tuple[dict[str, bool | int], ...] = (
     {"xla_gpu_autotune_level": 0},
     {"xla_gpu_autotune_level": 0, "xla_gpu_enable_triton_gemm": False},

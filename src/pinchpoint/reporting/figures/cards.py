@@ -73,5 +73,5 @@ def draw(study: Study) -> Figure | None:
 
 
 def _three(size: int) -> int:
-    """Round to three digits, because the interval is wider than a fourth."""
+    """Round to three digits, because the interval is wider than a fourth digit could show."""
     return round(size, -max(0, len(str(size)) - 3))

@@ -1,4 +1,4 @@
-"""Bytes per module: which parts of the network hold the peak, at the largest size of the baseline."""
+"""Bytes per module: which parts of the network use the peak memory, at the largest size of the baseline."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def _law(axes: Axes, law: Law, look: dict[str, Any]) -> None:
     if law.band:
         at, low, high = zip(*law.band, strict=True)
         low, high = np.maximum(low, 1), np.asarray(high)
-        # A band over decades shows only that the law is unknown there, and it would hide the other lines.
+        # A band that spans decades only shows that the law is unknown there, and would hide the other lines.
         axes.fill_between(
             at, low, high, where=high <= _WIDE * low, color=look["color"], alpha=0.18, linewidth=0
         )

@@ -119,7 +119,7 @@ def card_levels(study: Study, heights: list[float]) -> list[tuple[float, str]]:
 
 
 def bytes_per_point(study: Study, series: list[Series]) -> Figure:
-    """Return the peak divided by the size, which falls towards the law's slope as the fixed part fades."""
+    """Return the peak divided by the size, which approaches the law's slope as the size grows."""
     data = [
         line.marks(line.ok_points, lambda p: share(peak_of(p), p.size), legendgroup=line.name)
         for line in series

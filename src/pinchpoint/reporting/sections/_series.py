@@ -68,7 +68,7 @@ def peak_of(point: Point) -> int:
 
 def series_of(study: Study) -> list[Series]:
     variants = list(dict.fromkeys(p.variant for p in study.points))
-    # Training comes first, because it is the mode that people ask about.
+    # Training comes first, because it is the mode that most readers look for.
     modes = sorted(dict.fromkeys(p.mode for p in study.points), key=lambda mode: mode != "train")
     laws = {(law.variant, law.mode): law for law in study.laws}
     series = []

@@ -281,7 +281,7 @@ def _timeline(record: Forecast) -> Figure:
 
 
 def thin(events: tuple[tuple[int, int, str], ...], most: int) -> list[tuple[int, int, str]]:
-    """Return about `most` events at most, keeping the lowest and highest of each stretch, and so the peak."""
+    """Return at most about `most` events: the lowest and highest of each stretch, which keeps the peak."""
     if len(events) <= most:
         return list(events)
     step = -(-2 * len(events) // most)
@@ -321,7 +321,7 @@ def _lines(record: Forecast) -> Html:
     )
     note = "The bytes of each source line that are alive at the peak."
     if rest:
-        note += f" {len(rest)} more lines hold {show_bytes(sum(line.bytes for line in rest))} in total."
+        note += f" {len(rest)} more lines use {show_bytes(sum(line.bytes for line in rest))} in total."
     return panel("Source lines at the peak", table(columns, [row(line) for line in largest]), note=note)
 
 

@@ -1,4 +1,4 @@
-"""The part of the field in `pinchpoint demo`."""
+"""What `pinchpoint demo` shows for the field workload."""
 
 from __future__ import annotations
 

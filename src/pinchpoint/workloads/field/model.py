@@ -3,7 +3,7 @@
 Letters: P points, C points per chunk, H = 256 hidden units. Training fits the network to a known field
 by least squares with Adam. Inference integrates the network over the box (the mean over the points),
 so neither needs a result for every point. Point i depends only on i and the seed, so `chunked`
-generates each chunk when it needs it and holds nothing that grows with P.
+generates each chunk when it needs it and stores nothing that grows with P.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pinchpoint.core.workload import Case, Probe
 WIDTH = 256
 LAYERS = 5
 CHUNK = 16_384
-# Powers of 1/g with g**4 = g + 1: strides of a low-discrepancy sequence, of which any run fills the box
+# Powers of 1/g with g**4 = g + 1: strides of a low-discrepancy sequence, any section of which fills the box
 # evenly.
 STRIDES = (0.8191725133961645, 0.6710436067037893, 0.5497004779019703)
 
@@ -30,7 +30,7 @@ Batches = Callable[[], Iterator[Tensor]]
 
 
 class Field(nn.Module):
-    """coordinates: (P, 3) in [-1, 1] -> values: (P, 1)."""
+    """The network: coordinates (P, 3) in [-1, 1] -> values (P, 1)."""
 
     def __init__(self, *, recompute: bool) -> None:
         super().__init__()
@@ -103,8 +103,8 @@ def _train(field: Field, batches: Batches, size: int) -> Callable[[], Tensor]:
         optimizer.zero_grad()
         total = torch.zeros((), device=field.head.weight.device)
         for coordinates in batches():
-            # Divided by all points, not those of the chunk: the chunks, ragged or not, then add up to the
-            # mean.
+            # Divide by the number of all points, not of the chunk: the chunks, ragged or not, then add up
+            # to the mean.
             loss = (field(coordinates) - truth(coordinates)).square().sum() / size
             loss.backward()
             total += loss.detach()

@@ -1,4 +1,4 @@
-"""The part of the orbital in `pinchpoint demo`."""
+"""What `pinchpoint demo` shows for the orbital workload."""
 
 from __future__ import annotations
 

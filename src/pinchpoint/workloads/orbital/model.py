@@ -37,7 +37,7 @@ Energies = Callable[[Params, Any], Any]
 def init(seed: int, *, particles: int = PARTICLES) -> Params:
     """Return the weights of the MLP as numpy arrays: w0 (D, H), b0 (H,), w1 (H, H), b1 (H,), w2 (H, 1).
 
-    The last layer has no bias, which would only scale psi, and no energy depends on that scale.
+    The last layer has no bias, because it would only scale psi, and energies do not depend on that scale.
     """
     rng = np.random.default_rng(seed)
     widths = (3 * particles, *HIDDEN, 1)
@@ -74,15 +74,15 @@ def potential(r: Any, *, repulsion: float = 1.0) -> Any:
 def laplacian_by_hessian(f: Callable[[Any], Any], r: Any) -> tuple[Any, Any]:
     """Return Laplacian and gradient of f at r: (D,).
 
-    Computes all D x D second derivatives, and uses D of them.
+    Computes all D x D second derivatives and uses D of them.
     """
     return jnp.trace(jax.hessian(f)(r)), jax.grad(f)(r)
 
 
 def laplacian_by_loop(f: Callable[[Any], Any], r: Any) -> tuple[Any, Any]:
-    """Return Laplacian and gradient of f at r.
+    """Return Laplacian and gradient of f at r: (D,).
 
-    (D,), from one forward derivative of the gradient at a time.
+    Computes one forward derivative of the gradient at a time.
     """
     gradient, push = jax.linearize(jax.grad(f), r)
     basis = jnp.eye(r.shape[0], dtype=r.dtype)
@@ -99,7 +99,7 @@ def local_energy(
 
 
 def energies_at_once(laplacian: Callable[..., tuple[Any, Any]]) -> Energies:
-    """Return a function (params, walkers (W, D)) -> energies (W,) that takes all walkers together."""
+    """Return a function (params, walkers (W, D)) -> energies (W,) that processes all walkers together."""
     return lambda params, walkers: jax.vmap(lambda r: local_energy(params, r, laplacian=laplacian))(walkers)
 
 
