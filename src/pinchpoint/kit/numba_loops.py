@@ -1,7 +1,7 @@
 """Optional CPU loops compiled by numba, imported late; every result can also be computed without them.
 
-Compiled functions release the GIL and start no threads: numba's own thread pools end the process after a
-fork, or when two threads use them at the same time.
+Compiled functions release the GIL and start no threads, because numba's own thread pools abort the process
+after a fork, or if two threads use them at the same time.
 """
 
 # pyright: reportMissingImports=false, reportMissingTypeStubs=false

@@ -1,7 +1,7 @@
 """A launcher for Triton kernels with little host time: compiled code is looked up by argument types.
 
-Launching with `kernel[grid](...)` inspects every argument again, which takes longer than many of our kernels
-run.
+Launching with `kernel[grid](...)` inspects every argument again, which takes longer than running many of our
+kernels.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from pinchpoint.core.errors import BadInput
 
 
 def require_tensor(name: str, value: object) -> None:
-    """Refuse NumPy arrays and lists: only the caller knows which device and dtype they are meant for."""
+    """Refuse NumPy arrays and lists: only the caller knows the intended device and dtype."""
     if not isinstance(value, Tensor):
         raise BadInput(
             f"`{name}` is {_kind(value)}, not a tensor.",
@@ -20,7 +20,7 @@ def require_tensor(name: str, value: object) -> None:
 
 
 def require_module(name: str, value: object, *, reads: str) -> None:
-    """Refuse a plain function: its weights could not be found, and so not be trained."""
+    """Refuse a plain function, whose weights could not be found and therefore not be trained."""
     if isinstance(value, nn.Module):
         return
     if isinstance(value, type) and issubclass(value, nn.Module):

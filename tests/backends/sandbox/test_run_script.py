@@ -126,7 +126,7 @@ try:
 except Exception as error:
     raise RuntimeError('wrapped') from error
 """
-NO_STEP = "'train.py' ran to its end without a training step"
+NO_STEP = "'train.py' ended without a training step"
 ENDS = [
     # source; error, exit code; what it says; hint
     ("print('nothing to do')", "TargetFailed", 2, [NO_STEP, "nothing to do"], "after --"),

@@ -156,8 +156,8 @@ def test_the_hint_for_too_small_cells_names_a_size_that_works() -> None:
         ([0], None, "1 entries"),
         ([0, 0], None, "no points"),
         ([0, 3], [0, 1], "`order` has 2 points"),
-        ([0, 3], [0, 1, 1], "leaves points out"),
-        ([0, 3], [0, 1, 7], "leaves points out"),
+        ([0, 3], [0, 1, 1], "has missing points"),
+        ([0, 3], [0, 1, 7], "has missing points"),
         ([0.0, 3.0], None, "float32"),
     ],
 )

@@ -1,9 +1,9 @@
 """Objects that accept everything and do nothing, which replace experiment trackers in a script.
 
-Any attribute and any call of an `Inert` returns another one. It works as a context manager, a decorator, a
-base class and the class of an isinstance check, and it converts to an empty collection, to 0 and to
-"offline". Settings are real: a script reads back what it puts into `config`, because it builds its model
-from it.
+Any attribute and any call of an `Inert` returns another `Inert`. It works as a context manager, a decorator,
+a base class and the class of an isinstance check, and it converts to an empty collection, to 0 and to
+"offline". Settings are real: a script can read back what it puts into `config`, because it may build its
+model from them.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def attribute(name: str) -> Any:
 
 
 class Inert:
-    """Accepts everything, does nothing."""
+    """An object that accepts every operation and does nothing."""
 
     def __getattr__(self, name: str) -> Any:
         return attribute(name)
@@ -223,7 +223,7 @@ class RunModule(InertModule):
         self.summary = Settings()
         self.run: Run | None = None
         self._sweep: dict[str, Any] = {}
-        self._sweep_choices: dict[str, Any] = {}  # for the next run
+        self._sweep_choices: dict[str, Any] = {}  # parameters of the next run
 
     def init(self, *args: Any, config: Any = None, **kwargs: Any) -> Run:
         self.config.clear()

@@ -1,7 +1,7 @@
 """`Processes`: refuses child processes, which would write outside the overlay, and signals to others.
 
-Programs that only print facts may run (see `safe_commands`). Others behave as on a machine where they are
-not installed, because scripts handle that case: `subprocess` raises FileNotFoundError, a shell exits with
+Programs that only print information may run (see `safe_commands`). Others behave as if they were not
+installed, because scripts handle that case: `subprocess` raises FileNotFoundError, and a shell exits with
 127. `fork`, `exec` and `multiprocessing` are refused. Loopback and outgoing connections are allowed,
 because a script may have to download its data.
 """

@@ -26,7 +26,7 @@ LINES_KEPT = 20
 
 
 class StopScript(BaseException):
-    """The script took enough steps. Not an Exception, so a script's `except Exception` does not catch it."""
+    """Ends a script after its steps. Not an Exception, so that `except Exception` does not catch it."""
 
 
 class Stopper:
@@ -134,13 +134,13 @@ def _as_main(file: str, argv: list[str]) -> Iterator[types.ModuleType]:
 
 
 def _forget(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[..., Any]:
-    """Replaces `atexit.register` and registers nothing."""
+    """Replace `atexit.register`, but register nothing."""
     return function
 
 
 @contextlib.contextmanager
 def _streams(out: Path, err: Path) -> Iterator[None]:
-    """Empty standard input; output and error go to files, for Python and for C code alike."""
+    """Make standard input empty, and redirect output and error of Python and C code to files."""
     rewrite = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
     _flush()
     copies = [os.dup(fd) for fd in range(3)]

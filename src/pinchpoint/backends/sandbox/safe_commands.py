@@ -1,7 +1,7 @@
 """`is_harmless`: whether a command only reads, so that a predicted script may run it.
 
-Scripts look up the commit, the GPU and the host before they train. A short list of programs that print such
-facts is allowed; everything else is not. A command that might write is not harmless.
+Scripts look up the commit, the GPU and the host before they train. Only a short list of programs that print
+such information is allowed. A command that might write is not harmless.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ _SHELL_MAGIC = set(";&<>$`(){}\n\\")
 
 
 def is_harmless(command: Sequence[str]) -> bool:
-    """Whether a program with these arguments only prints facts."""
+    """Whether a program with these arguments only prints information."""
     if not command:
         return False
     program, arguments = os.path.basename(command[0]), list(command[1:])

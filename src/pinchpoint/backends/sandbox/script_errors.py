@@ -13,7 +13,7 @@ from pinchpoint.backends.sandbox.run_script import ScriptEnd
 from pinchpoint.core.errors import Missing, PinchpointError, TargetFailed
 from pinchpoint.core.targets import explain_failure, user_line
 
-# Packages that are installed under another name than they are imported.
+# Packages whose name on PyPI differs from their import name.
 _PUBLISHED_AS = {
     "cv2": "opencv-python",
     "PIL": "pillow",
@@ -55,7 +55,7 @@ def script_error(
         return None
     if end.kind == "finished":
         return TargetFailed(
-            f"{name!r} ran to its end without a training step{_last_line(end)}.",
+            f"{name!r} ended without a training step{_last_line(end)}.",
             hint=f"{_ARGUMENTS} so that it trains, such as predict {name} -- --epochs 1. "
             "A step is a call of optimizer.step().",
         )

@@ -2,7 +2,7 @@
 
 `import wandb` returns an inert module, whether the real package is installed or not. A library that only
 probes (`importlib.util.find_spec("wandb")`) gets the true answer, so its own fallbacks stay right. A user's
-own file with such a name, such as `aim.py` next to the script, is imported as usual.
+own module with such a name, such as `aim.py` next to the script, is imported as usual.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ class Trackers(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         self._patches.set(owner, name, new)
 
     def _elsewhere(self, name: str, path: Sequence[str] | None) -> importlib.machinery.ModuleSpec | None:
-        """What the other finders would import."""
+        """The spec of the module that the other finders would import."""
         for finder in sys.meta_path:
             find = getattr(finder, "find_spec", None)
             spec = find(name, path) if finder is not self and find is not None else None
@@ -191,7 +191,7 @@ def _tracker_of(name: str) -> str:
 
 
 def _is_probe() -> bool:
-    """Whether `importlib.util.find_spec` calls, which only asks if a package exists, and not an import."""
+    """Whether the caller is `importlib.util.find_spec`, which only checks for a package, not an import."""
     frame = sys._getframe(2)  # the import system's _find_spec
     while frame is not None and frame.f_globals.get("__name__") == "importlib._bootstrap":
         if frame.f_code.co_name == "_find_and_load":
@@ -201,7 +201,7 @@ def _is_probe() -> bool:
 
 
 def _is_installed(spec: importlib.machinery.ModuleSpec) -> bool:
-    """Whether it is installed, rather than a user's own module next to the script."""
+    """Whether the module is an installed package, rather than a user's own module next to the script."""
     places = [spec.origin or "", *(spec.submodule_search_locations or [])]
     return any(part in place for place in places for part in ("site-packages", "dist-packages"))
 
@@ -242,7 +242,7 @@ def _no_reports(module: ModuleType, swap: Swap) -> None:
 
 
 def _loggers_available(module: ModuleType, swap: Swap) -> None:
-    """Make Lightning's loggers available, which check for the installed package."""
+    """Make Lightning's loggers available although they check for the installed package."""
     for name in filter(_AVAILABLE.fullmatch, list(vars(module))):
         swap(module, name, _Available())
 

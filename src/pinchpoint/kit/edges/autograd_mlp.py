@@ -1,4 +1,4 @@
-"""A network over edges that can be any module: autograd runs its backward pass, one chunk at a time."""
+"""A network over edges from any module: autograd runs the backward pass, one chunk at a time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from pinchpoint.backends.torch import compat
 
-# Keyed by the parameter's position among the module's parameters; each chunk adds to them.
+# Keyed by the parameter's position among the module's parameters; each chunk adds to its gradient.
 Gradients = dict[int, Tensor]
 
 
@@ -30,7 +30,7 @@ class AutogradMLP:
         self, inputs: Tensor, gradient: Tensor, into: Gradients, *, want_inputs: bool, want_values: bool
     ) -> tuple[Tensor | None, Tensor | None]:
         leaf = inputs.detach().requires_grad_(want_inputs)
-        # Leaves of our own: a hook on a parameter sees its whole gradient once, not that of every chunk.
+        # Use separate leaves, so that a hook on a parameter runs once with its whole gradient, not per chunk.
         # A scripted module accepts only its own parameters.
         scripted = any(isinstance(part, torch.jit.ScriptModule) for part in self.module.modules())
         parameters = {
@@ -51,21 +51,21 @@ class AutogradMLP:
             if value is not None:
                 into[at].add_(value)
         of_inputs = gradients[-1] if want_inputs else None
-        # Copied: the outputs may be a view of another tensor, and the caller overwrites them.
+        # Copy the outputs: they may be a view of another tensor, and the caller overwrites them.
         copied = outputs.detach().clone(memory_format=torch.contiguous_format) if want_values else None
         return None if of_inputs is None else of_inputs.contiguous(), copied
 
     def finish(self, into: Gradients) -> None:
-        """Do nothing: no gradient is held back."""
+        """Do nothing, because no gradient is deferred."""
 
     def _autocast(self, inputs: Tensor) -> torch.autocast:
-        """The autocast of the forward pass, without its cache: weights cast without gradients block them."""
+        """The autocast of the forward pass without its cache, whose cast weights would carry no gradients."""
         enabled, dtype = self.autocast
         return torch.autocast(inputs.device.type, dtype, enabled=enabled, cache_enabled=False)
 
 
 def saved_bytes(module: nn.Module, inputs: Tensor) -> int:
-    """Bytes that autograd saves in a pass through a module, without its parameters, doubled for gradients."""
+    """Twice the bytes (to include gradients) that autograd saves in a module's pass, without parameters."""
     own = {compat.storage_key(parameter.untyped_storage()) for parameter in module.parameters()}
     sizes: dict[int, int] = {}
 

@@ -1,4 +1,4 @@
-"""Checks of which points and tokens a graph leaves without edges, and the radius that covers all points.
+"""Checks for points and tokens without edges, and the radius that covers all points.
 
 A point without an edge receives no value from the tokens and passes none to them. `coverage` counts such
 points in an existing graph; `require_radius` finds them beforehand, from the points and the lattice alone.
@@ -17,7 +17,7 @@ from pinchpoint.kit.edges.edges import Edges
 from pinchpoint.kit.edges.lattice import Lattice, require_lattice
 from pinchpoint.kit.edges.neighbours import check_points, check_radius, squared_radius
 
-_MAX_LISTED = 5  # uncovered points that are listed by number
+_MAX_LISTED = 5  # number of uncovered points to list by index
 _BAR_WIDTH = 40
 
 
@@ -27,16 +27,16 @@ class Degrees:
 
     median: float
     most: int
-    bins: tuple[tuple[int, int, int], ...]  # the fewest and most edges of the bin, and its rows
+    bins: tuple[tuple[int, int, int], ...]  # fewest and most edges of the bin, and its number of rows
 
     @staticmethod
     def of(degrees: Tensor) -> Degrees:
-        """degrees: (N,) int64."""
+        """Count degrees: (N,) int64."""
         if not len(degrees):
             return Degrees(0.0, 0, ())
         ordered = degrees.sort().values
         middle = ordered[[(len(degrees) - 1) // 2, len(degrees) // 2, -1]].tolist()
-        # Integers, not logarithms: a degree of 2**k is the first of its bin for every k.
+        # Use integers, not logarithms: a degree of 2**k is then the first of its bin for every k.
         edges = torch.tensor([0, *(2**k for k in range(middle[2].bit_length()))], device=degrees.device)
         counts = (
             torch.searchsorted(ordered, torch.cat([edges, edges.new_tensor([middle[2] + 1])])).diff().tolist()
@@ -79,7 +79,7 @@ class Coverage:
         return self.tokens > 1 and self.edges == self.points * self.tokens
 
     def text(self) -> str:
-        """A summary for one screen of 80 columns."""
+        """A summary for a screen of 80 columns."""
         listed = f": {_list(self.uncovered_first, self.uncovered)}" if self.uncovered else ""
         return "\n".join(
             [
@@ -152,13 +152,13 @@ def coverage(into_tokens: Edges, into_points: Edges | None = None) -> Coverage:
 
 
 def least_radius(points: Tensor, lattice: Lattice) -> float:
-    """The smallest radius, in the points' dtype, at which `lattice_edges` gives every point a token.
+    """The smallest radius, in the points' dtype, at which `lattice_edges` gives every point an edge.
 
     points: (P, d).
     """
     squared = _nearest(points, lattice).max()
     radius = squared.sqrt()
-    # The root is rounded: raise it until its square reaches the squared distance again.
+    # The square root is rounded: raise it until its square reaches the squared distance.
     while bool(radius.square() < squared) or bool(radius == 0):
         radius = torch.nextafter(radius, torch.full_like(radius, math.inf))
     return float(radius)
@@ -179,7 +179,7 @@ def radius_for(points: Tensor, lattice: Lattice, *, edges_per_point: float = 8.0
 
 
 def require_radius(points: Tensor, lattice: Lattice, radius: float) -> None:
-    """Raise `BadInput`, before edges are built, if the radius leaves points uncovered or joins everything."""
+    """Raise `BadInput`, before edges are built, if points have no edges or everything is connected."""
     check_radius(radius)
     uncovered = (_nearest(points, lattice) > squared_radius(radius, points)).nonzero().squeeze(1)
     if len(uncovered):
@@ -223,7 +223,7 @@ def _hint(points: Tensor, lattice: Lattice) -> str:
 
 
 def _round_up(radius: float) -> str:
-    """The radius rounded up by more than rounding can move a point: typed in, it still covers all points."""
+    """The radius as text, rounded up by more than rounding errors, so that it still covers all points."""
     radius *= 1 + 1e-6
     text = f"{radius:.4g}"
     return text if float(text) >= radius else f"{float(text) * (1 + 1e-3):.4g}"

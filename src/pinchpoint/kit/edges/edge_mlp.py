@@ -2,7 +2,7 @@
 
 `network_of` splits an `nn.Sequential` of linear layers and plain activations into its layers, so that a chunk
 costs a few kernels and its buffers are reused for every chunk; any other module goes through autograd.
-Both give the same numbers up to rounding. Letters: e edges of a chunk, W input width, C outputs.
+Both give the same results up to rounding. Letters: e edges of a chunk, W input width, C outputs.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Activation:
 
 
 class Network(Protocol):
-    """What the flat transform needs from a network, one chunk after the other."""
+    """What the flat transform needs from a network, which it calls for one chunk after another."""
 
     @property
     def dtype(self) -> torch.dtype | None:
@@ -57,14 +57,14 @@ class Network(Protocol):
         ...
 
     def finish(self, into: Gradients) -> None:
-        """End a pass: add gradients still held back to `into`, and free the memory of the chunks."""
+        """End a pass: add deferred gradients to `into`, and free the memory of the chunks."""
         ...
 
 
 def network_of(module: nn.Module, *, edges: int, inputs: Tensor) -> Network:
     """The fastest `Network` for a module.
 
-    edges: the most edges of a chunk. inputs: any tensor with the dtype and device of the inputs.
+    edges: the largest number of edges in a chunk. inputs: any tensor with the dtype and device of the inputs.
     """
     device, dtype = inputs.device.type, arithmetic(inputs)
     layers = _by_hand(module, inputs)
@@ -76,7 +76,7 @@ def network_of(module: nn.Module, *, edges: int, inputs: Tensor) -> Network:
 
 
 def _by_hand(module: nn.Module, inputs: Tensor) -> list[tuple[nn.Linear, Activation | None]] | None:
-    """The layers of a module that needs no autograd and whose weights have the inputs' dtype, else None."""
+    """The layers, if the module needs no autograd and its weights have the inputs' dtype; else None."""
     dtype, layers = arithmetic(inputs), layers_of(module)
     if layers is None or any(
         layer.weight.dtype is not dtype and dtype is inputs.dtype for layer, _ in layers
@@ -96,10 +96,10 @@ def is_one_kernel(module: nn.Module, *, like: Tensor) -> bool:
 
 
 def edge_bytes(module: nn.Module, width: int, *, like: Tensor, by_hand: bool = True) -> int:
-    """Bytes per edge in a training chunk of `network_of(module)`, without its inputs and uses of its outputs.
+    """Bytes per edge in a training chunk of `network_of(module)`, without inputs and uses of the outputs.
 
-    width: of the inputs; like: a tensor with their dtype and device. by_hand: without autograd where
-    possible.
+    width: the width of the inputs; like: a tensor with their dtype and device. by_hand: avoid autograd
+    where possible.
     """
     layers = _by_hand(module, like) if by_hand else None
     if layers is not None:
@@ -188,16 +188,16 @@ class _Layer:
 class _Perceptron:
     """A `Network` of linear layers with a handwritten backward pass.
 
-    A chunk in backward holds the values before each activation and two buffers as wide as the widest layer:
+    In backward, a chunk keeps the values before each activation and two buffers as wide as the widest layer:
     the input of the next layer, and its gradient.
     """
 
     layers: list[_Layer]
     edges: int
     dtype: torch.dtype
-    # (edges, width), before the activation of each layer but the last.
+    # (edges, width): the values before the activation of each layer except the last.
     _before: list[Tensor] = field(default_factory=list)
-    # Two of (edges * widest,).
+    # Two buffers of (edges * widest,).
     _spare: list[Tensor] = field(default_factory=list)
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -239,7 +239,7 @@ class _Perceptron:
         raise AssertionError("a network has layers")
 
     def finish(self, into: Gradients) -> None:
-        """Free the buffers; no gradient is held back."""
+        """Free the buffers; no gradient is deferred."""
         self._before.clear()
         self._spare.clear()
 
@@ -298,7 +298,7 @@ class _Perceptron:
 
 
 def _add_product(into: Tensor, slope: Tensor, values: Tensor) -> None:
-    """Add the gradient of a weight, (out, in), in the dtype of the sum: chunks in bf16 add up in float32."""
+    """Add the gradient of a weight, (out, in), in the dtype of the sum: bf16 chunks are summed in float32."""
     if into.dtype is slope.dtype:
         into.addmm_(slope.t(), values)
     else:

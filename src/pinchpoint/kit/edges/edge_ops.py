@@ -1,7 +1,7 @@
 """Operations of the flat transform on the edges of a chunk: gather, reduce, spread, sum by source.
 
 Letters: e edges of the chunk, q rows, C channels. On a GPU each is one Triton kernel
-(`edge_ops_triton`), elsewhere plain torch; both add in the same order every time.
+(`edge_ops_triton`), elsewhere it is plain torch; both always add in the same order.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pinchpoint.kit.edges.row_chunks import Rows
 
 
 def gather(x: Tensor, y: Tensor, f: Tensor | None, rows: Rows) -> tuple[Tensor, Tensor]:
-    """The network's inputs, (e, 2d) of [y, x] or (e, 2d + C) with f last; and the row of every edge, (e,)."""
+    """The network's inputs, [y, x] of (e, 2d) or [y, x, f] of (e, 2d + C), and every edge's row, (e,)."""
     if own_kernels(x):
         at = torch.empty(rows.count, dtype=torch.int32, device=x.device)
         width = x.shape[1] + y.shape[1] + (0 if f is None else f.shape[1])
@@ -99,7 +99,7 @@ def spread_to_weights(gradient: Tensor, kernel: Tensor, f: Tensor | None, rows: 
     """Gradient for the weights: (e,), the sum over channels of gradient[row] * kernel * f[source]."""
     values = gradient.index_select(0, at) * kernel
     values = values if f is None else values * f.index_select(0, rows.sources())
-    # float32 at least: a softmax subtracts the row's mean from it again.
+    # At least float32: a softmax later subtracts the row's mean.
     return values.sum(1, dtype=torch.promote_types(values.dtype, torch.float32))
 
 
@@ -108,7 +108,7 @@ def add_by_source(total: Tensor, values: Tensor, rows: Rows) -> None:
     if not rows.count:
         return
     if own_kernels(total):
-        # Sorted, so that one program adds each source's values in the order of their edges: atomics would add
+        # Sort, so that one program adds each source's values in the order of their edges; atomics would add
         # them in a different order every time.
         ordered, order = torch.sort(rows.sources(), stable=True)
         if not is_fake(total):
@@ -125,7 +125,7 @@ def add_by_row(total: Tensor, values: Tensor, rows: Rows) -> None:
 
 
 def widest(*tensors: Tensor | None) -> torch.dtype:
-    """The dtype to which all of them are promoted."""
+    """The dtype to which all the tensors are promoted."""
     dtypes = [tensor.dtype for tensor in tensors if tensor is not None]
     widest = dtypes[0]
     for dtype in dtypes[1:]:

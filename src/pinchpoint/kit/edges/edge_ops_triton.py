@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pinchpoint.kit.edges.row_chunks import Rows
 
-_TILE = 2048  # values that a program holds at one time
+_TILE = 2048  # values that a program processes at one time
 
 
 def gather(x: Tensor, y: Tensor, f: Tensor | None, rows: Rows, at: Tensor, inputs: Tensor) -> None:
@@ -211,7 +211,7 @@ def _reduce(
     SUM: tl.constexpr,
 ):
     row = (first + tl.program_id(0)).to(tl.int64)
-    start = tl.maximum(tl.load(offsets + row), begin)  # of a row split over chunks, only this chunk's edges
+    start = tl.maximum(tl.load(offsets + row), begin)  # for a row split over chunks, only this chunk's edges
     stop = tl.minimum(tl.load(offsets + row + 1), end)
     channel = tl.arange(0, WIDE)
     wanted = channel < C

@@ -23,11 +23,11 @@ INT32_MOST = 2**31 - 1
 
 @dataclass(frozen=True)
 class Edges:
-    """A compressed sparse row graph: row q holds the edges offsets[q] to offsets[q + 1].
+    """A graph in compressed sparse row format: row q has the edges offsets[q] to offsets[q + 1].
 
     offsets: (Q + 1,) int64; sources: (E,) int32. source_count: S, the number of sources, with or without
-    edges. known_starts: the offsets on the host, if they are known: splitting into chunks then neither waits
-    for the device nor checks anything.
+    edges. known_starts: the offsets on the host, if known; splitting into chunks then neither waits for the
+    device nor checks anything.
     """
 
     offsets: Tensor
@@ -52,11 +52,11 @@ class Edges:
             )
 
     def __len__(self) -> int:
-        """E, as `count`."""
+        """The number of edges, E."""
         return self.count
 
     def __bool__(self) -> bool:
-        """True, also for a graph without edges."""
+        """True even for a graph without edges."""
         return True
 
     def __repr__(self) -> str:
@@ -75,8 +75,8 @@ class Edges:
     def starts(self) -> np.ndarray[Any, Any]:
         """(Q + 1,) int64 on the host: the offsets, copied and checked at most once.
 
-        Raises `BadInput` for sources out of range too: our GPU kernels would read and write beyond the
-        points.
+        Also raises `BadInput` for sources out of range, for which our GPU kernels would read and write
+        beyond the points.
         """
         if self.known_starts is not None:
             return self.known_starts
@@ -97,7 +97,7 @@ class Edges:
         return starts
 
     def degrees(self) -> Tensor:
-        """(Q,) int64."""
+        """The number of edges of each row: (Q,) int64."""
         return self.offsets.diff()
 
     def destinations(self) -> Tensor:
@@ -128,7 +128,7 @@ class Edges:
 
     @staticmethod
     def from_index(index: Tensor, *, queries: int, sources: int) -> Edges:
-        """Edges from a (2, E) index of (source, destination) in any order, which the edges of a row keep."""
+        """Edges from a (2, E) index of (source, destination) in any order; each row keeps that order."""
         require_tensor("edges", index)
         for name, number in (("queries", queries), ("sources", sources)):
             if (count := whole_number(number)) is None or count < 0:

@@ -24,7 +24,7 @@ from pinchpoint.kit.edges.row_chunks import Rows
 
 @dataclass(frozen=True)
 class Job:
-    """One transform and the chunks it is computed in.
+    """One transform and the chunks in which it is computed.
 
     reads_f: f is also an input of the network. times_f: the kernel is multiplied by f.
     weights: mean, sum, quadrature or attention.
@@ -93,7 +93,7 @@ class _FlatTransform(torch.autograd.Function):
                 if factor is not None:
                     check_channels(kernel, factor)
                 dtype = edge_ops.widest(kernel, factor, quadrature, score)
-                # float32 at least: a row in many pieces is added to many times.
+                # At least float32: a row that is split into many pieces is added to many times.
                 sum_dtype = torch.promote_types(dtype, torch.float32)
                 out = torch.zeros(x.shape[0], kernel.shape[1], dtype=sum_dtype, device=x.device)
             edge_ops.reduce_into(out, kernel, factor, weights, part)
@@ -130,7 +130,7 @@ class _FlatTransform(torch.autograd.Function):
 
 
 class _OnceDifferentiable(torch.autograd.Function):
-    """Passes gradients on, but raises if they are differentiated again: they would pass for constants."""
+    """Passes gradients on, but raises if they are differentiated again: they would count as constants."""
 
     @staticmethod
     def forward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
@@ -179,13 +179,13 @@ class _BackwardPass:
         )
 
     def run(self, gradient: Tensor, out: Tensor | None) -> None:
-        """gradient: (Q, C) of the plain sums; out: (Q, C), the forward output, for softmax weights only."""
+        """Run all chunks. gradient: (Q, C) of the plain sums; out: (Q, C), the output, for softmax only."""
         row_dots = None if out is None or self.lse is None else (gradient * out.to(self.lse.dtype)).sum(1)
         try:
             for part in self.job.parts:
                 if part.count:
                     self._chunk(gradient, row_dots, part)
-        finally:  # also after a failure: a retained graph may be run backward again
+        finally:  # after a failure too: a retained graph may run backward again
             self.network.finish(self.of_mlp)
             if self.scores is not None:
                 self.scores.finish(self.of_attention)
@@ -229,7 +229,7 @@ class _BackwardPass:
             edge_ops.add_by_source(of_f, edge_ops.spread_to_f(gradient, kernel, weights, part, at), part)  # type: ignore[arg-type]
 
     def _add_inputs(self, gradient: Tensor, part: Rows) -> None:
-        """gradient: (e, 2d) of [y, x], or (e, 2d + C) with f."""
+        """Add the gradient of the network's inputs: (e, 2d) of [y, x], or (e, 2d + C) with f."""
         dims = self.x.shape[1]
         of_x, of_y, of_f, _ = self.of_points
         if of_y is not None:
@@ -260,7 +260,7 @@ def _sums(parameters: list[Any], needs_grad: tuple[bool, ...]) -> Gradients:
 
 
 def _sum_like(value: Any) -> Tensor:
-    """Zeros to which many chunks are added: float32 at least, since 16 bits would lose the late chunks."""
+    """Zeros to which many chunks are added, in float32 or wider: 16 bits would lose the later chunks."""
     wide = torch.promote_types(value.dtype, torch.float32)
     return torch.zeros_like(value, dtype=wide, memory_format=torch.contiguous_format)
 
@@ -276,7 +276,7 @@ def _lse(job: Job, scores: Network, x: Tensor, y: Tensor) -> Tensor:
             score = scores.forward(_relative(inputs, x, y)).to(lse.dtype)
             check_score(score)
             largest = part.largest(score)
-            # The largest of a row without edges is -inf: it gets no shift, and its sum is empty.
+            # The maximum of a row without edges is -inf: it is not shifted, and its sum is empty.
             shift = torch.where(largest.isinf(), 0, largest)
             sums = part.sum(torch.exp(score - shift.index_select(0, part.local())))
             here = lse[part.first : part.last]
@@ -285,7 +285,7 @@ def _lse(job: Job, scores: Network, x: Tensor, y: Tensor) -> Tensor:
 
 
 def _relative(inputs: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """(e, d) from destination to source, from inputs that begin with [y, x], in the dtype of those two."""
+    """Vectors y - x of the edges, (e, d), from inputs that begin with [y, x], in the dtype of x and y."""
     dims = x.shape[1]
     return (inputs[:, :dims] - inputs[:, dims : 2 * dims]).to(edge_ops.widest(x, y))
 

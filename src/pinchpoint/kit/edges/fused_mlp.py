@@ -26,12 +26,12 @@ _MAX_HIDDEN = 128
 # Edges per tile, warps per program, pipeline stages: the fastest on an H200 of those with correct results.
 _FORWARD = {"BE": 64, "num_warps": 8, "num_stages": 3}
 _BACKWARD = {"BE": 32, "num_warps": 8, "num_stages": 1}
-_TESTED_CAPABILITY = (9, 0)  # the compute capability they are tested on; elsewhere layers run one by one
+_TESTED_CAPABILITY = (9, 0)  # compute capability on which they are tested; on others, layers run one by one
 _MIN_TILE = 16  # the narrowest tile of the matrix units
 # Triton 3.6 silently computes some tiles of several products wrongly on sm_90 (its issues 10486 and 11366):
 # only shapes that were compared with float64 on an H200 are used.
 _MIN_HIDDEN = 65
-_MAX_ENDS = 32  # inputs, and outputs
+_MAX_ENDS = 32  # limit on the inputs and on the outputs
 _TESTED_LENGTHS, _TESTED_DTYPES = (3, 5, 7), (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -52,7 +52,7 @@ def supports(parts: list[nn.Module], dtype: torch.dtype, device: torch.device) -
         return False
     widths = [layer.in_features for layer in linear] + [linear[-1].out_features]
     if any(above.in_features != below.out_features for below, above in pairwise(linear)):
-        return False  # torch raises the error
+        return False  # torch itself will raise the error
     return _MIN_HIDDEN <= max(widths[1:-1]) <= _MAX_HIDDEN and max(widths[0], widths[-1]) <= _MAX_ENDS
 
 

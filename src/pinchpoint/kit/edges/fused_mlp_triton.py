@@ -3,12 +3,12 @@
 Layers: inputs (width K) -> H, then MID times H -> H, then H -> C. Widths are padded to the sizes of the
 matrix units; padding is zero, and the activations map zero to zero. All values are transposed,
 features x edges, so that the weights' rows fill the matrix units and a tile of edges may be small.
-Backward visits the tiles once for each H x H weight and recomputes what it needs, since the registers of a
-multiprocessor hold one such sum. Each program writes its own partial sums; they are added up afterwards in a
-fixed order.
+Backward visits the tiles once for each H x H weight and recomputes what it needs, because only one such sum
+fits into the registers of a multiprocessor. Each program writes its own partial sums; they are added up
+afterwards in a fixed order.
 
 PARTS = 1: products in DTYPE. PARTS = 3: float32 on the matrix units, where each number is the sum of three
-bf16 numbers (24 bits in all) and the six largest of their nine products are added up.
+bf16 numbers (24 bits in total) and the six largest of their nine products are added up.
 """
 
 # pyright: reportMissingImports=false, reportIndexIssue=false, reportAttributeAccessIssue=false
@@ -210,8 +210,8 @@ def backward(
     The top pass adds the last layer, the lowest pass the first layer.
 
     Weights with _t are transposes: w_mid_t (MID, H in, H out), w_in_t (KIN, H), w_out_t (H, COUT).
-    WANT_VALUES: the top pass also writes the outputs of the forward pass. zero: 0, a value unknown to the
-    compiler. RELOAD: read the weights again for every tile; otherwise shared memory holds them all at once.
+    WANT_VALUES: the top pass also writes the outputs of the forward pass. zero: 0, but unknown to the
+    compiler. RELOAD: read the weights again for every tile; otherwise all of them stay in shared memory.
     """
     TOP: tl.constexpr = LOW == MID
     BOTTOM: tl.constexpr = LOW <= 1

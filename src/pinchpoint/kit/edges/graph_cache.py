@@ -49,7 +49,7 @@ class GraphCache:
     def lattice_edges(
         self, points: Tensor, lattice: Lattice, radii: Sequence[float]
     ) -> list[tuple[Edges, Edges]]:
-        """`lattice_edges_multi(points, lattice, radii)`, read from the folder if it is there."""
+        """`lattice_edges_multi(points, lattice, radii)`, read from the folder if it was stored there."""
         require_lattice(lattice)
         check_points(points, axes=len(lattice.shape))
         key = graph_key(points, lattice, radii)
@@ -72,7 +72,7 @@ class GraphCache:
             return
         files = []
         for path in self.folder.glob(f"*{_SUFFIX}"):
-            # Another process with the same folder may remove the file first.
+            # Another process that uses the same folder may remove the file first.
             with contextlib.suppress(FileNotFoundError):
                 files.append((path, path.stat()))
         free_bytes = self.most_bytes

@@ -15,9 +15,9 @@ from pinchpoint.kit.edges.edges import INT32_MOST
 
 @dataclass(frozen=True)
 class Lattice:
-    """A regular grid of points: `shape` counts along each axis from `low` to `high`, both ends included.
+    """A regular grid with `shape` points along each axis from `low` to `high`, both ends included.
 
-    The plane of an axis with a single plane is at `low`.
+    If an axis has a single plane, the plane is at `low`.
     """
 
     shape: tuple[int, ...]
@@ -63,7 +63,7 @@ class Lattice:
         ]
 
     def points(self, *, dtype: torch.dtype = torch.float32, device: str | torch.device = "cpu") -> Tensor:
-        """(T, d), with the last axis varying fastest."""
+        """All points, (T, d), with the last axis varying fastest."""
         axes = self.axes(dtype=dtype, device=device)
         return torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1).reshape(-1, len(self.shape))
 

@@ -1,7 +1,7 @@
 """Neighbour search within a radius: by cells for free points, by index arithmetic for a lattice.
 
-No neighbour is left out, however many there are. `Edges` have a fixed order, by destination, then by source,
-so that sums along them are the same every time. Two points are neighbours if their squared distance, summed
+No neighbour is omitted, however many there are. `Edges` have a fixed order, by destination, then by source,
+so that sums over them are the same every time. Two points are neighbours if their squared distance, summed
 axis by axis in the points' dtype, is at most the square of the radius in that dtype.
 The work is done in blocks of bounded memory. Letters: P points, T tokens of a lattice, Q queries, S sources,
 d axes.
@@ -25,8 +25,8 @@ from pinchpoint.kit.edges.lattice import Lattice, require_lattice
 from pinchpoint.kit.validation import require_tensor
 
 _CPU_BLOCK = 2**20  # pairs compared together: about 30 MB, close to the size of the caches
-_GPU_BLOCK = 2**23  # larger, since each block waits once for the device
-_SLACK = 1e-5  # of a radius or spacing: far more than rounding can move a pair
+_GPU_BLOCK = 2**23  # larger, because each block waits once for the device
+_SLACK = 1e-5  # share of a radius or spacing; far more than rounding can change a distance
 _THIN = 16  # cells per radius along the last axis
 
 
@@ -63,7 +63,7 @@ def lattice_edges_multi(
         for radius in falling:
             counts[radius].append((squares <= limits[radius]).sum(1))
             inside = (candidates[0] <= limits[radius]).nonzero().squeeze(1)
-            # A smaller radius keeps a subset of what the larger one kept, in the same order.
+            # A smaller radius keeps a subset of the edges of a larger one, in the same order.
             candidates = (
                 (candidates[0][inside] if radius > falling[-1] else candidates[0]),
                 candidates[1][inside],
@@ -79,7 +79,7 @@ def lattice_edges_multi(
 
 
 def radius_edges(x: Tensor, y: Tensor, radius: float) -> Edges:
-    """Edges to every query from all sources within the radius. x: (Q, d), the destinations; y: (S, d)."""
+    """Edges to every query from all sources within the radius. x: (Q, d) queries; y: (S, d) sources."""
     require_tensor("x", x)
     require_tensor("y", y)
     if x.dim() != 2 or y.dim() != 2 or x.shape[1] != y.shape[1]:
@@ -189,13 +189,13 @@ class _Windows:
     There are `widths` of them per axis, all inside the lattice.
     """
 
-    axes: list[Tensor]  # per axis, (planes - width + 1, width): the planes of a window, by its first
+    axes: list[Tensor]  # per axis, (planes - width + 1, width): the planes of a window, by its first plane
     widths: tuple[int, ...]
     low: Tensor  # (d,) float64: plane 0 is at the far end of the reach of a point here
     spacing: Tensor  # (d,) float64
     last: Tensor  # (d,) float64: the last plane at which a window may begin
     strides: Tensor  # (d,) int64: from plane to token index
-    shifts: Tensor  # (K,) int32: token indices of a window, relative to its first
+    shifts: Tensor  # (K,) int32: token indices of a window, relative to its first token
 
     @staticmethod
     def of(points: Tensor, lattice: Lattice, radius: float) -> _Windows:
@@ -237,18 +237,18 @@ class _Windows:
         )
         squares = points.new_zeros(len(points), 1)
         for axis, planes in enumerate(self.axes):
-            # Planes are looked up, not computed: at exactly the radius, rounding would decide.
+            # Look planes up instead of computing them: at exactly the radius, rounding would decide.
             gap = (points[:, axis, None] - planes[first[:, axis]]).square_()
             squares = (squares[:, :, None] + gap[:, None, :]).flatten(1) if axis else gap
         return squares, (first * self.strides).sum(1, keepdim=True).to(torch.int32) + self.shifts
 
 
 def _runs(x: Tensor, y: Tensor, radius: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Sources in the order of their cells, and runs of that order that contain each query's neighbours.
+    """Sources in the order of their cells, and the runs of that order that contain each query's neighbours.
 
     Returns the order (S,), and the start and length of each run. Cells are as wide as the radius, but thin
     along the last axis, where the cells of one column follow each other: a column next to the query is one
-    run, no longer than the ball is high there.
+    run, no longer than the height of the ball there.
     """
     dims = x.shape[1]
     low = torch.minimum(x.amin(0), y.amin(0)).double()
@@ -293,7 +293,7 @@ def _block(like: Tensor) -> int:
 
 
 def _row_blocks(counts: Tensor, block: int) -> list[tuple[int, int, int]]:
-    """Runs of rows of about a block each, as (first, last, total of their counts); a row is never split."""
+    """Runs of rows with about `block` counts each, as (first, last, total); a row is never split."""
     ends = torch.cumsum(counts, 0)
     marks = torch.arange(1, int(ends[-1]) // block + 1, device=ends.device) * block
     # A run ends before the row that passes a mark, so that it holds at most a block and one row.
@@ -303,5 +303,5 @@ def _row_blocks(counts: Tensor, block: int) -> list[tuple[int, int, int]]:
 
 
 def _sort(keys: Tensor) -> Tensor:
-    """The keys, sorted. NumPy does not track their positions, which on the CPU takes a third of the time."""
+    """Sort the keys. On the CPU, NumPy takes a third of the time, because it does not track positions."""
     return torch.from_numpy(np.sort(keys.numpy())) if keys.device.type == "cpu" else torch.sort(keys).values

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pinchpoint.kit.edges.edges import Edges
 
-TRACED_CHUNKS = 256  # chunks of a transform that run when its peak is predicted
+TRACED_CHUNKS = 256  # number of chunks that run when the peak of a transform is predicted
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Rows:
 
     @property
     def count(self) -> int:
-        """e, the number of edges."""
+        """The number of edges, e."""
         return self.end - self.begin
 
     def degrees(self) -> Tensor:
@@ -41,21 +41,21 @@ class Rows:
         return self.edges.offsets[self.first : self.last + 1].diff()
 
     def sources(self) -> Tensor:
-        """(e,) int32."""
+        """The source of every edge: (e,) int32."""
         return self.edges.sources[self.begin : self.end]
 
     def destinations(self) -> Tensor:
-        """(e,) int64, numbered as in the whole graph."""
+        """The row of every edge, numbered as in the whole graph: (e,) int64."""
         return self.local() + self.first
 
     def local(self) -> Tensor:
-        """(e,) int64: the row of every edge, from 0."""
+        """The row of every edge, numbered from 0 within the chunk: (e,) int64."""
         rows = torch.arange(self.last - self.first, device=self.edges.offsets.device)
         return rows.repeat_interleave(self.degrees(), output_size=self.count)
 
     def sum(self, values: Tensor) -> Tensor:
-        """(e, C) to (q, C), each row summed in order: bit for bit the same every time."""
-        if values.shape[0] == 0:  # zeros that are still part of autograd's graph
+        """Sum (e, C) over each row to (q, C), in order: bit for bit the same every time."""
+        if values.shape[0] == 0:  # return zeros that are still part of autograd's graph
             return values.new_zeros(self.last - self.first, *values.shape[1:]).index_add(
                 0, self.local(), values
             )
@@ -95,10 +95,10 @@ def row_chunks(edges: Edges, chunk: int, *, split_rows: bool = False) -> Iterato
 
 
 def chunks_to_trace(parts: list[Rows]) -> list[Rows]:
-    """The chunks that are enough to predict the peak of all: of a billion edges, about a thousandth.
+    """A subset of chunks that is enough to predict the peak: about a thousandth of a billion edges.
 
-    They include the longest chunk, the one with the most rows and the last; the others are spread evenly. A
-    few hundred chunks are all used, so that the effect of their unequal lengths on the allocator is visible.
+    It includes the longest chunk, the one with the most rows and the last; the others are spread evenly. If
+    there are only a few hundred chunks, all are used, because their unequal lengths affect the allocator.
     """
     if len(parts) <= TRACED_CHUNKS:
         return parts

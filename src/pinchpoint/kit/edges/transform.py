@@ -2,9 +2,9 @@
 
     out[q] = sum over edges (s -> q) of weight * kernel * f[s]
 
-`memory` chooses how it is computed, not what: `eager` saves the features of every edge for backward;
-`checkpoint` and `flat` process the edges in chunks of whole rows and recompute them in backward. With `flat`,
-nothing but the graph itself grows with the edges.
+`memory` changes how the result is computed, not its value: `eager` saves the features of every edge for
+backward; `checkpoint` and `flat` process the edges in chunks of whole rows and recompute them in
+backward. With `flat`, nothing but the graph itself grows with the edges.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ Memory = Literal["eager", "checkpoint", "flat"]
 Transform = Literal["linear", "nonlinear", "linear_kernelonly", "nonlinear_kernelonly"]
 Weights = Literal["mean", "sum", "quadrature", "attention"]
 
-# The bytes of a chunk with chunk="auto": more saves little time, less saves little memory.
+# The bytes of a chunk with chunk="auto": larger chunks save little time, smaller ones little memory.
 CHUNK_BYTES = 96 * MIB
-# The share of a GPU's memory if each layer launches its own kernels: the launches cost as much as 50,000
-# edges.
+# The share of a GPU's memory if each layer launches its own kernels: the launches cost as much time as
+# 50,000 edges.
 CHUNK_SHARE = 0.02
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
-# Edges in a chunk: the last block of a kernel may go beyond them, and its indices must still fit 32 bits.
+# Limit of edges in a chunk: a kernel's last block may extend beyond them, and its indices must fit 32 bits.
 _CHUNK_MOST = 2**30
 _INDEX_BYTES = (
     36  # a row (4), a sorted source with its position (4 + 8), and the temporary memory of the sort (20)
@@ -57,7 +57,7 @@ def edge_transform(
     quadrature: Tensor | None = None,
     attention: nn.Module | None = None,
 ) -> Tensor:
-    """Transform f from the sources to the queries. Returns (Q, C).
+    """Transform f from the sources to the queries and return (Q, C).
 
     mlp: (e, 2d) -> (e, C), or (e, 2d + C) -> (e, C) for the nonlinear transforms; its input is [y, x], then
     f. x: (Q, d) queries, the destinations; y: (S, d) sources; f: (S, C) at the sources, None for
@@ -129,7 +129,7 @@ def auto_chunk(
     """The number of edges for which a training chunk takes at most `budget_bytes`.
 
     The default budget is 96 MiB, or a fiftieth of the GPU's memory if that is more and the network does not
-    run as one kernel. by_hand: the backward pass is that of `flat`; autograd saves more bytes per edge.
+    run as one kernel. by_hand: assume the backward pass of `flat`; autograd saves more bytes per edge.
     """
     if budget_bytes is None:
         budget_bytes = CHUNK_BYTES
@@ -140,7 +140,7 @@ def auto_chunk(
     dims = x.shape[1] + y.shape[1]
     width = dims + (f.shape[1] if f is not None and transform.startswith("nonlinear") else 0)
     wide = max(x.element_size(), 4)
-    # Inputs, row and sorted sources; the gradients of the kernel and of f; and what the network itself takes.
+    # Inputs, row and sorted sources; the gradients of the kernel and of f; and what the network itself needs.
     own = width * wide + _INDEX_BYTES + 2 * (f.shape[1] if f is not None else 1) * wide
     own += edge_bytes(mlp, width, like=x, by_hand=by_hand)
     if attention is not None:
@@ -164,13 +164,13 @@ class EdgeKernel:
         quadrature: Tensor | None,
         rows: Rows,
     ) -> Tensor:
-        """(q, C) of the rows. x: (Q, d), y: (S, d), f: (S, C)."""
+        """The transform of a chunk's rows: (q, C). x: (Q, d), y: (S, d), f: (S, C)."""
         return self.reduce(modules, *self.gather(x, y, f, quadrature, rows), rows)
 
     def gather(
         self, x: Tensor, y: Tensor, f: Tensor | None, quadrature: Tensor | None, rows: Rows
     ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-        """The values that the edges read, edge by edge: (e, d), (e, d), (e, C), (e,)."""
+        """The values at the ends of each edge: (e, d), (e, d), (e, C), (e,)."""
         sources = rows.sources()
 
         def at_edges(values: Tensor | None) -> Tensor | None:
@@ -192,7 +192,7 @@ class EdgeKernel:
         q_e: Tensor | None,
         rows: Rows,
     ) -> Tensor:
-        """From values at edges to (q, C) at their destination rows."""
+        """Reduce the values at edges to their destination rows: (q, C)."""
         inputs = [y_e, x_e] if f_e is None or self.transform.startswith("linear") else [y_e, x_e, f_e]
         values = modules["mlp"](torch.cat(inputs, dim=1))
         if f_e is not None and not self.transform.endswith("kernelonly"):
@@ -309,7 +309,7 @@ def _check_module(name: str, module: nn.Module, inputs: Tensor, memory: Memory) 
             "and an attention of y - x (d inputs).",
         )
     for layer, _ in layers or ():
-        # Autocast casts weights; a module of the user's may do so too.
+        # Autocast casts weights, and a user's module may do so too.
         if layer.weight.dtype is not dtype and dtype is inputs.dtype:
             raise BadInput(
                 f"`{name}` is in {layer.weight.dtype}, but the edges are in {dtype}.",
@@ -322,7 +322,7 @@ def _check_module(name: str, module: nn.Module, inputs: Tensor, memory: Memory) 
         drops = memory == "flat" and isinstance(part, _DROPOUTS) and part.training and part.p > 0
         if drops or (isinstance(part, nn.BatchNorm1d) and (part.training or part.running_mean is None)):
             raise BadInput(
-                f"`{name}` has a {type(part).__name__} in training mode, which gives other results when it "
-                "is computed again or in chunks.",
+                f"`{name}` has a {type(part).__name__} in training mode, which gives different results "
+                "when it is computed again or in chunks.",
                 hint=f"Use memory={'checkpoint' if drops else 'eager'!r}, or call eval() on that layer.",
             )

@@ -31,9 +31,9 @@ from pinchpoint.planning.chunk_size import largest_chunk
 TRACE_SIZES = (8, 16)  # points of the two traces
 # Points in a chunk below which the faster method loses its advantage: `auto` then uses the loop.
 MIN_FAST_CHUNK = 32
-# The default budget, as a share of the device's memory: walkers, weights and the optimizer need the rest.
+# The default budget as a share of the device's memory; walkers, weights and the optimizer need the rest.
 DEFAULT_SHARE = 0.25
-DEFAULT_BUDGET_BYTES = GIB  # if the device does not report its memory, as a CPU
+DEFAULT_BUDGET_BYTES = GIB  # used if the device, such as a CPU, does not report its memory
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def predicted_cost(f: Function, point: Any, method: Method) -> Cost:
 
 
 def choose_method(f: Function, point: Any, *, points: int, budget: str | int | None) -> Method:
-    """The fastest method if its peak for `points` fits the budget; otherwise `loop`, which needs least."""
+    """The fastest method if its peak for `points` fits the budget; else `loop`, which needs the least."""
     limit_bytes = budget_bytes(budget)
     first = fastest_method(math.prod(point.shape))
     if first == "loop" or predicted_cost(f, point, first).bytes(points) <= limit_bytes:

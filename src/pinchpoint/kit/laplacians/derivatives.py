@@ -2,7 +2,7 @@
 
 Letters: s the shape of a point (a walker: n electrons x 3), d = prod(s) coordinates.
 
-- `nested`: the gradient of a component of the gradient, built separately for every coordinate; the naive way
+- `nested`: the gradient of a component of the gradient, built separately for every coordinate (naive)
 - `hessian`: all d x d second derivatives, of which d are used
 - `loop`: the gradient is linearised once, then applied to one coordinate after another
 - `forward`: value, gradient and Laplacian are propagated together (folx's forward Laplacian)
@@ -82,8 +82,8 @@ def _forward(f: Function, x: Any) -> Laplace:
             "The forward Laplacian needs folx, which is not installed.",
             hint='Run pip install "pinchpoint[vmc]", or choose the method "loop".',
         ) from error
-    # folx propagates derivatives through its own products, which a GPU would compute with the ten bits of
-    # TF32.
+    # folx propagates derivatives through its own matrix products, which a GPU would compute in TF32, with a
+    # 10-bit mantissa.
     with jax.default_matmul_precision("highest"):
         # Dense: tracking which entries are zero costs minutes of compilation and saves little beyond ten
         # electrons.
@@ -119,7 +119,7 @@ def check_method(f: object, method: object) -> None:
 
 
 def check_point(f: Function, x: Any) -> Any:
-    """x as an array of floats. Raises `BadInput` if it is not one, or if f of it is not one real number."""
+    """x as an array of floats. Raises `BadInput` if it is not one, or if f(x) is not one real number."""
     point = x if isinstance(x, jax.ShapeDtypeStruct) else jnp.asarray(x)
     if not jnp.issubdtype(point.dtype, jnp.floating):
         raise BadInput(

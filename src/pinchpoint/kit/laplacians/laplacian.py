@@ -1,7 +1,7 @@
 """The Laplacian of a scalar function at one point or at many in chunks, and the kinetic energy (JAX).
 
-Letters: B points, s the shape of a point (a walker: n electrons x 3). Nothing is jitted here: it becomes part
-of the caller's program. The methods are in `derivatives`, their memory in `chunk_plan`.
+Letters: B points, s the shape of a point (a walker: n electrons x 3). Nothing is jitted here; the caller's
+`jax.jit` includes it. The methods are in `derivatives`, their memory in `chunk_plan`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pinchpoint.kit.laplacians.derivatives import (
 def laplacian(
     f: Function, method: MethodChoice = "auto", *, points: int = 1, budget: str | int | None = None
 ) -> Callable[[Any], Laplace]:
-    """A function of one point that returns f's value, gradient and Laplacian; use `jax.vmap` for many points.
+    """Return a function of one point that gives f's value, gradient and Laplacian; `jax.vmap` it for many.
 
     f: (s) -> a real scalar, written in JAX. method: `auto` is `forward` (without folx `hessian` for few
     coordinates, else `loop`), and `loop` if `points` together are predicted to exceed the budget. points: how
@@ -75,7 +75,7 @@ def laplacian_of_batch(
     xs = jnp.asarray(xs)
     if xs.ndim < 1 or 0 in xs.shape:
         raise BadInput(
-            f"The points have shape {xs.shape}, which holds no point.",
+            f"The points have shape {xs.shape}, which contains no point.",
             hint="Give an array (points, ...) with at least one point.",
         )
     check_point(f, jax.ShapeDtypeStruct(xs.shape[1:], xs.dtype))

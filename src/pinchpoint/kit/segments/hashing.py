@@ -1,9 +1,9 @@
-"""Counter-based random numbers: a 32-bit key for each index, a function of seed and purpose of a draw.
+"""Counter-based random numbers: a 32-bit key for each index, computed from a draw's seed and purpose.
 
 There is no generator and no state: the same (seed, step, rank, view) gives the same keys on a CPU and a GPU,
 in any order, for any launch. The host computes two 32-bit words; the key of an index is a chain of invertible
 steps, so that different indices never get the same key. `subset_triton` and `subset_cpu` contain compiled
-copies of the chain; tests compare them with this one bit for bit. Not for cryptography.
+copies of the chain; tests compare them with this one bit for bit. The keys are not cryptographically secure.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from pinchpoint.backends.torch import compat
 from pinchpoint.core.errors import BadInput
 from pinchpoint.kit.validation import whole_number
 
-SPREAD = 0x9E3779B1  # consecutive indices: an odd factor moves each far from the next
+SPREAD = 0x9E3779B1  # odd factor that moves consecutive indices far apart
 FIRST, SECOND, THIRD = 0xED5AD4BB, 0xAC4C1B51, 0x31848BAB  # odd factors of the three rounds
 SHIFTS = (17, 11, 15, 14)
 ONE = 2**32  # keys are integers in [0, ONE)
 
-# The purpose of a draw is part of the words: the keys of points are independent of the numbers drawn for
-# cells.
+# The purpose of a draw is part of the words, so that the keys of points are independent of the numbers
+# drawn for cells.
 POINTS, COUNTS, RATIOS = 0, 1, 2
 
 _MASK_32, _MASK_64 = 2**32 - 1, 2**64 - 1
@@ -48,10 +48,10 @@ def words(
 
 
 def keys(index: Tensor, of: tuple[int, int]) -> Tensor:
-    """The keys of integers below 2**31, as int64 in [0, ONE): one for each, all different."""
+    """The keys of integers below 2**31, as int64 in [0, ONE); different integers have different keys."""
     if compat.one_pass(index):
         return keys_in(index.new_zeros(1), index, of)
-    # In 64 bits, masked to 32 after each product: shifting a non-negative number brings in zeros.
+    # Compute in 64 bits and mask to 32 after each product: shifting a non-negative number brings in zeros.
     x = index.to(int64) * SPREAD
     x.add_(of[0]).bitwise_and_(_MASK_32)
     x.bitwise_xor_(x >> SHIFTS[0]).mul_(FIRST).bitwise_and_(_MASK_32).bitwise_xor_(of[1])
@@ -82,7 +82,7 @@ def key(index: int, of: tuple[int, int]) -> int:
 
 
 def signed(word: int) -> int:
-    """The same 32 bits as a signed number, which a kernel always receives as int32."""
+    """The same 32 bits as a signed number, so that a kernel always receives an int32."""
     return word - ONE if word >= ONE // 2 else word
 
 

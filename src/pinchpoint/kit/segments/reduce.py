@@ -1,8 +1,8 @@
 """Sum, mean, maximum and softmax over the points of every cell, bit for bit the same every time.
 
 Points are gathered in the order of their cells and each cell is summed from its first place to its last;
-backward gathers too. No atomics are used, which would add in a different order in each run. Half-precision
-values are summed in float32. Letters: N points, C cells, F features.
+backward gathers too. Atomics are not used, because they would add in a different order in each run.
+Half-precision values are summed in float32. Letters: N points, C cells, F features.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from pinchpoint.kit.validation import require_tensor
 
 
 def segment_sum(values: Tensor, segments: Segments) -> Tensor:
-    """values: (N, F) by point, to (C, F): the sum over each cell; 0 for an empty cell."""
+    """Sum over each cell; 0 for an empty cell. values: (N, F) by point; returns (C, F)."""
     _require_values(values, segments)
     return _Sum.apply(values, segments, segments.of_point())  # pyright: ignore[reportReturnType]
 
 
 def segment_mean(values: Tensor, segments: Segments) -> Tensor:
-    """values: (N, F) by point, to (C, F): the mean over each cell; 0 for an empty cell."""
+    """Mean over each cell; 0 for an empty cell. values: (N, F) by point; returns (C, F)."""
     _require_values(values, segments)
     sums = segment_sum(_wide(values), segments)
     return (sums / segments.counts.clamp(min=1)[:, None]).to(values.dtype)
 
 
 def segment_max(values: Tensor, segments: Segments) -> Tensor:
-    """values: (N, F) by point, to (C, F): the maximum of each cell; -inf for an empty cell.
+    """Maximum of each cell; -inf for an empty cell. values: (N, F) by point; returns (C, F).
 
     The gradient goes to the points that attain the maximum, in equal shares if there are several.
     """
@@ -44,14 +44,14 @@ def segment_max(values: Tensor, segments: Segments) -> Tensor:
         shares = holds / _Spread.apply(_Sum.apply(holds, segments, of_point), segments, of_point)
     if not values.requires_grad:
         return greatest
-    # The sum of shares of equal numbers is that number up to rounding: use the exact value, and the sum's
-    # gradient.
+    # The sum of equal shares of a number is that number up to rounding: use the exact value, but the gradient
+    # of the sum.
     sums = _Sum.apply(torch.where(shares > 0, _wide(values) * shares, 0), segments, of_point)
     return _WithValue.apply(sums, greatest)  # pyright: ignore[reportReturnType]
 
 
 def segment_softmax(values: Tensor, segments: Segments) -> Tensor:
-    """values: (N, F) by point, to (N, F): positive, with sum 1 over each cell, feature by feature."""
+    """Softmax over each cell, feature by feature. values: (N, F) by point; returns (N, F)."""
     _require_values(values, segments)
     of_point = segments.of_point()
     wide = _wide(values)
@@ -62,7 +62,7 @@ def segment_softmax(values: Tensor, segments: Segments) -> Tensor:
 
 
 class _Sum(torch.autograd.Function):
-    """(N, F) to (C, F). Its backward is `_Spread`, whose backward is this: any order of derivatives works."""
+    """(N, F) to (C, F). Backward is `_Spread`, and vice versa, so derivatives of any order work."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, segments: Segments, of_point: Tensor) -> Tensor:
@@ -90,7 +90,7 @@ class _Spread(torch.autograd.Function):
 
 
 class _WithValue(torch.autograd.Function):
-    """Has the value of one tensor and the gradient of another."""
+    """Returns the value of one tensor and passes the gradient to another."""
 
     @staticmethod
     def forward(ctx: Any, graded: Tensor, value: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
 """Points grouped by cell: the order of the points, cell after cell, and the offset of each cell.
 
-Segments are built on the device of the ids or coordinates and owned by the caller: nothing is cached between
-two clouds. Building waits for the device once, so that a draw does not have to. Letters: N points, C cells. A
-place is a position in the order of cells; a point is an index in the caller's order.
+Segments are built on the device of the ids or coordinates and belong to the caller: nothing is cached
+between two clouds. Building waits for the device once, so that a draw does not have to. Letters: N points, C
+cells. A place is a position in the order of cells; a point is an index in the caller's order.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ class Segments:
 
     @property
     def points(self) -> int:
-        """N."""
+        """The number of points, N."""
         return self.order.shape[0]
 
     @property
     def cells(self) -> int:
-        """C."""
+        """The number of cells, C."""
         return self.offsets.shape[0] - 1
 
     @property
@@ -153,14 +153,14 @@ class Segments:
 
 
 def _group(ids: Tensor, scalars: list[Tensor]) -> tuple[Segments, list[float]]:
-    """The cells of ids, and the values of the one-number tensors `scalars`, read in the same wait."""
+    """The cells of ids, and the values of the scalar tensors `scalars`, read in the same synchronisation."""
     points, device = ids.shape[0], ids.device
     ordered, order = _sort(ids)
     begins = torch.ones(points, dtype=torch.bool, device=device)
     torch.ne(ordered[1:], ordered[:-1], out=begins[1:])
     of_place = begins.cumsum(0, dtype=torch.int32).sub_(1)
-    # The first place of a cell is written at its number, all other places one past the end. What follows the
-    # last cell is N: so the lengths are known before the number of cells is.
+    # The first place of each cell is written at the cell's number, all other places one past the end. The
+    # entries after the last cell are N, so that lengths are known before the number of cells is.
     starts = torch.full((points + 2,), points, dtype=torch.int32, device=device)
     to = torch.where(begins, of_place, points + 1).long()
     starts.scatter_(0, to, torch.arange(points, dtype=torch.int32, device=device))
@@ -184,7 +184,7 @@ def _sort(ids: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _pack(columns: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
-    """Integers in float64, one column per axis, combined to one int64 that sorts by the first, the second ...
+    """Combine integers in float64, one column per axis, to one int64 that sorts by the first column first.
 
     Also returns the minimum and maximum of each column, which `_require_numbered` checks later, on the host.
     """
@@ -213,7 +213,7 @@ def _require_numbered(bounds: list[float], cell: float) -> None:
         grid = " x ".join(f"{span:,}" for span in spans[-3:])
         least = cell * (math.prod(spans) / _INT64_MOST) ** (1 / 3)
         raise BadInput(
-            f"Cells of size {cell:g} make a grid of {grid}, more than 64 bits can number.",
+            f"Cells of size {cell:g} make a grid of {grid}, which is more than 64 bits can number.",
             hint=f"Give a cell size of at least {least * 1.1:.3g}.",
         )
 
@@ -254,4 +254,4 @@ def _require_order(order: Tensor, points: int) -> None:
         0, order.long().clamp(0, points - 1), True
     )
     if not bool((listed & (order >= 0) & (order < points)).all()):
-        raise BadInput("`order` leaves points out.", hint=f"Give each number from 0 to {points - 1:,} once.")
+        raise BadInput("`order` has missing points.", hint=f"Give each number from 0 to {points - 1:,} once.")

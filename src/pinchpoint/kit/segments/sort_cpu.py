@@ -13,8 +13,8 @@ from torch import Tensor
 
 from pinchpoint.kit.numba_loops import compile_loop
 
-_DIGIT = 11  # bits: 2,048 write positions fit in the cache
-_PASSES = 4  # with more, a comparison sort is as fast
+_DIGIT = 11  # bits per digit: 2,048 write positions fit in the cache
+_PASSES = 4  # with more passes, a comparison sort is as fast
 
 
 def order_of(ids: Tensor) -> Tensor | None:

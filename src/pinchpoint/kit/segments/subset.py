@@ -26,7 +26,7 @@ from pinchpoint.kit.validation import whole_number
 
 Method = Literal["exact", "nested", "bernoulli", "sort"]
 
-_LONGEST = 16384  # points of a cell that the Triton kernel still draws
+_LONGEST = 16384  # largest number of points of a cell for which the Triton kernel is used
 
 
 def draw_counts(
@@ -40,11 +40,11 @@ def draw_counts(
     least: int = 1,
     together: bool = False,
 ) -> Tensor:
-    """Points to draw from each cell, (C,) int32: floor(n r + u), u uniform in [0, 1), so n r on average.
+    """Number of points to draw from each cell, (C,) int32: floor(n r + u), u uniform in [0, 1), mean n r.
 
-    At least `least` points are drawn from a cell, or all it has. ratio: r for all cells, or (lo, hi): r is
-    drawn for each cell, or, with `together`, once for all. The arithmetic is in integers: the same on every
-    device.
+    At least `least` points are drawn from a cell, or all if it has fewer. ratio: r for all cells, or (lo, hi)
+    to draw r for each cell or, with `together`, once for all cells. The arithmetic uses integers, so that
+    results are the same on every device.
     """
     require_segments(segments)
     low, high = _to_fixed_point(ratio)
@@ -85,15 +85,15 @@ def sample_subset(
 ) -> Tensor:
     """Draw points from every cell. Returns their numbers, (M,) int32: cell by cell, in the order of places.
 
-    counts: (C,) integers, none above the size of its cell; or one number for all cells, where a smaller cell
-    gives all its points; or a ratio in 0..1 as a float, for `draw_counts`. total: the sum of the counts, if
-    it is known: on a GPU the draw then does not wait for the device. A wrong total raises `BadInput` on a
-    CPU; on a GPU, places left over hold -1.
+    counts: (C,) integers, none above the size of its cell; or one number for all cells, in which case all
+    points of smaller cells are drawn; or a ratio in 0..1 as a float, for `draw_counts`. total: the sum of the
+    counts, if known: on a GPU the draw then does not wait for the device. A wrong total raises `BadInput` on
+    a CPU; on a GPU, unused places are -1.
 
     `exact`, `sort`: k points of every cell; all subsets of k points are equally likely. `nested`: the same
-    without `view`, so that of two draws with the same (seed, step, rank) the one with smaller counts is part
-    of the other. `bernoulli`: takes a ratio and keeps each point with that probability, and one point of a
-    cell if none was kept: its counts are right only on average.
+    without `view`, so that of two draws with the same (seed, step, rank) the one with smaller counts is a
+    subset of the other. `bernoulli`: takes a ratio and keeps each point with that probability, and one point
+    of a cell if none was kept; its counts are correct only on average.
     """
     require_segments(segments)
     if method not in get_args(Method):
@@ -132,7 +132,7 @@ def sample_one(segments: Segments, *, seed: int, step: int = 0, rank: int = 0, v
     require_segments(segments)
     if segments.empty:
         raise BadInput(
-            "Some cells are empty, so that no point can be drawn from them.",
+            "Some cells are empty, so no point can be drawn from them.",
             hint="Use sample_subset(segments, 1, ...), which skips empty cells.",
         )
     of = hashing.words(seed=seed, step=step, rank=rank, view=view)
@@ -148,22 +148,22 @@ def sample_one(segments: Segments, *, seed: int, step: int = 0, rank: int = 0, v
         from pinchpoint.kit.segments import subset_cpu
 
         return subset_cpu.draw_one(segments, of)
-    # The key in the high bits, its point's number in the low 31: the minimum of both is that of the smallest
+    # With the key in the high bits and the point's number in the low 31, the minimum belongs to the smallest
     # key.
     values = (hashing.keys(segments.order, of) << 31).bitwise_or_(segments.order)
     return _least(segments, values).bitwise_and_(INT32_MOST).to(torch.int32)
 
 
 def _one_kernel(segments: Segments) -> bool:
-    """Whether our GPU kernel draws.
+    """Whether the GPU kernel is used.
 
-    One program handles a whole cell, so that a sort is faster for a long one.
+    One program processes a whole cell, so a sort is faster for long cells.
     """
     return segments.longest <= _LONGEST and own_kernels(segments.order)
 
 
 def _compiled_loop(segments: Segments) -> bool:
-    """Whether numba draws."""
+    """Whether the loop compiled by numba is used."""
     return segments.order.device.type == "cpu" and not is_fake(segments.order) and numba_works()
 
 
@@ -179,18 +179,18 @@ def _by_kernel(segments: Segments, counts: Tensor, of: tuple[int, int], total: i
 
 
 def _by_sort(segments: Segments, counts: Tensor, of: tuple[int, int], total: int | None) -> Tensor:
-    """The k smallest keys of each cell: those up to the k-th, found by one sort of all (cell, key)."""
+    """The points with the k smallest keys of each cell, found by one sort of all (cell, key)."""
     cells = segments.of_place
     values = hashing.keys_in(cells, segments.order, of)
     sorted_keys = torch.sort(values).values
     last = segments.offsets.narrow(0, 0, segments.cells) + (counts - 1)
-    # For a count of 0, the limit is the last key of the cell before, which is below all of this cell; before
-    # the first cell it is -1.
+    # For a count of 0, the limit is the last key of the previous cell, which is below all keys of this cell;
+    # for the first cell it is -1.
     limits = sorted_keys.index_select(0, last.clamp(0, segments.points - 1)).masked_fill_(last < 0, -1)
     mask = values <= limits.index_select(0, cells)
     if total is None or not mask.is_cuda:
         return _check_total(segments.order[mask], total)
-    # Each chosen point goes to its rank among them, from 1; all others go to place 0, which is removed.
+    # Each drawn point is written at its rank, from 1; all others are written at place 0, which is removed.
     to = mask.cumsum(0).mul_(mask)
     points = torch.full((total + 1,), -1, dtype=torch.int32, device=to.device)
     return points.scatter_(0, to.clamp_(max=total), segments.order).narrow(0, 1, total)
@@ -214,7 +214,7 @@ def _least(segments: Segments, values: Tensor) -> Tensor:
 def _bernoulli(segments: Segments, ratio: object, of: tuple[int, int], total: int | None) -> Tensor:
     if total is not None:
         raise BadInput(
-            'method="bernoulli" draws a random number of points, so that `total` cannot be given.',
+            'method="bernoulli" draws a random number of points, so `total` cannot be given.',
             hint='Leave total out, or use method="exact".',
         )
     if not isinstance(ratio, Real) or whole_number(ratio) is not None or isinstance(ratio, bool):
@@ -224,8 +224,8 @@ def _bernoulli(segments: Segments, ratio: object, of: tuple[int, int], total: in
         )
     keys = hashing.keys(segments.order, of)
     mask = keys < _to_fixed_point(ratio)[1]
-    # If any point of a cell is kept, the one with the smallest key is: adding it changes only cells with
-    # none.
+    # If any point of a cell is kept, the one with the smallest key is kept; adding it changes only cells
+    # without kept points.
     mask |= keys == _least(segments, keys).index_select(0, segments.of_place)
     return segments.order[mask]
 
@@ -233,7 +233,7 @@ def _bernoulli(segments: Segments, ratio: object, of: tuple[int, int], total: in
 def _scale_key(low: int, high: int, key: Any) -> Any:
     """Map keys to the range between two numbers up to 2**32.
 
-    Uses half of a key: products stay below 2**63.
+    Uses half of the bits of a key, so that products stay below 2**63.
     """
     return low + ((key >> 1) * (high - low) >> 31)
 
@@ -256,7 +256,7 @@ def _to_fixed_point(ratio: Any) -> tuple[int, int]:
 def _check_counts(segments: Segments, counts: object) -> Tensor:
     """The counts, (C,) int32 on the segments' device.
 
-    On a GPU their values are not checked, which would wait.
+    On a GPU their values are not checked, because that would wait for the device.
     """
     if isinstance(counts, Tensor):
         if counts.shape != (segments.cells,) or counts.dtype is torch.bool or counts.is_floating_point():
@@ -272,7 +272,7 @@ def _check_counts(segments: Segments, counts: object) -> Tensor:
                 hint=f"Move it: counts.to({str(device)!r}).",
             )
         if device.type == "cpu" and not is_fake(counts):
-            # In NumPy: torch would wake its threads for each step.
+            # Use NumPy, because torch would wake its threads for each step.
             values, lengths = counts.numpy(), np.diff(segments.offsets.numpy())
             if ((values < 0) | (values > lengths)).any():
                 raise BadInput(

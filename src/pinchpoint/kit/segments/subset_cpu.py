@@ -1,7 +1,7 @@
 """The k smallest keys of every cell on a CPU, compiled by numba. Imported only if numba is installed.
 
-Cells are distributed over plain threads, as many as torch uses. Places are unsigned: an index that may be
-negative is checked one by one, and the compiler would not vectorise the loops below.
+Cells are distributed over as many plain threads as torch uses. Places are unsigned: an index that may be
+negative would be checked in every iteration, and the compiler would not vectorise the loops below.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from pinchpoint.kit.numba_loops import compile_loop
 from pinchpoint.kit.segments import hashing
 from pinchpoint.kit.segments.segments import Segments
 
-_FEW = 512  # points of a cell up to which a few passes over all of them are faster than quickselect
-_BLOCK = 4096  # points whose keys are computed in one run: they stay in the nearest cache
+_FEW = 512  # largest number of points for which a few passes over all of them are faster than quickselect
+_BLOCK = 4096  # points whose keys are computed in one run; they stay in the fastest cache
 _SHARE = 2**16  # points per thread below which another thread costs more than it saves
 
 _SPREAD, _FIRST, _SECOND, _THIRD = (
@@ -55,7 +55,7 @@ def _points(segments: Segments, of: tuple[int, int]) -> tuple[Any, ...]:
 
 
 def _in_parts(segments: Segments, draw_cells: Callable[[int, int], None]) -> None:
-    """Call `draw_cells` for runs of cells that together cover all of them."""
+    """Call `draw_cells` for runs of cells that together cover all cells."""
     threads = max(1, min(torch.get_num_threads(), segments.points // _SHARE))
     if threads == 1:
         return draw_cells(0, segments.cells)
@@ -72,8 +72,8 @@ def _in_parts(segments: Segments, draw_cells: Callable[[int, int], None]) -> Non
                 return
             draw_cells(first, last)
 
-    # This thread works too, and each thread starts once: submitting part by part costs up to a tenth of the
-    # draw.
+    # This thread works too, and each thread starts once: submitting each part separately would cost up to a
+    # tenth of the draw.
     with ThreadPoolExecutor(threads - 1) as pool:
         others = [pool.submit(work) for _ in range(threads - 1)]
         work()
@@ -83,7 +83,7 @@ def _in_parts(segments: Segments, draw_cells: Callable[[int, int], None]) -> Non
 
 @compile_loop
 def _sums(counts: Any) -> Any:
-    """The running sum of counts: NumPy's takes five times as long, and torch's wakes its threads."""
+    """The running sum of counts. NumPy's takes five times as long, and torch's wakes its threads."""
     ends = np.empty(len(counts), np.int64)
     total = 0
     for at in range(len(counts)):
@@ -104,9 +104,9 @@ def _fill_keys(order: Any, first: Any, count: int, k0: Any, k1: Any, keys: Any) 
 
 @compile_loop
 def _smallest(keys: Any, count: int, wanted: int) -> Any:
-    """The `wanted`-th smallest of keys[:count], from 1, by quickselect, which moves them.
+    """The `wanted`-th smallest (from 1) of keys[:count], by quickselect, which reorders them.
 
-    The keys are already random.
+    The keys are already random, so the pivot need not be.
     """
     low, high, at = 0, count - 1, wanted - 1
     while low < high:
@@ -141,8 +141,8 @@ def _limit(keys: Any, at: Any, count: int, wanted: int) -> Any:
     below = np.int32(0)
     for j in range(count):
         below = np.int32(below + np.int32(keys[at + np.uint64(j)] <= limit))
-    # The distance of a key above the limit, less one; with all bits inverted, its distance below. Keys on the
-    # other side wrap around and are far away: the nearest is a plain minimum.
+    # The distance of a key above the limit, minus one; with all bits inverted, its distance below. Keys on
+    # the other side wrap around and are far away, so the nearest key is a plain minimum.
     side = np.uint32(0) if below < wanted else _MOST
     for _ in range(abs(wanted - below)):
         nearest = _MOST
@@ -227,8 +227,8 @@ def _write(
     """Write the points of one cell whose keys are not above the limit to out[first:end]."""
     to = np.uint64(first)
     if end < part_end:
-        # A point that is not drawn is overwritten by the next that is; after the last, by the next cell's
-        # first.
+        # A point that is not drawn is overwritten by the next drawn point; after the last one, by the first
+        # of the next cell.
         for j in range(count):
             out[to] = order[begin + np.uint64(j)]
             to += np.uint64(keys[at + np.uint64(j)] <= limit)

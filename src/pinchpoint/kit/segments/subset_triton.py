@@ -1,8 +1,9 @@
 """The k smallest keys of every cell on a GPU, in Triton. Imported only where a GPU and Triton are present.
 
-A program handles several cells, each a row of lanes. Keys are uniform, so that the k-th smallest of n lies
-near k / n of their range: from there all rows at once move key by key to the limit that k keys do not exceed,
-a step or two on average. A cell longer than a row is processed by its program alone, one tile at a time.
+A program processes several cells, each in a row of lanes. Keys are uniform, so the k-th smallest of n is
+near k / n of their range: from there, all rows together move key by key to the limit that k keys do not
+exceed, which takes a step or two on average. A cell longer than a row is processed by its program alone, one
+tile at a time.
 """
 
 # Triton reads these functions' source: only annotations that Triton knows are allowed.
@@ -25,7 +26,7 @@ _S0, _S1, _S2, _S3 = (tl.constexpr(shift) for shift in hashing.SHIFTS)
 
 
 def draw(segments: Segments, counts: Tensor, ends: Tensor, of: tuple[int, int], out: Tensor) -> None:
-    """Fill out, (M,) int32, with -1 where nothing is drawn.
+    """Write the drawn points to `out`, (M,) int32, with -1 where nothing is drawn.
 
     counts: (C,) int32; ends: (C,) int32, their running sum.
     """
@@ -43,7 +44,7 @@ def draw(segments: Segments, counts: Tensor, ends: Tensor, of: tuple[int, int], 
 
 
 def draw_one(segments: Segments, of: tuple[int, int], out: Tensor) -> None:
-    """Fill out, (C,) int32, with the point with the smallest key of each cell."""
+    """Write the point with the smallest key of each cell to `out`, (C,) int32."""
     rows, wide, warps = _tile(segments)
     rows *= 2  # a cell needs few registers: more cells fit in a program
     _draw_one(
@@ -65,9 +66,9 @@ def draw_counts(
     least: int,
     out: Tensor,
 ) -> None:
-    """Fill out, (C,) int32. low, high: the ends of the ratio, times 2**32."""
+    """Write the counts to `out`, (C,) int32. low, high: the ends of the ratio, times 2**32."""
     block = 256
-    # Ends as halves of 32 bits: their size must not change their argument type.
+    # The ends are passed as halves of 32 bits, so that their size does not change their argument type.
     ratio = low >> 16, low & 0xFFFF, (high - low) >> 16, (high - low) & 0xFFFF
     _draw_counts(
         triton.cdiv(segments.cells, block),
@@ -81,7 +82,7 @@ def draw_counts(
 def _tile(segments: Segments) -> tuple[int, int, int]:
     """Cells per program, lanes per cell (so that most cells fit and few lanes stay empty), and warps.
 
-    One warp if possible: a sum over a row then needs no synchronisation of warps.
+    One warp is used if possible: a sum over a row then needs no synchronisation of warps.
     """
     mean = segments.points // segments.cells + 1
     wide = max(16, min(triton.next_power_of_2(min(segments.longest, 5 * mean // 2)), 1024))
@@ -103,9 +104,9 @@ def _keys(point, k0, k1):
 
 @triton.jit
 def _guess(wanted, length):
-    """Keys are uniform: about `wanted` of `length` lie up to here.
+    """The key that about `wanted` of `length` keys do not exceed, because keys are uniform.
 
-    In float32, since it is only a starting point.
+    Computed in float32, because it is only a starting point.
     """
     share = wanted.to(tl.float32) / tl.maximum(length, 1).to(tl.float32)
     begin = tl.minimum(share * 4294967296.0, 4294967040.0).to(tl.uint32)
@@ -129,7 +130,7 @@ def _next(key, inside, limit, up):
 
 @triton.jit
 def _stepped(limit, least, missing):
-    """The limit with one more key below it, or one less, if keys are missing or too many."""
+    """The limit with one more key below it if keys are missing, or one less if there are too many."""
     moved = tl.where(missing > 0, least, 0xFFFFFFFF - least - 1).to(tl.uint32)
     return tl.where(missing == 0, limit, moved)
 
@@ -260,7 +261,7 @@ def _draw_one(order, offsets, out, cells, k0, k1, ROWS: tl.constexpr, WIDE: tl.c
         lane = tile + tl.arange(0, WIDE)
         inside = lane[None, :] < length[:, None]
         point = tl.load(order + begin[:, None] + lane[None, :], mask=inside, other=0)
-        # The key in the high bits, the point's number in the low 31: the minimum of both is that of the
+        # With the key in the high bits and the point's number in the low 31, the minimum belongs to the
         # smallest key.
         both = (_keys(point, k0, k1).to(tl.int64) << 31) | point
         best = tl.minimum(best, tl.min(tl.where(inside, both, 0x7FFFFFFFFFFFFFFF), axis=1))

@@ -1,7 +1,7 @@
 """Gathering rows of a table at the memory bandwidth of the GPU.
 
-torch's own gathers read one number after another and reach a tenth of the bandwidth of a copy. Letters: N
-rows, M rows taken.
+torch's own gathers read one value at a time and reach a tenth of the bandwidth of a copy. Letters: N rows, M
+rows taken.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from torch import Tensor
 
 from pinchpoint.kit.edges.edge_ops import is_fake, on_device, own_kernels
 
-_WIDEST = 4096  # values per row: with more, torch's own kernel uses the GPU fully too
+_WIDEST = 4096  # values per row; with more, torch's own kernel also uses the whole GPU
 
 
 def take_rows(values: Tensor, index: Tensor, *, absent: bool = False) -> Tensor:
     """values: (N, ...); index: (M,) integers in 0 .. N - 1 -> (M, ...), as index_select returns them.
 
-    absent: the index N is allowed too and gives a row of zeros. On a GPU the indices are not checked, which
-    would wait: any index out of range gives zeros there.
+    absent: the index N is also allowed and gives a row of zeros. On a GPU the indices are not checked,
+    because that would wait for the device; any index out of range gives zeros there.
     """
     width = math.prod(values.shape[1:])
     differentiated = values.requires_grad and torch.is_grad_enabled()

@@ -2,7 +2,7 @@
 
 An audit hook receives every `open` and every changing `os` call made from Python, including those through
 functions obtained before the overlay (`posix.unlink`, a bound method) and through `sqlite3`. A write that is
-neither in the scratch folder nor the process's own is refused with an error that says so. An audit hook
+neither in the scratch folder nor to the process's own entries is refused with a clear error. An audit hook
 cannot be removed; after `close` it does nothing. It does not cover C code that bypasses the interpreter:
 see `lock`.
 """
@@ -66,7 +66,7 @@ class WriteGuard:
         if not isinstance(flags, int) or not flags & WRITE_FLAGS:
             return
         if path is getattr(self._announced, "path", None):
-            # The replacement of `open` announced this one: its opener opens again with the redirected path.
+            # Announced by the replacement of `open`, whose opener opens again with the redirected path.
             self._announced.path = None
             return
         if not isinstance(path, int) and not self._is_stream(path):
@@ -89,12 +89,12 @@ class WriteGuard:
             self._refuse("making the socket", address)
 
     def _refuse_followed(self, doing: str, path: Any) -> None:
-        """For calls that act on the target of a link. A file that is open for writing was allowed already."""
+        """Refuse a call that acts on the target of a link. A file open for writing was allowed already."""
         if not isinstance(path, int) and not self._view.inside(real_path(self._kernel_path(path))):
             raise RefusedWrite(f"{doing} a file in a way that cannot be redirected", str(path))
 
     def _refuse(self, doing: str, path: Any, dir_fd: int = -1) -> None:
-        """For calls that act on a name: links in its folder are followed, the last one is not."""
+        """Refuse a call that acts on a name: links in its folder are followed, a link at the end is not."""
         if isinstance(path, int):
             is_allowed = self._may_change_open_file(path)
         else:
@@ -111,19 +111,19 @@ class WriteGuard:
         return text
 
     def _is_stream(self, path: Any) -> bool:
-        """Whether it is a terminal, null device, pipe or /proc entry; not a disk or a file behind /dev/fd."""
+        """Whether the path is a terminal, null device, pipe or /proc entry; not a disk or a /dev/fd file."""
         text = self._kernel_path(path)
         if not self._view.is_own(text):
             return False
         try:
             mode = posix.stat(text).st_mode
         except OSError:
-            return True  # it does not exist, so the call fails by itself
+            return True  # the path does not exist, so the call fails anyway
         if text.startswith(("/dev/fd/", "/dev/std")) or "/fd/" in text:
             return not stat.S_ISREG(mode) or self._view.inside(real_path(text))
         return not stat.S_ISBLK(mode)
 
     def _may_change_open_file(self, fd: int) -> bool:
-        """Whether it is not a real file or folder, which can only have been opened for reading."""
+        """Whether an open file may be changed; a real file or folder was opened only for reading."""
         mode = posix.fstat(fd).st_mode
         return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)) or self._view.inside(path_of_fd(fd))

@@ -1,7 +1,7 @@
 """`sqlite3.connect` and `dbm.open` for the overlay: both open their files in C, by path.
 
-A writable database is copied to scratch with the files next to it that belong to it; one that is opened
-read-only is read in place.
+A writable database is copied to scratch together with its companion files; one that is opened read-only is
+read in place.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _URI_ARGUMENT = 7  # position of `uri` in sqlite3.connect(database, timeout, ...
 
 
 def connector(view: View, connect: Callable[..., Any]) -> Callable[..., Any]:
-    """`sqlite3.connect` that opens the script's copy of a database."""
+    """Return a `sqlite3.connect` that opens the script's copy of a database."""
 
     def connect_in_scratch(database: Any, *args: Any, **kwargs: Any) -> Any:
         text = os.fsdecode(database)
@@ -33,7 +33,7 @@ def connector(view: View, connect: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def dbm_opener(view: View, open_database: Callable[..., Any]) -> Callable[..., Any]:
-    """`dbm.open` that opens the script's copy of a database."""
+    """Return a `dbm.open` that opens the script's copy of a database."""
 
     def open_in_scratch(file: Any, flag: str = "r", mode: int = 0o666) -> Any:
         name = os.path.basename(os.fsdecode(file))

@@ -86,7 +86,7 @@ def scan_folder(view: View, path: Any) -> Entries | None:
     above, shows_real = layers
     entries: list[Any] = [Entry(view, folder, name, _join(path, name)) for name in above]
     if shows_real and not isinstance(path, int) and real_path(_absolute(path)) == folder:
-        # The kernel finds the same folder under the same name, so its own fast entries are right, except
+        # The kernel finds the same folder under the same name, so its own fast entries are correct, except
         # for links, whose targets may have changed.
         real = {os.fsdecode(entry.name): entry for entry in posix.scandir(path)}
         for name in view.visible_names(folder, list(real), above):

@@ -3,7 +3,7 @@
 The overlay redirects what Python writes; a library that opens files by itself (HDF5, Arrow, OpenCV) bypasses
 it. After `lock` the kernel refuses such a write with "permission denied". The lock applies to this thread and
 to the threads and processes it starts, and it cannot be undone: call it only in a process for one script.
-Landlock does not cover changes of mode, owner or times of a real file by C code.
+Landlock does not prevent C code from changing the mode, owner or times of a real file.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import Iterable
 
-# System call numbers, the same on every architecture.
+# System call numbers, which are the same on every architecture.
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _ASK_VERSION, _PATH_BENEATH, _NO_NEW_PRIVILEGES = 1, 1, 38
 _WRITE_FILE, _TRUNCATE, _REFER = 1 << 1, 1 << 14, 1 << 13
@@ -30,7 +30,7 @@ class _Beneath(ctypes.Structure):
 
 
 def lock(writable: Iterable[str | os.PathLike[str]]) -> bool:
-    """Let this process write only below `writable` and to devices; False if the kernel cannot do this."""
+    """Let this process write only below `writable` and to devices; return False if the kernel cannot."""
     if sys.platform != "linux":
         return False
     system = ctypes.CDLL(None, use_errno=True)

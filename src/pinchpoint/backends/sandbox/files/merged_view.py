@@ -1,9 +1,9 @@
-"""`View`: the merged view of a scratch folder above the real file system, which maps paths to real paths.
+"""`View`: a scratch folder merged with the real file system below it; maps the script's paths to real paths.
 
 Paths that the script uses are called script paths. What it wrote is at `scratch/files` + the script path and
-comes first; what it removed is in `hidden` and no longer visible; everything else is the real file, which is
-only read. Symbolic links are followed here, in script paths, because a link in the scratch folder may point
-to a file that is not in it.
+takes precedence; what it removed is in `hidden` and no longer visible; everything else is the real file,
+which is only read. Symbolic links are followed here, in script paths, because a link in the scratch folder
+may point to a file outside it.
 
 The module uses `posix` and `_io` directly: these are never patched, so the view cannot call itself.
 """
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 GIB = 2**30
-_MOST_LINKS = 40  # as many as Linux follows before it raises ELOOP
+_MOST_LINKS = 40  # Linux follows this many links before it raises ELOOP
 _PROC_ENTRY = re.compile(r"/proc/(self|thread-self|\d+)/(fd/\d+|(?!cwd$|root$)[^/]+|task/\d+/[^/]+)")
 
 
@@ -35,7 +35,7 @@ class RefusedWrite(PermissionError):
 
 
 class View:
-    """Scratch above real. Until `has_changes`, nothing was written and reads use the real files directly."""
+    """Maps script paths to real paths. Until `has_changes`, reads use the real files directly."""
 
     def __init__(self, scratch: Path, *, copy_limit_bytes: int = 2 * GIB) -> None:
         os.makedirs(scratch, exist_ok=True)
@@ -50,12 +50,12 @@ class View:
         self.hidden: set[str] = set()
         self.changing = threading.RLock()
         self._hidden_in: set[str] = set()
-        self._folders: dict[str, str] = {}  # folder as the script writes it -> with its links followed
+        self._folders: dict[str, str] = {}  # folder as the script names it -> the same with links followed
 
     # --- names
 
     def script_path(self, path: Any, dir_fd: int | None = None) -> str:
-        """The absolute script path (links not followed) of what a caller passed; "" for what has no path."""
+        """The absolute script path (links not followed) of a caller's argument; "" if it has no path."""
         if isinstance(path, int):
             return self.script_path_of_fd(path)
         text = os.fsdecode(path)
@@ -78,7 +78,7 @@ class View:
         return path == self.scratch or path.startswith(self.scratch + "/")
 
     def is_own(self, path: str) -> bool:
-        """Whether it is a device, an open file or the process's own entry in /proc: written to directly."""
+        """Whether the path is a device, an open file or the process's /proc entry, written to directly."""
         if path.startswith("/proc/"):
             entry = _PROC_ENTRY.fullmatch(path)
             return entry is not None and entry[1] in ("self", "thread-self", str(posix.getpid()))
@@ -90,7 +90,7 @@ class View:
         return False
 
     def resolve(self, path: str, *, follow: bool) -> str:
-        """The script path with the links of its folder followed, and with `follow` its own link."""
+        """The script path with links in its folder followed and, with `follow`, a link at its end too."""
         if self.is_own(path):
             return path
         folder, _, name = path.rstrip("/").rpartition("/")
@@ -116,14 +116,14 @@ class View:
         return False
 
     def locate(self, path: str) -> str:
-        """The real path of a resolved script path: in the scratch folder if it is there or was removed."""
+        """The real path of a resolved script path: in scratch if the script wrote or removed it."""
         if not self.has_changes or self.inside(path):
             return path
         copy = self.top + path
         return copy if _lstat(copy) is not None or self.is_hidden(path) else path
 
     def path_to_read(self, path: Any, dir_fd: int | None = None, *, follow: bool = True) -> str:
-        """The real path at which to read what a caller passed."""
+        """The real path from which to read a caller's argument."""
         text = self.script_path(path, dir_fd)
         return self.locate(self.resolve(text, follow=follow)) if text else ""
 
@@ -175,11 +175,11 @@ class View:
             self.has_changes = True
 
     def forget_links(self) -> None:
-        """Follow links again, after a link or a folder moved."""
+        """Drop the cache of followed links, after a link or a folder moved."""
         self._folders.clear()
 
     def mirror(self, folder: str) -> str:
-        """Create a script folder in scratch as well; FileNotFoundError if the script has no such folder."""
+        """Create a script folder in scratch too; raise FileNotFoundError if the script has no such folder."""
         if self.inside(folder):
             return folder
         copy = self.top + folder if folder != "/" else self.top
@@ -198,7 +198,7 @@ class View:
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), folder)
 
     def copy_up(self, path: str, *, contents: bool = True) -> str:
-        """Copy a resolved script path to scratch if it is not there yet; folders without their contents."""
+        """Copy a resolved script path to scratch unless it is already there; folders without contents."""
         if self.inside(path) or self.is_own(path):
             return path
         copy = self.top + path
@@ -227,7 +227,7 @@ class View:
         return copy
 
     def copy_up_tree(self, path: str) -> None:
-        """`copy_up` of a folder and all its contents, so that it can be moved as a whole."""
+        """Copy a folder and all its contents to scratch, so that it can be moved as a whole."""
         self.copy_up(path)
         status = self.status(path)
         if status is not None and stat.S_ISDIR(status.st_mode):
@@ -239,7 +239,7 @@ class View:
 
 
 def walk(path: str, readlink: Callable[[str], str | None]) -> str:
-    """`path` with every link followed by `readlink`; parts that do not exist stay unchanged."""
+    """Follow every link in `path` with `readlink`; parts that do not exist stay unchanged."""
     result, rest, links = "", path.split("/")[::-1], 0
     while rest:
         name = rest.pop()

@@ -109,7 +109,7 @@ class Overlay:
             functions.difference_update(new for _, new in self._swaps)
 
     def locate(self, path: str | os.PathLike[str]) -> Path:
-        """The real path of what the script sees at `path`: in scratch if the script wrote it."""
+        """The real path of the file that the script sees at `path`: in scratch if the script wrote it."""
         return Path(self._view.path_to_read(path))
 
     def written_files(self) -> list[str]:
@@ -129,7 +129,7 @@ class Overlay:
         try:
             import sqlite3
             from sqlite3 import dbapi2
-        except ImportError:  # Python was built without it: there is nothing to redirect
+        except ImportError:  # Python was built without this module: there is nothing to redirect
             return
         connect = connector(self._view, sqlite3.connect)
         self._swap(sqlite3, "connect", connect)

@@ -51,7 +51,7 @@ class WriteCalls(ReadCalls):
         closefd: bool = True,
         opener: Callable[[Any, int], int] | None = None,
     ) -> Any:
-        """`open`: the file object keeps the name that the caller passed."""
+        """Replaces `open`; the file object keeps the name that the caller passed."""
         if not isinstance(file, int):
             file = os.fspath(file)
             opener = self.opener(file, mode, opener)
@@ -60,7 +60,7 @@ class WriteCalls(ReadCalls):
     def opener(
         self, file: Any, mode: str, opener: Callable[[Any, int], int] | None
     ) -> Callable[[Any, int], int] | None:
-        """The opener of a file object: the caller's own, or one that redirects; None for the real file."""
+        """The opener for a file object: the caller's own, or one that redirects; None for the real file."""
         writes = not set(mode).isdisjoint("wax+")
         if writes:
             # The event of the file object has the caller's path; the open below it is checked again.
@@ -114,7 +114,7 @@ class WriteCalls(ReadCalls):
         dst_dir_fd: int | None = None,
         follow_symlinks: bool = True,
     ) -> None:
-        """A second name of the copy in scratch: writing through either never changes the real file."""
+        """Link to the copy in scratch, so that writing through either name never changes the real file."""
         with self._view.changing:
             source = self._existing(src, src_dir_fd, follow=follow_symlinks)
             copy = self._view.copy_up(source)
@@ -200,7 +200,7 @@ class WriteCalls(ReadCalls):
         follow_symlinks: bool = True,
         **ns: Any,
     ) -> None:
-        # Passed on unchanged: `times` and `ns` exclude each other, and neither means now.
+        # Passed on unchanged: `times` and `ns` exclude each other, and omitting both means now.
         self._change(posix.utime, path, dir_fd, follow_symlinks, *(() if times is None else (times,)), **ns)
 
     def setxattr(
