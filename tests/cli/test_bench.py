@@ -1,4 +1,4 @@
-"""`pinchpoint bench`: lists what can be timed without importing it, times a system, and keeps the record."""
+"""`pinchpoint bench` lists systems without importing them, times one, and saves its record."""
 
 from __future__ import annotations
 
@@ -33,14 +33,16 @@ def test_every_system_with_a_bench_is_listed_without_importing_a_framework() -> 
     assert set(benches()) == systems == {line.split()[0] for line in listed.splitlines() if line[2:3].strip()}
 
 
-def test_without_a_system_what_can_be_timed_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_system_the_systems_that_can_be_timed_are_listed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert run(["bench"]) == 0
     out = capsys.readouterr().out
     assert all(name in out and line in out for name, line in benches().items())
 
 
 @pytest.mark.parametrize("system", SMALL)
-def test_a_system_is_timed_and_its_record_kept(
+def test_a_system_is_timed_and_its_record_is_saved(
     system: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("torch", reason="these systems are torch's")
@@ -68,7 +70,7 @@ def test_a_system_is_timed_and_its_record_kept(
         (["density", "-o", "no/where/bench.json"], "Cannot write", ""),
     ],
 )
-def test_a_mistake_is_one_line_and_a_hint(
+def test_an_error_is_one_line_and_a_hint(
     args: list[str], what: str, hint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("torch", reason="these systems are torch's")

@@ -1,4 +1,4 @@
-"""`pinchpoint demo`: every record it makes is saved, shown and in the report."""
+"""`pinchpoint demo`: every record it creates is saved, printed and in the report."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pinchpoint.core.records import Record, load
 
 @pytest.fixture
 def verbs(monkeypatch: pytest.MonkeyPatch, samples: dict[str, Record]) -> dict[str, list[Any]]:
-    """The four verbs replaced by ones that answer at once; what they were asked is kept."""
+    """Replace the four verbs by ones that return at once, and record their arguments."""
     requests: dict[str, list[Any]] = {
         "predict": [],
         "study": [],
@@ -39,7 +39,7 @@ def verbs(monkeypatch: pytest.MonkeyPatch, samples: dict[str, Record]) -> dict[s
 
     def verify(target: str, *, variant: str, **options: Any) -> Record:
         requests["verify"].append((target, variant))
-        load_workload(target).resolve_settings(options["settings"])  # refuses one that there is not
+        load_workload(target).resolve_settings(options["settings"])  # raises for an unknown name
         return samples["verdict"]
 
     def example(folder: Path, **options: Any) -> Any:
@@ -122,7 +122,7 @@ def test_a_run_that_does_not_learn_makes_the_demo_exit_1(
     assert "FAIL: the discriminator has not learned" in capsys.readouterr().out and verbs["report"]
 
 
-def test_a_workload_whose_framework_is_missing_is_left_out_aloud(
+def test_a_workload_whose_framework_is_missing_is_skipped_with_a_message(
     verbs: dict[str, list[Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
     monkeypatch.setattr(demo, "_installed", lambda framework: framework == "torch")
@@ -138,7 +138,7 @@ def test_a_workload_whose_framework_is_missing_is_left_out_aloud(
     assert run(["demo", "-o", str(tmp_path)]) == 3
 
 
-def test_a_folder_that_cannot_be_made_is_refused_before_any_work(
+def test_a_folder_that_cannot_be_created_is_refused_before_any_work(
     verbs: dict[str, list[Any]], tmp_path: Path, capsys
 ) -> None:
     (tmp_path / "file").write_text("taken", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""`pinchpoint list`: for people and for programs."""
+"""`pinchpoint list`: tables for people and JSON for programs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_cards_are_listed_with_memory_workspace_and_context(capsys: pytest.Captu
     assert len(rows) == len(cards()) + 1
 
 
-def test_cards_as_json_are_whole(capsys: pytest.CaptureFixture[str]) -> None:
+def test_cards_as_json_have_every_field(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["list", "cards", "--json"]) == 0
     listed = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)}
     assert set(listed) == set(cards())
@@ -57,13 +57,13 @@ def test_settings_are_listed_with_their_default_and_choices(capsys: pytest.Captu
     assert any(row[:3] == ["operator", "mlp", "128,128,128"] for row in rows)
 
 
-def test_workloads_as_json_say_where_they_are_built(capsys: pytest.CaptureFixture[str]) -> None:
+def test_workloads_as_json_name_their_build_function(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["list", "workloads", "--json"]) == 0
     for entry in json.loads(capsys.readouterr().out):
         assert entry["build"].startswith(("pinchpoint.workloads.", "pinchpoint.systems."))
 
 
-def test_an_unknown_list_is_refused_with_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_list_is_refused_with_the_known_names(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["list", "gpus"]) == 2
     assert (
         capsys.readouterr().err

@@ -15,7 +15,7 @@ from pinchpoint.core.errors import BadInput, DoesNotFit, Missing, PinchpointErro
 
 
 def verb_that(does) -> ModuleType:
-    """A verb module named `try` whose command does what it is told."""
+    """A verb module named `try` whose command runs a given function."""
     module = ModuleType("try_it", "Try something.")
     module.command = does  # type: ignore[attr-defined]
     return module
@@ -29,19 +29,19 @@ def try_verb(monkeypatch: pytest.MonkeyPatch):
     return install
 
 
-def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["--version"]) == 0
     assert capsys.readouterr().out == f"pinchpoint {pinchpoint.__version__}\n"
 
 
-def test_the_installed_script_and_the_module_are_one_command_line() -> None:
+def test_the_installed_script_and_the_module_run_the_same_command_line() -> None:
     process = subprocess.run(
         [sys.executable, "-m", "pinchpoint", "--version"], capture_output=True, text=True, check=True
     )
     assert process.stdout == f"pinchpoint {pinchpoint.__version__}\n"
 
 
-def test_help_lists_the_verbs_that_exist_and_no_other(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_exactly_the_verbs_that_exist(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["--help"]) == 0
     listed = capsys.readouterr().out.partition("Commands:\n")[2]
     names = {line.split()[0] for line in listed.splitlines() if line.startswith("  ") and line[2] != " "}
@@ -50,7 +50,7 @@ def test_help_lists_the_verbs_that_exist_and_no_other(capsys: pytest.CaptureFixt
     assert not names & {"profile", "scan", "explain", "check"}
 
 
-def test_the_helpers_of_the_verbs_are_no_verbs() -> None:
+def test_helper_modules_are_not_verbs() -> None:
     assert not {"main", "console"} & set(main.verbs())
 
 
@@ -67,7 +67,7 @@ def test_every_verb_has_help_that_starts_with_what_it_does(
 @pytest.mark.parametrize(
     ("kind", "code"), [(BadInput, 2), (Missing, 3), (DoesNotFit, 1), (PinchpointError, 2)]
 )
-def test_an_error_is_a_line_of_what_and_a_line_of_hint(kind, code, try_verb, capsys) -> None:
+def test_an_error_is_one_line_and_one_line_with_a_hint(kind, code, try_verb, capsys) -> None:
     def fail() -> None:
         raise kind("no such thing", hint="make one")
 
@@ -79,7 +79,7 @@ def test_an_error_is_a_line_of_what_and_a_line_of_hint(kind, code, try_verb, cap
 
 
 @pytest.mark.parametrize("args", [["--debug", "try"], ["try", "--debug"], ["try", "7", "--debug"]])
-def test_debug_shows_the_traceback_wherever_it_stands(args, try_verb, capsys) -> None:
+def test_debug_shows_the_traceback_wherever_it_is_on_the_command_line(args, try_verb, capsys) -> None:
     def fail(number: int = typer.Argument(3)) -> None:
         raise BadInput("no such thing", hint="make one")
 
@@ -103,7 +103,7 @@ def test_debug_after_two_dashes_belongs_to_the_script(try_verb, capsys) -> None:
     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_a_fault_of_our_own_is_called_one(try_verb, capsys) -> None:
+def test_a_bug_of_ours_is_reported_as_a_bug(try_verb, capsys) -> None:
     def fail() -> None:
         raise KeyError("a\nb")
 
@@ -117,7 +117,7 @@ def test_a_fault_of_our_own_is_called_one(try_verb, capsys) -> None:
     assert "Traceback" in capsys.readouterr().err
 
 
-def test_control_c_exits_130_and_says_so_once(try_verb, capsys) -> None:
+def test_control_c_exits_130_and_prints_stopped_once(try_verb, capsys) -> None:
     def stop() -> None:
         raise KeyboardInterrupt
 
@@ -126,7 +126,7 @@ def test_control_c_exits_130_and_says_so_once(try_verb, capsys) -> None:
     assert capsys.readouterr().err == "stopped\n"
 
 
-def test_a_verb_that_says_itself_how_it_stopped_is_not_repeated(try_verb, capsys) -> None:
+def test_a_message_of_a_verb_about_ctrl_c_is_not_repeated(try_verb, capsys) -> None:
     def leave() -> None:
         raise SystemExit(130)
 
@@ -136,7 +136,7 @@ def test_a_verb_that_says_itself_how_it_stopped_is_not_repeated(try_verb, capsys
 
 
 @pytest.mark.parametrize(("does", "code"), [(lambda: None, 0), (lambda: 1, 1), (lambda: 0, 0)])
-def test_what_a_verb_returns_is_the_exit_code(does, code, try_verb) -> None:
+def test_the_return_value_of_a_verb_is_the_exit_code(does, code, try_verb) -> None:
     try_verb(does)
     assert main.run(["try"]) == code
 
@@ -169,6 +169,6 @@ def test_bad_usage_exits_2_with_a_hint(
     assert hint.startswith("  hint: See pinchpoint")
 
 
-def test_no_arguments_show_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_arguments_the_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run([]) == 0
     assert "Commands:" in capsys.readouterr().out

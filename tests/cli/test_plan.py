@@ -84,9 +84,7 @@ def test_the_plan_is_printed_and_written(
     assert "said beside it" in shown.err
 
 
-def test_json_prints_the_record_alone(
-    asked: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_json_prints_only_the_record(asked: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["plan", "field", "--budget", "24GiB", "--json"]) == 0
     assert Plan.from_dict(json.loads(capsys.readouterr().out)) == MADE
 
@@ -116,7 +114,7 @@ def test_every_option_reaches_the_plan(asked: list[dict[str, Any]]) -> None:
     }
 
 
-def test_what_does_not_fit_exits_1_with_what_and_hint(
+def test_a_plan_that_does_not_fit_exits_1_with_an_error_and_a_hint(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refuse(target: str, **_: Any) -> Plan:

@@ -37,7 +37,7 @@ KEYS = {
 
 @pytest.fixture
 def makes(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Let the verb make this Forecast, or raise; returns what it was asked for."""
+    """Let the verb return this Forecast, or raise; returns the recorded arguments."""
     requests: dict[str, object] = {}
 
     def use(result: Forecast | BaseException) -> dict[str, object]:
@@ -71,7 +71,7 @@ def test_without_a_card_the_smallest_that_fits_is_named(
         assert part in output
 
 
-def test_a_card_that_does_not_fit_is_exit_1_with_levers(
+def test_a_card_that_is_too_small_exits_1_with_levers(
     makes: Any, forecast: Forecast, capsys: pytest.CaptureFixture
 ) -> None:
     tight = replace(forecast, card="rtx4090", levers=(Lever("bf16", 300, "run in bf16; predicted"),))
@@ -83,7 +83,7 @@ def test_a_card_that_does_not_fit_is_exit_1_with_levers(
     assert run(["predict", "mine.py:step_of", "--size", "1k", "--card", "rtx4090"]) == 0
 
 
-def test_measured_bytes_are_printed_beside_the_predicted(
+def test_measured_bytes_are_printed_beside_the_predicted_ones(
     makes: Any, forecast: Forecast, capsys: pytest.CaptureFixture
 ) -> None:
     makes(replace(forecast, measured={"allocated_bytes": 990, "reserved_bytes": 2048, "total_bytes": 2600}))
@@ -92,7 +92,7 @@ def test_measured_bytes_are_printed_beside_the_predicted(
     assert "+1.01%" in output and "+0.00%" in output and "-2.00%" in output
 
 
-def test_a_time_limit_is_exit_2_with_the_hint(makes: Any, capsys: pytest.CaptureFixture) -> None:
+def test_a_time_limit_exits_2_with_a_hint(makes: Any, capsys: pytest.CaptureFixture) -> None:
     makes(TimedOut("it took longer than 1 s", hint="give more with --timeout"))
     assert run(["predict", "field", "--size", "1k", "--timeout", "1"]) == 2
     assert "give more with --timeout" in capsys.readouterr().err
@@ -122,7 +122,7 @@ def test_a_folder_that_cannot_be_written_is_refused_before_any_work(
         (["no_such_script.py"], "does not exist"),
     ],
 )
-def test_bad_input_is_exit_2_with_what_and_hint(
+def test_bad_input_exits_2_with_an_error_and_a_hint(
     args: list[str], what: str, capsys: pytest.CaptureFixture
 ) -> None:
     assert run(["predict", *args]) == 2
@@ -130,7 +130,7 @@ def test_bad_input_is_exit_2_with_what_and_hint(
     assert what in output.err and output.out == ""
 
 
-def test_a_real_prediction_writes_its_record_and_answers_for_the_card(
+def test_a_real_prediction_writes_its_record_and_says_whether_the_card_fits(
     tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     pytest.importorskip("torch", reason="the fake run needs torch")
@@ -148,7 +148,7 @@ def test_a_real_prediction_writes_its_record_and_answers_for_the_card(
 
 
 @pytest.mark.slow
-def test_measuring_without_a_gpu_is_exit_3(capsys: pytest.CaptureFixture) -> None:
+def test_measuring_without_a_gpu_exits_3(capsys: pytest.CaptureFixture) -> None:
     torch = pytest.importorskip("torch", reason="the fake run needs torch")
     if torch.cuda.is_available():
         pytest.skip("there is a GPU here")
@@ -165,7 +165,7 @@ def test_settings_are_passed_on_and_shown(
     assert "mlp=64,64 part=full" in capsys.readouterr().out
 
 
-def test_a_setting_that_is_no_pair_is_bad_usage(
+def test_a_setting_without_an_equals_sign_is_bad_input(
     makes: Any, forecast: Forecast, capsys: pytest.CaptureFixture
 ) -> None:
     makes(forecast)

@@ -1,4 +1,4 @@
-"""pinchpoint study on the command line: exit codes, a summary of 80 columns, what Ctrl-C leaves."""
+"""`pinchpoint study` on the command line: exit codes, a summary of 80 columns, and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MADE = Study(
 
 @pytest.fixture
 def makes(monkeypatch):
-    """Let the verb make `MADE`, or raise; returns what it was asked for."""
+    """Let the verb return `MADE`, or raise; returns the recorded arguments."""
     requests: dict[str, object] = {}
 
     def use(result):
@@ -80,13 +80,13 @@ def test_points_that_failed_are_named_with_their_reason(makes, capsys):
     assert "eager train 2M failed: was killed by SIGSEGV" in capsys.readouterr().out
 
 
-def test_json_is_the_record_and_nothing_else(makes, capsys):
+def test_json_prints_only_the_record(makes, capsys):
     makes(MADE)
     assert run(["study", "field", "--sizes", "5k:1M", "--json"]) == 0
     assert Study.from_dict(json.loads(capsys.readouterr().out)) == MADE
 
 
-def test_ctrl_c_exits_130_and_says_how_to_go_on(makes, capsys, tmp_path):
+def test_ctrl_c_exits_130_and_says_how_to_resume(makes, capsys, tmp_path):
     makes(KeyboardInterrupt())
     (tmp_path / "study.json").write_text(MADE.to_json())
     assert run(["study", "field", "--sizes", "5k:1M", "-o", str(tmp_path)]) == 130
@@ -104,7 +104,7 @@ def test_ctrl_c_exits_130_and_says_how_to_go_on(makes, capsys, tmp_path):
         (["field", "--sizes", "5k:1M", "-o", "/proc/pinchpoint"], "cannot be written"),
     ],
 )
-def test_bad_input_exits_2_with_what_and_hint(args, says, capsys):
+def test_bad_input_exits_2_with_an_error_and_a_hint(args, says, capsys):
     assert run(["study", *args]) == 2
     output = capsys.readouterr()
     assert says in output.err

@@ -60,7 +60,7 @@ UNSURE = replace(PASS, status="inconclusive", reason="no measurable change")
 
 @pytest.fixture
 def verdicts(monkeypatch: pytest.MonkeyPatch) -> dict[str, Verdict]:
-    """What `verify` is to find for each of the field's two variants."""
+    """The verdicts that `verify` returns for the field's two variants."""
     matches = {"checkpoint": PASS, "chunked": PASS}
 
     def verify(target: str, *, variant: str, **_: Any) -> Verdict:
@@ -80,7 +80,7 @@ def verdicts(monkeypatch: pytest.MonkeyPatch) -> dict[str, Verdict]:
         (UNSURE, FAIL, 1, 1),
     ],
 )
-def test_the_worst_verdict_is_the_exit_code(
+def test_the_worst_verdict_determines_the_exit_code(
     verdicts: dict[str, Verdict], one: Verdict, other: Verdict, plain: int, strict: int
 ) -> None:
     verdicts |= {"checkpoint": one, "chunked": other}
@@ -88,7 +88,7 @@ def test_the_worst_verdict_is_the_exit_code(
     assert run(["verify", "field", "--strict"]) == strict
 
 
-def test_one_variant_writes_the_file_named_and_several_write_one_each(
+def test_one_variant_writes_the_named_file_and_several_write_one_file_each(
     verdicts: dict[str, Verdict], tmp_path: Path
 ) -> None:
     path = tmp_path / "verdict.json"
@@ -99,7 +99,9 @@ def test_one_variant_writes_the_file_named_and_several_write_one_each(
     assert sorted(p.name for p in tmp_path.iterdir()) == ["verdict-checkpoint.json", "verdict-chunked.json"]
 
 
-def test_refusals_are_listed(verdicts: dict[str, Verdict], capsys: pytest.CaptureFixture[str]) -> None:
+def test_failed_comparisons_are_listed(
+    verdicts: dict[str, Verdict], capsys: pytest.CaptureFixture[str]
+) -> None:
     verdicts["chunked"] = FAIL
     assert run(["verify", "field", "--variant", "chunked"]) == 1
     shown = capsys.readouterr()

@@ -41,7 +41,7 @@ main.main()
     ("name", "at_work", "code"),
     [("SIGINT", "", 130), ("SIGTERM", "", 143), ("SIGINT", "yes", -signal.SIGINT), ("SIGTERM", "yes", 143)],
 )
-def test_an_import_that_swallows_everything_swallows_no_signal(
+def test_an_import_that_swallows_every_exception_does_not_swallow_a_signal(
     tmp_path: Path, name: str, at_work: str, code: int
 ) -> None:
     (tmp_path / "swallows.py").write_text(SWALLOWS, encoding="utf-8")
@@ -55,7 +55,7 @@ def test_an_import_that_swallows_everything_swallows_no_signal(
 
 
 def test_a_signal_that_is_ignored_stays_ignored(tmp_path: Path) -> None:
-    """As Ctrl-C is in a job that a shell started in the background."""
+    """Ctrl-C is ignored in a job that a shell started in the background."""
     code = (
         "import os, signal; from pinchpoint.console import interrupts;"
         "signal.signal(signal.SIGINT, signal.SIG_IGN);"

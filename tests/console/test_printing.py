@@ -1,4 +1,4 @@
-"""Printing: results to stdout, remarks to stderr, nothing folded or marked up when piped."""
+"""Printing: results go to stdout and remarks to stderr; nothing is wrapped or styled when piped."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pinchpoint.core.records import Record
 from pinchpoint.core.units import show_size
 
 
-def test_a_summary_is_one_line_a_pair_and_keeps_brackets(
+def test_a_summary_is_one_line_per_pair_and_keeps_brackets(
     capsys: pytest.CaptureFixture[str], samples: dict[str, Record]
 ) -> None:
     printing.show_summary(samples["verdict"])
@@ -25,7 +25,7 @@ def test_a_summary_is_one_line_a_pair_and_keeps_brackets(
     assert any(line.startswith("speed-up") and line.endswith("1.50 [1.40, 1.60]") for line in lines)
 
 
-def test_a_command_can_be_copied_whatever_a_folder_is_called() -> None:
+def test_a_command_can_be_copied_whatever_the_name_of_the_folder() -> None:
     assert (
         printing.shell_command("vmc", "eval", Path("my run"), "-o", "e.json")
         == "pinchpoint vmc eval 'my run' -o e.json"
@@ -34,12 +34,12 @@ def test_a_command_can_be_copied_whatever_a_folder_is_called() -> None:
     assert again == "torchrun --nproc-per-node 2 -m pinchpoint radiance train cars -o 'my run' --resume"
 
 
-def test_a_piped_line_is_never_folded(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_piped_line_is_never_wrapped(capsys: pytest.CaptureFixture[str]) -> None:
     printing.show("x" * 1000)
     assert capsys.readouterr().out == "x" * 1000 + "\n"
 
 
-def test_a_piped_table_has_a_row_a_line_and_no_escape_codes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_piped_table_has_one_row_per_line_and_no_escape_codes(capsys: pytest.CaptureFixture[str]) -> None:
     printing.show_table(("name", "bytes"), [("[bold]a[/bold]", 12), ("b", 3)], right=("bytes",))
     out = capsys.readouterr().out
     assert "\x1b" not in out
@@ -48,7 +48,7 @@ def test_a_piped_table_has_a_row_a_line_and_no_escape_codes(capsys: pytest.Captu
     assert len(first.rstrip()) == len(second.rstrip()) == len(header.rstrip())
 
 
-def test_piped_progress_is_a_line_a_stage_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+def test_piped_progress_is_one_line_per_stage_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     with printing.progress("study") as tell:
         tell("1k points")
         tell("2k points")
@@ -57,7 +57,7 @@ def test_piped_progress_is_a_line_a_stage_on_stderr(capsys: pytest.CaptureFixtur
     assert [line.split("study: ")[1] for line in records_seen.err.splitlines()] == ["1k points", "2k points"]
 
 
-def test_json_is_printed_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_is_printed_unchanged(capsys: pytest.CaptureFixture[str]) -> None:
     text = '{"a": "' + "y" * 500 + ' [red]"}'
     printing.show_json(text)
     assert capsys.readouterr().out == text + "\n"
@@ -68,7 +68,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_on_a_terminal_lines_are_folded_between_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_terminal_lines_are_wrapped_between_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     monkeypatch.setattr("sys.stdout", out := Terminal())
     printing.show(

@@ -9,7 +9,7 @@ import pytest
 from pinchpoint.console import progress_bar
 
 
-def test_the_time_left_is_told_by_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_remaining_time_depends_only_on_new_items(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = iter([0.0, 1.0, 3.0, 9.0])
     monkeypatch.setattr(progress_bar.time, "perf_counter", lambda: next(seconds))
     messages: list[Any] = []

@@ -35,5 +35,5 @@ def test_the_traceback_of_the_worker_is_shown_with_the_error() -> None:
     assert "ZeroDivisionError: theirs" in shown
 
 
-def test_an_error_without_a_traceback_is_taken_as_well() -> None:
+def test_an_error_without_a_traceback_is_accepted_too() -> None:
     assert errors.from_dict({"error": "Missing", "what": "no jax", "hint": "install it"}).exit_code == 3

@@ -23,7 +23,7 @@ def test_a_folder_that_is_only_checked_leaves_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt(), SystemExit(143)])
-def test_a_stop_while_a_file_is_written_leaves_the_old_one_and_nothing_else(
+def test_an_interrupted_write_leaves_only_the_old_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: BaseException
 ) -> None:
     path = write_text(tmp_path / "result.json", "old")

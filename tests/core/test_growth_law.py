@@ -25,7 +25,7 @@ def test_exact_affine_peaks_give_slope_intercept_and_exponent_one():
     assert law.breaks == ()
     assert law.residual < 1e-12
     assert law.holdout_error == pytest.approx(0.0, abs=1e-12)
-    # Exact data are known to the allocator's 512 B, no better: 1 M points of rounding is under 0.01 B a
+    # Exact data are known only up to the allocator's 512 B; over 1 M points this is below 0.01 B per
     # point.
     assert 0 < law.slope_high - law.slope_low < 0.02
     assert law.slope_low <= 11_296 <= law.slope_high
@@ -43,15 +43,15 @@ def test_constant_peaks_have_a_slope_interval_that_contains_zero():
     assert law.exponent is None
 
 
-def test_growth_below_the_rounding_of_the_allocator_is_no_growth():
+def test_growth_below_the_rounding_of_the_allocator_does_not_count_as_growth():
     peaks = 5e6 + np.ceil(0.0005 * SIZES / 512) * 512
     law = law_of(peaks)
     assert law.slope_low <= 0 <= law.slope_high
 
 
 def test_a_known_break_is_found_where_two_lines_meet():
-    # max of two instants of a step: 70 MB + 1,000 B a point, then 30 MB + 2,000 B a point; they meet at
-    # 40,000.
+    # The maximum of two instants of a step: 70 MB + 1,000 B per point and 30 MB + 2,000 B per point, which
+    # are equal at 40,000.
     law = law_of(np.maximum(70e6 + 1_000 * SIZES, 30e6 + 2_000 * SIZES))
     assert law.breaks == pytest.approx((40_000,), rel=1e-6)
     assert law.slope_bytes_per_point == pytest.approx(2_000, rel=1e-9)
@@ -103,7 +103,7 @@ def test_slope_intervals_cover_the_truth_at_about_95_percent(count):
         hits += low <= 11_296 <= high
         broken += bool(fit.curve.breaks)
     assert 0.88 <= hits / 120 <= 1.0
-    assert broken / 120 <= 0.12  # breaks are not read into noise
+    assert broken / 120 <= 0.12  # noise does not produce breaks
 
 
 @pytest.mark.slow
@@ -128,14 +128,14 @@ def test_the_largest_size_within_a_budget_inverts_the_curve():
     assert laws.fit(SIZES, np.full(12, 5e6)).largest(1e9)[0] > 1e12  # nothing grows: no size is too large
 
 
-def test_holdout_is_what_the_smaller_sizes_say_of_the_largest():
+def test_holdout_predicts_the_largest_size_from_the_smaller_ones():
     sizes = np.array([1e3, 2e3, 4e3, 8e3])
-    peaks = np.array([2e6, 3e6, 5e6, 12e6])  # the first three are 1 MB + 1,000 B a point: 9 MB is predicted
+    peaks = np.array([2e6, 3e6, 5e6, 12e6])  # the first three are 1 MB + 1,000 B per point: 9 MB is predicted
     assert laws.holdout(sizes, peaks) == pytest.approx(abs(9 / 12 - 1))
     assert laws.holdout(sizes[:3], peaks[:3]) is None
 
 
-def test_the_record_gives_the_fitted_value_back():
+def test_the_record_reproduces_the_fitted_value():
     law = law_of(np.maximum(70e6 + 1_000 * SIZES, 30e6 + 2_000 * SIZES))
     assert laws.value(law, 10_000) == pytest.approx(80e6)
     assert laws.value(law, 4_000_000) == pytest.approx(30e6 + 8e9)

@@ -1,4 +1,4 @@
-"""Records survive JSON, are written whole or not at all, and refuse what is not theirs."""
+"""Records survive JSON, are written completely or not at all, and refuse other files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pinchpoint.core.records import KINDS, Record, Verdict, load
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_record_comes_back_from_json_equal(kind: str, samples: dict[str, Record]) -> None:
+def test_a_record_survives_json(kind: str, samples: dict[str, Record]) -> None:
     record = samples[kind]
     again = type(record).from_json(record.to_json())
     assert again == record
@@ -58,7 +58,7 @@ def test_a_value_that_is_not_json_is_never_written(samples: dict[str, Record], t
         ('{"kind": "study", "schema": 99}', "has schema 99, but this pinchpoint reads schema 1"),
     ],
 )
-def test_what_is_no_record_is_refused_by_name(text: str, says: str, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_record_is_refused_by_name(text: str, says: str, tmp_path: Path) -> None:
     path = tmp_path / "thing.json"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(BadInput, match=says) as caught:
@@ -66,7 +66,7 @@ def test_what_is_no_record_is_refused_by_name(text: str, says: str, tmp_path: Pa
     assert "thing.json" in caught.value.what
 
 
-def test_a_record_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_a_record_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="Cannot read"):
         load(tmp_path / "none.json")
 
@@ -80,7 +80,7 @@ def test_a_file_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> 
     assert [path.name for path in tmp_path.iterdir()] == ["taken"]
 
 
-def test_writing_replaces_the_old_file_whole_and_keeps_it_readable_by_others(tmp_path: Path) -> None:
+def test_writing_replaces_the_whole_old_file_and_keeps_it_readable_by_others(tmp_path: Path) -> None:
     path = tmp_path / "record.json"
     path.write_text("a much longer old text", encoding="utf-8")
     write_bytes(path, b"new")
@@ -104,6 +104,6 @@ def test_a_record_shows_as_an_escaped_table_in_a_notebook(kind: str, samples: di
         assert label in page
 
 
-def test_json_keeps_bytes_whole(samples: dict[str, Record]) -> None:
+def test_json_keeps_bytes_as_integers(samples: dict[str, Record]) -> None:
     big = dataclasses.replace(samples["plan"], budget_bytes=2**53 + 1)  # type: ignore[type-var]
     assert json.loads(big.to_json())["budget_bytes"] == 2**53 + 1

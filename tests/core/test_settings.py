@@ -1,4 +1,4 @@
-"""Settings of a workload: what is taken, what is refused, and that they reach the workload."""
+"""Settings of a workload: which are accepted, which are refused, and that they reach the workload."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def workload(*settings: Setting) -> tuple[Workload, list[dict[str, Any]]]:
     return Workload("w", "points", "torch", make, (Variant("eager"),), settings=settings), built
 
 
-def test_pairs_keep_commas_inside_a_value_and_collect_a_key_given_again() -> None:
+def test_pairs_keep_commas_inside_a_value_and_collect_repeated_keys() -> None:
     assert parse_pairs(["mlp=64,64", "part=decoder", "mlp=128,128,128", "mlp=64,64", "at=a=b"]) == {
         "mlp": ("64,64", "128,128,128"),
         "part": ("decoder",),
@@ -33,12 +33,12 @@ def test_pairs_keep_commas_inside_a_value_and_collect_a_key_given_again() -> Non
 
 
 @pytest.mark.parametrize("pair", ["mlp", "mlp=", "=64", ""])
-def test_what_is_no_pair_is_refused(pair: str) -> None:
+def test_text_that_is_not_a_pair_is_refused(pair: str) -> None:
     with pytest.raises(BadInput, match="does not have the form KEY=VALUE"):
         parse_pairs([pair])
 
 
-def test_settings_not_asked_for_have_their_default() -> None:
+def test_settings_that_are_not_given_have_their_default() -> None:
     assert resolve_one("w", (MLP, PART), {"part": "decoder"}) == {"mlp": "128,128", "part": "decoder"}
     assert resolve("w", (MLP, PART), {"mlp": ["64", "32"]}) == {"mlp": ("64", "32"), "part": ("encoder",)}
 
@@ -57,7 +57,7 @@ def test_settings_not_asked_for_have_their_default() -> None:
         ({"mlp": []}, "The setting mlp has no value", "omit it to use the default"),
     ],
 )
-def test_a_wrong_setting_is_refused_with_the_known_ones(asked: dict[str, Any], what: str, hint: str) -> None:
+def test_a_wrong_setting_is_refused_with_the_known_names(asked: dict[str, Any], what: str, hint: str) -> None:
     with pytest.raises(BadInput) as caught:
         resolve_one("w", (MLP, PART), asked)
     assert what in caught.value.what
@@ -67,7 +67,7 @@ def test_a_wrong_setting_is_refused_with_the_known_ones(asked: dict[str, Any], w
 @pytest.mark.parametrize(
     "wrong", [{"name": "MLP size", "default": "1"}, {"name": "part", "default": "x", "choices": ("a", "b")}]
 )
-def test_a_setting_that_cannot_be_typed_or_denies_its_default_is_refused(wrong: dict[str, Any]) -> None:
+def test_a_setting_with_an_invalid_name_or_default_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(BadInput):
         Setting(**wrong)
 
@@ -78,7 +78,7 @@ def test_a_workload_is_built_with_all_its_settings() -> None:
     assert built[0]["settings"] == {"mlp": "7", "part": "encoder"}
 
 
-def test_a_workload_that_declares_none_is_built_as_before_and_refuses_any() -> None:
+def test_a_workload_without_settings_is_built_without_them_and_refuses_any() -> None:
     result, built = workload()
     build(result, 8, text="w", device="cpu")
     assert "settings" not in built[0]

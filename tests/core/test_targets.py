@@ -1,4 +1,4 @@
-"""From what the user typed to something that can be built, with an error for each way to get it wrong."""
+"""Targets: resolving what the user typed, with an error for every kind of mistake."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pinchpoint.core.workload import Case, Variant, Workload
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder to work in; what targets add to the import path and modules is taken away again."""
+    """An empty working folder; additions of targets to the import path and to sys.modules are undone."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(sys, "modules", dict(sys.modules))
@@ -89,7 +89,7 @@ def test_a_target_that_cannot_be_used_is_refused_with_a_hint(text: str, says: st
     assert caught.value.exit_code == 2
 
 
-def test_a_missing_name_is_answered_with_the_names_there_are(folder: Path) -> None:
+def test_a_missing_name_is_refused_with_the_existing_names(folder: Path) -> None:
     write(folder, "mine.py", "import os\ndef step_of(size, device): ...\ndef _hidden(): ...")
     with pytest.raises(BadInput) as caught:
         load(find("mine.py:stepof"))
@@ -128,7 +128,7 @@ def test_a_live_function_becomes_the_address_of_its_file(folder: Path) -> None:
     assert (target.where, target.name) == (str(folder / "live.py"), "step_of")
 
 
-def test_a_function_no_fresh_process_can_import_is_refused() -> None:
+def test_a_function_that_a_fresh_process_cannot_import_is_refused() -> None:
     def inner(size: int, device: str) -> None: ...
 
     for thing in (inner, lambda size, device: None):
@@ -136,7 +136,7 @@ def test_a_function_no_fresh_process_can_import_is_refused() -> None:
             find(thing)
 
 
-def test_a_live_workload_of_a_users_file_becomes_its_address(folder: Path) -> None:
+def test_a_live_workload_in_a_users_file_becomes_its_address(folder: Path) -> None:
     write(
         folder,
         "workload_of_mine.py",
@@ -151,7 +151,7 @@ def test_a_live_workload_of_a_users_file_becomes_its_address(folder: Path) -> No
     assert find(workload).name == "MINE"
 
 
-def test_a_workload_says_which_variants_and_modes_it_has() -> None:
+def test_an_unknown_variant_or_mode_is_refused_with_the_known_ones() -> None:
     workload = Workload(
         "w",
         "rays",
@@ -169,7 +169,7 @@ def test_a_workload_says_which_variants_and_modes_it_has() -> None:
         Workload("w", "rays", "torch", lambda size, **_: Case(lambda: None, size), ())
 
 
-def test_a_target_is_found_alike_in_a_fresh_process(folder: Path) -> None:
+def test_a_target_is_found_in_the_same_way_in_a_fresh_process(folder: Path) -> None:
     write(folder, "mine.py", "def step_of(size, device):\n    return lambda: size")
     code = "from pinchpoint.core.targets import find, load; print(load(find('mine.py:step_of'))(9, 'cpu')())"
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -183,7 +183,7 @@ def test_a_target_is_found_alike_in_a_fresh_process(folder: Path) -> None:
 def test_the_likely_framework_is_read_from_the_source_of_a_file_or_a_module(
     folder: Path, first: str, framework: str
 ) -> None:
-    """Before anything is imported: torch must be pretended before a target's first line runs."""
+    """The framework is needed before the import: torch is simulated from a target's first line on."""
     (folder / "package").mkdir()
     write(folder, "package/__init__.py", "raise RuntimeError('imported')")
     write(folder, "package/mine.py", f"{first}\ndef step_of(size, device): ...")
@@ -192,7 +192,7 @@ def test_the_likely_framework_is_read_from_the_source_of_a_file_or_a_module(
     assert likely_framework(find("package.mine:step_of")) == framework
 
 
-def test_the_framework_of_what_was_loaded_is_its_own_word_or_what_its_module_imports(folder: Path) -> None:
+def test_the_framework_is_the_declared_one_or_the_one_that_the_module_imports(folder: Path) -> None:
     write(
         folder, "uses_jax.py", "import types\njax = types.ModuleType('jax')\ndef step_of(size, device): ..."
     )

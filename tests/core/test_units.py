@@ -40,7 +40,7 @@ def test_sizes_are_decimal(text: str | int, size: int) -> None:
 @pytest.mark.parametrize(
     "text", ["0", "-5", "abc", "", "1.5", "12q", "0.4k0", "k", "nan", "inf", 0, -3, "1e400", "1e9999999"]
 )
-def test_a_size_that_is_no_whole_number_above_0_is_refused(text: str | int) -> None:
+def test_a_size_that_is_not_a_whole_number_above_0_is_refused(text: str | int) -> None:
     with pytest.raises(BadInput) as caught:
         parse_size(text)
     assert repr(text) in caught.value.what or str(text) in caught.value.what
@@ -48,7 +48,7 @@ def test_a_size_that_is_no_whole_number_above_0_is_refused(text: str | int) -> N
 
 
 @pytest.mark.parametrize("text", ["0", "foo", "1.5", "1e400"])
-def test_an_error_of_a_size_names_the_option_it_was_given_as_and_else_says_size(text: str) -> None:
+def test_an_error_about_a_size_names_its_option(text: str) -> None:
     with pytest.raises(BadInput, match=f"^--images '{text}' is") as caught:
         parse_size(text, what="--images")
     assert "points" not in caught.value.what and "size" not in caught.value.hint
@@ -67,7 +67,7 @@ def test_an_error_of_a_size_names_the_option_it_was_given_as_and_else_says_size(
         (123, 123),
     ],
 )
-def test_bytes_know_binary_from_decimal(text: str | int, count: int) -> None:
+def test_binary_and_decimal_byte_units_are_distinguished(text: str | int, count: int) -> None:
     assert parse_bytes(text) == count
 
 
@@ -77,12 +77,12 @@ def test_bytes_without_a_unit_or_amount_are_refused(text: str | int) -> None:
         parse_bytes(text)
 
 
-def test_a_ladder_is_geometric_and_holds_both_ends() -> None:
+def test_a_ladder_is_geometric_and_includes_both_ends() -> None:
     sizes = parse_ladder("1k:16k:5")
     assert sizes == (1_000, 2_000, 4_000, 8_000, 16_000)
 
 
-def test_a_ladder_of_a_narrow_range_has_no_size_twice() -> None:
+def test_a_ladder_over_a_narrow_range_has_no_repeated_sizes() -> None:
     sizes = parse_ladder("2:4:12")
     assert sizes == (2, 3, 4)
 
@@ -92,7 +92,7 @@ def test_a_list_of_sizes_comes_back_sorted_without_repeats() -> None:
 
 
 @pytest.mark.parametrize("text", ["1M:5k", "5k:5k", "5k:1M:1", "5k:1M:12:3", "5k:", ":5k", "a:b", "5k,,1k"])
-def test_a_ladder_that_does_not_climb_is_refused(text: str) -> None:
+def test_a_ladder_that_does_not_increase_is_refused(text: str) -> None:
     with pytest.raises(BadInput):
         parse_ladder(text)
 
@@ -113,11 +113,11 @@ def test_bytes_are_shown_in_the_largest_unit_that_fits(count: int | None, text: 
 
 
 @pytest.mark.parametrize("size", [1, 999, 1_000, 1_500, 512_000, 999_999, 1_000_000, 1_234_567, 2_500_000])
-def test_a_shown_size_reads_back_as_itself(size: int) -> None:
+def test_a_formatted_size_is_parsed_to_itself(size: int) -> None:
     assert parse_size(show_size(size)) == size
 
 
-def test_one_thing_is_shown_in_the_singular() -> None:
+def test_a_count_of_one_is_shown_in_the_singular() -> None:
     assert [show_count(value, "picture") for value in (0, 1, 2000)] == [
         "0 pictures",
         "1 picture",

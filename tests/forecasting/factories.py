@@ -14,7 +14,7 @@ from pinchpoint.core.workload import Case, Variant, Workload
 
 
 def train(size: int, device: str) -> Callable[[], None]:
-    """A wide MLP: 1 KiB of hidden activations a point and layer."""
+    """A wide MLP: 1 KiB of hidden activations per point and layer."""
     net = nn.Sequential(*[layer for _ in range(4) for layer in (nn.Linear(256, 256), nn.GELU())]).to(device)
     x = torch.randn(size, 256, device=device)
     optimizer = torch.optim.Adam(net.parameters())
@@ -28,7 +28,7 @@ def train(size: int, device: str) -> Callable[[], None]:
 
 
 def train_half(size: int, device: str) -> Callable[[], None]:
-    """The same, inside bf16 autocast by its own hand."""
+    """The same step, which itself enters bf16 autocast."""
     inner = train(size, device)
 
     def step() -> None:
@@ -45,7 +45,7 @@ def infer(size: int, device: str) -> Callable[[], Any]:
 
 
 def masked(size: int, device: str) -> Callable[[], None]:
-    """Three tenths of the points, by their own values, go through the network."""
+    """Three tenths of the points, selected by their values, go through the network."""
     net = nn.Sequential(nn.Linear(64, 512), nn.GELU(), nn.Linear(512, 1)).to(device)
     x = torch.empty(size, 64, device=device).uniform_()
 
@@ -106,7 +106,7 @@ MISDEEDS: list[Callable[[str], Any]] = [
 
 
 def misbehaves(size: int, device: str) -> Any:
-    """Each size is another way to go wrong: one process can then show them all."""
+    """Each size fails in a different way, so that one process can show all of them."""
     return MISDEEDS[size - 1](device)
 
 
@@ -140,13 +140,13 @@ def on_the_host(size: int, device: str) -> Callable[[], None]:
 
 
 def a_slice(size: int, device: str) -> Callable[[], None]:
-    """Makes its points and goes through a thousand of them only."""
+    """Creates its points but processes only a thousand of them."""
     net, x = nn.Linear(3, 8).to(device), torch.ones(size, 3, device=device)
     return lambda: net(x[:1000]).sum().backward()
 
 
 def kept_pairs(size: int, device: str) -> Callable[[], None]:
-    """A gibibyte for every positive value: how many there are is the data's, so there is an interval."""
+    """Allocates 1 GiB per positive value; their number depends on the data, so there is an interval."""
     x = torch.randn(size, device=device)
     return lambda: x[x > 0].repeat(2**28, 1).sum().item()
 

@@ -1,4 +1,4 @@
-"""The allocator model against sequences worked by hand and against a slow allocator written another way."""
+"""The allocator model, compared with sequences computed by hand and with a slow, independent allocator."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pinchpoint.forecasting.allocator import Allocator, OutOfMemory, segment_siz
 MIB = 2**20
 
 
-def test_requests_are_rounded_to_512_bytes_and_none_is_free() -> None:
+def test_requests_are_rounded_up_to_512_bytes_even_for_zero_bytes() -> None:
     allocator = Allocator()
     for request, counted in ((0, 512), (1, 512), (512, 512), (513, 1024), (1000, 1024)):
         assert allocator.allocate(request).size_bytes == counted
@@ -31,25 +31,25 @@ def test_requests_are_rounded_to_512_bytes_and_none_is_free() -> None:
         (33 * MIB, 34 * MIB),
     ],
 )
-def test_a_segment_is_as_large_as_the_driver_is_asked_for(size: int, segment: int) -> None:
+def test_a_segment_has_the_size_that_torch_requests_from_the_driver(size: int, segment: int) -> None:
     assert segment_size(size) == segment
     allocator = Allocator()
     allocator.allocate(size)
     assert allocator.reserved_bytes == segment
 
 
-def test_small_requests_share_a_segment_of_their_own_pool() -> None:
+def test_small_requests_share_a_segment_of_the_small_pool() -> None:
     allocator = Allocator()
     for _ in range(4):
         allocator.allocate(512 * 1024)  # four halves of a MiB fill one small segment
     assert (allocator.allocated_bytes, allocator.reserved_bytes) == (2 * MIB, 2 * MIB)
     allocator.allocate(1)
     assert allocator.reserved_bytes == 4 * MIB
-    allocator.allocate(2 * MIB)  # large: the half-empty small segment is not for it
+    allocator.allocate(2 * MIB)  # a large request does not use the half-empty small segment
     assert allocator.reserved_bytes == 24 * MIB
 
 
-def test_a_large_block_keeps_a_remainder_of_a_mib_and_counts_it() -> None:
+def test_a_large_block_keeps_a_remainder_of_up_to_one_mib_and_counts_it() -> None:
     allocator = Allocator()
     entries = allocator.allocate(19 * MIB)  # its segment is 20 MiB: 1 MiB is left, not more
     assert (entries.size_bytes, allocator.reserved_bytes) == (20 * MIB, 20 * MIB)
@@ -68,7 +68,7 @@ def test_a_small_block_is_split_down_to_512_bytes() -> None:
     assert allocator.reserved_bytes == 2 * MIB
 
 
-def test_the_smallest_free_block_that_fits_is_taken() -> None:
+def test_the_smallest_free_block_that_fits_is_used() -> None:
     allocator = Allocator()
     large, small = allocator.allocate(40 * MIB), allocator.allocate(30 * MIB)
     allocator.free(large)
@@ -132,19 +132,19 @@ def test_expandable_segments_grow_by_what_is_missing() -> None:
     first = allocator.allocate(30 * MIB)
     assert allocator.reserved_bytes == 40 * MIB  # pages of 20 MiB
     allocator.free(first)
-    allocator.allocate(50 * MIB)  # 40 are there already
+    allocator.allocate(50 * MIB)  # 40 MiB exist already
     assert allocator.reserved_bytes == 60 * MIB
     allocator.allocate(5 * MIB)
     assert (allocator.allocated_bytes, allocator.reserved_bytes) == (55 * MIB, 60 * MIB)
 
 
-def test_expandable_segments_split_where_others_keep_the_rest() -> None:
+def test_expandable_segments_split_blocks_that_other_segments_keep_whole() -> None:
     assert Allocator(expandable=True).allocate(19 * MIB + MIB // 2).size_bytes == 19 * MIB + MIB // 2
 
 
 @dataclass
 class SlowAllocator:
-    """Segments as lists of [bytes, number or None]; every question is answered by looking at everything."""
+    """Segments are lists of [bytes, number or None]; every query searches all of them."""
 
     segments: list[tuple[bool, list[list[int | None]]]] = field(default_factory=list)
     number: int = 0
@@ -191,7 +191,7 @@ class SlowAllocator:
                     at += 1
 
     def empty_cache(self) -> None:
-        # Emptied, not removed: the order of segments is the order of their addresses.
+        # Emptied, but not removed, because the order of segments is the order of their addresses.
         for _, pieces in self.segments:
             if len(pieces) == 1 and pieces[0][1] is None:
                 pieces.clear()
@@ -204,7 +204,7 @@ class SlowAllocator:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_random_sequences_give_what_a_slow_allocator_gives(seed: int) -> None:
+def test_random_sequences_match_a_slow_allocator(seed: int) -> None:
     draw = random.Random(seed)
     fast, slow = Allocator(), SlowAllocator()
     blocks: list[tuple[object, int]] = []
@@ -230,8 +230,8 @@ def test_random_sequences_give_what_a_slow_allocator_gives(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_expandable_segments_never_reserve_more_than_a_page_beyond_the_peak_of_one_life(seed: int) -> None:
-    """Blocks that only come, never go, leave no holes: reserved is allocated rounded up to a page a pool."""
+def test_expandable_segments_without_frees_reserve_at_most_one_page_per_pool_too_much(seed: int) -> None:
+    """Without frees there are no holes: reserved is allocated, rounded up to a page per pool."""
     draw = random.Random(seed)
     allocator = Allocator(expandable=True)
     for _ in range(60):

@@ -16,13 +16,13 @@ def _unset(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"])
-def test_expandable_segments_are_asked_for_by_either_name(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_either_variable_enables_expandable_segments(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     assert not allocator_settings.expandable_segments()
     monkeypatch.setenv(name, "expandable_segments:True")
     assert allocator_settings.expandable_segments() and allocator_settings.notes() == ()
 
 
-def test_what_is_not_modelled_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_that_are_not_modelled_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(
         "PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:128,expandable_segments:False,backend:native"
     )
@@ -36,7 +36,7 @@ def test_what_is_not_modelled_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     ("text", "size"),
     [("", 32 * MIB), (":4096:8", 32 * MIB), (":16:8", MIB // 8), (":4096:2:16:8", 8 * MIB + MIB // 8)],
 )
-def test_the_workspace_of_cublas_is_what_its_variable_says(
+def test_the_cublas_workspace_follows_its_environment_variable(
     monkeypatch: pytest.MonkeyPatch, text: str, size: int
 ) -> None:
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", text)

@@ -1,4 +1,4 @@
-"""Counts that Python reads from the device size tensors as they would on a GPU; metrics change nothing."""
+"""Counts that Python reads from the device determine tensor sizes as on a GPU; metrics change nothing."""
 
 from __future__ import annotations
 
@@ -65,10 +65,12 @@ def forecast(targets: Path, name: str) -> Forecast:
 @pytest.mark.parametrize(
     ("name", "copies"), [("float_item", 1), ("int_tensor", 1), ("numpy_mask", 1), ("lists", 2)]
 )
-def test_a_count_read_in_any_way_sizes_what_it_sizes_on_a_gpu(targets: Path, name: str, copies: int) -> None:
+def test_a_count_read_in_any_way_sizes_the_same_tensors_as_on_a_gpu(
+    targets: Path, name: str, copies: int
+) -> None:
     result = forecast(targets, name)
     assert result.low_bytes is not None and result.high_bytes is not None
-    # One large tensor, or four and their concatenation; the rest is a few floats a point.
+    # One large tensor, or four and their concatenation; the rest is a few floats per point.
     assert result.peak_allocated_bytes == pytest.approx(copies * PAIR, rel=0.15)
     assert (
         result.low_bytes
@@ -80,20 +82,20 @@ def test_a_count_read_in_any_way_sizes_what_it_sizes_on_a_gpu(targets: Path, nam
     assert "reads.py" in note and "2,048 and 16,384" in note
 
 
-def test_metrics_are_not_calibrated_and_leave_the_forecast_as_it_is(targets: Path) -> None:
+def test_metrics_are_not_calibrated_and_do_not_change_the_forecast(targets: Path) -> None:
     result, plain = forecast(targets, "logged"), forecast(targets, "plain")
     assert result.notes == () and result.low_bytes is None
     assert result.peak_allocated_bytes == pytest.approx(plain.peak_allocated_bytes, rel=0.03)
 
 
-def test_only_a_number_that_was_read_may_not_matter() -> None:
+def test_only_the_value_of_a_number_that_was_read_can_be_irrelevant() -> None:
     def refuse(known: dict[str, object]) -> dict[str, object]:
         raise AssertionError("a mask's count is a size: there is nothing to guess")
 
     assert calibration.check_guesses("a.py:3:mask", refuse) == "a.py:3:mask"
 
 
-def test_guesses_that_differ_or_fail_or_meet_another_count_ask_for_the_calibration() -> None:
+def test_guesses_that_differ_or_fail_or_reach_another_count_require_calibration() -> None:
     assert (
         calibration.check_guesses("a.py:3:item", lambda known: {"blocks": str(known["guess"])})
         == "a.py:3:item"
@@ -102,7 +104,7 @@ def test_guesses_that_differ_or_fail_or_meet_another_count_ask_for_the_calibrati
     assert calibration.check_guesses("a.py:3:array", lambda known: {"needs": "a.py:9:mask"}) == "a.py:9:mask"
 
 
-def test_a_high_end_that_cannot_be_run_makes_nothing_fit_that_might_not(targets: Path) -> None:
+def test_a_high_end_that_cannot_be_run_does_not_make_more_cards_fit(targets: Path) -> None:
     with Forecaster(f"{targets}:plain", card="2500MiB") as forecaster:
         large, small = (forecaster.predict(size=size) for size in (POINTS, POINTS // 2))
     assert large.fits["2500MiB"]

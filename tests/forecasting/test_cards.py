@@ -1,4 +1,4 @@
-"""Cards: real GPUs, the user's own, and a clear no to everything else."""
+"""Cards: real GPUs and the user's own; everything else is refused."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def test_the_table_runs_from_6_to_192_gb() -> None:
 
 
 @pytest.mark.parametrize("found", cards().values(), ids=lambda c: c.name)
-def test_no_card_offers_more_than_the_figure_on_its_box(found: Card) -> None:
-    box = float(found.title.split()[-2]) * GIB  # "... 24 GB" is 24 GiB of chips, or less
+def test_no_card_has_more_memory_than_its_nominal_size(found: Card) -> None:
+    box = float(found.title.split()[-2]) * GIB  # "... 24 GB" means at most 24 GiB of memory chips
     assert 0.9 * box < found.memory_bytes < box
     assert found.name == found.name.lower()
 
@@ -34,7 +34,7 @@ def test_workspaces_are_the_defaults_torch_uses_for_the_capability(found: Card) 
     assert 200 * MIB < found.context_bytes < GIB
 
 
-def test_workspace_sizes_are_torchs_configuration_strings_added_up() -> None:
+def test_workspace_sizes_are_the_sums_of_torchs_configuration_strings() -> None:
     assert (
         cublas_workspace((8, 9))
         == sum(kib * 1024 * count for kib, count in ((4096, 2), (16, 8)))
@@ -56,7 +56,7 @@ def test_a_context_grows_with_the_processors_and_never_beyond_the_measured_one_w
 
 
 @pytest.mark.parametrize("text", ["rtx4090", "RTX4090", "RTX 4090", "rtx_4090"])
-def test_a_card_is_found_however_its_name_is_spaced(text: str) -> None:
+def test_a_card_is_found_whatever_the_spacing_of_its_name(text: str) -> None:
     assert card(text).name == "rtx4090"
 
 
@@ -64,7 +64,7 @@ def test_a_card_is_found_however_its_name_is_spaced(text: str) -> None:
     ("text", "count"),
     [("24GiB", 24 * GIB), ("24GB", 24 * 10**9), ("8000MiB", 8000 * MIB), ("1.5 gib", 1_610_612_736)],
 )
-def test_bytes_make_a_nameless_card(text: str, count: int) -> None:
+def test_a_number_of_bytes_gives_a_nameless_card(text: str, count: int) -> None:
     matches = card(text)
     assert (matches.name, matches.memory_bytes) == (text, count)
     assert matches.context_bytes == card("h200").context_bytes
@@ -82,13 +82,13 @@ def test_bytes_make_a_nameless_card(text: str, count: int) -> None:
         ("", "24GiB"),
     ],
 )
-def test_an_unknown_card_is_refused_with_the_near_ones(text: str, hint: str) -> None:
+def test_an_unknown_card_is_refused_with_similar_names(text: str, hint: str) -> None:
     with pytest.raises(BadInput, match="There is no card") as caught:
         card(text)
     assert hint in caught.value.hint
 
 
-def test_a_card_of_no_bytes_is_refused() -> None:
+def test_a_card_with_zero_bytes_is_refused() -> None:
     with pytest.raises(BadInput):
         card("0GiB")
 
@@ -152,7 +152,7 @@ def test_a_damaged_card_file_is_refused_by_name(
     assert "mine.json" in caught.value.what
 
 
-def test_a_card_file_that_is_named_but_not_there_is_refused(
+def test_a_named_card_file_that_does_not_exist_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PINCHPOINT_CARDS", str(tmp_path / "none.json"))

@@ -31,7 +31,7 @@ def trained() -> Iterator[Forecaster]:
         yield result
 
 
-def test_a_factorys_mode_is_what_its_step_does(trained: Forecaster) -> None:
+def test_the_mode_of_a_factory_is_what_its_step_does(trained: Forecaster) -> None:
     result = trained.predict(size=100_000)
     assert (result.mode, result.size, result.variant, result.processed, result.steps) == (
         "train",
@@ -46,13 +46,13 @@ def test_a_factorys_mode_is_what_its_step_does(trained: Forecaster) -> None:
     assert "--mode train" in caught.value.hint
 
 
-def test_the_peak_is_counted_by_hand(trained: Forecaster) -> None:
+def test_the_peak_matches_a_count_by_hand(trained: Forecaster) -> None:
     result = trained.predict(size=1_000_000)
     row = 1_000_000 * 256 * 4
     weights = 4 * (256 * 256 + 256) * 4
-    # The input; of each of four layers the product, for GELU's backward, and GELU's result. The peak is in
-    # the square's backward, grad * (2 * y**1): the gradient that came in, y**1, twice that, and what goes
-    # out.
+    # The input; for each of four layers the product, saved for GELU's backward, and GELU's result. The peak
+    # is in the square's backward, grad * (2 * y**1): the incoming gradient, y**1, twice that, and the
+    # outgoing gradient.
     assert result.peak_allocated_bytes - result.workspace_bytes == pytest.approx((1 + 8 + 4) * row, rel=0.005)
     assert result.breakdown["weights"] == pytest.approx(weights, rel=0.01)
     assert result.breakdown["optimizer"] == pytest.approx(2 * weights, rel=0.01)
@@ -63,7 +63,7 @@ def test_the_peak_is_counted_by_hand(trained: Forecaster) -> None:
     )
 
 
-def test_a_forecast_is_whole(trained: Forecaster) -> None:
+def test_the_fields_of_a_forecast_are_consistent(trained: Forecaster) -> None:
     result = trained.predict(size=50_000)
     assert result.framework == "torch" and result.method == "fake tensors" and result.card == "h200"
     assert result.total_bytes == (result.peak_reserved_bytes or 0) + result.context_bytes
@@ -72,12 +72,12 @@ def test_a_forecast_is_whole(trained: Forecaster) -> None:
     assert Path(result.lines[0].file).name == "factories.py" and result.lines[0].code
     assert any(entry["name"].startswith("Sequential") for entry in result.modules)
     assert Forecast.from_json(result.to_json()) == result
-    assert result.machine == describe()  # this machine, not the card that was pretended
+    assert result.machine == describe()  # this machine, not the simulated card
     fits = list(result.fits.values())
     assert fits == sorted(fits) and fits[-1]  # smallest card first
 
 
-def test_a_size_does_not_leave_a_trace_in_the_next(trained: Forecaster) -> None:
+def test_one_size_does_not_affect_the_next(trained: Forecaster) -> None:
     first = trained.predict(size=70_000)
     trained.predict(size=200_000)
     again = trained.predict(size=70_000)
@@ -90,7 +90,7 @@ def test_the_peak_grows_by_the_bytes_of_a_point(trained: Forecaster) -> None:
     assert (large - small) / 2_000_000 == pytest.approx(13 * 256 * 4, rel=0.005)
 
 
-def test_half_asks_for_what_a_half_step_takes(trained: Forecaster) -> None:
+def test_half_predicts_the_peak_of_a_half_precision_step(trained: Forecaster) -> None:
     with Forecaster(target("train_half")) as other:
         by_hand = other.predict(size=500_000)
     ours = trained.predict(size=500_000, half=True)
@@ -98,14 +98,14 @@ def test_half_asks_for_what_a_half_step_takes(trained: Forecaster) -> None:
     assert ours.peak_allocated_bytes < 0.8 * trained.predict(size=500_000).peak_allocated_bytes
 
 
-def test_an_infer_factory_is_one_of_infer() -> None:
+def test_a_factory_without_a_backward_pass_has_mode_infer() -> None:
     with Forecaster(target("infer")) as result:
         assert result.predict(size=1000).mode == "infer"
         with pytest.raises(BadInput, match="its mode is infer"):
             result.predict(size=1000, mode="train")
 
 
-def test_counts_that_depend_on_data_give_an_interval_and_say_so() -> None:
+def test_counts_that_depend_on_data_give_an_interval_and_a_note() -> None:
     with Forecaster(target("masked")) as result:
         matches = result.predict(size=4_000_000)
         exact = result.predict(size=10_000)
@@ -115,8 +115,8 @@ def test_counts_that_depend_on_data_give_an_interval_and_say_so() -> None:
     assert matches.low_bytes is not None and matches.high_bytes is not None
     assert matches.low_bytes <= matches.peak_allocated_bytes <= matches.high_bytes
     assert any("factories.py" in note and "depend on the data" in note for note in matches.notes)
-    # A chosen point: 64 inputs, its product and GELU's result of 512, and the gradient of that; beside them
-    # all points and their mask. The share drawn in 16,384 points is known to a few per cent.
+    # Per selected point: 64 inputs, the product and GELU's result of 512 each, and the gradient of that; in
+    # addition all points and their mask. The share in 16,384 points is known to a few per cent.
     expected = 4_000_000 * (64 * 4 + 1) + 0.3 * 4_000_000 * (64 + 3 * 512) * 4 + matches.workspace_bytes
     assert matches.peak_allocated_bytes == pytest.approx(expected, rel=0.05)
     assert matches.low_bytes < expected < matches.high_bytes < 2 * matches.low_bytes
@@ -149,13 +149,13 @@ def test_a_target_that_misbehaves_is_named_with_a_hint(
     assert caught.value.hint
 
 
-def test_a_name_that_is_not_in_the_file_is_told_what_is() -> None:
+def test_a_name_that_is_not_in_the_file_is_refused_with_the_names_that_are() -> None:
     with pytest.raises(BadInput, match="has no 'nowhere'") as caught, Forecaster(target("nowhere")):
         pass
     assert "train" in caught.value.hint
 
 
-def test_a_step_that_never_ends_is_stopped_and_the_next_size_is_answered() -> None:
+def test_a_step_that_never_ends_is_stopped_and_the_next_size_is_predicted() -> None:
     with Forecaster(target("loops"), timeout_s=120) as result:
         result.predict(size=4)
         result.timeout_s = 1.0
@@ -186,12 +186,12 @@ def test_a_workloads_modes_variants_and_chunks_are_its_own(parts: Forecaster) ->
 
 
 @pytest.mark.parametrize("size", [0, -5, "many", "1.5", "0"])
-def test_a_size_that_is_none_is_refused_before_any_work(size: int | str) -> None:
+def test_an_invalid_size_is_refused_before_any_work(size: int | str) -> None:
     with pytest.raises(BadInput, match="size"):
         predict(target("train"), size=size)
 
 
-def test_what_cannot_be_asked_is_refused_before_any_work() -> None:
+def test_invalid_requests_are_refused_before_any_work() -> None:
     for wrong, what in (
         ({"target": "no-such-workload", "size": 10}, "There is no target"),
         ({"target": "no_such_file.py:step_of", "size": 10}, "does not exist"),
@@ -206,7 +206,7 @@ def test_what_cannot_be_asked_is_refused_before_any_work() -> None:
             predict(**wrong)  # type: ignore[arg-type]
 
 
-def test_levers_are_differences_to_runs_that_were_made() -> None:
+def test_levers_are_differences_between_predicted_runs() -> None:
     size = 1_000_000
     with Forecaster(target("WORKLOAD"), card="6GiB") as result:
         tight = result.predict(size=size)
@@ -222,7 +222,7 @@ def test_levers_are_differences_to_runs_that_were_made() -> None:
     )
 
 
-def test_a_number_is_an_integer_wherever_bytes_are_meant(trained: Forecaster) -> None:
+def test_all_byte_fields_are_integers(trained: Forecaster) -> None:
     record = trained.predict(size=10_000).to_dict()
     for key, value in record.items():
         if key.endswith("_bytes") and value is not None:
@@ -232,7 +232,7 @@ def test_a_number_is_an_integer_wherever_bytes_are_meant(trained: Forecaster) ->
     assert all(type(module["bytes"]) is int for module in record["modules"])
 
 
-def test_a_jax_workload_is_predicted_and_says_by_which_method() -> None:
+def test_a_forecast_of_a_jax_workload_names_its_method() -> None:
     pytest.importorskip("jax", reason="jax is not installed")
     result = predict("orbital", size=256)
     assert result.framework == "jax" and result.method in ("xla memory analysis", "jaxpr liveness")
@@ -241,7 +241,7 @@ def test_a_jax_workload_is_predicted_and_says_by_which_method() -> None:
 
 
 @pytest.mark.slow
-def test_a_jax_module_or_workload_is_told_from_torch_wherever_it_is_named(
+def test_a_jax_module_or_workload_is_distinguished_from_torch_however_it_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("jax", reason="a JAX target")
@@ -267,7 +267,9 @@ def test_a_jax_module_or_workload_is_told_from_torch_wherever_it_is_named(
     )
 
 
-def test_jax_fits_what_its_share_of_a_card_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_jax_step_fits_if_it_fits_the_share_of_a_card_that_jax_reserves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("jax", reason="a JAX target")
     path = tmp_path / "wide.py"
     path.write_text(
@@ -289,11 +291,11 @@ def test_a_step_that_stays_on_the_host_is_refused() -> None:
     assert "`device` that is passed in" in caught.value.hint
 
 
-def test_points_that_are_made_but_not_gone_through_are_not_processed() -> None:
+def test_points_that_are_created_but_not_used_are_not_processed() -> None:
     assert predict(target("a_slice"), size=50_000).processed is None
 
 
-def test_what_fits_counts_the_interval_of_the_data() -> None:
+def test_fits_includes_the_interval_of_data_dependent_counts() -> None:
     result = predict(target("kept_pairs"), size=32, card="24GiB")
     assert result.high_bytes is not None and result.needs_bytes is not None
     room = 24 * 2**30 - result.context_bytes
@@ -302,18 +304,18 @@ def test_what_fits_counts_the_interval_of_the_data() -> None:
 
 
 def test_inference_that_differentiates_stays_inference() -> None:
-    """Forces are gradients: a workload's mode is its own word."""
+    """Forces are gradients: a workload itself declares its mode."""
     with Forecaster(target("FORCES")) as forecaster:
         assert forecaster.predict(size=1000, mode="infer").mode == "infer"
         assert forecaster.predict(size=1000, mode="train").mode == "train"
 
 
-def test_a_chunk_for_what_has_none_is_refused(trained: Forecaster) -> None:
+def test_a_chunk_for_a_target_without_chunks_is_refused(trained: Forecaster) -> None:
     with pytest.raises(BadInput, match="does not support chunking"):
         trained.predict(size=1000, chunk=10)
 
 
-def test_settings_of_what_has_none_are_refused(tmp_path: Path) -> None:
+def test_settings_for_a_target_without_settings_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="is a plain factory and has no settings"):
         predict(target("train"), size=1000, settings={"mlp": "64"})
     script = tmp_path / "train.py"

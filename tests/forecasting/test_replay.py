@@ -1,4 +1,4 @@
-"""What a peak is made of, from runs written by hand."""
+"""The parts of a peak, from runs written by hand."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def step() -> Run:
     return result
 
 
-def test_the_parts_are_what_the_blocks_lives_tell(step: Run) -> None:
+def test_the_parts_follow_from_the_lifetimes_of_the_blocks(step: Run) -> None:
     matches = replay.replay(step.seen)
     parts = replay.breakdown(step.seen, matches)
     assert {name: size // MIB for name, size in parts.items()} == {
@@ -95,9 +95,9 @@ def test_a_temporary_of_forward_and_one_of_the_optimizer_are_temporaries(step: R
     )
 
 
-def test_the_parts_sum_to_the_peak_even_where_blocks_are_counted_whole() -> None:
+def test_the_parts_sum_to_the_peak_even_if_blocks_are_not_split() -> None:
     result = Run()
-    result.take(19.3, "forward")  # counted as 20: the rest of its segment is too small to split off
+    result.take(19.3, "forward")  # counted as 20, because the rest of its segment is too small to split off
     result.take(0.0001, "forward", role="weights")
     matches = replay.replay(result.seen)
     assert (
@@ -105,13 +105,13 @@ def test_the_parts_sum_to_the_peak_even_where_blocks_are_counted_whole() -> None
     )
 
 
-def test_the_timeline_holds_the_peak_and_its_phase(step: Run) -> None:
+def test_the_timeline_contains_the_peak_and_its_phase(step: Run) -> None:
     matches = replay.replay(step.seen)
     assert (matches.peak_event, matches.peak_allocated_bytes, "backward") in matches.timeline
     assert [index for index, _, _ in matches.timeline] == sorted(index for index, _, _ in matches.timeline)
 
 
-def test_a_long_timeline_is_thinned_and_still_holds_the_peak() -> None:
+def test_a_long_timeline_is_thinned_and_still_contains_the_peak() -> None:
     result = Run()
     for _ in range(5000):
         result.free(result.take(2, "forward"))
@@ -124,7 +124,7 @@ def test_a_long_timeline_is_thinned_and_still_holds_the_peak() -> None:
     assert max(size for _, size, _ in matches.timeline) == matches.peak_allocated_bytes == 64 * MIB
 
 
-def test_an_emptied_cache_lowers_what_is_reserved_afterwards() -> None:
+def test_emptying_the_cache_lowers_the_reserved_bytes() -> None:
     result = Run()
     result.free(result.take(40, "forward"))
     result.seen.events.append(FREE_CACHE)
@@ -134,7 +134,7 @@ def test_an_emptied_cache_lowers_what_is_reserved_afterwards() -> None:
     assert replay.replay(result.seen).peak_reserved_bytes == 100 * MIB
 
 
-def test_fits_is_what_a_replay_with_that_limit_says(step: Run) -> None:
+def test_fits_agrees_with_a_replay_at_that_limit(step: Run) -> None:
     matches = replay.replay(step.seen)
     assert replay.fits(step.seen, matches.peak_reserved_bytes)
     assert not replay.fits(step.seen, matches.peak_allocated_bytes - 1)
@@ -143,7 +143,7 @@ def test_fits_is_what_a_replay_with_that_limit_says(step: Run) -> None:
     assert answers == sorted(answers)  # once it fits, more memory never hurts here
 
 
-def test_memory_that_must_be_given_back_first_can_still_fit() -> None:
+def test_a_step_that_must_first_release_cached_memory_can_still_fit() -> None:
     result = Run()
     result.free(result.take(40, "forward"))
     result.take(60, "forward")
@@ -152,7 +152,7 @@ def test_memory_that_must_be_given_back_first_can_still_fit() -> None:
     assert not replay.fits(result.seen, 60 * MIB - 1)
 
 
-def test_the_top_lines_are_the_largest_without_the_workspace(step: Run) -> None:
+def test_the_top_lines_are_the_largest_and_exclude_the_workspace(step: Run) -> None:
     lines = replay.top_lines(step.seen, replay.replay(step.seen))
     assert [(line.line, line.phase, line.bytes // MIB) for line in lines] == [
         (4, "backward", 52),
@@ -184,7 +184,7 @@ def test_a_forecast_adds_the_context_and_states_its_margin(step: Run) -> None:
     assert result.fits["h200"] and result.low_bytes is None and result.high_bytes is None
 
 
-def test_a_librarys_choice_makes_an_interval_and_only_its_high_end_may_fit() -> None:
+def test_a_choice_of_a_library_gives_an_interval_whose_high_end_must_fit() -> None:
     result = Run()
     result.take(1000, "forward")
     result.free(result.take(4000, "forward", role="temporaries", span=Span(4000 * MIB, 0, 5000 * MIB)))
@@ -193,7 +193,7 @@ def test_a_librarys_choice_makes_an_interval_and_only_its_high_end_may_fit() -> 
     blur = int(0.002 * 5000 * MIB)
     assert (matches.low_bytes, matches.high_bytes) == (1000 * MIB + 512 - blur, 6000 * MIB + blur)
     assert matches.peak_allocated_bytes == 5000 * MIB and matches.breakdown["workspace"] == 4000 * MIB
-    # 5 GiB and the context would go into 6 GiB; 6 GiB and the context would not.
+    # 5 GiB and the context fit into 6 GiB; 6 GiB and the context do not.
     assert not of(records_seen, "6GiB").fits["6GiB"]
     assert of(records_seen, "8GiB").fits["8GiB"]
 
@@ -205,16 +205,14 @@ def test_a_workspace_that_does_not_matter_at_the_peak_makes_no_interval() -> Non
     assert of(result.seen).low_bytes is None
 
 
-def test_what_fits_fits_every_larger_card_of_the_same_kind(step: Run) -> None:
+def test_a_step_that_fits_a_card_fits_every_larger_card_of_the_same_kind(step: Run) -> None:
     result = Run()
     result.take(23_000, "forward")
     fits = [of(result.seen, f"{size}GiB").fits[f"{size}GiB"] for size in range(20, 30)]
     assert fits == sorted(fits) and not fits[0] and fits[-1]
 
 
-def test_expandable_segments_are_asked_for_by_the_environment(
-    step: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_environment_enables_expandable_segments(step: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     messages = {"target": "t", "mode": "train", "size": 1, "variant": None}
     before = assembly.of_observation(step.seen, card=card("h200"), **messages)
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")

@@ -1,9 +1,9 @@
 """Unmodified training scripts that use CUDA, predicted without a GPU and compared with counts done by hand.
 
-The hand counts leave out the 512-byte rounding and tensors below a megabyte, so they are compared within 1 %
-(weights and optimizer state within 0.1 %). They also leave out the buffers in which the GPU stages long sums,
-up to 132 MiB for a bias gradient: the peaks counted here are larger than those moments. U is one hidden
-activation of the classifier scripts, 65,536 x 2,048 floats; W is all weights of a script.
+The hand counts omit the 512-byte rounding and tensors below a megabyte, so they are compared within 1 %
+(weights and optimizer state within 0.1 %). They also omit the buffers in which the GPU stages long sums, up
+to 132 MiB for a bias gradient: the peaks counted here are larger than the memory at those moments. U is one
+hidden activation of the classifier scripts, 65,536 x 2,048 floats; W is all weights of a script.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ CLASSIFIER_W = (64 * 2_048 + 2_048 + 2_048 * 2_048 + 2_048 + 2_048 * 10 + 10) * 
 CLASSIFIER_INPUTS = 65_536 * 64 * F32 + 65_536 * 8  # images in fp32, labels in int64
 LOGITS = 65_536 * 10 * F32
 
-# Both ReLUs keep their output, h1 and h2. The peak is the second ReLU's backward: h1, h2, the gradient that
-# came in and the one going out; beside it the weights with two Adam moments, the batch, and small logits.
+# Both ReLUs keep their output, h1 and h2. The peak is the second ReLU's backward: h1, h2, the incoming and
+# the outgoing gradient; in addition the weights with two Adam moments, the batch, and small logits.
 CLASSIFIER_PEAK = 4 * U + 3 * CLASSIFIER_W + CLASSIFIER_INPUTS + LOGITS
 
 Predict = Callable[..., Forecast]
@@ -47,7 +47,7 @@ def snapshot(folder: Path) -> dict[str, bytes | None]:
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Predict:
-    """Predict a script from an empty folder, and insist that neither this nor the scripts' folder changed."""
+    """Predict a script from an empty folder, and assert that neither it nor the scripts' folder changed."""
     work = tmp_path / "work"
     work.mkdir()
     monkeypatch.chdir(work)
@@ -81,7 +81,7 @@ def without_workspace(forecast: Forecast) -> int:
 
 
 def check_whole(forecast: Forecast, script: str, *, mode: str = "train") -> None:
-    """What holds for the forecast of any script."""
+    """Check what must be true of the forecast of any script."""
     assert forecast.mode == mode
     assert forecast.size is None
     assert forecast.framework == "torch"
@@ -91,20 +91,20 @@ def check_whole(forecast: Forecast, script: str, *, mode: str = "train") -> None
     assert forecast.peak_reserved_bytes is not None
     assert forecast.peak_allocated_bytes <= forecast.peak_reserved_bytes
     assert forecast.total_bytes == forecast.peak_reserved_bytes + forecast.context_bytes
-    # The line that holds most is the user's own, not one inside a library.
+    # The line with the most bytes is the user's own, not one inside a library.
     assert Path(forecast.lines[0].file).name == script
 
 
 def check_classifier(forecast: Forecast, script: str) -> None:
-    """The four scripts that train the same classifier differ in how they say it, not in what it takes."""
+    """Check a script that trains the classifier; the four scripts differ in code, not in memory."""
     check_whole(forecast, script)
     assert without_workspace(forecast) == pytest.approx(CLASSIFIER_PEAK, rel=0.01)
     assert forecast.breakdown["weights"] == pytest.approx(CLASSIFIER_W, rel=1e-3)
     assert forecast.breakdown["optimizer"] == pytest.approx(2 * CLASSIFIER_W, rel=1e-3)
     assert forecast.breakdown["inputs"] == pytest.approx(CLASSIFIER_INPUTS, rel=1e-3)
     assert forecast.breakdown["gradients"] < 1.01 * CLASSIFIER_W
-    # h1 and h2 are made by the two lines of forward. In backward the line after h2 makes the gradient of h2,
-    # and the line of h2 passes it through its ReLU.
+    # The two lines of forward create h1 and h2. In backward the line after h2 creates the gradient of h2, and
+    # the line of h2 passes it through its ReLU.
     assert bytes_at(forecast, script, "self.first(x)", "forward") == pytest.approx(U, rel=0.01)
     assert bytes_at(forecast, script, "self.second(x)", "forward") == pytest.approx(U, rel=0.01)
     assert bytes_at(forecast, script, "self.last(x)", "backward") == pytest.approx(U, rel=0.01)
@@ -134,7 +134,7 @@ def test_a_script_gets_its_own_arguments(run: Predict) -> None:
     )
 
 
-def test_a_script_that_takes_fewer_steps_than_asked_is_still_predicted(run: Predict) -> None:
+def test_a_script_that_takes_fewer_steps_than_requested_is_still_predicted(run: Predict) -> None:
     """One step: the moments appear only after the peak, in the optimizer."""
     forecast = run("plain_loop.py", "--steps", "1")
     assert without_workspace(forecast) == pytest.approx(CLASSIFIER_PEAK - 2 * CLASSIFIER_W, rel=0.01)
@@ -143,8 +143,8 @@ def test_a_script_that_takes_fewer_steps_than_asked_is_still_predicted(run: Pred
 def test_fp16_with_a_scaler_keeps_half_size_activations_and_full_size_weights(run: Predict) -> None:
     forecast = run("amp_scaler.py")
     check_whole(forecast, "amp_scaler.py")
-    # GELU keeps its input, the linear after it its own: z1, h1, z2, h2 in fp16. The peak is in the last
-    # linear's backward (or the GELU's before it), with one gradient more: five halves of U.
+    # GELU and the linear layer after it each keep their input: z1, h1, z2, h2 in fp16. The peak is in the
+    # last linear's backward (or the GELU's before it), with one more gradient: five halves of U.
     half_weights = CLASSIFIER_W / 2
     half_inputs = 65_536 * 64 * 2
     expected = 5 * U / 2 + 3 * CLASSIFIER_W + half_weights + CLASSIFIER_INPUTS + half_inputs + LOGITS
@@ -159,7 +159,7 @@ def test_accumulation_keeps_gradients_and_a_deep_copy_is_a_second_set_of_weights
     check_whole(forecast, "accumulate_ema.py")
     weights = 8 * 4_096 * 4_096 * F32
     inputs = 4 * 128 * 4_096 * F32
-    # In the step: weights, their average, gradients, two moments, and the foreach step's square roots.
+    # In the optimizer step: weights, their average, gradients, two moments, and the foreach square roots.
     assert without_workspace(forecast) == pytest.approx(6 * weights + inputs, rel=0.01)
     assert forecast.breakdown["gradients"] == pytest.approx(weights, rel=1e-3)
     assert forecast.breakdown["optimizer"] == pytest.approx(2 * weights, rel=1e-3)
@@ -193,11 +193,11 @@ def test_a_hugging_face_trainer_script_is_bounded_by_its_logits(run: Predict) ->
     weights = (
         vocabulary * width + 128 * width + 2 * block + 2 * width
     ) * F32  # the head is tied to the embedding
-    # The embedding, 31.25 MiB, gets a block of 32: what is left of a block below 1 MiB is not split off.
+    # The embedding, 31.25 MiB, gets a block of 32 MiB: a remainder below 1 MiB is not split off.
     unsplit = 2**25 - vocabulary * width * F32
     assert forecast.breakdown["weights"] == pytest.approx(weights + unsplit, rel=1e-3)
-    # Cross entropy keeps its log-softmax and makes two gradients as large on the way back; the rest is two
-    # narrow layers, some forty (tokens, width) tensors each, at most.
+    # Cross entropy keeps its log-softmax and creates two gradients of that size in backward; the rest is two
+    # narrow layers, each with at most about forty (tokens, width) tensors.
     assert without_workspace(forecast) > 3 * logits + 3 * weights
     assert without_workspace(forecast) < 3 * logits + 4 * weights + 2 * 40 * tokens * width * F32 + logits / 2
 
@@ -211,7 +211,7 @@ def test_data_parallel_training_adds_its_gradient_buckets(run: Predict) -> None:
     assert without_workspace(forecast) == pytest.approx(6 * weights + 128 * 4_096 * F32, rel=0.02)
 
 
-def test_an_inference_script_holds_one_layer_in_and_out(run: Predict) -> None:
+def test_an_inference_script_needs_the_input_and_output_of_one_layer(run: Predict) -> None:
     forecast = run("infer_only.py")
     check_whole(forecast, "infer_only.py", mode="infer")
     images = 65_536 * 64 * F32
@@ -226,13 +226,13 @@ def test_the_default_device_counts_as_the_gpu(run: Predict) -> None:
     assert without_workspace(forecast) == pytest.approx(CLASSIFIER_PEAK, rel=0.01)
 
 
-def test_a_compiled_model_is_predicted_uncompiled_and_says_so(run: Predict) -> None:
+def test_a_compiled_model_is_predicted_uncompiled_with_a_note(run: Predict) -> None:
     forecast = run("compiled.py")
     check_classifier(forecast, "compiled.py")
     assert any("compile" in note for note in forecast.notes)
 
 
-def test_a_boolean_mask_gives_an_interval_that_holds_the_expected_count(run: Predict) -> None:
+def test_a_boolean_mask_gives_an_interval_that_contains_the_expected_count(run: Predict) -> None:
     forecast = run("masks.py")
     check_whole(forecast, "masks.py")
     entries, points = 100_000, 400_000  # uniform points, the mask keeps a quarter
@@ -265,7 +265,7 @@ def test_a_script_that_exits_early_is_refused_with_its_exit_code(run: Predict) -
     assert refused.value.hint
 
 
-def test_the_same_script_steps_when_given_what_it_asks_for(run: Predict) -> None:
+def test_the_same_script_takes_steps_when_it_gets_its_arguments(run: Predict) -> None:
     assert run("exits_early.py", "--really").mode == "train"
 
 
@@ -280,7 +280,7 @@ def test_a_script_that_raises_is_refused_with_its_own_line(run: Predict) -> None
         run("raises.py")
 
 
-def test_a_script_that_writes_everywhere_writes_nothing_real(run: Predict, tmp_path: Path) -> None:
+def test_a_script_that_writes_everywhere_changes_no_real_file(run: Predict, tmp_path: Path) -> None:
     folder = tmp_path / "data"
     folder.mkdir()
     (folder / "history.txt").write_text("an old run\n")

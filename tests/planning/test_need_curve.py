@@ -20,19 +20,19 @@ def line(number: int) -> float:
     return GIB + 1000 * number
 
 
-def test_between_two_samples_the_line_is_read_with_one_percent_taken_off() -> None:
+def test_between_two_samples_the_line_is_interpolated_and_reduced_by_one_percent() -> None:
     reading = read(samples(line, 10**5, 10**6, 10**7).values(), int(line(5 * 10**6)), **LIMITS)
     assert reading.number == pytest.approx(5 * 10**6 * (1 - RESERVE), abs=1)
     assert not reading.sampled
     assert reading.doubt == pytest.approx(RESERVE / (1 - RESERVE), rel=1e-3)
 
 
-def test_a_sample_just_below_the_limit_is_named_itself() -> None:
+def test_a_sample_just_below_the_limit_is_the_answer() -> None:
     reading = read(samples(line, 10**6, 10**7).values(), int(line(10**6 + 5000)), **LIMITS)
     assert (reading.number, reading.sampled) == (10**6, True)
 
 
-def test_a_jump_on_the_way_lowers_the_answer_to_what_the_upper_line_says() -> None:
+def test_a_jump_between_samples_lowers_the_answer_to_that_of_the_upper_line() -> None:
     def jumps(number: int) -> float:
         return line(number) + (2 * GIB if number > 2 * 10**6 else 0)
 
@@ -43,13 +43,13 @@ def test_a_jump_on_the_way_lowers_the_answer_to_what_the_upper_line_says() -> No
     assert reading.doubt > 0.2
 
 
-def test_nothing_is_named_beyond_the_largest_sample() -> None:
+def test_no_answer_exceeds_the_largest_sample() -> None:
     reading = read(samples(line, 10**5, 10**6).values(), int(line(10**7)), **LIMITS)
     assert (reading.number, reading.sampled) == (10**6, True)
     assert reading.aim == pytest.approx(10**7, rel=0.01)
 
 
-def test_a_budget_below_every_sample_is_open_until_the_floor_was_sampled() -> None:
+def test_a_budget_below_every_sample_has_no_answer_until_the_floor_is_sampled() -> None:
     known = samples(line, 10**6, 10**7)
     reading = read(known.values(), GIB // 2, **LIMITS)
     assert (reading.number, reading.sampled, reading.aim) == (None, False, 1)
@@ -57,7 +57,7 @@ def test_a_budget_below_every_sample_is_open_until_the_floor_was_sampled() -> No
     assert (reading.number, reading.sampled, reading.aim) == (None, True, None)
 
 
-def test_samples_go_where_the_doubt_is_and_end_with_it() -> None:
+def test_samples_are_taken_where_the_doubt_is_largest_until_it_is_small() -> None:
     requests: list[int] = []
 
     def sample(number: int) -> Sample:
@@ -74,7 +74,7 @@ def test_samples_go_where_the_doubt_is_and_end_with_it() -> None:
         assert 0.98 * exact <= number <= exact
 
 
-def test_a_failed_prediction_ends_it_and_is_handed_back() -> None:
+def test_a_failed_prediction_ends_the_refinement_and_is_returned() -> None:
     def sample(number: int) -> Sample:
         raise TimedOut("too long", hint="wait")
 

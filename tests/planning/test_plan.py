@@ -21,7 +21,7 @@ MARGIN = 100 * MIB
 
 
 def forecast(total_bytes: int, **changes: Any) -> Forecast:
-    """A forecast of that total: context and reserved add up to it, live bytes are the reserved ones."""
+    """A forecast with that total: context and reserved add up to it, and live bytes equal reserved bytes."""
     live = total_bytes - CONTEXT
     values: dict[str, Any] = {
         "target": "fake",
@@ -49,7 +49,7 @@ def forecast(total_bytes: int, **changes: Any) -> Forecast:
 
 @dataclass
 class Law:
-    """A forecaster whose total is `total(size, variant, chunk)`; it keeps what it was asked."""
+    """A forecaster whose total is `total(size, variant, chunk)`; it records its requests."""
 
     total: Callable[[int, str | None, int | None], int]
     asked: list[tuple[int, str | None, int | None]] = field(default_factory=list)
@@ -91,7 +91,7 @@ def within_one_percent(answer: int, exact: float) -> bool:
     return answer <= exact < answer * 1.01 + 1
 
 
-def test_the_largest_size_is_within_one_percent_of_the_exact_boundary_and_was_run() -> None:
+def test_the_largest_size_was_run_and_is_within_one_percent_of_the_exact_boundary() -> None:
     law = affine(2 * GIB, 50_000)
     result = plan(workload(), budget="24GiB", forecaster=law)
     exact = (22 * GIB - MARGIN) / 50_000
@@ -110,7 +110,7 @@ def test_a_budget_in_bytes_and_one_with_a_unit_agree() -> None:
     )
 
 
-def test_a_cards_name_is_a_budget() -> None:
+def test_the_name_of_a_card_is_a_budget() -> None:
     result = plan(workload(), budget="rtx4090", forecaster=affine())
     assert result.budget_bytes == cards()["rtx4090"].memory_bytes
 
@@ -133,7 +133,7 @@ def test_the_margin_is_kept_free() -> None:
     assert with_margin.margin_bytes == tight
 
 
-def test_the_high_end_counts_where_the_peak_depends_on_the_data() -> None:
+def test_the_high_end_is_used_if_the_peak_depends_on_the_data() -> None:
     class Masked:
         def predict(self, *, size: int, **_: Any) -> Forecast:
             result = forecast(GIB + 100_000 * size)
@@ -147,7 +147,7 @@ def test_the_high_end_counts_where_the_peak_depends_on_the_data() -> None:
     assert within_one_percent(result.size, (7 * GIB - MARGIN) / 200_000)
 
 
-def test_the_variant_that_allows_most_is_chosen_and_each_takes_at_most_eight_runs() -> None:
+def test_the_variant_with_the_largest_size_is_chosen_in_at_most_eight_runs_each() -> None:
     slopes = {"eager": 400_000, "checkpoint": 90_000, "both": 150_000}
     law = Law(lambda size, variant, chunk: GIB + slopes[str(variant)] * size)
     result = plan(workload(*slopes), budget="24GiB", forecaster=law)
@@ -159,7 +159,7 @@ def test_the_variant_that_allows_most_is_chosen_and_each_takes_at_most_eight_run
     assert result.size == sizes["checkpoint"]
 
 
-def test_a_flat_variant_wins_with_a_size_that_was_run_and_says_it_is_no_limit() -> None:
+def test_a_flat_variant_wins_with_a_size_that_was_run_and_notes_that_it_is_not_a_limit() -> None:
     law = Law(lambda size, variant, chunk: 2 * GIB if variant == "stream" else GIB + 400_000 * size)
     result = plan(workload("eager", Variant("stream", flat=True)), budget="24GiB", forecaster=law)
     eager = next(choice["size"] for choice in result.choices if choice["variant"] == "eager")
@@ -189,7 +189,7 @@ def test_a_flat_variant_that_takes_chunks_is_given_a_larger_size_and_its_largest
     assert any(note.startswith("stream: the peak does not grow") for note in result.notes)
 
 
-def test_a_variant_that_only_claims_to_be_flat_is_told_from_one_that_is() -> None:
+def test_a_variant_that_only_claims_to_be_flat_is_distinguished_from_a_flat_one() -> None:
     law = Law(lambda size, variant, chunk: GIB + 20_000 * size + 400_000 * (chunk or size))
     result = plan(
         workload("eager", Variant("stream", flat=True), chunked=True), budget="24GiB", forecaster=law
@@ -212,14 +212,14 @@ def test_the_chunk_is_found_for_every_card() -> None:
         assert ((10**6, "eager", row["chunk"]) in law.asked) == (row["how"] == "predicted")
 
 
-def test_one_variant_can_be_asked_for() -> None:
+def test_one_variant_can_be_requested() -> None:
     law = affine()
     result = plan(workload("eager", "checkpoint"), budget="8GiB", variant="checkpoint", forecaster=law)
     assert result.variant == "checkpoint"
     assert {variant for _, variant, _ in law.asked} == {"checkpoint"}
 
 
-def test_a_variant_that_cannot_be_run_is_left_out_and_named() -> None:
+def test_a_variant_that_cannot_be_run_is_skipped_with_a_note() -> None:
     def total(size: int, variant: str | None, chunk: int | None) -> int:
         if variant == "broken":
             raise TargetFailed("it raised", hint="fix it")
@@ -256,7 +256,7 @@ def test_no_chunk_helps_when_the_rest_is_too_large() -> None:
         plan(workload(chunked=True), budget="24GiB", size=100_000, forecaster=law)
 
 
-def test_a_size_asked_for_takes_the_first_variant_that_fits() -> None:
+def test_a_requested_size_uses_the_first_variant_that_fits() -> None:
     slopes = {"eager": 400_000, "checkpoint": 90_000, "tight": 10_000}
     law = Law(lambda size, variant, chunk: GIB + slopes[str(variant)] * size)
     result = plan(workload(*slopes), budget="8GiB", size=50_000, forecaster=law)
@@ -304,7 +304,7 @@ def _refuse(size: int) -> int:
     raise TargetFailed(f"{size} is no multiple of 7", hint="fix the target")
 
 
-def test_a_size_the_target_refuses_is_named_with_a_way_out() -> None:
+def test_a_size_that_the_target_refuses_is_named_with_a_hint() -> None:
     def total(size: int, variant: str | None, chunk: int | None) -> int:
         if size % 8:
             raise TargetFailed(f"{size} is no multiple of 8", hint="fix the target")
@@ -335,7 +335,7 @@ def test_a_size_too_slow_to_predict_ends_the_search_with_a_note() -> None:
     assert any("took too long" in note for note in result.notes)
 
 
-def test_nothing_beyond_up_to_is_tried() -> None:
+def test_no_size_above_up_to_is_tried() -> None:
     law = affine(GIB, 100)
     result = plan(workload(), budget="24GiB", up_to="20k", forecaster=law)
     assert result.size == 20_000
@@ -353,7 +353,7 @@ LAWS: dict[str, Callable[[int], float]] = {
 
 @pytest.mark.parametrize("name", LAWS)
 @pytest.mark.parametrize("budget", [None, "24GiB"])
-def test_every_cards_size_fits_it_and_is_nearly_exact_with_at_most_eight_runs_more(
+def test_the_size_of_every_card_fits_and_is_nearly_exact_with_at_most_eight_more_runs(
     name: str, budget: str | None
 ) -> None:
     law = Law(lambda size, variant, chunk: int(LAWS[name](size)))
@@ -372,7 +372,7 @@ def test_every_cards_size_fits_it_and_is_nearly_exact_with_at_most_eight_runs_mo
         assert (row["size"] in {size for size, _, _ in law.asked}) == (row["how"] == "predicted")
 
 
-def test_a_card_too_small_for_the_floor_is_told_from_one_not_looked_at() -> None:
+def test_a_card_too_small_for_the_smallest_size_is_predicted_not_to_fit() -> None:
     result = plan(workload(), cards="all", forecaster=affine(6 * GIB, 1000))
     small = next(row for row in result.cards if row["card"] == "gtx1660")
     assert (small["size"], small["how"]) == (None, "predicted")
@@ -381,7 +381,7 @@ def test_a_card_too_small_for_the_floor_is_told_from_one_not_looked_at() -> None
     )
 
 
-def test_a_card_whose_prediction_fails_keeps_the_headline_and_says_so() -> None:
+def test_a_failed_prediction_for_a_card_is_noted_and_keeps_the_headline() -> None:
     def total(size: int, variant: str | None, chunk: int | None) -> int:
         if size > 500_000:
             raise TargetFailed("only 500k points in the file", hint="use fewer")
@@ -438,7 +438,7 @@ def script(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_a_scripts_argument_is_varied_and_the_rest_kept(script: str) -> None:
+def test_one_argument_of_a_script_is_varied_and_the_others_are_kept(script: str) -> None:
     law = ScriptLaw(lambda args: GIB + 30 * MIB * int(args[-1].removeprefix("--batch=")))
     made = plan(script, budget="24GiB", vary="--batch={}", args=["--lr", "1e-3"], forecaster=law)
     assert made.size is not None
@@ -459,7 +459,7 @@ def test_a_script_that_does_not_fit_names_its_arguments(script: str) -> None:
         plan(script, budget="1GiB", vary="--batch-size {}", forecaster=ScriptLaw(lambda args: 2 * GIB))
 
 
-def test_a_script_whose_data_run_out_is_told_as_one_that_does_not_grow(script: str) -> None:
+def test_a_script_that_runs_out_of_data_is_reported_as_one_that_does_not_grow(script: str) -> None:
     law = ScriptLaw(lambda args: GIB + MIB * min(100, int(args[-1])))
     result = plan(script, budget="24GiB", vary="--batch-size {}", forecaster=law)
     assert any("does not grow" in note and "not a limit" in note for note in result.notes)
@@ -508,7 +508,7 @@ def test_an_unknown_target_is_refused() -> None:
         plan("absent.py:WORKLOAD", budget="8GiB")
 
 
-def test_the_record_survives_json_and_holds_the_contracts_keys() -> None:
+def test_the_record_survives_json_and_has_the_keys_of_the_contract() -> None:
     result = plan(workload("eager", "lean"), budget="24GiB", cards="t4,h200", forecaster=affine())
     assert Plan.from_json(result.to_json()) == result
     assert {
@@ -529,7 +529,7 @@ def test_the_record_survives_json_and_holds_the_contracts_keys() -> None:
 WIDTH = Setting("width", "8", pattern=r"\d+")
 
 
-def test_settings_are_checked_first_and_kept_in_the_plan() -> None:
+def test_settings_are_checked_first_and_stored_in_the_plan() -> None:
     law = affine()
     result = plan(workload(settings=(WIDTH,)), budget="8GiB", forecaster=law, settings={"width": "16"})
     assert result.settings == {"width": "16"}
@@ -552,7 +552,9 @@ def test_a_script_has_no_settings(tmp_path: Path) -> None:
     ("bytes_per_point", "said"),
     [(10, "only by what the variant stores per point"), (40, "declared flat, but its peak grows")],
 )
-def test_a_flat_variant_may_hold_what_it_says_of_each_point(bytes_per_point: int, said: str) -> None:
+def test_a_flat_variant_may_store_the_bytes_per_point_that_it_declares(
+    bytes_per_point: int, said: str
+) -> None:
     law = Law(
         lambda size, variant, chunk: int(
             GIB + bytes_per_point * size + 200 * (size if chunk is None else chunk)
@@ -567,7 +569,7 @@ def test_a_flat_variant_may_hold_what_it_says_of_each_point(bytes_per_point: int
 
 
 def suited(**options: Any) -> Workload:
-    """A flat variant that holds 8 bytes of each point and says that chunks of 100,000 suit it."""
+    """A flat variant that stores 8 bytes per point and prefers chunks of 100,000."""
     return workload(
         "eager", Variant("flat", flat=True, held_bytes=16, chunk=100_000), chunked=True, **options
     )
@@ -580,13 +582,13 @@ SUITED = Law(
 )
 
 
-def test_a_chunk_that_suits_is_kept_and_the_size_is_the_largest() -> None:
+def test_a_preferred_chunk_is_kept_and_the_size_is_the_largest() -> None:
     result = plan(suited(), budget="4GiB", forecaster=SUITED)
     assert (result.variant, result.chunk) == ("flat", 100_000)
     assert within_one_percent(result.size, (3 * GIB - MARGIN - 200 * 100_000) / 8)
 
 
-def test_with_a_size_that_chunk_takes_one_run_and_smaller_ones_only_where_it_does_not_fit() -> None:
+def test_for_a_size_smaller_chunks_are_tried_only_if_the_preferred_one_does_not_fit() -> None:
     law = Law(SUITED.total)
     assert plan(suited(), budget="24GiB", size="500M", variant="flat", forecaster=law).chunk == 100_000
     assert law.asked == [(500_000_000, "flat", 100_000)]
@@ -597,7 +599,7 @@ def test_with_a_size_that_chunk_takes_one_run_and_smaller_ones_only_where_it_doe
     assert all(chunk <= 100_000 for _, _, chunk in heavy.asked)
 
 
-def test_a_chunk_that_suits_but_fits_nowhere_is_made_smaller() -> None:
+def test_a_preferred_chunk_that_does_not_fit_is_made_smaller() -> None:
     heavy = Law(lambda size, variant, chunk: GIB + 400_000 * (chunk or size))
     result = plan(suited(), budget="4GiB", variant="flat", forecaster=heavy)
     assert result.chunk is not None
@@ -605,7 +607,7 @@ def test_a_chunk_that_suits_but_fits_nowhere_is_made_smaller() -> None:
     assert result.size is not None and result.size > 100_000
 
 
-def test_every_card_has_its_largest_size_in_the_chunks_that_suit() -> None:
+def test_every_card_has_its_largest_size_in_preferred_chunks() -> None:
     result = plan(suited(), cards="t4,h200", variant="flat", up_to="100000M", forecaster=SUITED)
     known = cards()
     for row in result.cards:

@@ -1,4 +1,4 @@
-"""A plan made with real forecasts, held against forecasts made one at a time."""
+"""A plan made with real forecasts, compared with forecasts made one at a time."""
 
 from __future__ import annotations
 

@@ -45,20 +45,20 @@ def test_affine_needs_are_bracketed_within_one_percent_in_eight_runs(
 
 @pytest.mark.parametrize("slope", [1024, 65_536, 4e6])
 @pytest.mark.parametrize("budget", [4 * GIB, 24 * GIB, 140 * GIB])
-def test_the_allocators_steps_cost_no_more_than_eight_runs(slope: float, budget: int) -> None:
+def test_steps_of_the_allocator_cost_no_more_than_eight_runs(slope: float, budget: int) -> None:
     need = stepped(2 * GIB, slope)
     matches, requests = search(need, budget)
     assert matches.fits is not None
     assert matches.fails is not None
     assert len(requests) <= 8
     assert need(matches.fits.number) <= budget < need(matches.fails.number)
-    # A step wider than 1 % of the answer cannot be told apart any finer than itself.
+    # Within a step that is wider than 1 % of the answer, sizes cannot be distinguished.
     assert matches.gap is not None
     assert matches.gap <= max(0.0101, 1.5 * STEP / slope / matches.fits.number)
 
 
 @pytest.mark.parametrize("power", [1.0, 1.5, 2.0])
-def test_curved_needs_end_in_a_size_that_fits_with_its_gap_told(power: float) -> None:
+def test_curved_needs_end_in_a_size_that_fits_with_a_known_gap(power: float) -> None:
     matches, requests = search(lambda number: GIB + 500 * number**power, 40 * GIB)
     exact = int((39 * GIB / 500) ** (1 / power))
     assert len(requests) <= 8
@@ -86,9 +86,9 @@ def test_a_tiny_slope_over_a_large_fixed_need_takes_no_more_than_five_runs() -> 
 
 
 @pytest.mark.parametrize("jump", [7_000_000, 7_400_000, 7_860_000, 7_950_000])
-def test_a_need_that_jumps_past_the_budget_is_closed_in_from_both_sides(jump: int) -> None:
-    # What a plain MLP's reserved bytes do: 3,102 B a point, and a third more once a block no longer fits a
-    # freed one.
+def test_a_need_that_jumps_past_the_budget_is_bracketed_from_both_sides(jump: int) -> None:
+    # As the reserved bytes of a plain MLP: 3,102 B per point, and a third more once a block no longer fits
+    # into a freed one.
     def need(number: int) -> float:
         return 1.02 * (877 * 10**6 + number * (3102 if number < jump else 4123))
 
@@ -113,7 +113,7 @@ def test_a_fixed_need_beyond_the_budget_is_settled_in_two_samples() -> None:
     assert requests == [4096, 1]
 
 
-def test_what_is_claimed_was_itself_sampled() -> None:
+def test_the_answer_was_itself_sampled() -> None:
     matches, requests = search(stepped(GIB, 3e5), 10 * GIB)
     assert matches.fits is not None
     assert matches.fits.number in requests
@@ -130,8 +130,8 @@ def test_a_budget_below_the_floor_is_settled_at_the_floor() -> None:
 
 
 def test_wide_steps_above_a_first_guess_too_high_do_not_send_the_search_to_the_floor() -> None:
-    # A small budget: the allocator's steps are a good part of what grows, and the line's first estimates
-    # fail.
+    # With a small budget, the allocator's steps are a large part of the growth, and the first estimates of
+    # the line fail.
     need, requests = stepped(900 * MIB, 5500), []
 
     def sample(number: int) -> Sample:
@@ -152,7 +152,7 @@ def test_one_unit_above_the_floor_is_found() -> None:
     assert matches.fails.number == 2
 
 
-def test_a_flat_need_stops_after_two_samples_and_says_so() -> None:
+def test_a_flat_need_ends_the_search_after_two_samples() -> None:
     matches, requests = search(lambda number: GIB, 24 * GIB)
     assert matches.ending == "flat"
     assert len(requests) == 2
@@ -160,7 +160,7 @@ def test_a_flat_need_stops_after_two_samples_and_says_so() -> None:
     assert matches.fits.number == max(requests)
 
 
-def test_slow_growth_hidden_by_steps_is_not_taken_for_flat() -> None:
+def test_slow_growth_hidden_by_steps_is_not_mistaken_for_flat() -> None:
     requests: list[int] = []
 
     def sample(number: int) -> Sample:
@@ -174,7 +174,7 @@ def test_slow_growth_hidden_by_steps_is_not_taken_for_flat() -> None:
     assert matches.fits.number > 10**6
 
 
-def test_the_search_stops_at_its_limit() -> None:
+def test_the_search_stops_at_its_limit_of_runs() -> None:
     matches, requests = search(lambda number: GIB + number, 24 * GIB, up_to=50_000)
     assert matches.ending == "up_to"
     assert max(requests) == 50_000
@@ -228,7 +228,7 @@ def test_an_error_of_a_sample_is_raised_unchanged() -> None:
         search(need, GIB)
 
 
-def test_known_samples_cost_no_run() -> None:
+def test_known_samples_are_not_sampled_again() -> None:
     known = [Sample(100, GIB, GIB), Sample(1000, 10 * GIB, 10 * GIB)]
     matches, requests = search(lambda number: number * GIB / 100, 5 * GIB, known=known, runs=1)
     assert len(requests) == 1
