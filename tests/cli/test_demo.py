@@ -119,7 +119,7 @@ def test_a_run_that_does_not_learn_makes_the_demo_exit_1(
 ) -> None:
     samples["cars"] = samples["verdict"]  # any: said to fail
     assert run(["demo", "-o", str(tmp_path)]) == 1
-    assert "FAIL: the discriminator has not learned" in capsys.readouterr().out and verbs["report"]
+    assert "FAIL: the discriminator did not learn" in capsys.readouterr().out and verbs["report"]
 
 
 def test_a_workload_whose_framework_is_missing_is_skipped_with_a_message(

@@ -1,4 +1,4 @@
-"""The training loop is torch's."""
+"""Skip these tests without torch, which the training loop needs."""
 
 from __future__ import annotations
 

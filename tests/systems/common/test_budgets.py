@@ -1,4 +1,4 @@
-"""Budgets: bytes or a card, and always more than nothing."""
+"""Budgets: bytes or a card, and always above 0."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from pinchpoint.systems.common.budgets import budget_of
 
 
 @pytest.mark.parametrize("budget", ["-1", "0", "0.0", "-1GiB", "-.5 GB", "-1e3MiB", " 0GiB ", "0b", 0, -3])
-def test_a_budget_that_is_not_above_0_is_told_so(budget: str | int) -> None:
-    with pytest.raises(BadInput, match=r"a budget must be above 0.") as caught:
+def test_a_budget_that_is_not_above_0_is_refused(budget: str | int) -> None:
+    with pytest.raises(BadInput, match=r"a budget must be above 0.") as excinfo:
         budget_of(budget)
-    assert str(budget) in caught.value.what and "8GiB" in caught.value.hint
+    assert str(budget) in excinfo.value.what and "8GiB" in excinfo.value.hint
 
 
 @pytest.mark.parametrize(
-    ("budget", "wanted"), [("0.5GiB", 2**29), ("100b", 100), (7, 7), ("h200:", None), ("10", None)]
+    ("budget", "memory_bytes"), [("0.5GiB", 2**29), ("100b", 100), (7, 7), ("h200:", None), ("10", None)]
 )
-def test_bytes_are_taken_as_they_are_and_no_others(budget: str | int, wanted: int | None) -> None:
-    if wanted is not None:
-        assert budget_of(budget).memory_bytes == wanted
+def test_only_valid_byte_counts_are_accepted(budget: str | int, memory_bytes: int | None) -> None:
+    if memory_bytes is not None:
+        assert budget_of(budget).memory_bytes == memory_bytes
         return
     with pytest.raises(BadInput, match=r"There is no card|not a number of bytes"):
         budget_of(budget)

@@ -1,4 +1,4 @@
-"""`--set KEY=VALUE`: typed values of the model and of the training, and an error for every mistake."""
+"""`--set KEY=VALUE`: typed values for the model and the training, and an error for every mistake."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ def test_values_have_the_types_of_their_fields() -> None:
     assert parse("widths=none").model == {"widths": ()}
 
 
-def test_a_name_that_is_an_option_of_the_training_means_the_model() -> None:
+def test_a_key_that_is_also_a_train_option_sets_the_model() -> None:
     assert parse("cell=0.5").choices() == {"model": {"cell": 0.5}}
     assert parse("points=5").choices() == {"points": 5}
 
 
-def test_a_command_without_options_sets_every_field() -> None:
+def test_a_command_without_train_options_can_set_every_field() -> None:
     overrides = parse_overrides(["steps=7", "cell=2"], training=[Settings], main=True)
     assert overrides.training == {"steps": 7, "cell": 2.0}
 
@@ -79,12 +79,12 @@ def test_a_command_without_options_sets_every_field() -> None:
         ("points=", "'points=' does not have the form KEY=VALUE", ""),
     ],
 )
-def test_a_mistake_is_named_with_what_to_write_instead(text: str, what: str, hint: str) -> None:
-    with pytest.raises(BadInput) as caught:
+def test_every_mistake_has_an_error_and_a_hint(text: str, what: str, hint: str) -> None:
+    with pytest.raises(BadInput) as excinfo:
         parse(text)
-    assert what in caught.value.what and hint in caught.value.hint
+    assert what in excinfo.value.what and hint in excinfo.value.hint
 
 
-def test_a_key_that_is_given_twice_is_refused() -> None:
+def test_a_repeated_key_is_refused() -> None:
     with pytest.raises(BadInput, match=r"--set points is given 2 times: 3, 4\."):
         parse("points=3", "points=4")

@@ -1,4 +1,4 @@
-"""The schedule every run follows."""
+"""The learning rate schedule of all runs."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from pinchpoint.systems.common.settings import LARGEST_SEED, TrainSettings
 from pinchpoint.systems.common.training.seeding import at_turn
 
 
-def test_the_rate_rises_in_a_line_and_falls_by_half_a_cosine_to_a_hundredth() -> None:
-    told = TrainSettings(steps=110, warmup=10, lr=2.0)
-    assert [told.rate(step) for step in (1, 5, 10)] == pytest.approx([0.2, 1.0, 2.0])
-    assert told.rate(60) == pytest.approx(2.0 * (0.01 + 0.99 / 2))
-    assert told.rate(35) == pytest.approx(2.0 * (0.01 + 0.99 * (1 + math.cos(math.pi / 4)) / 2))
-    assert told.rate(110) == pytest.approx(0.02)
+def test_the_learning_rate_rises_linearly_and_falls_by_a_cosine_to_a_hundredth() -> None:
+    settings = TrainSettings(steps=110, warmup=10, lr=2.0)
+    assert [settings.rate(step) for step in (1, 5, 10)] == pytest.approx([0.2, 1.0, 2.0])
+    assert settings.rate(60) == pytest.approx(2.0 * (0.01 + 0.99 / 2))
+    assert settings.rate(35) == pytest.approx(2.0 * (0.01 + 0.99 * (1 + math.cos(math.pi / 4)) / 2))
+    assert settings.rate(110) == pytest.approx(0.02)
 
 
-def test_a_seed_that_makes_no_order_is_refused() -> None:
+def test_an_invalid_seed_is_refused() -> None:
     TrainSettings(seed=LARGEST_SEED).check()
     at_turn(["a", "b"], seed=LARGEST_SEED, turn=10**9)
     with pytest.raises(BadInput, match="--seed 4294967296 is out of range"):
         TrainSettings(seed=LARGEST_SEED + 1).check()
 
 
-def test_a_run_of_one_step_has_a_rate() -> None:
+def test_a_run_of_one_step_has_a_learning_rate() -> None:
     assert TrainSettings(steps=1, lr=0.5).rate(1) == 0.5

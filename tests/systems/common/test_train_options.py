@@ -22,7 +22,7 @@ CONFIGS = {
     "radiance": ("FieldConfig", ["Settings"]),
     "vmc": ("NetConfig", ["RunOptions", "Settings"]),
 }
-MOST = 17  # options of one help page, --help and --help-all included
+MOST = 17  # options on one help page, including --help and --help-all
 
 
 def configs(system: str) -> list[type]:
@@ -36,22 +36,22 @@ def configs(system: str) -> list[type]:
 
 
 @pytest.mark.parametrize("system", CONFIGS)
-def test_every_field_is_an_option_with_its_default_or_a_key_of_set(
+def test_every_field_is_an_option_with_its_default_or_a_key_for_set(
     system: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run([system, "train", "--help-all"]) == 0
     page = capsys.readouterr().out
-    letters = "".join(page.split())  # lines are wrapped anywhere
+    letters = "".join(page.split())  # lines can be wrapped anywhere
     options = [line.split()[0].rstrip(",") for line in page.splitlines() if line.startswith("  -")]
     assert len(options) <= MOST
     for config in configs(system):
         assert [key for key in settable(config) if f"\n  {key}=" not in page] == []
         for f in fields(config):
-            declared = f.metadata.get("option")
-            if declared is not None and declared.main:
+            declaration = f.metadata.get("option")
+            if declaration is not None and declaration.main:
                 default = f.default_factory() if f.default_factory is not MISSING else f.default
                 assert flag(config, f.name).split()[0] in options
-                assert "".join(help_text(declared, default).split()) in letters
+                assert "".join(help_text(declaration, default).split()) in letters
 
 
 @pytest.mark.parametrize("system", CONFIGS)
@@ -60,14 +60,16 @@ def test_every_option_has_a_help_text_that_is_a_sentence_and_a_default_in_words(
         f"{config.__name__}.{f.name}"
         for config in configs(system)
         for f in fields(config)
-        for declared in [options_of(config).get(f.name)]
-        if declared is not None
-        and not (declared.help[:1].isupper() and help_text(declared, None).partition("  [")[0].endswith("."))
+        for declaration in [options_of(config).get(f.name)]
+        if declaration is not None
+        and not (
+            declaration.help[:1].isupper() and help_text(declaration, None).partition("  [")[0].endswith(".")
+        )
     ]
     assert not faults
 
 
-def test_an_option_that_is_a_setting_says_how_to_set_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_setting_used_as_an_option_says_how_to_set_it(capsys: pytest.CaptureFixture[str]) -> None:
     for words, hint in (
         (["--warmup", "3"], "Write --set warmup=VALUE; --help-all lists every setting."),
         (["--no-augment"], "Write --set augment=false; --help-all lists every setting."),
@@ -86,7 +88,7 @@ def test_an_option_that_is_a_setting_says_how_to_set_it(capsys: pytest.CaptureFi
         (["--set", "ema=x"], "--set ema=x is not valid: 'x' is not a finite number."),
     ],
 )
-def test_a_value_that_cannot_be_read_is_one_line_and_a_hint(
+def test_an_invalid_value_gives_one_line_and_a_hint(
     words: list[str], what: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["density", "train", "data", "-o", "run", *words]) == 2
@@ -105,6 +107,6 @@ def test_a_value_that_cannot_be_read_is_one_line_and_a_hint(
     ],
 )
 def test_a_value_outside_its_limits_is_refused(choice: dict[str, Any], what: str) -> None:
-    with pytest.raises(BadInput) as caught:
+    with pytest.raises(BadInput) as excinfo:
         TrainSettings(**choice).check()
-    assert caught.value.what.startswith(what)
+    assert excinfo.value.what.startswith(what)

@@ -35,8 +35,8 @@ def tiny_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from pinchpoint.systems.operator.data.dataset import make_dataset
 
     folder = tmp_path_factory.mktemp("operator") / "data"
-    made = make_dataset(folder, kind="flow", train=6, test=3, panels=100, jobs=1)
-    assert len(made.names("train")) >= 4 and made.names("test"), made.left_out()
+    dataset = make_dataset(folder, kind="flow", train=6, test=3, panels=100, jobs=1)
+    assert len(dataset.names("train")) >= 4 and dataset.names("test"), dataset.left_out()
     return folder
 
 

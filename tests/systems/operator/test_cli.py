@@ -1,4 +1,4 @@
-"""`pinchpoint operator`: from nothing to a mesh with its Cp, and two lines for every mistake."""
+"""The `pinchpoint operator` commands, from data to a mesh with its Cp, and two lines for every mistake."""
 
 from __future__ import annotations
 
@@ -51,19 +51,19 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def trained(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run_folder(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("operator") / "run"
     assert run(["operator", "train", str(data), "-o", str(folder), "--steps", "4", *TINY]) == 0
     return folder
 
 
-def failed(args: list[Any], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
-    """The exit code, the line of what and the line of hint; progress before them aside."""
+def run_and_fail(args: list[Any], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    """Run a command that fails; return its exit code, error line and hint line, without any progress."""
     capsys.readouterr()
     code = run(["operator", *map(str, args)])
-    seen = capsys.readouterr()
-    what, hint = [line for line in seen.err.splitlines() if not line.startswith("[")]
-    assert seen.out == ""
+    captured = capsys.readouterr()
+    what, hint = [line for line in captured.err.splitlines() if not line.startswith("[")]
+    assert captured.out == ""
     return code, what.removeprefix("error: "), hint.removeprefix("  hint: ")
 
 
@@ -77,9 +77,9 @@ def test_help_of_the_group_and_of_its_commands_needs_no_torch() -> None:
     names = ["data", "train", "eval", "predict"]
     done = subprocess.run([sys.executable, "-c", code, *names], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    listed = done.stdout.partition("Commands:\n")[2].partition("Usage:")[0]
-    assert [line.split()[0] for line in listed.splitlines() if line.strip()] == names
-    assert "..." not in listed, "every command is told in one line of 80 columns"
+    help_text = done.stdout.partition("Commands:\n")[2].partition("Usage:")[0]
+    assert [line.split()[0] for line in help_text.splitlines() if line.strip()] == names
+    assert "..." not in help_text, "every command has one line of at most 80 columns"
 
 
 def test_a_group_without_a_command_says_where_help_is(capsys: pytest.CaptureFixture[str]) -> None:
@@ -87,7 +87,7 @@ def test_a_group_without_a_command_says_where_help_is(capsys: pytest.CaptureFixt
     assert capsys.readouterr().err == "error: Missing command.\n  hint: See pinchpoint operator --help.\n"
 
 
-def test_data_sums_up_what_it_made_and_makes_nothing_twice(
+def test_data_prints_a_summary_and_creates_nothing_twice(
     data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = {path.name: path.stat().st_mtime_ns for path in data.glob("*.npz")}
@@ -115,29 +115,41 @@ def test_data_sums_up_what_it_made_and_makes_nothing_twice(
     assert {path.name: path.stat().st_mtime_ns for path in data.glob("*.npz")} == before
 
 
-def test_train_eval_and_predict_lead_to_a_mesh_with_its_cp(
-    data: Path, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_train_eval_and_predict_give_a_mesh_with_its_cp(
+    data: Path, run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from pinchpoint.systems.operator.data.dataset import open_dataset
     from pinchpoint.systems.operator.files.meshes import write_fields
 
     out = tmp_path / "out"
     assert (
-        run(["operator", "eval", str(trained), str(data), "-o", str(out), "--device", "cpu", "--no-pictures"])
+        run(
+            [
+                "operator",
+                "eval",
+                str(run_folder),
+                str(data),
+                "-o",
+                str(out),
+                "--device",
+                "cpu",
+                "--no-pictures",
+            ]
+        )
         == 0
     )
-    shown = capsys.readouterr().out
-    made = json.loads((out / "evaluation.json").read_text(encoding="utf-8"))
-    assert f"relative L1       {made['l1']['median']:.2%}" in shown
-    assert "mean field" in shown
-    opened = open_dataset(data)
-    mesh = write_fields(tmp_path / "car.vtp", opened.body(opened.names("test")[0]).mesh, {})
+    captured = capsys.readouterr().out
+    evaluation = json.loads((out / "evaluation.json").read_text(encoding="utf-8"))
+    assert f"relative L1       {evaluation['l1']['median']:.2%}" in captured
+    assert "mean field" in captured
+    dataset = open_dataset(data)
+    mesh = write_fields(tmp_path / "car.vtp", dataset.body(dataset.names("test")[0]).mesh, {})
     assert (
         run(
             [
                 "operator",
                 "predict",
-                str(trained),
+                str(run_folder),
                 str(mesh),
                 "-o",
                 str(tmp_path / "cp.vtp"),
@@ -151,21 +163,21 @@ def test_train_eval_and_predict_lead_to_a_mesh_with_its_cp(
     assert "Cp and Normals on" in capsys.readouterr().out
 
 
-def test_a_folder_that_holds_a_run_is_not_written_over(
-    data: Path, trained: Path, capsys: pytest.CaptureFixture[str]
+def test_a_folder_with_a_run_is_not_overwritten(
+    data: Path, run_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, what, hint = failed(["train", data, "-o", trained, "--steps", "4", *TINY], capsys)
-    assert (code, what) == (2, f"{trained} already holds a run.")
+    code, what, hint = run_and_fail(["train", data, "-o", run_folder, "--steps", "4", *TINY], capsys)
+    assert (code, what) == (2, f"{run_folder} already holds a run.")
     assert hint == "Continue it with --resume, or choose another -o."
 
 
-def test_a_folder_of_something_else_and_a_file_are_no_place_for_a_run(
+def test_other_folders_and_files_are_refused_for_a_run(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, what, hint = failed(["train", data, "-o", data, *TINY], capsys)
+    code, what, hint = run_and_fail(["train", data, "-o", data, *TINY], capsys)
     assert (code, "it holds index.json" in what, "-o" in hint) == (2, True, True)
     (tmp_path / "taken").write_text("mine", encoding="utf-8")
-    code, what, _ = failed(["train", data, "-o", tmp_path / "taken", *TINY], capsys)
+    code, what, _ = run_and_fail(["train", data, "-o", tmp_path / "taken", *TINY], capsys)
     assert code == 2 and "Cannot create the folder" in what
 
 
@@ -181,32 +193,37 @@ def test_a_folder_of_something_else_and_a_file_are_no_place_for_a_run(
         (["train", "{trained}", "-o", "{new}"], "is the folder of a run"),
     ],
 )
-def test_each_thing_has_a_folder_of_its_own(
-    args: list[str], says: str, data: Path, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_data_runs_and_evaluations_need_separate_folders(
+    args: list[str],
+    says: str,
+    data: Path,
+    run_folder: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    places = {"data": data, "trained": trained, "new": tmp_path / "new"}
-    before = {path: sorted(path.iterdir()) for path in (data, trained)}
-    code, what, hint = failed([arg.format(**places) for arg in args], capsys)
+    places = {"data": data, "trained": run_folder, "new": tmp_path / "new"}
+    before = {path: sorted(path.iterdir()) for path in (data, run_folder)}
+    code, what, hint = run_and_fail([arg.format(**places) for arg in args], capsys)
     assert code == 2 and says in what
-    assert "data -o" not in hint, "which would mix the two"
-    assert before == {path: sorted(path.iterdir()) for path in (data, trained)}
+    assert "data -o" not in hint, "this would mix the two"
+    assert before == {path: sorted(path.iterdir()) for path in (data, run_folder)}
 
 
-def test_a_smaller_data_set_in_the_folder_of_a_larger_one_says_what_is_left_out(
+def test_a_smaller_dataset_in_the_folder_of_a_larger_one_says_what_is_excluded(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make = ["operator", "data", "-o", str(tmp_path / "set"), "--panels", "100", "--test", "1", "--jobs", "1"]
     assert run([*make, "--train", "2"]) == 0
     assert "more bodies" not in capsys.readouterr().err
     assert run([*make, "--train", "0"]) == 0
-    told = capsys.readouterr().err
-    assert "contains 2 more bodies" in told
-    assert "no training bodies" in told
+    error_output = capsys.readouterr().err
+    assert "contains 2 more bodies" in error_output
+    assert "no training bodies" in error_output
 
 
-def test_an_evaluation_takes_the_pictures_of_an_earlier_one_away_and_names_few_bodies(
+def test_an_evaluation_removes_earlier_pictures_and_notes_too_few_bodies(
     data: Path,
-    trained: Path,
+    run_folder: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -217,33 +234,33 @@ def test_an_evaluation_takes_the_pictures_of_an_earlier_one_away_and_names_few_b
 
     monkeypatch.setattr("pinchpoint.systems.operator.evaluate.picture", picture)
     out = tmp_path / "out"
-    measure = ["operator", "eval", str(trained), str(data), "-o", str(out), "--device", "cpu"]
+    measure = ["operator", "eval", str(run_folder), str(data), "-o", str(out), "--device", "cpu"]
     assert run(measure) == 0
     assert (out / "best.png").exists()
     (out / "mine.png").write_bytes(b"mine")
     capsys.readouterr()
     assert run([*measure, "--no-pictures"]) == 0
     assert sorted(path.name for path in out.iterdir()) == ["errors.csv", "evaluation.json", "mine.png"]
-    shown = capsys.readouterr()
-    made = json.loads((out / "evaluation.json").read_text(encoding="utf-8"))
-    assert "too few for a 95 % interval" in shown.err
-    larger = "times smaller" if made["factor"] >= 1 else "times LARGER"
-    assert larger in next(line for line in shown.out.splitlines() if line.startswith("against the mean"))
+    captured = capsys.readouterr()
+    evaluation = json.loads((out / "evaluation.json").read_text(encoding="utf-8"))
+    assert "too few for a 95 % interval" in captured.err
+    larger = "times smaller" if evaluation["factor"] >= 1 else "times LARGER"
+    assert larger in next(line for line in captured.out.splitlines() if line.startswith("against the mean"))
 
 
-def test_a_model_worse_than_the_mean_is_called_so() -> None:
+def test_a_model_worse_than_the_mean_is_reported_as_such() -> None:
     from types import SimpleNamespace
     from typing import cast
 
     from pinchpoint.systems.operator.cli import _errors
 
-    def told(factor: float) -> str:
+    def verdict(factor: float) -> str:
         return _errors(
             cast("Any", SimpleNamespace(factor=factor, summary=lambda: [("run", "r"), ("last", "")]))
         )[-1][1]
 
-    assert told(0.5) == "relative L1 is 2.00 times LARGER"
-    assert told(3.0) == "relative L1 is 3.00 times smaller"
+    assert verdict(0.5) == "relative L1 is 2.00 times LARGER"
+    assert verdict(3.0) == "relative L1 is 3.00 times smaller"
 
 
 @pytest.mark.parametrize(
@@ -254,11 +271,11 @@ def test_a_model_worse_than_the_mean_is_called_so() -> None:
         ("predict", "nothing was written"),
     ],
 )
-def test_ctrl_c_says_what_is_left(
+def test_ctrl_c_says_what_remains(
     verb: str,
     says: str,
     data: Path,
-    trained: Path,
+    run_folder: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: Any,
@@ -270,33 +287,35 @@ def test_ctrl_c_says_what_is_left(
         verb
     ]
     monkeypatch.setattr(f"pinchpoint.systems.operator.{where}", stop)
-    given = {"data": [], "eval": [str(trained), str(data)], "predict": [str(trained), "car.stl"]}[verb]
-    assert run(["operator", verb, *given, "-o", str(tmp_path / "out")]) == 130
+    arguments = {"data": [], "eval": [str(run_folder), str(data)], "predict": [str(run_folder), "car.stl"]}[
+        verb
+    ]
+    assert run(["operator", verb, *arguments, "-o", str(tmp_path / "out")]) == 130
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("stopped; ") and line.endswith(says)
 
 
-def test_a_run_is_resumed_without_its_data_and_with_data_that_were_moved(
+def test_a_run_is_resumed_without_naming_its_data_and_with_moved_data(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    here, moved, folder = tmp_path / "data", tmp_path / "moved", str(tmp_path / "run")
+    here, new_folder, folder = tmp_path / "data", tmp_path / "moved", str(tmp_path / "run")
     shutil.copytree(data, here)
     assert run(["operator", "train", str(here), "-o", folder, "--steps", "1", *TINY]) == 0
     assert run(["operator", "train", "-o", folder, "--resume", "--steps", "2"]) == 0
-    here.rename(moved)
-    code, what, hint = failed(["train", "-o", folder, "--resume", "--steps", "3"], capsys)
+    here.rename(new_folder)
+    code, what, hint = run_and_fail(["train", "-o", folder, "--resume", "--steps", "3"], capsys)
     assert (code, f"there is no folder {here}" in what, "DATA" in hint) == (2, True, True)
-    assert run(["operator", "train", str(moved), "-o", folder, "--resume", "--steps", "3"]) == 0
+    assert run(["operator", "train", str(new_folder), "-o", folder, "--resume", "--steps", "3"]) == 0
     assert run(["operator", "train", "-o", folder, "--resume", "--steps", "4"]) == 0
     assert "4 of 4" in capsys.readouterr().out
-    assert json.loads((tmp_path / "run" / "config.json").read_text())["data_path"] == str(moved)
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["data_path"] == str(new_folder)
 
 
 def test_resuming_with_another_configuration_names_what_differs(
-    data: Path, trained: Path, capsys: pytest.CaptureFixture[str]
+    data: Path, run_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, what, hint = failed(
-        ["train", data, "-o", trained, "--resume", "--lr", "0.5", "--set", "mlp=16"], capsys
+    code, what, hint = run_and_fail(
+        ["train", data, "-o", run_folder, "--resume", "--lr", "0.5", "--set", "mlp=16"], capsys
     )
     assert code == 2
     assert what.endswith("other settings: lr (was 0.002, is 0.5); mlp (was [8], is [16]).")
@@ -344,17 +363,17 @@ def test_resuming_with_another_configuration_names_what_differs(
         (["data", "-o", "{data}", "--panels", "200"], 2, "whose panels is 100"),
     ],
 )
-def test_every_mistake_is_two_lines_and_leaves_no_run(
+def test_every_mistake_prints_two_lines_and_leaves_no_run(
     args: list[str],
     code: int,
     says: str,
     data: Path,
-    trained: Path,
+    run_folder: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    places = {"nowhere": tmp_path / "nowhere", "run": tmp_path / "new", "data": data, "trained": trained}
-    got, what, hint = failed([arg.format(**places) for arg in args], capsys)
+    places = {"nowhere": tmp_path / "nowhere", "run": tmp_path / "new", "data": data, "trained": run_folder}
+    got, what, hint = run_and_fail([arg.format(**places) for arg in args], capsys)
     assert (got, hint != "") == (code, True)
     assert says in what
     assert not (tmp_path / "new" / "config.json").exists()
@@ -382,7 +401,7 @@ def test_a_damaged_checkpoint_and_a_damaged_body_are_named(
         == 0
     )
     (folder / "checkpoints" / "step-00000002.pt").write_bytes(b"nothing")
-    code, what, _ = failed(["train", data, "-o", folder, "--resume"], capsys)
+    code, what, _ = run_and_fail(["train", data, "-o", folder, "--resume"], capsys)
     assert code == 2
     assert "is damaged; the last good one is step-00000001.pt" in what
     copy = tmp_path / "data"
@@ -390,7 +409,7 @@ def test_a_damaged_checkpoint_and_a_damaged_body_are_named(
     for path in data.iterdir():
         (copy / path.name).write_bytes(path.read_bytes())
     (copy / "body-000001.npz").write_bytes(b"nothing")
-    code, what, hint = failed(["train", copy, "-o", tmp_path / "new", *TINY], capsys)
+    code, what, hint = run_and_fail(["train", copy, "-o", tmp_path / "new", *TINY], capsys)
     assert code == 2
     assert "body-000001.npz is damaged" in what and "operator data" in hint
 
@@ -426,7 +445,7 @@ def test_a_stopped_command_leaves_a_checkpoint_and_its_exit_code(
 
 
 @pytest.mark.parametrize(
-    ("seconds", "shown"), [(None, "-:--"), (5.2, "0:05"), (65, "1:05"), (7325, "2:02:05")]
+    ("seconds", "text"), [(None, "-:--"), (5.2, "0:05"), (65, "1:05"), (7325, "2:02:05")]
 )
-def test_time_left_reads_as_a_clock(seconds: float | None, shown: str) -> None:
-    assert progress_bar.show_left(seconds) == shown
+def test_time_left_reads_as_a_clock(seconds: float | None, text: str) -> None:
+    assert progress_bar.show_left(seconds) == text

@@ -1,4 +1,4 @@
-"""Settings of a run: the schedule, what is refused, and what may change when it is resumed."""
+"""Settings of a run: JSON, invalid values, and what may change when it is resumed."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pinchpoint.systems.operator.settings import Settings
 
 
 def test_settings_survive_json() -> None:
-    told = Settings(steps=7, model={"lattice": [4, 2, 2]}, chunk=None)
-    assert Settings.from_dict(told.to_dict()) == told
+    settings = Settings(steps=7, model={"lattice": [4, 2, 2]}, chunk=None)
+    assert Settings.from_dict(settings.to_dict()) == settings
 
 
 @pytest.mark.parametrize(
@@ -37,24 +37,24 @@ def test_settings_survive_json() -> None:
         ({"batch": 3}, "steps"),
     ],
 )
-def test_choices_that_make_no_run_are_refused_with_a_hint(choice: dict[str, Any], says: str) -> None:
-    with pytest.raises(BadInput) as caught:
+def test_invalid_settings_are_refused_with_a_hint(choice: dict[str, Any], says: str) -> None:
+    with pytest.raises(BadInput) as excinfo:
         apply_choices(Settings(), choice)
-    assert says in caught.value.hint
+    assert says in excinfo.value.hint
 
 
-def test_only_choices_that_change_the_result_differ() -> None:
-    stored = Settings(steps=10, lr=0.1, chunk=5, model={"channels": 8, "mlp": [8]})
+def test_only_settings_that_change_the_result_count_as_differences() -> None:
+    settings = Settings(steps=10, lr=0.1, chunk=5, model={"channels": 8, "mlp": [8]})
     assert (
         differences(
-            stored, {"chunk": 9, "device": "cpu", "memory": "eager", "steps": 10, "model": {"channels": 8}}
+            settings, {"chunk": 9, "device": "cpu", "memory": "eager", "steps": 10, "model": {"channels": 8}}
         )
         == []
     )
-    found = differences(
-        stored, {"lr": 0.2, "steps": 20, "model": {"channels": 16, "mlp": [8]}, "data": "other"}
+    changes = differences(
+        settings, {"lr": 0.2, "steps": 20, "model": {"channels": 16, "mlp": [8]}, "data": "other"}
     )
-    assert found == [
+    assert changes == [
         "lr (was 0.1, is 0.2)",
         "steps (was 10, is 20)",
         "channels (was 8, is 16)",
@@ -62,20 +62,20 @@ def test_only_choices_that_change_the_result_differ() -> None:
     ]
 
 
-def read(texts: list[str]) -> dict[str, Any]:
+def parse(texts: list[str]) -> dict[str, Any]:
     return parse_overrides(texts, model=OperatorConfig).model
 
 
-def test_settings_of_the_model_are_read_by_their_types() -> None:
-    made = read(["lattice=8,4,4", "channels=12", "radii=0.5,1", "geometry=none", "compat=true"])
-    assert made == {
+def test_model_settings_are_parsed_by_their_types() -> None:
+    values = parse(["lattice=8,4,4", "channels=12", "radii=0.5,1", "geometry=none", "compat=true"])
+    assert values == {
         "lattice": (8, 4, 4),
         "channels": 12,
         "radii": (0.5, 1.0),
         "geometry": "none",
         "compat": True,
     }
-    assert read(["mirror=4", "neighbour_cap=none"]) == {
+    assert parse(["mirror=4", "neighbour_cap=none"]) == {
         "mirror": 4,
         "neighbour_cap": None,
     }
@@ -86,4 +86,4 @@ def test_settings_of_the_model_are_read_by_their_types() -> None:
 )
 def test_a_setting_the_model_does_not_have_is_refused(text: str) -> None:
     with pytest.raises(BadInput):
-        read([text])
+        parse([text])

@@ -1,4 +1,4 @@
-"""Training: a run that was stopped and resumed is the run that never was stopped."""
+"""Training: a stopped and resumed run equals an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ STEPS = 8
 
 
 def at_step(number: int, act: Callable[[], None]) -> Callable[[Report], None]:
-    """A watcher that acts once, when that step is done."""
+    """A callback that acts once, after that step."""
 
     def watch(report: Report) -> None:
         if report.stage == "train" and report.done == number:
@@ -40,14 +40,14 @@ def at_step(number: int, act: Callable[[], None]) -> Callable[[Report], None]:
 
 
 def last_state(run: Path) -> dict[str, Any]:
-    made = Checkpoints(run / "checkpoints")
-    entry = made.last()
+    checkpoints = Checkpoints(run / "checkpoints")
+    entry = checkpoints.last()
     assert entry is not None
-    return made.load(entry)
+    return checkpoints.load(entry)
 
 
 def same(one: Any, other: Any, where: str = "state") -> None:
-    """Every tensor bit for bit, every number exactly; times aside."""
+    """Assert that all tensors and numbers are identical, except times."""
     if isinstance(one, torch.Tensor):
         assert torch.equal(one, other), where
     elif isinstance(one, dict):
@@ -72,7 +72,7 @@ def choices(tiny_model: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def finished(
+def finished_run(
     tiny_data: Path, tiny_settings: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
     folder = tmp_path_factory.mktemp("train") / "whole"
@@ -81,40 +81,40 @@ def finished(
 
 
 @pytest.fixture
-def whole(finished: Path, tmp_path: Path) -> Path:
+def whole(finished_run: Path, tmp_path: Path) -> Path:
     """A copy of a finished run, which a test may change."""
-    return Path(shutil.copytree(finished, tmp_path / "whole"))
+    return Path(shutil.copytree(finished_run, tmp_path / "whole"))
 
 
 @pytest.mark.parametrize(
-    ("number", "raised", "code"),
+    ("number", "exception", "code"),
     [(signal.SIGTERM, SystemExit, 143), (signal.SIGINT, KeyboardInterrupt, None)],
 )
-def test_a_run_stopped_by_a_signal_and_resumed_equals_one_that_was_not(
+def test_a_run_stopped_by_a_signal_and_resumed_equals_an_uninterrupted_one(
     tiny_data: Path,
     tmp_path: Path,
     choices: dict[str, Any],
     whole: Path,
     number: int,
-    raised: Any,
+    exception: Any,
     code: int | None,
 ) -> None:
     run, before = tmp_path / "run", signal.getsignal(number)
-    with pytest.raises(raised) as caught:
+    with pytest.raises(exception) as excinfo:
         train(tiny_data, run, progress=at_step(3, lambda: os.kill(os.getpid(), number)), **choices)
-    assert getattr(caught.value, "code", None) == code
+    assert getattr(excinfo.value, "code", None) == code
     assert signal.getsignal(number) is before
-    stopped = last_state(run)["step"]
-    assert 3 <= stopped < STEPS
-    made = train(tiny_data, run, resume=True)
-    assert made.step == STEPS and made.complete
+    stop_step = last_state(run)["step"]
+    assert 3 <= stop_step < STEPS
+    record = train(tiny_data, run, resume=True)
+    assert record.step == STEPS and record.complete
     same(last_state(whole), last_state(run))
     assert [(row.step, row.loss) for row in logs.read(run / "log.csv")] == [
         (row.step, row.loss) for row in logs.read(whole / "log.csv")
     ]
 
 
-def test_a_run_that_died_between_checkpoints_goes_on_from_the_last_one(
+def test_a_run_that_died_between_checkpoints_is_resumed_from_the_last_one(
     tiny_data: Path, tmp_path: Path, choices: dict[str, Any], whole: Path
 ) -> None:
     def die() -> None:
@@ -128,15 +128,13 @@ def test_a_run_that_died_between_checkpoints_goes_on_from_the_last_one(
     assert [row.step for row in logs.read(tmp_path / "run" / "log.csv")] == list(range(1, STEPS + 1))
 
 
-def test_a_finished_run_resumed_does_nothing_more(
-    tiny_data: Path, choices: dict[str, Any], whole: Path
-) -> None:
+def test_resuming_a_finished_run_does_nothing(tiny_data: Path, choices: dict[str, Any], whole: Path) -> None:
     before = last_state(whole)
     assert train(tiny_data, whole, resume=True).step == STEPS
     same(before, last_state(whole))
 
 
-def test_a_run_is_resumed_in_other_chunks_but_not_with_other_steps(
+def test_a_run_can_be_resumed_with_other_chunks_but_not_with_other_steps(
     tiny_data: Path, tmp_path: Path, choices: dict[str, Any], whole: Path
 ) -> None:
     with pytest.raises(KeyboardInterrupt):
@@ -146,36 +144,33 @@ def test_a_run_is_resumed_in_other_chunks_but_not_with_other_steps(
             progress=at_step(3, lambda: os.kill(os.getpid(), signal.SIGINT)),
             **choices,
         )
-    # The rate of every step follows from their number: with more of them the steps taken would have been
-    # others.
-    with pytest.raises(BadInput, match=r"steps \(was 8, is 16\)") as caught:
+    # The learning rate depends on the number of steps, so the steps taken so far would have been different.
+    with pytest.raises(BadInput, match=r"steps \(was 8, is 16\)") as excinfo:
         train(tiny_data, tmp_path / "run", resume=True, steps=2 * STEPS)
-    assert "Finish it with --resume alone" in caught.value.hint
+    assert "Finish it with --resume alone" in excinfo.value.hint
     with pytest.raises(BadInput, match=r"precision \(was fp32, is bf16\)"):
         train(tiny_data, tmp_path / "run", resume=True, precision="bf16")
-    made = train(tiny_data, tmp_path / "run", resume=True, memory="checkpoint", chunk=40)
-    assert made.complete and made.chunk == 40 and read_settings(tmp_path / "run").memory == "checkpoint"
-    found, wanted = (logs.read(folder / "log.csv") for folder in (tmp_path / "run", whole))
-    assert [row.loss for row in found] == pytest.approx([row.loss for row in wanted], rel=1e-3)
+    record = train(tiny_data, tmp_path / "run", resume=True, memory="checkpoint", chunk=40)
+    assert record.complete and record.chunk == 40 and read_settings(tmp_path / "run").memory == "checkpoint"
+    rows, expected_rows = (logs.read(folder / "log.csv") for folder in (tmp_path / "run", whole))
+    assert [row.loss for row in rows] == pytest.approx([row.loss for row in expected_rows], rel=1e-3)
 
 
-def test_a_finished_run_is_trained_longer_by_the_cosine_of_its_new_length(
-    tiny_data: Path, whole: Path
-) -> None:
-    ended = last_state(whole)
+def test_a_finished_run_is_extended_with_the_cosine_of_its_new_length(tiny_data: Path, whole: Path) -> None:
+    last = last_state(whole)
     with pytest.raises(BadInput, match=r"steps \(was 8, is 4\)"):
         train(tiny_data, whole, resume=True, steps=4)
-    made = train(tiny_data, whole, resume=True, steps=12)
-    assert (made.step, made.complete, read_settings(whole).steps) == (12, True, 12)
+    record = train(tiny_data, whole, resume=True, steps=12)
+    assert (record.step, record.complete, read_settings(whole).steps) == (12, True, 12)
     rates = [row.lr for row in logs.read(whole / "log.csv")]
     assert rates[STEPS:] == pytest.approx(
         [replace(Settings(), steps=12).rate(step) for step in range(STEPS + 1, 13)], rel=1e-5
     )
-    before, after = (state["optimizer"]["state"][0]["step"] for state in (ended, last_state(whole)))
-    assert (int(before), int(after)) == (STEPS, 12), "the optimizer went on from where it was"
+    before, after = (state["optimizer"]["state"][0]["step"] for state in (last, last_state(whole)))
+    assert (int(before), int(after)) == (STEPS, 12), "the state of the optimizer is kept"
 
 
-def test_a_run_made_longer_and_killed_before_its_next_checkpoint_is_still_resumed(
+def test_an_extended_run_killed_before_its_next_checkpoint_can_be_resumed(
     tiny_data: Path, whole: Path
 ) -> None:
     def die() -> None:
@@ -194,25 +189,25 @@ def test_a_run_made_longer_and_killed_before_its_next_checkpoint_is_still_resume
     assert last_state(whole)["step"] >= STEPS + 2
 
 
-def test_a_stop_while_graphs_are_made_leaves_a_run_to_resume(
+def test_a_stop_while_graphs_are_computed_leaves_a_run_to_resume(
     tiny_data: Path, tmp_path: Path, choices: dict[str, Any], whole: Path
 ) -> None:
-    said: list[Report] = []
+    reports: list[Report] = []
 
     def watch(report: Report) -> None:
-        said.append(report)
+        reports.append(report)
         if report.stage == "graphs" and report.done == 2:
             os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
         train(tiny_data, tmp_path / "run", progress=watch, **choices)
-    assert (said[-1].stage, said[-1].done) == ("stopped", 0)
-    assert len(list((tmp_path / "run" / "graphs").iterdir())) == 2, "what was made is not made again"
+    assert (reports[-1].stage, reports[-1].done) == ("stopped", 0)
+    assert len(list((tmp_path / "run" / "graphs").iterdir())) == 2, "finished graphs are kept"
     train(tiny_data, tmp_path / "run", resume=True)
     same(last_state(whole), last_state(tmp_path / "run"))
 
 
-def test_the_folder_of_a_run_holds_what_it_should(whole: Path) -> None:
+def test_a_run_folder_contains_the_expected_files(whole: Path) -> None:
     assert {path.name for path in whole.iterdir()} == {
         "config.json",
         "log.csv",
@@ -227,12 +222,12 @@ def test_the_folder_of_a_run_holds_what_it_should(whole: Path) -> None:
     assert read_settings(whole).validation == 1
 
 
-def test_another_configuration_is_refused_by_the_names_of_what_differs(
+def test_another_configuration_is_refused_with_the_names_of_what_differs(
     tiny_data: Path, choices: dict[str, Any], whole: Path
 ) -> None:
-    with pytest.raises(BadInput, match=r"lr \(was 0\.002, is 0\.1\); channels \(was 8, is 4\)") as caught:
+    with pytest.raises(BadInput, match=r"lr \(was 0\.002, is 0\.1\); channels \(was 8, is 4\)") as excinfo:
         train(tiny_data, whole, resume=True, lr=0.1, model={"channels": 4})
-    assert "another -o" in caught.value.hint
+    assert "another -o" in excinfo.value.hint
 
 
 def test_checkpoints_of_another_run_are_refused(
@@ -247,31 +242,31 @@ def test_checkpoints_of_another_run_are_refused(
         train(tiny_data, whole, resume=True)
 
 
-def test_a_run_is_not_begun_over_another_nor_resumed_where_there_is_none(
+def test_a_run_is_not_started_over_another_or_resumed_without_one(
     tiny_data: Path, tmp_path: Path, choices: dict[str, Any], whole: Path
 ) -> None:
-    with pytest.raises(BadInput, match="already holds a run") as caught:
+    with pytest.raises(BadInput, match="already holds a run") as excinfo:
         train(tiny_data, whole, **choices)
-    assert "--resume" in caught.value.hint
+    assert "--resume" in excinfo.value.hint
     with pytest.raises(BadInput, match="no run in"):
         train(tiny_data, tmp_path / "nothing", resume=True)
     assert not (tmp_path / "nothing").exists()
 
 
-def test_a_loss_that_is_no_number_stops_the_run_and_names_the_last_good_checkpoint(
+def test_a_nan_loss_stops_the_run_and_names_the_last_good_checkpoint(
     tiny_data: Path, tmp_path: Path, tiny_model: dict[str, Any]
 ) -> None:
     with pytest.raises(
         Diverged, match=r"at step \d+\. The last good checkpoint is step-00000001\.pt\. .* learning rate"
-    ) as caught:
+    ) as excinfo:
         train(tiny_data, tmp_path / "run", **tiny_model, steps=20, lr=1e30, warmup=1, checkpoint_every=1)
-    assert caught.value.exit_code == 1
-    assert "--lr" in caught.value.hint
+    assert excinfo.value.exit_code == 1
+    assert "--lr" in excinfo.value.hint
     for tensor in last_state(tmp_path / "run")["model"].values():
         assert torch.isfinite(tensor).all()
 
 
-def test_tf32_is_refused_on_a_cpu_and_cuda_where_there_is_none(
+def test_tf32_is_refused_on_a_cpu_and_cuda_without_a_gpu(
     tiny_data: Path, tmp_path: Path, tiny_model: dict[str, Any]
 ) -> None:
     with pytest.raises(BadInput, match="tf32 is not available on cpu"):
@@ -279,9 +274,7 @@ def test_tf32_is_refused_on_a_cpu_and_cuda_where_there_is_none(
     if not torch.cuda.is_available():
         with pytest.raises(Missing):
             train(tiny_data, tmp_path / "run", **{**tiny_model, "device": "cuda"})
-    assert not (tmp_path / "run").exists(), (
-        "a run that cannot begin leaves no folder in the way of one that can"
-    )
+    assert not (tmp_path / "run").exists(), "a run that cannot start leaves no folder"
 
 
 def test_bf16_trains_and_keeps_its_weights_in_fp32(
@@ -293,7 +286,7 @@ def test_bf16_trains_and_keeps_its_weights_in_fp32(
 
 
 @pytest.mark.parametrize("memory", ["eager", "checkpoint"])
-def test_the_way_memory_is_held_does_not_change_what_is_learnt(
+def test_the_memory_mode_does_not_change_the_result(
     tiny_data: Path, tmp_path: Path, tiny_model: dict[str, Any], memory: str
 ) -> None:
     train(tiny_data, tmp_path / "flat", **tiny_model, steps=3, chunk=50)
@@ -307,22 +300,22 @@ def test_accumulation_takes_the_mean_over_its_bodies(tiny_data: Path, tiny_model
     config = OperatorConfig.preset(
         "small", low=data.low, high=data.high, in_features=7, **tiny_model["model"]
     )
-    supply, told = Supply(data, config), Settings(seed=3)
+    supply, settings = Supply(data, config), Settings(seed=3)
     two = [supply.get(name) for name in data.names("train")[:2]]
 
     def gradients(stepper: Stepper) -> list[torch.Tensor]:
         return [p.grad.clone() for p in stepper.model.parameters() if p.grad is not None]
 
-    both = Stepper(config, replace(told, accumulate=2, clip=1e9), "cpu")
+    both = Stepper(config, replace(settings, accumulate=2, clip=1e9), "cpu")
     loss = both.step(two, number=1)[0]
-    apart = [Stepper(config, replace(told, clip=1e9), "cpu") for _ in two]
+    apart = [Stepper(config, replace(settings, clip=1e9), "cpu") for _ in two]
     losses = [stepper.step([body], number=1)[0] for stepper, body in zip(apart, two, strict=True)]
     assert float(loss) == pytest.approx(float(sum(losses)) / 2, rel=1e-6)
     for whole, one, other in zip(gradients(both), gradients(apart[0]), gradients(apart[1]), strict=True):
         torch.testing.assert_close(whole, (one + other) / 2, rtol=1e-4, atol=1e-6)
 
 
-def test_bodies_that_do_not_fit_in_memory_are_made_again_the_same(
+def test_bodies_that_do_not_fit_in_memory_are_computed_again_identically(
     tiny_data: Path, tiny_model: dict[str, Any]
 ) -> None:
     data = open_dataset(tiny_data)
@@ -330,13 +323,13 @@ def test_bodies_that_do_not_fit_in_memory_are_made_again_the_same(
         "small", low=data.low, high=data.high, in_features=7, **tiny_model["model"]
     )
     name = data.names("train")[0]
-    kept, made = Supply(data, config), Supply(data, config, held_bytes=0)
-    assert kept.get(name) is kept.get(name)
-    assert made.get(name) is not made.get(name)
-    assert torch.equal(made.get(name)[1].encoder[0].sources, kept.get(name)[1].encoder[0].sources)
+    cached, uncached = Supply(data, config), Supply(data, config, held_bytes=0)
+    assert cached.get(name) is cached.get(name)
+    assert uncached.get(name) is not uncached.get(name)
+    assert torch.equal(uncached.get(name)[1].encoder[0].sources, cached.get(name)[1].encoder[0].sources)
 
 
-def test_bodies_held_for_a_gpu_are_pinned_whole_and_the_same(
+def test_cached_bodies_for_a_gpu_are_pinned_completely_and_unchanged(
     tiny_data: Path, tiny_model: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = open_dataset(tiny_data)
@@ -344,9 +337,11 @@ def test_bodies_held_for_a_gpu_are_pinned_whole_and_the_same(
         "small", low=data.low, high=data.high, in_features=7, **tiny_model["model"]
     )
     name, plain = data.names("train")[0], Supply(data, config).get(data.names("train")[0])
-    pinned: list[int] = []
-    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: pinned.append(self.data_ptr()) or self)
-    held = Supply(data, config, pinned=True).get(name)
+    pinned_addresses: list[int] = []
+    monkeypatch.setattr(
+        torch.Tensor, "pin_memory", lambda self: pinned_addresses.append(self.data_ptr()) or self
+    )
+    cached = Supply(data, config, pinned=True).get(name)
 
     def tensors(sample: Any, graph: Any) -> list[torch.Tensor]:
         edges = [
@@ -355,11 +350,11 @@ def test_bodies_held_for_a_gpu_are_pinned_whole_and_the_same(
         statistics = [*graph.token_statistics, *graph.point_statistics]
         return [sample.points, sample.features, sample.target, sample.areas, *edges, *statistics]
 
-    assert {tensor.data_ptr() for tensor in tensors(*held)} <= set(pinned)
-    assert all(torch.equal(a, b) for a, b in zip(tensors(*held), tensors(*plain), strict=True))
+    assert {tensor.data_ptr() for tensor in tensors(*cached)} <= set(pinned_addresses)
+    assert all(torch.equal(a, b) for a, b in zip(tensors(*cached), tensors(*plain), strict=True))
 
 
-def test_a_graph_is_read_from_disk_as_it_was_made_and_made_again_where_it_is_damaged(
+def test_a_cached_graph_is_read_from_disk_and_computed_again_if_it_is_damaged(
     tiny_data: Path, tiny_model: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = open_dataset(tiny_data)
@@ -367,7 +362,7 @@ def test_a_graph_is_read_from_disk_as_it_was_made_and_made_again_where_it_is_dam
         "small", low=data.low, high=data.high, in_features=7, **tiny_model["model"]
     )
     name = data.names("train")[0]
-    made = Supply(data, config, graphs=tmp_path).get(name)[1]
+    graph = Supply(data, config, graphs=tmp_path).get(name)[1]
     (file,) = tmp_path.iterdir()
     with monkeypatch.context() as patch:
         patch.setattr(
@@ -375,10 +370,10 @@ def test_a_graph_is_read_from_disk_as_it_was_made_and_made_again_where_it_is_dam
             lambda *args, **options: pytest.fail("made again"),
         )
         read = Supply(data, config, graphs=tmp_path).get(name)[1]
-    for one, other in zip((*made.encoder, *made.decoder), (*read.encoder, *read.decoder), strict=True):
+    for one, other in zip((*graph.encoder, *graph.decoder), (*read.encoder, *read.decoder), strict=True):
         assert torch.equal(one.sources, other.sources) and torch.equal(one.offsets, other.offsets)
     for one, other in zip(
-        (*made.token_statistics, *made.point_statistics),
+        (*graph.token_statistics, *graph.point_statistics),
         (*read.token_statistics, *read.point_statistics),
         strict=True,
     ):

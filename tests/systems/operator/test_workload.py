@@ -33,19 +33,21 @@ def case(
     chunk: int | None = None,
     **settings: str,
 ) -> Case:
-    chosen = {"mlp": "12,20", **settings}
-    return WORKLOAD.case(size, device="cpu", mode=mode, variant=variant, seed=1, chunk=chunk, settings=chosen)
+    all_settings = {"mlp": "12,20", **settings}
+    return WORKLOAD.case(
+        size, device="cpu", mode=mode, variant=variant, seed=1, chunk=chunk, settings=all_settings
+    )
 
 
 @pytest.fixture(scope="module")
 def forecaster() -> Iterator[Forecaster]:
-    with Forecaster("operator") as opened:
-        yield opened
+    with Forecaster("operator") as forecasts:
+        yield forecasts
 
 
 @pytest.fixture
 def small_lattice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """512 tokens instead of 16,384: what a CPU computes in seconds it then computes in milliseconds."""
+    """Use 512 tokens instead of 16,384, so that a CPU takes milliseconds instead of seconds."""
     lattice = Lattice((8, 8, 8), sheet.LATTICE.low, sheet.LATTICE.high)
     monkeypatch.setattr(sheet, "LATTICE", lattice)
     monkeypatch.setattr(workload, "LATTICE", lattice)
@@ -53,7 +55,7 @@ def small_lattice(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("size", [2, 33, 3_001])
-def test_the_edges_processed_are_those_asked_for(part: str, size: int) -> None:
+def test_a_step_processes_the_requested_edges(part: str, size: int) -> None:
     assert case(size, part=part).processed == size
 
 
@@ -63,12 +65,12 @@ def test_the_edges_processed_are_those_asked_for(part: str, size: int) -> None:
 def test_variants_agree_with_the_baseline_in_values_and_every_gradient(part: str, variant: str) -> None:
     before, after = (case(variant=name, part=part, chunk=257).probe for name in ("eager", variant))
     assert before is not None and after is not None
-    expected, found = before(), after()
-    assert found.outputs["values"] == pytest.approx(expected.outputs["values"], rel=1e-4, abs=1e-6)
-    assert set(found.gradients) == set(expected.gradients) and "values" in found.gradients
+    expected, result = before(), after()
+    assert result.outputs["values"] == pytest.approx(expected.outputs["values"], rel=1e-4, abs=1e-6)
+    assert set(result.gradients) == set(expected.gradients) and "values" in result.gradients
     for name, gradient in expected.gradients.items():
         assert gradient is not None, f"{name} does not learn"
-        assert np.linalg.norm(found.gradients[name] - gradient) <= 1e-4 * np.linalg.norm(gradient) + 1e-9, (
+        assert np.linalg.norm(result.gradients[name] - gradient) <= 1e-4 * np.linalg.norm(gradient) + 1e-9, (
             name
         )
 
@@ -86,12 +88,12 @@ def test_every_edge_affects_the_result(part: str) -> None:
 @pytest.mark.usefixtures("small_lattice")
 @pytest.mark.parametrize("part", PARTS)
 def test_a_training_step_lowers_the_loss(part: str) -> None:
-    made = case(part=part, variant="flat")
-    losses = [float(made.step()) for _ in range(3)]
+    built_case = case(part=part, variant="flat")
+    losses = [float(built_case.step()) for _ in range(3)]
     assert losses[-1] < losses[0]
 
 
-def test_bf16_is_another_precision_of_the_same_thing() -> None:
+def test_bf16_is_close_to_fp32() -> None:
     exact, half = (case(mode="infer", precision=name).step() for name in ("fp32", "bf16"))
     error = float((exact - half.float()).norm() / exact.norm())
     assert 1e-5 < error < 0.05
@@ -118,7 +120,7 @@ def slope(
 
 @pytest.mark.parametrize("hidden", [(64, 64), (128, 128, 128)])
 def test_eager_bytes_per_edge_match_a_count_by_hand(forecaster: Forecaster, hidden: tuple[int, ...]) -> None:
-    """Each layer saves its product and its activation, and the last needs one gradient.
+    """Each layer stores its product and its activation, and the last needs one gradient.
 
     Then come the inputs (6), the kernel's values and f at the edge (16 each), and an index. The points, with
     32 edges each, add a few bytes.

@@ -36,7 +36,9 @@ def remembered_peaks(monkeypatch: pytest.MonkeyPatch) -> None:
     count_steps = budget._of_steps
 
     def steps_of(config: Any, settings: Any, images: Any) -> int:
-        alike = replace(settings, chunk=None, memory="none", steps=1)  # none of them changes these bytes
+        alike = replace(
+            settings, chunk=None, memory="none", steps=1
+        )  # settings that do not change these bytes
         key = (repr(config), repr(alike), tuple(images.pixels.shape[1:]))
         if key not in _PEAKS:
             _PEAKS[key] = count_steps(config, settings, images)

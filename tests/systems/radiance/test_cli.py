@@ -1,4 +1,4 @@
-"""The `pinchpoint radiance` commands, from data to an orbit, and two lines for every mistake."""
+"""The `pinchpoint radiance` commands, from data to an orbit, and a two-line error for every mistake."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 from pinchpoint.cli.main import run
 
 TINY = ["--preset", "tiny", "--samples", "4", "--batch", "2", "--set", "eval_images=0", "--device", "cpu"]
-QUICK = [*TINY, "--steps", "1"]  # where it should train after all, it ends
+QUICK = [*TINY, "--steps", "1"]  # if it trains against expectation, it ends soon
 
 
 @pytest.fixture(scope="module")
@@ -35,8 +35,8 @@ def run_folder(cars: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def failed(args: list[Any], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
-    """The exit code, the line of what and the line of hint; progress before them aside."""
+def run_and_fail(args: list[Any], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    """Run a command that fails; return its exit code, error line and hint line, without any progress."""
     capsys.readouterr()
     code = run(["radiance", *map(str, args)])
     captured = capsys.readouterr()
@@ -55,12 +55,12 @@ def test_help_of_the_group_and_of_its_commands_needs_no_torch() -> None:
     names = ["data", "train", "eval", "orbit", "explain-memory"]
     done = subprocess.run([sys.executable, "-c", code, *names], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    listed = done.stdout.partition("Commands:\n")[2].partition("Usage:")[0]
-    assert [line.split()[0] for line in listed.splitlines() if line.strip()] == names
-    assert "..." not in listed, "every command is told in one line of 80 columns"
+    help_text = done.stdout.partition("Commands:\n")[2].partition("Usage:")[0]
+    assert [line.split()[0] for line in help_text.splitlines() if line.strip()] == names
+    assert "..." not in help_text, "every command has one line of at most 80 columns"
 
 
-def test_data_sums_up_what_it_made_and_makes_nothing_twice(
+def test_data_prints_a_summary_and_creates_nothing_twice(
     cars: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = {path.name: path.stat().st_mtime_ns for path in cars.glob("*.npz")}
@@ -70,7 +70,7 @@ def test_data_sums_up_what_it_made_and_makes_nothing_twice(
     assert {path.name: path.stat().st_mtime_ns for path in cars.glob("*.npz")} == before
 
 
-def test_train_shows_steps_a_second_and_memory_and_goes_on(
+def test_train_shows_steps_per_second_and_memory_and_can_be_resumed(
     cars: Path, run_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["radiance", "train", "-o", str(run_folder), "--resume", "--steps", "5"]) == 0
@@ -181,15 +181,15 @@ def test_eval_names_its_distances_after_their_features(
     ],
 )
 @pytest.mark.usefixtures("remembered_peaks")
-def test_a_mistake_is_told_in_two_lines_and_leaves_nothing(
+def test_a_mistake_prints_two_lines_and_writes_nothing(
     args: list[str], code: int, what: str, cars: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    value, text, hint = failed([part.format(cars=cars, tmp=tmp_path) for part in args], capsys)
+    value, text, hint = run_and_fail([part.format(cars=cars, tmp=tmp_path) for part in args], capsys)
     assert value == code and what in text and hint
     assert not list(tmp_path.iterdir())
 
 
-def test_a_run_that_is_stopped_names_a_command_that_goes_on_with_it(
+def test_a_stopped_run_prints_the_command_that_resumes_it(
     cars: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from pinchpoint.systems.radiance.training.training_step import Stepper
@@ -222,17 +222,17 @@ def test_a_run_that_is_stopped_names_a_command_that_goes_on_with_it(
     ]
 
 
-def test_the_best_of_a_run_without_distances_is_told_to_have_none(
+def test_a_run_without_distances_has_no_best_checkpoint(
     run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, what, hint = failed(
+    code, what, hint = run_and_fail(
         ["orbit", run_folder, "-o", tmp_path / "turn.gif", "--checkpoint", "best"], capsys
     )
-    assert code == 2 and what.endswith("has no best checkpoint: no distances were measured while training.")
+    assert code == 2 and what.endswith("has no best checkpoint: no distances were measured during training.")
     assert hint == "Use --checkpoint last, or train with --set eval_images=256."
 
 
-def test_one_picture_is_told_in_the_singular_and_the_next_command_can_be_copied(
+def test_one_picture_is_printed_in_the_singular_and_the_next_command_can_be_copied(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("torch", reason="the radiance fields are torch's")
@@ -244,7 +244,7 @@ def test_one_picture_is_told_in_the_singular_and_the_next_command_can_be_copied(
     assert shlex.split(command) == ["pinchpoint", "radiance", "train", str(folder), "-o", "RUN"]
 
 
-def test_the_help_of_orbit_gives_the_height_that_is_taken_without_one(
+def test_the_help_of_orbit_gives_the_default_height(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert run(["radiance", "orbit", "--help"]) == 0
@@ -252,7 +252,7 @@ def test_the_help_of_orbit_gives_the_height_that_is_taken_without_one(
     assert settings.endswith("[3/4 from v_low to v_high]")
 
 
-def test_an_image_that_cannot_be_read_is_named_before_the_first_step(
+def test_an_unreadable_image_is_named_before_the_first_step(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     image = pytest.importorskip("PIL.Image", reason="image files are pillow's")

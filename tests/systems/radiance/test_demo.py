@@ -1,4 +1,4 @@
-"""The demo's run: it is short, it is checked, and a run that does not learn does not pass."""
+"""The run of the demo: it is short and checked, and a run that does not learn does not pass."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pinchpoint.systems.radiance.demo import example  # noqa: E402
 from pinchpoint.systems.radiance.model.objective import Generator  # noqa: E402
 
 
-def test_a_short_run_on_a_few_cars_learns_and_shows_what_it_made(tmp_path: Path) -> None:
+def test_a_short_run_on_a_few_cars_learns_and_writes_a_sheet(tmp_path: Path) -> None:
     reports: list[str] = []
     value = example(
         tmp_path / "cars", device="cpu", steps=10, progress=lambda stage, done, total: reports.append(stage)
@@ -28,12 +28,12 @@ def test_a_short_run_on_a_few_cars_learns_and_shows_what_it_made(tmp_path: Path)
         assert sheet.size[0] > sheet.size[1] > module.SIDE
 
 
-def test_what_does_not_learn_or_has_no_gradient_does_not_pass(
+def test_a_run_that_does_not_learn_or_has_no_gradient_does_not_pass(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     value, again = (example(tmp_path / "cars", device="cpu", steps=2) for _ in range(2))
     assert (again.before, again.after, again.norms) == (value.before, value.after, value.norms), (
-        "in the same folder, anew"
+        "again in the same folder"
     )
     good = replace(value, before=2.0, after=1.0, norms=(0.1, 3.0))
     assert good.passed
@@ -46,11 +46,11 @@ def test_what_does_not_learn_or_has_no_gradient_does_not_pass(
         assert not replace(good, **wrong).passed
     assert not replace(good, training=replace(good.training, complete=False)).passed
 
-    def cut(self: Generator, *inputs: Any, **how: Any) -> Any:
-        images = forward(self, *inputs, **how)
+    def detached_forward(self: Generator, *inputs: Any, **options: Any) -> Any:
+        images = forward(self, *inputs, **options)
         return images._replace(low=images.low.detach().requires_grad_())
 
     forward = Generator.forward
-    monkeypatch.setattr(Generator, "forward", cut)
+    monkeypatch.setattr(Generator, "forward", detached_forward)
     with pytest.raises(TargetFailed, match="parameters of the generator do not get a gradient"):
         example(tmp_path / "cut", device="cpu", steps=2)

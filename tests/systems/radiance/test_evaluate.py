@@ -1,6 +1,4 @@
-"""Scores of a run: distances are those of its images, the record survives JSON, and the pictures are
-readable.
-"""
+"""Scores of a run: distances of its images, a record that survives JSON, and readable pictures."""
 
 from __future__ import annotations
 
@@ -35,7 +33,7 @@ from pinchpoint.systems.radiance.training.runs import load_trained  # noqa: E402
 
 
 class Averages:
-    """A stand-in for a feature network: means of the image's quarters."""
+    """A stand-in for a feature network: the means of the quarters of an image."""
 
     name = "efflite0"
     device = torch.device("cpu")
@@ -62,23 +60,23 @@ def run(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_weights_are_chosen_by_other_images_than_those_they_are_scored_with(run: Path) -> None:
+def test_weights_are_chosen_with_other_images_than_those_they_are_scored_with(run: Path) -> None:
     value, output = load_trained(run), []
 
-    class Watched(Averages):
+    class RecordingAverages(Averages):
         def __call__(self, images: Any) -> Any:
             output.append(images)
             return super().__call__(images)
 
     value.generator.field.density.bias.data.fill_(1.0)  # something to see
-    measure_kernel_distance(value.generator, value.config, torch.rand(4, 12), Watched(), count=3)
+    measure_kernel_distance(value.generator, value.config, torch.rand(4, 12), RecordingAverages(), count=3)
     scored, _ = generate_images(value.generator, value.config, 3, seed=value.settings.seed, device="cpu")
     assert (
         output[0].shape == scored.shape and float((output[0] - scored).abs().amax(dim=(1, 2, 3)).min()) > 0.01
     )
 
 
-def test_an_evaluation_holds_the_distances_of_what_it_shows(
+def test_an_evaluation_records_the_distances_of_the_images_it_shows(
     run: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scoring, "open_extractor", lambda **how: Averages())
@@ -108,11 +106,11 @@ def test_an_evaluation_holds_the_distances_of_what_it_shows(
     assert "bicubically enlarged" in labels["KD-efflite0"]
     again = evaluate(run, data, tmp_path / "scores", images=5, orbits=2, device="cpu", pictures=False)
     assert not again.files and not list((tmp_path / "scores").glob("*.png")), (
-        "those of an earlier evaluation are not its own"
+        "files of an earlier evaluation are removed"
     )
 
 
-def test_evaluations_that_mean_nothing_are_refused(
+def test_meaningless_evaluations_are_refused(
     run: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scoring, "open_extractor", lambda **how: Averages())
@@ -139,9 +137,9 @@ def test_an_orbit_is_a_movie_and_a_sheet_of_its_views(run: Path, tmp_path: Path)
     with PIL.open(result.files[0]) as movie, PIL.open(result.files[1]) as sheet:
         assert movie.size == (2 * 66 - 2, 64) and sheet.size == (8 * 66 - 2, 2 * 66 - 2)
         first = np.array(movie.convert("RGB"), dtype=int)
-        printed = np.array(sheet.convert("RGB"), dtype=int)
-        assert np.abs(first[:, :64] - printed[:64, :64]).mean() < 12, (
-            "the first frame is the first view, but for the palette"
+        output = np.array(sheet.convert("RGB"), dtype=int)
+        assert np.abs(first[:, :64] - output[:64, :64]).mean() < 12, (
+            "the first frame is the first view, up to the palette"
         )
 
 
@@ -156,7 +154,7 @@ def test_an_orbit_is_a_movie_and_a_sheet_of_its_views(run: Path, tmp_path: Path)
         ("none/turn.gif", {}, "Cannot write"),
     ],
 )
-def test_orbits_that_cannot_be_written_are_refused_before_they_are_made(
+def test_orbits_that_cannot_be_written_are_refused_before_rendering(
     run: Path, tmp_path: Path, name: str, options: dict[str, Any], match: str
 ) -> None:
     with pytest.raises(BadInput, match=match):
@@ -165,8 +163,8 @@ def test_orbits_that_cannot_be_written_are_refused_before_they_are_made(
 
 
 @pytest.fixture
-def unmade(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rendering anything fails the test."""
+def no_rendering(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fail the test if anything is rendered."""
     monkeypatch.setattr(scoring, "open_extractor", lambda **how: Averages())
     for module in (scoring, turning):
         monkeypatch.setattr(
@@ -181,31 +179,33 @@ def images_of(folder: Path, *, side: int, count: int) -> Path:
     return folder
 
 
-def test_scores_among_the_images_are_refused_before_anything_is_written(
-    run: Path, data: Path, unmade: None
+def test_an_output_folder_among_the_images_is_refused_before_anything_is_written(
+    run: Path, data: Path, no_rendering: None
 ) -> None:
     before = sorted(data.rglob("*"))
-    with pytest.raises(BadInput, match="is the folder of the images") as raised:
+    with pytest.raises(BadInput, match="is the folder of the images") as excinfo:
         evaluate(run, data, data / ".." / "data", images=2, device="cpu")
-    assert "outside of it with -o" in raised.value.hint
+    assert "outside of it with -o" in excinfo.value.hint
     with pytest.raises(BadInput, match=r"lies in .*data, the folder of the images"):
         evaluate(run, data, data / "scores", images=2, device="cpu", pictures=False)
     assert sorted(data.rglob("*")) == before
 
 
-def test_real_images_smaller_than_those_made_are_refused(run: Path, tmp_path: Path, unmade: None) -> None:
+def test_real_images_smaller_than_the_generated_ones_are_refused(
+    run: Path, tmp_path: Path, no_rendering: None
+) -> None:
     small = images_of(tmp_path / "small", side=32, count=3)
     with pytest.raises(
         BadInput,
         match=r"3 of the 3 images in .*small are smaller than the 64 x 64 pixels that the run generates",
-    ) as raised:
+    ) as excinfo:
         evaluate(run, small, tmp_path / "scores", images=2, device="cpu")
     assert (
-        raised.value.hint == "Give images of at least 64 x 64 pixels." and not (tmp_path / "scores").exists()
+        excinfo.value.hint == "Give images of at least 64 x 64 pixels." and not (tmp_path / "scores").exists()
     )
 
 
-def test_a_few_enlarged_and_too_few_real_images_are_told(
+def test_a_few_enlarged_images_and_too_few_real_images_are_noted(
     run: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scoring, "open_extractor", lambda **how: Averages())
@@ -227,7 +227,7 @@ def test_a_few_enlarged_and_too_few_real_images_are_told(
     assert dict(few.summary())["images"].startswith("7 generated against 6 of ")
 
 
-def test_a_run_that_learned_from_enlarged_images_may_be_compared_with_these_alone(
+def test_a_run_trained_on_enlarged_images_can_only_be_compared_with_those_images(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scoring, "open_extractor", lambda **how: Averages())
@@ -245,7 +245,7 @@ def test_a_run_that_learned_from_enlarged_images_may_be_compared_with_these_alon
 
 
 def test_without_pillow_nothing_is_rendered(
-    run: Path, data: Path, tmp_path: Path, unmade: None, monkeypatch: pytest.MonkeyPatch
+    run: Path, data: Path, tmp_path: Path, no_rendering: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (scoring, turning):
         monkeypatch.setattr(module, "load_trained", lambda *args, **how: pytest.fail("a run was read"))
@@ -257,20 +257,22 @@ def test_without_pillow_nothing_is_rendered(
     assert not list(tmp_path.iterdir())
 
 
-def test_orbits_that_do_not_fit_the_memory_are_refused_with_their_bytes(
-    run: Path, tmp_path: Path, unmade: None, monkeypatch: pytest.MonkeyPatch
+def test_orbits_that_do_not_fit_in_memory_are_refused_with_their_bytes(
+    run: Path, tmp_path: Path, no_rendering: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert held_bytes(3, 2, 10) == 3 * 10 * 10 * (2 * 3 + 2 * 4 * 12), (
-        "frames of bytes; two views of three floats, four times"
+        "frames in bytes; two views in fp32, four times"
     )
     assert held_bytes(1, 1000, 10) == 10 * 10 * (1000 * 4 + 8 * 2 * 12), (
-        "many frames: most when they become a palette's"
+        "with many frames, the peak is the conversion to palette indices"
     )
     need = held_bytes(4, 2, 200_000)  # enlarged by 2
     monkeypatch.setattr(turning, "free_bytes", lambda: need - 1)
-    with pytest.raises(BadInput, match=r"2 frames of 4 objects at 200,000 x 200,000 take at least") as raised:
+    with pytest.raises(
+        BadInput, match=r"2 frames of 4 objects at 200,000 x 200,000 take at least"
+    ) as excinfo:
         orbit(run, tmp_path / "turn.gif", size=100_000, frames=2, device="cpu")
-    assert show_bytes(need) in raised.value.what and "smaller --size" in raised.value.hint
+    assert show_bytes(need) in excinfo.value.what and "smaller --size" in excinfo.value.hint
     monkeypatch.setattr(turning, "free_bytes", lambda: need)
     with pytest.raises(BadInput, match=r"800,006 pixels wide, but a GIF can have at most 65,535"):
         orbit(run, tmp_path / "turn.gif", size=100_000, frames=2, device="cpu")

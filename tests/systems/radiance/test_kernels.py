@@ -1,6 +1,4 @@
-"""Our own kernels of the folded field, on a GPU, against plain torch: values, gradients,
-sizes of every kind.
-"""
+"""The Triton kernels of the folded field on a GPU, compared with plain torch: values, gradients, sizes."""
 
 from __future__ import annotations
 
@@ -24,10 +22,10 @@ pytestmark = [
 ]
 DEVICE = "cuda"
 TINY = FieldConfig.preset("tiny")
-Given = tuple[Field, Rays, Codes, Draws]
+Inputs = tuple[Field, Rays, Codes, Draws]
 
 
-def scene(config: FieldConfig, batch: int, rays: int, samples: int) -> Given:
+def scene(config: FieldConfig, batch: int, rays: int, samples: int) -> Inputs:
     generator = generator_for(0, samples, "kernels")
     poses = torch.rand(2, batch, generator=generator)
     images = Camera().rays(poses[0], poses[1] / 2, 2 * torch.rand(batch, rays, 2, generator=generator) - 1)
@@ -37,13 +35,13 @@ def scene(config: FieldConfig, batch: int, rays: int, samples: int) -> Given:
     draws = draw(batch, rays, samples, noise=1.0, generator=generator)
     assert draws.noise is not None
     field = Field(config).to(DEVICE)
-    field.density.bias.data += 0.3  # something is seen without noise too
+    field.density.bias.data += 0.3  # so that something is visible without noise too
     on = Rays(images.origins.to(DEVICE), images.directions.to(DEVICE), images.near, images.far)
     return field, on, codes, Draws(draws.offsets.to(DEVICE), draws.noise.to(DEVICE))
 
 
-def taken(inputs: Given, **options: Any) -> dict[str, Tensor]:
-    """Pixels, and gradients of parameters and codes."""
+def image_and_gradients(inputs: Inputs, **options: Any) -> dict[str, Tensor]:
+    """The pixels, and the gradients of parameters and codes."""
     field, rays, codes, draws = inputs
     field.zero_grad()
     own = Codes(*(code.clone().requires_grad_() for code in codes))
@@ -65,18 +63,18 @@ def worst(value: dict[str, Tensor], truth: dict[str, Tensor]) -> float:
 
 
 @pytest.fixture
-def plainly(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Tensor]]:
-    """`taken` by plain torch."""
+def plain_torch(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Tensor]]:
+    """A function like `image_and_gradients` that uses plain torch."""
 
-    def run(inputs: Given, **options: Any) -> dict[str, Tensor]:
+    def run(inputs: Inputs, **options: Any) -> dict[str, Tensor]:
         with monkeypatch.context() as patched:
             patched.setattr("pinchpoint.systems.radiance.rendering.render.runs_own", lambda *_: False)
-            return taken(inputs, **options)
+            return image_and_gradients(inputs, **options)
 
     return run
 
 
-def test_kernels_run_where_they_are_meant_to() -> None:
+def test_kernels_run_for_supported_scenes_only() -> None:
     _, rays, _, draws = scene(TINY, 2, 3, 4)
     images = Scene(rays, draws.offsets, draws.noise, white=True, endless=False)
     assert passes.runs_own(TINY, images, torch.bfloat16) and not passes.runs_own(TINY, images, torch.float64)
@@ -108,41 +106,46 @@ def test_kernels_run_where_they_are_meant_to() -> None:
     ],
     ids=["tiny", "small", "odd", "least", "undirected"],
 )
-def test_images_and_gradients_are_those_of_plain_torch(
-    config: FieldConfig, options: dict[str, Any], plainly: Any
+def test_images_and_gradients_match_those_of_plain_torch(
+    config: FieldConfig, options: dict[str, Any], plain_torch: Any
 ) -> None:
     inputs = scene(config, 3, 17, 13)
-    assert worst(taken(inputs, **options), plainly(inputs, **options)) <= 1e-5
+    assert worst(image_and_gradients(inputs, **options), plain_torch(inputs, **options)) <= 1e-5
 
 
 @pytest.mark.parametrize("first", [1, 33, 65, 97])
-def test_every_number_of_points_a_ray(first: int, plainly: Any) -> None:
+def test_results_match_for_every_number_of_points_per_ray(first: int, plain_torch: Any) -> None:
     for samples in range(first, first + 32):
         inputs = scene(TINY, 2, 5, samples)
-        assert worst(taken(inputs, features=True), plainly(inputs, features=True)) <= 1e-5, samples
+        assert (
+            worst(image_and_gradients(inputs, features=True), plain_torch(inputs, features=True)) <= 1e-5
+        ), samples
 
 
 @pytest.mark.parametrize("samples", [256, 1000, 1024, 1025])
-def test_many_points_a_ray(samples: int, plainly: Any) -> None:
+def test_results_match_for_many_points_per_ray(samples: int, plain_torch: Any) -> None:
     inputs = scene(TINY, 1, 7, samples)
     assert (
-        worst(taken(inputs, features=True, endless=True), plainly(inputs, features=True, endless=True))
+        worst(
+            image_and_gradients(inputs, features=True, endless=True),
+            plain_torch(inputs, features=True, endless=True),
+        )
         <= 1e-5
     )
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 @pytest.mark.parametrize("options", [{}, {"features": True}, {"memory": "checkpoint", "chunk": 100}])
-def test_halves_are_no_further_off_than_plain_torchs(
-    precision: str, options: dict[str, Any], plainly: Any
+def test_half_precision_errors_are_no_larger_than_those_of_plain_torch(
+    precision: str, options: dict[str, Any], plain_torch: Any
 ) -> None:
     inputs = scene(FieldConfig.preset("small"), 4, 96, 32)
-    truth = plainly(inputs, precision="fp32", **options)
-    allowed = 1.3 * worst(plainly(inputs, precision=precision, **options), truth) + 1e-4
-    assert 1e-5 < worst(taken(inputs, precision=precision, **options), truth) <= allowed
+    truth = plain_torch(inputs, precision="fp32", **options)
+    tolerance = 1.3 * worst(plain_torch(inputs, precision=precision, **options), truth) + 1e-4
+    assert 1e-5 < worst(image_and_gradients(inputs, precision=precision, **options), truth) <= tolerance
 
 
-def test_points_in_the_middle_and_no_noise_are_read_through_their_strides(plainly: Any) -> None:
+def test_expanded_offsets_and_missing_noise_are_read_correctly(plain_torch: Any) -> None:
     field, rays, codes, draws = scene(TINY, 2, 6, 5)
     middle = midpoints(2, 6, 5, device=DEVICE)
     wide = Rays(rays.origins, rays.directions.repeat(1, 2, 1)[:, ::2], rays.near, rays.far)
@@ -151,18 +154,18 @@ def test_points_in_the_middle_and_no_noise_are_read_through_their_strides(plainl
     )  # type: ignore[list-item]
     for images, sample in ((rays, middle), (wide, draws), (rays, part)):
         inputs = field, images, codes, sample
-        assert worst(taken(inputs), plainly(inputs)) <= 1e-5
+        assert worst(image_and_gradients(inputs), plain_torch(inputs)) <= 1e-5
 
 
-def test_the_same_image_has_the_same_gradients_to_the_bit() -> None:
+def test_repeated_gradients_are_identical_to_the_bit() -> None:
     inputs = scene(FieldConfig.preset("small"), 4, 64, 32)
     options: dict[str, Any] = {"features": True, "precision": "bf16", "memory": "checkpoint", "chunk": 100}
-    first, again = taken(inputs, **options), taken(inputs, **options)
+    first, again = image_and_gradients(inputs, **options), image_and_gradients(inputs, **options)
     assert all(first[name].equal(again[name]) for name in first)
 
 
 @pytest.mark.parametrize("octaves", [0, 1, 4, 10, 13])
-def test_encoded_points_are_torchs_to_the_last_bits(octaves: int) -> None:
+def test_encoded_points_match_torch_to_the_last_bits(octaves: int) -> None:
     config = FieldConfig.preset("tiny", point_octaves=octaves)
     _, rays, _, draws = scene(config, 3, 11, 64)
     images = Scene(rays, draws.offsets, None, white=True, endless=False)
@@ -180,22 +183,22 @@ def test_encoded_points_are_torchs_to_the_last_bits(octaves: int) -> None:
 @pytest.mark.parametrize("count", [1, 17, 5000, 70_001])
 @pytest.mark.parametrize("width", [2, 34, 256])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_slope_is_masked_and_summed(count: int, width: int, dtype: torch.dtype) -> None:
+def test_a_gradient_is_masked_and_summed(count: int, width: int, dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(count)
     slope = torch.randn(count, width, generator=generator).to(DEVICE, dtype)
     hidden = torch.randn(count, width, generator=generator).relu().to(DEVICE, dtype)
     truth = torch.where(hidden > 0, slope, 0)
     sums = torch.ones(points.PROGRAMS, width, device=DEVICE)
-    alone, stack_pair = slope.clone(), slope.clone()
+    alone, with_sums = slope.clone(), slope.clone()
     points.mask(alone, hidden, None, own=True)
-    points.mask(stack_pair, hidden, sums, own=True)
-    assert alone.equal(truth) and stack_pair.equal(truth)
+    points.mask(with_sums, hidden, sums, own=True)
+    assert alone.equal(truth) and with_sums.equal(truth)
     torch.testing.assert_close(
         sums.double().sum(0) - points.PROGRAMS, truth.double().sum(0), rtol=1e-4, atol=1e-2
     )
 
 
-def test_what_is_no_number_is_not_hidden() -> None:
+def test_nan_is_not_hidden() -> None:
     field, rays, codes, draws = scene(TINY, 1, 3, 4)
     with torch.no_grad():
         field.density.bias.fill_(float("nan"))

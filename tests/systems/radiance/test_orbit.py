@@ -14,7 +14,7 @@ from pinchpoint.core.errors import BadInput, Missing  # noqa: E402
 from pinchpoint.systems.radiance import orbit  # noqa: E402
 
 
-def test_a_sheet_holds_its_images_row_by_row(tmp_path: Path) -> None:
+def test_a_sheet_shows_its_images_row_by_row(tmp_path: Path) -> None:
     values = torch.linspace(-1, 1, 5)[:, None, None, None].expand(5, 3, 4, 4)
     sheet = orbit.tile_images(values, columns=3)
     assert sheet.shape == (4 + orbit.GAP + 4, 3 * 4 + 2 * orbit.GAP, 3)
@@ -25,7 +25,7 @@ def test_a_sheet_holds_its_images_row_by_row(tmp_path: Path) -> None:
             abs(int(sheet[top, left, 0]) - value) <= 1
             and (sheet[top : top + 4, left : left + 4] == sheet[top, left]).all()
         )
-    assert (sheet[-1, -1] == 255).all(), "white where there is none"
+    assert (sheet[-1, -1] == 255).all(), "white where there is no image"
     path = orbit.save_sheet(tmp_path / "sheet.png", sheet)
     assert np.array_equal(np.array(PIL.open(path)), sheet)
     assert orbit.tile_images(values, columns=5, zoom=3).shape[0] == 12
@@ -43,12 +43,12 @@ def test_a_gif_has_every_frame_in_its_colours(tmp_path: Path) -> None:
             assert np.abs(np.array(read.convert("RGB")).astype(int) - frame).max() < 16
 
 
-def test_other_files_and_an_mp4_without_ffmpeg_are_refused(
+def test_unknown_suffixes_and_an_mp4_without_ffmpeg_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(BadInput, match=r"turn\.avi") as caught:
+    with pytest.raises(BadInput, match=r"turn\.avi") as excinfo:
         orbit.check_movie(tmp_path / "turn.avi")
-    assert ".gif or .mp4" in caught.value.hint
+    assert ".gif or .mp4" in excinfo.value.hint
     monkeypatch.setattr(orbit.shutil, "which", lambda name: None)
     monkeypatch.setitem(__import__("sys").modules, "imageio_ffmpeg", None)
     with pytest.raises(Missing, match="ffmpeg") as missing:

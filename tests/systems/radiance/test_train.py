@@ -1,4 +1,4 @@
-"""Training: a run that was stopped and resumed is the run that never was stopped."""
+"""Training: a stopped and resumed run equals an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("chunk", "changes"),
     [(512, {"bound": 1.0}), (2048, {"optimizer": "rmsprop", "sr_pairs": 0.0})],
 )
-def test_a_budget_counts_all_that_two_steps_hold(chunk: int, changes: dict[str, Any]) -> None:
-    """Field and everything beside it, predicted, against every tensor of real steps."""
+def test_a_budget_counts_all_memory_of_two_steps(chunk: int, changes: dict[str, Any]) -> None:
+    """The prediction for the field and everything else is compared with the tensors of real steps."""
     config = FieldConfig.preset("tiny")
     settings = Settings(
         size=32, superres=2, samples=8, batch=4, sr_width=16, critic_width=16, memory="checkpoint", steps=9
@@ -109,7 +109,7 @@ def test_a_budget_counts_all_that_two_steps_hold(chunk: int, changes: dict[str, 
     assert value <= predicted <= 1.3 * value
 
 
-def test_on_a_gpu_a_budget_counts_images_and_what_graphs_cannot_share(
+def test_on_a_gpu_a_budget_counts_images_and_memory_that_graphs_cannot_share(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     config = FieldConfig.preset("tiny")
@@ -127,20 +127,18 @@ def test_on_a_gpu_a_budget_counts_images_and_what_graphs_cannot_share(
     def more(**changes: Any) -> Callable[[int | None], int]:
         return budget.beside_bytes(config, replace(settings, **changes), images, "cuda")
 
-    assert images.pixels.numel() == more(graphs=False)(None) == more(micro=1)(None), (
-        "where nothing is recorded"
-    )
+    assert images.pixels.numel() == more(graphs=False)(None) == more(micro=1)(None), "without CUDA graphs"
     plain_of, pictures = more(), account(lambda: _shown(config, settings))
     plain = plain_of(None)
     assert pictures is not None and plain > images.pixels.numel() + pictures
-    assert plain_of(512) < plain, "whole images are rendered by no more points than training's chunks"
+    assert plain_of(512) < plain, "whole images use no more points at a time than training chunks"
     assert more(r1_every=3)(None) > plain + 4 * weights, (
-        "a turn that is recorded later runs beside the others' graphs"
+        "a turn that is recorded later runs in addition to the other graphs"
     )
     assert more(r1_every=3, r1=0.0)(None) == plain
-    assert more(eval_images=32)(None) > plain + 4 * 3_000_000, "the network that distances are taken with"
+    assert more(eval_images=32)(None) > plain + 4 * 3_000_000, "the network that measures distances"
     several = budget.beside_bytes(config, replace(settings, ranks=3), images, "cpu")(None)
-    assert several > budget.LIBRARIES, "what is drawn for all processes"
+    assert several > budget.LIBRARIES, "random numbers drawn for all processes"
 
 
 def _shown(config: FieldConfig, settings: Settings) -> Any:
@@ -151,7 +149,7 @@ def _shown(config: FieldConfig, settings: Settings) -> Any:
 
 
 def at_step(number: int, act: Callable[[], None]) -> Callable[[Report], None]:
-    """A watcher that acts once, after that step."""
+    """A callback that acts once, after that step."""
 
     def watch(report: Report) -> None:
         if report.stage == "train" and report.done == number:
@@ -168,7 +166,7 @@ def last_state(run: Path) -> dict[str, Any]:
 
 
 def same(one: Any, other: Any, where: str = "state") -> None:
-    """Every tensor bit for bit, every number exactly; times aside."""
+    """Assert that all tensors and numbers are identical, except times."""
     if isinstance(one, torch.Tensor):
         assert torch.equal(one, other), where
     elif isinstance(one, dict):
@@ -186,14 +184,14 @@ def same(one: Any, other: Any, where: str = "state") -> None:
 @pytest.mark.parametrize(
     ("number", "ends"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)]
 )
-def test_a_run_stopped_by_a_signal_and_resumed_equals_one_that_was_not(
+def test_a_run_stopped_by_a_signal_and_resumed_equals_an_uninterrupted_one(
     data: Path, tmp_path: Path, whole: Path, number: int, ends: type[BaseException]
 ) -> None:
     run = tmp_path / "run"
     with pytest.raises(ends):
         train(data, run, progress=at_step(3, lambda: os.kill(os.getpid(), number)), **CHOICES)
     assert last_state(run)["step"] == 3
-    torch.rand(17)  # whatever was drawn in between
+    torch.rand(17)  # other random draws in between
     result = train(data, run, resume=True)
     assert result.step == STEPS and result.complete
     same(last_state(whole), last_state(run))
@@ -202,8 +200,8 @@ def test_a_run_stopped_by_a_signal_and_resumed_equals_one_that_was_not(
     ]
 
 
-def test_the_log_the_record_and_the_sheets_tell_what_was_done(data: Path, whole: Path) -> None:
-    result = train(data, whole, resume=True)  # it has ended: nothing more is done
+def test_log_record_and_sheets_describe_the_run(data: Path, whole: Path) -> None:
+    result = train(data, whole, resume=True)  # the run is complete: nothing more is trained
     rows = [row for row in Log.read(whole / "log.csv") if isinstance(row, Row)]
     assert [row.step for row in rows] == [1, 2, 3, 4]
     for row in rows:
@@ -212,7 +210,7 @@ def test_the_log_the_record_and_the_sheets_tell_what_was_done(data: Path, whole:
     assert result.images == 5 and result.parameters > 0 < result.critic_parameters
     assert result.samples == ("samples/step-00000002.png", "samples/step-00000004.png")
     with PIL.open(whole / result.samples[-1]) as sheet:
-        assert sheet.size == (8 * 66 - 2, 4 * 66 - 2), "eight views of four things, enlarged"
+        assert sheet.size == (8 * 66 - 2, 4 * 66 - 2), "eight views of four objects, enlarged"
     settings = dict(result.summary())
     assert settings["images"] == "5 of 64 x 64" and "in the discriminator" in settings["parameters"]
 
@@ -235,7 +233,7 @@ def test_a_checkpoint_of_another_configuration_is_refused(data: Path, tmp_path: 
     assert other.last() is not None
 
 
-def test_a_loss_that_is_no_number_ends_the_run_with_the_last_good_checkpoint_named(
+def test_a_nan_loss_ends_the_run_and_names_the_last_good_checkpoint(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     step = Stepper.step
@@ -247,15 +245,15 @@ def test_a_loss_that_is_no_number_ends_the_run_with_the_last_good_checkpoint_nam
     monkeypatch.setattr(Stepper, "step", broken)
     with pytest.raises(
         Diverged, match=r"The loss is not finite at step 4\. The last good checkpoint is step-00000002\.pt"
-    ) as caught:
+    ) as excinfo:
         train(data, tmp_path / "run", **CHOICES)
-    assert "--set lr=" in caught.value.hint and last_state(tmp_path / "run")["step"] == 2
+    assert "--set lr=" in excinfo.value.hint and last_state(tmp_path / "run")["step"] == 2
 
 
-def test_a_generator_that_is_cut_off_is_refused_at_its_first_step(
+def test_a_generator_without_gradients_is_refused_at_the_first_step(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The guide's super-resolution in place of ours: the run ends before it wastes an hour."""
+    """The super-resolution of the GRAF memory guide replaces ours; the run ends before it wastes an hour."""
     forward = Generator.forward
 
     def original(self: Generator, request: Any, **how: Any) -> GeneratedImages:
@@ -272,16 +270,16 @@ def test_a_generator_that_is_cut_off_is_refused_at_its_first_step(
     monkeypatch.setattr(Generator, "__init__", with_legacy)
     with pytest.raises(
         TargetFailed, match=r"parameters of the generator do not get a gradient: field\."
-    ) as caught:
+    ) as excinfo:
         train(data, tmp_path / "run", **{**CHOICES, "superres": 1, "size": 32})
-    assert "no_grad" in caught.value.hint
+    assert "no_grad" in excinfo.value.hint
 
 
 @pytest.mark.usefixtures("remembered_peaks")
-def test_a_budget_chooses_chunks_or_is_refused_before_there_is_a_run(data: Path, tmp_path: Path) -> None:
-    with pytest.raises(DoesNotFit, match=r"the budget is 1\.00 MiB") as caught:
+def test_a_budget_chooses_chunks_or_is_refused_before_a_run_is_created(data: Path, tmp_path: Path) -> None:
+    with pytest.raises(DoesNotFit, match=r"the budget is 1\.00 MiB") as excinfo:
         train(data, tmp_path / "run", budget="1MiB", **CHOICES, memory="checkpoint")
-    assert "--budget" in caught.value.hint and not (tmp_path / "run").exists()
+    assert "--budget" in excinfo.value.hint and not (tmp_path / "run").exists()
     with pytest.raises(BadInput, match="no card 'much'"):
         train(tmp_path / "not_read", tmp_path / "run", budget="much")
     result = train(data, tmp_path / "run", budget="64GiB", **{**CHOICES, "steps": 1})
@@ -290,24 +288,24 @@ def test_a_budget_chooses_chunks_or_is_refused_before_there_is_a_run(data: Path,
 
 
 @pytest.mark.usefixtures("remembered_peaks")
-def test_a_tight_budget_trains_in_smaller_chunks_and_learns_the_same(
+def test_a_tight_budget_trains_in_smaller_chunks_with_the_same_result(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
         "pinchpoint.systems.radiance.training.budget.resident_bytes", lambda: 0
     )  # what is left is the step's own
     monkeypatch.setattr(budget, "LIBRARIES", 0)
-    choices, rays = {**CHOICES, "steps": 1}, 2 * 32 * 32  # those of the images that pass at one time
+    choices, rays = {**CHOICES, "steps": 1}, 2 * 32 * 32  # rays of the images processed together
     plenty = train(data, tmp_path / "plenty", budget="64GiB", **choices)
     assert plenty.chunk is None and plenty.predicted_bytes is not None
-    limit = plenty.predicted_bytes * 3 // 4  # less than all rays at once take with checkpoints too
+    limit = plenty.predicted_bytes * 3 // 4  # too little for all rays at once, even with checkpoints
     result = train(data, tmp_path / "tight", budget=limit, **choices)
     assert result.settings["memory"] == "checkpoint" and result.chunk is not None and 0 < result.chunk < rays
     assert (result.predicted_bytes or 0) <= limit == result.budget_bytes
     assert result.loss == pytest.approx(plenty.loss, rel=1e-5)
 
 
-def test_a_distance_is_taken_on_the_way_and_the_best_checkpoint_kept(
+def test_distances_are_measured_during_training_and_the_best_checkpoint_is_kept(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     value = iter([30.0, 10.0, 20.0])
@@ -335,7 +333,7 @@ torch.distributed.destroy_process_group()
 
 
 @pytest.mark.slow
-def test_two_processes_of_torchrun_take_the_steps_one_takes_with_all_their_images(
+def test_two_torchrun_processes_take_the_same_steps_as_one_with_all_images(
     data: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "work.py").write_text(WORKER, encoding="utf-8")

@@ -1,6 +1,4 @@
-"""radiance as a workload: every variant gives the same image and gradients, over exactly the
-requested rays.
-"""
+"""radiance as a workload: every variant gives the same image and gradients, for the requested rays."""
 
 from __future__ import annotations
 
@@ -41,10 +39,10 @@ def off(value: np.ndarray, true: np.ndarray) -> float:
 
 @pytest.mark.parametrize("variant", OTHERS)
 @pytest.mark.parametrize("settings", [{}, {"field": "graf"}], ids=["tiny", "graf"])
-def test_every_variant_makes_the_baselines_image_and_gradients(
+def test_every_variant_gives_the_image_and_gradients_of_the_baseline(
     variant: str, settings: dict[str, str]
 ) -> None:
-    """Pixels in fp32; both in float64, where rounding pushes nothing across an activation's zero."""
+    """Pixels are compared in fp32 and float64, gradients in float64, where rounding flips no activation."""
     true, value = probe("eager", **settings), probe(variant, **settings)
     assert {str(array.dtype) for array in true.outputs.values()} == {"float32", "float64"}
     for name, array in true.outputs.items():
@@ -58,8 +56,8 @@ def test_every_variant_makes_the_baselines_image_and_gradients(
 
 
 @pytest.mark.parametrize("variant", OTHERS)
-def test_in_fp32_gradients_are_the_baselines_to_a_hundred_thousandth(variant: str) -> None:
-    """Of a small field, where few units are next to zero."""
+def test_gradients_in_fp32_match_the_baseline_to_1e_5(variant: str) -> None:
+    """Uses a small field, where few units are close to zero."""
     true, value = (_in_fp32(name) for name in ("eager", variant))
     assert all(gradient.dtype == np.float32 for gradient in true.gradients.values())
     assert all(off(value.gradients[name], true.gradients[name]) < 1e-5 for name in true.gradients)
@@ -71,7 +69,7 @@ def _in_fp32(variant: str) -> Probe:
         return probe(variant)
 
 
-def test_the_probe_of_a_precision_that_is_set_is_taken_in_it() -> None:
+def test_the_probe_uses_the_precision_of_the_settings() -> None:
     value = probe("folded", precision="bf16")
     assert list(value.outputs) == ["rgb", "depth", "acc", "loss"]
     assert 1e-5 < off(value.outputs["rgb"], probe("folded").outputs["rgb"]) < 1e-1
@@ -80,10 +78,10 @@ def test_the_probe_of_a_precision_that_is_set_is_taken_in_it() -> None:
 @pytest.mark.parametrize(
     ("size", "chunk", "taken"), [(8, None, 4), (7, None, 4), (1, None, 1), (2048, None, 512), (8, 6, 6)]
 )
-def test_variants_in_chunks_take_two_at_least_unless_told(
+def test_chunked_variants_use_at_least_two_chunks_by_default(
     size: int, chunk: int | None, taken: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A single chunk would be rendered twice and lower no peak."""
+    """A single chunk would be rendered twice without lowering the peak."""
     calls: list[int | None] = []
     monkeypatch.setattr(workload, "render", lambda *_, chunk, **__: calls.append(chunk))
     case = load_workload("radiance").case(
@@ -96,7 +94,7 @@ def test_variants_in_chunks_take_two_at_least_unless_told(
 
 @pytest.mark.parametrize("variant", ["eager", *OTHERS])
 @pytest.mark.parametrize("size", [1, 7, 16])
-def test_a_step_processes_the_rays_that_were_asked_for_in_either_mode(variant: str, size: int) -> None:
+def test_a_step_processes_the_requested_rays_in_both_modes(variant: str, size: int) -> None:
     for mode in ("train", "infer"):
         case = load_workload("radiance").case(size, device="cpu", mode=mode, variant=variant, settings=SMALL)  # type: ignore[arg-type]
         assert case.processed == size
@@ -111,14 +109,14 @@ def test_steps_differ_and_another_seed_is_another_image() -> None:
     )
 
 
-def test_no_rays_and_no_chunk_are_refused() -> None:
+def test_zero_rays_and_zero_chunks_are_refused() -> None:
     with pytest.raises(BadInput, match="size is 0 rays"):
         load_workload("radiance").case(0, device="cpu", settings=SMALL)
     with pytest.raises(BadInput, match="chunk is 0 rays"):
         load_workload("radiance").case(8, device="cpu", chunk=0, settings=SMALL)
 
 
-def test_predicted_peaks_grow_with_the_rays_by_what_is_held_and_flat_ones_hardly() -> None:
+def test_predicted_peaks_grow_by_the_stored_activations_and_hardly_at_all_for_flat_variants() -> None:
     with Forecaster("radiance", settings={"field": "tiny"}) as forecaster:
 
         def slope(variant: str) -> float:
@@ -129,8 +127,8 @@ def test_predicted_peaks_grow_with_the_rays_by_what_is_held_and_flat_ones_hardly
             return (high - low) / 1024
 
         declared = {variant.name: variant for variant in load_workload("radiance").variants}
-        # By hand, numbers per point held by the layers: its inputs (46), four hidden layers, the skip, remap
-        # and view.
+        # Numbers per point stored by the layers, counted by hand: inputs (46), four hidden layers, skip,
+        # remap and view.
         assert slope("eager") > 64 * 4 * (46 + 4 * 32 + 67 + 55)
         assert [name for name, variant in declared.items() if variant.flat] == [
             "checkpoint",

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pinchpoint.core.settings import Setting
 from pinchpoint.core.workload import Tolerance, Variant, Workload
 
-# Bytes per edge outside a chunk. The graph takes 4, points with 32 edges each about 5 more; the whole model
-# saves 2 kB of every point for its backward pass, with 64 edges each.
+# Bytes per edge outside a chunk. The graph takes 4, and points with 32 edges each about 5 more; the whole
+# model stores 2 kB per point for its backward pass, with 64 edges each.
 HELD_BYTES_PER_EDGE = 48
-# Edges: small rather than fast, so that half a million edges show how little more memory they need.
+# Edges per chunk: small rather than fast, so that half a million edges show how little memory they add.
 CHUNK = 131_072
 
 WORKLOAD = Workload(

@@ -1,4 +1,4 @@
-"""Times and peaks of a training step of the edge transform, by all variants."""
+"""Time and peak memory of a training step of the edge transform, for every variant."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pinchpoint.systems.operator import WORKLOAD
 
 command = variant_command(
     WORKLOAD,
-    """Time a training step of the edge transform: every variant in turn with the first.
+    """Time a training step of the edge transform, alternating each variant with the first one.
 
-    eager holds the features of every edge; checkpoint and flat process the edges in chunks.
+    eager stores the features of every edge; checkpoint and flat process the edges in chunks.
     """,
 )

@@ -1,4 +1,4 @@
-"""The part of the neural operator in `pinchpoint demo`."""
+"""The neural operator in `pinchpoint demo`."""
 
 from __future__ import annotations
 

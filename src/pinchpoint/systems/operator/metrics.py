@@ -17,7 +17,7 @@ from torch import Tensor
 from pinchpoint.studies.timing import timing_of
 from pinchpoint.systems.operator.data.sample import Sample
 
-_LEAST = 1e-6  # a feature that hardly varies is centred, not scaled
+_LEAST = 1e-6  # features that vary less than this are centred, but not scaled
 
 
 @dataclass(frozen=True)

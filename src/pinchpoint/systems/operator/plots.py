@@ -1,6 +1,6 @@
 """Pictures of a field on a body: predicted, true and their difference, from the front and from the back.
 
-Faces are projected and drawn from back to front without those that face away, which is sharper than 3-D axes
+Faces are projected and drawn from back to front, without those that face away; this is sharper than 3-D axes
 and as fast for 20,000 faces. Predicted and true share one colour scale; the difference has its own. F faces.
 """
 
@@ -26,14 +26,14 @@ _CLIP = 0.5  # percent of the faces at each end that do not affect the colour sc
 
 
 def picture(
-    path: Path, mesh: Mesh, predicted: np.ndarray, true: np.ndarray, *, title: str, label: str
+    path: Path, mesh: Mesh, prediction: np.ndarray, true: np.ndarray, *, title: str, label: str
 ) -> Path:
-    """Write a PNG. predicted, true: (F,); label: the quantity that the colours show."""
+    """Write a PNG. prediction, true: (F,); label: the quantity that the colours show."""
     vertices, faces = mesh.vertices.cpu().numpy(), mesh.faces.cpu().numpy()
     with style.figure_style():
         figure, axes = style.canvas(rows=len(VIEWS), columns=3, width=11.5, height=5.6)
-        scale, off = _scale(np.concatenate([predicted, true])), _around_zero(predicted - true)
-        parts = ((predicted, VALUES, scale), (true, VALUES, scale), (predicted - true, DIFFERENCE, off))
+        scale, off = _scale(np.concatenate([prediction, true])), _around_zero(prediction - true)
+        parts = ((prediction, VALUES, scale), (true, VALUES, scale), (prediction - true, DIFFERENCE, off))
         for column, (name, (values, colours, limits)) in enumerate(
             zip(("predicted", "true", "error"), parts, strict=True)
         ):
@@ -44,8 +44,8 @@ def picture(
             axes[row][0].text(
                 0.0, 0.97, name, transform=axes[row][0].transAxes, va="top", color=style.MUTED, fontsize=8.5
             )
-        _bar(figure, axes[:, :2], VALUES, scale, label, values=np.concatenate([predicted, true]))
-        _bar(figure, axes[:, 2:], DIFFERENCE, off, f"predicted − true {label}", values=predicted - true)
+        _bar(figure, axes[:, :2], VALUES, scale, label, values=np.concatenate([prediction, true]))
+        _bar(figure, axes[:, 2:], DIFFERENCE, off, f"predicted − true {label}", values=prediction - true)
         figure.suptitle(style.drawable(title), fontsize=11.5, fontweight="bold", x=0.01, ha="left")
         data = io.BytesIO()
         figure.savefig(data, format="png")

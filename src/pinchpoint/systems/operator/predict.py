@@ -1,8 +1,8 @@
 """Prediction of Cp on a user's mesh with a trained operator, written to a file that ParaView opens.
 
-A mesh is refused if the operator was never trained for it: another size, another height over the ground.
-Conditions beyond those of training give a prediction and a note. Edges are processed in chunks, and so are
-points before and after the encoder, so that nothing grows but the mesh, its graph and what the encoder reads.
+A mesh raises an error if the operator was not trained for its size or its height over the ground; conditions
+outside those of training give a note. Edges are processed in chunks, and so are points before and after the
+encoder, so that memory grows only with the mesh, its graph and the inputs of the encoder.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ from pinchpoint.systems.operator.settings import Settings
 from pinchpoint.systems.operator.training.budget import chunk_for
 from pinchpoint.systems.operator.training.runs import Which, trained
 
-_SMALLEST = 0.3  # of the box's longest side: a shorter body is not a car in metres
-_COARSE = 1.25  # times the panel size of training: the variation among meshes with the same number of faces
+_SMALLEST = 0.3  # fraction of the longest side of the box; a shorter body is not a car in metres
+# Relative to the panel size in training: panel sizes vary this much with the same number of faces.
+_COARSE = 1.25
 _UNITS = {0.001: "millimetres", 0.01: "centimetres", 0.0254: "inches", 0.3048: "feet"}
 
 
@@ -103,7 +104,7 @@ def predict(
     surface = Mesh(surface.vertices * scale, surface.faces)
     sample = mesh_sample(surface, Conditions(yaw_deg=yaw, clearance=clearance), name=Path(mesh).name)
     _check_inside(sample, trained_run.config, scale)
-    tell("describing surroundings")
+    tell("computing surroundings")
     graph = graph_of(sample.points, trained_run.config, areas=sample.areas, features=sample.features)
     if budget is not None:
         tell("choosing the chunk")
@@ -222,20 +223,20 @@ def _beyond_training(sample: Sample, settings: Settings) -> tuple[str, ...]:
         room = 0.02 * (high - low) + 1e-3
         if not low - room <= value <= high + room:
             notes.append(
-                f"the {text.format(value)}; training covered {low:.3g} to {high:.3g}, so this is a guess"
+                f"the {text.format(value)}, but training covered {low:.3g} to {high:.3g}: this is a guess"
             )
     return tuple(notes)
 
 
 def _coarseness_note(sample: Sample, config: OperatorConfig) -> list[str]:
-    """A note about a mesh with larger panels than in training, whose statistics differ from those."""
+    """A note about a mesh with larger panels than in training, whose statistics therefore differ."""
     side = float(sample.areas.mean().sqrt())
     if not config.local_radii or PANELS * side <= _COARSE * min(config.local_radii):
         return []
     finer = math.ceil(len(sample.areas) * (PANELS * side / min(config.local_radii)) ** 2 / 100) * 100
     return [
         f"the mesh ({len(sample.areas):,} faces) is coarser than in training; about {finer:,} faces are "
-        "needed for the errors of training"
+        "needed for errors as small as in training"
     ]
 
 

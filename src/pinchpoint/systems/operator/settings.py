@@ -1,4 +1,4 @@
-"""Settings of a training run of an operator: its loss and how edges are stored, and what all systems share.
+"""Settings of a training run of an operator, in addition to those that all systems share.
 
 No framework is imported here, so that the command line can read defaults and help texts.
 """
@@ -15,13 +15,13 @@ LOSSES = ("l1", "l2")
 
 @dataclass(frozen=True)
 class Settings(TrainSettings):
-    """The settings of a run, as config.json holds them. `data`: see `data.loading.fingerprint`."""
+    """The settings of a run, as stored in config.json. data: see `data.loading.fingerprint`."""
 
     preset: str = option("small", "Preset of the model: small, base or compat.", main=True)
     lr: float = option(2e-3, "Highest learning rate.", main=True, above=0)
     validation: int | None = option(
         None,
-        "How many training bodies are held back to choose the best checkpoint.",
+        "Number of training bodies set aside to choose the best checkpoint.",
         at_least=0,
         default_text="an eighth, at most 4",
     )
@@ -32,11 +32,11 @@ class Settings(TrainSettings):
     accumulate: int = option(1, "Bodies per step.", main=True, at_least=1)
     loss: str = option("l1", "Loss", choices=LOSSES)
     memory: str = option(
-        "flat", "How the edges are stored for backward", main=True, choices=MEMORIES, may_change=True
+        "flat", "How the edges are stored for the backward pass", main=True, choices=MEMORIES, may_change=True
     )
     chunk: int | None = option(
         None,
-        "Edges processed together.",
+        "Edges per chunk.",
         main=True,
         at_least=1,
         default_text="the transform's own, or chosen by --budget",

@@ -22,27 +22,29 @@ WORKLOAD = Workload(
     variants=(
         Variant(
             "eager",
-            "GRAF's field as published; the backward pass holds every layer of every point",
+            "GRAF's field as published; every layer of every point is stored for the backward pass",
             chunked=False,
         ),
         Variant(
             "folded",
-            "codes and directions become biases and layers are merged: fewer operations, the same image",
+            "codes and directions become biases, and layers are merged: the same image with fewer operations",
             chunked=False,
         ),
         Variant(
             "checkpoint",
-            "rays in chunks; autograd renders each chunk again in the backward pass",
+            "rays are processed in chunks, which autograd renders again in the backward pass",
             flat=True,
             held_bytes=HELD,
         ),
         Variant(
             "deferred",
-            "renders without a graph, then again chunk by chunk in the backward pass",
+            "renders without a graph, and again in chunks in the backward pass",
             flat=True,
             held_bytes=HELD,
         ),
-        Variant("folded+checkpoint", "the folded field with its rays in chunks", flat=True, held_bytes=HELD),
+        Variant(
+            "folded+checkpoint", "the folded field, with rays processed in chunks", flat=True, held_bytes=HELD
+        ),
     ),
     about="the field's share of a GAN iteration: a render for the discriminator, then a render for the "
     "generator with its backward pass",

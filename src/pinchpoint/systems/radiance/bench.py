@@ -1,4 +1,4 @@
-"""Times and peaks of the field in a GAN iteration, by all variants."""
+"""Time and peak memory of the field in a GAN iteration, for every variant."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pinchpoint.systems.radiance import WORKLOAD
 
 command = variant_command(
     WORKLOAD,
-    """Time the field's share of a GAN iteration: every variant in turn with the first.
+    """Time the field's share of a GAN iteration, alternating each variant with the first one.
 
-    A render for the discriminator, then a render for the generator with its backward pass.
+    The share is a render for the discriminator, then a render for the generator with its backward pass.
     """,
 )

@@ -1,4 +1,4 @@
-"""A demonstration run: a tiny GAN on a few cars, with its losses and gradients checked."""
+"""A demonstration: train a tiny GAN on a few cars and check its losses and gradients."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ SETTINGS: dict[str, Any] = {"preset": "tiny", "samples": 12, "eval_images": 0}
 class Example:
     """Result of a short run.
 
-    Training itself refuses a loss that became NaN or infinite, and a parameter that gets no gradient.
+    Training itself stops with an error if a loss becomes NaN or infinite, or if a parameter gets no gradient.
     """
 
     training: Training
-    before: float  # the discriminator's loss, mean of the first steps
+    before: float  # mean loss of the discriminator over the first steps
     after: float  # its mean over the last quarter
-    norms: tuple[float, float]  # smallest and largest norm of both players' gradients
+    norms: tuple[float, float]  # smallest and largest gradient norm of both networks
     picture: Path
 
     @property
     def passed(self) -> bool:
-        """Whether every step was taken, each had finite gradients, and the discriminator learned."""
+        """Whether all steps ran with finite gradients and the discriminator learned."""
         small, large = self.norms
         return self.training.complete and 0 < small <= large < math.inf and self.after < self.before
 
@@ -55,7 +55,7 @@ def example(
     steps: int = STEPS,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Example:
-    """Train on a few cars; `folder` receives their pictures and the run with a sheet of generated images."""
+    """Train on a few cars, and write their pictures, the run and a sheet of generated images to `folder`."""
     from pinchpoint.core.files import make_folder
     from pinchpoint.systems.common.training.runs import CONFIG
     from pinchpoint.systems.radiance.data.sheets import make_sheet
@@ -101,18 +101,16 @@ def _mean(rows: list[Row]) -> float:
 
 
 def show(output: Path, *, device: str, tell: Callable[[str], None]) -> bool:
-    """Train on a few cars for `pinchpoint demo`; whether its losses and gradients are as they must be."""
+    """Train on a few cars for `pinchpoint demo`; return whether the losses and gradients are as expected."""
     from pinchpoint.console import printing
 
     def progress(stage: str, done: int, total: int) -> None:
         if done % 10 == 0:
-            tell(f"radiance: train on a few cars, {stage} {done}/{total}")
+            tell(f"radiance: training on a few cars, {stage} {done}/{total}")
 
     result = example(output / "radiance-cars", device=device, progress=progress)
     run = result.training
-    verdict = (
-        "pass" if result.passed else "FAIL: the discriminator has not learned, or a step had no gradient"
-    )
+    verdict = "pass" if result.passed else "FAIL: the discriminator did not learn, or a step had no gradient"
     printing.show("\nradiance: a tiny GAN, trained for a few steps", style="bold")
     printing.show_pairs(
         [

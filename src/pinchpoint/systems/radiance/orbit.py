@@ -1,7 +1,7 @@
-"""Orbits around generated objects, and the sheets (PNG) and movies (GIF, MP4) of images.
+"""Orbits around generated objects, written as sheets (PNG) and movies (GIF, MP4).
 
-Files are written whole or not at all. Letters: K objects, A views of each, N images, H and W pixels. Images
-are (N, 3, W, W) in [-1, 1], frames (A, H, W, 3) uint8.
+Files are written atomically. Letters: K objects, A views of each, N images, H and W pixels. Images are (N, 3,
+W, W) in [-1, 1], frames (A, H, W, 3) uint8.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _COLOURS = 128
 
 @dataclass(frozen=True)
 class Orbit(Record):
-    """Objects rendered from all around; the files `radiance orbit` wrote."""
+    """Objects rendered from all sides, and the files that `radiance orbit` wrote."""
 
     kind: ClassVar[str] = "radiance-orbit"
     target: str
@@ -87,8 +87,7 @@ def orbit(
     """Render one full turn around `things` new objects.
 
     Writes a movie (.gif or .mp4) and, beside it, NAME-sheet.png with some of the views. height: v of the
-    camera's poses, 0 straight above and 0.5 at the horizon; size: pixels per side before the
-    super-resolution.
+    camera poses (0: straight above, 0.5: at the horizon); size: pixels per side before super-resolution.
     """
     start = time.perf_counter()
     for name, value, least in (("things", things, 1), ("frames", frames, 2), ("size", size, 8)):
@@ -146,7 +145,7 @@ def orbit(
 
 
 def held_bytes(things: int, frames: int, side: int) -> int:
-    """Host memory an orbit needs at least while its movie or its sheet is written; rendering is not counted.
+    """Lower bound on the host memory needed to write the movie or the sheet; rendering is not counted.
 
     Movie: the frames as bytes and again as palette indices; the sheet's views in fp32, one by one and
     stacked. Sheet: the frames, and its views in fp32 twice more while they are converted to bytes.
@@ -156,12 +155,12 @@ def held_bytes(things: int, frames: int, side: int) -> int:
 
 
 def _check_room(things: int, frames: int, side: int, *, gif: bool) -> None:
-    """Refuse an orbit that does not fit in memory or in a GIF, before anything is rendered."""
+    """Raise an error, before rendering, if an orbit does not fit in memory or in a GIF."""
     request = f"{frames:,} frames of {things:,} objects at {side:,} x {side:,}"
     need, free = held_bytes(things, frames, side), free_bytes()
     if need > free:
         raise BadInput(
-            f"{request} take at least {show_bytes(need)}, but only {show_bytes(free)} of memory are free.",
+            f"{request} take at least {show_bytes(need)}, but only {show_bytes(free)} of memory is free.",
             hint="Give a smaller --size, or fewer --frames or --things.",
         )
     wide = things * (side + GAP) - GAP
@@ -173,7 +172,7 @@ def _check_room(things: int, frames: int, side: int, *, gif: bool) -> None:
 
 
 def codes_of(config: FieldConfig, things: int, *, seed: int, device: str) -> Codes:
-    """Codes of objects to render: the first ones of a seed are the same however many are requested."""
+    """Codes of objects to render; the first objects of a seed do not depend on how many are requested."""
     codes = [
         draw_codes(config, 1, generator=generator_for(seed, at, "things to look at")) for at in range(things)
     ]
@@ -214,7 +213,7 @@ def save_sheet(path: str | Path, sheet: np.ndarray) -> Path:
 
 
 def check_movie(path: str | Path) -> None:
-    """Refuse an unknown suffix, or an MP4 without ffmpeg, before any frame is rendered."""
+    """Raise an error for an unknown suffix, or for an MP4 without ffmpeg, before any frame is rendered."""
     suffix = Path(path).suffix.lower()
     if suffix not in MOVIES:
         raise BadInput(
@@ -233,7 +232,7 @@ def save_movie(path: str | Path, frames: Sequence[np.ndarray], *, fps: float) ->
 
 def _gif(frames: Sequence[np.ndarray], fps: float) -> bytes:
     image = pillow().Image
-    # One palette for all frames: with one per frame, the colours of what stands still flicker.
+    # One palette for all frames: with one per frame, the colours of a static background flicker.
     palette = image.fromarray(np.concatenate(list(frames[:: max(1, len(frames) // 8)]))).quantize(_COLOURS)
     first, *others = [image.fromarray(frame).quantize(palette=palette, dither=0) for frame in frames]
     data = io.BytesIO()
@@ -250,7 +249,7 @@ def _gif(frames: Sequence[np.ndarray], fps: float) -> bytes:
 
 
 def _mp4(frames: Sequence[np.ndarray], fps: float) -> bytes:
-    """H.264 needs even sides: an odd side gets one more line of white."""
+    """Encode as MP4. H.264 needs even sides, so an odd side gets one more line of white."""
     high, wide = frames[0].shape[:2]
     full = [np.pad(frame, ((0, high % 2), (0, wide % 2), (0, 0)), constant_values=255) for frame in frames]
     size = f"{wide + wide % 2}x{high + high % 2}"

@@ -17,10 +17,10 @@ MEMORIES = ("none", "checkpoint", "deferred")
 OPTIMIZERS = ("rmsprop", "adam")
 REDUCTIONS = ("graf", "image")
 NORMS = ("instance", "layer", "none")
-SIDES = (32, 64, 128)  # of patches that a discriminator exists for
+SIDES = (32, 64, 128)  # patch sizes that have a discriminator
 FACTORS = (1, 2, 4)
-# What each preset of the field changes in the defaults of `Settings`. tuned: found by trials on cars in eight
-# minutes; graf: as published.
+# What each preset changes in the defaults of `Settings`. tuned: from eight-minute trials on cars; graf: as
+# published.
 PRESETS: dict[str, dict[str, Any]] = {
     "tuned": {},
     "graf": {
@@ -51,8 +51,9 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Settings(TrainSettings):
-    """The settings of a run, as config.json holds them. `data`: see `runs.fingerprint`; `lr`: the
-    generator's.
+    """The settings of a run, as stored in config.json.
+
+    data: see `runs.fingerprint`; lr: the learning rate of the generator.
     """
 
     preset: str = option("tuned", "Preset of the field and its training", main=True, choices=tuple(PRESETS))
@@ -84,54 +85,54 @@ class Settings(TrainSettings):
     lr_d: float = option(2e-4, "Learning rate of the discriminator.", above=0)
     warmup: int = option(
         0,
-        "Steps in which both learning rates rise; 0: a hundredth of all steps.",
+        "Steps during which both learning rates rise; 0: a hundredth of all steps.",
         at_least=0,
         default_text="0, a hundredth of the steps",
     )
     optimizer: str = option("adam", "Optimizer of both networks", choices=OPTIMIZERS)
-    weight_decay: float = option(0.0, "Weight decay of the matrices.", at_least=0)
+    weight_decay: float = option(0.0, "Weight decay of the weight matrices.", at_least=0)
     clip: float = option(10.0, "Largest norm of the gradient of each network.", above=0)
     ema: float = option(0.999, "Decay of the averaged weights; 0: no average is kept.", at_least=0, below=1)
     r1: float = option(1.0, "Weight of the R1 penalty on the discriminator's gradient.", at_least=0)
-    r1_every: int = option(
-        1, "Steps from one R1 penalty to the next; its weight grows accordingly.", at_least=1
-    )
+    r1_every: int = option(1, "Steps between two R1 penalties; the weight is multiplied by it.", at_least=1)
     r1_reduction: str = option(
-        "image", "How R1 is summed; graf averages over the rays of a patch, as published", choices=REDUCTIONS
+        "image",
+        "How R1 is averaged: per image, or over the rays of a patch as published (graf)",
+        choices=REDUCTIONS,
     )
     sr_weight: float = option(
         0.1, "Weight of the discriminator of enlarged patches in the generator's loss.", at_least=0
     )
-    # Two absolute differences of pixels: enlarged real patches against the real ones, and enlarged renders
-    # against what it would make of them without features. With its discriminator alone super-resolution
-    # learns patterns that deceive it.
+    # Two pixel errors: enlarged real patches against the real large ones, and enlarged renders against the
+    # enlargement without features. Trained with the discriminator alone, the super-resolution learns patterns
+    # that deceive it.
     sr_pairs: float = option(
-        10.0, "Weight of the pixel errors that super-resolution learns from real patches.", at_least=0
+        10.0, "Weight of the pixel errors of the super-resolution on real patches.", at_least=0
     )
-    noise: float = option(1.0, "Deviation of the density noise at the first step.", at_least=0)
+    noise: float = option(1.0, "Standard deviation of the density noise at the first step.", at_least=0)
     noise_until: float = option(
-        0.25, "Share of the run after which there is no density noise.", at_least=0, at_most=1
+        0.25, "Fraction of the run after which there is no density noise.", at_least=0, at_most=1
     )
     anneal_until: float = option(
-        0.5, "Share of the run in which the smallest patches shrink to `least`.", at_least=0, at_most=1
+        0.5, "Fraction of the run during which the smallest patches shrink to `least`.", at_least=0, at_most=1
     )
     least: float = option(
         0.0,
-        "Smallest share of an image that a patch spans; 0: patch / size, whose pixels are the image's.",
+        "Smallest fraction of an image that a patch spans; 0: patch / size, whose rays are whole pixels.",
         at_least=0,
         at_most=1,
         default_text="0, patch / size",
     )
     whole: float = option(
         0.5,
-        "Share of patches whose rays are adjacent whole pixels from the first step on, rounded up.",
+        "Fraction of patches, rounded up, whose rays are adjacent whole pixels from the first step on.",
         at_least=0,
         at_most=1,
     )
     edge: float = option(
         0.25,
-        "Share of patches that touch the upper or lower edge of their image; "
-        "as many touch the left or right.",
+        "Fraction of patches that touch the upper or lower edge of their image; "
+        "the same fraction touches the left or right edge.",
         at_least=0,
         below=1,
     )
@@ -140,7 +141,7 @@ class Settings(TrainSettings):
     critic_bias: bool = option(
         True,
         "Bias in the first layer of the discriminator; "
-        "GRAF has none, and pale patches look like colourful ones.",
+        "GRAF has none, so that pale patches look the same as colourful ones.",
     )
     sr_width: int = option(64, "Width of the super-resolution network.", at_least=1)
     fov: float = option(30.0, "Field of view of an image in degrees.", above=0)
@@ -152,53 +153,53 @@ class Settings(TrainSettings):
     )
     haze: float = option(
         0.0,
-        "Coverage of a ray below which whole images show only the background.",
+        "Coverage below which a ray of a whole image shows only the background.",
         at_least=0,
         below=1,
         may_change=True,
     )
     endless: bool = option(
         False,
-        "Let the last interval of a ray extend to infinity, as published: any density there is opaque.",
+        "Extend the last interval of a ray to infinity, as published: any density there is opaque.",
     )
-    v_low: float = option(0.0, "Highest camera pose: 0 is straight above, 0.5 the horizon.")
-    v_high: float = option(0.45, "Lowest camera pose.")
-    white: bool = option(True, "White background; false: black.")
+    v_low: float = option(0.0, "Highest camera pose: 0 is straight above, 0.5 is at the horizon.")
+    v_high: float = option(0.45, "Lowest camera pose, on the same scale as `v_low`.")
+    white: bool = option(True, "Use a white background instead of black.")
     form: str = option(
         "folded", "How the field is computed; eager is as published", choices=FORMS, may_change=True
     )
     memory: str = option(
         "none",
-        "How activations are kept for backward",
+        "How activations are stored for the backward pass",
         choices=MEMORIES,
         default_text="none, or chosen by --budget",
         may_change=True,
     )
     chunk: int | None = option(
         None,
-        "Rays processed together, such as 4k.",
+        "Rays per chunk, such as 4k.",
         at_least=1,
         default_text="all, or chosen by --budget",
         may_change=True,
     )
-    graphs: bool = option(
-        True, "On a GPU, record each network's turn and replay it, unless `micro` splits it.", may_change=True
+    graphs: bool = option(True, "Use CUDA graphs on a GPU, unless `micro` splits the batch.", may_change=True)
+    sample_every: int = option(
+        500, "Steps between two sheets of generated images.", at_least=1, may_change=True
     )
-    sample_every: int = option(500, "Steps between two sheets of pictures.", at_least=1, may_change=True)
     eval_every: int = option(
         0,
-        "Steps between two measured distances to real images; 0: 5,000.",
+        "Steps between two evaluations of the distance to real images; 0: 5,000.",
         at_least=0,
         default_text="0, 5000 steps",
         may_change=True,
     )
     eval_images: int = option(
         256,
-        "Images of each kind compared by an evaluation while training; 0: none is made.",
+        "Real and generated images (of each) per evaluation during training; 0: no evaluation.",
         at_least=0,
         may_change=True,
     )
-    validation: int | None = 0  # nothing is held back
+    validation: int | None = 0  # there is no validation set
     ranks: int = 1  # processes
 
     def warmup_steps(self) -> int:
@@ -210,38 +211,38 @@ class Settings(TrainSettings):
     def unscored(self) -> tuple[str, str] | None:
         if self.eval_images == 0:
             return (
-                "no distances were measured while training",
+                "no distances were measured during training",
                 "Use --checkpoint last, or train with --set eval_images=256.",
             )
         return None
 
     def rate(self, step: int) -> float:
-        """The generator's learning rate: a short rise, constant for half of the run, then half a cosine down
-        to a tenth.
+        """Learning rate of the generator: a short warm-up, constant until half of the run, then a cosine
+        decay to a tenth.
         """
         return self.lr * self.share_of_rate(step)
 
     def share_of_rate(self, step: int) -> float:
-        """The factor on both learning rates at step 1, 2, ..."""
+        """Factor by which both learning rates are multiplied at step 1, 2, ..."""
         rise = min(1.0, step / self.warmup_steps())
         fall = max(0.0, 2 * min(1.0, step / self.steps) - 1)
         return rise * (0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * fall)))
 
     def progress_at(self, step: int) -> float:
-        """The share of the run that is done when step 1, 2, ... begins."""
+        """Fraction of the run completed before step 1, 2, ..."""
         return min(1.0, (step - 1) / self.steps)
 
     def noise_at(self, step: int) -> float:
-        """Deviation of the density noise: a linear fall to 0."""
-        return self.noise * _left(self.progress_at(step), self.noise_until)
+        """Standard deviation of the density noise, which falls linearly to 0."""
+        return self.noise * _remaining(self.progress_at(step), self.noise_until)
 
     def penalty_at(self, step: int) -> float:
-        """Weight of the R1 penalty: 0 at steps without one."""
+        """Weight of the R1 penalty; 0 at steps without a penalty."""
         return 0.0 if (step - 1) % self.r1_every else self.r1_every * self.r1
 
     def least_at(self, step: int) -> float:
-        """Smallest share of an image that a patch spans: 1 at first, falling by equal factors."""
-        return self.smallest ** (1 - _left(self.progress_at(step), self.anneal_until))
+        """Smallest fraction of an image that a patch spans: 1 at first, then falling exponentially."""
+        return self.smallest ** (1 - _remaining(self.progress_at(step), self.anneal_until))
 
     @property
     def smallest(self) -> float:
@@ -254,7 +255,7 @@ class Settings(TrainSettings):
 
     @property
     def whole_share(self) -> float:
-        """Share of whole-pixel patches among those of all processes: at least one if `whole` is above 0."""
+        """Fraction of whole-pixel patches over all processes: at least one patch if `whole` is above 0."""
         every = self.batch * self.ranks
         return 1.0 if self.always_whole else math.ceil(every * self.whole) / every
 
@@ -284,7 +285,7 @@ class Settings(TrainSettings):
             )
         if self.superres > 1 and self.size and not self.whole_share:
             raise BadInput(
-                "Super-resolution learns from patches of whole pixels, and there are none.",
+                "Super-resolution learns from patches of whole pixels, but `whole` is 0.",
                 hint="Give --set whole=0.5, or --superres 1.",
             )
         if self.superres not in FACTORS:
@@ -292,14 +293,14 @@ class Settings(TrainSettings):
         self._check_patch()
 
     def _check_patch(self) -> None:
-        """The discriminators need patches of a supported size, and patches must fit into the image."""
+        """Check that the discriminators support the patch size, and that patches fit into the image."""
         for side, what in (
             (self.patch, "Patches"),
             (self.patch * self.superres, f"Patches after super-resolution x{self.superres}"),
         ):
             if side not in SIDES:
                 raise BadInput(
-                    f"{what} are {side} x {side} pixels; the discriminator takes 32, 64 or 128.",
+                    f"{what} are {side} x {side} pixels; the discriminator supports 32, 64 or 128.",
                     hint="Use a --patch of 32, 64 or 128, and at most 128 after super-resolution.",
                 )
         if self.size and self.patch > self.size:
@@ -307,7 +308,7 @@ class Settings(TrainSettings):
                 f"Give images of at least {self.patch * self.superres} x {self.patch * self.superres} pixels"
             ]
             ways += (
-                [f"--size {self.patch}, to which they are enlarged"]
+                [f"--size {self.patch}, to which images are enlarged"]
                 if self.superres == 1
                 else ["a smaller --superres"]
             )
@@ -319,11 +320,11 @@ class Settings(TrainSettings):
             )
         if self.eval_images and self.eval_images < 2:
             raise BadInput(
-                "An evaluation of 1 image is not possible.",
+                "An evaluation needs at least 2 images, but eval_images is 1.",
                 hint="Give --set eval_images=2 or more, or 0 for no evaluation.",
             )
 
 
-def _left(fraction: float, until: float) -> float:
-    """Falls from 1 to 0 while `fraction` rises from 0 to `until`."""
+def _remaining(fraction: float, until: float) -> float:
+    """Fall linearly from 1 to 0 while `fraction` rises from 0 to `until`."""
     return max(0.0, 1 - fraction / until) if until else 0.0

@@ -1,4 +1,4 @@
-"""Dataset folders: complete files only, continued where they stopped, and verified when they are read."""
+"""Dataset folders: complete files only, resumed where they stopped, and verified when they are read."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Program:
     return Program("squares_program", "squares", hint="ask for fewer")
 
 
-def add(folder: Path, todo: list[Order], held: samples.Entries, progress=None) -> list[str]:
-    """Writes the todo, in this process; the names that were made."""
+def add(folder: Path, todo: list[Order], entries: samples.Entries, progress=None) -> list[str]:
+    """Create the samples in `todo` in this process; return their names."""
     names: list[str] = []
 
     def make():
@@ -71,45 +71,45 @@ def add(folder: Path, todo: list[Order], held: samples.Entries, progress=None) -
     samples.add_samples(
         folder,
         KIND,
-        held,
+        entries,
         make,
         missing=len(todo),
         total=len(ORDERS),
         progress=progress,
         save=lambda: samples.write_index(
-            folder, KIND, IDENTITY, held, [o.name for o in ORDERS], {"all": sorted(held)}
+            folder, KIND, IDENTITY, entries, [o.name for o in ORDERS], {"all": sorted(entries)}
         ),
     )
     return names
 
 
-def test_samples_are_the_same_for_any_number_of_processes_and_have_one_thread(program: Program) -> None:
+def test_samples_are_the_same_for_any_number_of_processes_with_one_thread_each(program: Program) -> None:
     for jobs in (1, 3):
-        made = dict(run_workers(program, ORDERS, jobs=jobs))
-        assert made == {order: f"{order.number**2} 0 1".encode() for order in ORDERS}
+        results = dict(run_workers(program, ORDERS, jobs=jobs))
+        assert results == {order: f"{order.number**2} 0 1".encode() for order in ORDERS}
 
 
-def test_a_process_that_dies_is_told_with_its_sample_and_hint(program: Program) -> None:
+def test_a_process_that_dies_is_reported_with_its_sample_and_a_hint(program: Program) -> None:
     with pytest.raises(
         TargetFailed, match=r"A process that makes squares ended: a library that prints \(bad\)"
-    ) as caught:
+    ) as excinfo:
         list(run_workers(program, [Order("bad", -1)], jobs=1))
-    assert caught.value.hint == "ask for fewer"
+    assert excinfo.value.hint == "ask for fewer"
 
 
 def test_no_process_outlives_the_iteration(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[subprocess.Popen[bytes]] = []
+    processes: list[subprocess.Popen[bytes]] = []
     start = workers._start
-    monkeypatch.setattr(workers, "_start", lambda *args: started.append(start(*args)) or started[-1])
+    monkeypatch.setattr(workers, "_start", lambda *args: processes.append(start(*args)) or processes[-1])
     iteration = run_workers(program, ORDERS, jobs=2)
     next(iteration)
     iteration.close()  # pyright: ignore[reportAttributeAccessIssue]
-    assert len(started) == 2 and all(process.poll() is not None for process in started)
+    assert len(processes) == 2 and all(process.poll() is not None for process in processes)
 
 
-def test_a_stopped_set_keeps_what_is_whole_and_says_what_is_missing(tmp_path: Path) -> None:
-    def stop(made: int, wanted: int) -> None:
-        if made == 2:
+def test_a_stopped_dataset_keeps_complete_files_and_says_what_is_missing(tmp_path: Path) -> None:
+    def stop(count: int, total: int) -> None:
+        if count == 2:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -117,36 +117,34 @@ def test_a_stopped_set_keeps_what_is_whole_and_says_what_is_missing(tmp_path: Pa
     index = samples.read_index(tmp_path, KIND)
     assert (index["wanted"], index["missing"], sorted(index["squares"])) == (5, 3, ["square-0", "square-1"])
     with (
-        pytest.raises(BadInput, match="3 of 5 squares are missing") as caught,
+        pytest.raises(BadInput, match="3 of 5 squares are missing") as excinfo,
         samples.finished_index(tmp_path, KIND),
     ):
         pass
-    assert "pinchpoint squares data" in caught.value.hint
-    held = samples.existing_samples(tmp_path, KIND, IDENTITY)
-    assert add(tmp_path, [order for order in ORDERS if order.name not in held], held) == [
+    assert "pinchpoint squares data" in excinfo.value.hint
+    entries = samples.existing_samples(tmp_path, KIND, IDENTITY)
+    assert add(tmp_path, [order for order in ORDERS if order.name not in entries], entries) == [
         "square-2",
         "square-3",
         "square-4",
     ]
 
 
-def test_an_index_that_is_lost_or_damaged_is_made_again_from_whole_files(tmp_path: Path) -> None:
+def test_a_missing_or_damaged_index_is_rebuilt_from_complete_files(tmp_path: Path) -> None:
     add(tmp_path, ORDERS, {})
     whole = samples.existing_samples(tmp_path, KIND, IDENTITY)
     assert whole["square-3"] == {"sha256": hashlib.sha256(b"9 0 1").hexdigest(), "faults": []}
     (tmp_path / "square-4.npz").write_bytes(b"cut")
-    (tmp_path / "square-2.npz").rename(
-        tmp_path / "square-7.npz"
-    )  # a whole file that is not what its name says
+    (tmp_path / "square-2.npz").rename(tmp_path / "square-7.npz")  # a complete file under another name
     for text in (None, "{", json.dumps({"format": "other"})):
         (tmp_path / samples.INDEX).unlink(missing_ok=True)
         if text is not None:
             (tmp_path / samples.INDEX).write_text(text, encoding="utf-8")
-        held = samples.existing_samples(tmp_path, KIND, IDENTITY)
-        assert held == {name: whole[name] for name in ("square-0", "square-1", "square-3")}
+        entries = samples.existing_samples(tmp_path, KIND, IDENTITY)
+        assert entries == {name: whole[name] for name in ("square-0", "square-1", "square-3")}
 
 
-def test_samples_of_another_set_are_refused_with_and_without_an_index(tmp_path: Path) -> None:
+def test_samples_of_another_dataset_are_refused_with_and_without_an_index(tmp_path: Path) -> None:
     add(tmp_path, ORDERS, {})
     for _ in range(2):
         with pytest.raises(BadInput, match="whose seed is 0, not 1"):
@@ -154,19 +152,19 @@ def test_samples_of_another_set_are_refused_with_and_without_an_index(tmp_path: 
         (tmp_path / samples.INDEX).unlink(missing_ok=True)
 
 
-def test_a_file_that_is_not_that_of_the_index_is_refused_unless_unchecked(tmp_path: Path) -> None:
-    held: samples.Entries = {}
-    add(tmp_path, ORDERS, held)
-    assert samples.read_sample(tmp_path, KIND, held, "square-2", check=True) == b"4 0 1"
+def test_a_file_that_differs_from_the_index_is_refused_unless_checks_are_off(tmp_path: Path) -> None:
+    entries: samples.Entries = {}
+    add(tmp_path, ORDERS, entries)
+    assert samples.read_sample(tmp_path, KIND, entries, "square-2", check=True) == b"4 0 1"
     (tmp_path / "square-2.npz").write_bytes(b"5 0 1")
     with pytest.raises(BadInput, match="sha256 differs from that of the index"):
-        samples.read_sample(tmp_path, KIND, held, "square-2", check=True)
-    assert samples.read_sample(tmp_path, KIND, held, "square-2", check=False) == b"5 0 1"
+        samples.read_sample(tmp_path, KIND, entries, "square-2", check=True)
+    assert samples.read_sample(tmp_path, KIND, entries, "square-2", check=False) == b"5 0 1"
     with pytest.raises(BadInput, match="has no square 'square-9'"):
-        samples.read_sample(tmp_path, KIND, held, "square-9", check=True)
+        samples.read_sample(tmp_path, KIND, entries, "square-9", check=True)
 
 
-def test_the_shared_parts_need_no_framework() -> None:
+def test_the_shared_modules_need_no_framework() -> None:
     code = (
         "import sys; import pinchpoint.systems.common.data.dataset_folder;"
         "sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"

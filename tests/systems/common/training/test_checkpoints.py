@@ -12,41 +12,41 @@ from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.common.training.checkpoints import ARRAYS, Checkpoints
 
 
-def filled(folder: Path, scores: list[float | None]) -> Checkpoints:
-    """A checkpoint at step 1, 2, ... for each score."""
-    made = Checkpoints(folder)
+def save_scores(folder: Path, scores: list[float | None]) -> Checkpoints:
+    """Save a checkpoint at step 1, 2, ... with each score."""
+    checkpoints = Checkpoints(folder)
     for step, score in enumerate(scores, start=1):
-        made.save({"step": step, "weights": torch.full((3,), float(step))}, step=step, score=score)
-    return made
+        checkpoints.save({"step": step, "weights": torch.full((3,), float(step))}, step=step, score=score)
+    return checkpoints
 
 
 def test_the_last_two_and_the_best_are_kept(tmp_path: Path) -> None:
-    made = filled(tmp_path, [0.5, 0.1, 0.4, 0.3, 0.2])
-    assert [entry.step for entry in made.entries()] == [2, 4, 5]
+    checkpoints = save_scores(tmp_path, [0.5, 0.1, 0.4, 0.3, 0.2])
+    assert [entry.step for entry in checkpoints.entries()] == [2, 4, 5]
     assert sorted(path.name for path in tmp_path.glob("*.pt")) == [
         "step-00000002.pt",
         "step-00000004.pt",
         "step-00000005.pt",
     ]
-    assert made.best() == made.entries()[0]
-    assert made.last() == made.entries()[-1]
+    assert checkpoints.best() == checkpoints.entries()[0]
+    assert checkpoints.last() == checkpoints.entries()[-1]
 
 
-def test_without_scores_there_is_no_best(tmp_path: Path) -> None:
-    made = filled(tmp_path, [None, None, None])
-    assert [entry.step for entry in made.entries()] == [2, 3]
-    assert made.best() is None
+def test_without_scores_there_is_no_best_checkpoint(tmp_path: Path) -> None:
+    checkpoints = save_scores(tmp_path, [None, None, None])
+    assert [entry.step for entry in checkpoints.entries()] == [2, 3]
+    assert checkpoints.best() is None
 
 
 def test_a_checkpoint_can_be_read_with_weights_only(tmp_path: Path) -> None:
-    filled(tmp_path, [None])
+    save_scores(tmp_path, [None])
     state = torch.load(tmp_path / "step-00000001.pt", weights_only=True)
     assert torch.equal(state["weights"], torch.ones(3))
 
 
 @pytest.mark.parametrize("harm", ["cut", "flipped"])
-def test_a_damaged_checkpoint_is_refused_and_the_last_good_one_named(tmp_path: Path, harm: str) -> None:
-    made = filled(tmp_path, [None, None])
+def test_a_damaged_checkpoint_is_refused_and_the_last_good_one_is_named(tmp_path: Path, harm: str) -> None:
+    checkpoints = save_scores(tmp_path, [None, None])
     path = tmp_path / "step-00000002.pt"
     data = bytearray(path.read_bytes())
     if harm == "cut":
@@ -54,43 +54,43 @@ def test_a_damaged_checkpoint_is_refused_and_the_last_good_one_named(tmp_path: P
     else:
         data[len(data) // 2] ^= 1
     path.write_bytes(data)
-    last = made.last()
+    last = checkpoints.last()
     assert last is not None
     with pytest.raises(
         BadInput, match=r"step-00000002\.pt is damaged; the last good one is step-00000001\.pt, step 1"
-    ) as caught:
-        made.load(last)
-    assert f"Remove {path}" in caught.value.hint
-    path.unlink()  # what the hint says
-    last = made.last()
+    ) as excinfo:
+        checkpoints.load(last)
+    assert f"Remove {path}" in excinfo.value.hint
+    path.unlink()  # as the hint says
+    last = checkpoints.last()
     assert last is not None
-    assert made.load(last)["step"] == 1
+    assert checkpoints.load(last)["step"] == 1
 
 
-def test_with_no_good_one_left_the_error_says_so(tmp_path: Path) -> None:
-    made = filled(tmp_path, [None])
+def test_the_error_says_if_no_good_checkpoint_is_left(tmp_path: Path) -> None:
+    checkpoints = save_scores(tmp_path, [None])
     (tmp_path / "step-00000001.pt").write_bytes(b"")
     with pytest.raises(BadInput, match="there is no other"):
-        made.load(made.entries()[0])
+        checkpoints.load(checkpoints.entries()[0])
 
 
-def test_a_file_that_was_written_but_not_listed_is_ignored(tmp_path: Path) -> None:
-    made = filled(tmp_path, [None])
+def test_a_checkpoint_file_that_is_not_listed_is_ignored(tmp_path: Path) -> None:
+    checkpoints = save_scores(tmp_path, [None])
     (tmp_path / "step-00000009.pt").write_bytes(b"killed before the list was written")
-    last = made.last()
+    last = checkpoints.last()
     assert last is not None and last.step == 1
-    made.save({"step": 2}, step=2)
+    checkpoints.save({"step": 2}, step=2)
     assert not (tmp_path / "step-00000009.pt").exists()
 
 
-def test_a_damaged_list_is_an_error_that_names_it(tmp_path: Path) -> None:
-    made = filled(tmp_path, [None])
+def test_a_damaged_checkpoint_list_is_named_in_the_error(tmp_path: Path) -> None:
+    checkpoints = save_scores(tmp_path, [None])
     (tmp_path / "index.json").write_text("[{", encoding="utf-8")
     with pytest.raises(BadInput, match=r"index\.json is damaged"):
-        made.last()
+        checkpoints.last()
 
 
-def filled_with_arrays(folder: Path, steps: int) -> Checkpoints:
+def save_arrays(folder: Path, steps: int) -> Checkpoints:
     checkpoints = Checkpoints(folder, ARRAYS)
     for step in range(1, steps + 1):
         checkpoints.save({"arrays": {"params['w']": np.full((2, 3), step, np.float32)}, "seed": 1}, step=step)
@@ -112,9 +112,9 @@ def test_arrays_and_plain_values_come_back_bit_for_bit(tmp_path: Path) -> None:
     assert all(state["arrays"][name].tobytes() == array.tobytes() for name, array in arrays.items())
 
 
-def test_the_last_two_files_of_arrays_are_kept_and_nothing_half_written(tmp_path: Path) -> None:
+def test_only_the_last_two_array_files_are_kept_and_none_is_partial(tmp_path: Path) -> None:
     (tmp_path / ".step-00000001.npz.abc").write_bytes(b"cut")
-    assert filled_with_arrays(tmp_path, 3).steps() == [2, 3]
+    assert save_arrays(tmp_path, 3).steps() == [2, 3]
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "index.json",
         "step-00000002.npz",
@@ -123,10 +123,10 @@ def test_the_last_two_files_of_arrays_are_kept_and_nothing_half_written(tmp_path
 
 
 @pytest.mark.parametrize("part", [b"\x00\x00\x00@", b'"seed": 1'])
-def test_damaged_arrays_or_values_are_refused_and_the_last_good_file_named(
+def test_damaged_arrays_or_values_are_refused_and_the_last_good_file_is_named(
     tmp_path: Path, part: bytes
 ) -> None:
-    checkpoints = filled_with_arrays(tmp_path, 2)
+    checkpoints = save_arrays(tmp_path, 2)
     path = tmp_path / "step-00000002.npz"
     data = path.read_bytes()
     assert part in data

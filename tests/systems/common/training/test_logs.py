@@ -1,4 +1,4 @@
-"""log.csv: whole rows, and none of steps that a resumed run takes again."""
+"""log.csv: complete rows only, without steps that a resumed run repeats."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def row(step: int) -> Row:
     return Row(step, 0.5 / step, 1e-3, float(step), 2**20, 0.25 if step == 2 else None)
 
 
-def test_rows_come_back_as_they_were_written(tmp_path: Path) -> None:
+def test_rows_are_read_as_they_were_written(tmp_path: Path) -> None:
     log = Log(tmp_path / "log.csv", keep_to=0)
     log.add([row(1), row(2)])
     assert read(tmp_path / "log.csv") == [row(1), row(2)]
@@ -20,7 +20,7 @@ def test_rows_come_back_as_they_were_written(tmp_path: Path) -> None:
     ] == "step,loss,lr,seconds,memory_bytes,validation"
 
 
-def test_a_resumed_log_forgets_what_came_after_the_checkpoint_and_a_line_cut_short(tmp_path: Path) -> None:
+def test_a_resumed_log_drops_a_partial_line_and_rows_after_the_checkpoint(tmp_path: Path) -> None:
     path = tmp_path / "log.csv"
     Log(path, keep_to=0).add([row(1), row(2), row(3)])
     with path.open("a", encoding="utf-8") as file:
@@ -28,4 +28,4 @@ def test_a_resumed_log_forgets_what_came_after_the_checkpoint_and_a_line_cut_sho
     log = Log(path, keep_to=2)
     assert read(path) == [row(1), row(2)]
     log.add([row(3)])
-    assert [found.step for found in read(path)] == [1, 2, 3]
+    assert [entry.step for entry in read(path)] == [1, 2, 3]

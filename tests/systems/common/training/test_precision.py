@@ -1,4 +1,4 @@
-"""The precision of a block, put back as it was, whichever of torch's interfaces had set it."""
+"""The precision inside a block, restored after it for both of torch's interfaces."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from pinchpoint.systems.common.training.precision import exact_convolutions, mat
 @pytest.mark.parametrize(
     ("precision", "inside"), [("fp32", "highest"), ("bf16", "highest"), ("tf32", "high")]
 )
-def test_the_precision_of_products_holds_inside_the_block_only(precision: str, inside: str) -> None:
+def test_the_precision_of_matrix_products_is_changed_inside_the_block_only(
+    precision: str, inside: str
+) -> None:
     before = torch.get_float32_matmul_precision()
     with matmuls(precision):
         assert torch.get_float32_matmul_precision() == inside
     assert torch.get_float32_matmul_precision() == before
 
 
-def test_what_was_set_through_the_newer_interface_is_put_back_too() -> None:
+def test_settings_of_the_newer_torch_interface_are_restored_too() -> None:
     products = torch.backends.cuda.matmul
     if not hasattr(products, "fp32_precision"):
         pytest.skip("this torch has one interface only")

@@ -1,4 +1,4 @@
-"""The folder of a run: what is said where it cannot be taken up, or has no best checkpoint."""
+"""Run folders: the errors if a run cannot be resumed or has no best checkpoint."""
 
 from __future__ import annotations
 
@@ -27,34 +27,34 @@ class Together(TrainSettings):
         (1, 2, "Start it without torchrun to resume it"),
     ],
 )
-def test_a_run_of_other_processes_is_told_how_to_start_them(
+def test_a_run_with_another_number_of_processes_says_how_to_start_them(
     was: int, now: int, hint: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(BadInput, match=rf"ranks \(was {was}, is {now}\)") as caught:
+    with pytest.raises(BadInput, match=rf"ranks \(was {was}, is {now}\)") as excinfo:
         resume_settings(tmp_path, Together(data="a", ranks=was), {"ranks": now}, data="a")
-    assert caught.value.hint.startswith(hint) and "options" not in caught.value.hint
+    assert excinfo.value.hint.startswith(hint) and "options" not in excinfo.value.hint
 
 
-def test_other_processes_data_and_options_are_each_told_their_hint(tmp_path: Path) -> None:
-    with pytest.raises(BadInput) as caught:
+def test_other_processes_data_and_options_each_have_their_own_hint(tmp_path: Path) -> None:
+    with pytest.raises(BadInput) as excinfo:
         resume_settings(tmp_path, Together(data="a", ranks=2), {"ranks": 1, "lr": 7.0}, data="b")
-    assert caught.value.hint.startswith(
+    assert excinfo.value.hint.startswith(
         "Give the data set it was started with and start it with `torchrun --nproc-per-node 2` "
         "and leave these options out to resume it"
     )
-    with pytest.raises(BadInput) as caught:
+    with pytest.raises(BadInput) as excinfo:
         resume_settings(tmp_path, Together(data="a", ranks=2), {"ranks": 2, "lr": 7.0}, data="a")
-    assert caught.value.hint.startswith("Leave these options out to resume it")
+    assert excinfo.value.hint.startswith("Leave these options out to resume it")
 
 
 @pytest.mark.parametrize(
-    ("told", "why", "hint"),
+    ("settings", "why", "hint"),
     [
         (TrainSettings(validation=0), "nothing was held back", "--set validation=1"),
         (TrainSettings(validation=2, eval_every=50), "none was scored up to step 3", "every 50 steps"),
         (
             Scored(eval_images=0),
-            "no distances were measured while training",
+            "no distances were measured during training",
             "train with --set eval_images=256",
         ),
         (
@@ -64,62 +64,62 @@ def test_other_processes_data_and_options_are_each_told_their_hint(tmp_path: Pat
         ),
     ],
 )
-def test_a_run_without_a_best_checkpoint_tells_the_true_cause(
-    told: TrainSettings, why: str, hint: str, tmp_path: Path
+def test_a_run_without_a_best_checkpoint_says_why(
+    settings: TrainSettings, why: str, hint: str, tmp_path: Path
 ) -> None:
-    run = Run(tmp_path, told)
+    run = Run(tmp_path, settings)
     run.checkpoints.save({}, step=3)
     assert run.find_checkpoint("last").step == 3
-    with pytest.raises(BadInput, match=f"has no best checkpoint: {why}") as caught:
+    with pytest.raises(BadInput, match=f"has no best checkpoint: {why}") as excinfo:
         run.find_checkpoint("best")
-    assert caught.value.hint.lower().startswith("use --checkpoint last, or ") and hint in caught.value.hint
+    assert excinfo.value.hint.lower().startswith("use --checkpoint last, or ") and hint in excinfo.value.hint
 
 
 @pytest.mark.parametrize("which", ["last", "best"])
-def test_a_run_without_any_checkpoint_is_to_be_trained(which: str, tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="has no checkpoint") as caught:
+def test_a_run_without_any_checkpoint_is_refused(which: str, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="has no checkpoint") as excinfo:
         Run(tmp_path, Scored()).find_checkpoint(which)  # pyright: ignore[reportArgumentType]
-    assert caught.value.what.endswith("has no checkpoint.") and caught.value.hint.startswith("Train it")
+    assert excinfo.value.what.endswith("has no checkpoint.") and excinfo.value.hint.startswith("Train it")
 
 
-def remembering(folder: Path, data: Path | str) -> Run[TrainSettings]:
-    """A run in a folder that remembers its data."""
+def run_with_data(folder: Path, data: Path | str) -> Run[TrainSettings]:
+    """A run that stores the path of its data."""
     run = at_data(Run(folder, TrainSettings(data="a")), data)
     run.write()
     return run
 
 
-def test_a_run_remembers_its_data_as_typed_and_absolute(
+def test_a_run_stores_the_path_of_its_data_as_typed_and_absolute(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "rooms").mkdir()
     monkeypatch.chdir(tmp_path)
-    run = remembering(tmp_path / "run", "rooms")
+    run = run_with_data(tmp_path / "run", "rooms")
     assert (run.settings.data_path, run.settings.data_given) == (str(tmp_path / "rooms"), "rooms")
-    read = partial(data_folder, run=tmp_path / "run", kind=TrainSettings, system="cloud")
-    assert read(None, resume=True) == tmp_path / "rooms"
-    assert read("other", resume=True) == Path("other"), "data that were moved"
-    moved = tmp_path / "moved"
-    moved.mkdir()
-    (tmp_path / "rooms").rename(moved / "rooms")
-    monkeypatch.chdir(moved)
-    assert read(None, resume=True) == Path("rooms"), "the same name from the folder at hand"
+    find_data = partial(data_folder, run=tmp_path / "run", kind=TrainSettings, system="cloud")
+    assert find_data(None, resume=True) == tmp_path / "rooms"
+    assert find_data("other", resume=True) == Path("other"), "data that were moved"
+    other_folder = tmp_path / "moved"
+    other_folder.mkdir()
+    (tmp_path / "rooms").rename(other_folder / "rooms")
+    monkeypatch.chdir(other_folder)
+    assert find_data(None, resume=True) == Path("rooms"), "the same name in the current folder"
 
 
-def test_data_that_are_gone_are_named_with_the_command_to_give_them_again(tmp_path: Path) -> None:
-    remembering(tmp_path / "my run", tmp_path / "rooms")
-    read = partial(data_folder, None, kind=TrainSettings, system="cloud")
-    with pytest.raises(BadInput, match=f"there is no folder {tmp_path / 'rooms'}") as caught:
-        read(tmp_path / "my run", resume=True)
+def test_missing_data_are_named_with_a_command_for_another_folder(tmp_path: Path) -> None:
+    run_with_data(tmp_path / "my run", tmp_path / "rooms")
+    find_data = partial(data_folder, None, kind=TrainSettings, system="cloud")
+    with pytest.raises(BadInput, match=f"there is no folder {tmp_path / 'rooms'}") as excinfo:
+        find_data(tmp_path / "my run", resume=True)
     command = f"pinchpoint cloud train DATA -o '{tmp_path}/my run' --resume"
-    assert caught.value.hint == f"If it was moved, name its new folder: {command}."
+    assert excinfo.value.hint == f"If it was moved, name its new folder: {command}."
     with pytest.raises(BadInput, match="There is no DATA to train on"):
-        read(tmp_path / "new", resume=False)
+        find_data(tmp_path / "new", resume=False)
     with pytest.raises(BadInput, match=r"There is no run in .* to resume"):
-        read(tmp_path / "new", resume=True)
+        find_data(tmp_path / "new", resume=True)
 
 
-def test_where_the_data_are_is_no_difference_between_two_runs(tmp_path: Path) -> None:
-    stored = at_data(Run(tmp_path, TrainSettings(data="a")), "here").settings
+def test_the_data_folder_does_not_count_as_a_difference_between_two_runs(tmp_path: Path) -> None:
+    settings = at_data(Run(tmp_path, TrainSettings(data="a")), "here").settings
     elsewhere = at_data(Run(tmp_path, TrainSettings(data="a")), "there").settings
-    assert differences(stored, elsewhere.to_dict()) == []
+    assert differences(settings, elsewhere.to_dict()) == []

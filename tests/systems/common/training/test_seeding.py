@@ -1,11 +1,11 @@
-"""The order of a run follows from its seed and its step."""
+"""The order of the bodies follows from the seed and the step."""
 
 from __future__ import annotations
 
 from pinchpoint.systems.common.training.seeding import at_turn
 
 
-def test_every_pass_takes_every_body_once_in_an_order_of_its_own() -> None:
+def test_every_epoch_uses_each_body_once_in_its_own_order() -> None:
     names = [f"b{number}" for number in range(7)]
     passes = [[at_turn(names, seed=5, turn=turn) for turn in range(7 * at, 7 * at + 7)] for at in range(3)]
     assert all(sorted(one) == names for one in passes)

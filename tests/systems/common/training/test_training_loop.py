@@ -1,4 +1,4 @@
-"""The loop of any system, with a learner of one number: what is saved, what is refused, what goes on."""
+"""The training loop with a learner of one number: what is saved, refused and resumed."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from pinchpoint.systems.common.training.training_loop import Ended, Report, prep
 
 
 @dataclass(frozen=True)
-class Told(Record):
-    kind: ClassVar[str] = "told"
+class ToyRecord(Record):
+    kind: ClassVar[str] = "toy"
     step: int
     loss: float | None
     validation: float | None
@@ -33,23 +33,23 @@ class Told(Record):
 
 
 class Toy:
-    """Learns the number 3. `after(step)`: called when a step is done."""
+    """Learns the number 3. after: called after every step."""
 
     holds_back = True
 
-    def __init__(self, told: TrainSettings, *, score: Any = None, after: Any = None) -> None:
+    def __init__(self, settings: TrainSettings, *, score: Any = None, after: Any = None) -> None:
         self.model = nn.Linear(1, 1, bias=False)
         nn.init.zeros_(self.model.weight)
-        self.updates, self.score, self.after = Updates(self.model, told), score, after
+        self.updates, self.score, self.after = Updates(self.model, settings), score, after
 
     def step(self, number: int) -> Tensor:
         self.updates.begin(number)
         loss = (self.model.weight - 3).square().sum()
         loss.backward()
-        found = torch.stack([loss.detach(), self.updates.finish(number)])
+        values = torch.stack([loss.detach(), self.updates.finish(number)])
         if self.after is not None:
             self.after(self, number)
-        return found
+        return values
 
     def validate(self) -> float:
         value = float((self.updates.trained().weight.detach() - 3).abs())
@@ -63,88 +63,88 @@ class Toy:
 
 
 def go(
-    folder: Path, told: TrainSettings, learner: Toy | None = None, seen: list[Report] | None = None
-) -> Told:
-    def record(ended: Ended) -> Told:
-        return Told(ended.step, ended.loss, ended.validation)
+    folder: Path, settings: TrainSettings, learner: Toy | None = None, reports: list[Report] | None = None
+) -> ToyRecord:
+    def record(ending: Ended) -> ToyRecord:
+        return ToyRecord(ending.step, ending.loss, ending.validation)
 
-    tell = (lambda report: None) if seen is None else seen.append
-    return take_steps(Run(folder, told), learner or Toy(told), device="cpu", record=record, tell=tell)
+    tell = (lambda report: None) if reports is None else reports.append
+    return take_steps(Run(folder, settings), learner or Toy(settings), device="cpu", record=record, tell=tell)
 
 
-def test_steps_lead_to_the_answer_and_are_logged_one_by_one(tmp_path: Path) -> None:
-    told = TrainSettings(steps=200, lr=0.1, clip=1e9, weight_decay=0.0)
-    made = go(tmp_path / "run", told)
+def test_training_converges_and_logs_every_step(tmp_path: Path) -> None:
+    settings = TrainSettings(steps=200, lr=0.1, clip=1e9, weight_decay=0.0)
+    record = go(tmp_path / "run", settings)
     rows = logs.read(tmp_path / "run" / "log.csv")
     assert [row.step for row in rows] == list(range(1, 201))
-    assert rows[0].loss == 9.0, "(0 - 3)²: before the first step"
-    assert made.validation is not None and made.validation < 0.01
-    assert Told.from_json((tmp_path / "run" / "record.json").read_text(encoding="utf-8")) == made
+    assert rows[0].loss == 9.0, "(0 - 3)², before the first update"
+    assert record.validation is not None and record.validation < 0.01
+    assert ToyRecord.from_json((tmp_path / "run" / "record.json").read_text(encoding="utf-8")) == record
 
 
 def test_averaged_weights_follow_their_formula(tmp_path: Path) -> None:
-    told = TrainSettings(steps=30, lr=0.1, ema=0.9)
-    seen = []
-    toy = Toy(told, after=lambda toy, number: seen.append(float(toy.model.weight.detach())))
-    go(tmp_path / "run", told, toy)
+    settings = TrainSettings(steps=30, lr=0.1, ema=0.9)
+    weights = []
+    toy = Toy(settings, after=lambda toy, number: weights.append(float(toy.model.weight.detach())))
+    go(tmp_path / "run", settings, toy)
     mean = 0.0
-    for number, weight in enumerate(seen, start=1):
+    for number, weight in enumerate(weights, start=1):
         decay = min(0.9, number / (9 + number))
         mean = decay * mean + (1 - decay) * weight
     assert float(toy.updates.trained().weight.detach()) == pytest.approx(mean, rel=1e-5)
 
 
 def spoil(toy: Toy, number: int) -> None:
-    """The step whose loss was a number makes a weight that is none."""
+    """Set a weight to NaN in a step whose loss is finite."""
     if number == 5:
         with torch.no_grad():
             toy.model.weight.fill_(math.inf)
 
 
-def test_weights_that_are_no_numbers_reach_no_checkpoint_though_the_loss_was_one(tmp_path: Path) -> None:
-    told = TrainSettings(steps=20, checkpoint_every=1)
+def test_nan_weights_are_never_saved_even_if_the_loss_is_finite(tmp_path: Path) -> None:
+    settings = TrainSettings(steps=20, checkpoint_every=1)
     with pytest.raises(
         Diverged, match=r"weights are not finite at step 5\. The last good checkpoint is step-00000004\.pt"
     ):
-        go(tmp_path / "run", told, Toy(told, after=spoil, score=lambda value: 1.0))
-    last = Run(tmp_path / "run", told).checkpoints.last()
+        go(tmp_path / "run", settings, Toy(settings, after=spoil, score=lambda value: 1.0))
+    last = Run(tmp_path / "run", settings).checkpoints.last()
     assert last is not None and last.step == 4
 
 
-def test_an_error_that_is_no_number_is_never_the_best(tmp_path: Path) -> None:
-    told = TrainSettings(steps=20, checkpoint_every=1)
+def test_a_nan_score_is_never_the_best(tmp_path: Path) -> None:
+    settings = TrainSettings(steps=20, checkpoint_every=1)
     with pytest.raises(
         Diverged, match=r"validation error is not finite at step 1\. No checkpoint was written"
     ):
-        go(tmp_path / "run", told, Toy(told, score=lambda value: math.nan))
+        go(tmp_path / "run", settings, Toy(settings, score=lambda value: math.nan))
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 
-def test_what_diverges_in_bf16_is_told_of_fp32(tmp_path: Path) -> None:
-    told = TrainSettings(steps=20, precision="bf16", lr=0.8)
-    with pytest.raises(Diverged) as caught:
-        go(tmp_path / "run", told, Toy(told, after=spoil))
-    assert caught.value.hint == "Train again with --set lr=0.2 or --precision fp32 and another -o."
+def test_divergence_in_bf16_suggests_fp32(tmp_path: Path) -> None:
+    settings = TrainSettings(steps=20, precision="bf16", lr=0.8)
+    with pytest.raises(Diverged) as excinfo:
+        go(tmp_path / "run", settings, Toy(settings, after=spoil))
+    assert excinfo.value.hint == "Train again with --set lr=0.2 or --precision fp32 and another -o."
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt(), SystemExit(143)])
-def test_an_error_while_preparing_leaves_no_run_and_a_stop_leaves_one(
+def test_an_error_during_preparation_leaves_no_run_but_a_stop_leaves_one(
     tmp_path: Path, stop: BaseException
 ) -> None:
-    run, seen = Run(tmp_path / "run", TrainSettings(steps=9)), []
-    with pytest.raises(ValueError), preparing(run, seen.append):
+    run, reports = Run(tmp_path / "run", TrainSettings(steps=9)), []
+    with pytest.raises(ValueError), preparing(run, reports.append):
         raise ValueError("bad data")
-    assert not run.folder.exists() and seen == []
-    with pytest.raises(type(stop)), preparing(run, seen.append):
+    assert not run.folder.exists() and reports == []
+    with pytest.raises(type(stop)), preparing(run, reports.append):
         raise stop
     assert (run.folder / "config.json").exists()
-    assert [(report.stage, report.done, report.total) for report in seen] == [("stopped", 0, 9)]
+    assert [(report.stage, report.done, report.total) for report in reports] == [("stopped", 0, 9)]
 
 
-def test_a_stop_while_preparing_to_resume_says_where_the_run_is(tmp_path: Path) -> None:
-    told = TrainSettings(steps=6)
-    go(tmp_path / "run", told)
-    seen: list[Report] = []
-    with pytest.raises(KeyboardInterrupt), preparing(Run(tmp_path / "run", told), seen.append):
+def test_a_stop_during_preparation_to_resume_names_the_run(tmp_path: Path) -> None:
+    settings = TrainSettings(steps=6)
+    go(tmp_path / "run", settings)
+    reports: list[Report] = []
+    with pytest.raises(KeyboardInterrupt), preparing(Run(tmp_path / "run", settings), reports.append):
         raise KeyboardInterrupt
-    assert [(report.stage, report.done) for report in seen] == [("stopped", 6)]
+    assert [(report.stage, report.done) for report in reports] == [("stopped", 6)]

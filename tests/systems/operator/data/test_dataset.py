@@ -31,8 +31,8 @@ SETTINGS = {"kind": "flow", "train": 3, "test": 2, "panels": 200}
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    """One dataset created by one worker process; a test that changes it takes a copy."""
+def small_dataset(tmp_path_factory):
+    """A dataset created by one worker process, and its progress; tests that change it use a copy."""
     folder = tmp_path_factory.mktemp("data") / "new" / "flow"
     calls: list[tuple[int, int]] = []
     with pytest.MonkeyPatch.context() as patch:
@@ -42,13 +42,13 @@ def made(tmp_path_factory):
 
 
 @pytest.fixture
-def copy(made, tmp_path):
-    return Path(shutil.copytree(made[0], tmp_path / "copy"))
+def copy(small_dataset, tmp_path):
+    return Path(shutil.copytree(small_dataset[0], tmp_path / "copy"))
 
 
 @pytest.fixture
 def here(monkeypatch):
-    """Bodies are created in this process, and counted."""
+    """Create bodies in this process, and list their names."""
     names: list[str] = []
 
     def in_process(orders, *, jobs):
@@ -65,7 +65,7 @@ def here(monkeypatch):
 
     monkeypatch.setattr(dataset_module, "made_bodies", in_process)
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # as the processes have it: the last bits of a sum depend on it
+    torch.set_num_threads(1)  # as in the worker processes: the last bits of a sum depend on it
     yield names
     torch.set_num_threads(threads)
 
@@ -74,22 +74,22 @@ def bytes_of(folder):
     return {file.name: file.read_bytes() for file in sorted(folder.iterdir())}
 
 
-def test_the_bytes_do_not_depend_on_the_number_of_jobs(made, tmp_path, monkeypatch):
+def test_the_bytes_do_not_depend_on_the_number_of_jobs(small_dataset, tmp_path, monkeypatch):
     monkeypatch.setattr(dataset_module, "made_bodies", made_bodies)
     make_dataset(tmp_path, **SETTINGS, jobs=2)
-    assert bytes_of(tmp_path) == bytes_of(made[0])
+    assert bytes_of(tmp_path) == bytes_of(small_dataset[0])
     assert sorted(bytes_of(tmp_path)) == [
         *(f"body-{n:06d}.npz" for n in (0, 1, 2, 900_000, 900_001)),
         "index.json",
     ]
 
 
-def test_progress_counts_every_body(made):
-    assert made[1] == [(n, 5) for n in range(6)]
+def test_progress_counts_every_body(small_dataset):
+    assert small_dataset[1] == [(n, 5) for n in range(6)]
 
 
-def test_a_sample_holds_the_flow_over_its_car(made):
-    data = open_dataset(made[0])
+def test_a_sample_contains_the_flow_over_its_car(small_dataset):
+    data = open_dataset(small_dataset[0])
     car = draw_car(0, 900_001)
     body = data.body("body-900001")
     truth = solve_flow(body.mesh, yaw_deg=car.yaw_deg)
@@ -107,16 +107,16 @@ def test_a_sample_holds_the_flow_over_its_car(made):
     assert (sample.points > low).all() and (sample.points < high).all()
 
 
-def test_test_bodies_are_the_same_for_every_size_of_the_training_set(made, tmp_path, here):
+def test_test_bodies_are_the_same_for_every_size_of_the_training_set(small_dataset, tmp_path, here):
     small = make_dataset(tmp_path, **SETTINGS | {"train": 1})
-    large = open_dataset(made[0])
+    large = open_dataset(small_dataset[0])
     assert small.names("test") == large.names("test") == ["body-900000", "body-900001"]
     assert small.names("train") == ["body-000000"] and len(large.names("train")) == 3
     for name in small.names("test"):
         assert small.bodies[name]["sha256"] == large.bodies[name]["sha256"]
 
 
-def test_the_same_body_exists_finer():
+def test_a_body_has_the_same_shape_at_a_higher_resolution():
     coarse, fine = (make_body("flow", name="a", seed=0, number=4, panels=panels) for panels in (200, 800))
     assert coarse.parameters == fine.parameters
     assert len(fine.mesh.faces) == pytest.approx(4 * len(coarse.mesh.faces), rel=0.1)
@@ -125,14 +125,14 @@ def test_the_same_body_exists_finer():
     assert apart < 0.35
 
 
-def test_a_harmonic_set_maps_normals_and_flux_to_the_potential(tmp_path, here):
+def test_a_harmonic_dataset_maps_normals_and_flux_to_the_potential(tmp_path, here):
     data = make_dataset(tmp_path, kind="harmonic", train=1, test=1, panels=500)
     sample = data.sample("body-000000")
     assert sample.features.shape[1] == 4 and data.features[3] == "flux" and data.targets == ("potential",)
     assert abs(float(sample.target[:, 0] @ sample.areas)) < 1e-4
 
 
-def test_only_missing_and_damaged_bodies_are_made_again(made, copy, here):
+def test_only_missing_and_damaged_bodies_are_created_again(small_dataset, copy, here):
     (copy / "body-000001.npz").unlink()
     (copy / "body-900000.npz").write_bytes(b"not a body")
     make_dataset(copy, **SETTINGS)
@@ -144,7 +144,7 @@ def test_only_missing_and_damaged_bodies_are_made_again(made, copy, here):
     } == {f"{name}.npz": entry["sha256"] for name, entry in open_dataset(copy).bodies.items()}
 
 
-def test_a_whole_set_is_left_as_it_is_and_a_larger_one_keeps_its_bodies(copy, here):
+def test_a_complete_dataset_is_unchanged_and_a_larger_one_keeps_its_bodies(copy, here):
     before = bytes_of(copy)
     make_dataset(copy, **SETTINGS)
     assert here == [] and bytes_of(copy) == before
@@ -152,17 +152,17 @@ def test_a_whole_set_is_left_as_it_is_and_a_larger_one_keeps_its_bodies(copy, he
     assert here == ["body-000003"] and len(data.names("train")) == 4
 
 
-def test_a_run_that_is_stopped_keeps_whole_files_and_goes_on_where_it_was(tmp_path, here):
-    def stop(done, wanted):
-        if done == 2:
+def test_a_stopped_command_keeps_complete_files_and_is_resumed(tmp_path, here):
+    def stop(count, total):
+        if count == 2:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         make_dataset(tmp_path, **SETTINGS, progress=stop)
     assert sorted(bytes_of(tmp_path)) == ["body-000000.npz", "body-000001.npz", "index.json"]
-    with pytest.raises(BadInput, match="3 of 5 bodies are missing") as caught:
+    with pytest.raises(BadInput, match="3 of 5 bodies are missing") as excinfo:
         open_dataset(tmp_path)
-    assert "it makes only what is missing." in caught.value.hint
+    assert "it makes only what is missing." in excinfo.value.hint
     here.clear()
     assert len(make_dataset(tmp_path, **SETTINGS).names("train")) == 3
     assert here == ["body-000002", "body-900000", "body-900001"]
@@ -173,14 +173,14 @@ def test_a_damaged_body_is_refused_with_its_name_when_it_is_read(copy):
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 1
     file.write_bytes(data)
-    opened = open_dataset(copy)
-    assert len(opened.sample("body-000001").points) == opened.bodies["body-000001"]["panels"]
-    with pytest.raises(BadInput, match=r"body-000002\.npz is damaged") as caught:
-        opened.sample("body-000002")
-    assert "it makes only what is missing." in caught.value.hint
+    dataset = open_dataset(copy)
+    assert len(dataset.sample("body-000001").points) == dataset.bodies["body-000001"]["panels"]
+    with pytest.raises(BadInput, match=r"body-000002\.npz is damaged") as excinfo:
+        dataset.sample("body-000002")
+    assert "it makes only what is missing." in excinfo.value.hint
     file.unlink()
     with pytest.raises(BadInput, match=r"body-000002\.npz cannot be read"):
-        opened.body("body-000002")
+        dataset.body("body-000002")
 
 
 @pytest.mark.parametrize(
@@ -194,14 +194,12 @@ def test_a_damaged_body_is_refused_with_its_name_when_it_is_read(copy):
         '{"format": 1, "bodies": 3}',
     ],
 )
-def test_a_damaged_index_is_refused_by_the_reader_and_made_again_from_the_bodies_by_the_maker(
-    copy, here, text
-):
+def test_a_damaged_index_is_refused_when_reading_and_rebuilt_when_creating(copy, here, text):
     whole = bytes_of(copy)
     (copy / "index.json").write_text(text)
-    with pytest.raises(BadInput, match=r"index\.json is damaged") as caught:
+    with pytest.raises(BadInput, match=r"index\.json is damaged") as excinfo:
         open_dataset(copy)
-    assert "keeps the complete bodies" in caught.value.hint
+    assert "keeps the complete bodies" in excinfo.value.hint
     make_dataset(copy, **SETTINGS)
     assert here == [] and bytes_of(copy) == whole
 
@@ -209,7 +207,7 @@ def test_a_damaged_index_is_refused_by_the_reader_and_made_again_from_the_bodies
 @pytest.mark.parametrize(
     "bodies", [None, 3, {"body-000000": {}}, {"body-000000": 7}, {"body-000000": {"sha256": "0"}}]
 )
-def test_an_index_with_damaged_entries_is_made_again_from_the_bodies(copy, here, bodies):
+def test_an_index_with_damaged_entries_is_rebuilt_from_the_bodies(copy, here, bodies):
     whole = bytes_of(copy)
     index = json.loads((copy / "index.json").read_text())
     (copy / "index.json").write_text(json.dumps(index | {"bodies": bodies}))
@@ -217,19 +215,19 @@ def test_an_index_with_damaged_entries_is_made_again_from_the_bodies(copy, here,
     assert here == [] and bytes_of(copy) == whole
 
 
-def test_without_an_index_only_bodies_that_are_no_longer_whole_are_made_again(copy, here):
+def test_without_an_index_only_damaged_bodies_are_created_again(copy, here):
     whole = bytes_of(copy)
     (copy / "index.json").unlink()
     data = bytearray(whole["body-000001.npz"])
     data[data.index(b"vertices.npy") + 300] ^= 1  # one bit of one coordinate
     (copy / "body-000001.npz").write_bytes(data)
-    (copy / "body-900000.npz").write_bytes(whole["body-000000.npz"])  # whole, but another's
+    (copy / "body-900000.npz").write_bytes(whole["body-000000.npz"])  # complete, but that of another body
     make_dataset(copy, **SETTINGS)
     assert here == ["body-000001", "body-900000"] and bytes_of(copy) == whole
 
 
 @pytest.mark.parametrize(("key", "value"), [("panels", 300), ("seed", 5), ("kind", "harmonic")])
-def test_without_an_index_bodies_of_another_data_set_are_not_written_over(copy, here, key, value):
+def test_without_an_index_bodies_of_another_dataset_are_not_overwritten(copy, here, key, value):
     (copy / "index.json").unlink()
     before = bytes_of(copy)
     with pytest.raises(BadInput, match=f"whose {key} is"):
@@ -238,14 +236,14 @@ def test_without_an_index_bodies_of_another_data_set_are_not_written_over(copy, 
 
 
 @pytest.mark.parametrize(("key", "value"), [("panels", 300), ("seed", 5), ("kind", "harmonic")])
-def test_a_folder_with_another_data_set_is_not_touched(copy, key, value):
+def test_a_folder_with_another_dataset_is_unchanged(copy, key, value):
     before = bytes_of(copy)
     with pytest.raises(BadInput, match=f"whose {key} is"):
         make_dataset(copy, **SETTINGS | {key: value})
     assert bytes_of(copy) == before
 
 
-def test_a_bad_body_stays_on_disk_and_out_of_the_splits(tmp_path, monkeypatch, here):
+def test_a_bad_body_stays_on_disk_but_is_excluded_from_the_splits(tmp_path, monkeypatch, here):
     monkeypatch.setattr(body_module.flow, "faults", lambda quality: ["drag 1 is beyond 0.05"])
     data = make_dataset(tmp_path, **SETTINGS)
     assert data.names("train") == data.names("test") == []
@@ -254,7 +252,7 @@ def test_a_bad_body_stays_on_disk_and_out_of_the_splits(tmp_path, monkeypatch, h
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"kind": "rans"}, "kind of data 'rans' does not exist"),
         ({"train": 0, "test": 0}, "0 training and 0 test bodies is not possible"),
@@ -266,47 +264,49 @@ def test_a_bad_body_stays_on_disk_and_out_of_the_splits(tmp_path, monkeypatch, h
         ({"device": "tpu"}, "device 'tpu' cannot create data"),
     ],
 )
-def test_settings_that_cannot_be_are_refused_before_a_file_is_made(tmp_path, change, said):
-    with pytest.raises(BadInput, match=said):
+def test_invalid_settings_are_refused_before_a_file_is_written(tmp_path, change, message):
+    with pytest.raises(BadInput, match=message):
         make_dataset(tmp_path / "new", **SETTINGS | change)
     assert not (tmp_path / "new").exists()
 
 
-def test_as_many_bodies_are_made_at_one_time_as_there_is_memory_for(tmp_path, monkeypatch):
-    asked: list[int] = []
-    monkeypatch.setattr(dataset_module, "made_bodies", lambda orders, *, jobs: asked.append(jobs) or iter(()))
+def test_as_many_bodies_are_created_in_parallel_as_fit_in_memory(tmp_path, monkeypatch):
+    job_counts: list[int] = []
+    monkeypatch.setattr(
+        dataset_module, "made_bodies", lambda orders, *, jobs: job_counts.append(jobs) or iter(())
+    )
     monkeypatch.setattr(folder_module.os, "sched_getaffinity", lambda _: range(8), raising=False)
     one = 8 * 20_000**2 + 2**29
-    for times, jobs, wanted in ((3.5, None, 3), (100, None, 8), (1.5, 4, 4)):
+    for times, jobs, expected_jobs in ((3.5, None, 3), (100, None, 8), (1.5, 4, 4)):
         monkeypatch.setattr(folder_module, "free_bytes", lambda times=times: int(times * one))
         with pytest.raises(BadInput, match="5 of 5 bodies are missing"):
             make_dataset(tmp_path, **SETTINGS | {"panels": 20_000}, jobs=jobs)
-        assert asked.pop() == wanted
+        assert job_counts.pop() == expected_jobs
     monkeypatch.setattr(folder_module, "free_bytes", lambda: one - 1)
-    with pytest.raises(BadInput, match=r"a body of 20,000 panels takes 3\.48 GiB") as caught:
+    with pytest.raises(BadInput, match=r"a body of 20,000 panels takes 3\.48 GiB") as excinfo:
         make_dataset(tmp_path, **SETTINGS | {"panels": 20_000})
-    assert "--panels" in caught.value.hint
+    assert "--panels" in excinfo.value.hint
 
 
-def test_a_gpu_that_is_not_there_is_missed(tmp_path, monkeypatch):
+def test_a_missing_gpu_is_reported(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(Missing, match="no CUDA device"):
         make_dataset(tmp_path, **SETTINGS, device="cuda")
 
 
-def test_unknown_folders_splits_and_names_are_refused(made, tmp_path):
+def test_unknown_folders_splits_and_names_are_refused(small_dataset, tmp_path):
     with pytest.raises(BadInput, match="holds no data set"):
         open_dataset(tmp_path)
     with pytest.raises(BadInput, match="no split 'validation'"):
-        open_dataset(made[0]).names("validation")
+        open_dataset(small_dataset[0]).names("validation")
     with pytest.raises(BadInput, match="no body 'body-7'"):
-        open_dataset(made[0]).body("body-7")
+        open_dataset(small_dataset[0]).body("body-7")
     (tmp_path / "file").write_text("")
     with pytest.raises(BadInput, match="Cannot create the folder"):
         make_dataset(tmp_path / "file" / "below", **SETTINGS)
 
 
-def test_a_body_is_what_was_packed():
+def test_a_body_survives_packing():
     body = make_body("harmonic", name="ball", seed=1, number=2, panels=300)
     again = unpack(pack(body), where="memory")
     assert pack(again) == pack(body)
@@ -318,14 +318,16 @@ def test_a_body_is_what_was_packed():
     for data in (b"", b"PK\x03\x04", pack(body)[:-40]):
         with pytest.raises(BadInput, match=r"x\.npz is not a body"):
             unpack(data, where="x.npz")
-    forged = io.BytesIO()
-    with np.load(io.BytesIO(pack(body))) as held:
-        np.savez(forged, **{name: held[name] for name in held.files} | {"field_flux": 2 * held["field_flux"]})
+    buffer = io.BytesIO()
+    with np.load(io.BytesIO(pack(body))) as arrays:
+        np.savez(
+            buffer, **{name: arrays[name] for name in arrays.files} | {"field_flux": 2 * arrays["field_flux"]}
+        )
     with pytest.raises(BadInput, match="sha256 does not match its content"):
-        unpack(forged.getvalue(), where="x.npz")
+        unpack(buffer.getvalue(), where="x.npz")
 
 
-def test_an_error_in_a_maker_is_its_answer_and_the_next_order_is_made():
+def test_a_worker_reports_an_error_and_continues_with_the_next_order():
     orders = [Order("flow", "a", 0, 0, 8, "cpu"), Order("harmonic", "b", 0, 1, 200, "cpu")]
     answers = io.BytesIO()
     common_workers.serve(
@@ -341,15 +343,15 @@ def test_an_error_in_a_maker_is_its_answer_and_the_next_order_is_made():
     assert answers.read() == b""
 
 
-def test_a_library_that_prints_does_not_spoil_the_answers(monkeypatch):
-    monkeypatch.setenv("MKL_VERBOSE", "1")  # every product of matrices prints a line to the standard output
+def test_a_library_that_prints_does_not_corrupt_the_results(monkeypatch):
+    monkeypatch.setenv("MKL_VERBOSE", "1")  # every matrix product prints a line to standard output
     order = Order("flow", "a", 0, 0, 60, "cpu")
-    ((made, data),) = made_bodies([order], jobs=1)
-    assert made == order and unpack(data, where="a").origin.panels == 60
+    ((answer, data),) = made_bodies([order], jobs=1)
+    assert answer == order and unpack(data, where="a").origin.panels == 60
 
 
-def test_a_maker_that_dies_is_reported(monkeypatch):
+def test_a_worker_that_dies_is_reported(monkeypatch):
     monkeypatch.setattr(common_workers.sys, "executable", shutil.which("false"))
-    with pytest.raises(TargetFailed, match="A process that makes bodies ended") as caught:
+    with pytest.raises(TargetFailed, match="A process that makes bodies ended") as excinfo:
         list(made_bodies([Order("flow", "a", 0, 0, 200, "cpu")], jobs=1))
-    assert "only the missing bodies" in caught.value.hint
+    assert "only the missing bodies" in excinfo.value.hint

@@ -1,4 +1,4 @@
-"""Harmonic fields: the closed form against its own laws, and what a data set keeps of it."""
+"""Harmonic fields: the closed form, its identities, and the fields stored in a dataset."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pinchpoint.systems.operator.data.harmonic import (  # noqa: E402
 from pinchpoint.systems.operator.data.surface import facets  # noqa: E402
 
 
-def test_the_potential_is_that_of_each_charge_by_hand():
+def test_the_potential_is_the_sum_over_the_charges():
     ball = draw_ball(0, 0)
     point = np.array([0.2, -0.1, 0.3])
     by_hand = sum(
@@ -26,7 +26,7 @@ def test_the_potential_is_that_of_each_charge_by_hand():
     assert float(potential(ball, torch.from_numpy(point)[None])[0][0]) == pytest.approx(by_hand)
 
 
-def test_the_gradient_is_the_difference_quotient_and_the_potential_harmonic():
+def test_the_gradient_matches_finite_differences_and_the_potential_is_harmonic():
     ball = draw_ball(1, 3)
     at = torch.tensor([[0.1, 0.2, -0.3]], dtype=torch.float64)
     step = 1e-4
@@ -51,7 +51,7 @@ def test_charges_lie_outside_the_ball():
             assert (mesh.vertices - place).norm(dim=1).min() > 0.2
 
 
-def test_the_net_flux_falls_with_the_panel_size_and_the_mean_is_taken_off():
+def test_the_net_flux_falls_with_the_panel_size_and_the_mean_is_subtracted():
     for number in range(5):
         ball = draw_ball(0, number)
         net = {}
@@ -63,8 +63,8 @@ def test_the_net_flux_falls_with_the_panel_size_and_the_mean_is_taken_off():
         assert net[8000] < net[500] / 4 + 1e-4
 
 
-def test_the_flux_and_the_shape_decide_the_potential():
-    """The potential inside by Green's third identity, from potential and flux on the surface."""
+def test_flux_and_shape_determine_the_potential():
+    """Green's third identity gives the potential inside from potential and flux on the surface."""
     ball = draw_ball(4, 1)
     mesh = ball_mesh(ball, 8000)
     shape = facets(mesh)
@@ -73,8 +73,8 @@ def test_the_flux_and_the_shape_decide_the_potential():
     apart = inside[:, None] - shape.centroids
     distance = apart.norm(dim=2)
     double = (apart * shape.normals).sum(dim=2) / distance**3
-    found = ((flux / distance - value * double) @ shape.areas) / (4 * np.pi)
+    reconstruction = ((flux / distance - value * double) @ shape.areas) / (4 * np.pi)
     truth = (
         potential(ball, inside)[0] - (potential(ball, shape.centroids)[0] @ shape.areas) / shape.areas.sum()
     )
-    assert found.tolist() == pytest.approx(truth.tolist(), abs=0.01 * float(value.abs().max()))
+    assert reconstruction.tolist() == pytest.approx(truth.tolist(), abs=0.01 * float(value.abs().max()))

@@ -1,4 +1,4 @@
-"""Samples: moved whole, and refused where they do not hang together."""
+"""Samples: moved as a whole, and refused if they are inconsistent."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from pinchpoint.systems.operator.data.sample import Sample, check_sample  # noqa
 GOOD = Sample("a", torch.rand(4, 3), torch.rand(4, 7), torch.rand(4, 1), torch.rand(4))
 
 
-def test_a_sample_moves_with_all_its_parts():
-    moved = GOOD.to("meta")
-    assert {part.device.type for part in (moved.points, moved.features, moved.target, moved.areas)} == {
+def test_all_tensors_of_a_sample_move_with_it():
+    sample = GOOD.to("meta")
+    assert {part.device.type for part in (sample.points, sample.features, sample.target, sample.areas)} == {
         "meta"
     }
-    assert moved.name == "a" and check_sample(GOOD) is GOOD
+    assert sample.name == "a" and check_sample(GOOD) is GOOD
 
 
 @pytest.mark.parametrize("part", ["features", "target", "areas"])
-def test_parts_of_unequal_length_are_refused(part):
+def test_tensors_of_unequal_length_are_refused(part):
     with pytest.raises(BadInput, match=f"4 points, but 3 rows of {part}"):
         check_sample(replace(GOOD, **{part: getattr(GOOD, part)[:3]}))
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_numbers_that_are_none_are_refused(value):
+def test_nan_and_infinity_are_refused(value):
     with pytest.raises(BadInput, match="1 numbers in points of a"):
         check_sample(
             replace(
@@ -41,6 +41,6 @@ def test_numbers_that_are_none_are_refused(value):
         )
 
 
-def test_no_points_are_refused():
+def test_a_sample_without_points_is_refused():
     with pytest.raises(BadInput, match="no points"):
         check_sample(Sample("a", torch.zeros(0, 3), torch.zeros(0, 7), torch.zeros(0, 1), torch.zeros(0)))

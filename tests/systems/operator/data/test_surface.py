@@ -1,4 +1,4 @@
-"""Triangulation, cars and balls: closed, sound, symmetric, and the same shape at every fineness."""
+"""Triangulation, cars and balls: closed, well shaped, symmetric, and independent of the resolution."""
 
 from __future__ import annotations
 
@@ -67,20 +67,20 @@ def test_the_faces_of_a_cube_have_its_areas_normals_and_volume():
 
 
 @pytest.mark.parametrize("counts", [Counts(5, 1, 0), Counts(6, 3, 4), Counts(7, 2, 6)])
-def test_a_triangulation_is_a_closed_surface_with_the_triangles_it_promises(counts):
-    made = triangulation(counts)
-    assert len(made.faces) == counts.panels
+def test_a_triangulation_is_a_closed_surface_with_the_expected_number_of_triangles(counts):
+    surface = triangulation(counts)
+    assert len(surface.faces) == counts.panels
     # Euler's formula for a sphere: V - E + F = 2 with E = 3F/2.
-    assert len(made.along) == 2 + counts.panels // 2
-    assert torch.equal(torch.unique(made.faces), torch.arange(len(made.along)))
+    assert len(surface.along) == 2 + counts.panels // 2
+    assert torch.equal(torch.unique(surface.faces), torch.arange(len(surface.along)))
 
 
 @pytest.mark.parametrize("panels", [200, 1000, 5000, 20_000])
-def test_a_car_has_about_the_panels_asked_for_and_none_is_bad(panels):
+def test_a_car_has_about_the_requested_number_of_panels_and_none_is_degenerate(panels):
     for number in range(3 if panels == 20_000 else 8):
         mesh = check_mesh(car_mesh(draw_car(11, number), panels))
         assert len(mesh.faces) == pytest.approx(panels, rel=0.05)
-        assert outward(mesh)[1] == 0  # all faces look outward as they come
+        assert outward(mesh)[1] == 0  # all faces already point outward
         assert smallest_angle_deg(mesh) > 12
         areas = facets(mesh).areas
         assert areas.max() < 8 * areas.min()
@@ -89,34 +89,37 @@ def test_a_car_has_about_the_panels_asked_for_and_none_is_bad(panels):
 def test_finer_meshes_of_a_car_converge_to_one_shape():
     car = draw_car(0, 4)
     volumes = [volume(car_mesh(car, panels)) for panels in (1000, 4000, 16_000)]
-    # The volume cut off by flat panels falls with their area.
+    # The volume lost to flat panels falls with their area.
     assert volumes[0] < volumes[1] < volumes[2]
     assert (volumes[2] - volumes[1]) / (volumes[1] - volumes[0]) == pytest.approx(0.25, abs=0.08)
 
 
 def test_a_car_is_its_own_mirror_image():
     centroids = facets(car_mesh(draw_car(5, 2), 1000)).centroids
-    mirrored = centroids * torch.tensor([1.0, -1.0, 1.0], dtype=torch.float64)
-    apart, partner = torch.cdist(centroids, mirrored, compute_mode="donot_use_mm_for_euclid_dist").min(dim=1)
+    images = centroids * torch.tensor([1.0, -1.0, 1.0], dtype=torch.float64)
+    apart, partner = torch.cdist(centroids, images, compute_mode="donot_use_mm_for_euclid_dist").min(dim=1)
     assert apart.max() < 1e-12
     assert len(torch.unique(partner)) == len(centroids)
 
 
-def test_the_image_of_a_face_is_found_or_there_is_none():
+def test_mirror_partners_are_found_for_symmetric_meshes_only():
     mesh = car_mesh(draw_car(5, 2), 1000)
-    stored = Mesh(mesh.vertices.float().double(), mesh.faces)  # as a body keeps it
-    partners = mirror_partners(stored)
+    rounded_mesh = Mesh(mesh.vertices.float().double(), mesh.faces)  # as stored in a body
+    partners = mirror_partners(rounded_mesh)
     assert partners is not None
-    centroids = facets(stored).centroids
+    centroids = facets(rounded_mesh).centroids
     assert torch.allclose(centroids[partners], centroids * torch.tensor([1.0, -1.0, 1.0]), rtol=0, atol=1e-14)
-    bent = stored.vertices.clone()
+    bent = rounded_mesh.vertices.clone()
     bent[int(bent[:, 1].argmax()), 0] += 1e-9
-    assert mirror_partners(Mesh(bent, stored.faces)) is None
-    assert mirror_partners(Mesh(stored.vertices, torch.cat([stored.faces, stored.faces[:1]]))) is None
-    assert mirror_partners(CUBE) is None  # it lies beside the plane
+    assert mirror_partners(Mesh(bent, rounded_mesh.faces)) is None
+    assert (
+        mirror_partners(Mesh(rounded_mesh.vertices, torch.cat([rounded_mesh.faces, rounded_mesh.faces[:1]])))
+        is None
+    )
+    assert mirror_partners(CUBE) is None  # it lies on one side of the plane
 
 
-def test_the_faces_beside_a_face_share_an_edge_with_it():
+def test_neighbouring_faces_share_an_edge():
     edges = edges_of(car_mesh(draw_car(0, 3), 300).faces)[1]
     beside = neighbours(edges)
     for k in range(3):
@@ -124,7 +127,7 @@ def test_the_faces_beside_a_face_share_an_edge_with_it():
         assert (beside[:, k] != torch.arange(len(beside))).all()
 
 
-def test_what_alternates_is_taken_off_and_what_is_smooth_stays():
+def test_smoothing_removes_what_alternates_and_keeps_what_is_smooth():
     faces = torch.tensor([[a, b, c] for a in (0, 3) for b in (1, 4) for c in (2, 5)])  # of an octahedron
     beside = neighbours(edges_of(faces)[1])
     colours = (faces >= 3).sum(dim=1).double() % 2 * 2 - 1  # every neighbour has the other colour
@@ -135,12 +138,12 @@ def test_what_alternates_is_taken_off_and_what_is_smooth_stays():
     assert (smooth(along, neighbours(edges_of(mesh.faces)[1])) - along).abs().mean() < 3e-4
 
 
-def test_smooth_normals_are_those_of_a_much_finer_mesh(monkeypatch):
+def test_smooth_normals_match_those_of_a_much_finer_mesh(monkeypatch):
     meshes = []
     for times in (
         1,
         4,
-    ):  # each face of the first is cut into sixteen in the second, one of them at its middle
+    ):  # each face of the first is divided in sixteen in the second, one of them at its middle
         monkeypatch.setattr(
             cars, "counts_for", lambda *_, times=times, **__: Counts(6, 6 * times, 24 * times)
         )
@@ -155,12 +158,12 @@ def test_smooth_normals_are_those_of_a_much_finer_mesh(monkeypatch):
     assert smooth < 0.3 * flat
 
 
-def test_normals_are_not_evened_across_sharp_edges():
+def test_normals_are_not_smoothed_across_sharp_edges():
     normals = facets(CUBE).normals
     assert torch.allclose(smooth_normals(CUBE, normals), normals)
 
 
-def test_a_car_stands_at_its_clearance_with_its_length_width_and_height_in_the_box():
+def test_a_car_has_its_clearance_length_width_and_height_and_fits_into_the_box():
     low, high = (torch.tensor(corner) for corner in largest_box())
     for number in range(10):
         car = draw_car(0, number)
@@ -169,12 +172,12 @@ def test_a_car_stands_at_its_clearance_with_its_length_width_and_height_in_the_b
         assert float(at[:, 0].max() - at[:, 0].min()) == pytest.approx(car.length)
         assert float(at[:, 1].max() - at[:, 1].min()) == pytest.approx(
             car.width, rel=0.15
-        )  # less the tumblehome
+        )  # minus the tumblehome
         assert float(at[:, 2].max()) <= car.clearance + car.height + 1e-9
         assert (at >= low - 1e-9).all() and (at <= high + 1e-9).all()
 
 
-def test_the_number_and_the_seed_decide_the_car():
+def test_seed_and_number_determine_the_car():
     assert draw_car(3, 7) == draw_car(3, 7)
     others = [draw_car(3, 8), draw_car(4, 7)]
     assert all(
@@ -184,7 +187,7 @@ def test_the_number_and_the_seed_decide_the_car():
     )
 
 
-def test_a_ball_stays_in_its_box_and_is_sound():
+def test_a_ball_fits_into_its_box_and_has_no_degenerate_faces():
     low, high = (torch.tensor(corner) for corner in largest_ball_box())
     for number in range(5):
         mesh = check_mesh(ball_mesh(draw_ball(2, number), 2000))

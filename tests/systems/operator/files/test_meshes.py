@@ -1,4 +1,4 @@
-"""Meshes of users: every kind of file gives the same surface, and every kind of bad mesh is refused."""
+"""Users' meshes: every file type gives the same surface, and every kind of bad mesh is refused."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def ply():
     return (head + "\n".join(rows) + "\n").encode()
 
 
-def vtp(form="ascii", *, packed=False, order="<", header="u4", change=lambda text: text):
-    """A box of quads as .vtp, written by hand in one of the ways VTK does."""
+def vtp(form="ascii", *, compress=False, order="<", header="u4", change=lambda text: text):
+    """A box of quads as .vtp, in one of the encodings of VTK."""
     arrays = [
         ("Float32", BOX.astype("f4")),
         ("Int64", QUADS.astype("i8")),
@@ -74,30 +74,30 @@ def vtp(form="ascii", *, packed=False, order="<", header="u4", change=lambda tex
     for kind, values in arrays:
         raw = values.astype(values.dtype.newbyteorder(order)).tobytes()
         pieces = [raw[at : at + 40] for at in range(0, len(raw), 40)]
-        squeezed = [zlib.compress(piece) for piece in pieces]
-        if packed:
+        compressed_pieces = [zlib.compress(piece) for piece in pieces]
+        if compress:
             head = np.array(
-                [len(pieces), 40, len(raw) % 40, *map(len, squeezed)], dtype=order + header
+                [len(pieces), 40, len(raw) % 40, *map(len, compressed_pieces)], dtype=order + header
             ).tobytes()
-            streams = [head, b"".join(squeezed)]
+            streams = [head, b"".join(compressed_pieces)]
         else:
             streams = [np.array([len(raw)], dtype=order + header).tobytes() + raw]
-        coded = b"".join(map(base64.b64encode, streams))
+        encoding = b"".join(map(base64.b64encode, streams))
         if form == "ascii":
             numbers = " ".join(map(str, values.reshape(-1)))
             parts.append(f'<DataArray type="{kind}" Name="NAME" format="ascii">{numbers}</DataArray>')
         elif form == "binary":
             parts.append(
-                f'<DataArray type="{kind}" Name="NAME" format="binary">\n  {coded.decode()}\n</DataArray>'
+                f'<DataArray type="{kind}" Name="NAME" format="binary">\n  {encoding.decode()}\n</DataArray>'
             )
         else:
             parts.append(f'<DataArray type="{kind}" Name="NAME" format="appended" offset="{len(tail)}"/>')
-            tail += b"".join(streams) if form == "raw" else coded
+            tail += b"".join(streams) if form == "raw" else encoding
     points, corners, ends = (
         part.replace("NAME", name)
         for part, name in zip(parts, ("Points", "connectivity", "offsets"), strict=True)
     )
-    squeezer = ' compressor="vtkZLibDataCompressor"' if packed else ""
+    squeezer = ' compressor="vtkZLibDataCompressor"' if compress else ""
     endian = {"<": "Little", ">": "Big"}[order]
     size = {"u4": "UInt32", "u8": "UInt64"}[header]
     text = (
@@ -122,8 +122,8 @@ def vtk(*, binary=False, version=3, line="POLYDATA", change=lambda data: data):
 
     def cells(key, rows):
         if version < 5:
-            listed = np.concatenate([[len(row), *row] for row in rows])
-            return f"{key} {len(rows)} {len(listed)}\n".encode() + array(listed, ">i4")
+            numbers = np.concatenate([[len(row), *row] for row in rows])
+            return f"{key} {len(rows)} {len(numbers)}\n".encode() + array(numbers, ">i4")
         ends = np.concatenate([[0], np.cumsum([len(row) for row in rows])])
         head = f"{key} {len(ends)} {ends[-1]}\nOFFSETS vtktypeint64\n".encode() + array(ends, ">i8")
         return head + b"CONNECTIVITY vtktypeint64\n" + array(np.concatenate(rows), ">i8")
@@ -147,22 +147,22 @@ WRITTEN = {
 
 
 @pytest.mark.parametrize("name", WRITTEN)
-def test_every_kind_of_file_gives_the_same_closed_box(tmp_path, name):
+def test_every_file_type_gives_the_same_closed_box(tmp_path, name):
     if not name.endswith("vtp"):
         pytest.importorskip("meshio", reason="this kind of file needs meshio")
     (tmp_path / name).write_bytes(WRITTEN[name])
     mesh = check_mesh(read_mesh(tmp_path / name))
-    assert len(mesh.vertices) == 8 and len(mesh.faces) == 12  # the 36 corners an STL lists are 8 points
+    assert len(mesh.vertices) == 8 and len(mesh.faces) == 12  # the 36 corners in an STL are 8 points
     assert volume(mesh) == pytest.approx(2.0)
     assert outward(mesh)[1] == 0
 
 
 @pytest.mark.parametrize("order", ["<", ">"])
 @pytest.mark.parametrize("header", ["u4", "u8"])
-@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("compress", [False, True])
 @pytest.mark.parametrize("form", ["binary", "raw", "base64"])
-def test_a_vtp_is_read_in_every_encoding(tmp_path, form, packed, header, order):
-    (tmp_path / "a.vtp").write_bytes(vtp(form, packed=packed, order=order, header=header))
+def test_a_vtp_is_read_in_every_encoding(tmp_path, form, compress, header, order):
+    (tmp_path / "a.vtp").write_bytes(vtp(form, compress=compress, order=order, header=header))
     mesh = check_mesh(read_mesh(tmp_path / "a.vtp"))
     assert volume(mesh) == pytest.approx(2.0) and len(mesh.vertices) == 8
 
@@ -188,17 +188,17 @@ def test_written_fields_are_read_back(tmp_path, suffix):
     assert torch.allclose(facets(again).centroids, facets(mesh).centroids, atol=1e-12)
     assert [path.name for path in tmp_path.iterdir()] == [file.name]
     if suffix != ".vtp":
-        held = meshio.read(file).cell_data
-        assert np.array_equal(held["cp"][0].reshape(-1), cp.numpy()) and held["normal"][0].shape == (
+        fields = meshio.read(file).cell_data
+        assert np.array_equal(fields["cp"][0].reshape(-1), cp.numpy()) and fields["normal"][0].shape == (
             len(cp),
             3,
         )
     else:
-        coded = file.read_text().split('Name="cp"')[1].split(">", 1)[1].split("<")[0]
-        assert np.array_equal(np.frombuffer(base64.b64decode(coded)[8:], dtype="<f4"), cp.numpy())
+        encoded_text = file.read_text().split('Name="cp"')[1].split(">", 1)[1].split("<")[0]
+        assert np.array_equal(np.frombuffer(base64.b64decode(encoded_text)[8:], dtype="<f4"), cp.numpy())
 
 
-def test_fields_that_do_not_fit_and_unknown_kinds_are_not_written(tmp_path):
+def test_fields_of_the_wrong_length_and_unknown_file_types_are_refused(tmp_path):
     with pytest.raises(BadInput, match="cp has 3 values, but the mesh has 12 faces"):
         write_fields(tmp_path / "a.vtp", box(), {"cp": np.zeros(3)})
     with pytest.raises(BadInput, match=r"Fields cannot be written to 'a\.stl'"):
@@ -213,7 +213,7 @@ def nan_points():
 
 
 @pytest.mark.parametrize(
-    ("mesh", "said"),
+    ("mesh", "message"),
     [
         (box(points=np.zeros((0, 3)), faces=np.zeros((0, 3))), "no points"),
         (box(points=nan_points()), "1 of 8 points of the mesh are NaN"),
@@ -230,41 +230,41 @@ def nan_points():
         (box(faces=TRIANGLES[1:]), "The surface is open: 3 edges"),
     ],
 )
-def test_a_bad_mesh_is_refused_with_its_count_and_a_hint(mesh, said):
-    with pytest.raises(BadInput, match=said) as caught:
+def test_a_bad_mesh_is_refused_with_its_count_and_a_hint(mesh, message):
+    with pytest.raises(BadInput, match=message) as excinfo:
         check_mesh(mesh)
-    assert caught.value.hint
-    with pytest.raises(BadInput, match=said):
+    assert excinfo.value.hint
+    with pytest.raises(BadInput, match=message):
         mesh_sample(mesh, Conditions())
 
 
-def test_a_nan_in_a_file_survives_the_reading_and_is_refused(tmp_path):
+def test_a_nan_in_a_file_is_read_and_refused(tmp_path):
     pytest.importorskip("meshio", reason="this kind of file needs meshio")
     (tmp_path / "a.stl").write_bytes(ascii_stl().replace(b"vertex 0.0 0.0 0.5", b"vertex nan 0.0 0.5"))
     with pytest.raises(BadInput, match="NaN"):
         check_mesh(read_mesh(tmp_path / "a.stl"))
 
 
-def test_faces_that_look_inward_or_disagree_are_turned():
+def test_inward_and_inconsistent_faces_are_flipped():
     mesh = car_mesh(draw_car(0, 1), 400)
     inside_out = Mesh(mesh.vertices, mesh.faces.flip(1))
     assert outward(inside_out)[1] == len(mesh.faces)
     some = torch.arange(len(mesh.faces)) % 3 == 0
-    mixed = Mesh(mesh.vertices, torch.where(some[:, None], mesh.faces.flip(1), mesh.faces))
-    fixed, turned = outward(mixed)
-    assert turned == int(some.sum())
-    assert torch.allclose(facets(fixed).normals, facets(mesh).normals)
+    inconsistent = Mesh(mesh.vertices, torch.where(some[:, None], mesh.faces.flip(1), mesh.faces))
+    oriented, flips = outward(inconsistent)
+    assert flips == int(some.sum())
+    assert torch.allclose(facets(oriented).normals, facets(mesh).normals)
 
 
-def test_each_part_of_a_mesh_is_turned_by_itself():
+def test_each_part_of_a_mesh_is_oriented_separately():
     both = box(
         points=np.concatenate([BOX, BOX + 10]), faces=np.concatenate([TRIANGLES, TRIANGLES[:, ::-1] + 8])
     )
-    fixed, turned = outward(check_mesh(both))
-    assert turned == 12 and volume(fixed) == pytest.approx(4.0)
+    oriented, flips = outward(check_mesh(both))
+    assert flips == 12 and volume(oriented) == pytest.approx(4.0)
 
 
-def test_a_surface_with_one_side_is_refused():
+def test_a_one_sided_surface_is_refused():
     # A Klein bottle: a 6 x 6 torus grid whose last row is glued on the other way round.
     def at(i, j):
         return (i % 6) * 6 + ((-j if (i // 6) % 2 else j) % 6)
@@ -276,23 +276,23 @@ def test_a_surface_with_one_side_is_refused():
         outward(check_mesh(box(points=points, faces=faces)))
 
 
-def test_a_sample_of_a_mesh_stands_where_the_conditions_say():
+def test_the_sample_of_a_mesh_has_the_position_of_its_conditions():
     sample = mesh_sample(box(), Conditions(yaw_deg=5.0, clearance=0.25), name="box")
     shape = facets(box())
     assert torch.allclose(sample.points.double(), shape.centroids - torch.tensor([1.0, 0.5, 0.25]), atol=1e-6)
     assert torch.allclose(sample.features[:, :3].double(), shape.normals)
     assert sample.features[4, 3:].tolist() == pytest.approx([*onset(5.0).tolist(), 0.25])
     assert sample.areas.sum() == pytest.approx(10.0) and sample.target.shape == (12, 0)
-    assert mesh_sample(box(), Conditions()).features[0, 6] == pytest.approx(0.5)  # as it stands
+    assert mesh_sample(box(), Conditions()).features[0, 6] == pytest.approx(0.5)  # its own height
 
 
-def test_a_mesh_in_the_ground_is_refused():
+def test_a_mesh_that_reaches_into_the_ground_is_refused():
     with pytest.raises(BadInput, match=r"clearance over the ground is -0\.5 m"):
         mesh_sample(box(points=BOX - [0, 0, 1]), Conditions())
 
 
 @pytest.mark.parametrize(
-    ("name", "data", "said"),
+    ("name", "data", "message"),
     [
         ("a.step", b"", r"mesh cannot be read from 'a\.step'"),
         ("a.stl", None, "does not exist"),
@@ -307,7 +307,7 @@ def test_a_mesh_in_the_ground_is_refused():
         ("a.vtp", vtp("base64").replace(b"</AppendedData>", b"")[:700], "as VTK PolyData"),
         (
             "a.vtp",
-            vtp("binary", packed=True, change=lambda text: text.replace("vtkZLib", "vtkLZMA")),
+            vtp("binary", compress=True, change=lambda text: text.replace("vtkZLib", "vtkLZMA")),
             "compressed by vtkLZMA",
         ),
         ("a.vtp", vtp(change=lambda text: text.replace("20 24", "20 23")), "polygon counts are inconsistent"),
@@ -329,7 +329,7 @@ def test_a_mesh_in_the_ground_is_refused():
             "legacy VTK PolyData",
         ),
         ("a.vtk", vtk(change=lambda data: data.replace(b"8 float", b"8 real")), "legacy VTK PolyData"),
-        ("a.vtk", vtk(change=lambda data: data.replace(b"LINES", b"BLOBS")), "a section 'BLOBS'"),
+        ("a.vtk", vtk(change=lambda data: data.replace(b"LINES", b"BLOBS")), "an unknown section 'BLOBS'"),
         (
             "a.vtp",
             vtp(change=lambda text: text.replace(">0 1 3 2", ">0 1 3 77")),
@@ -337,29 +337,29 @@ def test_a_mesh_in_the_ground_is_refused():
         ),
     ],
 )
-def test_a_file_that_cannot_be_read_is_refused(tmp_path, name, data, said):
+def test_a_file_that_cannot_be_read_is_refused(tmp_path, name, data, message):
     if data is not None:
         (tmp_path / name).write_bytes(data)
-    with pytest.raises(BadInput, match=said) as caught:
+    with pytest.raises(BadInput, match=message) as excinfo:
         read_mesh(tmp_path / name)
-    assert caught.value.hint
+    assert excinfo.value.hint
 
 
 @pytest.mark.parametrize("name", ["a.stl", "a.obj", "a.ply", "a.vtk", "a.vtu"])
 @pytest.mark.parametrize("data", [b"", b"nonsense\n1 2 x\nf a b\n", b"\x00\xff\xfe" * 40])
-def test_nonsense_in_a_file_of_meshio_is_refused_or_has_no_faces(tmp_path, name, data):
+def test_random_bytes_for_meshio_are_refused_or_have_no_faces(tmp_path, name, data):
     pytest.importorskip("meshio", reason="this kind of file needs meshio")
     (tmp_path / name).write_bytes(data)
     with pytest.raises(BadInput):
         check_mesh(read_mesh(tmp_path / name))
 
 
-def test_meshio_is_missed_with_its_hint_and_only_where_it_is_needed(tmp_path, monkeypatch):
+def test_meshio_is_required_only_for_its_own_file_types(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "meshio", None)
     (tmp_path / "a.stl").write_bytes(ascii_stl())
-    with pytest.raises(Missing, match=r"\.stl files need meshio") as caught:
+    with pytest.raises(Missing, match=r"\.stl files need meshio") as excinfo:
         read_mesh(tmp_path / "a.stl")
-    assert "pinchpoint[operator]" in caught.value.hint
+    assert "pinchpoint[operator]" in excinfo.value.hint
     with pytest.raises(Missing):
         write_fields(tmp_path / "a.vtu", box(), {})
     assert len(read_mesh(write_fields(tmp_path / "a.vtp", box(), {})).faces) == 12

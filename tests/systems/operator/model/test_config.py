@@ -1,4 +1,4 @@
-"""The operator's configuration: survives JSON, finds radii without holes, and refuses what cannot work."""
+"""The configuration of an operator: it survives JSON, has covering radii, and refuses invalid values."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ def config(**changes: Any) -> OperatorConfig:
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_survives_json(name: str) -> None:
-    made = OperatorConfig.preset(name, **BOX, in_features=7)
-    assert OperatorConfig.from_json(made.to_json()) == made
+    preset = OperatorConfig.preset(name, **BOX, in_features=7)
+    assert OperatorConfig.from_json(preset.to_json()) == preset
 
 
 def test_the_covering_radius_is_half_the_diagonal_of_a_cell() -> None:
-    made = config(lattice=(5, 3, 4), patch=1)
-    assert made.spacing == (1.0, 1.0, 0.5)
-    assert made.covering_radius == pytest.approx(math.sqrt(1 + 1 + 0.25) / 2)
+    preset = config(lattice=(5, 3, 4), patch=1)
+    assert preset.spacing == (1.0, 1.0, 0.5)
+    assert preset.covering_radius == pytest.approx(math.sqrt(1 + 1 + 0.25) / 2)
 
 
-def test_a_preset_takes_radii_that_leave_no_holes() -> None:
+def test_a_preset_has_radii_that_cover_every_point() -> None:
     for name in PRESETS:
-        made = OperatorConfig.preset(name, **BOX, in_features=7)
-        assert min(made.radii) > made.covering_radius
+        preset = OperatorConfig.preset(name, **BOX, in_features=7)
+        assert min(preset.radii) > preset.covering_radius
 
 
-def test_local_radii_hold_some_panels_of_training_however_coarse_they_are() -> None:
+def test_local_radii_contain_several_training_panels_even_for_coarse_meshes() -> None:
     plain = config()
     assert config(panel_side=min(plain.local_radii) / 10).local_radii == plain.local_radii
     side = 0.2
@@ -44,7 +44,7 @@ def test_local_radii_hold_some_panels_of_training_however_coarse_they_are() -> N
     assert coarse.local_radii == pytest.approx((3.5 * side, max(7 * side, plain.local_radii[1])))
     assert coarse.radii == plain.radii
     assert max(config(panel_side=9.0).local_radii) == pytest.approx(math.dist(*BOX.values()))
-    assert config(panel_side=side, local_radii=(0.1,)).local_radii == (0.1,), "what is asked for stays"
+    assert config(panel_side=side, local_radii=(0.1,)).local_radii == (0.1,), "given radii are unchanged"
 
 
 @pytest.mark.parametrize(
@@ -80,29 +80,29 @@ def test_local_radii_hold_some_panels_of_training_however_coarse_they_are() -> N
         ({"compat": True, "weights": "mean", "vectors": (0,)}, "vectors"),
     ],
 )
-def test_what_cannot_work_is_refused_with_a_hint(changes: dict[str, Any], says: str) -> None:
-    with pytest.raises(BadInput, match=says) as caught:
+def test_invalid_configurations_are_refused_with_a_hint(changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(BadInput, match=says) as excinfo:
         config(**changes)
-    assert caught.value.hint
+    assert excinfo.value.hint
 
 
 def test_the_hint_of_a_wrong_lattice_works() -> None:
-    with pytest.raises(BadInput, match="lattice") as caught:
+    with pytest.raises(BadInput, match="lattice") as excinfo:
         config(lattice=(15, 9, 7))
-    assert "(16, 8, 8)" in caught.value.hint
+    assert "(16, 8, 8)" in excinfo.value.hint
     assert config(lattice=(16, 8, 8)).patches == (8, 4, 4)
 
 
-def test_turning_is_read_at_more_radii_than_the_surroundings_alone() -> None:
+def test_turning_uses_more_radii_than_the_surroundings() -> None:
     plain, turning = config(), config(vectors=(0,), turning=True)
     assert turning.local_radii[:2] == plain.local_radii and len(turning.local_radii) == 4
     assert 0.5 < max(turning.local_radii) / math.dist(*BOX.values()) <= 1
 
 
-def test_a_configuration_of_before_turning_was_known_is_read_without_it() -> None:
-    made = config(vectors=(0, 3))
-    old = {name: value for name, value in json.loads(made.to_json()).items() if name != "turning"}
-    assert OperatorConfig.from_json(json.dumps(old)) == made and not made.turning
+def test_a_configuration_without_turning_is_read_with_turning_off() -> None:
+    preset = config(vectors=(0, 3))
+    old = {name: value for name, value in json.loads(preset.to_json()).items() if name != "turning"}
+    assert OperatorConfig.from_json(json.dumps(old)) == preset and not preset.turning
 
 
 def test_an_unknown_preset_is_refused() -> None:
@@ -119,7 +119,7 @@ def test_a_damaged_configuration_is_refused(text: str, says: str) -> None:
         OperatorConfig.from_json(text)
 
 
-def test_json_holds_plain_values_alone() -> None:
+def test_json_contains_only_plain_values() -> None:
     assert all(
         isinstance(v, int | float | str | list | bool | None) for v in json.loads(config().to_json()).values()
     )
@@ -128,12 +128,12 @@ def test_json_holds_plain_values_alone() -> None:
 @pytest.mark.parametrize(
     ("lattice", "what", "hint"),
     [
-        ((2, 2, 2), r"A lattice of \(2, 2, 2\) is too coarse", "more planes"),
+        ((2, 2, 2), r"A lattice of \(2, 2, 2\) is too coarse", "a finer lattice"),
         ((4, 4), r"lattice is \(4, 4\)", "three counts"),
         ((8, 8, 1), r"lattice is \(8, 8, 1\)", "three counts"),
     ],
 )
 def test_an_invalid_lattice_is_named_in_the_error(lattice: Any, what: str, hint: str) -> None:
-    with pytest.raises(BadInput, match=what) as refused:
+    with pytest.raises(BadInput, match=what) as excinfo:
         OperatorConfig.preset("small", low=(0, 0, 0), high=(5, 2, 2), in_features=7, lattice=lattice)
-    assert hint in refused.value.hint
+    assert hint in excinfo.value.hint

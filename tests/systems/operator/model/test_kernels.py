@@ -15,44 +15,44 @@ from pinchpoint.systems.operator.model.kernels import MultiScale, Scaling, initi
 
 
 def config(**changes: Any) -> OperatorConfig:
-    given: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "low": (-4, -1, 0),
         "high": (4, 1, 2),
         "in_features": 3,
         "lattice": (8, 4, 4),
         "channels": 6,
     }
-    return OperatorConfig.preset("small", **{**given, **changes})
+    return OperatorConfig.preset("small", **{**settings, **changes})
 
 
-def test_first_weights_hand_a_signal_on_as_strong_as_it_came() -> None:
+def test_initial_weights_preserve_the_strength_of_a_signal() -> None:
     torch.manual_seed(0)
     values = torch.randn(2_000, 64)
     plain, ours = (mlp_of((64,) * 9) for _ in range(2))
     initialise(ours)
-    assert float(plain(values).detach().std(0).mean()) < 0.01  # what comes in makes no difference any more
+    assert float(plain(values).detach().std(0).mean()) < 0.01  # the input makes almost no difference
     assert 0.3 < float(ours(values).detach().std(0).mean()) < 2
 
 
 def test_scales_are_added_with_softmax_weights_for_each_channel() -> None:
     torch.manual_seed(0)
-    made = config()
+    operator_config = config()
     points = torch.rand(50, 3) * torch.tensor([8.0, 2.0, 2.0]) + torch.tensor([-4.0, -1.0, 0.0])
-    pairs = [lattice_edges(points, lattice_of(made), radius) for radius in made.radii]
-    scales, units = MultiScale(made, weights="mean"), Scaling(made)
+    pairs = [lattice_edges(points, lattice_of(operator_config), radius) for radius in operator_config.radii]
+    scales, units = MultiScale(operator_config, weights="mean"), Scaling(operator_config)
     assert scales.mix is not None
     nn.init.normal_(scales.mix)
     x, y, f = units.tokens, units.places(points), torch.randn(50, 6)
-    found = scales(x, y, f, tuple(pair[0] for pair in pairs), memory="flat", chunk=20)
+    values = scales(x, y, f, tuple(pair[0] for pair in pairs), memory="flat", chunk=20)
     parts = [
         edge_transform(kernel, x, y, f, pair[0], memory="eager")
         for kernel, pair in zip(scales.kernels, pairs, strict=True)
     ]
     shares = scales.mix.exp() / scales.mix.exp().sum(0)
-    assert torch.allclose(found, shares[0] * parts[0] + shares[1] * parts[1], atol=1e-6)
+    assert torch.allclose(values, shares[0] * parts[0] + shares[1] * parts[1], atol=1e-6)
 
 
-def test_first_kernels_tell_the_edges_of_a_small_ball_apart() -> None:
+def test_initial_kernels_distinguish_the_edges_of_a_small_ball() -> None:
     torch.manual_seed(0)
     small = config(radii=(0.9,), lattice=(16, 8, 8))
     offsets = torch.nn.functional.normalize(torch.randn(200, 3), dim=1) * small.radii[0] / small.half_length
@@ -66,7 +66,7 @@ def test_first_kernels_tell_the_edges_of_a_small_ball_apart() -> None:
     assert spread["ours"] > 0.2 > 0.05 > spread["torch"]
 
 
-def test_units_are_halves_of_the_longest_side_about_the_middle() -> None:
+def test_the_unit_of_length_is_half_the_longest_side() -> None:
     units = Scaling(config(target_shift=(1.0,), target_scale=(2.0,)))
     assert units.places(torch.tensor([[4.0, 1.0, 2.0], [0.0, 0.0, 1.0]])).tolist() == [
         [1.0, 0.25, 0.25],
@@ -85,21 +85,21 @@ def test_edge_mlps_are_plain_sequences() -> None:
 
 
 @pytest.mark.parametrize("weights", ["quadrature", "attention"])
-def test_weights_that_the_configuration_asks_for_reach_the_transform(weights: Any) -> None:
+def test_the_weights_of_the_configuration_are_used_by_the_transform(weights: Any) -> None:
     torch.manual_seed(0)
-    made = config(radii=(1.2,), weights=weights)
+    operator_config = config(radii=(1.2,), weights=weights)
     points, areas = (
         torch.rand(40, 3) * torch.tensor([8.0, 2.0, 2.0]) + torch.tensor([-4.0, -1.0, 0.0]),
         torch.rand(40),
     )
-    edges, _ = lattice_edges(points, lattice_of(made), made.radii[0])
-    scales, units = MultiScale(made, weights=weights), Scaling(made)
+    edges, _ = lattice_edges(points, lattice_of(operator_config), operator_config.radii[0])
+    scales, units = MultiScale(operator_config, weights=weights), Scaling(operator_config)
     x, y, f = units.tokens, units.places(points), torch.randn(40, 6)
-    found = scales(x, y, f, (edges,), areas=units.areas(areas), memory="flat", chunk=30)
-    given: dict[str, Any] = (
+    values = scales(x, y, f, (edges,), areas=units.areas(areas), memory="flat", chunk=30)
+    options: dict[str, Any] = (
         {"attention": scales.scores[0]}
         if weights == "attention"
-        else {"quadrature": areas / (torch.pi * made.radii[0] ** 2)}
+        else {"quadrature": areas / (torch.pi * operator_config.radii[0] ** 2)}
     )
-    truth = edge_transform(scales.kernels[0], x, y, f, edges, memory="eager", weights=weights, **given)
-    assert torch.allclose(found, truth, atol=1e-6)
+    truth = edge_transform(scales.kernels[0], x, y, f, edges, memory="eager", weights=weights, **options)
+    assert torch.allclose(values, truth, atol=1e-6)

@@ -1,4 +1,4 @@
-"""The operator: equal for every `memory` and every order of the points, and able to learn."""
+"""The operator: the same result for every `memory` and order of the points, and able to learn."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from pinchpoint.systems.operator.model.graph import graph_of
 from pinchpoint.systems.operator.model.kernels import Cosine
 from pinchpoint.systems.operator.model.model import Operator, on_body_of, spread_of
 
-# The eigenvalues of a covariance of few points go through acos near 1, which turns a rounding of 1e-16, such
-# as from another order of a sum, into 1e-8. A real fault changes the field by far more than a millionth.
+# The eigenvalues of a covariance of few points are computed with acos near 1, which turns a rounding of
+# 1e-16, such as from another order of a sum, into 1e-8. A real fault changes the field by far more than a
+# millionth.
 ROUNDING = {"rtol": 1e-6, "atol": 1e-8}
 OURS: dict[str, Any] = {"vectors": (0, 3)}
 KINDS: dict[str, dict[str, Any]] = {
@@ -30,7 +31,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 def config(**changes: Any) -> OperatorConfig:
-    given: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "low": (-2, -1, -1),
         "high": (2, 1, 1),
         "in_features": 7,
@@ -43,7 +44,7 @@ def config(**changes: Any) -> OperatorConfig:
         "depth": 3,
         **changes,
     }
-    return OperatorConfig.preset(given.pop("preset", "small"), **given)
+    return OperatorConfig.preset(settings.pop("preset", "small"), **settings)
 
 
 def body(
@@ -63,21 +64,24 @@ def body(
     )
 
 
-def model_of(made: OperatorConfig) -> Operator:
+def model_of(operator_config: OperatorConfig) -> Operator:
     torch.manual_seed(2)
-    return Operator(made).double()
+    return Operator(operator_config).double()
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_flat_memory_gives_the_values_and_every_gradient_of_eager(kind: str) -> None:
-    made = config(**KINDS[kind])
+def test_all_memory_modes_give_the_values_and_gradients_of_eager(kind: str) -> None:
+    operator_config = config(**KINDS[kind])
     points, features, areas = body()
-    model, graph = model_of(made), graph_of(points, made, areas=areas, features=features)
+    model, graph = (
+        model_of(operator_config),
+        graph_of(points, operator_config, areas=areas, features=features),
+    )
 
-    def run(**how: Any) -> dict[str, Any]:
+    def run(**options: Any) -> dict[str, Any]:
         model.zero_grad()
         leaf = features.clone().requires_grad_()
-        out = model(points, leaf, areas, graph, **how)
+        out = model(points, leaf, areas, graph, **options)
         out.sin().sum().backward()
         return {
             "out": out.detach(),
@@ -90,69 +94,76 @@ def test_flat_memory_gives_the_values_and_every_gradient_of_eager(kind: str) -> 
         run(memory="flat", chunk=157),
         run(memory="checkpoint", chunk=157),
     )
-    # Shifting all scores of a row alike changes nothing, so that the gradient of the last bias is a rounding
-    # of zero.
+    # Shifting all scores of a row equally changes nothing, so the gradient of the last bias is zero up to
+    # rounding.
     nothing = {name for name in eager if ".scores." in name and name.endswith("2.bias")}
     for name, truth in eager.items():
         assert truth is not None and (name in nothing or bool(truth.any())), f"{name} has no gradient"
-        for found in (flat[name], checkpointed[name]):
-            assert float((found - truth).abs().max()) <= 1e-10 * max(float(truth.abs().max()), 1e-3), name
+        for gradient in (flat[name], checkpointed[name]):
+            assert float((gradient - truth).abs().max()) <= 1e-10 * max(float(truth.abs().max()), 1e-3), name
 
 
 @pytest.mark.parametrize(
     "kind", ["quadrature, statistics", "turning, mirror", "attention, pointnet, mirror", "compat"]
 )
-def test_points_in_another_order_give_the_same_field_in_that_order(kind: str) -> None:
-    made = config(**KINDS[kind])
+def test_permuted_points_give_the_permuted_field(kind: str) -> None:
+    operator_config = config(**KINDS[kind])
     points, features, areas = body()
-    model, order = model_of(made), torch.randperm(len(points))
-    first = model(points, features, areas, graph_of(points, made, areas=areas, features=features))
+    model, order = model_of(operator_config), torch.randperm(len(points))
+    first = model(points, features, areas, graph_of(points, operator_config, areas=areas, features=features))
     moved = model(
         points[order],
         features[order],
         areas[order],
-        graph_of(points[order], made, areas=areas[order], features=features[order]),
+        graph_of(points[order], operator_config, areas=areas[order], features=features[order]),
     )
     assert torch.allclose(moved, first[order], **ROUNDING)
 
 
-def test_a_point_split_in_two_halves_of_its_area_changes_nothing_for_the_others() -> None:
-    made = config(**OURS, turning=True)
+def test_dividing_points_into_halves_of_their_area_changes_nothing() -> None:
+    operator_config = config(**OURS, turning=True)
     points, features, areas = body()
-    model = model_of(made)
-    first = model(points, features, areas, graph_of(points, made, areas=areas, features=features))
+    model = model_of(operator_config)
+    first = model(points, features, areas, graph_of(points, operator_config, areas=areas, features=features))
     twice = [torch.cat([part, part]) for part in (points, features, areas / 2)]
-    second = model(*twice, graph_of(twice[0], made, areas=twice[2], features=twice[1]))
+    second = model(*twice, graph_of(twice[0], operator_config, areas=twice[2], features=twice[1]))
     assert torch.allclose(second, torch.cat([first, first]), **ROUNDING)
     unweighted = model(
-        *twice[:2], 2 * twice[2], graph_of(twice[0], made, areas=2 * twice[2], features=twice[1])
+        *twice[:2], 2 * twice[2], graph_of(twice[0], operator_config, areas=2 * twice[2], features=twice[1])
     )
     assert not torch.allclose(unweighted, torch.cat([first, first]), rtol=1e-3, atol=1e-3)
 
 
-def reflected(points: torch.Tensor, features: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def reflect(points: torch.Tensor, features: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     sign = torch.ones(10, dtype=points.dtype)
     sign[[1, 4, 7]] = -1  # y of the place, of the normal and of the second vector
     return points * sign[:3], features * sign[3:]
 
 
 @pytest.mark.parametrize("turning", [True, False])
-def test_a_mirrored_body_has_the_mirrored_field_where_a_mirror_is_asked_for(turning: bool) -> None:
+def test_with_a_mirror_a_mirrored_body_has_the_mirrored_field(turning: bool) -> None:
     points, features, areas = body()
     features[:, 4] = 0.3
-    image, mirrored = reflected(points, features)
+    image, mirrored_features = reflect(points, features)
     gaps = {}
     for mirror in (4, None):
-        made = config(**OURS, mirror=mirror, turning=turning)
-        model = model_of(made)
-        right = model(points, features, areas, graph_of(points, made, areas=areas, features=features))
-        left = model(image, mirrored, areas, graph_of(image, made, areas=areas, features=mirrored))
-        gaps[mirror] = float((left - right).detach().abs().max() / right.detach().abs().max())
+        operator_config = config(**OURS, mirror=mirror, turning=turning)
+        model = model_of(operator_config)
+        from_right = model(
+            points, features, areas, graph_of(points, operator_config, areas=areas, features=features)
+        )
+        from_left = model(
+            image,
+            mirrored_features,
+            areas,
+            graph_of(image, operator_config, areas=areas, features=mirrored_features),
+        )
+        gaps[mirror] = float((from_left - from_right).detach().abs().max() / from_right.detach().abs().max())
         if mirror is not None:
             plain = model_of(config(**OURS, turning=turning))(
-                points, features, areas, graph_of(points, made, areas=areas, features=features)
+                points, features, areas, graph_of(points, operator_config, areas=areas, features=features)
             )
-            assert torch.equal(plain, right), "a body on the right side is read as it is"
+            assert torch.equal(plain, from_right), "a body that needs no mirror is unchanged"
     assert gaps[4] < 1e-6 < 1e-3 < gaps[None]
 
 
@@ -173,7 +184,7 @@ def test_features_and_targets_pass_through_their_scales() -> None:
     assert plain.vectors == (0, 3)
 
 
-def test_the_place_on_a_body_does_not_depend_on_where_it_stands_and_how_long_it_is() -> None:
+def test_the_place_on_a_body_does_not_depend_on_its_position_and_size() -> None:
     points, _, areas = body()
     place, middle, spread = on_body_of(points, *spread_of(points, areas))
     stretch, shift = (
@@ -192,9 +203,9 @@ def test_the_place_on_a_body_does_not_depend_on_where_it_stands_and_how_long_it_
 
 
 def test_compat_scores_edges_by_the_cosine_of_absolute_places() -> None:
-    made = config(**KINDS["compat"])
+    operator_config = config(**KINDS["compat"])
     points, features, areas = body()
-    model = model_of(made)
+    model = model_of(operator_config)
     assert isinstance(model.encoder.scores[0], Cosine)
     y, x = torch.randn(2, 9, 3, dtype=torch.float64)
     truth = (y * x).sum(1, keepdim=True) / (y.norm(dim=1) * x.norm(dim=1))[:, None]
@@ -207,14 +218,14 @@ def test_compat_scores_edges_by_the_cosine_of_absolute_places() -> None:
     with torch.no_grad():
         model.encoder.mix.data[1] = -1e9  # type: ignore[union-attr]
         places, tokens = model.scaling.places(points), model.scaling.tokens
-        f = torch.randn(len(points), made.channels, dtype=torch.float64)
-        graph = graph_of(points, made, areas=areas, features=features)
-        found = model.encoder(tokens, places, f, graph.encoder, memory="flat", chunk=50)
+        f = torch.randn(len(points), operator_config.channels, dtype=torch.float64)
+        graph = graph_of(points, operator_config, areas=areas, features=features)
+        values = model.encoder(tokens, places, f, graph.encoder, memory="flat", chunk=50)
         row = int(graph.encoder[0].degrees().argmax())
         begin, end = graph.encoder[0].offsets[row : row + 2].tolist()
         sources = graph.encoder[0].sources[begin:end].long()
         weights = torch.softmax(functional.cosine_similarity(places[sources], tokens[row][None], dim=1), 0)
-        assert torch.allclose(found[row], (weights[:, None] * f[sources]).sum(0), rtol=1e-9)
+        assert torch.allclose(values[row], (weights[:, None] * f[sources]).sum(0), rtol=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -227,30 +238,33 @@ def test_compat_scores_edges_by_the_cosine_of_absolute_places() -> None:
     ],
 )
 def test_inputs_of_another_operator_are_refused(wrong: dict[str, Any], says: str) -> None:
-    made = config(**OURS)
+    operator_config = config(**OURS)
     points, features, areas = body()
     graphs = {
         "another": lambda: graph_of(points, config(radii=(0.9,)), areas=areas, features=features),
-        "fewer": lambda: graph_of(points[1:], made, areas=areas[1:]),
+        "fewer": lambda: graph_of(points[1:], operator_config, areas=areas[1:]),
     }
-    given = {
+    inputs = {
         "points": points,
         "features": features,
         "areas": areas,
-        "graph": graph_of(points, made, areas=areas, features=features),
+        "graph": graph_of(points, operator_config, areas=areas, features=features),
         **wrong,
     }
-    given["graph"] = graphs[given["graph"]]() if isinstance(given["graph"], str) else given["graph"]
+    inputs["graph"] = graphs[inputs["graph"]]() if isinstance(inputs["graph"], str) else inputs["graph"]
     with pytest.raises(BadInput, match=says):
-        model_of(made)(**given)
+        model_of(operator_config)(**inputs)
 
 
-def test_it_learns_a_smooth_field_of_place_and_normal() -> None:
+def test_it_learns_a_smooth_field_that_depends_on_place_and_normal() -> None:
     points, features, areas = body(200, torch.float32)
-    made = config(**OURS, out_features=1, channels=16)
+    operator_config = config(**OURS, out_features=1, channels=16)
     truth = (features[:, 0] ** 2 - 0.5 * torch.sin(2 * points[:, 0]) * features[:, 2])[:, None]
     torch.manual_seed(0)
-    model, graph = Operator(made), graph_of(points, made, areas=areas, features=features)
+    model, graph = (
+        Operator(operator_config),
+        graph_of(points, operator_config, areas=areas, features=features),
+    )
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     losses = []
     for _ in range(40):

@@ -1,4 +1,4 @@
-"""The patch transformer: patches are cut and joined without loss, skips and attention do what they say."""
+"""The patch transformer: lossless patches, long skips and attention."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ CONFIG = OperatorConfig.preset(
 )
 
 
-def test_a_patch_holds_its_eight_tokens_in_order() -> None:
+def test_a_patch_contains_its_eight_tokens_in_order() -> None:
     tokens = torch.arange(48.0)[:, None]
-    cut = to_patches(tokens, LATTICE, 2)
+    patches = to_patches(tokens, LATTICE, 2)
     by_hand = [
         [(2 * a + i) * 8 + (2 * b + j) * 2 + (2 * c + k) for i in (0, 1) for j in (0, 1) for k in (0, 1)]
         for a in range(3)
         for b in range(2)
         for c in range(1)
     ]
-    assert cut.tolist() == by_hand
+    assert patches.tolist() == by_hand
 
 
 @pytest.mark.parametrize("patch", [1, 2])
-def test_joining_undoes_cutting(patch: int) -> None:
+def test_from_patches_inverts_to_patches(patch: int) -> None:
     tokens = torch.randn(48, 5)
     assert torch.equal(from_patches(to_patches(tokens, LATTICE, patch), LATTICE, patch), tokens)
 
 
-def test_attention_is_the_softmax_of_products_written_out() -> None:
+def test_attention_matches_an_explicit_softmax_of_products() -> None:
     torch.manual_seed(0)
     attention = Attention(8, 2).double()
     hidden = torch.randn(5, 8, dtype=torch.float64)
@@ -62,7 +62,7 @@ def test_attention_is_the_softmax_of_products_written_out() -> None:
     assert torch.allclose(attention(hidden, *still), attention.write(torch.cat(rows, dim=1)), rtol=1e-12)
 
 
-def test_every_token_is_read_by_every_other() -> None:
+def test_every_token_affects_every_other() -> None:
     torch.manual_seed(0)
     model = PatchTransformer(CONFIG).double()
     tokens = torch.randn(48, 5, dtype=torch.float64, requires_grad=True)
@@ -70,27 +70,27 @@ def test_every_token_is_read_by_every_other() -> None:
     assert bool((gradient.abs().sum(1) > 0).all())
 
 
-def test_half_precision_is_for_products_and_what_layers_add_to_stays_whole() -> None:
+def test_autocast_keeps_the_residual_stream_in_full_precision() -> None:
     torch.manual_seed(0)
     model, tokens = PatchTransformer(replace(CONFIG, depth=8)), torch.randn(48, 5)
-    seen: list[torch.dtype] = []
+    dtypes: list[torch.dtype] = []
     for layer in model.layers:
-        layer.register_forward_hook(lambda module, given, made: seen.append(made.dtype))
+        layer.register_forward_hook(lambda module, inputs, output: dtypes.append(output.dtype))
     with warnings.catch_warnings(), torch.autocast("cpu", torch.bfloat16), torch.no_grad():
-        warnings.simplefilter("error")  # torch warns of a norm it cannot do in one go
+        warnings.simplefilter("error")  # torch warns about a norm that it cannot fuse
         half = model(tokens)
-    assert half.dtype is torch.bfloat16 and set(seen) == {torch.float32}
+    assert half.dtype is torch.bfloat16 and set(dtypes) == {torch.float32}
     with torch.no_grad():
         whole = model(tokens)
     assert float((half.float() - whole).norm() / whole.norm()) < 0.01
 
 
-def test_long_skips_join_the_first_half_to_the_second() -> None:
+def test_long_skips_connect_the_first_half_to_the_second() -> None:
     skips = [layer.merge is not None for layer in PatchTransformer(CONFIG).layers]
     assert skips == [False, False, True]
 
 
-def test_places_turn_with_three_axes_and_with_one_where_compat_is_asked() -> None:
+def test_places_have_three_axes_or_one_with_compat() -> None:
     ours = PatchTransformer(CONFIG)
     theirs = PatchTransformer(
         OperatorConfig.preset(

@@ -1,6 +1,4 @@
-"""Procedural cars: drawn by number, inside the unit sphere, with distances that never exceed
-the true ones.
-"""
+"""Procedural cars: drawn by number, inside the unit sphere, with lower bounds on the distance."""
 
 from __future__ import annotations
 
@@ -21,13 +19,13 @@ def points(count: int, reach: float, seed: int = 0) -> torch.Tensor:
 
 
 def each(cars: list, at: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Distances of every point (P, 3) to every car: (C, P) twice."""
+    """Distances of every point (P, 3) to the body and wheels of every car: (C, P) each."""
     which = torch.arange(len(cars)).repeat_interleave(len(at))
     body, wheel = distance(shapes_of(cars).take(which), *at.repeat(len(cars), 1).unbind(dim=1))
     return body.view(len(cars), -1), wheel.view(len(cars), -1)
 
 
-def test_a_number_gives_one_car_and_every_factor_keeps_to_its_range() -> None:
+def test_a_number_determines_one_car_whose_factors_are_within_their_ranges() -> None:
     assert draw_car(3, 7) == draw_car(3, 7)
     assert draw_car(3, 7) != draw_car(4, 7) != draw_car(3, 8)
     for number in range(200):
@@ -42,7 +40,7 @@ def test_every_car_lies_inside_the_unit_sphere() -> None:
     assert min(body.min(), wheel.min()) > 0
 
 
-def test_the_distance_never_changes_faster_than_the_place() -> None:
+def test_the_distance_never_changes_faster_than_the_position() -> None:
     """Otherwise a ray could step through a surface."""
     one = points(6000, 0.9)
     two = one + points(6000, 0.01, seed=1)
@@ -62,8 +60,8 @@ def test_a_car_has_four_wheels_on_the_ground_or_none() -> None:
     bare = shapes_of([replace(car, wheels=False) for car in CARS])
     assert distance(bare, bare.base, bare.y_half - 0.05, bare.wheel - bare.top)[1].min() > 1
     # Where a wheel and its arch were, the hull is closed.
-    clip_to_ball = shapes.base, shapes.y_half - 0.05, (shapes.bottom + shapes.belt) / 2 - 0.02
-    assert distance(shapes, *clip_to_ball)[0].min() > 0 > distance(bare, *clip_to_ball)[0].max()
+    in_arch = shapes.base, shapes.y_half - 0.05, (shapes.bottom + shapes.belt) / 2 - 0.02
+    assert distance(shapes, *in_arch)[0].min() > 0 > distance(bare, *in_arch)[0].max()
 
 
 def test_the_paint_is_the_hue_saturation_and_value_of_the_factors() -> None:

@@ -1,6 +1,4 @@
-"""Data sets of cars: the same bytes for any number of jobs, resumed, verified, and refused if damaged or
-different.
-"""
+"""Data sets of cars: the same bytes for any number of jobs, resumed, verified, refused if damaged."""
 
 from __future__ import annotations
 
@@ -24,7 +22,7 @@ from pinchpoint.systems.radiance.data.workers import made_sheets, make  # noqa: 
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Sheets of 4 images each are created in this process, and counted."""
+    """Create sheets of 4 images in this process, and list their names."""
     names: list[str] = []
 
     def in_process(orders, *, jobs):
@@ -37,7 +35,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def test_a_set_holds_the_pictures_and_the_factors_of_its_numbers(here, tmp_path: Path) -> None:
+def test_a_data_set_contains_the_pictures_and_factors_of_its_car_numbers(here, tmp_path: Path) -> None:
     reports: list[tuple[int, int]] = []
     result = make_dataset(
         tmp_path,
@@ -56,7 +54,7 @@ def test_a_set_holds_the_pictures_and_the_factors_of_its_numbers(here, tmp_path:
     assert result.factors()[9].tolist() == [*(getattr(car, name) for name in RANGES), pose.u, pose.v]
 
 
-def test_a_set_is_continued_and_a_longer_one_keeps_its_cars(here, tmp_path: Path) -> None:
+def test_a_data_set_is_resumed_and_a_longer_one_keeps_its_cars(here, tmp_path: Path) -> None:
     first = make_dataset(tmp_path, images=6, size=16).pixels()
     (tmp_path / "cars-000000-04.npz").unlink()
     (tmp_path / "index.json").write_text("{", encoding="utf-8")
@@ -73,7 +71,7 @@ def test_a_set_is_continued_and_a_longer_one_keeps_its_cars(here, tmp_path: Path
     assert len(make_dataset(tmp_path, images=9, size=16).pixels()) == 9 and here == []
 
 
-def test_processes_make_the_bytes_that_this_one_makes(tmp_path: Path) -> None:
+def test_worker_processes_write_the_same_bytes_as_this_process(tmp_path: Path) -> None:
     orders = [dataset_module.Order(f"cars-{first:06d}-02", 1, first, 2, 12, "cpu") for first in (0, 2)]
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # as in the worker processes
@@ -94,26 +92,26 @@ def test_other_settings_in_the_same_folder_are_refused(here, tmp_path: Path) -> 
         make_dataset(tmp_path, images=2, size=16, seed=1)
 
 
-def test_damaged_unfinished_and_absent_sets_are_refused(here, tmp_path: Path) -> None:
+def test_damaged_unfinished_and_missing_data_sets_are_refused(here, tmp_path: Path) -> None:
     whole = tmp_path / "whole"
     make_dataset(whole, images=8, size=16)
-    cut = Path(shutil.copytree(whole, tmp_path / "cut"))
-    file = cut / "cars-000004-04.npz"
+    copy = Path(shutil.copytree(whole, tmp_path / "cut"))
+    file = copy / "cars-000004-04.npz"
     file.write_bytes(file.read_bytes()[:-100])
     with pytest.raises(BadInput, match=r"cars-000004-04\.npz is damaged"):
-        open_dataset(cut).pixels()
+        open_dataset(copy).pixels()
     with pytest.raises(BadInput, match="holds no data set"):
         open_dataset(tmp_path)
-    (cut / "index.json").write_text(
-        (cut / "index.json").read_text().replace('"missing": 0', '"missing": 1'), encoding="utf-8"
+    (copy / "index.json").write_text(
+        (copy / "index.json").read_text().replace('"missing": 0', '"missing": 1'), encoding="utf-8"
     )
     with pytest.raises(BadInput, match="not finished: 1 of 2 sheets"):
-        open_dataset(cut)
-    make_dataset(cut, images=8, size=16)
-    assert (open_dataset(cut).pixels() == open_dataset(whole).pixels()).all()
+        open_dataset(copy)
+    make_dataset(copy, images=8, size=16)
+    assert (open_dataset(copy).pixels() == open_dataset(whole).pixels()).all()
 
 
-def test_a_sheet_that_lies_about_itself_is_refused() -> None:
+def test_a_sheet_with_inconsistent_contents_is_refused() -> None:
     sheet = make_sheet(seed=0, first=0, count=2, size=8)
     assert (unpack(pack(sheet), where="here").pixels == sheet.pixels).all()
     lying = replace(sheet, origin=replace(sheet.origin, count=3))
@@ -134,32 +132,30 @@ def test_a_sheet_that_lies_about_itself_is_refused() -> None:
         {"device": "tpu"},
     ],
 )
-def test_settings_that_make_nothing_are_refused_before_the_folder_is_made(
-    settings: dict, tmp_path: Path
-) -> None:
+def test_invalid_settings_are_refused_before_the_folder_is_created(settings: dict, tmp_path: Path) -> None:
     with pytest.raises(BadInput):
         make_dataset(tmp_path / "new", **({"images": 4} | settings))
     assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
-def test_a_gpu_that_is_not_there_is_missed(tmp_path: Path) -> None:
+def test_a_missing_gpu_is_reported(tmp_path: Path) -> None:
     with pytest.raises(Missing, match="No CUDA device"):
         make_dataset(tmp_path / "new", images=4, device="cuda")
 
 
-def test_a_folder_of_someones_images_is_no_place_for_a_set(here, tmp_path: Path) -> None:
+def test_a_folder_with_a_users_images_is_refused_for_a_data_set(here, tmp_path: Path) -> None:
     photos = tmp_path / "my photos"
     (photos / "old").mkdir(parents=True)
     (photos / "old" / "me.JPG").write_bytes(b"")
     with pytest.raises(
         BadInput, match=r"photos contains images that are not a `radiance data` set, such as old/me\.JPG"
-    ) as raised:
+    ) as excinfo:
         make_dataset(photos, images=2, size=16)
     assert (
-        "another folder with -o" in raised.value.hint
-        and f"radiance train '{photos}' -o RUN" in raised.value.hint
+        "another folder with -o" in excinfo.value.hint
+        and f"radiance train '{photos}' -o RUN" in excinfo.value.hint
     )
     assert sorted(path.name for path in photos.rglob("*")) == ["me.JPG", "old"] and here == []
     (photos / "old" / "me.JPG").rename(photos / "notes.txt")
-    assert make_dataset(photos, images=2, size=16).images == 2, "other files do no harm"
+    assert make_dataset(photos, images=2, size=16).images == 2, "other files do not matter"

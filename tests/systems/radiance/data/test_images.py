@@ -1,4 +1,4 @@
-"""Images of data sets and folders: reading returns what was written, and unusable folders are refused."""
+"""Images of data sets and folders: pixels are read as written, and unusable folders are refused."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ def noise(count: int, high: int = 8, wide: int = 8) -> np.ndarray:
     return np.random.default_rng(0).integers(0, 256, (count, high, wide, 3), dtype=np.uint8)
 
 
-def written(folder: Path, pixels: np.ndarray) -> Path:
+def write_images(folder: Path, pixels: np.ndarray) -> Path:
     for number, one in enumerate(pixels):
         Image.fromarray(one).save(folder / f"{number:04d}.png")
     return folder
 
 
-def test_a_folder_gives_its_images_in_order_of_name_with_those_of_folders_inside(tmp_path: Path) -> None:
+def test_images_of_a_folder_and_its_subfolders_are_sorted_by_name(tmp_path: Path) -> None:
     pixels = noise(3)
-    written(tmp_path, pixels[:2])
+    write_images(tmp_path, pixels[:2])
     (tmp_path / "more").mkdir()
     Image.fromarray(pixels[2]).save(tmp_path / "more" / "X.PNG")
     (tmp_path / "notes.txt").write_text("no image", encoding="utf-8")
@@ -41,10 +41,10 @@ def test_a_folder_gives_its_images_in_order_of_name_with_those_of_folders_inside
     assert value.pixels.dtype == torch.uint8 and (value.pixels.numpy() == pixels).all()
 
 
-def test_a_batch_is_between_minus_one_and_one_and_goes_back_to_the_same_bytes(tmp_path: Path) -> None:
+def test_a_batch_is_between_minus_one_and_one_and_converts_back_to_the_same_bytes(tmp_path: Path) -> None:
     pixels = noise(4)
     pixels[0, 0, 0], pixels[0, 0, 1] = 0, 255
-    value = open_images(written(tmp_path, pixels))
+    value = open_images(write_images(tmp_path, pixels))
     batch = value.batch([2, 0])
     assert (
         batch.shape == (2, 3, 8, 8)
@@ -57,7 +57,7 @@ def test_a_batch_is_between_minus_one_and_one_and_goes_back_to_the_same_bytes(tm
     assert torch.equal(to_bytes(from_bytes(every)), every)
 
 
-def test_with_a_size_images_are_cut_to_the_middle_and_scaled(tmp_path: Path) -> None:
+def test_with_a_size_images_are_cropped_to_the_centre_and_scaled(tmp_path: Path) -> None:
     wide = np.zeros((10, 30, 3), dtype=np.uint8)
     wide[:, 10:20] = (200, 100, 50)  # the middle square
     Image.fromarray(wide).save(tmp_path / "wide.png")
@@ -67,7 +67,7 @@ def test_with_a_size_images_are_cut_to_the_middle_and_scaled(tmp_path: Path) -> 
     assert (value.pixels == torch.tensor([200, 100, 50], dtype=torch.uint8)).all()
 
 
-def test_what_is_transparent_lies_over_white_or_black_and_grey_has_three_channels(tmp_path: Path) -> None:
+def test_transparent_pixels_become_white_or_black_and_grey_images_get_three_channels(tmp_path: Path) -> None:
     clear = np.zeros((4, 4, 4), dtype=np.uint8)
     clear[0, 0] = (10, 20, 30, 255)
     Image.fromarray(clear).save(tmp_path / "a.png")
@@ -78,8 +78,8 @@ def test_what_is_transparent_lies_over_white_or_black_and_grey_has_three_channel
     assert (value[1] == 77).all()
 
 
-def test_images_of_several_sizes_are_refused_by_name(tmp_path: Path) -> None:
-    written(tmp_path, noise(2))
+def test_images_of_several_sizes_are_refused_and_named(tmp_path: Path) -> None:
+    write_images(tmp_path, noise(2))
     Image.fromarray(noise(1, 6, 6)[0]).save(tmp_path / "other.png")
     with pytest.raises(BadInput, match=r"(?s)several sizes: 0000.png is 8 x 8, other.png is 6 x 6.*--size"):
         open_images(tmp_path)
@@ -87,10 +87,10 @@ def test_images_of_several_sizes_are_refused_by_name(tmp_path: Path) -> None:
 
 def test_images_that_are_not_square_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"(?s)0000.png is 9 x 6, not square.*--size"):
-        open_images(written(tmp_path, noise(2, 6, 9)))
+        open_images(write_images(tmp_path, noise(2, 6, 9)))
 
 
-def broken(folder: Path, count: int) -> None:
+def write_broken(folder: Path, count: int) -> None:
     whole = (folder / "0000.png").read_bytes()
     for number in range(count):
         (folder / f"broken{number}.png").write_bytes(
@@ -100,16 +100,16 @@ def broken(folder: Path, count: int) -> None:
 
 def test_a_few_broken_images_are_skipped_and_named(tmp_path: Path) -> None:
     pixels = noise(60)
-    written(tmp_path, pixels)
-    broken(tmp_path, 3)
+    write_images(tmp_path, pixels)
+    write_broken(tmp_path, 3)
     value = open_images(tmp_path)
     assert len(value) == 60 and (value.pixels.numpy() == pixels).all()
     assert [text.partition(":")[0] for text in value.skipped] == ["broken0.png", "broken1.png", "broken2.png"]
 
 
 def test_a_folder_with_many_broken_images_is_refused(tmp_path: Path) -> None:
-    written(tmp_path, noise(60))
-    broken(tmp_path, 4)
+    write_images(tmp_path, noise(60))
+    write_broken(tmp_path, 4)
     message = (
         r"4 of the 64 images .* are broken, more than 5%: broken0.png: .*; broken1.png: .*; "
         r"broken2.png: .*; and 1 more\.\n"
@@ -125,27 +125,27 @@ def test_a_folder_with_many_broken_images_is_refused(tmp_path: Path) -> None:
         open_images(tmp_path)
 
 
-def test_hidden_files_and_those_of_hidden_folders_are_no_images(tmp_path: Path) -> None:
+def test_hidden_files_and_files_in_hidden_folders_are_ignored(tmp_path: Path) -> None:
     pixels = noise(2)
-    written(tmp_path, pixels)
+    write_images(tmp_path, pixels)
     (tmp_path / "._0000.png").write_bytes(b"of macOS")
     (tmp_path / ".trash").mkdir()
     Image.fromarray(pixels[0]).save(tmp_path / ".trash" / "old.png")
     value = open_images(tmp_path)
     assert not value.skipped and (value.pixels.numpy() == pixels).all()
-    clip_to_ball = tmp_path / ".trash"
-    assert len(open_images(clip_to_ball)) == 1, "a hidden folder that is named itself is read"
+    hidden_folder = tmp_path / ".trash"
+    assert len(open_images(hidden_folder)) == 1, "a hidden folder is read if it is requested itself"
 
 
 DEEP = np.array([[0, 257, 258, 385], [386, 32767, 32896, 65535]] * 2, dtype=np.uint16)
-SHALLOW = np.array([[0, 1, 1, 1], [2, 127, 128, 255]] * 2, dtype=np.uint8)  # nearest of 65535 in 255
+SHALLOW = np.array([[0, 1, 1, 1], [2, 127, 128, 255]] * 2, dtype=np.uint8)  # 65535 scaled to 255 and rounded
 
 
 @pytest.mark.parametrize(
     ("kind", "mode", "format"),
     [("<u2", "I;16", "PNG"), (">u2", "I;16B", "TIFF"), ("<i4", "I", "TIFF")],
 )
-def test_grey_of_16_bits_is_scaled_to_8(tmp_path: Path, kind: str, mode: str, format: str) -> None:
+def test_16_bit_grey_is_scaled_to_8_bits(tmp_path: Path, kind: str, mode: str, format: str) -> None:
     file = tmp_path / "deep.png"
     Image.fromarray(DEEP.astype(kind)).save(file, format=format)
     with Image.open(file) as opened:
@@ -154,14 +154,14 @@ def test_grey_of_16_bits_is_scaled_to_8(tmp_path: Path, kind: str, mode: str, fo
     assert (value == SHALLOW[None, :, :, None]).all()
 
 
-def test_what_is_transparent_in_grey_of_16_bits_lies_over_white_or_black(tmp_path: Path) -> None:
+def test_transparent_pixels_of_16_bit_grey_become_white_or_black(tmp_path: Path) -> None:
     Image.fromarray(DEEP).save(tmp_path / "deep.png", transparency=32767)
     for white, behind in ((True, 255), (False, 0)):
         expected = np.where(DEEP == 32767, behind, SHALLOW)
         assert (open_images(tmp_path, white=white).pixels.numpy() == expected[None, :, :, None]).all()
 
 
-def test_images_of_floating_point_or_of_32_bits_are_broken(tmp_path: Path) -> None:
+def test_floating_point_and_32_bit_images_count_as_broken(tmp_path: Path) -> None:
     Image.fromarray(np.linspace(0, 1, 16, dtype=np.float32).reshape(4, 4)).save(
         tmp_path / "real.png", format="TIFF"
     )
@@ -178,7 +178,7 @@ def test_a_folder_of_one_broken_image_is_refused(tmp_path: Path) -> None:
         open_images(tmp_path)
 
 
-def test_empty_and_absent_folders_and_those_of_runs_are_refused(tmp_path: Path) -> None:
+def test_empty_and_missing_folders_and_run_folders_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="does not contain any images"):
         open_images(tmp_path)
     with pytest.raises(BadInput, match="is not a folder"):
@@ -190,10 +190,10 @@ def test_empty_and_absent_folders_and_those_of_runs_are_refused(tmp_path: Path) 
         open_images(tmp_path)
 
 
-def test_images_that_do_not_fit_the_memory_are_refused(
+def test_images_that_do_not_fit_in_memory_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    written(tmp_path, noise(4))
+    write_images(tmp_path, noise(4))
     monkeypatch.setattr(images_module, "free_bytes", lambda: 4 * 8 * 8 * 3 - 1)
     with pytest.raises(BadInput, match="4 images of 8 x 8 take"):
         open_images(tmp_path)
@@ -214,10 +214,10 @@ def test_our_own_data_sets_open_as_images_at_any_size(
     assert small.shape == boxes.shape and np.abs(small - boxes).mean() < 6  # another filter, the same picture
 
 
-def test_without_pillow_image_files_say_what_to_install(
+def test_without_pillow_the_error_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    written(tmp_path, noise(1))
+    write_images(tmp_path, noise(1))
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(Missing, match=r"pinchpoint\[radiance\]"):
         open_images(tmp_path)

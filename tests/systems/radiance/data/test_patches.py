@@ -1,6 +1,4 @@
-"""Patches of photographs: at the places of rays, equally sharp, with cubic interpolation where they are
-enlarged.
-"""
+"""Patches of photographs: at the places of rays, equally sharp, bicubic with super-resolution."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ from pinchpoint.systems.radiance.settings import Settings  # noqa: E402
 SETTINGS = Settings(preset="tiny", steps=10, size=32, patch=32, batch=2)
 
 
-def test_a_patch_over_whole_pixels_is_those_pixels_of_the_photograph() -> None:
+def test_a_patch_of_whole_pixels_equals_those_pixels_of_the_photograph() -> None:
     settings = replace(SETTINGS, size=64)
     images = torch.rand(1, 3, 64, 64)
     scale, shift = torch.tensor([0.5]), torch.tensor([[0.125, -0.25]])  # 4 pixels to the right, 8 up
@@ -27,8 +25,8 @@ def test_a_patch_over_whole_pixels_is_those_pixels_of_the_photograph() -> None:
     assert torch.allclose(low[0], images[0, :, 8:40, 20:52], atol=1e-5)
 
 
-def test_real_patches_between_pixels_are_cubic_for_a_super_resolution_and_straight_without() -> None:
-    """Half a pixel to the right: (-3, 19, 19, -3) / 32 of four neighbours by the kernel of a = -0.75, else
+def test_real_patches_between_pixels_are_bicubic_with_super_resolution_and_bilinear_without() -> None:
+    """A shift by half a pixel: (-3, 19, 19, -3) / 32 of four neighbours (the cubic kernel with a = -0.75), or
     the mean of two.
     """
     row = torch.rand(1, 1, 1, 64, generator=torch.Generator().manual_seed(0)).expand(1, 3, 64, 64) * 0.5
@@ -42,14 +40,14 @@ def test_real_patches_between_pixels_are_cubic_for_a_super_resolution_and_straig
     assert torch.allclose(low[0, 0, 5, :63], (line[:-1] + line[1:]) / 2, atol=1e-5)
 
 
-def test_real_patches_stay_within_white_and_black() -> None:
+def test_real_patches_stay_between_black_and_white() -> None:
     images = torch.where(torch.rand(2, 3, 64, 64) > 0.5, 1.0, -1.0)
     _, high = real_patches(images, replace(SETTINGS, superres=2), step=5, what="real")
     assert high is not None and float(high.abs().max()) == pytest.approx(1, abs=1e-6)
 
 
-def test_real_patches_are_no_more_blurred_where_rays_are_far_apart() -> None:
-    """Waves of three pixels of the render: a pixel keeps sin(pi / 3) / (pi / 3) of them in every patch."""
+def test_real_patches_are_equally_sharp_where_rays_are_far_apart() -> None:
+    """Averaging over a pixel multiplies waves of three pixels by sin(pi / 3) / (pi / 3), in every patch."""
     settings = replace(SETTINGS, superres=2, size=64)
     waves = torch.sin(2 * torch.pi * (torch.arange(128) + 0.5) / 6).expand(1, 3, 128, 128)
     spread = {}
@@ -64,14 +62,14 @@ def test_real_patches_are_no_more_blurred_where_rays_are_far_apart() -> None:
     )
 
 
-def test_a_real_pair_for_the_second_discriminator_agrees_by_averages() -> None:
+def test_the_large_patch_of_a_real_pair_averages_to_the_small_one() -> None:
     settings = replace(SETTINGS, superres=2)
     low, high = real_patches(torch.rand(3, 3, 64, 64), settings, step=5, what="real")
     assert high is not None and low.shape == (3, 3, 32, 32) and high.shape == (3, 3, 64, 64)
     assert residual(high, low) <= 1e-6
 
 
-def test_a_part_of_the_real_patches_is_cut_as_in_all_of_them() -> None:
+def test_a_part_of_the_real_patches_equals_that_part_of_all_patches() -> None:
     settings, images = replace(SETTINGS, superres=2, size=64, batch=2, ranks=3), torch.rand(6, 3, 128, 128)
     every = real_patches(images, settings, step=3, what="real")
     some = real_patches(images[2:4], settings, step=3, what="real", every=6, first=2)
@@ -82,10 +80,10 @@ def test_a_part_of_the_real_patches_is_cut_as_in_all_of_them() -> None:
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.3, 0.5, 2 / 3, 1.0])
-def test_rows_of_whole_pixels_are_those_whose_scale_is_fixed(share: float) -> None:
+def test_rows_of_whole_pixels_are_those_with_the_fixed_scale(share: float) -> None:
     settings = replace(SETTINGS, size=64, whole=share)
     scale, _ = draw_step_patches(30, settings, 1, torch.Generator().manual_seed(0))
     assert whole_rows(30, settings) == tuple(torch.nonzero(scale == 0.5)[:, 0].tolist())
     assert len(whole_rows(30, settings)) == math.ceil(30 * share)
     assert whole_rows(3, SETTINGS) == (0, 1, 2), "a patch that is the image"
-    assert whole_rows(4, replace(SETTINGS, least=0.5)) == (0, 2), "and smaller ones beside it"
+    assert whole_rows(4, replace(SETTINGS, least=0.5)) == (0, 2), "with smaller patches besides"

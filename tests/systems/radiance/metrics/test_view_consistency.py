@@ -1,4 +1,4 @@
-"""Orbits of true cars are consistent; of cars that change, jump or lie about their depth they are not."""
+"""Orbits of one car are consistent; with changing cars, wrong poses or wrong depths they are not."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ def test_views_of_one_car_agree(true) -> None:
     assert value.area_roughness < 0.05 and value.hue_spread < 0.01 and value.colour_error < 0.05
 
 
-def test_views_of_many_cars_do_not(true) -> None:
+def test_views_of_different_cars_do_not_agree(true) -> None:
     good = orbit_consistency(**true, u=U, v=V)
     value = orbit_consistency(**orbit([draw_car(4, number)[0] for number in range(VIEWS)]), u=U, v=V)
     assert value.hue_spread > 10 * good.hue_spread and value.hue_spread > 0.1
     assert value.area_roughness > 2 * good.area_roughness and value.colour_error > 3 * good.colour_error
 
 
-def test_poses_that_are_not_the_views_show_in_the_depth(true) -> None:
+def test_wrong_poses_increase_the_depth_error(true) -> None:
     good = orbit_consistency(**true, u=U, v=V)
-    turned = orbit_consistency(**true, u=(-U) % 1, v=V)
-    assert turned.depth_error > 2 * good.depth_error
+    other_u = orbit_consistency(**true, u=(-U) % 1, v=V)
+    assert other_u.depth_error > 2 * good.depth_error
 
 
-def test_a_depth_that_is_wrong_by_a_known_amount_is_found(true) -> None:
-    moved = true["depth"].clone()
-    moved[::2] += 0.05  # every view against the next
-    value = orbit_consistency(true["images"], moved, true["cover"], U, V)
+def test_a_depth_that_is_off_by_a_known_amount_gives_that_depth_error(true) -> None:
+    wrong_depth = true["depth"].clone()
+    wrong_depth[::2] += 0.05  # every second view differs from the next
+    value = orbit_consistency(true["images"], wrong_depth, true["cover"], U, V)
     assert value.depth_error == pytest.approx(0.05, abs=0.012)
 
 

@@ -1,4 +1,4 @@
-"""A field's configuration: what survives JSON, and what is refused before anything is built."""
+"""The configuration of a field: it survives JSON, and invalid values are refused."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def test_graf_has_the_published_number_of_parameters() -> None:
         {"depth": 1, "skip": 0},
     ],
 )
-def test_what_makes_no_field_is_refused(wrong: dict[str, Any]) -> None:
+def test_invalid_configurations_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(BadInput):
         FieldConfig.preset("graf", **wrong)
 
 
-def test_unknown_presets_and_parts_are_refused() -> None:
+def test_unknown_presets_and_fields_are_refused() -> None:
     with pytest.raises(BadInput, match="preset 'huge' is unknown"):
         FieldConfig.preset("huge")
     with pytest.raises(BadInput, match="unknown fields"):

@@ -1,4 +1,4 @@
-"""The field as published: its size, what it reads at a point, and what it refuses."""
+"""The field as published: its size, its inputs at a point, and what it refuses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TINY = FieldConfig.preset("tiny")
 
 
 @pytest.mark.parametrize(("preset", "parameters"), [("graf", 677_764), ("small", None), ("tiny", None)])
-def test_a_field_has_the_parameters_that_arithmetic_says_and_graf_as_many_as_published(
+def test_the_number_of_parameters_is_as_computed_and_as_published_for_graf(
     preset: str, parameters: int | None
 ) -> None:
     config = FieldConfig.preset(preset)
@@ -23,7 +23,7 @@ def test_a_field_has_the_parameters_that_arithmetic_says_and_graf_as_many_as_pub
     assert images == config.parameters and parameters in (None, images)
 
 
-def test_a_point_is_encoded_as_sines_and_cosines_of_its_doubled_coordinates() -> None:
+def test_the_encoding_contains_sines_and_cosines_of_repeatedly_doubled_coordinates() -> None:
     point = torch.tensor([[0.3, -0.7, 1.1]], dtype=torch.float64)
     value = encode(point, 3)[0].tolist()
     slow = point[0].tolist()
@@ -33,12 +33,12 @@ def test_a_point_is_encoded_as_sines_and_cosines_of_its_doubled_coordinates() ->
     wider = torch.full((1, 24), 9.0, dtype=torch.float64)
     encode(point, 3, out=wider)
     assert wider[0, :21].tolist() == value and wider[0, 21:].tolist() == [9.0] * 3, (
-        "the rest is left as it was"
+        "the other columns are unchanged"
     )
     assert encode(point, 0).equal(point)
 
 
-def test_every_point_is_seen_with_the_codes_of_its_image_and_the_direction_of_its_ray() -> None:
+def test_every_point_uses_the_codes_of_its_image_and_the_direction_of_its_ray() -> None:
     field = Field(TINY).double()
     torch.manual_seed(1)
     points, directions = torch.randn(12, 3).double(), torch.randn(6, 3).double()
@@ -55,16 +55,16 @@ def test_every_point_is_seen_with_the_codes_of_its_image_and_the_direction_of_it
     assert by_point[0].equal(colour) and by_point[2] is None
 
 
-def test_one_field_by_hand() -> None:
-    """Layer by layer with the published order: point, shape code; hidden, direction, appearance code."""
+def test_a_field_computed_layer_by_layer_gives_the_same_values() -> None:
+    """The inputs are in the published order: point, shape code; hidden, direction, appearance code."""
     field = Field(TINY).double()
     torch.manual_seed(2)
     point, direction, shape, app = (torch.randn(1, wide).double() for wide in (3, 3, 8, 8))
-    read = torch.cat((encode(point, 4), shape), dim=1)
-    hidden = read
+    inputs = torch.cat((encode(point, 4), shape), dim=1)
+    hidden = inputs
     for at in range(4):
         if at == 2:
-            hidden = torch.cat((read, hidden), dim=1)
+            hidden = torch.cat((inputs, hidden), dim=1)
         hidden = (hidden @ field.trunk[at].weight.t() + field.trunk[at].bias).clamp_min(0)
     view = torch.cat((field.remap(hidden), encode(direction, 2), app), dim=1)
     colour, density, _ = field(point, direction, shape, app)
@@ -72,7 +72,7 @@ def test_one_field_by_hand() -> None:
     torch.testing.assert_close(colour, field.colour(field.view(view).clamp_min(0)))
 
 
-def test_a_field_of_a_seed_is_the_same_and_leaves_the_random_numbers_of_its_maker_alone() -> None:
+def test_a_seed_determines_the_field_and_does_not_change_the_callers_random_state() -> None:
     torch.manual_seed(5)
     expected = torch.rand(1)
     torch.manual_seed(5)
@@ -86,7 +86,7 @@ def test_a_field_of_a_seed_is_the_same_and_leaves_the_random_numbers_of_its_make
 @pytest.mark.parametrize(
     ("points", "directions", "images"), [(7, 7, 2), (8, 3, 2), (8, 1, 2), (8, 0, 2), (8, 8, 0)]
 )
-def test_points_that_share_images_or_rays_unevenly_are_refused(
+def test_points_that_do_not_divide_evenly_among_images_and_rays_are_refused(
     points: int, directions: int, images: int
 ) -> None:
     with pytest.raises(BadInput):

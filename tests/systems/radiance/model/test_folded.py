@@ -1,4 +1,4 @@
-"""The folded form: the same values with fewer operations, and what it holds for the backward pass."""
+"""The folded field: the same values with fewer operations, and its memory for the backward pass."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ POINTS = BATCH * SAMPLES  # points per additional ray
         {"width": 34, "depth": 2, "skip": 0},
     ],
 )
-def test_values_and_features_are_those_of_the_field(changes: dict[str, Any]) -> None:
+def test_values_and_features_match_those_of_the_field(changes: dict[str, Any]) -> None:
     config = FieldConfig.preset("tiny", **changes)
     field = Field(config).double()
     torch.manual_seed(0)
@@ -49,19 +49,19 @@ def test_values_and_features_are_those_of_the_field(changes: dict[str, Any]) -> 
 
     part = slice(0, 2), slice(0, 3)
     with torch.no_grad():
-        folded = FoldedField(config, dict(field.named_parameters()), shape, app, dtype=torch.float64)
-        encoded = points.encoded_points(config, scene, part, torch.float64, own=False)
+        folded_field = FoldedField(config, dict(field.named_parameters()), shape, app, dtype=torch.float64)
+        encoding = points.encoded_points(config, scene, part, torch.float64, own=False)
         towards = points.encoded_directions(config, scene, part, own=False)
-        remaining, images = points.forward(folded, encoded, part[0], keep=True)
+        layers, images = points.forward(folded_field, encoding, part[0], keep=True)
         raw = shading.colour_points(
-            folded, images, (towards @ folded.view).flatten(0, 1), write=True, own=False
+            folded_field, images, (towards @ folded_field.view).flatten(0, 1), write=True, own=False
         )
     torch.testing.assert_close(raw.t(), torch.cat((colour, density), dim=1), rtol=0, atol=1e-13)
     torch.testing.assert_close(images[:, : config.features], features, rtol=0, atol=1e-13)
-    assert len(remaining) == config.depth and images.shape[1] % 8 == encoded.shape[2] % 8 == 0
+    assert len(layers) == config.depth and images.shape[1] % 8 == encoding.shape[2] % 8 == 0
 
 
-def prepared(rays: int) -> tuple[Any, ...]:
+def render_inputs(rays: int) -> tuple[Any, ...]:
     generator = generator_for(0, 0, "held")
     images = Camera().rays(torch.rand(BATCH), torch.rand(BATCH) / 2, 2 * torch.rand(rays, 2) - 1)
     return (
@@ -72,23 +72,23 @@ def prepared(rays: int) -> tuple[Any, ...]:
 
 
 def saved_bytes(field: Field, rays: int, **options: Any) -> int:
-    """Storages that autograd holds after a render, without the parameters."""
+    """Bytes that autograd stores after a render, without the parameters."""
     own = {compat.storage_key(parameter.untyped_storage()) for parameter in field.parameters()}
-    remaining: dict[int, Any] = {}  # the storages themselves: a freed one could lend its address to another
+    storages: dict[int, Any] = {}  # keeps them alive: the address of a freed one could be reused
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
-        remaining[compat.storage_key(storage)] = storage
+        storages[compat.storage_key(storage)] = storage
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        render(field, *prepared(rays), **options)
-    return sum(storage.nbytes() for key, storage in remaining.items() if key not in own)
+        render(field, *render_inputs(rays), **options)
+    return sum(storage.nbytes() for key, storage in storages.items() if key not in own)
 
 
 def peak_bytes(field: Field, rays: int, **options: Any) -> int:
-    """The peak of a step; nothing is computed if `field` has fake tensors."""
-    inputs = prepared(rays)
+    """The peak of a step; fake tensors work too."""
+    inputs = render_inputs(rays)
 
     def step() -> None:
         field.zero_grad()
@@ -106,7 +106,7 @@ def peak_bytes(field: Field, rays: int, **options: Any) -> int:
         ("folded", "bf16", 5_161),
     ],
 )
-def test_a_point_holds_no_more_for_the_backward_pass_than_is_known(
+def test_the_bytes_per_point_stored_for_the_backward_pass_match_the_documentation(
     form: str, precision: str, published: int
 ) -> None:
     field = Field(FieldConfig.preset("graf"))
@@ -116,25 +116,25 @@ def test_a_point_holds_no_more_for_the_backward_pass_than_is_known(
         assert a_point == pytest.approx(published, rel=0.002)
     else:
         assert a_point <= published * 1.005, (
-            "an encoded point and the layer of the view are filled up to eights"
+            "the encoding and the view layer are padded to multiples of eight"
         )
 
 
 @pytest.mark.parametrize("memory", ["checkpoint", "deferred"])
-def test_a_step_in_chunks_holds_one_chunk(memory: str) -> None:
+def test_a_step_in_chunks_stores_one_chunk(memory: str) -> None:
     field = Field(FieldConfig.preset("graf"))
     options = {"form": "folded", "memory": memory, "chunk": 16}
     peaks = [peak_bytes(field, rays, **options) for rays in (16, 48)]
-    assert (peaks[1] - peaks[0]) / (32 * POINTS) < 30, "draws and pixels alone grow"
+    assert (peaks[1] - peaks[0]) / (32 * POINTS) < 30, "only draws and pixels grow"
     assert peaks[0] < 0.8 * peak_bytes(field, 48, form="folded")
 
 
-def test_a_render_without_gradients_holds_two_layers_of_a_point() -> None:
+def test_a_render_without_gradients_stores_two_layers_per_point() -> None:
     field = Field(FieldConfig.preset("graf"))
 
     @torch.no_grad()
     def image(rays: int) -> int:
-        inputs = prepared(rays)
+        inputs = render_inputs(rays)
         return measurement.account(lambda: render(field, *inputs)) or 0
 
     assert (image(32) - image(16)) / (16 * POINTS) < 3 * 256 * 4
@@ -143,14 +143,14 @@ def test_a_render_without_gradients_holds_two_layers_of_a_point() -> None:
 @pytest.mark.parametrize("features", [False, True])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("form", ["eager", "folded"])
-def test_a_wider_chunk_without_gradients_needs_no_more_than_one_with_them(
+def test_a_wider_chunk_without_gradients_needs_no_more_memory_than_a_chunk_with_them(
     form: Any, precision: Any, features: bool
 ) -> None:
     wide = wider(16, form)
     assert wide is not None and wide > 16
     options = {"form": form, "precision": precision, "features": features}
     with compat.fake_mode() if precision == "bf16" else nullcontext():  # a CPU is slow in bf16
-        field, inputs = Field(FieldConfig.preset("graf")), prepared(wide)
+        field, inputs = Field(FieldConfig.preset("graf")), render_inputs(wide)
         peak = peak_bytes(field, 16, **options)
         assert (measurement.account(lambda: torch.no_grad()(render)(field, *inputs, **options)) or 0) <= peak
 
@@ -158,12 +158,12 @@ def test_a_wider_chunk_without_gradients_needs_no_more_than_one_with_them(
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device is visible here")
 @pytest.mark.parametrize(("precision", "worse", "far"), [("fp32", 1.5, 1e-5), ("bf16", 1.5, 0.05)])
-def test_on_a_gpu_gradients_are_those_of_the_field(precision: Any, worse: float, far: float) -> None:
-    """Gradients are no farther from float64 than autograd's own: an activation's kink flips by rounding.
+def test_gradients_on_a_gpu_match_those_of_the_field(precision: Any, worse: float, far: float) -> None:
+    """Gradients are as close to float64 as those of autograd; rounding flips some activations.
 
-    On a GPU the layers have kernels of their own, with bias and activation in the product.
+    On a GPU the layers use kernels that fuse bias and activation into the product.
     """
-    rays, codes, draws = prepared(256)
+    rays, codes, draws = render_inputs(256)
 
     def gradients(form: Any, precision: Any, dtype: torch.dtype) -> dict[str, torch.Tensor]:
         field = Field(FieldConfig.preset("graf")).to("cuda", dtype)

@@ -1,4 +1,4 @@
-"""The losses of the players and the penalty on the discriminator's slope, against closed forms."""
+"""The losses of both networks and the R1 penalty, compared with closed forms."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pinchpoint.systems.radiance.model.losses import (  # noqa: E402
 )
 
 
-def test_losses_are_the_binary_cross_entropy_of_the_logits() -> None:
+def test_losses_are_binary_cross_entropies_of_the_logits() -> None:
     logits = torch.tensor([-2.0, 0.5, 3.0], dtype=torch.float32)
     for loss, truth in ((loss_as_real, 1.0), (loss_as_generated, 0.0)):
         expected = torch.nn.functional.binary_cross_entropy_with_logits(
@@ -39,7 +39,7 @@ def test_the_penalty_of_a_plane_is_the_square_of_its_slope() -> None:
     assert float(penalty) == pytest.approx(float(slope.square().sum()), rel=1e-5) and logits.shape == (4,)
 
 
-def test_graf_s_penalty_at_32_squared_is_a_1024th_of_the_image_s() -> None:
+def test_grafs_penalty_for_32_x_32_patches_is_a_1024th_of_the_penalty_per_image() -> None:
     torch.manual_seed(0)
     critic, real = Discriminator(32, width=8), torch.rand(3, 3, 32, 32)
     graf, image = (
@@ -50,7 +50,7 @@ def test_graf_s_penalty_at_32_squared_is_a_1024th_of_the_image_s() -> None:
         slope_penalty(critic, real, reduction="ray")  # type: ignore[arg-type]
 
 
-def test_the_penalty_is_in_fp32_whatever_is_on_around_it() -> None:
+def test_the_penalty_is_computed_in_fp32_under_autocast() -> None:
     torch.manual_seed(0)
     critic, real = Discriminator(32, width=8), torch.rand(2, 3, 32, 32)
     alone, _ = slope_penalty(critic, real, reduction="image")
@@ -60,13 +60,13 @@ def test_the_penalty_is_in_fp32_whatever_is_on_around_it() -> None:
     assert torch.equal(alone, within)
 
 
-def test_the_gradient_of_the_penalty_is_that_of_finite_differences() -> None:
+def test_the_gradient_of_the_penalty_matches_finite_differences() -> None:
     torch.manual_seed(0)
     critic, real = Discriminator(32, width=2).double(), torch.rand(2, 3, 32, 32)
     weight, at = critic.convs[0].weight, (0, 1, 2, 3)
 
     def penalty() -> Any:
-        # The penalty itself is fp32 at its entrance; the critic's weights may be double.
+        # The penalty converts its input to fp32; the weights of the critic may be float64.
         images = real.double().requires_grad_()
         (slope,) = torch.autograd.grad(critic(images).sum(), images, create_graph=True)
         return slope.square().sum(dim=(1, 2, 3)).mean()
@@ -88,7 +88,7 @@ def test_the_gradient_of_the_penalty_is_that_of_finite_differences() -> None:
     assert float(single.convs[0].weight.grad[at]) == pytest.approx(expected, rel=1e-2, abs=1e-5)
 
 
-def test_a_model_with_a_part_that_is_cut_off_is_refused_by_name() -> None:
+def test_parameters_without_a_gradient_are_reported_by_name() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Linear(3, 1))
     model(torch.rand(4, 2)).sum().backward()
     check_gradients(model, what="model")
@@ -96,9 +96,9 @@ def test_a_model_with_a_part_that_is_cut_off_is_refused_by_name() -> None:
     model[1](model[0](torch.rand(4, 2)).detach()).sum().backward()
     with pytest.raises(
         TargetFailed, match=r"2 of 4 parameters of the model do not get a gradient: 0\.weight, 0\.bias"
-    ) as caught:
+    ) as excinfo:
         check_gradients(model, what="model")
-    assert "no_grad" in caught.value.hint
+    assert "no_grad" in excinfo.value.hint
     model.zero_grad(set_to_none=True)
     (0.0 * model(torch.rand(4, 2))).sum().backward()
     with pytest.raises(TargetFailed, match=r"4 of 4 .* and 1 more"):

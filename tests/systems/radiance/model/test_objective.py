@@ -1,4 +1,4 @@
-"""The players: patches of renders and photographs cover the same places, and every weight learns."""
+"""The two networks: renders and photographs have the same patches, and every weight learns."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def any_gradient(module: torch.nn.Module) -> bool:
     return any(parameter.grad is not None and bool(parameter.grad.any()) for parameter in module.parameters())
 
 
-def strayed_of(generator: Generator) -> Any:
+def pair_loss_of(generator: Generator) -> Any:
     request, side = request_of(generator.settings), 32 * generator.settings.superres
     real = real_patches(torch.rand(2, 3, side, side), generator.settings, step=5, what="real")
     return generator.to_images_with_pairs(generator.render_rays(request), request, real)[2]
 
 
-def test_a_super_resolution_is_judged_and_learns_by_patches_of_whole_pixels_alone() -> None:
+def test_super_resolution_learns_only_from_patches_of_whole_pixels() -> None:
     settings = replace(SETTINGS, superres=2, size=64, batch=4)
     generator, critics = Generator(CONFIG, settings), Critics(settings)
     request, real = (
@@ -78,8 +78,8 @@ def test_a_super_resolution_is_judged_and_learns_by_patches_of_whole_pixels_alon
 
 
 @pytest.mark.parametrize("share", [0.3, 0.5])
-def test_losses_of_parts_are_that_of_the_batch_however_the_whole_pixels_fall(share: float) -> None:
-    """Micro-batches of one image: some have a patch of whole pixels, some have none."""
+def test_the_losses_of_micro_batches_average_to_that_of_the_batch(share: float) -> None:
+    """Micro-batches have one image; some have a patch of whole pixels, some have none."""
     settings = replace(SETTINGS, superres=2, size=64, batch=4, whole=share)
     generator, critics = Generator(CONFIG, settings), Critics(settings)
     request, real = (
@@ -88,12 +88,12 @@ def test_losses_of_parts_are_that_of_the_batch_however_the_whole_pixels_fall(sha
     )
 
     def losses(request: Any, real: Any) -> Any:
-        images, unlike, strayed = generator.to_images_with_pairs(
+        images, unlike, pair_loss = generator.to_images_with_pairs(
             generator.render_rays(request), request, real
         )
         told_apart, slope = critics.loss(images, request, real, penalty=torch.tensor(1.0))
         return torch.stack(
-            [critics.generator_loss(images, request), unlike, strayed, told_apart, slope]
+            [critics.generator_loss(images, request), unlike, pair_loss, told_apart, slope]
         ).detach()
 
     whole = losses(request, real)
@@ -128,20 +128,20 @@ def test_super_resolution_learns_from_real_pairs_and_the_field_does_not() -> Non
         assert not Generator(CONFIG, other).learns_from_pairs
 
 
-def test_straying_is_what_features_and_view_change_and_teaches_only_where_they_are_read() -> None:
+def test_the_second_pair_loss_measures_and_trains_only_the_effect_of_features_and_view() -> None:
     settings = replace(SETTINGS, superres=2)
     generator = Generator(CONFIG, settings)
     net = net_of(generator)
-    strayed_of(generator).backward()
+    pair_loss_of(generator).backward()
     assert bool(net.read.weight.grad[:, 3:].any())
-    assert not any_gradient(generator.field), "the render is not drawn to it"
+    assert not any_gradient(generator.field), "the render gets no gradient from it"
     with torch.no_grad():
-        net.read.weight[:, 3:] = 0  # neither features nor view are read
-    assert float(strayed_of(generator).detach()) == pytest.approx(0, abs=1e-7)
-    assert float(strayed_of(Generator(CONFIG, SETTINGS))) == 0
+        net.read.weight[:, 3:] = 0  # ignore features and view
+    assert float(pair_loss_of(generator).detach()) == pytest.approx(0, abs=1e-7)
+    assert float(pair_loss_of(Generator(CONFIG, SETTINGS))) == 0
 
 
-def test_draws_follow_from_seed_step_and_use_alone() -> None:
+def test_draws_depend_only_on_seed_step_and_purpose() -> None:
     one, again = request_of(SETTINGS), request_of(SETTINGS)
     assert torch.equal(one.draws.offsets, again.draws.offsets) and torch.equal(
         one.codes.shape, again.codes.shape
@@ -157,7 +157,7 @@ def test_draws_follow_from_seed_step_and_use_alone() -> None:
 
 
 @pytest.mark.parametrize("superres", [1, 2, 4])
-def test_every_weight_of_both_players_gets_a_gradient(superres: int) -> None:
+def test_every_weight_of_both_networks_gets_a_gradient(superres: int) -> None:
     settings = replace(SETTINGS, superres=superres)
     generator, critics = Generator(CONFIG, settings), Critics(settings)
     request = request_of(settings)
@@ -175,7 +175,7 @@ def test_every_weight_of_both_players_gets_a_gradient(superres: int) -> None:
     assert float(none) == 0 and float(bare.detach()) == pytest.approx(float(loss.detach() - slope), rel=1e-5)
 
 
-def test_outside_a_bound_a_generator_shows_what_lies_behind_and_learns_inside() -> None:
+def test_a_generator_with_a_bound_is_empty_outside_and_learns_inside() -> None:
     settings = replace(SETTINGS, bound=0.5, noise=0.0)
     generator = Generator(CONFIG, settings)
     with torch.no_grad():
@@ -189,7 +189,7 @@ def test_outside_a_bound_a_generator_shows_what_lies_behind_and_learns_inside() 
 
 
 @pytest.mark.parametrize("white", [True, False])
-def test_a_veil_below_the_haze_is_taken_off_whole_images_and_what_is_dense_stays(white: bool) -> None:
+def test_whole_images_lose_coverage_below_the_haze_and_keep_what_is_dense(white: bool) -> None:
     settings = replace(SETTINGS, superres=2, haze=0.05, white=white)
     generator = Generator(CONFIG, settings)
     result = RenderOutput(
@@ -207,20 +207,20 @@ def test_a_veil_below_the_haze_is_taken_off_whole_images_and_what_is_dense_stays
     codes = Codes(torch.zeros(1, CONFIG.z_shape), torch.zeros(1, CONFIG.z_app))
     with torch.no_grad():
         generator.field.density.weight.zero_()
-        generator.field.density.bias.fill_(0.01)  # over two units: two hundredths
-    veiled = whole_images(generator, codes, torch.zeros(1), torch.tensor([0.3]))
-    assert bool((veiled.acc == 0).all()) and bool((veiled.low == (1 if white else -1)).all())
+        generator.field.density.bias.fill_(0.01)  # coverage 0.02 over a path of two units
+    hazy = whole_images(generator, codes, torch.zeros(1), torch.tensor([0.3]))
+    assert bool((hazy.acc == 0).all()) and bool((hazy.low == (1 if white else -1)).all())
     generator.settings = replace(settings, haze=0.01)
     assert bool((whole_images(generator, codes, torch.zeros(1), torch.tensor([0.3])).acc > 0.01).all())
 
 
-def test_whole_images_stay_within_black_and_white_and_are_white_where_their_render_is() -> None:
+def test_whole_images_stay_between_black_and_white_and_are_white_where_the_render_is() -> None:
     settings = replace(SETTINGS, superres=2, bound=1.0)
     generator = Generator(CONFIG, settings)
     assert generator.superres is not None
     with torch.no_grad():
         generator.field.density.bias.fill_(2.0)
-        generator.superres.write.weight.mul_(1000)  # far more contrast than there is room for
+        generator.superres.write.weight.mul_(1000)  # far more contrast than fits between black and white
     codes = draw_codes(CONFIG, 1, generator=torch.Generator().manual_seed(0))
     images = whole_images(generator, codes, torch.zeros(1), torch.tensor([0.3]))
     assert (
@@ -231,12 +231,10 @@ def test_whole_images_stay_within_black_and_white_and_are_white_where_their_rend
     blank = (images.low == 1).repeat_interleave(2, 2).repeat_interleave(2, 3)
     assert 0.1 < float(blank.float().mean()) < 0.9 and bool((images.high[blank] == 1).all())
     free = generator(request_of(settings)).high
-    assert free is not None and float(free.detach().abs().max()) > 1.5, (
-        "in training nothing is hidden from the discriminator"
-    )
+    assert free is not None and float(free.detach().abs().max()) > 1.5, "pixels are not limited in training"
 
 
-def test_the_discriminators_loss_leaves_the_generator_alone() -> None:
+def test_the_discriminators_loss_gives_the_generator_no_gradient() -> None:
     generator, critics = Generator(CONFIG, SETTINGS), Critics(SETTINGS)
     real = real_patches(torch.rand(2, 3, 32, 32), SETTINGS, step=1, what="real")
     request = request_of(SETTINGS)
@@ -245,7 +243,7 @@ def test_the_discriminators_loss_leaves_the_generator_alone() -> None:
     assert all(parameter.grad is None for parameter in generator.parameters())
 
 
-def test_whole_images_do_not_depend_on_what_is_made_with_them() -> None:
+def test_a_whole_image_does_not_depend_on_the_other_images() -> None:
     settings = replace(SETTINGS, superres=2)
     generator = Generator(CONFIG, settings)
     with torch.no_grad():
@@ -261,13 +259,13 @@ def test_whole_images_do_not_depend_on_what_is_made_with_them() -> None:
     )
     same = whole_images(generator, type(codes)(codes.shape[:1], codes.app[:1]), u[2:], v[2:])
     assert torch.allclose(images.best[0], same.best[0], atol=1e-4), (
-        "a whole turn is none, for the super-resolution too"
+        "360 degrees equal 0 degrees, also for the super-resolution"
     )
     assert residual(images.best, images.low) <= 1e-6
 
 
 @pytest.mark.parametrize("bound", [0.0, 1.0])
-def test_whole_images_take_no_more_points_at_one_time_than_a_chunk_of_training(
+def test_whole_images_use_at_most_as_many_points_at_a_time_as_a_training_chunk(
     bound: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = replace(SETTINGS, superres=2, bound=bound)
@@ -277,11 +275,11 @@ def test_whole_images_take_no_more_points_at_one_time_than_a_chunk_of_training(
     expected = whole_images(generator, codes, *at)
     points = []
 
-    def counted(field: Any, rays: Any, codes: Any, draws: Any, **how: Any) -> Any:
+    def counting_render(field: Any, rays: Any, codes: Any, draws: Any, **options: Any) -> Any:
         points.append(draws.offsets.numel())
-        return render(field, rays, codes, draws, **how)
+        return render(field, rays, codes, draws, **options)
 
-    monkeypatch.setattr(objective, "render", counted)
+    monkeypatch.setattr(objective, "render", counting_render)
     generator.settings = replace(settings, memory="checkpoint", chunk=100)
     value = whole_images(generator, codes, *at)
     assert max(points) <= 100 * settings.samples and sum(points) == 4 * settings.samples * 32**2
@@ -289,19 +287,19 @@ def test_whole_images_take_no_more_points_at_one_time_than_a_chunk_of_training(
 
 
 class Shell(torch.nn.Module):
-    """A shell thinner than the spacing of training's points, as a field learns from jittered points."""
+    """A shell thinner than the spacing of the points in training, as fields learn from jittered points."""
 
     config = CONFIG
 
     def forward(self, points: Any, *_: Any, **__: Any) -> Any:
-        clip_to_ball = (points.norm(dim=1, keepdim=True) - 0.6).abs() < 0.03
-        return torch.zeros_like(points), torch.where(clip_to_ball, 200.0, -1.0), None
+        in_shell = (points.norm(dim=1, keepdim=True) - 0.6).abs() < 0.03
+        return torch.zeros_like(points), torch.where(in_shell, 200.0, -1.0), None
 
 
 def test_a_thin_shell_has_no_rings_in_a_whole_image() -> None:
     settings = replace(SETTINGS, samples=16, form="eager")
     assert (settings.far - settings.near) / settings.samples > 0.06, (
-        "evenly spaced points of training would miss it here and there"
+        "evenly spaced points as dense as in training would sometimes miss it"
     )
     generator = Generator(CONFIG, settings)
     generator.field = Shell()  # type: ignore[assignment]

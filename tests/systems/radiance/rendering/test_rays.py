@@ -1,4 +1,4 @@
-"""Rays against a pinhole camera rotated by hand, and patches against the pixels of a whole image."""
+"""Rays compared with a pinhole camera rotated by hand, and patches with the pixels of a whole image."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from pinchpoint.systems.radiance.rendering.rays import (
 CAMERA = Camera(fov_degrees=40.0, radius=3.0, near=2.0, far=4.0)
 
 
-def turned_by_hand(u: float, v: float, x: float, y: float) -> tuple[np.ndarray, np.ndarray]:
-    """A pinhole on +x that looks at the origin, z up, raised about y and then turned about z."""
+def rotated_by_hand(u: float, v: float, x: float, y: float) -> tuple[np.ndarray, np.ndarray]:
+    """A pinhole camera on +x that looks at the origin with z up, rotated about y and then about z."""
     raised, turn = math.asin(1 - 2 * v), 2 * math.pi * u
     steep = math.tan(math.radians(40) / 2)
     direction = np.array([-1.0, steep * x, -steep * y])
@@ -36,11 +36,11 @@ def turned_by_hand(u: float, v: float, x: float, y: float) -> tuple[np.ndarray, 
 
 
 @pytest.mark.parametrize(("u", "v"), [(0.0, 0.5), (0.3, 0.2), (0.85, 0.45), (0.1, 0.0)])
-def test_rays_are_those_of_a_pinhole_turned_by_hand(u: float, v: float) -> None:
+def test_rays_match_those_of_a_pinhole_camera_rotated_by_hand(u: float, v: float) -> None:
     places = torch.tensor([[0.0, 0.0], [1.0, -0.5], [-0.3, 0.9]], dtype=torch.float64)
     rays = CAMERA.rays(torch.tensor([u]).double(), torch.tensor([v]).double(), places)
     for at, (x, y) in enumerate(places.tolist()):
-        origin, direction = turned_by_hand(float(torch.tensor(u)), float(torch.tensor(v)), x, y)
+        origin, direction = rotated_by_hand(float(torch.tensor(u)), float(torch.tensor(v)), x, y)
         np.testing.assert_allclose(rays.origins[0, at], origin, atol=1e-7)
         np.testing.assert_allclose(rays.directions[0, at], direction, atol=1e-7)
     assert (rays.near, rays.far) == (2.0, 4.0)
@@ -54,7 +54,7 @@ def test_the_top_of_an_image_is_above_and_its_right_is_to_the_right() -> None:
     assert bool((grid[:, 3, 1] > 0).all()) and bool((grid[:, 0, 1] < 0).all())
 
 
-def test_a_patch_is_exactly_those_pixels_of_the_whole_image() -> None:
+def test_a_patch_of_whole_pixels_equals_those_pixels_of_the_whole_image() -> None:
     size, side = 64, 16
     u, v = torch.tensor([0.2, 0.7]), torch.tensor([0.1, 0.4])
     whole = CAMERA.rays(u, v, pixels(size)).directions.reshape(2, size, size, 3)
@@ -70,31 +70,31 @@ def test_a_patch_is_exactly_those_pixels_of_the_whole_image() -> None:
     )
 
 
-def test_a_patch_of_a_photograph_is_read_at_the_places_of_its_rays() -> None:
+def test_a_patch_of_a_photograph_is_sampled_at_the_places_of_its_rays() -> None:
     image = torch.arange(64.0).reshape(1, 1, 8, 8)
     places = patches(4, torch.tensor([0.5]), torch.tensor([[0.5, -0.25]]))  # columns 4 to 7, rows 1 to 4
     read = torch.nn.functional.grid_sample(image, places.reshape(1, 4, 4, 2), align_corners=False)
     torch.testing.assert_close(read[0, 0], image[0, 0, 1:5, 4:8])
 
 
-def test_drawn_patches_stay_inside_and_drawn_poses_in_their_range() -> None:
+def test_patches_stay_inside_the_image_and_poses_in_their_range() -> None:
     generator = torch.Generator().manual_seed(0)
     scale, shift = draw_patches(500, least=0.25, most=0.8, generator=generator)
     assert 0.25 <= scale.min() < 0.27 and 0.78 < scale.max() <= 0.8
     assert patches(8, scale, shift).abs().max() <= 1
     u, v = draw_poses(2000, v_range=(0.0, 0.45), generator=generator)
-    heights = frames(u, v)[:, 2, 2]  # even in area: even in z, Archimedes
+    heights = frames(u, v)[:, 2, 2]  # uniform in area means uniform in z (Archimedes)
     assert heights.mean() == pytest.approx(0.55, abs=0.02) and heights.var() == pytest.approx(
         0.9**2 / 12, rel=0.1
     )
-    turned = frames(u, v)
+    rotations = frames(u, v)
     torch.testing.assert_close(
-        turned @ turned.transpose(1, 2), torch.eye(3).expand(2000, 3, 3), atol=1e-6, rtol=0
+        rotations @ rotations.transpose(1, 2), torch.eye(3).expand(2000, 3, 3), atol=1e-6, rtol=0
     )
-    assert bool((torch.linalg.det(turned) > 0.99).all()), "right-handed"
+    assert bool((torch.linalg.det(rotations) > 0.99).all()), "right-handed"
 
 
-def test_a_share_of_patches_touches_an_edge_and_all_stay_inside() -> None:
+def test_the_requested_share_of_patches_touches_an_edge_and_all_stay_inside() -> None:
     scale, shift = draw_patches(
         4000, least=0.5, most=0.9, edge=0.25, generator=torch.Generator().manual_seed(0)
     )
@@ -104,14 +104,14 @@ def test_a_share_of_patches_touches_an_edge_and_all_stay_inside() -> None:
         [0.25, 0.25], abs=0.02
     )
     assert float((shift[touches] > 0).float().mean()) == pytest.approx(0.5, abs=0.03)
-    assert float(within[~touches].mean()) == pytest.approx(0.5, abs=0.02), "the others lie evenly"
+    assert float(within[~touches].mean()) == pytest.approx(0.5, abs=0.02), "the others are distributed evenly"
 
 
 @pytest.mark.parametrize(
     ("batch", "share", "count"),
     [(8, 0.5, 4), (5, 0.5, 3), (1, 0.25, 1), (10, 0.3, 3), (6, 0.0, 0), (6, 1.0, 6)],
 )
-def test_a_share_of_patches_has_a_fixed_scale_the_first_among_it(
+def test_the_requested_share_of_patches_including_the_first_has_the_fixed_scale(
     batch: int, share: float, count: int
 ) -> None:
     scale, shift = draw_patches(
@@ -125,7 +125,7 @@ def test_a_share_of_patches_has_a_fixed_scale_the_first_among_it(
         assert bool((scale[::2] == 0.5).all()), "spread evenly"
 
 
-def test_cameras_patches_and_rays_that_cannot_be_are_refused() -> None:
+def test_invalid_cameras_patches_and_rays_are_refused() -> None:
     for wrong in ({"fov_degrees": 180.0}, {"near": 5.0}, {"radius": 0.0}):
         with pytest.raises(BadInput):
             Camera(**wrong)

@@ -1,6 +1,4 @@
-"""Compositing against a slow loop and a slab in closed form; rendering of points drawn
-beforehand; refusals.
-"""
+"""Compositing compared with a slow loop and a closed form; rendering of given draws; refusals."""
 
 from __future__ import annotations
 
@@ -40,7 +38,7 @@ def scene(batch: int = 2, side: int = 3, samples: int = 5) -> tuple[Field, Rays,
 
 @pytest.mark.parametrize("white", [True, False])
 @pytest.mark.parametrize("endless", [True, False])
-def test_compositing_is_that_of_a_slow_loop(white: bool, endless: bool) -> None:
+def test_compositing_matches_a_slow_loop(white: bool, endless: bool) -> None:
     torch.manual_seed(0)
     colour, density, noise = (
         torch.randn(4, 6, 3).double(),
@@ -52,29 +50,29 @@ def test_compositing_is_that_of_a_slow_loop(white: bool, endless: bool) -> None:
         colour, density, depths, far=2.5, noise=noise, white=white, endless=endless
     )
     for ray in range(4):
-        left, images, far_off, covered = 1.0, [0.0] * 3, 0.0, 0.0
+        transmittance, images, far_off, coverage = 1.0, [0.0] * 3, 0.0, 0.0
         for at in range(6):
             end = depths[ray, at + 1] if at < 5 else depths[ray, at] + 1e10 if endless else torch.tensor(2.5)
             thick = max(0.0, float(density[ray, at] + noise[ray, at]))
-            part = left * (1 - math.exp(-thick * float(end - depths[ray, at])))
-            left *= math.exp(-thick * float(end - depths[ray, at]))
+            part = transmittance * (1 - math.exp(-thick * float(end - depths[ray, at])))
+            transmittance *= math.exp(-thick * float(end - depths[ray, at]))
             images = [
                 s + part / (1 + math.exp(-float(c))) for s, c in zip(images, colour[ray, at], strict=True)
             ]
-            far_off, covered = far_off + part * float(depths[ray, at]), covered + part
+            far_off, coverage = far_off + part * float(depths[ray, at]), coverage + part
             assert float(weights[ray, at]) == pytest.approx(part, abs=1e-12)
         assert rgb[ray].tolist() == pytest.approx(
-            [s + (1 - covered if white else 0) for s in images], abs=1e-12
+            [s + (1 - coverage if white else 0) for s in images], abs=1e-12
         )
-        assert (float(depth[ray]), float(acc[ray])) == (pytest.approx(far_off), pytest.approx(covered))
+        assert (float(depth[ray]), float(acc[ray])) == (pytest.approx(far_off), pytest.approx(coverage))
 
 
-def test_a_slab_of_constant_density_is_as_opaque_as_its_closed_form() -> None:
-    """Density 2 from 3.5 to 4.5: 1 - exp(-2) is visible, at a depth known by integration."""
+def test_the_opacity_and_depth_of_a_uniform_slab_match_the_closed_form() -> None:
+    """With density 2 from 3.5 to 4.5 the coverage is 1 - exp(-2), and the depth follows by integration."""
     rays = Rays(torch.zeros(1, 1, 3), torch.ones(1, 1, 3), 3.0, 5.0)
     depths = depths_of(rays, torch.zeros(1, 1, 4000).double())
     within = (depths >= 3.5) & (depths < 4.5)
-    density = torch.where(within, 2.0, -1.0)  # below zero is nothing
+    density = torch.where(within, 2.0, -1.0)  # negative density is empty space
     rgb, depth, acc, _ = composite(torch.zeros(1, 1, 4000, 3), density, depths, far=5.0)
     opaque = 1 - math.exp(-2)
     assert float(acc) == pytest.approx(opaque, rel=1e-6)
@@ -83,14 +81,14 @@ def test_a_slab_of_constant_density_is_as_opaque_as_its_closed_form() -> None:
     assert float(depth) == pytest.approx(first, rel=1e-3)
 
 
-def test_the_gradient_of_compositing_is_a_number_where_nothing_and_everything_is_seen() -> None:
+def test_the_gradient_of_compositing_is_finite_for_empty_and_opaque_rays() -> None:
     density = torch.tensor([[-1.0, 0.0, 1e4, 1e4, 3.0]], requires_grad=True)
     rgb, *_ = composite(torch.zeros(1, 5, 3), density, torch.arange(5.0)[None], far=5.0, endless=True)
     rgb.sum().backward()
     assert density.grad is not None and bool(density.grad.isfinite().all())
 
 
-def test_points_lie_one_in_each_interval() -> None:
+def test_each_interval_contains_one_point() -> None:
     rays = Rays(torch.zeros(1, 2, 3), torch.ones(1, 2, 3), 3.0, 5.0)
     offsets = draw(1, 2, 8, generator=generator_for(0, 0, "x")).offsets
     depths = depths_of(rays, offsets)
@@ -99,9 +97,9 @@ def test_points_lie_one_in_each_interval() -> None:
     assert depths_of(rays, midpoints(1, 2, 2).offsets).tolist() == [[[3.5, 4.5]] * 2]
 
 
-def test_draws_are_a_function_of_seed_step_and_use_alone() -> None:
-    def draws(*settings: Any) -> Draws:
-        return draw(1, 2, 3, noise=0.5, generator=generator_for(*settings))
+def test_draws_depend_only_on_seed_step_and_purpose() -> None:
+    def draws(*key: Any) -> Draws:
+        return draw(1, 2, 3, noise=0.5, generator=generator_for(*key))
 
     first, noise = draws(1, 2, "g"), draws(1, 2, "g").noise
     draws(9, 9, "other")
@@ -115,7 +113,7 @@ def test_draws_are_a_function_of_seed_step_and_use_alone() -> None:
 
 
 @pytest.mark.parametrize("form", ["eager", "folded"])
-def test_an_image_is_the_field_at_its_points_composited(form: Any) -> None:
+def test_a_render_equals_the_composited_field_at_its_points(form: Any) -> None:
     field, rays, codes, draws = scene()
     result = render(field, rays, codes, draws, form=form, features=True)
     depths = 3 + 2 / 5 * (torch.arange(5) + draws.offsets)
@@ -137,7 +135,7 @@ def test_an_image_is_the_field_at_its_points_composited(form: Any) -> None:
         torch.testing.assert_close(result.features[image], mixed, atol=1e-6, rtol=0)
 
 
-def test_a_render_follows_the_autocast_around_it_and_composites_in_fp32() -> None:
+def test_a_render_follows_the_callers_autocast_and_composites_in_fp32() -> None:
     inputs = scene()
     plain = render(*inputs)
     for form in ("eager", "folded"):
@@ -155,10 +153,10 @@ def test_a_render_follows_the_autocast_around_it_and_composites_in_fp32() -> Non
 
 @pytest.mark.parametrize("form", ["eager", "folded"])
 @pytest.mark.parametrize("noise", [0.0, 0.1])
-def test_a_bound_leaves_a_ball_whose_chords_are_known(form: Any, noise: float) -> None:
-    """Density 2 everywhere: a ray's opacity follows from its path through the ball; a ray that misses it sees
-    nothing.
-    """
+def test_the_opacity_of_a_bounded_uniform_density_follows_from_the_chords_of_the_ball(
+    form: Any, noise: float
+) -> None:
+    """The density is 2 everywhere; a ray that misses the ball sees nothing."""
     field, rays, codes, _ = scene(side=9)
     with torch.no_grad():
         field.density.weight.zero_()
@@ -172,7 +170,7 @@ def test_a_bound_leaves_a_ball_whose_chords_are_known(form: Any, noise: float) -
     assert bool((result.acc[nearest > 0.7] == 0).all()) and bool((result.rgb[nearest > 0.7] == 1).all())
 
 
-def test_a_bound_that_holds_everything_leaves_all_points_but_the_last() -> None:
+def test_a_bound_around_everything_keeps_all_points_but_the_last() -> None:
     field, rays, codes, draws = scene()
     fewer = Draws(draws.offsets[..., :-1], None if draws.noise is None else draws.noise[..., :-1])
     for one, other in zip(
@@ -183,24 +181,26 @@ def test_a_bound_that_holds_everything_leaves_all_points_but_the_last() -> None:
         assert other is None or torch.allclose(one, other, atol=1e-5)
 
 
-def test_points_within_a_bound_lie_on_chords_each_in_an_interval_of_its_own() -> None:
+def test_points_within_a_bound_lie_on_the_chords_one_in_each_interval() -> None:
     _, rays, _, draws = scene(side=9)
-    moved = clip_to_ball(draws, rays, 0.7)
-    assert draws.noise is not None and moved.noise is not None
+    clipped_draws = clip_to_ball(draws, rays, 0.7)
+    assert draws.noise is not None and clipped_draws.noise is not None
     nearest = torch.linalg.cross(rays.origins, rays.directions).norm(dim=-1)
     meets = nearest < 0.65
     half = (0.49 - nearest[meets].square()).sqrt()
     enter = (rays.origins[meets].square().sum(-1) - nearest[meets].square()).sqrt() - half
-    shares = (depths_of(rays, moved.offsets)[meets] - enter[:, None]) / (2 * half[:, None])
+    shares = (depths_of(rays, clipped_draws.offsets)[meets] - enter[:, None]) / (2 * half[:, None])
     expected = (torch.arange(4) + draws.offsets[meets][:, :4]) / 4
     assert len(half) > 9 and torch.allclose(
         shares, torch.cat([expected, torch.ones(len(half), 1)], dim=1), atol=1e-4
     )
-    assert torch.equal(moved.noise[meets][:, :4], draws.noise[meets][:, :4])
-    assert bool((moved.noise[..., -1] < -1e8).all()) and bool((moved.noise[nearest > 0.7] < -1e8).all())
+    assert torch.equal(clipped_draws.noise[meets][:, :4], draws.noise[meets][:, :4])
+    assert bool((clipped_draws.noise[..., -1] < -1e8).all()) and bool(
+        (clipped_draws.noise[nearest > 0.7] < -1e8).all()
+    )
 
 
-def test_what_does_not_belong_together_is_refused() -> None:
+def test_inputs_that_do_not_match_are_refused() -> None:
     field, rays, codes, draws = scene()
     wrong: list[tuple[Any, ...]] = [
         (field, rays, Codes(codes.shape[:1], codes.app), draws),

@@ -1,6 +1,4 @@
-"""Every form and memory strategy gives the image and the gradients of the baseline, with the same random
-numbers.
-"""
+"""Every form and memory strategy gives the image and the gradients of the baseline."""
 
 from __future__ import annotations
 
@@ -39,10 +37,10 @@ def scene(config: FieldConfig, dtype: torch.dtype) -> tuple[Field, Rays, Codes, 
     return Field(config).to(dtype), rays, codes, Draws(draws.offsets.to(dtype), draws.noise.to(dtype))
 
 
-def taken(
+def image_and_gradients(
     inputs: tuple[Field, Rays, Codes, Draws], *, features: bool = True, **options: Any
 ) -> dict[str, Tensor]:
-    """The image and every gradient: of parameters and of codes."""
+    """The image, and the gradients of all parameters and codes."""
     field, rays, codes, draws = inputs
     field.zero_grad()
     own = Codes(*(code.clone().requires_grad_() for code in codes))
@@ -56,8 +54,8 @@ def taken(
     return actual | {"of shape": own.shape.grad, "of app": own.app.grad}
 
 
-class Counted(TorchDispatchMode):
-    """How many operations are dispatched."""
+class OperationCounter(TorchDispatchMode):
+    """Counts the dispatched operations."""
 
     operations = 0
 
@@ -80,28 +78,30 @@ def worst(value: dict[str, Tensor], truth: dict[str, Tensor]) -> float:
 
 @pytest.mark.parametrize(("dtype", "least"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])
 @pytest.mark.parametrize("preset", ["tiny", "small"])
-def test_images_and_gradients_are_those_of_the_baseline(
+def test_images_and_gradients_match_those_of_the_baseline(
     preset: str, dtype: torch.dtype, least: float
 ) -> None:
     inputs = scene(FieldConfig.preset(preset), dtype)
-    truth = taken(inputs, form="eager")
+    truth = image_and_gradients(inputs, form="eager")
     for form in ("eager", "folded"):
         for memory in ("none", "checkpoint", "deferred"):
             for chunk in (
                 (None, 20) if preset == "small" else (None, 20, 2)
-            ):  # 2 is less than a ray of every image
-                assert worst(taken(inputs, form=form, memory=memory, chunk=chunk), truth) <= least, (
+            ):  # 2 is less than one ray per image
+                assert (
+                    worst(image_and_gradients(inputs, form=form, memory=memory, chunk=chunk), truth) <= least
+                ), (
                     form,
                     memory,
                     chunk,
                 )
 
 
-def test_without_directions_every_form_has_the_same_gradients_and_a_point_one_colour() -> None:
+def test_without_directions_all_forms_have_the_same_gradients_and_colours_do_not_depend_on_the_view() -> None:
     inputs = scene(FieldConfig.preset("tiny", direction_octaves=-1), torch.float64)
-    truth = taken(inputs, form="eager")
+    truth = image_and_gradients(inputs, form="eager")
     for memory in ("none", "checkpoint", "deferred"):
-        assert worst(taken(inputs, form="folded", memory=memory, chunk=20), truth) <= 1e-10
+        assert worst(image_and_gradients(inputs, form="folded", memory=memory, chunk=20), truth) <= 1e-10
     points, codes = torch.rand(6, 3).double(), inputs[2]
     one, other = (inputs[0](points, torch.rand(6, 3).double(), *codes)[0] for _ in range(2))
     assert torch.equal(one, other)
@@ -109,19 +109,22 @@ def test_without_directions_every_form_has_the_same_gradients_and_a_point_one_co
 
 @pytest.mark.parametrize("options", OTHERS)
 @pytest.mark.parametrize("noisy", [True, False])
-def test_every_background_and_last_interval_has_the_gradients_of_the_baseline(
+def test_gradients_match_the_baseline_for_every_background_and_last_interval(
     options: dict[str, Any], noisy: bool
 ) -> None:
     field, rays, codes, draws = scene(FieldConfig.preset("tiny"), torch.float64)
-    field.density.bias.data += 0.5  # something is seen without noise too
+    field.density.bias.data += 0.5  # so that something is visible without noise too
     inputs = field, rays, codes, draws if noisy else Draws(draws.offsets)
-    truth = taken(inputs, form="eager", **options)
+    truth = image_and_gradients(inputs, form="eager", **options)
     for memory in ("none", "deferred"):
-        assert worst(taken(inputs, form="folded", memory=memory, chunk=20, **options), truth) <= 1e-10
+        assert (
+            worst(image_and_gradients(inputs, form="folded", memory=memory, chunk=20, **options), truth)
+            <= 1e-10
+        )
 
 
 @pytest.mark.parametrize("what", ["rgb", "depth", "acc", "features"])
-def test_the_gradient_of_one_output_alone_is_that_of_the_baseline(what: str) -> None:
+def test_the_gradient_of_a_single_output_matches_the_baseline(what: str) -> None:
     field, rays, codes, draws = scene(FieldConfig.preset("tiny"), torch.float64)
     value: list[dict[str, Tensor]] = []
     for form in ("eager", "folded"):
@@ -142,25 +145,28 @@ def test_the_gradient_of_one_output_alone_is_that_of_the_baseline(what: str) -> 
 
 
 @pytest.mark.slow
-def test_the_published_size_agrees_in_fp32_without_features() -> None:
+def test_forms_agree_in_fp32_at_the_published_size_without_features() -> None:
     inputs = scene(FieldConfig.preset("graf"), torch.float32)
-    truth = taken(inputs, form="eager", features=False)
+    truth = image_and_gradients(inputs, form="eager", features=False)
     for options in (
         {"memory": "none"},
         {"memory": "checkpoint", "chunk": 30},
         {"memory": "deferred", "chunk": 30},
     ):
-        assert worst(taken(inputs, form="folded", features=False, **options), truth) <= 1e-5
+        assert worst(image_and_gradients(inputs, form="folded", features=False, **options), truth) <= 1e-5
 
 
 @pytest.mark.parametrize("form", ["eager", "folded"])
 @pytest.mark.parametrize("memory", ["checkpoint", "deferred"])
-def test_autocast_is_replayed_where_a_render_is_computed_again(form: str, memory: str) -> None:
+def test_autocast_is_restored_when_a_render_is_recomputed(form: str, memory: str) -> None:
     inputs = scene(FieldConfig.preset("tiny"), torch.float32)
-    plain, half = taken(inputs, form=form), taken(inputs, form=form, precision="bf16")
-    assert worst(half, plain) > 1e-3, "bf16 is seen in the gradients"
-    assert worst(taken(inputs, form=form, memory=memory, precision="bf16"), half) <= 1e-6
-    # Set around the forward pass only, as a trainer does: the backward pass must restore it.
+    plain, half = (
+        image_and_gradients(inputs, form=form),
+        image_and_gradients(inputs, form=form, precision="bf16"),
+    )
+    assert worst(half, plain) > 1e-3, "the gradients show the rounding of bf16"
+    assert worst(image_and_gradients(inputs, form=form, memory=memory, precision="bf16"), half) <= 1e-6
+    # Enabled around the forward pass only, as in training; the backward pass must restore it.
     field, rays, codes, draws = inputs
     field.zero_grad()
     with torch.autocast("cpu", torch.bfloat16):
@@ -176,15 +182,15 @@ def test_autocast_is_replayed_where_a_render_is_computed_again(form: str, memory
         torch.testing.assert_close(parameter.grad, half[f"of {name}"], rtol=1e-4, atol=1e-6)
 
 
-def test_bf16_chunks_differ_from_the_whole_by_the_order_of_sums_only() -> None:
+def test_bf16_chunks_differ_from_the_whole_only_by_the_order_of_summation() -> None:
     inputs = scene(FieldConfig.preset("tiny"), torch.float32)
-    whole = taken(inputs, precision="bf16")
-    assert worst(taken(inputs, precision="bf16", memory="deferred", chunk=20), whole) < 0.01
+    whole = image_and_gradients(inputs, precision="bf16")
+    assert worst(image_and_gradients(inputs, precision="bf16", memory="deferred", chunk=20), whole) < 0.01
 
 
 @pytest.mark.parametrize("form", ["eager", "folded"])
 @pytest.mark.parametrize("memory", ["none", "checkpoint", "deferred"])
-def test_every_trainable_parameter_gets_a_gradient_from_the_colours_alone(form: Any, memory: Any) -> None:
+def test_every_trainable_parameter_gets_a_gradient_from_the_colours(form: Any, memory: Any) -> None:
     field, rays, codes, draws = scene(FieldConfig.preset("tiny"), torch.float32)
     render(field, rays, codes, draws, form=form, memory=memory, chunk=20).rgb.square().sum().backward()
     without = [name for name, p in field.named_parameters() if p.grad is None or not bool(p.grad.any())]
@@ -193,7 +199,7 @@ def test_every_trainable_parameter_gets_a_gradient_from_the_colours_alone(form: 
 
 @pytest.mark.parametrize("memory", ["checkpoint", "deferred"])
 def test_a_hook_on_a_parameter_sees_its_whole_gradient_once(memory: Any) -> None:
-    """Data-parallel training relies on it."""
+    """Data-parallel training relies on this."""
     field, rays, codes, draws = scene(FieldConfig.preset("tiny"), torch.float32)
     observed: list[Tensor] = []
     field.trunk[1].weight.register_hook(lambda gradient: observed.append(gradient.clone()))
@@ -201,7 +207,7 @@ def test_a_hook_on_a_parameter_sees_its_whole_gradient_once(memory: Any) -> None
     assert len(observed) == 1 and observed[0].equal(field.trunk[1].weight.grad)
 
 
-def test_frozen_parameters_get_none() -> None:
+def test_frozen_parameters_get_no_gradient() -> None:
     field, rays, codes, draws = scene(FieldConfig.preset("tiny"), torch.float32)
     field.view.requires_grad_(False)
     for form in ("eager", "folded"):
@@ -214,11 +220,11 @@ def test_frozen_parameters_get_none() -> None:
 @pytest.mark.parametrize(
     ("memory", "chunk", "most"), [("none", None, 500), ("checkpoint", 8, 850), ("deferred", 8, 850)]
 )
-def test_a_step_takes_few_operations_where_our_kernels_run(
+def test_a_step_with_the_triton_kernels_takes_few_operations(
     memory: str, chunk: int | None, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each operation costs the host microseconds, views too: with more of them a GPU waits. Kernels are left
-    out, as for fake tensors.
+    """Every operation, including views, costs the host microseconds; with too many the GPU waits. The kernels
+    themselves are skipped, as for fake tensors.
     """
     monkeypatch.setattr("pinchpoint.systems.radiance.rendering.passes.own_kernels", lambda _: True)
     for module in ("points", "shading"):
@@ -242,7 +248,7 @@ def test_a_step_takes_few_operations_where_our_kernels_run(
         settings=settings | {"walked": "all"},
     )
     case.step()
-    with Counted() as counted:
+    with OperationCounter() as counted:
         case.step()
     assert counted.operations <= most
 
@@ -257,7 +263,7 @@ def test_a_step_takes_few_operations_where_our_kernels_run(
         ("folded", "deferred", 10),
     ],
 )
-def test_chunks_are_rendered_twice_but_for_the_last_of_a_folded_field(
+def test_chunks_are_rendered_twice_except_for_the_last_of_a_folded_field(
     form: str, memory: str, times: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inputs = scene(FieldConfig.preset("tiny"), torch.float64)
@@ -274,11 +280,11 @@ def test_chunks_are_rendered_twice_but_for_the_last_of_a_folded_field(
         monkeypatch.setattr(
             passes, "_state", lambda *settings, **request: (count(), state(*settings, **request))[1]
         )
-    taken(inputs, form=form, memory=memory, chunk=15)
+    image_and_gradients(inputs, form=form, memory=memory, chunk=15)
     assert render_result == times
 
 
-def test_a_second_way_back_renders_the_last_chunk_too() -> None:
+def test_a_second_backward_pass_renders_the_last_chunk_too() -> None:
     field, rays, codes, draws = scene(FieldConfig.preset("tiny"), torch.float64)
     loss = render(field, rays, codes, draws, form="folded", memory="checkpoint", chunk=15).rgb.sin().sum()
     first, second = (
@@ -293,16 +299,18 @@ def test_a_second_way_back_renders_the_last_chunk_too() -> None:
     ("images", "rays", "chunk"),
     [(3, 25, 20), (3, 25, 2), (1, 10, 4), (8, 1024, 8192), (8, 1024, None), (5, 7, 4)],
 )
-def test_parts_cover_every_ray_once_within_the_chunk(images: int, rays: int, chunk: int | None) -> None:
+def test_parts_cover_every_ray_once_and_are_within_the_chunk(
+    images: int, rays: int, chunk: int | None
+) -> None:
     counts = torch.zeros(images, rays)
     for part in parts_of(images, rays, chunk):
         counts[part] += 1
         assert chunk is None or counts[part].numel() <= chunk
     assert bool((counts == 1).all())
     sizes = {counts[part].shape[1] for part in parts_of(images, rays, chunk)}
-    assert max(sizes) - min(sizes) <= 1, "as even as can be"
+    assert max(sizes) - min(sizes) <= 1, "as even as possible"
 
 
-def test_a_chunk_of_no_rays_is_refused() -> None:
+def test_a_chunk_of_zero_rays_is_refused() -> None:
     with pytest.raises(BadInput):
         parts_of(1, 1, 0)

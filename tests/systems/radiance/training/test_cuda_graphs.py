@@ -1,6 +1,6 @@
-"""Turns as graphs, with a stand-in for CUDA graphs: inputs, outputs, and when another graph is recorded.
+"""Turns as CUDA graphs, tested with a stand-in: inputs, outputs, and when a graph is recorded.
 
-Also what a graph cannot hold: no turn of the GAN reads from the device or copies to it.
+Also, no turn of the GAN reads from the device or copies to it, which a graph does not support.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pinchpoint.systems.radiance.training.training_step import Stepper, _noisy  
 
 
 class Pool:
-    """Tracks when a run is on the side stream, and into which graph it is recorded."""
+    """Tracks whether a run is on the side stream, and into which graph it is recorded."""
 
     def __init__(self) -> None:
         self.aside_now, self.recorded, self.into = False, 0, None
@@ -48,7 +48,7 @@ class Pool:
 
 
 class Graph:
-    """Replays by running again, into the memory of the recorded run."""
+    """Replays by running again and writing into the memory of the recorded run."""
 
     again: Callable[[], None]
 
@@ -68,7 +68,7 @@ class Turn:
 
     def __call__(self, x: Any) -> tuple[Any, ...]:
         assert self.weight.grad is None
-        assert self.pool.aside_now and x.is_contiguous(), "every run is as the one that is recorded"
+        assert self.pool.aside_now and x.is_contiguous(), "every run has the conditions of the recorded one"
         self.runs += 1
         loss = (self.weight * x).sum()
         loss.backward()
@@ -87,19 +87,19 @@ def test_a_turn_is_recorded_at_its_fourth_run_and_replayed_with_new_numbers(
     weight = torch.nn.Parameter(torch.tensor([2.0, 3.0]))
     turn = Turn(weight, monkeypatch)
     result = turn.replayed()
-    remaining = []
+    losses = []
     for number in range(1, 8):
         weight.grad = None
         x = torch.tensor([float(number), 0.0, 1.0])[::2]
-        remaining.append((number, result(x)[0]))
+        losses.append((number, result(x)[0]))
         assert weight.grad is not None and weight.grad.tolist() == [number, 1.0]
-    assert [float(loss) for _, loss in remaining] == [
-        2.0 * number + 3.0 for number, _ in remaining
+    assert [float(loss) for _, loss in losses] == [
+        2.0 * number + 3.0 for number, _ in losses
     ]  # none was overwritten
     assert turn.runs == 4 and turn.pool.recorded == 1
 
 
-def test_tensors_of_another_shape_or_dtype_are_recorded_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensors_of_another_shape_or_dtype_get_their_own_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise one value would be broadcast to three, and a float64 silently rounded to float32."""
     weight = torch.nn.Parameter(torch.tensor(2.0))
     turn = Turn(weight, monkeypatch)
@@ -114,7 +114,7 @@ def test_tensors_of_another_shape_or_dtype_are_recorded_apart(monkeypatch: pytes
 
 
 @pytest.mark.parametrize("noise", [0.0, 1.0])
-def test_a_request_is_its_tensors(noise: float) -> None:
+def test_a_request_can_be_rebuilt_from_its_tensors(noise: float) -> None:
     settings = Settings(size=32, batch=2, samples=3, noise=noise, steps=4)
     request = draw_request(FieldConfig.preset("tiny"), settings, step=1, what="made", device="cpu", batch=2)
     again = Request.of(*request.tensors(), whole=request.whole)
@@ -127,7 +127,7 @@ def test_a_request_is_its_tensors(noise: float) -> None:
     )
 
 
-def test_noise_of_nothing_is_the_kind_of_tensors_that_noise_is_and_changes_nothing() -> None:
+def test_zero_noise_has_the_same_kind_of_tensors_as_noise_and_changes_nothing() -> None:
     settings = Settings(size=32, batch=2, samples=3, noise=0.0, steps=4)
     request = draw_request(FieldConfig.preset("tiny"), settings, step=1, what="made", device="cpu", batch=2)
     noisy = draw_request(
@@ -142,7 +142,7 @@ def test_noise_of_nothing_is_the_kind_of_tensors_that_noise_is_and_changes_nothi
     assert torch.equal(result(value).best, result(request).best)
 
 
-def test_a_turn_that_cannot_be_recorded_says_how_to_train_without() -> None:
+def test_a_turn_that_cannot_be_recorded_says_how_to_train_without_graphs() -> None:
     def run(x: Any) -> tuple[Any, ...]:
         if len(runs) == 3:
             raise RuntimeError("operation not permitted when stream is capturing")
@@ -155,13 +155,13 @@ def test_a_turn_that_cannot_be_recorded_says_how_to_train_without() -> None:
         result = replay.ReplayedTurn(run, pool=Pool())  # pyright: ignore[reportArgumentType]
         for _ in range(3):
             result(torch.ones(1))
-        with pytest.raises(TargetFailed, match="not permitted when stream is capturing") as raised:
+        with pytest.raises(TargetFailed, match="not permitted when stream is capturing") as excinfo:
             result(torch.ones(1))
-    assert "--set graphs=false" in raised.value.hint
+    assert "--set graphs=false" in excinfo.value.hint
 
 
 class Host(TorchDispatchMode):
-    """Records operations that would wait for a device, or copy to it from memory that is not pinned."""
+    """Records operations that would wait for a device, or copy to it from unpinned memory."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -175,7 +175,7 @@ class Host(TorchDispatchMode):
         masks = "index" in name and any(
             leaf.dtype is torch.bool for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)
         )
-        # A number written into a tensor is lifted too, and travels with the launch.
+        # A number written into a tensor is lifted too, but is passed with the kernel launch.
         lifted = name == "aten::lift_fresh" and made.dim() > 0
         if (
             lifted
@@ -232,7 +232,7 @@ def test_no_turn_reads_from_the_device_or_copies_to_it(
     assert host.seen > 300 and not host.found
 
 
-def test_what_a_step_of_fp16_tells_is_not_waited_for() -> None:
+def test_an_fp16_step_does_not_wait_for_the_device() -> None:
     """Whether the scale was halved to nothing is computed on the device."""
     settings = Settings(preset="tiny", steps=9, size=32, samples=3, batch=2, critic_width=4, precision="fp16")
     result = Stepper(FieldConfig.preset("tiny"), settings, images(), "cpu")
@@ -243,7 +243,7 @@ def test_what_a_step_of_fp16_tells_is_not_waited_for() -> None:
     assert host.seen > 3 and not host.found
 
 
-def test_what_waits_or_copies_is_noted() -> None:
+def test_operations_that_wait_or_copy_are_recorded() -> None:
     values = torch.arange(3.0)
     for wrong in (
         lambda: values.new_tensor([0.25, 0.5]),

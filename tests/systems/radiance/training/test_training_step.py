@@ -1,6 +1,4 @@
-"""One iteration: a batch in micro-batches equals the whole batch, one scaler for both players, averages that
-follow.
-"""
+"""One iteration: micro-batches equal the whole batch, one scaler for both networks, averaged weights."""
 
 from __future__ import annotations
 
@@ -26,8 +24,7 @@ from pinchpoint.systems.radiance.model.config import FieldConfig  # noqa: E402
 from pinchpoint.systems.radiance.model.objective import Request  # noqa: E402
 from pinchpoint.systems.radiance.model.superres import stack_pair  # noqa: E402
 from pinchpoint.systems.radiance.settings import Settings  # noqa: E402
-from pinchpoint.systems.radiance.training import cuda_graphs  # noqa: E402
-from pinchpoint.systems.radiance.training import training_step as steppers  # noqa: E402
+from pinchpoint.systems.radiance.training import cuda_graphs, training_step  # noqa: E402
 from pinchpoint.systems.radiance.training.training_step import Stepper  # noqa: E402
 
 CONFIG = FieldConfig.preset("tiny")
@@ -65,22 +62,24 @@ def weights(result: Stepper) -> dict[str, Any]:
 
 
 def far(value: dict[str, Any], expected: dict[str, Any]) -> dict[str, float]:
-    """Relative distance of each from its target; NaN, and so never near, if the target is zero."""
+    """Relative distance of each tensor from its target; NaN, which fails every comparison, if the target is
+    zero.
+    """
     assert set(value) == set(expected) and len(expected) > 20
     return {name: float((value[name] - one).norm() / one.norm()) for name, one in expected.items()}
 
 
 def in_four_passes(result: Stepper, real: Real, request: Request) -> Any:
-    """(): the generator's loss, with every kind of image through the super-resolution separately."""
+    """The generator's loss, (), with a separate pass of the super-resolution for every kind of image."""
     net, output = result.generator.superres, result.generator(request)
     assert net is not None and output.features is not None and real.high is not None
     low, features = output.low.detach(), output.features.detach()
     with torch.no_grad():
         plain = net(low, cover=output.acc)
-    # Three of five patches are of whole pixels: the first of them and every other.
+    # Three of five patches have whole pixels: the first, third and fifth.
     unlike = smooth_l1_loss(net(real.low)[::2], real.high[::2], beta=0.02)
-    strayed = smooth_l1_loss(net(low, features, request.u, cover=output.acc)[::2], plain[::2], beta=0.02)
-    assert float(strayed.detach()) > 0.005, "it must count for something, or nothing of it would show"
+    pair_loss = smooth_l1_loss(net(low, features, request.u, cover=output.acc)[::2], plain[::2], beta=0.02)
+    assert float(pair_loss.detach()) > 0.005, "large enough to affect the result"
     assert result.critics.high is not None
     of_low, of_high = (
         result.critics.low(output.low),
@@ -89,14 +88,14 @@ def in_four_passes(result: Stepper, real: Real, request: Request) -> Any:
     return (
         softplus(-of_low).mean()
         + result.settings.sr_weight * softplus(-of_high).mean()
-        + result.settings.sr_pairs * (unlike + strayed)
+        + result.settings.sr_pairs * (unlike + pair_loss)
     )
 
 
-def test_a_turn_of_the_generator_has_the_loss_and_gradients_of_four_passes_of_the_super_resolution() -> None:
+def test_one_pass_of_the_super_resolution_has_the_loss_and_gradients_of_four_passes() -> None:
     result = stepper(replace(SETTINGS, size=64))
     assert result.generator.superres is not None
-    with torch.no_grad():  # as after some training: what is read beside the colours matters
+    with torch.no_grad():  # as after some training, when inputs besides the colours matter
         result.generator.superres.read.weight[:, 3:].mul_(60)
         result.generator.superres.view.codes.mul_(5)
         result.generator.superres.write.weight.mul_(10)
@@ -114,24 +113,26 @@ def test_a_turn_of_the_generator_has_the_loss_and_gradients_of_four_passes_of_th
         assert float((parameter.grad - slopes[name]).norm()) <= 1e-5 * float(slopes[name].norm()), name
 
 
-def test_each_turn_runs_the_super_resolution_once_for_all_that_passes_at_one_time() -> None:
-    def passed(settings: Settings, turn: str) -> list[int]:
+def test_each_turn_runs_the_super_resolution_once_for_all_its_images() -> None:
+    def batch_sizes(settings: Settings, turn: str) -> list[int]:
         result, value = stepper(settings), []
         assert result.generator.superres is not None
         result.generator.superres.register_forward_hook(lambda _net, _given, high: value.append(len(high)))
         getattr(result, turn)(1)
         return value
 
-    assert passed(SETTINGS, "generate") == [4 * 5]  # made, made for itself alone, made without features, real
-    assert passed(replace(SETTINGS, micro=2), "generate") == [4 * 2, 4 * 2, 4 * 1]
-    assert passed(replace(SETTINGS, sr_pairs=0.0), "generate") == [5]
-    assert passed(SETTINGS, "discriminate") == [5]
-    assert passed(replace(SETTINGS, size=64), "generate") == [4 * 3]  # those of whole pixels alone
+    assert batch_sizes(SETTINGS, "generate") == [
+        4 * 5
+    ]  # generated, generated and detached, without features, real
+    assert batch_sizes(replace(SETTINGS, micro=2), "generate") == [4 * 2, 4 * 2, 4 * 1]
+    assert batch_sizes(replace(SETTINGS, sr_pairs=0.0), "generate") == [5]
+    assert batch_sizes(SETTINGS, "discriminate") == [5]
+    assert batch_sizes(replace(SETTINGS, size=64), "generate") == [4 * 3]  # only those of whole pixels
 
 
-@pytest.mark.parametrize("micro", [1, 2, 4])  # 5 images: a tail of 1 but for parts of 1
+@pytest.mark.parametrize("micro", [1, 2, 4])  # 5 images: the last part has 1 image
 @pytest.mark.parametrize("step", [1, 2])  # with a penalty, and without
-def test_a_batch_in_parts_has_the_gradient_of_the_whole(micro: int, step: int) -> None:
+def test_a_batch_in_micro_batches_has_the_gradient_of_the_whole(micro: int, step: int) -> None:
     base, value = replace(SETTINGS, size=64, r1_every=2), []
     for settings in (base, replace(base, micro=micro)):
         result = stepper(settings)
@@ -147,8 +148,8 @@ def test_a_batch_in_parts_has_the_gradient_of_the_whole(micro: int, step: int) -
         ), name
 
 
-def test_a_tail_counted_like_a_whole_part_is_another_gradient() -> None:
-    """What dividing by the number of micro-batches would give: the test above can tell it apart."""
+def test_a_short_last_micro_batch_with_full_weight_changes_the_gradient() -> None:
+    """Dividing by the number of micro-batches would give this; the test above can tell the difference."""
     settings = replace(SETTINGS, micro=4)
     right, wrong = stepper(settings), stepper(settings)
     right.generate(1)
@@ -162,20 +163,20 @@ def test_a_tail_counted_like_a_whole_part_is_another_gradient() -> None:
     ("memory", "chunk", "form"),
     [("checkpoint", 700, "folded"), ("deferred", 700, "folded"), ("none", None, "eager")],
 )
-def test_memory_chunk_and_form_leave_losses_and_gradients_as_they_are(
+def test_memory_chunk_and_form_do_not_change_losses_and_gradients(
     memory: str, chunk: int | None, form: str
 ) -> None:
     result = [stepper(), stepper(replace(SETTINGS, memory=memory, chunk=chunk, form=form))]
-    # Step 3: no unit of it is so close to zero that rounding flips its activation.
+    # At step 3 no unit is so close to zero that rounding flips its activation.
     expected, value = (torch.stack([*one.discriminate(3), one.generate(3)]) for one in result)
     assert torch.allclose(value, expected, rtol=1e-5)
-    # Gradients, not weights after a step: Adam divides a gradient by its size, so half of it would be the
-    # same step.
+    # Compare gradients, not weights after a step: Adam divides a gradient by its size, so half of it would
+    # give the same step.
     apart = far(gradients(result[1]), gradients(result[0]))
     assert all(share < 1e-4 for share in apart.values()), apart
 
 
-def test_each_process_takes_its_own_part_of_one_draw() -> None:
+def test_each_process_uses_its_own_part_of_a_common_draw() -> None:
     together = stepper(replace(SETTINGS, batch=4))
     halves = [stepper(replace(SETTINGS, batch=2), Ranks(rank, 2)) for rank in (0, 1)]
     whole = together.request(3, "made for the generator")
@@ -186,10 +187,10 @@ def test_each_process_takes_its_own_part_of_one_draw() -> None:
 
 
 @pytest.mark.parametrize(("batch", "whole"), [(3, [(0, 2), (1,)]), (1, [(0,), ()])])
-def test_two_processes_take_the_step_that_one_takes_with_all_their_images(
+def test_two_processes_take_the_same_step_as_one_with_all_images(
     batch: int, whole: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each process is a thread here. One has more patches of whole pixels than the other, or all of them."""
+    """Processes are threads here. One has more patches of whole pixels than the other, or all of them."""
     settings = replace(SETTINGS, size=64, patch=32, superres=2, bound=1.0, whole=0.5, batch=batch, ranks=2)
     inputs: list[Any] = []
 
@@ -201,38 +202,38 @@ def test_two_processes_take_the_step_that_one_takes_with_all_their_images(
 
     met = threading.Barrier(2, add_up, timeout=60)
     monkeypatch.setattr(torch.distributed, "all_reduce", lambda one: (inputs.append(one), met.wait()))
-    stack_pair = [stepper(settings, Ranks(rank, 2), side=128) for rank in (0, 1)]
-    assert [one.request(1, "made").whole for one in stack_pair] == whole
+    steppers = [stepper(settings, Ranks(rank, 2), side=128) for rank in (0, 1)]
+    assert [one.request(1, "made").whole for one in steppers] == whole
 
     def step(one: Stepper) -> Any:
         try:
             return one.step(1)
         except BaseException:
-            met.abort()  # the other would wait for it
+            met.abort()  # otherwise the other one would wait for it
             raise
 
     with ThreadPoolExecutor(2) as threads:
-        first, second = threads.map(step, stack_pair)
+        first, second = threads.map(step, steppers)
     alone = stepper(replace(settings, batch=2 * batch, ranks=1), side=128)
     start, expected = weights(alone), alone.step(1)
     assert torch.equal(first, second) and torch.allclose(first, expected, rtol=1e-4)
-    apart = far(gradients(stack_pair[0]), gradients(alone))  # as they were averaged and clipped
+    apart = far(gradients(steppers[0]), gradients(alone))  # averaged and clipped
     assert all(share < 1e-4 for share in apart.values()), apart
-    moved = weights(stack_pair[0])
-    assert all(torch.equal(other, moved[name]) for name, other in weights(stack_pair[1]).items())
+    moved = weights(steppers[0])
+    assert all(torch.equal(other, moved[name]) for name, other in weights(steppers[1]).items())
     assert not any(torch.equal(moved[name], old) for name, old in start.items())
 
 
-def test_a_run_that_is_gone_on_with_takes_the_steps_to_the_bit_that_it_would_have_taken() -> None:
+def test_a_resumed_run_takes_the_same_steps_to_the_bit() -> None:
     settings = replace(SETTINGS, size=64, patch=32, bound=1.0, batch=3, micro=2, optimizer="adam", r1_every=3)
     run = stepper(settings, side=128)
     for number in (1, 2):
         run.step(number)
-    remaining = io.BytesIO()
-    torch.save(run.state(), remaining)
-    remaining.seek(0)
+    buffer = io.BytesIO()
+    torch.save(run.state(), buffer)
+    buffer.seek(0)
     again = stepper(settings, side=128)
-    again.restore(torch.load(remaining))
+    again.restore(torch.load(buffer))
     for number in (3, 4):
         expected, actual = run.step(number), again.step(number)
         assert torch.equal(actual, expected) and (float(expected[3]) > 0) == (number == 4)  # the next penalty
@@ -246,10 +247,10 @@ def test_a_run_that_is_gone_on_with_takes_the_steps_to_the_bit_that_it_would_hav
         assert all(torch.equal(value, state[name]) for name, value in one.state_dict().items())
 
 
-def test_a_stepper_is_let_go_with_the_memory_of_its_graphs_as_soon_as_nobody_holds_it(
+def test_a_stepper_without_references_is_released_with_its_graphs_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(steppers, "uses_graphs", lambda settings, device: True)
+    monkeypatch.setattr(training_step, "uses_graphs", lambda settings, device: True)
     monkeypatch.setattr(cuda_graphs, "new_pool", lambda: cuda_graphs.Pool(None, None))
     result = stepper()
     state = weakref.ref(result)
@@ -262,18 +263,18 @@ def test_a_stepper_is_let_go_with_the_memory_of_its_graphs_as_soon_as_nobody_hol
         gc.enable()
 
 
-def test_averaged_weights_are_the_mean_that_the_decay_says() -> None:
+def test_averaged_weights_follow_the_decay() -> None:
     result = stepper()
     before = [parameter.detach().clone() for parameter in result.generator.parameters()]
     result.step(1)
     assert result.averaged is not None
     decay = min(SETTINGS.ema, 1 / 10)
-    for old, new, remaining in zip(
+    for old, new, average in zip(
         before, result.generator.parameters(), result.averaged.parameters(), strict=True
     ):
         assert (
-            torch.allclose(remaining, decay * old + (1 - decay) * new.detach(), atol=1e-7)
-            and not remaining.requires_grad
+            torch.allclose(average, decay * old + (1 - decay) * new.detach(), atol=1e-7)
+            and not average.requires_grad
         )
     assert (
         result.averaged_generator() is result.averaged
@@ -281,13 +282,13 @@ def test_averaged_weights_are_the_mean_that_the_decay_says() -> None:
     )
 
 
-def test_fp16_has_one_scaler_whose_state_is_kept_and_an_overflow_only_leaves_the_step_out() -> None:
+def test_fp16_has_one_saved_scaler_and_an_overflow_only_skips_the_step() -> None:
     settings = replace(SETTINGS, precision="fp16", batch=1, samples=2)
     result = stepper(settings)
     result.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**60, growth_interval=2)
     before = [parameter.detach().clone() for parameter in result.generator.parameters()]
     loss, norm, *_ = result.step(1).tolist()
-    assert loss > 0 and norm == 0.0, "nothing that ends a run"
+    assert loss > 0 and norm == 0.0, "an overflow does not end the run"
     assert all(torch.equal(old, new) for old, new in zip(before, result.generator.parameters(), strict=True))
     state = result.state()
     assert state["scaler"]["scale"] == 2.0**59
@@ -301,25 +302,25 @@ def test_fp16_has_one_scaler_whose_state_is_kept_and_an_overflow_only_leaves_the
     )
 
 
-def test_a_scale_halved_to_nothing_or_a_loss_that_is_none_tells_the_run_to_stop() -> None:
+def test_a_vanishing_scale_or_a_nan_loss_stops_the_run() -> None:
     result = stepper(replace(SETTINGS, precision="fp16", batch=2))
     none, loss = torch.tensor(torch.inf), torch.tensor(1.0)
     assert float(result._reported_norm(none, loss)) == 0
     assert torch.isnan(result._reported_norm(none, torch.tensor(torch.nan)))
     result.scaler = torch.amp.GradScaler("cpu", init_scale=1e-6)
-    result.scaler.scale(loss)  # the scale is made when it is first used
+    result.scaler.scale(loss)  # the scale is created on first use
     assert torch.isnan(result._reported_norm(none, loss))
 
 
 @pytest.mark.parametrize("optimizer", ["rmsprop", "adam"])
-def test_the_two_optimizers_have_rates_of_their_own(optimizer: str) -> None:
+def test_the_two_optimizers_have_their_own_learning_rates(optimizer: str) -> None:
     result = stepper(replace(SETTINGS, optimizer=optimizer, batch=2, lr=4e-4, lr_d=3e-5, warmup=2))
     result.step(1)
     assert result.optimizer_g.param_groups[0]["lr"] == pytest.approx(2e-4)
     assert result.optimizer_d.param_groups[0]["lr"] == pytest.approx(1.5e-5)
 
 
-def test_an_optimizer_s_state_of_another_machine_is_taken_with_this_one_s_kernels() -> None:
+def test_the_optimizer_state_of_another_machine_is_used_with_the_kernels_of_this_one() -> None:
     one = stepper(replace(SETTINGS, optimizer="adam"))
     one.step(1)
     state = copy.deepcopy(one.state())
@@ -335,7 +336,7 @@ def test_an_optimizer_s_state_of_another_machine_is_taken_with_this_one_s_kernel
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_a_run_of_a_cpu_goes_on_in_fp16_on_a_gpu() -> None:
+def test_a_run_from_a_cpu_can_be_resumed_in_fp16_on_a_gpu() -> None:
     settings = replace(SETTINGS, optimizer="adam", precision="fp16", steps=4)
     first = Stepper(CONFIG, settings, images(), "cpu")
     first.step(1)
@@ -358,10 +359,10 @@ def test_a_run_of_a_cpu_goes_on_in_fp16_on_a_gpu() -> None:
         (2, "fp32", "eager", "checkpoint"),
     ],
 )
-def test_turns_that_are_replayed_train_as_turns_that_are_run(
+def test_replayed_turns_train_like_executed_ones(
     superres: int, precision: str, form: str, memory: str
 ) -> None:
-    """Noise ends during the run, and one graph serves both."""
+    """The noise ends during the run, and one graph is used with and without it."""
     settings = replace(
         SETTINGS,
         steps=14,
@@ -383,7 +384,7 @@ def test_turns_that_are_replayed_train_as_turns_that_are_run(
     )
     assert replayed._turns is not None and run._turns is None
     for optimizer in (replayed.optimizer_g, replayed.optimizer_d, run.optimizer_g, run.optimizer_d):
-        # Otherwise a gradient of pure rounding would be a step like any other, in either direction.
+        # Otherwise a gradient of pure rounding would cause a full step in a random direction.
         optimizer.param_groups[0]["eps"] = 1e-3
     start = weights(run)
     exact, near = (5e-3, 0.1) if precision == "fp32" else (5e-2, 0.5)
@@ -393,6 +394,6 @@ def test_turns_that_are_replayed_train_as_turns_that_are_run(
     value, expected = (
         {name: one - start[name] for name, one in weights(result).items()} for result in (replayed, run)
     )
-    apart = far(value, expected)  # over how far a weight has moved: of one that stays where it was this is 1
+    apart = far(value, expected)  # relative to how far each weight has moved
     assert all(share < near for share in apart.values()), apart
     assert all(len(turn._recordings) == 1 for turn in replayed._turns)

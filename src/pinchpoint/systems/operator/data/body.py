@@ -26,7 +26,7 @@ from pinchpoint.systems.operator.data.surface import Mesh, facets, smooth_normal
 Kind = Literal["flow", "harmonic"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 # Increased with every change that alters the numbers of a body; a dataset of another generator is not
-# continued.
+# resumed.
 GENERATOR = 2
 FEATURES: dict[Kind, tuple[str, ...]] = {
     "flow": ("normal_x", "normal_y", "normal_z", "onset_x", "onset_y", "onset_z", "clearance"),

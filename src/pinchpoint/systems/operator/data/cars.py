@@ -3,9 +3,9 @@
 The body is a rounded box |x|^p + |y|^q + |z|^q = 1, with separate p for nose and tail, which is then
 stretched: first the height by a smooth silhouette (bonnet, cabin with two rakes, deck, rising underbody),
 then the width by a taper along the length and towards the roof. Each stretch is monotone along its axis, so
-that the map is one-to-one and the surface is closed and does not intersect itself. The nose points to -x, z
-is up, the ground is z = 0, and y = 0 is a plane of symmetry. Two more numbers, clearance and yaw, describe
-how the car stands in the flow.
+the map is one-to-one, and the surface is closed and does not intersect itself. The nose points to -x, z is
+up, the ground is z = 0, and y = 0 is a plane of symmetry. Two more numbers, clearance and yaw, describe how
+the car stands in the flow.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from pinchpoint.systems.operator.data.triangulation import counts_for, triangula
 class Car:
     """A shape and its position in the flow.
 
-    Lengths are in metres; places along the car in lengths from its middle.
+    Lengths are in metres; places along the car are in car lengths from its middle.
     """
 
     length: float
     width: float
-    height: float  # of the body, without the gap below it
+    height: float  # height of the body, without the gap below it
     bonnet: float  # height of the nose relative to the roof
     deck: float  # height of the tail relative to the roof
     windscreen: float  # middle of the front rake
@@ -122,7 +122,9 @@ def _curve(first: Callable[[np.ndarray], np.ndarray], second: Callable[[np.ndarr
 
 
 def _profile(car: Car) -> _Curve:
-    """The middle line of the body from the nose's tip to the tail's, with a mean radius for its girth."""
+    """The middle line of the body from the tip of the nose to that of the tail, with a mean radius for its
+    girth.
+    """
 
     def x(angle: np.ndarray) -> np.ndarray:
         power = np.where(angle < math.pi / 2, 2 / car.nose, 2 / car.tail)

@@ -1,7 +1,7 @@
-"""Inviscid flow (not RANS) over a closed body, by sources on its panels such that nothing passes through it.
+"""Inviscid flow (not RANS) over a closed body, from sources on its panels that let no flow through it.
 
-No wake, no friction, no lift by circulation: the pressure is that of ideal flow, whose exact drag is zero.
-The computed drag is therefore an error, recorded in the quality of the body. The onset speed is 1.
+There is no wake, no friction and no lift by circulation: the pressure is that of ideal flow, whose exact drag
+is zero. The computed drag is therefore an error, recorded in the quality of the body. The onset speed is 1.
 
 Flat panels of constant strength have an error proportional to the panel size, which three cheap steps remove:
 a panel's influence on itself is set so that its whole flux passes through the body (a flat panel ignores its
@@ -21,14 +21,14 @@ from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.operator.data.panels import normal_influence, panels_of, slopes, surface_velocity
 from pinchpoint.systems.operator.data.surface import Mesh, neighbours, smooth
 
-# For fewer panels an LU is faster than starting the iteration; its cost grows with the cube.
+# For fewer panels an LU factorisation is faster than GMRES; its cost grows with the cube.
 _DIRECT = 1024
 _TOLERANCE = 1e-10
 
 
 @dataclass(frozen=True)
 class Quality:
-    """Errors of a solution in relations that hold exactly.
+    """Errors of a solution in relations that an exact solution satisfies.
 
     All are 0 for the exact solution, except `lowest_cp`.
     """
@@ -93,14 +93,14 @@ def solve_flow(
 
 def faults(quality: Quality) -> list[str]:
     """The limits that a solution exceeds, in words; empty for a good one."""
-    broken = [
+    messages = [
         f"{name} {getattr(quality, name):.3g} is beyond {getattr(LIMITS, name):.3g}"
         for name in ("net_source", "drag", "residual", "leak")
         if not abs(getattr(quality, name)) <= getattr(LIMITS, name)
     ]
     if not quality.lowest_cp >= LIMITS.lowest_cp:
-        broken.append(f"lowest_cp {quality.lowest_cp:.3g} is below {LIMITS.lowest_cp:.3g}")
-    return broken
+        messages.append(f"lowest_cp {quality.lowest_cp:.3g} is below {LIMITS.lowest_cp:.3g}")
+    return messages
 
 
 def gmres(matrix: Tensor, rhs: Tensor, *, tolerance: float = _TOLERANCE, most: int = 200) -> Tensor:

@@ -4,8 +4,8 @@ The task is the Neumann-to-Dirichlet map of the ball's surface: from the normal 
 potential along it (the flux), at every point, to the potential there. The flux determines a harmonic function
 inside up to a constant, so the potential's mean over the surface is subtracted and the answer is unique. The
 map is linear in the flux, non-local, and depends on the shape, which is what a geometry-aware operator is
-for. Values on panels are exact up to rounding: only the mean depends on the resolution, with the square of
-the panel size.
+for. Values on panels are exact up to rounding: only the mean depends on the resolution, with an error
+proportional to the square of the panel size.
 
 Letters: P points (centroids of the panels), N charges.
 """
@@ -45,7 +45,7 @@ def draw_ball(seed: int, number: int) -> Ball:
     """The ball with this number, the same on every machine and for every resolution."""
     rng = np.random.default_rng(
         [seed, number, 1]
-    )  # the 1 makes it independent of the cars with the same seed
+    )  # the 1 makes the numbers independent of those of cars with the same seed
     towards = _directions(rng, _BUMPS)
     heights = rng.uniform(*_BUMP, size=_BUMPS)
     above = rng.uniform(_NEAREST, _FARTHEST, size=_CHARGES)

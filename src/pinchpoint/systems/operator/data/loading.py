@@ -1,8 +1,8 @@
 """Samples and graphs of a dataset's bodies for training, each computed once.
 
 Both are cached in memory up to a limit. Graphs are also cached on disk, keyed by the content of the points
-and the code that computes them, so that a resumed run does not compute them again: most of the time goes into
-the statistics of every point's surroundings, which caching the edges alone would not save.
+and the code that computes them, so that a resumed run does not compute them again: most of the time is spent
+on the statistics of every point's surroundings, which a cache of edges alone would not save.
 """
 
 from __future__ import annotations

@@ -3,15 +3,15 @@
 Letters: F panels, E edges, V vertices, B evaluation points. A unit source density on a flat triangle gives,
 at x,
 
-    v(x) = 1/(4 pi) * (n * Omega(x) + sum over its edges of m_e * L_e(x))
+v(x) = 1/(4 pi) * (n * Omega(x) + sum over its edges of m_e * L_e(x))
 
 with n the normal, Omega the solid angle (2 pi just above the panel, -2 pi just below), m_e the in-plane
 normal of an edge that points out of the panel, and L_e = log((r1 + r2 + l) / (r1 + r2 - l)) from the
-distances to the edge's ends and its length. L_e belongs to the edge, not the panel, so neighbours share it:
-half the logarithms of a loop over panels. A density s + g . (y - c), with g in the panel's plane, adds only
-products of Omega and L_e with x, and distances:
+distances to the edge's ends and its length. L_e belongs to the edge, not the panel, so neighbours share it,
+which takes half the logarithms of a loop over panels. A density s + g . (y - c), with g in the panel's plane,
+adds only products of Omega and L_e with x, and distances:
 
-    n (g.(x-c) Omega - z g.M) + sum over edges of m_e (g.(f_e-c) L_e + (g.t_e) (r2 - r1)) - g (sum of d_e L_e
+n (g.(x-c) Omega - z g.M) + sum over edges of m_e (g.(f_e-c) L_e + (g.t_e) (r2 - r1)) - g (sum of d_e L_e
     - z Omega)
 
 where z is the height of x over the plane, M the sum of m_e L_e, t_e the edge's direction, f_e the foot of x

@@ -29,7 +29,7 @@ class Sample:
         return self.apply(lambda values: move(values, device))
 
     def apply(self, function: Callable[[Tensor], Tensor]) -> Sample:
-        """The same body with all tensors passed through a function that moves or pins them."""
+        """The same body with `function`, which moves or pins a tensor, applied to all tensors."""
         return replace(
             self,
             **{name: function(getattr(self, name)) for name in ("points", "features", "target", "areas")},
@@ -57,6 +57,6 @@ def check_sample(sample: Sample) -> Sample:
         if bad:
             raise BadInput(
                 f"{bad:,} numbers in {name} of {sample.name} are NaN or infinite.",
-                hint="Create or repair the body again.",
+                hint="Repair the body, or create it again.",
             )
     return sample

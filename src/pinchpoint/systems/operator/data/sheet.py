@@ -6,7 +6,7 @@ equally many points; every point is connected to the 4 x 4 x 2 tokens around its
 The last point gets the remaining edges, so that E can be any number.
 
 The counts of every row follow from P on the host: there is no search, nothing is read back from the device,
-and the graph of 100 million edges is built there in a second, block by block.
+and the graph of 100 million edges is built on the device in a second, block by block.
 """
 
 from __future__ import annotations

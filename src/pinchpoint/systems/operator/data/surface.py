@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-# Faces that meet at a larger angle meet at a sharp edge of the body, not on a smooth part.
+# Faces that meet at a larger angle form a sharp edge of the body.
 _SHARP = math.cos(math.radians(40))
 
 
@@ -77,8 +77,8 @@ def smooth_normals(mesh: Mesh, normals: Tensor) -> Tensor:
     """(F, 3) normals of the smooth surface that a closed mesh approximates, from those of its faces (F, 3).
 
     Where a surface bends more in one direction than in the other, flat faces tilt alternately: by about 1
-    degree on a car of 5 k panels, and half of that with four times as many. Nothing is smoothed across sharp
-    edges.
+    degree on a car with 5,000 panels, and half of that with four times as many. Nothing is smoothed across
+    sharp edges.
     """
     beside = neighbours(edges_of(mesh.faces)[1])
     sharp = (normals[beside] * normals[:, None]).sum(dim=2) < _SHARP

@@ -1,9 +1,9 @@
 """The closed triangulation of every body: two caps of rings, and a tube of staggered rows between them.
 
-At each of the two tips, `sectors` wedges meet; ring k of a cap has sectors x k points, the last ring as many
-as each row of the tube. Rows are shifted by half a step against each other, so that the triangles are nearly
-equilateral: with right-angled triangles, as from a grid of squares, the error of the panel method is twice as
-large. The triangulation is mirror-symmetric, like a body without yaw. Letters: V vertices, F faces.
+At each of the two tips, `sectors` wedges meet; ring k of a cap has sectors x k points, and the last ring has
+as many as each row of the tube. Rows are shifted by half a step against each other, so that the triangles are
+nearly equilateral: with right-angled triangles, as from a grid of squares, the error of the panel method is
+twice as large. The triangulation is mirror-symmetric, like a body without yaw. Letters: V vertices, F faces.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FEWEST_PANELS = 60
 
 @dataclass(frozen=True)
 class Counts:
-    """2 * sectors * rings * (rings + rows) triangles."""
+    """Counts of a triangulation with 2 * sectors * rings * (rings + rows) triangles."""
 
     sectors: int  # wedges around a tip
     rings: int  # of a cap

@@ -2,7 +2,7 @@
 
 Letters: V vertices, F faces. stl, obj, ply, vtk and vtu are read by meshio, which is imported only then;
 PolyData (vtp, and vtk files that contain it) needs no library. A mesh must be a closed surface in metres with
-z up; the checks count the faults and say how to fix them.
+z up; errors give the number of faults and say how to fix them.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def check_mesh(mesh: Mesh) -> Mesh:
     if flat:
         raise BadInput(
             f"{flat:,} of {len(mesh.faces):,} faces are degenerate (they have no area).",
-            hint="Remove them, in MeshLab with Remove Zero Area Faces.",
+            hint="Remove them, for example in MeshLab with Remove Zero Area Faces.",
         )
     sides = (
         torch.cat([mesh.faces[:, [0, 1]], mesh.faces[:, [1, 2]], mesh.faces[:, [2, 0]]]).sort(dim=1).values
@@ -103,13 +103,14 @@ def check_mesh(mesh: Mesh) -> Mesh:
     many, single = int((face_counts > 2).sum()), int((face_counts == 1).sum())
     if many:
         raise BadInput(
-            f"{many:,} edges are non-manifold (more than two faces meet).",
-            hint="Remove duplicate or inner faces, in MeshLab with Repair Non Manifold Edges.",
+            f"{many:,} edges are non-manifold (shared by more than two faces).",
+            hint="Remove duplicate or inner faces, for example in MeshLab with Repair Non Manifold Edges.",
         )
     if single:
         raise BadInput(
             f"The surface is open: {single:,} edges belong to only one face.",
-            hint="Merge vertices and close the holes, in MeshLab with Merge Close Vertices and Close Holes.",
+            hint="Merge vertices and close the holes, for example in MeshLab "
+            "with Merge Close Vertices and Close Holes.",
         )
     return mesh
 

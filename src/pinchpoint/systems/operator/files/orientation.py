@@ -35,13 +35,13 @@ def orient_outward(vertices: np.ndarray, faces: np.ndarray) -> tuple[np.ndarray,
         start = start + int(rest[0]) if len(rest) else len(faces)
     if np.any(flip[neighbour] ^ flip[:, None] ^ disagree):
         raise BadInput(
-            "The surface has only one side, so that its faces cannot all point outward.",
+            "The surface has only one side, so its faces cannot all point outward.",
             hint="Cut it where it intersects itself.",
         )
     corner = vertices[faces]
     sixfold = np.einsum("fi,fi->f", corner[:, 0], np.cross(corner[:, 1], corner[:, 2]))
-    signed = np.where(flip, -sixfold, sixfold)
-    inward = np.bincount(part, weights=signed, minlength=parts) < 0
+    signed_volume = np.where(flip, -sixfold, sixfold)
+    inward = np.bincount(part, weights=signed_volume, minlength=parts) < 0
     flip ^= inward[part]
     return np.where(flip[:, None], faces[:, ::-1], faces), int(flip.sum())
 

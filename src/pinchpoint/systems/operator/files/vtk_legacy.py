@@ -1,8 +1,8 @@
 """A reader of legacy VTK files (.vtk) with PolyData, without a library: only the surface, no values.
 
 Reads ASCII and binary, polygons as lists with their counts (up to version 4) or as offsets and connectivity
-(version 5). Lines, single points and what follows the cells are skipped. Other datasets in such files are
-left to meshio.
+(version 5). Lines, single points and everything after the cells are skipped. Other datasets in such files are
+read by meshio.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def read_polydata(path: Path) -> tuple[np.ndarray, list[np.ndarray]]:
     except (ValueError, KeyError, IndexError) as error:
         raise BadInput(
             f"{path} cannot be read as legacy VTK PolyData: {error}.",
-            hint="Export it again, in ParaView as .vtp or .stl.",
+            hint="Export it again, for example from ParaView as .vtp or .stl.",
         ) from error
 
 
@@ -113,7 +113,7 @@ def _parse(rest: _Rest) -> tuple[np.ndarray, list[np.ndarray]]:
         elif key in ("CELL_DATA", "POINT_DATA"):
             break
         else:
-            raise ValueError(f"it has a section {words[0][:20]!r}")
+            raise ValueError(f"it has an unknown section {words[0][:20]!r}")
     return points, polygons
 
 
@@ -127,11 +127,11 @@ def _cells(rest: _Rest, first: int, second: int) -> tuple[np.ndarray, np.ndarray
         return rest.numbers(second, kind).astype(np.int64), offsets[1:]
     # The two numbers count the cells and all integers, with a count before each cell's corners.
     rest.at = before
-    listed = rest.numbers(second, "int").astype(np.int64)
+    numbers = rest.numbers(second, "int").astype(np.int64)
     heads, at = np.zeros(first, dtype=np.int64), 0
     for cell in range(first):
         heads[cell] = at
-        at += 1 + max(0, int(listed[at]))
-    if at != len(listed):
+        at += 1 + max(0, int(numbers[at]))
+    if at != len(numbers):
         raise ValueError("its cell counts are inconsistent")
-    return np.delete(listed, heads), np.cumsum(listed[heads])
+    return np.delete(numbers, heads), np.cumsum(numbers[heads])

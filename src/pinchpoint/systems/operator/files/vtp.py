@@ -55,7 +55,7 @@ def read_vtp(path: Path) -> tuple[np.ndarray, list[np.ndarray]]:
     ) as error:
         raise BadInput(
             f"{path} cannot be read as VTK PolyData: {error}.",
-            hint="Export it again, in ParaView as .vtp or .stl.",
+            hint="Export it again, for example from ParaView as .vtp or .stl.",
         ) from error
 
 
@@ -80,10 +80,10 @@ def _array(name: str, values: np.ndarray) -> str:
     values = np.ascontiguousarray(values)
     width = values.shape[1] if values.ndim > 1 else 1
     raw = values.astype(values.dtype.newbyteorder("<")).tobytes()
-    coded = base64.b64encode(np.array(len(raw), dtype="<u8").tobytes() + raw).decode("ascii")
+    content = base64.b64encode(np.array(len(raw), dtype="<u8").tobytes() + raw).decode("ascii")
     kind = _NAMES[values.dtype.name]
     head = f'type="{kind}" Name={quoteattr(name)} NumberOfComponents="{width}" format="binary"'
-    return f"<DataArray {head}>\n{coded}\n</DataArray>\n"
+    return f"<DataArray {head}>\n{content}\n</DataArray>\n"
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def _parse(data: bytes) -> tuple[np.ndarray, list[np.ndarray]]:
         raise ValueError(f"it contains {tree.get('type') or tree.tag}, not PolyData")
     packer = tree.get("compressor", "vtkZLibDataCompressor")
     if packer != "vtkZLibDataCompressor":
-        raise ValueError(f"its data is compressed by {packer}")
+        raise ValueError(f"its data is compressed by {packer}, which is not supported")
     order: Literal["<", ">"] = ">" if tree.get("byte_order") == "BigEndian" else "<"
     tail = tree.find("AppendedData")
     file = _File(
@@ -148,40 +148,40 @@ def _values(part: ElementTree.Element, file: _File) -> np.ndarray:
     if form == "ascii":
         return np.array((part.text or "").split(), dtype=dtype)
     if form == "appended":
-        source, coded = file.appended[int(part.attrib["offset"]) :], not file.appended_raw
+        source, is_base64 = file.appended[int(part.attrib["offset"]) :], not file.appended_raw
     else:
-        source, coded = (part.text or "").strip().encode("ascii"), True
+        source, is_base64 = (part.text or "").strip().encode("ascii"), True
     return np.frombuffer(
-        _inflate(source, coded, file) if file.compressed else _plain(source, coded, file), dtype=dtype
+        _inflate(source, is_base64, file) if file.compressed else _plain(source, is_base64, file), dtype=dtype
     )
 
 
-def _take(source: bytes, start: int, count: int, coded: bool) -> tuple[bytes, int]:
+def _take(source: bytes, start: int, count: int, is_base64: bool) -> tuple[bytes, int]:
     """`count` bytes from position `start` of the source, and the position after them.
 
     base64 is in groups of 4 letters.
     """
-    length = -(-count // 3) * 4 if coded else count
+    length = -(-count // 3) * 4 if is_base64 else count
     piece = source[start : start + length]
-    content = (base64.b64decode(piece, validate=True) if coded else piece)[:count]
+    content = (base64.b64decode(piece, validate=True) if is_base64 else piece)[:count]
     if len(content) != count:
         raise ValueError("the file ends within an array")
     return content, start + length
 
 
-def _plain(source: bytes, coded: bool, file: _File) -> bytes:
+def _plain(source: bytes, is_base64: bool, file: _File) -> bytes:
     size = file.header.itemsize
     # The first complete group of letters that contains the count; count and data share one base64 stream.
-    count = int(np.frombuffer(_take(source, 0, size, coded)[0], dtype=file.header)[0])
-    return _take(source, 0, size + count, coded)[0][size:]
+    count = int(np.frombuffer(_take(source, 0, size, is_base64)[0], dtype=file.header)[0])
+    return _take(source, 0, size + count, is_base64)[0][size:]
 
 
-def _inflate(source: bytes, coded: bool, file: _File) -> bytes:
+def _inflate(source: bytes, is_base64: bool, file: _File) -> bytes:
     size = file.header.itemsize
-    blocks = int(np.frombuffer(_take(source, 0, size, coded)[0], dtype=file.header)[0])
-    head, start = _take(source, 0, size * (3 + blocks), coded)
+    blocks = int(np.frombuffer(_take(source, 0, size, is_base64)[0], dtype=file.header)[0])
+    head, start = _take(source, 0, size * (3 + blocks), is_base64)
     sizes = np.frombuffer(head, dtype=file.header)[3:].astype(np.int64)
-    content, _ = _take(source, start, int(sizes.sum()), coded)
+    content, _ = _take(source, start, int(sizes.sum()), is_base64)
     ends = np.cumsum(sizes)
     return b"".join(
         zlib.decompress(content[end - length : end]) for end, length in zip(ends, sizes, strict=True)

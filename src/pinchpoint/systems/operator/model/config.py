@@ -24,7 +24,7 @@ Corner = tuple[float, float, float]
 
 _CHOICES = {"geometry": Geometry, "weights": Weights, "transform": Transform}
 # The statistics of a ball with a radius of this many panels stay the same if each panel is divided in four.
-# Those of a smaller ball do not, and a network that learns from them would be misled on a finer mesh.
+# Those of a smaller ball change, which would mislead a network on a finer mesh than those it was trained on.
 PANELS = 3.5
 _COUNTS = ("in_features", "out_features", "channels", "width", "depth", "heads")
 
@@ -60,7 +60,7 @@ class OperatorConfig(JsonConfig):
     )
     vectors: tuple[int, ...] = option(
         (),
-        "Columns of the features at which 3-vectors start; their products are read too.",
+        "Columns of the features at which 3-vectors start; their products are inputs too.",
         default_text="those of the data",
     )
     mirror: int | None = option(
@@ -70,7 +70,7 @@ class OperatorConfig(JsonConfig):
     )
     turning: bool = option(
         False,
-        "Also read how the outward normal (the first vector) varies within the local balls.",
+        "Also use how the outward normal (the first vector) varies within the local balls.",
         default_text="true if the data have wind",
     )
     # (K,) subtracted, then divided by the scale; empty: features are left unchanged
@@ -157,7 +157,7 @@ class OperatorConfig(JsonConfig):
             raise BadInput(
                 f"A lattice of {lattice} is too coarse: a radius of {max(reach):g} half diagonals of a cell "
                 "is larger than the box.",
-                hint=f"Give it more planes, such as {PRESETS['small']['lattice']}, or set the radii too.",
+                hint=f"Use a finer lattice, such as {PRESETS['small']['lattice']}, or set the radii too.",
             )
         local = [min(max(r * half, PANELS * panel_side * 2**at), widest) for at, r in enumerate(local_reach)]
         fields.setdefault("local_radii", () if fields.get("compat") else tuple(local))

@@ -1,9 +1,9 @@
-"""Statistics of the points within a radius of a place, computed from sums.
+"""Statistics of the points within a radius around a place, computed from sums.
 
-Q places, S points, E edges. There are nine numbers per place, with lengths in units of the radius: the
-amount, mean and variance of the distance, the offset of the centroid (3) and the eigenvalues of the
-covariance (3, largest first). All are zero if there are no points. They need only sums of products along
-rows, so edges are processed in chunks and not saved; they have no gradient.
+Q places, S points, E edges. There are nine numbers per place, with lengths in units of the radius: the amount
+of points or area, the mean and variance of the distance, the offset of the centroid (3) and the eigenvalues
+of the covariance (3, largest first). All are zero if there are no points. They need only sums of products
+along rows, so edges are processed in chunks and not saved; they have no gradient.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ CHUNK = 262_144  # edges: about 60 MiB
 # The faded statistics of a flat disc at its middle: amount, mean distance, variance, centroid, and
 # eigenvalues along both axes and across.
 FLAT = (1, 16 / 35, 1 / 4 - (16 / 35) ** 2, 0, 0, 0, 1 / 8, 1 / 8, 0)
-_SHARPER = 5.0  # bends and edges of a smooth body change its statistics by a tenth or two
-# Scales with which the results of `turning_inputs` are of size one on cars, for balls from a few panels to
-# the whole car.
+# Scale of departures: bends and edges of a smooth body change its statistics by a tenth or two.
+_SHARPER = 5.0
+# Scales that bring the results of `turning_inputs` to a size of about one on cars, for balls from a few
+# panels to the whole car.
 _NORMALS, _TOTALS, _VECTORS = 2.5, 10.0, 30.0
 _FAINT = 1e-3  # deviations well below this share of the radius count as zero
 
@@ -45,9 +46,8 @@ def statistics(
     """(Q, 9) in the dtype of x. x: (Q, 3) places; y: (S, 3) points.
 
     weights: (S,), or None to count every point as one. With weights (areas) the statistics describe the
-    surface at any resolution. `fading` also weights by 3 (1
-    - d^2)^2, so that a point near the edge of the ball hardly counts: without it a coarse mesh makes them
-    jump.
+    surface at any resolution. `fading` also weights each point by 3 (1 - d^2)^2 with its distance d, so that
+    points near the edge of the ball hardly count: without it, the statistics of a coarse mesh jump.
     """
     parts = []
     for rows in row_chunks(edges, chunk):
@@ -91,9 +91,9 @@ def turning_inputs(sums: Tensor, normal: Tensor, others: Sequence[Tensor]) -> li
     """How the normals vary around each point, as inputs of a network: each (P, R n).
 
     sums: (P, R, 12) for R radii, with m the sum of the normals and G that of offset times normal; normal: (P,
-    3); others: (P, 3) each, such as the onset flow U. G U is what sources of strength n . U around a point,
-    the first step of the panel method, add to the velocity there, at the scale of a radius. All are zero on a
-    plane.
+    3); others: (P, 3) each, such as the onset flow U. G U is the velocity that sources of strength n . U
+    around a point, the first step of the panel method, induce there at the scale of a radius. All are zero on
+    a plane.
     """
     n = normal[:, None]
     turns = sums[..., 3:].unflatten(-1, (3, 3))
@@ -124,8 +124,8 @@ def eigenvalues(matrices: Tensor) -> Tensor:
     middle = matrices.diagonal(dim1=1, dim2=2).mean(1)
     rest = matrices - middle[:, None, None] * torch.eye(3, dtype=matrices.dtype, device=matrices.device)
     size = (rest.square().sum((1, 2)) / 6).sqrt()
-    normalised = rest / size.clamp_min(torch.finfo(matrices.dtype).tiny)[:, None, None]
-    a, b, c = normalised.unbind(1)
+    unit = rest / size.clamp_min(torch.finfo(matrices.dtype).tiny)[:, None, None]
+    a, b, c = unit.unbind(1)
     half = (torch.linalg.cross(a, b) * c).sum(1) / 2
     angle = torch.acos(half.clamp(-1, 1)) / 3
     turns = angle[:, None] + angle.new_tensor([0, -2 * math.pi / 3, 2 * math.pi / 3])

@@ -42,7 +42,7 @@ class Graph:
         return self.apply(lambda values: move(values, device))
 
     def apply(self, function: Callable[[Tensor], Tensor]) -> Graph:
-        """The same graph with all tensors passed through a function that moves or pins them."""
+        """The same graph with `function`, which moves or pins a tensor, applied to all tensors."""
         return Graph(
             tuple(edges.apply(function) for edges in self.encoder),
             tuple(edges.apply(function) for edges in self.decoder),
@@ -70,8 +70,8 @@ def graph_of(
     """
     lattice = lattice_of(config)
     _check_points(points, config)
-    described = config.geometry == "statistics" or config.local_radii
-    if described and not config.compat and areas is None:
+    needs_areas = config.geometry == "statistics" or config.local_radii
+    if needs_areas and not config.compat and areas is None:
         raise BadInput(
             "The statistics of a surface need its areas, which are missing.",
             hint="Call graph_of(points, config, areas=areas), with areas of shape (P,).",
@@ -127,7 +127,7 @@ def disc_shares(areas: Tensor | None, radius: float) -> Tensor | None:
 
 
 def cap_edges(edges: Edges, most: int) -> Edges:
-    """The first `most` edges of every row; the others are dropped, as in GAOT-3D, where it is a fault."""
+    """The first `most` edges of every row; the others are dropped, as in GAOT-3D, where this is a flaw."""
     degrees = edges.degrees()
     within = torch.arange(edges.count, device=degrees.device) - edges.offsets[:-1].repeat_interleave(degrees)
     return Edges(offsets_of(degrees.clamp_max(most)), edges.sources[within < most], edges.source_count)

@@ -1,9 +1,9 @@
 """Inference of a trained operator on a body of any size: all tokens once, then the points in chunks.
 
 Only what the encoder reads is on the device for all points: places, areas and lifted values, and the
-encoder's edges. What is computed for each point separately, before and after the encoder, is streamed:
-features and surroundings are copied in and results are copied out, one chunk at a time. P points, L tokens, C
-channels, T targets.
+encoder's edges. Computations for each point separately, before and after the encoder, are streamed: features
+and surroundings are copied to the device and results are copied back, one chunk at a time. P points, L
+tokens, C channels, T targets.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pinchpoint.systems.operator.model.model import Body, Operator
 from pinchpoint.systems.operator.settings import Settings
 
 POINTS = (
-    16_384  # points of a chunk: a few megabytes, with about as many edges as a chunk of the edge transform
+    16_384  # points per chunk: a few megabytes, with about as many edges as a chunk of the edge transform
 )
 
 
@@ -38,14 +38,14 @@ class BodyInference:
         self.body: Body = model.body(self.points, sample.features.to(self.device), self.areas)
 
     def lift(self, points: Tensor, features: Tensor, *surroundings: Tensor) -> Tensor:
-        """(c, C) of points (c, 3) on the device, from their features and surroundings."""
+        """Lifted values (c, C) of points (c, 3) on the device, from their features and surroundings."""
         with self._autocast():
             return self.model.lift(
                 self.model.inputs(self.body, self.model.places(self.body, points), features, surroundings)
             )
 
     def encode(self, lifted: Tensor) -> Tensor:
-        """(L, C) from the lifted values (P, C) of all points."""
+        """Tokens (L, C) from the lifted values (P, C) of all points."""
         graph = Graph(
             _move_edges(self.graph.encoder, self.device),
             (),
@@ -64,7 +64,7 @@ class BodyInference:
     def decode(
         self, tokens: Tensor, first: int, points: Tensor, features: Tensor, *surroundings: Tensor
     ) -> Tensor:
-        """(c, T) of the points from number `first` on."""
+        """Predictions (c, T) at c points, starting with point number `first`."""
         edges = _move_edges(
             tuple(edges.rows(first, first + len(points)) for edges in self.graph.decoder), self.device
         )
@@ -87,9 +87,9 @@ def infer(
     points: int = POINTS,
     progress: Callable[[int, int], None] | None = None,
 ) -> Tensor:
-    """(P, T) on the host, equal up to rounding to the model's output for the whole body.
+    """Predictions (P, T) on the host, equal up to rounding to the model's output for the whole body.
 
-    points: of a chunk.
+    points: points per chunk.
     """
     inference = BodyInference(model, sample, graph, settings)
     inputs = (sample.points, sample.features, *graph.point_statistics)

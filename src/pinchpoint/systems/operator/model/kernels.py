@@ -41,8 +41,8 @@ def initialise(mlp: nn.Sequential) -> None:
 class Scaling(nn.Module):
     """Units of the network: half the box's longest side for places, and scales for features and targets.
 
-    All follow from the configuration, so none is saved; they are buffers, so that no step has to copy them to
-    the device.
+    All are derived from the configuration, so they are not saved; they are buffers, so that no step has to
+    copy them to the device.
     """
 
     tokens: Tensor  # (L, 3)
@@ -125,8 +125,8 @@ class MultiScale(nn.Module):
     ) -> Tensor:
         """x: (Q, 3), y: (S, 3), f: (S, C), areas: (S,), all in the units of the network."""
         if self.absolute:
-            # The kit scores an offset; side by side the places pass through unchanged: [y, 0] - [0, -x] = [y,
-            # x].
+            # The kit passes the offset y - x to the score; padded with zeros, both places pass through
+            # unchanged: [y, 0] - [0, -x] = [y, x].
             x, y = torch.cat([torch.zeros_like(x), -x], dim=1), torch.cat([y, torch.zeros_like(y)], dim=1)
         parts = []
         for number, (radius, graph) in enumerate(zip(self.radii, edges, strict=True)):
@@ -148,7 +148,7 @@ class MultiScale(nn.Module):
             return parts[0]
         first, *others = zip(parts, self.mix.softmax(0), strict=True)
         whole = first[0] * first[1]
-        for part, share in others:  # one after the other: stacking would hold all scales twice
+        for part, share in others:  # one after the other: stacking would store all scales twice
             whole = torch.addcmul(whole, part, share)
         return whole
 
@@ -167,7 +167,7 @@ class MultiScale(nn.Module):
             first.weight[:, 3:6] = place - offset / radius
             nn.init.uniform_(first.bias, -1, 1)
             if multiplies:
-                # A kernel of about one: f passes through from the first step.
+                # The kernel is initially about one, so f passes through from the first step.
                 nn.init.ones_(last.bias)
             for score in self.scores[number : number + 1]:
                 assert isinstance(score, nn.Sequential)

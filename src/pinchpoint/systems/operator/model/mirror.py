@@ -1,7 +1,8 @@
 """Mirror symmetry: a body in a wind from the right is replaced by its image in a wind from the left, y -> -y.
 
 The solution is mirrored too, so that a network that sees only one side has half as much to learn. The sign is
-determined on the device: no step waits for it. Edges are unchanged; tokens are exchanged for the transformer.
+determined on the device, without synchronisation. Edges are unchanged; tokens are exchanged for the
+transformer.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ from pinchpoint.systems.operator.model.geometry import COLUMNS
 
 
 class Mirror:
-    """The reflection of one body: none without `config.mirror`, or if its sign is already right."""
+    """The reflection of one body; the identity without `config.mirror`, or if the wind is already from the
+    left.
+    """
 
     def __init__(self, config: OperatorConfig, features: Tensor) -> None:
-        """features: (P, K); the mean of column `config.mirror` decides."""
+        """features: (P, K); a body is mirrored if the mean of column `config.mirror` is negative."""
         self.config = config
-        # Zero counts as right: with a wind from ahead, a body is its own image.
+        # Zero is not mirrored: with a wind from ahead, a body is its own image.
         self.flip = None if config.mirror is None else features[:, config.mirror].mean() < 0
 
     def places(self, places: Tensor) -> Tensor:

@@ -35,7 +35,7 @@ from pinchpoint.systems.operator.model.kernels import Chunk, MultiScale, Scaling
 from pinchpoint.systems.operator.model.mirror import Mirror
 from pinchpoint.systems.operator.model.transformer import PatchTransformer
 
-_THIN = 1e-3  # of the box: a body without any width along an axis still has a deviation
+_THIN = 1e-3  # of the box: least deviation of a body along an axis, for bodies without any width
 
 
 class Operator(nn.Module):
@@ -51,13 +51,13 @@ class Operator(nn.Module):
         self.encoder = MultiScale(config, weights=config.weights)
         # Tokens are evenly spaced, so that the mean over them is a quadrature.
         self.decoder = MultiScale(config, weights="attention" if config.weights == "attention" else "mean")
-        described = {"none": 0, "statistics": COLUMNS * len(config.radii), "pointnet": channels}[
+        geometry_columns = {"none": 0, "statistics": COLUMNS * len(config.radii), "pointnet": channels}[
             config.geometry
         ]
         self.pointnet = (
             MultiScale(config, weights="mean", kernel_only=True) if config.geometry == "pointnet" else None
         )
-        self.combine = nn.Linear(channels + described + 3, channels)
+        self.combine = nn.Linear(channels + geometry_columns + 3, channels)
         self.transformer = PatchTransformer(config)
         self.project = mlp_of(
             (channels + (0 if config.compat else inputs), 2 * wide, 2 * wide, wide, config.out_features)
@@ -104,10 +104,12 @@ class Operator(nn.Module):
         around: Sequence[Tensor] = ()
         turns: list[Tensor] = []
         if surroundings:
-            stacked = body.mirror.surroundings(torch.stack(tuple(surroundings), dim=1)).to(places.dtype)
-            around = stacked[..., :COLUMNS].unbind(1)
+            all_statistics = body.mirror.surroundings(torch.stack(tuple(surroundings), dim=1)).to(
+                places.dtype
+            )
+            around = all_statistics[..., :COLUMNS].unbind(1)
             if self.config.turning:
-                turns = turning_inputs(stacked[..., COLUMNS:], vectors[0], vectors[1:])
+                turns = turning_inputs(all_statistics[..., COLUMNS:], vectors[0], vectors[1:])
         products = [
             (one * other).sum(1, keepdim=True)
             for number, one in enumerate(vectors)
@@ -148,8 +150,8 @@ class Operator(nn.Module):
                 body.mirror.surroundings(values).to(tokens.dtype) for values in graph.token_statistics
             )
         tokens = self.combine(torch.cat([tokens, *beside], dim=1))
-        processed = body.mirror.tokens(self.transformer(body.mirror.tokens(tokens)))
-        return processed if self.config.compat else tokens + processed
+        output = body.mirror.tokens(self.transformer(body.mirror.tokens(tokens)))
+        return output if self.config.compat else tokens + output
 
     def decode(
         self,
@@ -163,11 +165,11 @@ class Operator(nn.Module):
         chunk: Chunk,
     ) -> Tensor:
         """(P, T) at any points of the body. edges: to these points, one for each radius."""
-        decoded = self.decoder(
+        values = self.decoder(
             places, body.mirror.places(self.scaling.tokens), tokens, edges, memory=memory, chunk=chunk
         )
         return self.scaling.targets(
-            self.project(decoded if self.config.compat else torch.cat([decoded, inputs], dim=1))
+            self.project(values if self.config.compat else torch.cat([values, inputs], dim=1))
         )
 
 
@@ -210,10 +212,10 @@ def _check(config: OperatorConfig, points: Tensor, features: Tensor, areas: Tens
             f"there are {count:,} points.",
             hint=f"Give features ({count}, {config.in_features}) and areas ({count},).",
         )
-    described = len(config.radii) if config.geometry == "statistics" else 0
+    statistics_count = len(config.radii) if config.geometry == "statistics" else 0
     counts = len(graph.encoder), len(graph.decoder), len(graph.token_statistics), len(graph.point_statistics)
     if (
-        counts != (len(config.radii), len(config.radii), described, len(config.local_radii))
+        counts != (len(config.radii), len(config.radii), statistics_count, len(config.local_radii))
         or graph.decoder[0].queries != count
     ):
         raise BadInput(

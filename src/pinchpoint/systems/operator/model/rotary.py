@@ -28,8 +28,8 @@ def angles(places: Tensor, head_width: int, *, base: float) -> Tensor:
     pairs = head_width // 2 // axes
     steps = base ** (-torch.arange(pairs, dtype=torch.float32, device=places.device) / max(pairs, 1))
     rotating = (places[:, :, None] * steps).reshape(len(places), axes * pairs)
-    fixed = places.new_zeros(len(places), head_width // 2 - axes * pairs)
-    return torch.cat([rotating, fixed], dim=1)
+    zeros = places.new_zeros(len(places), head_width // 2 - axes * pairs)
+    return torch.cat([rotating, zeros], dim=1)
 
 
 def rotate(values: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:

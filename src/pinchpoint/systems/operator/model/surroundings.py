@@ -4,9 +4,9 @@ P points, S sources, q places of a block, s sources near it. The number of pairs
 points, so none is listed: points that are close form a block, and a matrix of weights between a block and the
 sources around it gives all their sums as a product. If a mesh is finer than a 24th of the radius, points that
 share a cell of that size count as one source with the moments of all: the weight, which fades smoothly, is
-then evaluated at their middle, which changes no number by more than the difference between a mesh of 5,000
-panels and one of 20,000. Coarser meshes are read point by point. Work and memory therefore grow linearly with
-the points.
+then evaluated at their middle, which changes the statistics by less than the difference between a mesh of
+5,000 panels and one of 20,000. Coarser meshes are processed point by point. Work and memory therefore grow
+linearly with the points.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _CPU_BLOCK, _GPU_BLOCK = 128, 1024  # places whose sums are computed together
 # Sources processed together: a megabyte of weights, close to the size of the caches; 128 MB on a GPU.
 _CPU_NEAR, _GPU_NEAR = 1024, 16_384
 _MOMENTS = 10  # 1, x, y, z, xx, yy, zz, xy, yz, zx; with normals n also n (3) and x n, y n, z n (9)
-_SUM_COLUMNS = 14  # that `from_sums` reads
+_SUM_COLUMNS = 14  # columns that `from_sums` reads
 _SAME = 1e-12  # squared distance below which two places are the same
 
 

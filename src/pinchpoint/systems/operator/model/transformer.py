@@ -17,15 +17,15 @@ from pinchpoint.systems.operator.model.rotary import BASE_1D, BASE_3D, angles, g
 def to_patches(tokens: Tensor, lattice: Triple, patch: int) -> Tensor:
     """(L, C) to (N, p**3 C), with patches and the tokens within them in the order of the lattice."""
     x, y, z = (count // patch for count in lattice)
-    split = tokens.reshape(x, patch, y, patch, z, patch, -1)
-    return split.permute(0, 2, 4, 1, 3, 5, 6).reshape(x * y * z, -1)
+    blocks = tokens.reshape(x, patch, y, patch, z, patch, -1)
+    return blocks.permute(0, 2, 4, 1, 3, 5, 6).reshape(x * y * z, -1)
 
 
 def from_patches(patches: Tensor, lattice: Triple, patch: int) -> Tensor:
     """(N, p**3 C) to (L, C), the inverse of `to_patches`."""
     x, y, z = (count // patch for count in lattice)
-    split = patches.reshape(x, y, z, patch, patch, patch, -1)
-    return split.permute(0, 3, 1, 4, 2, 5, 6).reshape(x * y * z * patch**3, -1)
+    blocks = patches.reshape(x, y, z, patch, patch, patch, -1)
+    return blocks.permute(0, 3, 1, 4, 2, 5, 6).reshape(x * y * z * patch**3, -1)
 
 
 class Attention(nn.Module):
@@ -42,8 +42,8 @@ class Attention(nn.Module):
         query, key, value = self.read(hidden).reshape(count, 3, self.heads, -1).permute(1, 2, 0, 3).unbind(0)
         query, key = (rotate(part, cosines, sines).to(value.dtype) for part in (query, key))
         # A batch of one: the fused kernels need four axes.
-        mixed = functional.scaled_dot_product_attention(query[None], key[None], value[None])[0]
-        return self.write(mixed.transpose(0, 1).reshape(count, width))
+        output = functional.scaled_dot_product_attention(query[None], key[None], value[None])[0]
+        return self.write(output.transpose(0, 1).reshape(count, width))
 
 
 class SwiGLU(nn.Module):

@@ -1,5 +1,4 @@
-"""Procedural cars: a signed distance and a colour for every point in space, from factors drawn by (seed,
-number).
+"""Procedural cars: a signed distance and a colour for every point, from factors drawn by (seed, number).
 
 A rounded hull with a bonnet that slopes towards the nose, a cabin between four raked planes, wheel arches cut
 out of the hull and four wheels in them; windows, lamps, a grille and a dark sill are colours. z is up, the
@@ -16,15 +15,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-GENERATOR = 1  # increased whenever the same (seed, number) gives another picture
+GENERATOR = 1  # increased whenever the picture of a (seed, number) changes
 # Range of the pose's v: from straight above to 6 degrees over the horizon, uniform by solid angle.
 V_RANGE = (
     0.0,
     0.45,
 )
 
-# Drawn uniformly between these. Lengths in units of the sphere that holds the car; x_half and y_half are half
-# sizes.
+# Factors are drawn uniformly from these ranges. Lengths are in units of the sphere around the car; x_half and
+# y_half are half sizes.
 RANGES = {
     "hue": (0.0, 1.0),
     "saturation": (0.62, 0.95),
@@ -68,7 +67,7 @@ class Car:
     backlight: float
     bonnet: float
     tumblehome: float
-    wheels: bool = True  # without wheels the hull is closed in their place
+    wheels: bool = True  # if False, the hull is closed in place of the wheels
 
 
 @dataclass(frozen=True)
@@ -80,14 +79,14 @@ class Pose:
 
 
 def draw_car(seed: int, number: int) -> tuple[Car, Pose]:
-    """The car and pose of this number: the same on every machine and at every picture size."""
+    """Draw the car and pose with this number, the same on every machine and for every picture size."""
     rng = np.random.default_rng([seed, number])
     car = Car(**{name: float(rng.uniform(low, high)) for name, (low, high) in RANGES.items()}, wheels=True)
     return car, Pose(float(rng.uniform()), float(rng.uniform(*V_RANGE)))
 
 
 class Shapes(NamedTuple):
-    """Parameters of cars for `distance`, each tensor (C,), or (R,) once taken for rays."""
+    """Parameters of cars for `distance`; each tensor is (C,), or (R,) after `take`."""
 
     red: Tensor
     green: Tensor
@@ -157,15 +156,13 @@ def shapes_of(cars: list[Car], *, device: str | torch.device = "cpu") -> Shapes:
 
 
 def half_box(shapes: Shapes) -> tuple[Tensor, Tensor, Tensor]:
-    """Half sizes of a box around the origin that holds the car."""
+    """Half sizes of a box around the origin that contains the car."""
     out = _BLEND / 4  # how far hull and cabin bulge where they meet
     return shapes.x_half + out, shapes.y_half + out, shapes.top + out
 
 
 def distance(shapes: Shapes, x: Tensor, y: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
-    """Lower bounds of the distances (R,) from points to the body and to the nearest wheel;
-    negative inside.
-    """
+    """Lower bounds on distances (R,) from points to the body and the nearest wheel; negative inside."""
     side = y.abs()
     hull = _hull(shapes, x, side, z)
     cabin = _cabin(shapes, x, side, z)
@@ -176,7 +173,7 @@ def distance(shapes: Shapes, x: Tensor, y: Tensor, z: Tensor) -> tuple[Tensor, T
     arch = torch.maximum(arch, z - shapes.belt + 0.06) + shapes.wheel_offset  # below the wings
     body = torch.maximum(body, -arch)
     tyre = (side - shapes.y_half + 0.008 + _TYRE).abs() - _TYRE
-    return body, _rounded(radial - shapes.wheel, tyre, 0.02) + shapes.wheel_offset
+    return body, _round_edge(radial - shapes.wheel, tyre, 0.02) + shapes.wheel_offset
 
 
 def colours(shapes: Shapes, at: Tensor, normal: Tensor, wheel: Tensor) -> tuple[Tensor, Tensor]:
@@ -230,9 +227,9 @@ def colours(shapes: Shapes, at: Tensor, normal: Tensor, wheel: Tensor) -> tuple[
 
 
 def _hull(shapes: Shapes, x: Tensor, side: Tensor, z: Tensor) -> Tensor:
-    plan = _rounded(x.abs() - shapes.x_half, side - shapes.y_half, _NOSE)
+    plan = _round_edge(x.abs() - shapes.x_half, side - shapes.y_half, _NOSE)
     deep = (z - (shapes.belt + shapes.bottom) / 2).abs() - (shapes.belt - shapes.bottom) / 2
-    box = _rounded(plan, deep, _EDGE)
+    box = _round_edge(plan, deep, _EDGE)
     bonnet = (x - shapes.front + 0.05) * shapes.bonnet_x + (z - shapes.belt) * shapes.bonnet_z
     return _smooth_max(box, bonnet, 0.03)
 
@@ -240,13 +237,13 @@ def _hull(shapes: Shapes, x: Tensor, side: Tensor, z: Tensor) -> Tensor:
 def _cabin(shapes: Shapes, x: Tensor, side: Tensor, z: Tensor) -> Tensor:
     """Distance to the cabin between windscreen, backlight, sides and roof.
 
-    Their planes are not at right angles: combining the three distances may exceed the distance by the factor
-    removed here.
+    The planes are not at right angles, so the combined distance may be too large; the factor 0.7 makes it a
+    lower bound.
     """
     ends = torch.maximum(_windscreen(shapes, x, z), _backlight(shapes, x, z))
     walls = (side - shapes.y_half + 0.03) * shapes.side_y + (z - shapes.belt) * shapes.side_z
-    rounded = _rounded(_rounded(ends, walls, 0.06), z - shapes.top, 0.05)
-    return 0.7 * torch.maximum(rounded, shapes.bottom + 0.1 - z)
+    cabin = _round_edge(_round_edge(ends, walls, 0.06), z - shapes.top, 0.05)
+    return 0.7 * torch.maximum(cabin, shapes.bottom + 0.1 - z)
 
 
 def _windscreen(shapes: Shapes, x: Tensor, z: Tensor) -> Tensor:
@@ -257,7 +254,7 @@ def _backlight(shapes: Shapes, x: Tensor, z: Tensor) -> Tensor:
     return (shapes.rear - x) * shapes.rear_x + (z - shapes.belt) * shapes.rear_z
 
 
-def _rounded(a: Tensor, b: Tensor, radius: float) -> Tensor:
+def _round_edge(a: Tensor, b: Tensor, radius: float) -> Tensor:
     """Distance to the region where both a and b are negative, with a rounded edge."""
     a, b = a + radius, b + radius
     outside = torch.sqrt(a.clamp_min(0).square() + b.clamp_min(0).square())

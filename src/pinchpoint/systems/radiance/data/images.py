@@ -1,9 +1,8 @@
-"""Training images, held as bytes on the device that uses them: our own data sets or any folder of image
-files.
+"""Training images as bytes on a device, from a `radiance data` set or any folder of image files.
 
-Letters: N images, B of a batch, W pixels per side. Every image is square and of one size; with `size` all are
-scaled to that short side and cropped to the centre. Transparent pixels show the background of renders: white
-or black.
+All images are square and have the same size; with `size`, their short side is scaled to it and they are
+cropped to the centre. Transparent pixels get the background of the renders, white or black. Letters: N
+images, B images of a batch, W pixels per side.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ from pinchpoint.systems.common.data.dataset_folder import INDEX
 from pinchpoint.systems.common.folders import IMAGES, image_files, refuse_others
 from pinchpoint.systems.radiance.data.dataset import Dataset, open_dataset
 
-MOST_BROKEN = 0.05  # fraction of a folder's files
-_NAMED = 3  # files named in the error
+MOST_BROKEN = 0.05  # largest fraction of broken files in a folder
+_NAMED = 3  # broken files listed in the error
 
 
 @dataclass(frozen=True)
@@ -50,8 +49,9 @@ class Images:
         return from_bytes(self.pixels[index])
 
     def refuse_enlarged(self, what: str, *, hint: str) -> None:
-        """Refuse images if too many were smaller and are therefore blurred. what: what they
-        are needed for.
+        """Raise an error if too many images were smaller and are therefore blurred.
+
+        what: the end of the error, which says what the size is needed for.
         """
         if self.enlarged_count > MOST_BROKEN * len(self):
             raise BadInput(
@@ -77,10 +77,10 @@ def to_bytes(images: Tensor) -> Tensor:
 def open_images(
     path: str | Path, *, size: int | None = None, white: bool = True, device: str | torch.device = "cpu"
 ) -> Images:
-    """All images of a `radiance data` set, or of a folder and its subfolders.
+    """Open all images of a `radiance data` set, or of a folder and its subfolders.
 
-    Broken files are left out and listed in `skipped`; the folder is refused if they exceed 5 %, or if sizes
-    differ and no `size` is given. white: background of transparent pixels; otherwise black.
+    Broken files are skipped and listed in `skipped`. Raises an error if more than 5 % are broken, or if sizes
+    differ and `size` is not given. white: whether transparent pixels become white or black.
     """
     folder = Path(path)
     if size is not None and size < 1:
@@ -94,7 +94,7 @@ def open_images(
         )
     refuse_others(folder, own=INDEX, hint="Name a folder of images, or one that `radiance data` created.")
     files = image_files(folder)
-    if not files and (folder / INDEX).exists():  # beside the user's own images an index.json may be anything
+    if not files and (folder / INDEX).exists():  # next to a user's own images, index.json can be any file
         return _of_dataset(open_dataset(folder), size, device)
     if not files:
         raise BadInput(
@@ -118,7 +118,7 @@ def _of_dataset(data: Dataset, size: int | None, device: str | torch.device) -> 
 def _read_all(
     folder: Path, files: list[Path], size: int | None, white: bool
 ) -> tuple[list[np.ndarray], tuple[str, ...], int]:
-    """Images, unreadable files, and how many images were enlarged."""
+    """The images, the files that could not be read, and the number of enlarged images."""
     imaging, enlarged_count = pillow(), 0
     images: list[np.ndarray] = []
     names: list[str] = []
@@ -146,7 +146,7 @@ def _read_all(
             raise BadInput(
                 f"{len(files):,} images of {_show_size(pixels)} take "
                 f"{show_bytes(pixels.nbytes * len(files))}, but only {show_bytes(free_bytes())} "
-                "of memory are free.",
+                "of memory is free.",
                 hint="Give a smaller --size, or fewer images.",
             )
         images.append(pixels)
@@ -164,9 +164,9 @@ def _read_all(
 
 
 def _opaque(imaging: Any, file: Path, white: bool) -> Any:
-    """The image as displayed: rotated by its EXIF tag, over white or black, three channels."""
-    with imaging.Image.open(file) as opened:
-        image = imaging.ImageOps.exif_transpose(opened)
+    """The image as displayed, with three channels: rotated by its EXIF tag, on white or black."""
+    with imaging.Image.open(file) as file_image:
+        image = imaging.ImageOps.exif_transpose(file_image)
         image.load()
     if image.mode == "F":
         raise ValueError("its pixels are floating-point numbers of unknown range")
@@ -187,7 +187,7 @@ def _of_8_bits(imaging: Any, image: Any) -> Any:
     if values.min() < 0 or values.max() > 65535:
         raise ValueError(f"its pixels range from {values.min()} to {values.max()}, beyond 16 bits")
     grey = np.rint(values / 257).astype(np.uint8)
-    clear = image.info.get("transparency")  # the one transparent value
+    clear = image.info.get("transparency")  # the grey value that is transparent
     if not isinstance(clear, int):
         return imaging.Image.fromarray(grey)
     return imaging.Image.fromarray(
@@ -200,8 +200,8 @@ def _crop_square(image: Any, size: int) -> np.ndarray:
     wide, high = image.size
     short = min(wide, high)
     left, top = (wide - short) // 2, (high - short) // 2
-    # Crop first: a filter that reaches over the cut would mix in what is left out. 1 is Resampling.LANCZOS,
-    # which averages all pixels under one when it shrinks.
+    # Crop first, so that the filter does not mix in pixels outside the crop. 1 is Resampling.LANCZOS, which
+    # averages over all source pixels when it shrinks an image.
     return np.array(image.crop((left, top, left + short, top + short)).resize((size, size), resample=1))
 
 
@@ -214,7 +214,7 @@ def _reason(error: Exception, file: Path) -> str:
 
 
 def pillow() -> Any:
-    """PIL with the modules used here; Missing if it is not installed."""
+    """PIL with the modules used here. Raises `Missing` if it is not installed."""
     try:
         import PIL
         import PIL.Image

@@ -1,4 +1,4 @@
-"""The patches of a step, and those of photographs: as rays see them, with the same sizes and places.
+"""Patches of a training step, and patches of photographs with the same sizes and places.
 
 Letters: B images, p side of a patch, f factor of the super-resolution (1: none), W pixels per side of a whole
 render.
@@ -27,15 +27,16 @@ class Real(NamedTuple):
         return Real(self.low[images], None if self.high is None else self.high[images])
 
     def tensors(self) -> tuple[Tensor, ...]:
-        """All its tensors, in the order `Real` takes them."""
+        """All tensors, in the order in which `Real` takes them."""
         return (self.low,) if self.high is None else (self.low, self.high)
 
 
 def real_patches(
     images: Tensor, settings: Settings, *, step: int, what: str, every: int | None = None, first: int = 0
 ) -> Real:
-    """Patches of images (B, 3, f W, f W): all of a step's images, or `every` images' share
-    from `first` on.
+    """Cut patches of images (B, 3, f W, f W).
+
+    The images are all images of a step, or the part from index `first` on of `every` images.
     """
     generator = generator_for(settings.seed, step, what, device=images.device)
     own = slice(first, first + len(images))
@@ -48,7 +49,7 @@ def real_patches(
 def draw_step_patches(
     batch: int, settings: Settings, step: int, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Scales (B,) and shifts (B, 2) of a step's patches, generated or real."""
+    """Draw scales (B,) and shifts (B, 2) of a step's patches, generated or real."""
     fixed = settings.whole, settings.patch / settings.size
     return draw_patches(
         batch, least=settings.least_at(step), fixed=fixed, edge=settings.edge, generator=generator
@@ -56,26 +57,26 @@ def draw_step_patches(
 
 
 def whole_rows(batch: int, settings: Settings) -> tuple[int, ...]:
-    """Indices of a step's patches whose rays are adjacent pixels of a render: fixed by number, not by chance.
+    """Indices of a step's patches whose rays are adjacent pixels of a render; they are not random.
 
-    A super-resolution cannot learn from the others: averaged back it gives what its rays see, not everything
-    between them.
+    Super-resolution cannot learn from the other patches: its averages are what the rays see, not the area
+    between the rays.
     """
     return tuple(range(batch)) if settings.always_whole else fixed_rows(batch, settings.whole)
 
 
 def rows_among(rows: tuple[int, ...], images: range) -> tuple[int, ...]:
-    """The rows among the images, counted from the first of these."""
+    """The rows that are among `images`, counted from the first of these images."""
     return tuple(images.index(row) for row in rows if row in images)
 
 
 def cut_patches(images: Tensor, settings: Settings, scale: Tensor, shift: Tensor) -> Real:
-    """Patches as rays see them; with a super-resolution a pixel of `low` averages one pixel of a whole
-    render.
+    """Cut patches as rays see them.
 
-    This holds for wide patches too, whose rays are farther apart. An average over everything between two rays
-    would grow with the patch, and a field, which is equally sharp in all patches, would learn to be blurred.
-    In patches of whole pixels, and only there, `low` is the average of `high`.
+    With super-resolution, a pixel of `low` is the average over one pixel of a whole render, also in wide
+    patches, whose rays are farther apart. An average over the whole area between two rays would grow with the
+    patch, and a field, which is equally sharp in all patches, would learn to be blurred. Only in patches of
+    whole pixels is `low` the average of `high`.
     """
     factor, side = settings.superres, settings.patch * settings.superres
     rays = patches(settings.patch, scale, shift).unflatten(1, (settings.patch, settings.patch))

@@ -1,4 +1,4 @@
-"""Sheets: pictures of consecutive cars with their factors, as one file of a data set."""
+"""Sheets: files of a data set with the pictures of consecutive cars and their factors."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from pinchpoint.systems.radiance.data.sphere_tracing import picture
 
 FACTORS = (*RANGES, "u", "v")  # columns of a sheet's factors
 _SUPERSAMPLE = 3
-_RAYS = 1 << 22  # rays of cars rendered at a time, unless one car has more
+_RAYS = 1 << 22  # rays rendered at a time; at least those of one car
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Origin of a sheet: cars first, first + 1, ... of a seed."""
+    """Origin of a sheet: the cars number first, first + 1, ... of a seed."""
 
     seed: int
     size: int
@@ -50,7 +50,9 @@ def make_sheet(*, seed: int, first: int, count: int, size: int, device: str = "c
 
 
 def making_bytes(size: int, count: int) -> int:
-    """Host memory a process needs for a sheet: torch itself, the rays rendered at a time, and the sheet."""
+    """Host memory that a process needs to create a sheet: torch itself, the rays rendered at a time, and the
+    sheet.
+    """
     rays = min(max(_RAYS, (size * _SUPERSAMPLE) ** 2), count * (size * _SUPERSAMPLE) ** 2)
     return 400_000_000 + 30 * rays + 3 * count * size * size * 3
 
@@ -64,7 +66,7 @@ def pack(sheet: Sheet) -> bytes:
 
 
 def unpack(data: bytes, *, where: str) -> Sheet:
-    """The sheet in a file's bytes; BadInput if they are not a sheet."""
+    """The sheet in the bytes of a file. Raises `BadInput` if they are not a sheet."""
     try:
         arrays, about = unpack_arrays(data)
         sheet = Sheet(Origin(**about), arrays["pixels"], arrays["factors"])

@@ -1,8 +1,7 @@
-"""Pictures of cars by sphere tracing: colour, cover and depth of every pixel, many cars at a time, on CPU or
-GPU.
+"""Pictures of cars by sphere tracing: colour, cover and depth of every pixel, on CPU or GPU.
 
-The camera is that of the field's rays. Rays that miss a car's box are never traced, and finished rays are
-dropped every few steps. Letters: C cars, R rays, W pixels per side.
+Many cars are rendered at a time, with the same camera as the field. Rays that miss the box of a car are not
+traced, and finished rays are dropped every few steps. Letters: C cars, R rays, W pixels per side.
 """
 
 from __future__ import annotations
@@ -51,15 +50,15 @@ def picture(
     device: str | torch.device = "cpu",
     chunk: int | None = None,
 ) -> Pictures:
-    """Render cars, each from its pose, at `size` pixels per side.
+    """Render each car from its pose, at `size` pixels per side.
 
-    supersample: rays along a pixel's side, which are averaged; chunk: rays traced at a time (None: by
-    device).
+    supersample: rays along the side of a pixel, which are averaged; chunk: rays traced at a time (None:
+    depends on the device).
     """
     if size < 1 or supersample < 1:
         raise BadInput(
             f"A picture needs at least 1 pixel and 1 ray per pixel side, not {size} and {supersample}.",
-            hint="Give 1 or more of both.",
+            hint="Give at least 1 for both.",
         )
     if not cars or len(cars) != len(poses):
         raise BadInput(
@@ -69,8 +68,8 @@ def picture(
     device = torch.device(device)
     shapes = shapes_of(cars, device=device)
     camera = camera or Camera()
-    placed = torch.tensor([(pose.u, pose.v) for pose in poses], device=device)
-    frame = frames(placed[:, 0], placed[:, 1])
+    angles = torch.tensor([(pose.u, pose.v) for pose in poses], device=device)
+    frame = frames(angles[:, 0], angles[:, 1])
     side = size * supersample
     total = len(cars) * side * side
     chunk = chunk or (1 << 18 if device.type == "cpu" else 1 << 22)
@@ -94,8 +93,9 @@ def picture(
 
 
 def _cast(shapes: Shapes, camera: Camera, frame: Tensor, rays: Tensor, side: int) -> Hits:
-    """Trace rays, numbered through all cars row by row from the top, `side` per row and column. frame: (C, 3,
-    3).
+    """Trace rays, which are numbered over all cars, row by row from the top.
+
+    side: rays per row and column; frame: (C, 3, 3).
     """
     car, pixel = rays // (side * side), rays % (side * side)
     right, up, back = frame[car].unbind(dim=1)
@@ -106,8 +106,8 @@ def _cast(shapes: Shapes, camera: Camera, frame: Tensor, rays: Tensor, side: int
     direction = torch.nn.functional.normalize(-back + across[:, None] * right + above[:, None] * up, dim=1)
     near, far = _through_box([values[car] for values in half_box(shapes)], position, direction)
     index = torch.nonzero(near < far).squeeze(1)
-    met, depth = _march(shapes, car[index], position[index], direction[index], near[index], far[index])
-    index = index[met]
+    hit_rays, depth = _march(shapes, car[index], position[index], direction[index], near[index], far[index])
+    index = index[hit_rays]
     own, position, direction = shapes.take(car[index]), position[index], direction[index]
     at = position + depth[:, None] * direction
     return Hits(index, _shade(own, at, direction), depth)
@@ -116,7 +116,8 @@ def _cast(shapes: Shapes, camera: Camera, frame: Tensor, rays: Tensor, side: int
 def _through_box(half: list[Tensor], position: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
     """Distances (R,) at which rays enter and leave boxes around the origin; enter >= leave if they miss."""
     sizes = torch.stack(half, dim=1) + 2 * _NEAR
-    # A ray along a face divides by this, not by zero: the bounds are then far away, on the right sides.
+    # A ray parallel to a face divides by this instead of zero: its bounds are then far away on the correct
+    # sides.
     safe = torch.where(direction.abs() < 1e-9, torch.full_like(direction, 1e-9), direction)
     one, two = (-sizes - position) / safe, (sizes - position) / safe
     return torch.minimum(one, two).amax(dim=1), torch.maximum(one, two).amin(dim=1)
@@ -131,17 +132,17 @@ def _march(
     px, py, pz = position.unbind(dim=1)
     dx, dy, dz = direction.unbind(dim=1)
     reach, limit, gap = near, far, torch.full_like(near, math.inf)
-    met, depths = [], []
+    hit_rays, depths = [], []
     for rounds_left in reversed(range(_STEPS // _ROUND)):
         if not len(alive):
             break
         for _ in range(_ROUND):
             gap = torch.minimum(*distance(own, px + reach * dx, py + reach * dy, pz + reach * dz))
-            # A ray on the surface stays there: its next distance is as small.
+            # A ray on the surface stays there, because its next step is just as small.
             reach = torch.where(gap < _NEAR, reach, reach + gap)
-        # A ray that still creeps along a surface at the end counts as a hit: otherwise it would be a hole.
+        # A ray that still creeps along a surface at the end counts as a hit; otherwise it would leave a hole.
         hit = (gap < (_NEAR if rounds_left else 10 * _NEAR)) & (reach <= limit)
-        met.append(alive[hit])
+        hit_rays.append(alive[hit])
         depths.append(reach[hit])
         active = torch.nonzero((gap >= _NEAR) & (reach <= limit)).squeeze(1)
         own, alive = own.take(active), alive[active]
@@ -149,12 +150,12 @@ def _march(
             values[active] for values in (px, py, pz, dx, dy, dz, reach, limit)
         )
     empty = torch.empty(0, dtype=torch.long, device=car.device), torch.empty(0, device=car.device)
-    return torch.cat([empty[0], *met]), torch.cat([empty[1], *depths])
+    return torch.cat([empty[0], *hit_rays]), torch.cat([empty[1], *depths])
 
 
 def _shade(shapes: Shapes, at: Tensor, direction: Tensor) -> Tensor:
-    """Colours (R, 3) of surface points (R, 3) seen along directions (R, 3): soft light from above, reflected
-    sky.
+    """Colours (R, 3) of surface points (R, 3) seen along directions (R, 3), with soft light from above and a
+    reflected sky.
     """
     body, wheel = distance(shapes, *at.unbind(dim=1))
     normal = _normal(shapes, at)

@@ -1,1 +1,1 @@
-"""`explain-memory`: what each memory trick does to one training iteration."""
+"""`explain-memory`: how each memory trick affects one training iteration."""

@@ -1,12 +1,11 @@
-"""explain_memory: the effect of every memory trick on the peak, the time and the gradients of one GAN
-iteration.
+"""explain_memory: how every memory trick affects the peak, time and gradients of one GAN iteration.
 
-Peaks are those of the iteration of the GRAF memory guide (8 images of 32 x 32 rays, 64 points per ray):
-predicted without a GPU and, if there is one, also measured, in a process of its own. Times are of real
-iterations, all tricks in turn: a small one on a CPU, the same size on a GPU. Gradients are of the small one
-on both: among a billion units, rounding always pushes some across their activation's zero, and the baseline's
-own gradients jump by more than a good trick may be off. `verdict` has four values with fixed rules; see
-`judge`.
+Peaks are those of an iteration of the GRAF memory guide (8 images of 32 x 32 rays, 64 points per ray). They
+are predicted without a GPU and, if there is a GPU, also measured, each in a process of its own. Times are
+measured on real iterations, with the tricks taking turns: at a small scale on a CPU, at the guide's scale on
+a GPU. Gradients are always compared at the small scale: among a billion units, rounding always pushes some
+across the zero of their activation, which changes even the baseline's own gradients by more than the
+tolerance. `verdict` has four values with fixed rules; see `judge`.
 """
 
 from __future__ import annotations
@@ -40,11 +39,11 @@ from pinchpoint.systems.radiance.explain.records import MemoryReport, Row, Verdi
 from pinchpoint.systems.radiance.explain.tricks import FULL, SMALL, TRICKS, Iteration, Scale, Trick
 
 Progress = Callable[[str, int, int], None]
-MATERIAL = 0.03  # a smaller reduction of the peak does not count
+MATERIAL = 0.03  # smaller reductions of the peak count as no effect
 ROUNDED = 100  # units of rounding by which gradients may differ ...
-AT_MOST = 0.5  # ... but never by this fraction of their norm
-ENOUGH = 5  # iterations needed for an interval: fewer cover too little
-_SPARE = 1.2  # memory a process is given, over its predicted total
+AT_MOST = 0.5  # ... but never by more than this fraction of their norm
+ENOUGH = 5  # fewest iterations for which an interval is computed
+_SPARE = 1.2  # memory reserved for a process, relative to its predicted total
 SCALES = {"full": FULL, "small": SMALL}
 PARTS = ("field", "superres", "critic")
 TARGET = "pinchpoint.systems.radiance.explain.explain:STEP"
@@ -63,40 +62,41 @@ def explain_memory(
     peaks_at: Literal["full", "small"] = "full",
     clock: Clock = time.perf_counter,
 ) -> MemoryReport:
-    """Try every trick, or `only` those named.
+    """Try all memory tricks, or `only` those listed.
 
-    output: FILE.json of the record; figure: PNG; card: the GPU whose workspaces are in the predicted peaks.
+    output: JSON file for the record; figure: PNG file; card: the GPU whose workspaces are included in the
+    predicted peaks.
     """
     if repeats < 1:
         raise BadInput(
-            f"The repeats are {repeats}, but they must be at least 1.", hint="Give --repeats 1 or more."
+            f"--repeats is {repeats}, but it must be at least 1.", hint="Give --repeats 1 or more."
         )
     if output is not None and figure is not None and Path(output).resolve() == Path(figure).resolve():
         raise BadInput(
             f"The record and the figure would both be written to {output}.",
             hint="Give -o FILE.json, and --figure a different file.",
         )
-    cards.card(card)  # fails before the gradients are computed
+    cards.card(card)  # raises for an unknown card before any work is done
     for path in (output, figure):
         if path is not None:
             check_output(path)
-    selected = _select_tricks(only)
+    selection = _select_tricks(only)
     start = clock()
-    used = backend("torch")
-    place = resolve_device(device, used)
+    torch_backend = backend("torch")
+    place = resolve_device(device, torch_backend)
     tell = progress or (lambda stage, done, total: None)
     scale = FULL if place == "cuda" else SMALL
     with exact_convolutions():
-        errors, crashed = _gradient_errors(selected, SMALL, place, seed, tell)
-    runnable = [trick for trick in selected if trick.name not in crashed]
-    times, failed = _time_tricks(runnable, scale, place, seed, repeats, tell, clock)
-    crashed |= failed
-    runnable = [trick for trick in runnable if trick.name not in failed]
+        errors, crashes = _gradient_errors(selection, SMALL, place, seed, tell)
+    runnable = [trick for trick in selection if trick.name not in crashes]
+    times, timing_crashes = _time_tricks(runnable, scale, place, seed, repeats, tell, clock)
+    crashes |= timing_crashes
+    runnable = [trick for trick in runnable if trick.name not in timing_crashes]
     forecasts = _predict_peaks(runnable, card, seed, peaks_at, tell)
     peaks = {name: peak[1] for name, peak in forecasts.items()}
     if place == "cuda":
         peaks = _measure_peaks(runnable, forecasts, seed, tell)
-    rows = [_row(trick, forecasts, peaks, times, errors, crashed, place) for trick in selected]
+    rows = [_row(trick, forecasts, peaks, times, errors, crashes, place) for trick in selection]
     report = MemoryReport(
         "one iteration of a radiance-field GAN",
         place,
@@ -121,18 +121,18 @@ def explain_memory(
 
 
 def judge(
-    *, peak: int | None, baseline: int, error: float | None, allowed: float, crashed: bool
+    *, peak: int | None, baseline: int, error: float | None, tolerance: float, crashed: bool
 ) -> tuple[VerdictKind, str]:
-    """The verdict and its reason.
+    """Return the verdict and its reason.
 
-    crashes: it raises; wrong: gradients are missing or off by more than rounding; helps: the peak falls by
-    over 3 %; otherwise no effect.
+    crashes: the trick raises an exception; wrong: gradients are missing or differ by more than rounding;
+    helps: the peak falls by more than 3 %; no effect: otherwise.
     """
     if crashed or peak is None:
         return "crashes", ""
-    if error is None or not error <= allowed:
-        how = "missing" if error is None else f"off by {error:.2g} of themselves"
-        return "wrong", f"gradients are {how}; rounding explains {allowed:.1g}"
+    if error is None or not error <= tolerance:
+        how = "missing" if error is None else f"off by {error:.2g} of their norm"
+        return "wrong", f"gradients are {how}; the tolerance for rounding is {tolerance:.1g}"
     change = peak / baseline - 1
     if change < -MATERIAL:
         return "helps", f"the peak falls by {-change:.0%}"
@@ -140,12 +140,12 @@ def judge(
 
 
 def allowed_error(trick: Trick) -> float:
-    """Tolerance of gradients: 100 rounding units of the type the networks run in."""
+    """Tolerance for gradients: 100 units of rounding of the type in which the networks run."""
     return min(AT_MOST, ROUNDED * torch.finfo(trick.ways.cast or torch.float32).eps)
 
 
 def gradient_error(gradients: Mapping[str, Tensor | None], true: Mapping[str, Tensor | None]) -> float:
-    """Relative L2 error over each network's gradients, a missing one as zeros; the worst of the three."""
+    """Largest relative L2 error of the three networks' gradients; a missing gradient counts as zeros."""
     worst = 0.0
     for part in PARTS:
         names = [name for name in true if name.startswith(f"{part}.")]
@@ -156,7 +156,7 @@ def gradient_error(gradients: Mapping[str, Tensor | None], true: Mapping[str, Te
             size += float(want.double().square().sum())
             wrong += float((want.double() - (0.0 if got is None else got.double())).square().sum())
         error = math.sqrt(wrong / size)
-        worst = error if not error <= worst else worst  # NaN stays
+        worst = error if not error <= worst else worst  # keeps NaN
     return worst
 
 
@@ -170,75 +170,75 @@ def _select_tricks(only: Sequence[str] | None) -> list[Trick]:
 
 
 def _gradient_errors(
-    selected: list[Trick], scale: Scale, device: str, seed: int, tell: Progress
+    selection: list[Trick], scale: Scale, device: str, seed: int, tell: Progress
 ) -> tuple[dict[str, float], dict[str, str]]:
-    """Error of each trick's first gradients, and the messages of those that raise."""
+    """Gradient error of each trick at its first iteration, and the messages of tricks that raise."""
     errors: dict[str, float] = {}
-    crashed: dict[str, str] = {}
+    crashes: dict[str, str] = {}
     true: dict[str, Tensor | None] = {}
-    for at, trick in enumerate(selected):
-        tell("gradients", at, len(selected))
+    for at, trick in enumerate(selection):
+        tell("gradients", at, len(selection))
         try:
             gradients = Iteration(scale, trick.ways, device=device, seed=seed).gradients()
         except (BadInput, RuntimeError) as error:
             if trick.name == "baseline":
                 raise
-            crashed[trick.name] = str(error).splitlines()[0]
+            crashes[trick.name] = str(error).splitlines()[0]
             continue
         true = true or {
             name: None if gradient is None else gradient.clone() for name, gradient in gradients.items()
         }
         errors[trick.name] = gradient_error(gradients, true)
-    return errors, crashed
+    return errors, crashes
 
 
 def _time_tricks(
     runnable: list[Trick], scale: Scale, device: str, seed: int, repeats: int, tell: Progress, clock: Clock
 ) -> tuple[dict[str, list[float]], dict[str, str]]:
-    """Seconds of iterations, all tricks in turn, and the messages of those that raise.
+    """Times of iterations in seconds, with the tricks taking turns, and the messages of tricks that raise.
 
-    The first iteration of each trick is not timed, and on a GPU none that follows another trick's: what that
-    one left in the allocator's cache, or emptied, is not its own. Every second round runs in reverse order.
+    The first iteration of each trick is not timed. On a GPU, neither is an iteration right after another
+    trick's, because that trick changed the allocator's cache. Every second round runs in reverse order.
     """
-    used = backend("torch")
-    built = {trick.name: Iteration(scale, trick.ways, device=device, seed=seed) for trick in runnable}
+    torch_backend = backend("torch")
+    iterations = {trick.name: Iteration(scale, trick.ways, device=device, seed=seed) for trick in runnable}
     took: dict[str, list[float]] = {trick.name: [] for trick in runnable}
-    crashed: dict[str, str] = {}
+    crashes: dict[str, str] = {}
     for turn in range(repeats):
         tell("times", turn, repeats)
-        for name in list(built) if turn % 2 == 0 else list(reversed(built)):
-            if name in crashed:
+        for name in list(iterations) if turn % 2 == 0 else list(reversed(iterations)):
+            if name in crashes:
                 continue
             try:
                 if device == "cuda" or not took[name]:
-                    used.wait(device, built[name].step())
+                    torch_backend.wait(device, iterations[name].step())
                 before = clock()
-                used.wait(device, built[name].step())
+                torch_backend.wait(device, iterations[name].step())
             except RuntimeError as error:  # out of memory at this size
                 if name == "baseline":
                     raise
-                crashed[name] = str(error).splitlines()[0]
+                crashes[name] = str(error).splitlines()[0]
                 continue
             took[name].append(clock() - before)
-    return {name: values for name, values in took.items() if name not in crashed}, crashed
+    return {name: values for name, values in took.items() if name not in crashes}, crashes
 
 
 def _predict_peaks(
     runnable: list[Trick], card: str, seed: int, scale: str, tell: Progress
 ) -> dict[str, tuple[Any, int]]:
-    """Forecast and peak of each trick, by several workers at a time."""
+    """Forecast and peak of each trick, computed by several workers in parallel."""
     size = SCALES[scale].batch * SCALES[scale].patch ** 2
-    done = 0
+    count = 0
 
     def part(some: list[Trick]) -> dict[str, tuple[Any, int]]:
-        nonlocal done
+        nonlocal count
         forecasts = {}
         with Forecaster(TARGET, card=card, seed=seed, settings={"scale": scale}) as forecaster:
             for trick in some:
                 forecast = forecaster.predict(size=size, mode="train", variant=trick.name)
                 forecasts[trick.name] = forecast, forecast.peak_allocated_bytes
-                done += 1
-                tell("predicted peaks", done, len(runnable))
+                count += 1
+                tell("predicted peaks", count, len(runnable))
         return forecasts
 
     workers = _workers(runnable)
@@ -252,13 +252,14 @@ def _predict_peaks(
 def _measure_peaks(
     runnable: list[Trick], forecasts: dict[str, tuple[Any, int]], seed: int, tell: Progress
 ) -> dict[str, int]:
-    """Peaks, each in a process of its own, as many at a time as fit on the card: none counts
-    another's bytes.
+    """Measured peaks, each from a process of its own, so that none includes the memory of another.
+
+    As many processes run at a time as fit on the card.
     """
     gc.collect()
     torch.cuda.empty_cache()  # release what the timed iterations held
-    needed = max(forecast.total_bytes for forecast, _ in forecasts.values())
-    room = int(torch.cuda.mem_get_info()[0] // (_SPARE * needed))
+    largest_bytes = max(forecast.total_bytes for forecast, _ in forecasts.values())
+    room = int(torch.cuda.mem_get_info()[0] // (_SPARE * largest_bytes))
     target, peaks = find(TARGET), {}
 
     def peak(trick: Trick) -> int:
@@ -275,7 +276,7 @@ def _measure_peaks(
 
 
 def _workers(runnable: list[Trick]) -> int:
-    """Processes at a time, each with two cores if there are many."""
+    """Number of parallel processes, each with two cores if there are many."""
     return min(len(runnable), max(2, (os.cpu_count() or 1) // 2))
 
 
@@ -285,13 +286,13 @@ def _row(
     peaks: dict[str, int],
     times: dict[str, list[float]],
     errors: dict[str, float],
-    crashed: dict[str, str],
+    crashes: dict[str, str],
     device: str,
 ) -> Row:
     name = trick.name
     peak, base, error = peaks.get(name), peaks["baseline"], errors.get(name)
     verdict, reason = judge(
-        peak=peak, baseline=base, error=error, allowed=allowed_error(trick), crashed=name in crashed
+        peak=peak, baseline=base, error=error, tolerance=allowed_error(trick), crashed=name in crashes
     )
     took = times.get(name)
     ratio, low, high = (None, None, None) if took is None else ratio_interval(took, times["baseline"])
@@ -311,7 +312,7 @@ def _row(
         high,
         error,
         verdict,
-        crashed.get(name, reason),
+        crashes.get(name, reason),
     )
 
 

@@ -14,20 +14,22 @@ VerdictKind = Literal["helps", "no effect", "wrong", "crashes"]
 
 @dataclass(frozen=True)
 class Row:
-    """One trick. peak_allocated_bytes: measured if available, else predicted; None if it crashes."""
+    """Results of one trick. peak_allocated_bytes: measured if possible, otherwise predicted; None if it
+    crashes.
+    """
 
     trick: str
     said: str
-    of: str  # source: guide, advice or instead
+    of: str  # where the trick comes from: guide, advice or instead
     peak_allocated_bytes: int | None
     predicted_bytes: int | None
     measured_bytes: int | None
     peak_ratio: float | None  # relative to the baseline
-    time_s: float | None  # median of an iteration
-    time_ratio: float | None  # relative to the baseline, timed in turn with it
+    time_s: float | None  # median time of an iteration
+    time_ratio: float | None  # relative to the baseline, timed in alternation with it
     time_low: float | None  # 95 % interval of the ratio, if there are enough iterations
     time_high: float | None
-    # Relative L2 error against the baseline, the worst of field, super-resolution and discriminator.
+    # Relative L2 error against the baseline: the largest of field, super-resolution and discriminator.
     gradient_error: float | None
     verdict: VerdictKind
     reason: str
@@ -57,7 +59,7 @@ class MemoryReport(Record):
         return next(row for row in self.rows if row.trick == trick)
 
     def table(self, *, narrow: bool = False) -> tuple[list[str], list[list[str]]]:
-        """Columns, and rows of text. narrow: for 80 columns, without seconds and descriptions."""
+        """Column names, and rows of text. narrow: without seconds and descriptions, for 80 characters."""
         columns = [
             "trick",
             "peak",
@@ -89,7 +91,7 @@ class MemoryReport(Record):
     def summary(self) -> list[tuple[str, str]]:
         at = self.peaks_at
         rays = f"{at['batch']} images of {at['patch']} x {at['patch']} rays, {at['samples']} points per ray"
-        named = {
+        names_by_verdict = {
             verdict: [row.trick for row in self.rows if row.verdict == verdict and row.of != "-"]
             for verdict in get_args(VerdictKind)
         }
@@ -99,7 +101,7 @@ class MemoryReport(Record):
                 (what, f"{scale['field']} field, {scale['batch']} images, on {self.device}")
                 for what, scale in (("times", self.timed_at), ("gradients", self.compared_at))
             ),
-            *((verdict, ", ".join(names)) for verdict, names in named.items() if names),
+            *((verdict, ", ".join(names)) for verdict, names in names_by_verdict.items() if names),
             ("time", show_seconds(self.seconds)),
         ]
 

@@ -1,9 +1,9 @@
-"""Every memory trick of the GRAF memory guide, and those it left out, as changes to one iteration of its GAN.
+"""The memory tricks of the GRAF memory guide, and some of our own, as changes to one iteration of its GAN.
 
 The iteration is the guide's: GRAF's field as published, its super-resolution with a gradient, a patch
-discriminator, R1, two RMSprops, a loader, and a preview image. A trick changes that and nothing else; `Ways`
-says what. All randomness follows from the seed, so that gradients can be compared. Letters: B images, p side
-of a patch, S points per ray.
+discriminator, R1, two RMSprops, a loader, and a preview image. A trick changes nothing but the options in its
+`Ways`. All randomness follows from the seed, so that gradients can be compared. Letters: B images, p side of
+a patch, S points per ray.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from pinchpoint.systems.radiance.rendering.strategies import Memory
 
 WORKERS = 0  # loader workers, as in the guide's configuration
 R1 = 10.0
-SCALE = 2.0**8  # loss scale for fp16: what a scaler that starts at 2^16 settles at
-SHOWN = 512  # rays at a time of a preview image
+SCALE = 2.0**8  # loss scale for fp16, at which a scaler that starts at 2^16 settles
+SHOWN = 512  # rays per chunk of a preview image
 
 
 @dataclass(frozen=True)
 class Ways:
-    """How an iteration is done; the defaults are those before any trick."""
+    """Options of an iteration; the defaults are those of the baseline."""
 
     form: Form = "eager"
     memory: Memory = "none"
     parts: int = 8  # chunks of rays, if `memory` uses chunks
     cast: torch.dtype | None = None  # autocast around both networks; R1 stays in fp32, as in the guide
     scalers: int = 0  # loss scalers
-    cut: bool = False  # the super-resolution under no_grad, then requires_grad_(True)
+    sr_no_grad: bool = False  # the super-resolution under no_grad, then requires_grad_(True)
     sr_by_image: bool = False  # the super-resolution one image at a time, recomputed in the backward pass
     eval_no_grad: bool = False  # a second no_grad around the preview
     delete: bool = False  # delete locals as soon as they are unused
@@ -62,7 +62,7 @@ class Ways:
 
 @dataclass(frozen=True)
 class Trick:
-    """name: its id; about: what it does; of: guide, advice (in the guide but not done there) or instead
+    """A trick. about: what it does; of: `guide`, `advice` (in the guide, but not applied there) or `instead`
     (ours).
     """
 
@@ -73,7 +73,7 @@ class Trick:
 
 
 _GUIDE = {
-    "cut": True,
+    "sr_no_grad": True,
     "eval_no_grad": True,
     "delete": True,
     "empty_cache": True,
@@ -87,41 +87,56 @@ TRICKS: tuple[Trick, ...] = (
     Trick("baseline", "the iteration before any trick", "-", Ways()),
     Trick(
         "amp",
-        "autocast to fp16 around both networks, losses scaled",
+        "autocast to fp16 around both networks, with loss scaling",
         "guide",
         Ways(cast=torch.float16, scalers=1),
     ),
-    Trick("two-scalers", "a scaler for each player, without autocast", "guide", Ways(scalers=2)),
-    Trick("no-grad-sr", "super-resolution under no_grad, then requires_grad_(True)", "guide", Ways(cut=True)),
-    Trick("no-grad-eval", "no_grad around sampling, which has it already", "guide", Ways(eval_no_grad=True)),
-    Trick("del-locals", "del of locals after each player's step", "guide", Ways(delete=True)),
+    Trick("two-scalers", "a loss scaler for each network, without autocast", "guide", Ways(scalers=2)),
+    Trick(
+        "no-grad-sr",
+        "super-resolution under no_grad, then requires_grad_(True)",
+        "guide",
+        Ways(sr_no_grad=True),
+    ),
+    Trick("no-grad-eval", "no_grad around sampling, which already has it", "guide", Ways(eval_no_grad=True)),
+    Trick("del-locals", "del of local variables after each network's step", "guide", Ways(delete=True)),
     Trick("empty-cache", "empty_cache() and gc.collect() after sampling", "guide", Ways(empty_cache=True)),
-    Trick("set-to-none", "zero_grad(set_to_none=True), the default", "guide", Ways(set_to_none=True)),
+    Trick(
+        "set-to-none", "zero_grad(set_to_none=True), which is the default", "guide", Ways(set_to_none=True)
+    ),
     Trick("loader", "pin_memory, prefetch_factor, persistent_workers", "guide", Ways(loader=True)),
     Trick(
         "non-blocking",
-        "copies from pinned memory that are not waited for",
+        "non-blocking copies from pinned memory",
         "guide",
         Ways(loader=True, non_blocking=True),
     ),
     Trick(
         "global-tensor-type",
-        "with the device as default, which the guide removes",
+        "with the GPU as default device, which the guide removes",
         "guide",
         Ways(global_type=True),
     ),
     Trick(
-        "loss-once", "with a loss object made anew, which the guide removes", "guide", Ways(new_losses=True)
+        "loss-once",
+        "with a new loss object per step, which the guide removes",
+        "guide",
+        Ways(new_losses=True),
     ),
-    Trick("together", "all that the guide does", "guide", Ways(**_GUIDE)),
+    Trick("together", "all tricks of the guide", "guide", Ways(**_GUIDE)),
     Trick("fewer-rays", "a quarter of the rays of a patch", "advice", Ways(fewer_rays=True)),
-    Trick("checkpoint", "rays in 8 chunks, rendered again in backward", "advice", Ways(memory="checkpoint")),
-    Trick("deferred", "rendered without a graph, again in 8 chunks", "instead", Ways(memory="deferred")),
-    Trick("folded", "codes and directions as biases, layers merged", "instead", Ways(form="folded")),
+    Trick(
+        "checkpoint",
+        "rays in 8 chunks, rendered again in the backward pass",
+        "advice",
+        Ways(memory="checkpoint"),
+    ),
+    Trick("deferred", "rendered without a graph, then again in 8 chunks", "instead", Ways(memory="deferred")),
+    Trick("folded", "codes and directions as biases, with merged layers", "instead", Ways(form="folded")),
     Trick("bf16", "autocast to bf16 around both networks, no scaler", "instead", Ways(cast=torch.bfloat16)),
     Trick(
         "instead",
-        "bf16, folded, 16 chunks and images of the super-resolution, each computed again",
+        "bf16, folded, rays in 16 chunks, super-resolution per image, both recomputed",
         "instead",
         Ways(form="folded", memory="deferred", parts=16, cast=torch.bfloat16, sr_by_image=True),
     ),
@@ -131,7 +146,7 @@ NAMES = tuple(trick.name for trick in TRICKS)
 
 @dataclass(frozen=True)
 class Scale:
-    """Size of an iteration. up, views: of the super-resolution."""
+    """Size of an iteration. up, views: options of the super-resolution."""
 
     field: str = "graf"
     batch: int = 8
@@ -157,13 +172,17 @@ class Players(nn.Module):
             torch.manual_seed(seed)
             self.field = Field(FieldConfig.preset(scale.field), seed=seed)
             self.superres = LegacySuperRes(
-                ways.side(scale.patch), width=scale.width, views=scale.views, up=scale.up, cut=ways.cut
+                ways.side(scale.patch),
+                width=scale.width,
+                views=scale.views,
+                up=scale.up,
+                no_grad=ways.sr_no_grad,
             )
             self.critic = Discriminator(scale.patch, width=scale.critic, bias=False)
 
 
 class Iteration:
-    """One GAN iteration, repeatable: `step`. `gradients` returns those of the first, without an update."""
+    """One GAN iteration: `step` runs it repeatedly, `gradients` runs the first one without an update."""
 
     def __init__(self, scale: Scale, ways: Ways, *, device: str, seed: int = 0) -> None:
         self.scale, self.ways, self.device, self.seed = scale, ways, device, seed
@@ -181,12 +200,13 @@ class Iteration:
         ]
         self.scaler_d, self.scaler_g = scalers[0], scalers[-1]
         self.real, self.numbers = self._real_batches(), 0
-        # A training loop's iteration ends with its names bound: they live until the next iteration rebinds
-        # them.
+        # The local variables of a training loop live until the next iteration assigns them again.
         self.locals: dict[str, Any] = {}
 
     def step(self) -> Tensor:
-        """Discriminator, generator, preview. (): the generator's loss."""
+        """Train the discriminator, then the generator, and render the preview. Returns the generator's loss,
+        ().
+        """
         self.numbers += 1
         self._turn_of_critic(self.numbers)
         self._update(self.optimizer_d, self.scaler_d, last=self.scaler_d is not self.scaler_g)
@@ -220,9 +240,9 @@ class Iteration:
             local["d_real"], local["d_fake"] = (
                 self.players.critic(local[name]) for name in ("x_real", "x_fake")
             )
-        real, generated = self._losses()
+        loss_of_real, loss_of_generated = self._losses()
         local["reg"] = R1 * reg
-        local["dloss"] = real(local["d_real"]) + generated(local["d_fake"]) + local["reg"]
+        local["dloss"] = loss_of_real(local["d_real"]) + loss_of_generated(local["d_fake"]) + local["reg"]
         self.scaler_d.scale(local["dloss"]).backward()
         if self.ways.delete:
             local.clear()
@@ -277,7 +297,7 @@ class Iteration:
         return torch.cat([checkpoint(self.players.superres, *part, use_reentrant=False) for part in parts])  # pyright: ignore[reportCallIssue, reportArgumentType]
 
     def _look(self) -> None:
-        """A preview image, without gradients as published."""
+        """Render a preview image, without gradients as published."""
         with torch.no_grad() if self.ways.eval_no_grad else nullcontext(), torch.no_grad():
             self._generate(0, "to look at", look=True)
         if self.ways.empty_cache:
@@ -285,7 +305,7 @@ class Iteration:
             gc.collect()
 
     def _update(self, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler, *, last: bool) -> None:
-        # A scaler refuses to step a player that got no gradient at all, as `no-grad-sr` leaves one.
+        # A scaler raises an error for a network without any gradient, as `no-grad-sr` leaves one.
         if _any_gradient(optimizer):
             scaler.step(optimizer)
             if last:
@@ -310,7 +330,7 @@ class Iteration:
         return tensor.to(self.device, non_blocking=self.ways.non_blocking)
 
     def _real_batches(self) -> Iterator[list[Tensor]]:
-        """Real patches, endlessly."""
+        """Yield batches of real patches endlessly."""
         scale, ways = self.scale, self.ways
         data = torch.empty(2 * scale.batch, 3, scale.patch, scale.patch)
         data.uniform_(-1, 1, generator=generator_for(self.seed, 0, "real"))
@@ -335,7 +355,7 @@ def _any_gradient(optimizer: torch.optim.Optimizer) -> bool:
 
 
 class _Loss(nn.Module):
-    """A loss as an object."""
+    """A loss as a module, as in the guide."""
 
     def __init__(self, *, real: bool) -> None:
         super().__init__()

@@ -1,1 +1,1 @@
-"""Distances between sets of images, and checks of consistency between views."""
+"""Distances between sets of images, and the consistency of views."""

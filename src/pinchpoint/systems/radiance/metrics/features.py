@@ -1,7 +1,8 @@
 """Image features of a network trained on ImageNet, from which distances between image sets are computed.
 
-Images are first rounded to bytes, as in a file. The network always gets `_TOGETHER` images at a time, padded
-if fewer are left, so that the features of an image do not depend on the images beside it.
+Images are first rounded to bytes, as in a file. The network always processes `_TOGETHER` images at a time,
+with padding in the last batch, so that the features of an image do not depend on the images processed with
+it.
 """
 
 from __future__ import annotations
@@ -50,11 +51,11 @@ class Extractor:
 
     def _prepare(self, images: Tensor) -> Tensor:
         images = images.to(self.device).float().clamp(-1, 1)
-        rounded = ((images + 1) * 127.5).round() / 127.5 - 1
+        images = ((images + 1) * 127.5).round() / 127.5 - 1
         side = (self.side, self.side)
-        if self.name == "inception":  # as FID defines it: bilinear at any size
-            return F.interpolate(rounded, size=side, mode="bilinear", align_corners=False)
-        return F.interpolate(rounded, size=side, mode="bicubic", align_corners=False, antialias=True).clamp(
+        if self.name == "inception":  # as in FID: bilinear at any size
+            return F.interpolate(images, size=side, mode="bilinear", align_corners=False)
+        return F.interpolate(images, size=side, mode="bicubic", align_corners=False, antialias=True).clamp(
             -1, 1
         )
 
@@ -62,7 +63,7 @@ class Extractor:
 def open_extractor(
     *, inception_file: str | Path | None = None, device: str | torch.device = "cpu"
 ) -> Extractor:
-    """EfficientNet-Lite0, or FID's Inception if its file is given."""
+    """Load EfficientNet-Lite0, or FID's Inception if its weights file is given."""
     device = torch.device(device)
     if inception_file is not None:
         network = inception.load_inception(inception_file, device=device)

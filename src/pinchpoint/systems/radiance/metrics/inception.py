@@ -1,9 +1,9 @@
 """The Inception network of FID and KID: 2,048 numbers per image, from a weights file the user provides.
 
 The file is the one that defines FID, converted for torch (`pt_inception-2015-12-05-6726825d.pth`, 95,628,359
-bytes); any other hash is refused, because another Inception gives another measure under the same name. Its
-layers have the names of that file. It differs from the usual Inception v3 as FID's graph does: average pools
-exclude the padding, and the last block pools by maximum.
+bytes); a file with another hash raises an error, because another Inception would give a different measure
+under the same name. Layers are named as in that file. Like FID's graph, the network differs from the usual
+Inception v3: average pools exclude the padding, and the last block uses max pooling.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Inception:
             hidden = self._long(hidden, name)
         hidden = self._shrink_again(hidden, "Mixed_7a")
         hidden = self._wide(hidden, "Mixed_7b", _mean)
-        # FID's graph pools by maximum in the last block only.
+        # FID's graph uses max pooling in the last block only.
         hidden = self._wide(hidden, "Mixed_7c", lambda images: F.max_pool2d(images, 3, stride=1, padding=1))
         return hidden.mean(dim=(2, 3))
 
@@ -138,13 +138,13 @@ class Inception:
 def load_inception(
     file: str | Path, *, device: str | torch.device = "cpu", sha256: str = SHA256
 ) -> Inception:
-    """Load the network from this file, whose hash must be the known one."""
+    """Load the network from a file with the known hash."""
     check_hash(Path(file), sha256, what="FID's Inception", hint=_HINT)
     try:
         return Inception(torch.load(file, map_location="cpu", weights_only=True), device=device)
     except (KeyError, RuntimeError, pickle.UnpicklingError) as error:
         raise BadInput(
-            f"{file} does not hold an Inception network: {str(error)[:120]}.", hint=_HINT
+            f"{file} does not contain an Inception network: {str(error)[:120]}.", hint=_HINT
         ) from error
 
 

@@ -1,10 +1,10 @@
 """Distances between image sets, and the content of a set: hues and silhouettes.
 
 Kernel distance: the unbiased squared maximum mean discrepancy with the kernel (x.y / D + 1)^3, times 1000;
-its mean over draws of one distribution is 0 for any number of images, so it may be negative. Frechet
-distance: between the Gaussians of both sets; it has a large floor for few images. Both carry the name of
-their features: only those of Inception are FID and KID. Letters: N images, D features, W pixels per side.
-Images are (N, 3, W, W) in [-1, 1].
+its expectation for two sets from one distribution is 0 for any number of images, so it may be negative.
+Frechet distance: between Gaussians fitted to both sets; it has a large positive bias for few images. Both are
+named after their features: only with those of Inception are they called FID and KID. Letters: N images, D
+features, W pixels per side. Images are (N, 3, W, W) in [-1, 1].
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from torch import Tensor
 from pinchpoint.core.errors import BadInput
 
 HUES = 12  # bins around the circle of hues
-_COLOURED = 0.25  # a pixel has a hue if its strongest and weakest channels differ by this
-_APART = 0.06  # a pixel is not background if a channel differs from it by this
+_COLOURED = 0.25  # a pixel has a hue if its strongest and weakest channels differ by more than this
+_APART = 0.06  # a pixel is not background if a channel differs from it by more than this
 
 
 def kernel_distance(one: Tensor, two: Tensor) -> float:
@@ -27,7 +27,7 @@ def kernel_distance(one: Tensor, two: Tensor) -> float:
     one, two = one.double(), two.double()
     n, m = len(one), len(two)
     own, other, across = _kernel(one, one), _kernel(two, two), _kernel(one, two)
-    # The diagonals are excluded: a feature paired with itself is not a draw of two.
+    # The diagonals are excluded: a feature paired with itself is not a pair of independent draws.
     within = (own.sum() - own.trace()) / (n * (n - 1)) + (other.sum() - other.trace()) / (m * (m - 1))
     return float(1000 * (within - 2 * across.mean()))
 
@@ -38,7 +38,7 @@ def frechet_distance(one: Tensor, two: Tensor) -> float:
     one, two = one.double(), two.double()
     factors = []
     for values in (one, two):
-        # Covariance = factor^T factor; the smaller of (N, D) and (D, D) holds it.
+        # covariance = factor^T factor, stored as the smaller of (N, D) and (D, D).
         factors.append(torch.linalg.qr(values - values.mean(dim=0), mode="r").R / math.sqrt(len(values) - 1))
     apart = (one.mean(dim=0) - two.mean(dim=0)).square().sum()
     spread = factors[0].square().sum() + factors[1].square().sum()
@@ -48,13 +48,13 @@ def frechet_distance(one: Tensor, two: Tensor) -> float:
 
 
 def distances(real: Tensor, generated: Tensor, *, features: str) -> dict[str, float]:
-    """Both distances between features, under their proper names."""
+    """Both distances between features, by name."""
     kernel, frechet = ("KIDx1000", "FID") if features == "inception" else (f"KD-{features}", f"FD-{features}")
     return {kernel: kernel_distance(real, generated), frechet: frechet_distance(real, generated)}
 
 
 def hues(images: Tensor) -> Tensor:
-    """The hue (N,) of each image in [0, 1), from its coloured pixels; NaN if there are none."""
+    """The hue of each image, (N,) in [0, 1), from its coloured pixels; NaN if it has none."""
     rgb = _unit(images)
     high, low = rgb.amax(dim=1), rgb.amin(dim=1)
     range_ = high - low
@@ -66,7 +66,7 @@ def hues(images: Tensor) -> Tensor:
         torch.where(green == high, 2 + (blue - red) / safe, 4 + (red - green) / safe),
     )
     weight = torch.where(range_ > _COLOURED, range_, torch.zeros_like(range_)).flatten(1)
-    # The strongest of 36 bins, then the mean around it: lamps of another colour do not shift it.
+    # The mean around the strongest of 36 bins, so that lamps of another colour do not shift it.
     angle = (sixth / 6).flatten(1) % 1
     bins = (angle * 36).long().clamp_max(35)
     counts = torch.zeros(len(images), 36, device=images.device).scatter_add_(1, bins, weight)
@@ -79,9 +79,7 @@ def hues(images: Tensor) -> Tensor:
 
 
 def hue_coverage(images: Tensor, *, bins: int = HUES) -> float:
-    """How evenly the images cover the circle of hues, from 0 (no colour) to 1: e^entropy of the bins, over
-    their number.
-    """
+    """How evenly the images cover the circle of hues: exp(entropy) / bins, from 0 (no colour) to 1."""
     present = hues(images)
     present = present[~present.isnan()]
     if not len(present):
@@ -112,9 +110,10 @@ def _check(one: Tensor, two: Tensor) -> None:
     if one.dim() != 2 or two.dim() != 2 or one.shape[1] != two.shape[1] or min(len(one), len(two)) < 2:
         raise BadInput(
             f"No distance is defined between features of shapes {tuple(one.shape)} and {tuple(two.shape)}.",
-            hint="Give two or more images on both sides, with the features of one network.",
+            hint="Give at least two images in each set, with features of the same network.",
         )
     if not (one.isfinite().all() and two.isfinite().all()):
         raise BadInput(
-            "The features became NaN or infinite.", hint="Check the images: one of them is not finite."
+            "The features became NaN or infinite.",
+            hint="Check the images: one of them contains NaN or infinity.",
         )

@@ -1,7 +1,8 @@
 """Consistency of the views of an orbit: smooth silhouettes, one hue, and depths that agree from view to view.
 
-A views around the circle, W pixels per side. Images (A, 3, W, W) in [-1, 1], depth and cover (A, W, W): the
-distance along unit rays and the covered fraction of a pixel. The last view is adjacent to the first.
+Images are (A, 3, W, W) in [-1, 1]; depth and cover, each (A, W, W), are the distance along unit rays and the
+covered fraction of a pixel. The last view is adjacent to the first. Letters: A views around the circle, W
+pixels per side.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.radiance.metrics.metrics import hues
 from pinchpoint.systems.radiance.rendering.rays import Camera, frames, pixels
 
-_SOLID = 0.9  # cover above which a pixel's depth is that of a surface
+_SOLID = 0.9  # cover above which a pixel shows a surface
 _HIDDEN = 0.1  # a surface this far behind another is hidden and ignored
 
 
@@ -29,13 +30,13 @@ class Consistency:
     area_roughness: float
     hue_spread: float  # circular standard deviation of the views' hues, in turns; NaN if no view has a hue
     depth_error: float  # median distance between the surfaces of adjacent views, in scene units
-    colour_error: float  # median colour difference there, out of 1
+    colour_error: float  # median colour difference at these surfaces, from 0 to 1
 
 
 def orbit_consistency(
     images: Tensor, depth: Tensor, cover: Tensor, u: Tensor, v: Tensor, *, camera: Camera | None = None
 ) -> Consistency:
-    """Consistency of views at poses (u, v), each (A,), in order around the circle."""
+    """Consistency of views at poses u, v, each (A,), in order around the circle."""
     if len(images) < 3 or not len(images) == len(depth) == len(cover) == len(u) == len(v):
         raise BadInput(
             f"An orbit needs three or more views with one pose each, not {len(images)} views "
@@ -65,7 +66,7 @@ def _spread(hue: Tensor) -> float:
 def _reprojection_errors(
     images: Tensor, depth: Tensor, cover: Tensor, u: Tensor, v: Tensor, camera: Camera
 ) -> tuple[Tensor, Tensor]:
-    """Depth and colour errors of every surface point the next view also sees; NaN if there is none."""
+    """Median depth and colour errors of the surface points that the next view also sees; NaN without any."""
     rays = camera.rays(u, v, pixels(images.shape[-1], device=images.device))
     points = rays.origins + depth.flatten(1).nan_to_num(posinf=0.0)[..., None] * rays.directions
     # In the frame of the next camera: right, up and back.
@@ -77,7 +78,7 @@ def _reprojection_errors(
     at = torch.stack([right, -up], dim=2) / (-back * steep)[..., None]
 
     def next_view(values: Tensor) -> Tensor:
-        """(A, C, W, W) sampled in the next view where each point falls: (A, C, W W)."""
+        """Sample (A, C, W, W) in the next view at the projection of each point: (A, C, W W)."""
         return F.grid_sample(values.roll(-1, dims=0), at[:, None], mode="nearest", align_corners=False)[
             :, :, 0
         ]

@@ -1,7 +1,7 @@
 """FieldConfig: the configuration of a conditional radiance field, as plain JSON values. Imports no framework.
 
-Preset graf is GRAF's field: 8 layers of 256, the encoded point again after layer 4, codes of 128: 677,764
-parameters.
+The preset graf is GRAF's field: 8 layers of width 256, a skip connection from the encoded point after layer
+4, and codes of length 128, which makes 677,764 parameters.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from pinchpoint.systems.common.settings import option
 
 @dataclass(frozen=True)
 class FieldConfig(JsonConfig):
-    """One field, built directly, by `preset` or by `from_json`; wrong values raise BadInput here and nowhere
-    later.
+    """The configuration of one field, created directly, by `preset` or by `from_json`.
+
+    Invalid values raise `BadInput` here, never later.
     """
 
     depth: int = option(8, "Layers before the density.")
@@ -25,12 +26,14 @@ class FieldConfig(JsonConfig):
     skip: int = option(
         4, "Layer, counted from 0, after which the encoded point and the shape code are read again."
     )
-    point_octaves: int = option(10, "Sines and cosines of 1, 2, 4, ... times each coordinate.")
-    direction_octaves: int = option(
-        4, "The same for the direction; -1: the direction is not read, and colours do not depend on the view."
+    point_octaves: int = option(
+        10, "Octaves of the positional encoding: sines and cosines of 1, 2, 4, ... times each coordinate."
     )
-    z_shape: int = option(128, "Length of the code that shapes the density.")
-    z_app: int = option(128, "Length of the code that colours it.")
+    direction_octaves: int = option(
+        4, "The same for the direction; -1: the direction is not used, and colours do not depend on the view."
+    )
+    z_shape: int = option(128, "Length of the shape code, which determines the density.")
+    z_app: int = option(128, "Length of the appearance code, which determines the colour.")
 
     def __post_init__(self) -> None:
         for name in ("depth", "width", "z_shape", "z_app"):
@@ -67,12 +70,14 @@ class FieldConfig(JsonConfig):
 
     @property
     def features(self) -> int:
-        """F features at a point, or composited along a ray, for the super-resolution: the view layer."""
+        """Number F of features for the super-resolution, at a point or composited along a ray: the width of
+        the view layer.
+        """
         return self.width // 2
 
     @property
     def parameters(self) -> int:
-        """Number of parameters, by arithmetic."""
+        """Number of parameters, computed without building the field."""
         width, half = self.width, self.width // 2
         point, view = self.encoded_point + self.z_shape, self.encoded_direction + self.z_app
         trunk = (point + 1) * width + (self.depth - 1) * (width + 1) * width + point * width
@@ -87,8 +92,8 @@ class FieldConfig(JsonConfig):
         return cls(**{**PRESETS[name], **changes})
 
 
-# graf: as published; tuned: one colour from all sides, no wave shorter than two pixels of 64; small: for a
-# small card; tiny: for tests and the demo.
+# graf: as published; tuned: colours do not depend on the view, and no wavelength is shorter than two pixels
+# of 64; small: for a small card; tiny: for tests and the demo.
 PRESETS: dict[str, dict[str, Any]] = {
     "tuned": {"point_octaves": 7, "direction_octaves": -1},
     "graf": {},

@@ -1,12 +1,14 @@
-"""GRAF's patch discriminator: strided convolutions with spectral and instance norm, for patches of 32, 64 or
-128.
+"""GRAF's patch discriminator: strided convolutions with spectral and instance norm.
 
-The published one cannot see contrast: without biases a paler patch is a multiple of itself at every layer,
-and the norm removes any factor. Here the first layer has a bias by default, so that levels count.
+Patches are 32, 64 or 128 pixels wide.
+
+The published network cannot see contrast: without biases, making a patch paler only scales the activations of
+every layer, and the norm removes any scale. Here the first layer has a bias by default, so that brightness
+matters.
 
 No statistic of one image affects another, and the power iteration of the spectral norm advances only in
-`refresh`, once per step: a batch processed in parts then has the gradient of the whole. Letters: B images, p
-side of a patch, C channels.
+`refresh`, once per step: a batch that is processed in parts therefore has the same gradient as the whole.
+Letters: B images, p side of a patch, C channels.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.radiance.settings import NORMS, SIDES
 
 _SLOPE = 0.2
-_WARM = 15  # power iterations before the first step
+_WARM = 15  # power iterations before the first training step
 
 
 class SpectralConv(nn.Module):
@@ -55,7 +57,10 @@ class SpectralConv(nn.Module):
 
 
 class Discriminator(nn.Module):
-    """One logit per patch, above 0 if it looks real. GRAF's has width 64: 128, 256, 512 channels for 32^2."""
+    """Computes one logit per patch, above 0 if it looks real.
+
+    GRAF uses width 64, which gives 128, 256 and 512 channels for 32 x 32 patches.
+    """
 
     def __init__(
         self, patch: int, *, channels: int = 3, width: int = 64, norm: str = "instance", bias: bool = True
@@ -92,14 +97,14 @@ class Discriminator(nn.Module):
         return self.last(hidden).flatten()
 
     def refresh(self) -> None:
-        """One round of every power iteration: once per step, before its first pass."""
+        """Advance every power iteration by one round. Call it once per step, before the first pass."""
         for module in self.modules():
             if isinstance(module, SpectralConv):
                 module.refresh()
 
 
 def check_side(patch: int) -> None:
-    """Refuse patch sizes without a discriminator."""
+    """Raise an error for a patch size without a discriminator."""
     if patch not in SIDES:
         raise BadInput(
             f"Patches of {patch} x {patch} pixels are not supported.",

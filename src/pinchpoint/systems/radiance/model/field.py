@@ -1,9 +1,9 @@
-"""GRAF's conditional radiance field as published, the baseline; `folded` computes the same with less work.
+"""GRAF's conditional radiance field as published; `folded` computes the same with less work.
 
-B images, N points, equally many per image and those of an image together; Q rays, those of an image and the
-points of a ray together; F features. Every point carries its codes and its direction through the network:
-3,380 numbers per point are held for the backward pass (preset graf), 13,520 B in fp32; with what compositing
-holds 13,560 B.
+Letters: B images, N points, Q rays, F features. Every image has the same number of points; the points of a
+ray are adjacent, and so are the rays and points of an image. Every point carries its codes and its direction
+through the network: 3,380 numbers per point are stored for the backward pass (preset graf), which is 13,520 B
+in fp32, or 13,560 B including compositing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pinchpoint.systems.radiance.model.config import FieldConfig
 
 
 class Field(nn.Module):
-    """Colour and density, both before their activation, at points seen along directions."""
+    """Computes colour and density, both before their activation, at points viewed along directions."""
 
     def __init__(self, config: FieldConfig, *, seed: int = 0) -> None:
         super().__init__()
@@ -44,8 +44,7 @@ class Field(nn.Module):
         if len(directions) != count:
             directions = directions.repeat_interleave(count // len(directions), dim=0)
         config = self.config
-        # One tensor with everything a point reads, as published: codes and directions are copied to every
-        # point.
+        # One tensor with all inputs of a point, as published: codes and directions are copied to every point.
         read = torch.cat(
             (
                 encode(points, config.point_octaves),
@@ -69,11 +68,11 @@ class Field(nn.Module):
 
 
 def encode(values: Tensor, octaves: int, *, out: Tensor | None = None) -> Tensor:
-    """Positional encoding: values (..., 3), then sines and cosines of 1, 2, 4, ... times them, octave by
-    octave.
+    """Positional encoding of values (..., 3): the values, the sines of 1, 2, 4, ... times them, and the
+    cosines.
 
-    Returns (..., 3 + 6 octaves). out: (..., at least so many), of any floating type, whose first columns are
-    written, which avoids a copy. With octaves of -1 the encoding is empty: (..., 0).
+    Returns (..., 3 + 6 octaves). out: (..., at least as many columns) of any floating type; the encoding is
+    written to its first columns, which avoids a copy. With octaves=-1 the encoding is empty: (..., 0).
     """
     if octaves < 0:
         return values.new_empty(*values.shape[:-1], 0) if out is None else out
@@ -90,8 +89,9 @@ def encode(values: Tensor, octaves: int, *, out: Tensor | None = None) -> Tensor
 
 
 def check_groups(points: int, directions: int, images: int) -> None:
-    """Refuse points that do not divide evenly among images or rays: a code or direction would reach a wrong
-    point.
+    """Raise an error unless points divide evenly among images and rays.
+
+    Otherwise a code or direction would be applied to the wrong point.
     """
     if not images or points % images:
         raise BadInput(
@@ -106,5 +106,5 @@ def check_groups(points: int, directions: int, images: int) -> None:
 
 
 def _to_points(codes: Tensor, count: int) -> Tensor:
-    """Repeat codes for every point, (B, Z) -> (N, Z); a view if there is one image."""
+    """Repeat codes for every point: (B, Z) -> (N, Z); a view for a single image."""
     return codes[:, None].expand(-1, count // len(codes), -1).reshape(count, codes.shape[1])

@@ -1,13 +1,13 @@
-"""The folded field: fewer operations with the same parameters, exact to rounding, with gradients for all of
-`Field`.
+"""The folded field: the parameters and, up to rounding, the values of `Field` with fewer operations.
 
-The codes become a bias per image, direction and appearance a bias per ray, and layers without an activation
-between them are merged. `FoldedField` computes these from the parameters, once per render and in the type of
-the matrix products; `unfold` is its backward pass.
+The shape code becomes a bias per image, direction and appearance code become a bias per ray, and layers
+without an activation between them are merged. `FoldedField` computes these weights from the parameters, once
+per render and in the type of the matrix products; `unfold` is its backward pass, with gradients for all
+parameters of `Field`.
 
-B images; H units, K an encoded point and ones, D an encoded direction and ones, C the view layer, the density
-and zeros: all padded to multiples of eight, since products of other widths are slow on tensor cores; F
-features.
+Letters: B images; widths H of a hidden layer, K of an encoded point with ones, D of an encoded direction with
+ones, C of the view layer with the density and zeros; F features. All widths are padded to multiples of eight,
+because products of other widths are slow on tensor cores.
 """
 
 from __future__ import annotations
@@ -22,62 +22,69 @@ from torch import Tensor
 from pinchpoint.systems.radiance.model.config import FieldConfig
 
 _EIGHT = 8
-Named = Mapping[str, Tensor]  # a field's parameters, or their gradients
+NamedTensors = Mapping[str, Tensor]  # a field's parameters, or their gradients
 
 
 class FoldedField:
-    """What a field and B codes are folded into, computed lazily: a GPU stays busy while the next piece is
-    computed.
+    """The weights that a field and B codes are folded into.
 
-    Small products are computed in the parameters' type, then cast to that of the products over the points.
-    Not for autograd.
+    They are computed lazily, so that a GPU is busy with one while the next is prepared.
+
+    Small products are computed in the type of the parameters, then cast to that of the products over points.
+    Autograd is not supported.
     """
 
     def __init__(
-        self, config: FieldConfig, named: Named, z_shape: Tensor, z_app: Tensor, *, dtype: torch.dtype
+        self,
+        config: FieldConfig,
+        parameters: NamedTensors,
+        z_shape: Tensor,
+        z_app: Tensor,
+        *,
+        dtype: torch.dtype,
     ) -> None:
         self.config, self.dtype = config, dtype
-        self._named, self._z_shape, self._z_app = named, z_shape, z_app
+        self._parameters, self._z_shape, self._z_app = parameters, z_shape, z_app
         self._cast: dict[str, Tensor] = {}
 
     @cached_property
     def entry(self) -> Tensor:
-        """(B, K, H) into the first layer; the first row of ones is the bias of the image."""
+        """(B, K, H) weights of the first layer; the row of the first one is the bias of the image."""
         return self._entry(0)
 
     @cached_property
     def again(self) -> Tensor:
-        """(B, K, H) into the layer after the skip."""
+        """(B, K, H) weights of the encoded point in the layer after the skip connection."""
         return self._entry(self.config.skip + 1)
 
     @cached_property
     def head(self) -> Tensor:
-        """(H, C)."""
-        half, of_hidden = self.config.features, _view_parts(self.config, self._named)[0]
+        """(H, C) weights of the view layer and the density."""
+        half, of_hidden = self.config.features, _view_parts(self.config, self._parameters)[0]
         weight = self._z_app.new_zeros(multiple_of_eight(half + 1), self.config.width, dtype=self.dtype)
-        weight[:half] = of_hidden @ self._named["remap.weight"]
-        weight[half : half + 1] = self._named["density.weight"]
+        weight[:half] = of_hidden @ self._parameters["remap.weight"]
+        weight[half : half + 1] = self._parameters["density.weight"]
         return weight.t()
 
     @cached_property
     def view(self) -> Tensor:
-        """(B, D, C) for a direction, in the parameters' type."""
-        named, half, direction = self._named, self.config.features, self.config.encoded_direction
-        of_hidden, of_direction, of_app = _view_parts(self.config, named)
+        """(B, D, C) weights of an encoded direction, in the type of the parameters."""
+        parameters, half, direction = self._parameters, self.config.features, self.config.encoded_direction
+        of_hidden, of_direction, of_app = _view_parts(self.config, parameters)
         weight = self._z_app.new_zeros(
             len(self._z_app), multiple_of_eight(direction + 1), multiple_of_eight(half + 1)
         )
         weight[:, :direction, :half] = of_direction.t()
         bias = weight[:, direction]
         bias[:, :half] = torch.addmm(
-            torch.addmv(named["view.bias"], of_hidden, named["remap.bias"]), self._z_app, of_app.t()
+            torch.addmv(parameters["view.bias"], of_hidden, parameters["remap.bias"]), self._z_app, of_app.t()
         )
-        bias[:, half : half + 1] = named["density.bias"]
+        bias[:, half : half + 1] = parameters["density.bias"]
         return weight
 
     @property
     def colour(self) -> Tensor:
-        """(3, F)."""
+        """(3, F) weights of the colour."""
         return self._of("colour.weight")
 
     @property
@@ -85,11 +92,13 @@ class FoldedField:
         return self._of("colour.bias")
 
     def weight(self, at: int) -> Tensor:
-        """(H, H) weight of any layer but the first, from the previous layer's output to its own."""
+        """(H, H) weight of a layer after the first, without the columns of the skip connection."""
         name = f"trunk.{at}.weight"
         if name not in self._cast:
-            skipped = self.config.encoded_point + self.config.z_shape if at == self.config.skip + 1 else 0
-            self._cast[name] = self._named[name][:, skipped:].to(self.dtype).t()
+            skip_columns = (
+                self.config.encoded_point + self.config.z_shape if at == self.config.skip + 1 else 0
+            )
+            self._cast[name] = self._parameters[name][:, skip_columns:].to(self.dtype).t()
         return self._cast[name]
 
     def bias(self, at: int) -> Tensor:
@@ -97,25 +106,30 @@ class FoldedField:
 
     def _of(self, name: str) -> Tensor:
         if name not in self._cast:
-            self._cast[name] = self._named[name].to(self.dtype)
+            self._cast[name] = self._parameters[name].to(self.dtype)
         return self._cast[name]
 
     def _entry(self, at: int) -> Tensor:
-        """Weights of an encoded point and, for each image, the bias its code produces."""
-        point, weight, z_shape = self.config.encoded_point, self._named[f"trunk.{at}.weight"], self._z_shape
+        """Weights of an encoded point and, for each image, the bias that its code produces."""
+        point, weight, z_shape = (
+            self.config.encoded_point,
+            self._parameters[f"trunk.{at}.weight"],
+            self._z_shape,
+        )
         entry = z_shape.new_zeros(
             len(z_shape), multiple_of_eight(point + 1), self.config.width, dtype=self.dtype
         )
         entry[:, :point] = weight[:, :point].t()
         entry[:, point] = torch.addmm(
-            self._named[f"trunk.{at}.bias"], z_shape, weight[:, point : point + z_shape.shape[1]].t()
+            self._parameters[f"trunk.{at}.bias"], z_shape, weight[:, point : point + z_shape.shape[1]].t()
         )
         return entry
 
 
 class Slopes(NamedTuple):
-    """Gradients of a folded field. head: (C, H); colour: (3, F + 1) with its bias last; weights: shaped as in
-    `Field`.
+    """Gradients of a folded field.
+
+    head: (C, H); colour: (3, F + 1), with the bias in the last column; weights: shaped as in `Field`.
     """
 
     view: Tensor
@@ -128,45 +142,45 @@ class Slopes(NamedTuple):
 
 
 def unfold(
-    config: FieldConfig, named: Named, z_shape: Tensor, z_app: Tensor, slopes: Slopes
+    config: FieldConfig, parameters: NamedTensors, z_shape: Tensor, z_app: Tensor, slopes: Slopes
 ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-    """Gradients of the codes and of every parameter, from those of the folded field."""
+    """Compute the gradients of the codes and of every parameter from those of the folded field."""
     half, point, after, direction = (
         config.features,
         config.encoded_point,
         config.skip + 1,
         config.encoded_direction,
     )
-    read = point + config.z_shape
+    inputs = point + config.z_shape
     of: dict[str, Tensor] = {}
     bias_slopes = iter(slopes.biases)
     for at in range(1, config.depth):
         of[f"trunk.{at}.weight"] = slopes.weights[at - 1]
         if at != after:
             of[f"trunk.{at}.bias"] = next(bias_slopes)
-    first, again = named["trunk.0.weight"], named[f"trunk.{after}.weight"]
+    first, again = parameters["trunk.0.weight"], parameters[f"trunk.{after}.weight"]
     of["trunk.0.weight"], of["trunk.0.bias"] = _of_entry(slopes.entry, z_shape, point)
-    of_read, of[f"trunk.{after}.bias"] = _of_entry(slopes.again, z_shape, point)
-    of[f"trunk.{after}.weight"] = torch.cat((of_read, slopes.weights[after - 1]), dim=1)
+    of_inputs, of[f"trunk.{after}.bias"] = _of_entry(slopes.again, z_shape, point)
+    of[f"trunk.{after}.weight"] = torch.cat((of_inputs, slopes.weights[after - 1]), dim=1)
     of_shape = torch.addmm(
-        slopes.entry[:, point] @ first[:, point:], slopes.again[:, point], again[:, point:read]
+        slopes.entry[:, point] @ first[:, point:], slopes.again[:, point], again[:, point:inputs]
     )
 
-    of_hidden, _, of_app = _view_parts(config, named)
-    remap, bias = named["remap.weight"], slopes.view[:, direction]
+    of_hidden, _, of_app = _view_parts(config, parameters)
+    remap, bias = parameters["remap.weight"], slopes.view[:, direction]
     tint = bias[:, :half]
     shade = tint.sum(0)
-    merged = slopes.head[:half]
+    of_head = slopes.head[:half]
     of["view.bias"] = shade
     of["view.weight"] = torch.cat(
         (
-            torch.addr(merged @ remap.t(), shade, named["remap.bias"]),
+            torch.addr(of_head @ remap.t(), shade, parameters["remap.bias"]),
             slopes.view[:, :direction, :half].sum(0).t(),
             tint.t() @ z_app,
         ),
         dim=1,
     )
-    of["remap.weight"] = of_hidden.t() @ merged
+    of["remap.weight"] = of_hidden.t() @ of_head
     of["remap.bias"] = torch.mv(of_hidden.t(), shade)
     of["density.weight"] = slopes.head[half : half + 1]
     of["density.bias"] = bias[:, half].sum(0, keepdim=True)
@@ -175,7 +189,7 @@ def unfold(
 
 
 def some(tensor: Tensor, images: slice) -> Tensor:
-    """(B, ...) restricted to some of the images."""
+    """Select some of the images of a (B, ...) tensor."""
     return tensor if images.stop - images.start == len(tensor) else tensor[images]
 
 
@@ -184,15 +198,15 @@ def multiple_of_eight(count: int) -> int:
     return -(-count // _EIGHT) * _EIGHT
 
 
-def _view_parts(config: FieldConfig, named: Named) -> tuple[Tensor, Tensor, Tensor]:
+def _view_parts(config: FieldConfig, parameters: NamedTensors) -> tuple[Tensor, Tensor, Tensor]:
     """Weights of the view layer for the remapped hidden layer, the direction and the appearance."""
-    hidden, direction, app = named["view.weight"].split(
+    hidden, direction, app = parameters["view.weight"].split(
         (config.width, config.encoded_direction, config.z_app), dim=1
     )
     return hidden, direction, app
 
 
 def _of_entry(slope: Tensor, z_shape: Tensor, point: int) -> tuple[Tensor, Tensor]:
-    """Gradients of an entry's weights (H, E + z_shape) and bias (H,), from that of the entry (B, K, H)."""
+    """Gradients of a layer's weights (H, E + z_shape) and bias (H,), from that of its entry (B, K, H)."""
     whole = slope[:, : point + 1].sum(0)
     return torch.cat((whole[:point].t(), slope[:, point].t() @ z_shape), dim=1), whole[point]

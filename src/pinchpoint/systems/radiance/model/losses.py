@@ -1,8 +1,8 @@
-"""Losses of the two players, and the R1 penalty on the discriminator's gradient at real patches.
+"""Losses of the two networks, and the R1 penalty on the discriminator's gradient at real patches.
 
-GRAF's code counts every ray of a patch as an image when it averages the penalty: its weight of 10 at 32 x 32
-is 10 / 1,024 of an image's penalty. `graf` keeps that, `image` is the penalty as defined. Letters: B images,
-p side of a patch.
+GRAF's code counts every ray of a patch as an image when it averages the penalty, so that its weight of 10 at
+32 x 32 is really 10 / 1,024 of the penalty per image. The reduction `graf` reproduces that, `image` is the
+penalty as defined. Letters: B images, p side of a patch.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def loss_as_generated(logits: Tensor) -> Tensor:
 def slope_penalty(
     critic: Callable[[Tensor], Tensor], real: Tensor, *, reduction: Reduction
 ) -> tuple[Tensor, Tensor]:
-    """(): R1, the mean over images of |d logit / d pixel|^2, and (B,): the logits.
+    """The R1 penalty (), which is the mean over images of |d logit / d pixel|^2, and the logits (B,).
 
     Computed in fp32 with autocast off: squares of small gradients vanish in half precision. real: (B, C, p,
     p).
@@ -55,8 +55,9 @@ def slope_penalty(
 
 
 def check_gradients(module: nn.Module, *, what: str) -> None:
-    """Refuse a model with a trainable parameter whose gradient is missing or zero: it would silently never
-    learn.
+    """Raise an error if the gradient of a trainable parameter is missing or zero.
+
+    Such a parameter would silently never learn.
     """
     trainable = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
     dead = [

@@ -1,8 +1,7 @@
-"""The two players: a generator of patches and whole images (field, then super-resolution), and its
-discriminators.
+"""The two networks of the GAN: a generator (field, then super-resolution) and its discriminators.
 
-Letters: B images, p side of a patch, f factor of the super-resolution (1: none), W pixels per side of a whole
-image.
+The generator renders patches and whole images. Letters: B images, p side of a patch, f factor of the
+super-resolution (1: none), W pixels per side of an image.
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ from pinchpoint.systems.radiance.rendering.render import (
 )
 from pinchpoint.systems.radiance.settings import Settings
 
-# Points per ray of a whole image, relative to training. Training draws them anew every time; evenly spaced
-# points cut the thin shells learned that way into rings, unless they are denser.
+# Points per ray of a whole image, relative to training. Training draws new random points every time; evenly
+# spaced points need to be denser, or the thin shells learned that way show as rings.
 _FINER = 4
 _RAYS = 8192 // _FINER  # rays of whole images rendered at once
 
@@ -46,8 +45,9 @@ _RAYS = 8192 // _FINER  # rays of whole images rendered at once
 class GeneratedImages(NamedTuple):
     """Generated images.
 
-    low: (B, 3, W, W) in [-1, 1] as rendered; high: (N, 3, f W, f W), of the images of whole pixels, or None;
-    depth, acc: (B, W, W); features: (B, F, W, W) of the rays, or None without a super-resolution.
+    low: (B, 3, W, W) in [-1, 1], as rendered; high: (N, 3, f W, f W), the N images that consist of whole
+    pixels after super-resolution, or None; depth, acc: (B, W, W); features: (B, F, W, W), or None without
+    super-resolution.
     """
 
     low: Tensor
@@ -58,14 +58,16 @@ class GeneratedImages(NamedTuple):
 
     @property
     def best(self) -> Tensor:
-        """The largest image available."""
+        """The enlarged images if there are any, otherwise the rendered ones."""
         return self.low if self.high is None else self.high
 
 
 @dataclass(frozen=True)
 class Request:
-    """Inputs of B images. places: (B, R, 2), R = W * W, in the image; whole: the images that consist of whole
-    pixels.
+    """Inputs of B images.
+
+    places: (B, R, 2) with R = W * W, positions in the image; whole: indices of the images that consist of
+    whole pixels.
     """
 
     codes: Codes
@@ -79,7 +81,7 @@ class Request:
         return len(self.u)
 
     def tensors(self) -> tuple[Tensor, ...]:
-        """All its tensors, in the order `of` takes them."""
+        """All tensors, in the order in which `of` takes them."""
         noise = () if self.draws.noise is None else (self.draws.noise,)
         return *self.codes, self.u, self.v, self.places, self.draws.offsets, *noise
 
@@ -99,14 +101,14 @@ class Request:
         )
 
     def blocks(self, rays: int) -> Iterator[Request]:
-        """The same images, `rays` rays of each at a time."""
+        """Yield the same images in blocks of `rays` rays of each image."""
         for first in range(0, self.places.shape[1], rays):
             some = slice(first, first + rays)
             yield replace(self, places=self.places[:, some], draws=self.draws.part(slice(None), some))
 
 
 class Generator(nn.Module):
-    """A field with a camera around it, and an optional super-resolution."""
+    """A field, a camera that orbits it, and an optional super-resolution network."""
 
     def __init__(self, config: FieldConfig, settings: Settings) -> None:
         super().__init__()
@@ -122,14 +124,14 @@ class Generator(nn.Module):
     def forward(
         self, request: Request, *, memory: str | None = None, chunk: int | None = None
     ) -> GeneratedImages:
-        """memory, chunk: the settings' values by default."""
+        """Render B images. memory, chunk: by default those of the settings."""
         return self.to_images(self.render_rays(request, memory=memory, chunk=chunk), request)
 
     def render_rays(
         self, request: Request, *, memory: str | None = None, chunk: int | None = None
     ) -> RenderOutput:
         settings = self.settings
-        how: dict[str, Any] = {
+        options: dict[str, Any] = {
             "form": settings.form,
             "memory": memory or settings.memory,
             "chunk": chunk or settings.chunk,
@@ -141,7 +143,7 @@ class Generator(nn.Module):
             rays,
             request.codes,
             draws,
-            **how,
+            **options,
             precision=settings.precision,  # pyright: ignore[reportArgumentType]
             white=settings.white,
             endless=settings.endless,
@@ -149,7 +151,7 @@ class Generator(nn.Module):
         )
 
     def to_images(self, output: RenderOutput, request: Request) -> GeneratedImages:
-        """Rays as square images; those of whole pixels are enlarged if there is a super-resolution."""
+        """Arrange rays as square images; with super-resolution, images of whole pixels are also enlarged."""
         images = _as_images(output)
         if self.superres is None or images.features is None or not request.whole:
             return images
@@ -166,12 +168,12 @@ class Generator(nn.Module):
     def to_images_with_pairs(
         self, output: RenderOutput, request: Request, real: Real
     ) -> tuple[GeneratedImages, Tensor, Tensor]:
-        """As `to_images`, and (), (): two losses of the super-resolution beside the adversarial one.
+        """Like `to_images`, with two more losses of the super-resolution, each ().
 
-        The first is how far its enlargements of real patches, for which no features or view are known, are
-        from the real large patches. The second is how far features and view move it from what it learned on
-        photographs. Only the super-resolution learns from them: the render must not be drawn to where
-        features change little. Patches that do not consist of whole pixels do not count.
+        The first loss compares enlarged real patches, for which features and view are unknown, with the real
+        large patches. The second compares enlarged renders with their enlargement without features and view,
+        as learned from photographs. Only the super-resolution gets gradients from them: the render must not
+        move to where features change little. Patches that do not consist of whole pixels are ignored.
         """
         images, whole = _as_images(output), request.whole
         if self.superres is None or images.features is None or real.high is None or not whole:
@@ -185,8 +187,8 @@ class Generator(nn.Module):
             generated_features.detach(),
             _rows(images.acc, whole).detach(),
         )
-        # In one pass: no image depends on another, and a GPU runs kernels this small as fast for many images
-        # as for one.
+        # One pass for all: images do not depend on each other, and on a GPU such small kernels take the same
+        # time for many images as for one.
         with autocast(self.settings.precision, low.device.type):
             high, again, plain, of_real = self.superres(
                 torch.cat([generated_low, low, low, real_low]),
@@ -203,8 +205,9 @@ class Generator(nn.Module):
 
 
 class CriticInput(NamedTuple):
-    """Input of a discriminator. images: (N, C, p, p); weight: of their mean; share: in the
-    generator's loss.
+    """Input of a discriminator.
+
+    images: (N, C, p, p); weight: of the mean over these images; share: weight in the generator's loss.
     """
 
     critic: Discriminator
@@ -214,8 +217,9 @@ class CriticInput(NamedTuple):
 
 
 class Critics(nn.Module):
-    """The discriminator of patches and, with a super-resolution, one of enlarged patches beside the patches
-    they come from.
+    """The discriminator of patches and, with super-resolution, a second one.
+
+    The second one judges enlarged patches together with the patches they come from.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -223,21 +227,22 @@ class Critics(nn.Module):
         self.settings = settings
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(settings.seed + 2)
-            how: dict[str, Any] = {
+            options: dict[str, Any] = {
                 "width": settings.critic_width,
                 "norm": settings.critic_norm,
                 "bias": settings.critic_bias,
             }
-            self.low = Discriminator(settings.patch, **how)
+            self.low = Discriminator(settings.patch, **options)
             self.high = (
-                Discriminator(settings.patch * settings.superres, channels=6, **how)
+                Discriminator(settings.patch * settings.superres, channels=6, **options)
                 if settings.superres > 1
                 else None
             )
 
     def inputs(self, low: Tensor, high: Tensor | None, request: Request) -> Iterator[CriticInput]:
-        """Inputs of the discriminators. low: (B, 3, p, p); high: (N, 3, f p, f p), of the patches of whole
-        pixels.
+        """Yield the inputs of the discriminators.
+
+        low: (B, 3, p, p); high: (N, 3, f p, f p), the enlarged patches of whole pixels.
         """
         yield CriticInput(self.low, low.float(), 1.0, 1.0)
         if self.high is not None and high is not None:
@@ -247,15 +252,15 @@ class Critics(nn.Module):
     def loss(
         self, images: GeneratedImages, request: Request, real: Real, *, penalty: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """(), (): the loss of telling generated patches from real ones, and R1's share of it; never autocast.
+        """The discriminators' loss () and the R1 penalty () contained in it, without autocast.
 
-        penalty: R1's weight; None: no penalty.
+        penalty: weight of R1; None: no penalty.
         """
         parts, slopes = [], [real.low.new_zeros(())]
         generated_high = None if images.high is None else images.high.detach()
         real_high = None if images.high is None or real.high is None else _rows(real.high, request.whole)
-        generated = self.inputs(images.low.detach(), generated_high, request)
-        for false, true in zip(generated, self.inputs(real.low, real_high, request), strict=True):
+        generated_inputs = self.inputs(images.low.detach(), generated_high, request)
+        for false, true in zip(generated_inputs, self.inputs(real.low, real_high, request), strict=True):
             critic = true.critic
             if penalty is None:
                 of_real, of_generated = critic(torch.cat([true.images, false.images])).chunk(2)
@@ -264,11 +269,11 @@ class Critics(nn.Module):
                 of_generated = critic(false.images)
                 slopes.append(true.weight * penalty * slope)
             parts.append(true.weight * (loss_as_real(of_real) + loss_as_generated(of_generated)))
-        penalised = torch.stack(slopes).sum()
-        return torch.stack(parts).sum() + penalised, penalised.detach()
+        penalty_sum = torch.stack(slopes).sum()
+        return torch.stack(parts).sum() + penalty_sum, penalty_sum.detach()
 
     def generator_loss(self, images: GeneratedImages, request: Request) -> Tensor:
-        """(): the generator's loss."""
+        """The generator's adversarial loss, ()."""
         inputs = self.inputs(images.low, images.high, request)
         return torch.stack(
             [one.share * one.weight * loss_as_real(one.critic(one.images)) for one in inputs]
@@ -283,7 +288,7 @@ class Critics(nn.Module):
 def draw_request(
     config: FieldConfig, settings: Settings, *, step: int, what: str, device: str, batch: int
 ) -> Request:
-    """Inputs of a step's patches, determined by the seed, the step and their purpose alone."""
+    """Draw the inputs of a step's patches; they depend only on the seed, the step and `what` they are for."""
     generator = generator_for(settings.seed, step, what, device=device)
     codes = draw_codes(config, batch, generator=generator)
     u, v = draw_poses(batch, v_range=(settings.v_low, settings.v_high), generator=generator)
@@ -295,7 +300,7 @@ def draw_request(
 
 
 def draw_codes(config: FieldConfig, batch: int, *, generator: torch.Generator) -> Codes:
-    """Codes of `batch` new objects."""
+    """Draw the codes of `batch` new objects."""
     wide = torch.randn(batch, config.z_shape + config.z_app, generator=generator, device=generator.device)
     return Codes(*wide.split((config.z_shape, config.z_app), dim=1))
 
@@ -304,15 +309,14 @@ def draw_codes(config: FieldConfig, batch: int, *, generator: torch.Generator) -
 def whole_images(
     generator: Generator, codes: Codes, u: Tensor, v: Tensor, *, size: int | None = None
 ) -> GeneratedImages:
-    """Whole images of B codes at B poses (B,), one after another, without randomness, limited to black and
-    white.
+    """Render whole images of B codes at poses u, v (B,), one after another, without randomness.
 
-    size: the settings' size by default.
+    Pixels stay between black and white. size: pixels per side, by default that of the settings.
     """
     settings, images = generator.settings, []
     size = size or settings.size
-    # If training uses chunks, no more points at once than in one of them: they were chosen for the available
-    # memory.
+    # If training uses chunks, render at most as many points at once as a chunk has, because chunks were
+    # chosen for the available memory.
     at_once = min(_RAYS, max(1, (settings.chunk or _RAYS * _FINER) // _FINER))
     places = pixels(size, device=u.device)[None]
     for at in range(len(u)):
@@ -337,7 +341,7 @@ def whole_images(
 
 
 def _rows(values: Tensor, rows: tuple[int, ...]) -> Tensor:
-    """Some rows of (B, ...), without sending indices to the device: (N, ...)."""
+    """Select rows of (B, ...) without sending indices to the device: (N, ...)."""
     if len(rows) == len(values):
         return values
     every = values.unbind()
@@ -345,21 +349,19 @@ def _rows(values: Tensor, rows: tuple[int, ...]) -> Tensor:
 
 
 def _weight(request: Request, settings: Settings) -> float:
-    """Weight of a mean over the patches of whole pixels: 1 for a whole batch, above 1 for a part with more of
-    them.
+    """Weight of a mean over the patches of whole pixels: 1 for a whole batch, above 1 for a part of a batch
+    that has more of them than average.
     """
     return len(request.whole) / (len(request) * settings.whole_share)
 
 
 def _apart(one: Tensor, other: Tensor) -> Tensor:
-    """(): the mean absolute difference, smooth below 2.5 of 255 levels: otherwise pure rounding would have a
-    gradient.
-    """
+    """The mean absolute difference, (), smoothed below 2.5 of 255 levels so that rounding has no gradient."""
     return functional.smooth_l1_loss(one, other, beta=0.02)
 
 
 def _as_images(output: RenderOutput) -> GeneratedImages:
-    """Rays as square images, not enlarged."""
+    """Arrange rays as square images, without enlarging them."""
     side = round(output.rgb.shape[1] ** 0.5)
     depth, acc = (values.unflatten(1, (side, side)) for values in (output.depth, output.acc))
     features = None if output.features is None else _image(output.features, side)

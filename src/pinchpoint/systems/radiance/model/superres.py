@@ -1,10 +1,10 @@
-"""Super-resolution x2 and x4 that is faithful to the render: averaged back, the large image equals the small
-one.
+"""Super-resolution x2 and x4 that is faithful to the render: its averages are the rendered pixels.
 
-All convolutions run at the size of the render; pixels are shuffled out at the end. They read the colours, the
-features composited along each ray, and a code of the view. It also works without features and view, as for a
-photograph, so it can learn from photographs, which exist in both sizes. Letters: B images, A of them with
-known features and view, h side of the render, f factor, F features per ray, K view codes of C numbers.
+All convolutions run at the size of the render; a pixel shuffle enlarges the result at the end. The inputs are
+the colours, the features composited along each ray, and a code of the view. Features and view may be missing,
+as for a photograph, so the network can also learn from photographs, which exist in both sizes. Letters: B
+images, A of them with known features and view, h side of the render, f factor, F features per ray, K view
+codes of C numbers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.radiance.settings import FACTORS
 
 _SLOPE = 0.2
-_NONE = 1e-6  # a pixel this close to the average around it does not differ from it
+_NONE = 1e-6  # pixels this close to their average count as equal to it
 
 
 class ViewCodes(nn.Module):
@@ -40,7 +40,7 @@ class ViewCodes(nn.Module):
 
 
 class SuperRes(nn.Module):
-    """A few residual convolutions at the size of the render, then `project`."""
+    """Residual convolutions at the size of the render, followed by `project`."""
 
     def __init__(
         self,
@@ -61,14 +61,14 @@ class SuperRes(nn.Module):
             self.view = ViewCodes(views, code)
             self.read = nn.Conv2d(3 + features + code, width, 3, padding=1)
             self.blocks = nn.ModuleList(nn.Conv2d(width, width, 3, padding=1) for _ in range(depth))
-            # No bias: one for each of f x f pixels would be a pattern over the whole image.
+            # No bias: f x f different biases would print a pattern over the whole image.
             self.write = nn.Conv2d(width, 3 * factor**2, 3, padding=1, bias=False)
             # Small, so that it starts near the enlarged render; not zero, which would block all earlier
             # gradients.
             with torch.no_grad():
                 self.write.weight.mul_(0.1)
-                # The effect of features is smaller still: it starts almost as without them, and learns that
-                # from photographs.
+                # Features start with an even smaller effect, almost as if missing: that case is learned from
+                # photographs.
                 self.read.weight[:, 3 : 3 + features].mul_(0.1)
 
     def forward(
@@ -79,11 +79,12 @@ class SuperRes(nn.Module):
         *,
         cover: Tensor | None = None,
     ) -> Tensor:
-        """low: (B, 3, h, h); features: (A, F, h, h); turns: (A,) -> (B, 3, f h, f h) whose averages are
+        """low: (B, 3, h, h); features: (A, F, h, h); turns: (A,) -> (B, 3, f h, f h), whose averages are
         `low`.
 
-        features, turns: of the first A images, usually all; the other images have none. cover: (B, h, h) how
-        much of a pixel is covered; where a pixel and its neighbours are empty, nothing is added.
+        features, turns: those of the first A images, usually all; the other images have none. cover: (B, h,
+        h), the covered fraction of each pixel; where a pixel and its neighbours are empty, no detail is
+        added.
         """
         hidden = self.read(torch.cat([low, *self._about(low, features, turns)], dim=1))
         for block in self.blocks:
@@ -91,7 +92,7 @@ class SuperRes(nn.Module):
         fine = functional.pixel_shuffle(self.write(functional.leaky_relu(hidden, _SLOPE)), self.factor)
         with torch.autocast(
             low.device.type, enabled=False
-        ):  # Half precision would shift the averages by a shade.
+        ):  # Half precision would slightly shift the averages.
             low, fine = low.float(), _smooth(fine.float())
             if cover is not None:
                 near = functional.max_pool2d(cover.detach().float()[:, None], 3, stride=1, padding=1)
@@ -99,7 +100,7 @@ class SuperRes(nn.Module):
             return project(enlarge(low, self.factor) + fine, low)
 
     def _about(self, low: Tensor, features: Tensor | None, turns: Tensor | None) -> list[Tensor]:
-        """Inputs beside the colours, (B, ..., h, h) each: 0 where unknown."""
+        """Inputs besides the colours, each (B, ..., h, h), with 0 where unknown."""
         images, _, *sides = low.shape
         numbers = self.view.codes.shape[1]
         if features is None:
@@ -111,10 +112,10 @@ class SuperRes(nn.Module):
         ]
 
 
-def _pad_images(known: Tensor, images: int) -> Tensor:
+def _pad_images(tensor: Tensor, images: int) -> Tensor:
     """Pad (A, ...) to (B, ...) with zeros for the images after the first A."""
-    missing = images - len(known)
-    return torch.cat([known, known.new_zeros(missing, *known.shape[1:])]) if missing else known
+    missing = images - len(tensor)
+    return torch.cat([tensor, tensor.new_zeros(missing, *tensor.shape[1:])]) if missing else tensor
 
 
 def project(high: Tensor, low: Tensor) -> Tensor:
@@ -126,7 +127,7 @@ def project(high: Tensor, low: Tensor) -> Tensor:
         raise BadInput(
             f"The large image, {tuple(high.shape[-2:])}, is not a whole multiple of the small one, "
             f"{tuple(low.shape[-2:])}.",
-            hint="Give images whose sizes have a whole ratio.",
+            hint="Give images whose sizes have an integer ratio.",
         )
     missing = low - functional.avg_pool2d(high, factor)
     return high + functional.interpolate(missing, scale_factor=factor, mode="nearest")
@@ -135,9 +136,10 @@ def project(high: Tensor, low: Tensor) -> Tensor:
 def confine(high: Tensor, low: Tensor) -> Tensor:
     """Pull `high` (B, C, f h, f h) towards its averages `low` where a pixel would exceed black or white.
 
-    What is white on average becomes white throughout. Clipped in a file, pixels beyond white would leave
-    those that compensate for them: a faint pattern around everything on a white background. For whole images
-    only: clipped pixels no longer show how far they strayed, so nothing could be learned from them.
+    An area that is white on average becomes white throughout. If pixels beyond white were only clipped when
+    written to a file, those that compensate for them would remain: a faint pattern around everything on a
+    white background. Use it for whole images only: limited pixels no longer show how far off they were, so
+    nothing could be learned from them.
     """
     factor = high.shape[-1] // low.shape[-1]
     middle = functional.interpolate(low, scale_factor=factor, mode="nearest")
@@ -149,8 +151,8 @@ def confine(high: Tensor, low: Tensor) -> Tensor:
 
 
 def _smooth(fine: Tensor) -> Tensor:
-    """Smooth by (1, 2, 1) / 4 along both sides: otherwise shuffled pixels start as a checkerboard and keep it
-    for long.
+    """Smooth by (1, 2, 1) / 4 along both axes; otherwise the pixel shuffle starts with a checkerboard that
+    persists for long.
     """
     # Created on the device: a copy from the host waits for it and cannot be recorded in a graph.
     line = 0.5 - 0.25 * torch.arange(-1, 2, dtype=fine.dtype, device=fine.device).abs()
@@ -166,20 +168,20 @@ def residual(high: Tensor, low: Tensor) -> float:
 
 
 def enlarge(low: Tensor, factor: int, *, mode: str = "bilinear") -> Tensor:
-    """Enlarge (B, C, h, h) by linear interpolation, or with mode bicubic."""
+    """Enlarge (B, C, h, h) by bilinear (or bicubic) interpolation."""
     return functional.interpolate(low, scale_factor=factor, mode=mode, align_corners=False)
 
 
 def stack_pair(high: Tensor, low: Tensor) -> Tensor:
-    """Input of the second discriminator, (B, 6, f h, f h): the large image with the enlarged small one."""
+    """Input of the second discriminator: the large image and the enlarged small one, (B, 6, f h, f h)."""
     return torch.cat([high, enlarge(low, high.shape[-1] // low.shape[-1])], dim=1)
 
 
 def check_factor(factor: int) -> None:
-    """Refuse factors without a super-resolution."""
-    known = [each for each in FACTORS if each > 1]
-    if factor not in known:
+    """Raise an error for a factor that super-resolution does not support."""
+    factors = [each for each in FACTORS if each > 1]
+    if factor not in factors:
         raise BadInput(
             f"Super-resolution x{factor} is not supported.",
-            hint=f"Use one of: {', '.join(f'x{each}' for each in known)}.",
+            hint=f"Use one of: {', '.join(f'x{each}' for each in factors)}.",
         )

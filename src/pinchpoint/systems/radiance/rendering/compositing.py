@@ -1,7 +1,7 @@
-"""Points along rays and their compositing: as published, by autograd, in fp32 or wider.
+"""Points along rays and their compositing as published, with autograd, in fp32 or wider.
 
-B images, R rays of each, S points per ray. `shading` computes the same without autograd, with a backward pass
-of its own.
+`shading` computes the same with a handwritten backward pass. Letters: B images, R rays per image, S points
+per ray.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ENDLESS = 1e10  # length of the last interval if it is endless, as published
 
 
 class Scene(NamedTuple):
-    """What is rendered, beside a field and its codes. offsets, noise: (B, R, S), drawn beforehand."""
+    """Inputs of a render besides a field and its codes. offsets, noise: (B, R, S), drawn beforehand."""
 
     rays: Rays
     offsets: Tensor
@@ -27,8 +27,8 @@ class Scene(NamedTuple):
 
 
 class Path(NamedTuple):
-    """Light along rays, (..., S) each: interval length, density, optical depth, and optical depth before the
-    point.
+    """Points along rays: interval length, density, optical depth and optical depth before the point, each
+    (..., S).
     """
 
     lengths: Tensor
@@ -38,7 +38,7 @@ class Path(NamedTuple):
 
     @property
     def weights(self) -> Tensor:
-        """The share of a ray's light that comes from each point."""
+        """The weight of each point: its share of the ray's light."""
         return torch.exp(-self.before) * -torch.expm1(-self.optical_depth)
 
 
@@ -50,21 +50,22 @@ def depths_of(rays: Rays, offsets: Tensor) -> Tensor:
 
 
 def points_of(rays: Rays, depths: Tensor) -> Tensor:
-    """(B, R, S, 3)."""
+    """Positions of points at these depths: (B, R, S, 3)."""
     return rays.origins[:, :, None] + rays.directions[:, :, None] * depths[..., None]
 
 
 def path_of(density: Tensor, depths: Tensor, *, far: float, noise: Tensor | None, endless: bool) -> Path:
-    """Light along rays. density: (..., S), before its activation. The last interval ends at `far` or is
-    endless.
+    """Optical depths along rays. density: (..., S), before its activation.
+
+    The last interval ends at `far` or is endless.
     """
     thick = torch.relu(density if noise is None else density + noise)
     lengths = torch.diff(depths, dim=-1, append=torch.full_like(depths[..., :1], far))
     if endless:
         lengths[..., -1] = ENDLESS
     optical_depth = thick * lengths
-    # The sum up to the point before: subtracting a point's own part would cancel to nothing for an endless
-    # interval.
+    # Sum up to the previous point: subtracting a point's own part from a running sum would cancel all digits
+    # if an interval is endless.
     return Path(
         lengths, thick, optical_depth, torch.nn.functional.pad(optical_depth[..., :-1].cumsum(-1), (1, 0))
     )
@@ -82,13 +83,13 @@ def composite(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Composite points along rays: rgb (..., 3), depth, acc (...), weights (..., S).
 
-    colour: (..., S, 3), density: (..., S), before activations. Transmittance is the exponential of a sum, not
-    a product: its gradient divides by nothing, and it needs no wait for the device.
+    colour: (..., S, 3), density: (..., S), before activations. Transmittance is the exponential of a sum
+    instead of a product, because its gradient needs no division and does not synchronise with the device.
     """
     wide = torch.promote_types(density.dtype, torch.float32)
     weights = path_of(density.to(wide), depths, far=far, noise=noise, endless=endless).weights
     acc = weights.sum(-1)
-    # Not a matrix product: those may run in tf32.
+    # Not a matrix product, which may run in tf32.
     rgb = (weights[..., None] * torch.sigmoid(colour.to(wide))).sum(-2)
     if white:
         rgb = rgb + (1 - acc)[..., None]

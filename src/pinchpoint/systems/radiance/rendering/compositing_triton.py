@@ -1,7 +1,9 @@
-"""Compositing and its backward pass for CUDA, in Triton. Imported only if there is a GPU and Triton.
+"""Triton kernels for compositing and its backward pass.
 
-A program takes some rays, the points of each in lanes. Letters: r rays of a chunk (of all its images), S
-points per ray, N = r S. Everything is computed in float32, in the same order every time.
+This module is imported only if there is a GPU and Triton is installed.
+
+A program processes some rays, with the points of a ray in lanes. Everything is computed in float32, in the
+same order every time. Letters: r rays of a chunk (over all its images), S points per ray, N = r S.
 """
 
 # Triton reads the source of these functions and needs plain annotations.
@@ -18,11 +20,31 @@ from pinchpoint.kit.triton_launch import Launcher
 from pinchpoint.systems.radiance.rendering.points_triton import bits, depth_of, number_of
 
 _LANES = 512  # points per program
+# Arguments whose values must not cause a recompilation.
+_VARIABLE = [
+    "rays",
+    "samples",
+    "each",
+    "image0",
+    "ray0",
+    "width",
+    "t_image",
+    "t_ray",
+    "t_sample",
+    "n_image",
+    "n_ray",
+    "n_sample",
+    "near",
+    "far",
+    "step",
+    "last",
+]
 
 
 class Along(NamedTuple):
-    """Position of a chunk's points. offsets, noise: (B, R, S) of all rays; first: image and ray the chunk
-    starts with.
+    """Positions of the points of a chunk.
+
+    offsets, noise: (B, R, S) of all rays; first: the image and ray at which the chunk starts.
     """
 
     offsets: Tensor
@@ -36,7 +58,7 @@ class Along(NamedTuple):
 
     @property
     def loud(self) -> Tensor:
-        """A tensor to pass to the kernels without noise: it is not read."""
+        """The noise, or without noise any tensor: the kernels then do not read it."""
         return self.offsets if self.noise is None else self.noise
 
     @property
@@ -55,7 +77,10 @@ class Along(NamedTuple):
 def composite(
     raw: Tensor, along: Along, rgb: Tensor, depth: Tensor, acc: Tensor, weights: Tensor | None, *, white: bool
 ) -> None:
-    """raw: (4, N) -> the chunk's pixels of rgb (B, R, 3), depth, acc (B, R); and weights (N,) if given."""
+    """Write the pixels of a chunk to rgb (B, R, 3), depth and acc (B, R), and to weights (N,) unless None.
+
+    raw: (4, N).
+    """
     rays, samples, lanes, rows = _shape(raw, along)
     _composite(
         triton.cdiv(rays, rows),
@@ -78,8 +103,9 @@ def uncomposite(
     *,
     white: bool,
 ) -> None:
-    """of: gradients of rgb (B, R, 3), depth, acc (B, R), weights (N,), contiguous or None -> slopes (4, N) of
-    raw.
+    """Write the gradient of raw to `slopes`, (4, N).
+
+    of: gradients of rgb (B, R, 3), depth and acc (B, R), and weights (N,), each contiguous or None.
     """
     rays, samples, lanes, rows = _shape(raw, along)
     _uncomposite(
@@ -109,9 +135,9 @@ def _shape(raw: Tensor, along: Along) -> tuple[int, int, int, int]:
 
 
 @triton.jit
-def _opaque(passed):
-    """1 - exp(-passed), accurate for small values too."""
-    p = passed
+def _opaque(optical_depth):
+    """1 - exp(-optical_depth), accurate for small values too."""
+    p = optical_depth
     series = p * (1 - p / 2 * (1 - p / 3 * (1 - p / 4 * (1 - p / 5 * (1 - p / 6 * (1 - p / 7))))))
     return tl.where(p < 0.25, series, 1 - tl.exp(-p))
 
@@ -148,8 +174,8 @@ def _through(
     last,
     NOISY: tl.constexpr,
 ):
-    """Per point: its number, distance, interval length, density after relu, and the
-    transmittance before it.
+    """Number, distance, interval length, density after relu, and transmittance before the point, for each
+    point.
     """
     nothing = samples >> 31
     point = ray * samples + number
@@ -164,15 +190,15 @@ def _through(
     length = tl.where(after, ahead, number_of(far)) - depth
     length = tl.where(after, length, tl.where(number_of(last) < 0, length, number_of(last)))
     thick = _thick(raw, noise, point, there, loud + number * n_sample, plane, NOISY)
-    # The previous point is read again: a running sum minus its own part would lose what is small beside a
-    # large one.
+    # The previous point is loaded again: subtracting a point's own part from a running sum would cancel
+    # digits.
     prior = there & (number > 0)
     behind = tl.load(offsets + begin + (number - 1) * t_sample, mask=prior, other=0.0)
     behind = depth_of(behind, number - 1, nothing, near, step)
-    lost = _thick(raw, noise, point - 1, prior, loud + (number - 1) * n_sample, plane, NOISY) * (
-        depth - behind
-    )
-    before = tl.cumsum(tl.where(prior, lost, 0.0), axis=1)
+    prior_optical_depth = _thick(
+        raw, noise, point - 1, prior, loud + (number - 1) * n_sample, plane, NOISY
+    ) * (depth - behind)
+    before = tl.cumsum(tl.where(prior, prior_optical_depth, 0.0), axis=1)
     return point, depth, length, thick, tl.exp(-before)
 
 
@@ -182,26 +208,7 @@ def _sigmoid(x):
 
 
 @Launcher
-@triton.jit(
-    do_not_specialize=[
-        "rays",
-        "samples",
-        "each",
-        "image0",
-        "ray0",
-        "width",
-        "t_image",
-        "t_ray",
-        "t_sample",
-        "n_image",
-        "n_ray",
-        "n_sample",
-        "near",
-        "far",
-        "step",
-        "last",
-    ]
-)
+@triton.jit(do_not_specialize=_VARIABLE)
 def _composite(
     raw,
     offsets,
@@ -240,7 +247,7 @@ def _composite(
     number = tl.arange(0, LANES)[None, :]
     there = inside[:, None] & (number < samples)
     plane = rays.to(tl.int64) * samples
-    point, depth, length, thick, left = _through(
+    point, depth, length, thick, transmittance = _through(
         raw,
         offsets,
         noise,
@@ -263,42 +270,23 @@ def _composite(
         last,
         NOISY,
     )
-    share = tl.where(there, left * _opaque(thick * length), 0.0)
+    share = tl.where(there, transmittance * _opaque(thick * length), 0.0)
     if WEIGHTS:
         tl.store(weights + point, share, mask=there)
-    covered = tl.sum(share, axis=1)
+    coverage = tl.sum(share, axis=1)
     pixel = image * width + across
     for channel in tl.static_range(3):
-        seen = tl.load(raw + channel * plane + point, mask=there, other=0.0)
-        light = tl.sum(tl.where(there, share * _sigmoid(seen), 0.0), axis=1)
+        colour = tl.load(raw + channel * plane + point, mask=there, other=0.0)
+        light = tl.sum(tl.where(there, share * _sigmoid(colour), 0.0), axis=1)
         if WHITE:
-            light += 1 - covered
+            light += 1 - coverage
         tl.store(rgb + pixel * 3 + channel, light, mask=inside)
     tl.store(depths + pixel, tl.sum(tl.where(there, share * depth, 0.0), axis=1), mask=inside)
-    tl.store(acc + pixel, covered, mask=inside)
+    tl.store(acc + pixel, coverage, mask=inside)
 
 
 @Launcher
-@triton.jit(
-    do_not_specialize=[
-        "rays",
-        "samples",
-        "each",
-        "image0",
-        "ray0",
-        "width",
-        "t_image",
-        "t_ray",
-        "t_sample",
-        "n_image",
-        "n_ray",
-        "n_sample",
-        "near",
-        "far",
-        "step",
-        "last",
-    ]
-)
+@triton.jit(do_not_specialize=_VARIABLE)
 def _uncomposite(
     raw,
     offsets,
@@ -343,7 +331,7 @@ def _uncomposite(
     number = tl.arange(0, LANES)[None, :]
     there = inside[:, None] & (number < samples)
     plane = rays.to(tl.int64) * samples
-    point, depth, length, thick, left = _through(
+    point, depth, length, thick, transmittance = _through(
         raw,
         offsets,
         noise,
@@ -366,23 +354,23 @@ def _uncomposite(
         last,
         NOISY,
     )
-    passed = thick * length
-    share = tl.where(there, left * _opaque(passed), 0.0)
+    optical_depth = thick * length
+    share = tl.where(there, transmittance * _opaque(optical_depth), 0.0)
     if WEIGHTS:
         tl.store(weights + point, share, mask=there)
     pixel = image * width + across
-    # How much a pixel changes per unit of a point's weight.
+    # Change of a pixel per unit of a point's weight.
     worth = tl.zeros((ROWS, LANES), tl.float32)
     for channel in tl.static_range(3):
         to = slopes + channel * plane + point
         if RGB:
-            given = tl.load(of_rgb + pixel * 3 + channel, mask=inside, other=0.0)[:, None]
+            of_pixel = tl.load(of_rgb + pixel * 3 + channel, mask=inside, other=0.0)[:, None]
             light = _sigmoid(tl.load(raw + channel * plane + point, mask=there, other=0.0))
-            tl.store(to, given * share * light * (1 - light), mask=there)
+            tl.store(to, of_pixel * share * light * (1 - light), mask=there)
             if WHITE:
-                worth += given * (light - 1)
+                worth += of_pixel * (light - 1)
             else:
-                worth += given * light
+                worth += of_pixel * light
         else:
             tl.store(to, worth, mask=there)
     if DEPTH:
@@ -393,5 +381,5 @@ def _uncomposite(
         worth += tl.load(of_weights + point, mask=there, other=0.0)
     part = tl.where(there, share * worth, 0.0)
     behind = tl.cumsum(part, axis=1, reverse=True) - part
-    of_passed = worth * left * tl.exp(-passed) - behind
-    tl.store(slopes + 3 * plane + point, tl.where(thick > 0, of_passed * length, 0.0), mask=there)
+    of_optical_depth = worth * transmittance * tl.exp(-optical_depth) - behind
+    tl.store(slopes + 3 * plane + point, tl.where(thick > 0, of_optical_depth * length, 0.0), mask=there)

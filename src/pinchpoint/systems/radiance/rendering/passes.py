@@ -1,12 +1,12 @@
-"""Rendering of a folded field as one autograd function with its own backward pass, chunk by chunk.
+"""Rendering of a folded field in chunks, as one autograd function with a handwritten backward pass.
 
-What the backward pass needs of each chunk is kept, or recomputed one chunk at a time (`again`), which then
-holds a single chunk. The backward pass starts with the last chunk, so that one may be kept from the forward
-pass. Weights are folded and cast once per render; gradients are summed over chunks in fp32.
+The state that the backward pass needs of each chunk is stored, or recomputed (`again`) so that only one chunk
+is in memory at a time. The backward pass starts with the last chunk, which may be kept from the forward pass.
+Weights are folded and cast once per render; gradients are summed over chunks in fp32.
 
-Preset graf holds 9,024 B per point in fp32, 4,528 in bf16 (`Field`: 13,560 and 6,490); the most in a step on
-CUDA, counted, is 11,069 and 5,547; for a recomputed chunk 10,025 and 5,017. Letters: B images, R rays of
-each, F features; others as in `points` and `shading`.
+The preset graf stores 9,024 B per point in fp32 and 4,528 B in bf16 (`Field`: 13,560 and 6,490). The peak of
+a step on CUDA is 11,069 and 5,547 B per point, or 10,025 and 5,017 B for a recomputed chunk. Letters: B
+images, R rays per image, F features; others as in `points` and `shading`.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ class Plan(NamedTuple):
     again: int  # number of chunks, from the first on, that the backward pass recomputes
     features: bool
     names: tuple[str, ...]  # names of the parameters
-    own: bool  # whether our own kernels run
+    own: bool  # whether to use the Triton kernels
 
 
 class State(NamedTuple):
-    """What a chunk holds for the backward pass."""
+    """Tensors of a chunk for the backward pass."""
 
-    encoded: Tensor  # (B, P, K)
+    encoding: Tensor  # (B, P, K)
     towards: Tensor  # (B, r, D)
     view: Tensor  # (N, C) view layer after its activation
     raw: Tensor  # (4, N)
@@ -60,8 +60,8 @@ def image(plan: Plan, z_shape: Tensor, z_app: Tensor, parameters: Sequence[Tenso
 
 
 def runs_own(config: FieldConfig, scene: Scene, dtype: torch.dtype) -> bool:
-    """Whether our kernels can compute this scene."""
-    rays, read = scene.rays, [scene.offsets, scene.rays.origins, scene.rays.directions]
+    """Whether the Triton kernels support this scene."""
+    rays, tensors = scene.rays, [scene.offsets, scene.rays.origins, scene.rays.directions]
     return (
         own_kernels(scene.offsets)
         and dtype in _KERNELS
@@ -69,7 +69,7 @@ def runs_own(config: FieldConfig, scene: Scene, dtype: torch.dtype) -> bool:
         and max(config.point_octaves, config.direction_octaves) <= points.MOST_OCTAVES
         and all(
             tensor.dtype is torch.float32
-            for tensor in (*read, *([] if scene.noise is None else [scene.noise]))
+            for tensor in (*tensors, *([] if scene.noise is None else [scene.noise]))
         )
         and rays.origins.stride(2) == rays.directions.stride(2) == 1
     )
@@ -79,10 +79,10 @@ def _render_parts(
     plan: Plan, z_shape: Tensor, z_app: Tensor, parameters: Sequence[Tensor], *, keep: bool
 ) -> tuple[tuple[Tensor, ...], FoldedField, list[State]]:
     config, (images, rays, _) = plan.config, plan.scene.offsets.shape
-    named = dict(zip(plan.names, parameters, strict=True))
+    by_name = dict(zip(plan.names, parameters, strict=True))
     device = z_shape.device
     with torch.autocast(device.type, enabled=False), on_device(z_shape):
-        field = FoldedField(config, named, z_shape, z_app, dtype=plan.dtype)
+        field = FoldedField(config, by_name, z_shape, z_app, dtype=plan.dtype)
         wide = torch.promote_types(plan.dtype, torch.float32)
         shape = {"rgb": (images, rays, 3), "depth": (images, rays), "acc": (images, rays)}
         if plan.features:
@@ -100,32 +100,32 @@ def _render_parts(
 
 
 def _state(plan: Plan, field: FoldedField, part: Part, *, keep: bool) -> State:
-    """The state of a chunk, without its pixels. keep: for the backward pass."""
+    """Compute the state of a chunk, without its pixels. keep: include what only the backward pass needs."""
     config, scene, own = plan.config, plan.scene, plan.own
-    encoded = points.encoded_points(config, scene, part, plan.dtype, own=own)
+    encoding = points.encoded_points(config, scene, part, plan.dtype, own=own)
     towards = points.encoded_directions(config, scene, part, own=own)
-    hidden, view = points.forward(field, encoded, part[0], keep=keep)
+    hidden, view = points.forward(field, encoding, part[0], keep=keep)
     tints = torch.bmm(towards, some(field.view, part[0])).flatten(0, 1)
     raw = shading.colour_points(field, view, tints, write=keep or plan.features, own=own)
-    return State(encoded, towards, view, raw, hidden)
+    return State(encoding, towards, view, raw, hidden)
 
 
-def _saved_state(saved: Iterator[Tensor], config: FieldConfig) -> State:
-    """The next chunk's state, as `_Image` saves it."""
-    encoded, towards, view, raw = (next(saved) for _ in range(4))
-    return State(encoded, towards, view, raw, [next(saved) for _ in range(config.depth)])
+def _saved_state(saved_tensors: Iterator[Tensor], config: FieldConfig) -> State:
+    """Read the state of the next chunk, as saved by `_Image`."""
+    encoding, towards, view, raw = (next(saved_tensors) for _ in range(4))
+    return State(encoding, towards, view, raw, [next(saved_tensors) for _ in range(config.depth)])
 
 
 def _back(plan: Plan, field: FoldedField, part: Part, state: State, of: Pixels, sums: points.Sums) -> None:
-    """Backward pass of a chunk; tensors nobody else holds are released as soon as possible."""
+    """Run the backward pass of a chunk, releasing tensors as early as possible."""
     slopes = [shading.backward(plan.scene, field, part, state.view, state.raw, of, sums, state.towards)]
-    encoded, hidden = state.encoded, state.hidden
+    encoding, hidden = state.encoding, state.hidden
     del state
-    points.backward(field, encoded, hidden, slopes.pop(), sums, part[0])
+    points.backward(field, encoding, hidden, slopes.pop(), sums, part[0])
 
 
 class _Image(torch.autograd.Function):
-    """The image, and what is held for its gradient."""
+    """The image, with the state for its gradient."""
 
     @staticmethod
     def forward(
@@ -133,13 +133,13 @@ class _Image(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         out, field, states = _render_parts(plan, z_shape, z_app, parameters, keep=True)
         ctx.plan, ctx.field = plan, field
-        # Saved tensors live until the whole backward pass ends; a chunk that must make room for others is
-        # held here alone.
+        # Tensors saved by autograd live until the whole backward pass ends, so a chunk that must be released
+        # earlier is stored on ctx instead.
         ctx.states = states if plan.again else []
-        saved = (
+        saved_tensors = (
             [] if plan.again else [tensor for *tensors, hidden in states for tensor in (*tensors, *hidden)]
         )
-        ctx.save_for_backward(z_shape, z_app, *parameters, *saved)
+        ctx.save_for_backward(z_shape, z_app, *parameters, *saved_tensors)
         ctx.set_materialize_grads(False)
         return out
 
@@ -149,14 +149,14 @@ class _Image(torch.autograd.Function):
         ctx: Any, *gradients: Tensor | None
     ) -> tuple[Any, ...]:
         plan, field, config = ctx.plan, ctx.field, ctx.plan.config
-        saved = iter(ctx.saved_tensors)
-        z_shape, z_app = next(saved), next(saved)
-        named = {name: next(saved) for name in plan.names}
+        saved_tensors = iter(ctx.saved_tensors)
+        z_shape, z_app = next(saved_tensors), next(saved_tensors)
+        parameters = {name: next(saved_tensors) for name in plan.names}
         pixel_slopes = [None if slope is None else slope.contiguous() for slope in gradients]
         of = Pixels(*pixel_slopes[:3], features=pixel_slopes[3] if plan.features else None)
         with torch.autocast(z_shape.device.type, enabled=False), on_device(z_shape):
             sums = points.Sums(field, own=plan.own)
-            states = ctx.states if plan.again else [_saved_state(saved, config) for _ in plan.parts]
+            states = ctx.states if plan.again else [_saved_state(saved_tensors, config) for _ in plan.parts]
             for part in reversed(plan.parts):
                 _back(
                     plan,
@@ -166,8 +166,9 @@ class _Image(torch.autograd.Function):
                     of,
                     sums,
                 )
-            of_shape, of_app, named_slopes = unfold(config, named, z_shape, z_app, sums.total())
+            of_shape, of_app, named_slopes = unfold(config, parameters, z_shape, z_app, sums.total())
         slopes = (None, of_shape, of_app, *(named_slopes[name] for name in plan.names))
         return tuple(
-            slope if needed else None for slope, needed in zip(slopes, ctx.needs_input_grad, strict=True)
+            slope if needs_gradient else None
+            for slope, needs_gradient in zip(slopes, ctx.needs_input_grad, strict=True)
         )

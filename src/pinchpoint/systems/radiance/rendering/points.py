@@ -1,10 +1,10 @@
 """The layers of a folded field over the points of a chunk, forward and backward, without autograd.
 
-Held for the backward pass: encoded points, the hidden layers and the view layer. On CUDA one kernel of ours
-encodes the points, and another masks a gradient by its activation and sums it into the gradient of a bias in
-one pass; elsewhere plain torch does both.
+Encoded points, hidden layers and the view layer are stored for the backward pass. On CUDA, one Triton kernel
+encodes the points, and another one masks a gradient by its activation and adds it to the gradient of a bias
+in one pass; on other devices plain torch does both.
 
-B images, r rays of each, S points per ray, P = r S, N = B P; H units, other letters as in `folded`.
+Letters: B images, r rays per image, S points per ray, P = r S, N = B P; H and others as in `folded`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from pinchpoint.systems.radiance.model.folded import FoldedField, Slopes, multip
 from pinchpoint.systems.radiance.rendering.compositing import Scene, depths_of, points_of
 from pinchpoint.systems.radiance.rendering.strategies import Part
 
-MOST_OCTAVES = 13  # limit of our kernel: it reduces such angles to a quarter turn exactly
-PROGRAMS = 1056  # programs that sum on CUDA, however much there is: the order of sums is always the same
+MOST_OCTAVES = 13  # limit of the kernel, which reduces angles up to this octave to a quarter turn exactly
+PROGRAMS = 1056  # programs that sum on CUDA; a constant, so that the order of summation never changes
 _aten = torch.ops.aten
 
 
@@ -34,7 +34,7 @@ def encoded_points(config: FieldConfig, scene: Scene, part: Part, dtype: torch.d
         part_rays = rays.part(*part)
         points = points_of(part_rays, depths_of(part_rays, offsets[part])).flatten(1, 2)
         return _plain(points, config.point_octaves, wide, dtype)
-    encoded = torch.empty(images, each * samples, wide, dtype=dtype, device=offsets.device)
+    encoding = torch.empty(images, each * samples, wide, dtype=dtype, device=offsets.device)
     if not is_fake(offsets):
         from pinchpoint.systems.radiance.rendering import points_triton
 
@@ -43,46 +43,48 @@ def encoded_points(config: FieldConfig, scene: Scene, part: Part, dtype: torch.d
             rays.directions,
             offsets,
             (part[0].start, part[1].start),
-            encoded,
+            encoding,
             octaves=config.point_octaves,
             samples=samples,
             each=each,
             near=rays.near,
             step=(rays.far - rays.near) / samples,
         )
-    return encoded
+    return encoding
 
 
 def encoded_directions(config: FieldConfig, scene: Scene, part: Part, *, own: bool) -> Tensor:
-    """Encoded directions (B, r, D), in the type of the rays: small, and read by every point of a ray."""
+    """Encoded directions (B, r, D) in the type of the rays, followed by ones."""
     wide = multiple_of_eight(config.encoded_direction + 1)
     directions = scene.rays.directions
     if not own or config.direction_octaves < 0:
         return _plain(directions[part], config.direction_octaves, wide, directions.dtype)
     images, each = _size(part)
-    encoded = torch.empty(images, each, wide, dtype=directions.dtype, device=directions.device)
+    encoding = torch.empty(images, each, wide, dtype=directions.dtype, device=directions.device)
     if not is_fake(directions):
         from pinchpoint.systems.radiance.rendering import points_triton
 
         first = part[0].start, part[1].start
         points_triton.encode_directions(
-            directions, first, encoded, octaves=config.direction_octaves, each=each
+            directions, first, encoding, octaves=config.direction_octaves, each=each
         )
-    return encoded
+    return encoding
 
 
-def forward(field: FoldedField, encoded: Tensor, images: slice, *, keep: bool) -> tuple[list[Tensor], Tensor]:
-    """encoded: (B, P, K) of some images -> hidden layers (N, H), the view layer before tints (N, C).
+def forward(
+    field: FoldedField, encoding: Tensor, images: slice, *, keep: bool
+) -> tuple[list[Tensor], Tensor]:
+    """encoding: (B, P, K) of some images -> hidden layers (N, H), and the view layer before tints (N, C).
 
-    keep: all hidden layers; otherwise only the last, with at most two alive at a time.
+    keep: return all hidden layers; otherwise only the last one, with at most two in memory at a time.
     """
-    hidden = torch.bmm(encoded, some(field.entry, images)).relu_().flatten(0, 1)
+    hidden = torch.bmm(encoding, some(field.entry, images)).relu_().flatten(0, 1)
     layers = [hidden]
     for at in range(1, field.config.depth):
         if at == field.config.skip + 1:
             hidden = torch.mm(hidden, field.weight(at))
-            hidden.view(*encoded.shape[:2], -1).baddbmm_(encoded, some(field.again, images)).relu_()
-        else:  # with relu, in one kernel on CUDA
+            hidden.view(*encoding.shape[:2], -1).baddbmm_(encoding, some(field.again, images)).relu_()
+        else:  # product and relu are one kernel on CUDA
             hidden = _aten._addmm_activation(field.bias(at), hidden, field.weight(at))
         if keep:
             layers.append(hidden)
@@ -94,7 +96,8 @@ def forward(field: FoldedField, encoded: Tensor, images: slice, *, keep: bool) -
 class Sums:
     """Gradients of a folded field, summed over chunks in fp32 or wider.
 
-    Products are written side by side in their own type, so that one operation adds a chunk.
+    The products of a chunk are written into one buffer in their own type, so that a single operation adds
+    them.
     """
 
     def __init__(self, field: FoldedField, *, own: bool) -> None:
@@ -119,13 +122,13 @@ class Sums:
         self.view = torch.zeros_like(field.view)
 
     def start(self, images: slice) -> None:
-        """Before a chunk: what it does not write must not be added twice."""
+        """Prepare for a chunk: clear products that it does not write, which would be added twice."""
         if images.stop - images.start < len(self.view):
             self.entry.zero_()
             self.again.zero_()
 
     def add(self) -> None:
-        """After a chunk: add its products."""
+        """Add the products of a chunk."""
         self._total.add_(self._products)
 
     def total(self) -> Slopes:
@@ -140,33 +143,35 @@ class Sums:
 
 
 def backward(
-    field: FoldedField, encoded: Tensor, layers: list[Tensor], slope: Tensor, sums: Sums, images: slice
+    field: FoldedField, encoding: Tensor, layers: list[Tensor], slope: Tensor, sums: Sums, images: slice
 ) -> None:
-    """slope: (N, C), gradient of the view layer before tints. Adds the layers' gradients to `sums`; empties
-    `layers`.
+    """Add the gradients of the layers to `sums`, and empty `layers`.
+
+    slope: (N, C), the gradient of the view layer before tints.
     """
     sums.start(images)
-    config, transposed = field.config, encoded.transpose(1, 2)
+    config, transpose = field.config, encoding.transpose(1, 2)
     torch.mm(slope.t(), layers[-1], out=sums.head)
     slope = torch.mm(slope, field.head.t())
     bias_at = len(sums.biases)
     for at in range(config.depth - 1, 0, -1):
         if at == config.skip + 1:
             mask(slope, layers.pop(), None, own=sums.own)
-            torch.bmm(transposed, slope.view(*encoded.shape[:2], -1), out=some(sums.again, images))
+            torch.bmm(transpose, slope.view(*encoding.shape[:2], -1), out=some(sums.again, images))
         else:
             bias_at -= 1
             mask(slope, layers.pop(), sums.biases[bias_at], own=sums.own)
         torch.mm(slope.t(), layers[-1], out=sums.weights[at - 1])
         slope = torch.mm(slope, field.weight(at).t())
     mask(slope, layers.pop(), None, own=sums.own)
-    torch.bmm(transposed, slope.view(*encoded.shape[:2], -1), out=some(sums.entry, images))
+    torch.bmm(transpose, slope.view(*encoding.shape[:2], -1), out=some(sums.entry, images))
     sums.add()
 
 
 def mask(slope: Tensor, hidden: Tensor, sums: Tensor | None, *, own: bool) -> None:
-    """Zero `slope` in place where relu gave zero; add its sum over points to sums, (H,), or (PROGRAMS, H) for
-    our kernel.
+    """Zero `slope` in place where relu returned zero, and add its sum over points to `sums`.
+
+    sums: (H,), or (PROGRAMS, H) for the Triton kernel.
     """
     if not own:
         _aten.threshold_backward.grad_input(slope, hidden, 0, grad_input=slope)
@@ -183,6 +188,6 @@ def _size(part: Part) -> tuple[int, int]:
 
 
 def _plain(values: Tensor, octaves: int, wide: int, dtype: torch.dtype) -> Tensor:
-    encoded = values.new_empty(*values.shape[:-1], wide, dtype=dtype)
-    encoded[..., max(0, 3 + 6 * octaves) :] = 1
-    return encode(values, octaves, out=encoded)
+    encoding = values.new_empty(*values.shape[:-1], wide, dtype=dtype)
+    encoding[..., max(0, 3 + 6 * octaves) :] = 1
+    return encode(values, octaves, out=encoding)

@@ -1,8 +1,9 @@
-"""Point encoding, and the backward pass of an activation, for CUDA, in Triton. Imported only with a GPU and
-Triton.
+"""Triton kernels that encode points, and for the backward pass of an activation.
 
-Letters as in `points`: B images, r rays of each in a chunk, S points per ray, K numbers per encoded point, H
-units.
+This module is imported only if there is a GPU and Triton is installed.
+
+Letters as in `points`: B images, r rays per image in a chunk, S points per ray, K numbers per encoded point,
+H units.
 """
 
 # Triton reads the source of these functions and needs plain annotations.
@@ -17,9 +18,10 @@ from torch import Tensor
 
 from pinchpoint.kit.triton_launch import Launcher
 
-_ENCODED = 2048  # numbers of a program
+_ENCODED = 2048  # numbers per program
 _MASKED = 4096  # numbers per program at a time
-# Half of pi in parts: the first two have so few bits that integers up to 2^17 times them are exact.
+# pi / 2 as a sum of three parts; the first two have so few bits that products with integers up to 2^17 are
+# exact.
 _HALF_1, _HALF_2, _HALF_3 = (
     tl.constexpr(part) for part in (1.5703125, 4.837512969970703125e-4, 7.549789954891882e-8)
 )
@@ -38,20 +40,21 @@ def encode_points(
     near: float,
     step: float,
 ) -> None:
-    """Fill `out`, (B, r S, K). origins, directions, offsets: of all rays; first: image and ray the chunk
-    starts with.
+    """Write encoded points to `out`, (B, r S, K).
+
+    origins, directions, offsets: of all rays; first: the image and ray at which the chunk starts.
     """
-    _launched(origins, directions, offsets, first, out, octaves, samples, each, near, step, True)
+    _launch(origins, directions, offsets, first, out, octaves, samples, each, near, step, True)
 
 
 def encode_directions(
     directions: Tensor, first: tuple[int, int], out: Tensor, *, octaves: int, each: int
 ) -> None:
-    """Fill `out`, (B, r, K), with encoded directions."""
-    _launched(directions, directions, directions, first, out, octaves, 1, each, 0.0, 0.0, False)
+    """Write encoded directions to `out`, (B, r, K)."""
+    _launch(directions, directions, directions, first, out, octaves, 1, each, 0.0, 0.0, False)
 
 
-def _launched(
+def _launch(
     origins: Tensor,
     directions: Tensor,
     offsets: Tensor,
@@ -95,8 +98,9 @@ def bits(value: float) -> int:
 
 
 def mask(slope: Tensor, hidden: Tensor, sums: Tensor | None) -> None:
-    """slope, hidden: (N, H). Zero slope where hidden is zero; add each program's row sums to sums, (programs,
-    H).
+    """Zero `slope` where `hidden` is zero, and add the sums over the rows of each program to `sums`.
+
+    slope, hidden: (N, H); sums: (programs, H).
     """
     count, width = slope.shape
     wide = triton.next_power_of_2(width)
@@ -116,10 +120,11 @@ def mask(slope: Tensor, hidden: Tensor, sums: Tensor | None) -> None:
 
 @triton.jit
 def _times(a, b, nothing):
-    """The product, rounded before anything is added, as in torch's kernels: fused with a sum it gives another
-    point.
+    """The product a b, rounded before anything is added to it, as in torch's kernels.
 
-    nothing: a zero the compiler cannot see.
+    A fused multiply-add would give slightly different points.
+
+    nothing: a zero that the compiler cannot recognise as one.
     """
     return ((a * b).to(tl.int32, bitcast=True) ^ nothing).to(tl.float32, bitcast=True)
 
@@ -137,21 +142,21 @@ def depth_of(offset, number, nothing, near, step):
 
 @triton.jit
 def _wave(angle, quarters):
-    """The sine, or the cosine a quarter turn ahead, to float32 accuracy.
+    """The sine, or with a quarter turn added the cosine, to float32 accuracy.
 
-    The hardware's own are far off for angles of thousands.
+    The hardware's functions are inaccurate for angles in the thousands.
     """
     turns = tl.floor(angle * 0.6366197723675814 + 0.5)
-    left = tl.fma(turns, tl.full(turns.shape, -_HALF_1, tl.float32), angle)
-    left = tl.fma(turns, tl.full(turns.shape, -_HALF_2, tl.float32), left)
-    left = tl.fma(turns, tl.full(turns.shape, -_HALF_3, tl.float32), left)
-    square = left * left
-    sine = ((-1.9515295891e-4 * square + 8.3321608736e-3) * square - 1.6666654611e-1) * square * left + left
+    rest = tl.fma(turns, tl.full(turns.shape, -_HALF_1, tl.float32), angle)
+    rest = tl.fma(turns, tl.full(turns.shape, -_HALF_2, tl.float32), rest)
+    rest = tl.fma(turns, tl.full(turns.shape, -_HALF_3, tl.float32), rest)
+    square = rest * rest
+    sine = ((-1.9515295891e-4 * square + 8.3321608736e-3) * square - 1.6666654611e-1) * square * rest + rest
     cosine = (2.443315711809948e-5 * square - 1.388731625493765e-3) * square + 4.166664568298827e-2
     cosine = cosine * square * square - 0.5 * square + 1.0
     quarter = turns.to(tl.int32) + quarters
-    found = tl.where((quarter & 1) != 0, cosine, sine)
-    return tl.where((quarter & 2) != 0, -found, found)
+    wave = tl.where((quarter & 1) != 0, cosine, sine)
+    return tl.where((quarter & 2) != 0, -wave, wave)
 
 
 @Launcher
@@ -222,7 +227,7 @@ def _encode(
     which = (column % 3)[None, :]
     value = tl.where(which == 0, x[:, None], tl.where(which == 1, y[:, None], z[:, None]))
     if OCTAVES > 0:
-        # Columns 3 on: sines of the first octave, of the next, ..., then cosines.
+        # From column 3 on: the sines of all octaves, then the cosines.
         number = tl.maximum(column // 3 - 1, 0)
         wave = _wave(value * (1 << (number % OCTAVES)).to(tl.float32)[None, :], (number // OCTAVES)[None, :])
         value = tl.where((column < 3)[None, :], value, wave)
@@ -251,12 +256,12 @@ def _mask(
     for turn in range(turns):
         row = first + turn * ROWS + tl.arange(0, ROWS)
         at = row[:, None] * WIDTH + column[None, :]
-        wanted = (row < count)[:, None] & inside[None, :]
-        value = tl.load(slope + at, mask=wanted, other=0.0)
-        value = tl.where(tl.load(hidden + at, mask=wanted, other=0.0) <= 0, 0.0, value).to(
+        valid = (row < count)[:, None] & inside[None, :]
+        value = tl.load(slope + at, mask=valid, other=0.0)
+        value = tl.where(tl.load(hidden + at, mask=valid, other=0.0) <= 0, 0.0, value).to(
             slope.dtype.element_ty
         )
-        tl.store(slope + at, value, mask=wanted)
+        tl.store(slope + at, value, mask=valid)
         if SUMMED:
             total += value.to(tl.float32)
     if SUMMED:

@@ -1,9 +1,9 @@
-"""Rays of a pinhole camera on a hemisphere, computed at positions of its image without a map of all rays.
+"""Rays of a pinhole camera on a hemisphere, computed only at the requested positions of its image.
 
-B images, R rays of each, p the side of a patch. The scene lies in the unit sphere around the origin, z up. A
-place in the image is (x, y) in [-1, 1], x to the right, y down, pixel centres at (2 i + 1) / size - 1: the
-convention of `grid_sample` with align_corners=False, so that patches of a photograph and of a render cover
-the same places.
+The scene lies in the unit sphere around the origin, with z up. A place in the image is (x, y) in [-1, 1],
+with x to the right, y down, and pixel centres at (2 i + 1) / size - 1. This is the convention of
+`grid_sample` with align_corners=False, so that patches of photographs and of renders cover the same places.
+Letters: B images, R rays per image, p side of a patch.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pinchpoint.core.errors import BadInput
 
 @dataclass(frozen=True)
 class Rays:
-    """origins, directions: (B, R, 3), unit directions; near, far: distances between which objects may lie."""
+    """origins, directions: (B, R, 3), with unit directions; near, far: range of rendered distances."""
 
     origins: Tensor
     directions: Tensor
@@ -44,8 +44,9 @@ class Rays:
 
 @dataclass(frozen=True)
 class Camera:
-    """A pinhole camera at distance `radius` that looks at the origin; fov_degrees: what the image spans from
-    edge to edge.
+    """A pinhole camera at distance `radius` that looks at the origin.
+
+    fov_degrees: angle from one edge of the image to the opposite one.
     """
 
     fov_degrees: float = 30.0
@@ -66,12 +67,12 @@ class Camera:
             )
 
     def rays(self, u: Tensor, v: Tensor, places: Tensor) -> Rays:
-        """Rays through places. u, v: (B,); places: (R, 2) or (B, R, 2) in the image."""
+        """Rays through places of the image. u, v: (B,); places: (R, 2) or (B, R, 2)."""
         frame = frames(u, v)  # right, up, back
         if places.dim() == 2:
             places = places.expand(len(u), -1, -1)
         steep = math.tan(math.radians(self.fov_degrees) / 2)
-        # Affine in the place: three products per ray, wherever it crosses the image.
+        # Rays are affine in the place, which needs three products per ray.
         across = torch.stack(
             (steep * places[..., 0], -steep * places[..., 1], -torch.ones_like(places[..., 0])), dim=2
         )
@@ -81,10 +82,11 @@ class Camera:
 
 
 def frames(u: Tensor, v: Tensor) -> Tensor:
-    """Right, up and back of cameras as rows: (B, 3, 3). u in [0, 1): the turn; v: uniform in area, 0 above,
-    0.5 at the horizon.
+    """The right, up and back vectors of cameras as rows: (B, 3, 3).
 
-    The sideways direction is level by construction, so that straight above is no special case.
+    u: azimuth in turns, in [0, 1); v: height, uniform in area, 0 straight above and 0.5 at the horizon.
+
+    The right vector is always horizontal, so that straight above is not a special case.
     """
     turn = 2 * math.pi * u
     high = 1 - 2 * v
@@ -108,18 +110,19 @@ def pixels(size: int, *, device: str | torch.device = "cpu", dtype: torch.dtype 
 
 
 def patches(side: int, scale: Tensor, shift: Tensor) -> Tensor:
-    """Places of a patch: p * p points over `scale` (B,) of the image, centred at `shift` (B, 2): (B, p * p,
+    """Places of patches, (B, p * p, 2), that span `scale` (B,) of the image and are centred at `shift` (B,
     2).
 
-    Scale 1 is the whole image; side / size with a shift by whole pixels is exactly those pixels of an image
-    of that size.
+    Scale 1 is the whole image. With scale side / size and a shift by whole pixels, the places are pixel
+    centres of an image of that size.
     """
     return pixels(side, device=scale.device, dtype=scale.dtype) * scale[:, None, None] + shift[:, None]
 
 
 def fixed_rows(batch: int, share: float) -> tuple[int, ...]:
-    """Rows of a batch that make up `share`, rounded up: the first and others evenly, so that every
-    micro-batch has some.
+    """Rows of a batch that make up `share` of it, rounded up.
+
+    They are the first row and others at even distances, so that every micro-batch contains some.
     """
     return tuple(row for row in range(batch) if math.ceil((row + 1) * share) > math.ceil(row * share))
 
@@ -133,11 +136,12 @@ def draw_patches(
     edge: float = 0.0,
     generator: torch.Generator,
 ) -> tuple[Tensor, Tensor]:
-    """Scales (B,) uniform between least and most, shifts (B, 2) that keep every patch inside its image.
+    """Draw scales (B,) uniformly between least and most, and shifts (B, 2) that keep patches inside the
+    image.
 
     fixed: a share of the patches (see `fixed_rows`) and their scale. edge: share of patches that touch the
-    upper or lower edge, and as many the left or right one. Without it, as published, the outermost pixels are
-    hardly ever seen, and nothing corrects what a field leaves there.
+    upper or lower edge; the same share touches the left or right one. With edge=0, as published, the
+    discriminator hardly ever sees the outermost pixels, and nothing corrects the field there.
     """
     if not 0 < least <= most <= 1:
         raise BadInput(
@@ -146,9 +150,9 @@ def draw_patches(
         )
     scale = torch.empty(batch, device=generator.device).uniform_(least, most, generator=generator)
     share, its_scale = fixed
-    # Counted as in `fixed_rows`, but on the device: numbers sent from the host would make it wait.
-    counted = (torch.arange(batch + 1, dtype=torch.float64, device=generator.device) * share).ceil()
-    scale = torch.where(counted.diff() > 0, its_scale, scale)
+    # The same rows as in `fixed_rows`, computed on the device: copying them from the host would synchronise.
+    counts = (torch.arange(batch + 1, dtype=torch.float64, device=generator.device) * share).ceil()
+    scale = torch.where(counts.diff() > 0, its_scale, scale)
     shift = torch.empty(batch, 2, device=generator.device).uniform_(-1, 1, generator=generator)
     return scale, (shift / (1 - edge)).clamp(-1, 1) * (1 - scale)[:, None]
 
@@ -156,7 +160,7 @@ def draw_patches(
 def draw_poses(
     batch: int, *, v_range: tuple[float, float], generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Poses u, v: (B,), uniform over the turn and over the area between the two heights."""
+    """Draw poses u, v, each (B,), uniformly in azimuth and in area between the two heights."""
     low, high = v_range
     if not 0 <= low <= high <= 1:
         raise BadInput(

@@ -1,9 +1,8 @@
-"""Volume rendering of a field: points along rays, the field at them, compositing in fp32; at once or in
-chunks.
+"""Volume rendering of a field: points along rays, the field at these points, and compositing in fp32.
 
-B images, R rays of each, S points per ray, F features. Everything random is drawn beforehand (`Draws`), so
-that recomputation uses the same numbers. `form` and `memory` choose how an image is computed, never which
-image.
+Rays are processed all at once or in chunks. All random numbers are drawn beforehand (`Draws`), so that
+recomputation uses the same ones. `form` and `memory` change how an image is computed, but not the image.
+Letters: B images, R rays per image, S points per ray, F features.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from pinchpoint.systems.radiance.rendering.strategies import Memory, by_chunks, 
 
 Form = Literal["eager", "folded"]
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
-_NOTHING = -1e9  # added to a density, which then vanishes
+_NOTHING = -1e9  # added to a density to make it vanish
 
 
 class Codes(NamedTuple):
@@ -39,8 +38,9 @@ class Codes(NamedTuple):
 
 @dataclass(frozen=True)
 class Draws:
-    """The random numbers of a render. offsets: (B, R, S) in [0, 1), position in the interval; noise: on the
-    density.
+    """The random numbers of a render.
+
+    offsets: (B, R, S) in [0, 1), positions of the points in their intervals; noise: added to the density.
     """
 
     offsets: Tensor
@@ -55,8 +55,9 @@ class Draws:
 
 
 class RenderOutput(NamedTuple):
-    """rgb: (B, R, 3) in [0, 1]; depth, acc: (B, R), distance and coverage of what is visible; features: (B,
-    R, F).
+    """Rendered rays.
+
+    rgb: (B, R, 3) in [0, 1]; depth, acc: (B, R), mean distance and coverage; features: (B, R, F).
     """
 
     rgb: Tensor
@@ -76,10 +77,10 @@ def join_rays(blocks: Sequence[RenderOutput]) -> RenderOutput:
 
 
 def clear_haze(output: RenderOutput, haze: float, *, white: bool) -> RenderOutput:
-    """Show only the background on rays covered by less than `haze`.
+    """Replace rays whose coverage is below `haze` by the background.
 
-    A discriminator hardly notices a veil of one percent, but the networks that measure distances do: a plain
-    background has none.
+    A discriminator hardly notices a haze of one percent, but the networks that measure distances do: the
+    plain background of real images has none.
     """
     faint = output.acc < haze
     return RenderOutput(
@@ -91,13 +92,13 @@ def clear_haze(output: RenderOutput, haze: float, *, white: bool) -> RenderOutpu
 
 
 def generator_for(seed: int, step: int, what: str, *, device: str | torch.device = "cpu") -> torch.Generator:
-    """Random numbers for one purpose in one step: the same whenever and in whatever order they are drawn."""
+    """A generator for one purpose in one step: its numbers do not depend on what else is drawn, or when."""
     digest = hashlib.sha256(f"{seed} {step} {what}".encode()).digest()
     return torch.Generator(device).manual_seed(int.from_bytes(digest[:8], "little") >> 1)
 
 
 def draw(batch: int, rays: int, samples: int, *, noise: float = 0.0, generator: torch.Generator) -> Draws:
-    """Stratified offsets and, if the deviation `noise` is above 0, density noise."""
+    """Draw stratified offsets and, if the standard deviation `noise` is above 0, density noise."""
     shape, device = (batch, rays, samples), generator.device
     offsets = torch.empty(shape, device=device).uniform_(generator=generator)
     return Draws(
@@ -114,20 +115,22 @@ def midpoints(
     device: str | torch.device = "cpu",
     dtype: torch.dtype | None = None,
 ) -> Draws:
-    """No randomness: every point in the middle of its interval, no noise; for images to look at."""
+    """Draws without randomness, for whole images: every point is in the middle of its interval, without
+    noise.
+    """
     return Draws(torch.full((1, 1, 1), 0.5, device=device, dtype=dtype).expand(batch, rays, samples))
 
 
 def clip_to_ball(draws: Draws, rays: Rays, radius: float) -> Draws:
-    """Move the S points of each ray into a ball around the origin, outside which there is nothing.
+    """Move the S points of each ray into a ball around the origin, outside of which space is empty.
 
-    S - 1 points lie in equal intervals of the chord, the last one at its end, with noise that cancels any
-    density. A ray that misses the ball has such noise everywhere.
+    S - 1 points lie in equal intervals of the chord; the last one lies at its end, with noise that cancels
+    any density. All points of a ray that misses the ball have such noise.
     """
     samples = draws.samples
     if samples < 2:
         raise BadInput(
-            f"A bounding ball needs at least 2 points per ray, not {samples}: the last one ends the ball.",
+            f"A bounding ball needs at least 2 points per ray, not {samples}: the last one marks its end.",
             hint="Draw at least 2 points per ray.",
         )
     middle = -(rays.origins * rays.directions).sum(-1, keepdim=True)  # where a ray is closest to the origin
@@ -137,8 +140,8 @@ def clip_to_ball(draws: Draws, rays: Rays, radius: float) -> Draws:
     chord = leave - enter
     numbers = torch.arange(samples, dtype=draws.offsets.dtype, device=draws.offsets.device)
     depths = torch.minimum(enter + chord / (samples - 1) * (numbers + draws.offsets), leave)
-    # As offsets from the intervals between near and far, which renders turn into points; values outside [0,
-    # 1) work too.
+    # Expressed as offsets in the intervals between near and far, from which points are computed; values
+    # outside [0, 1) work too.
     offsets = (depths - rays.near) * (samples / (rays.far - rays.near)) - numbers
     nothing = (chord <= 0) | (numbers == samples - 1)
     noise = torch.zeros_like(offsets) if draws.noise is None else draws.noise
@@ -159,10 +162,11 @@ def render(
     endless: bool = False,
     features: bool = False,
 ) -> RenderOutput:
-    """Render images of B codes along B x R rays. chunk: rays at a time, over all images; None: all.
+    """Render images of B codes along B x R rays.
 
-    precision: bf16 and fp16 use autocast, fp32 and tf32 do not; None: as the caller has set. The field's
-    parameters and the codes get gradients, rays do not.
+    chunk: rays processed at a time, over all images; None: all rays. precision: bf16 and fp16 use autocast,
+    fp32 and tf32 do not; None: keep the caller's autocast. The parameters of the field and the codes get
+    gradients, rays do not.
     """
     _check(field, rays, codes, draws, form, precision)
     scene = Scene(rays, draws.offsets, draws.noise, white, endless)
@@ -177,8 +181,8 @@ def render(
 def _render_eager(
     field: Field, scene: Scene, codes: Codes, features: bool, chunk: int | None, memory: Memory
 ) -> tuple[Tensor, ...]:
-    """Render by autograd; torch's own means recompute chunks."""
-    named = dict(field.named_parameters())
+    """Render with autograd, which also recomputes chunks."""
+    parameters_by_name = dict(field.named_parameters())
     rays, device = scene.rays, scene.offsets.device.type
 
     def shade(at: tuple[slice, slice], shape: Tensor, app: Tensor, *parameters: Tensor) -> tuple[Tensor, ...]:
@@ -186,7 +190,7 @@ def _render_eager(
         depths = depths_of(part, scene.offsets[at])
         points = points_of(part, depths)
         inputs = points.flatten(0, 2), part.directions.flatten(0, 1), shape[at[0]], app[at[0]]
-        own = dict(zip(named, parameters, strict=True))
+        own = dict(zip(parameters_by_name, parameters, strict=True))
         colour, density, view = torch.func.functional_call(field, own, inputs, {"features": features})
         with torch.autocast(device, enabled=False):
             rgb, depth, acc, weights = composite(
@@ -206,18 +210,20 @@ def _render_eager(
             return rgb, depth, acc, features_seen.to(rgb.dtype)
 
     images, across, _ = scene.offsets.shape
-    return by_chunks(shade, (*codes, *named.values()), images=images, rays=across, chunk=chunk, memory=memory)
+    return by_chunks(
+        shade, (*codes, *parameters_by_name.values()), images=images, rays=across, chunk=chunk, memory=memory
+    )
 
 
 def _render_folded(
     field: Field, scene: Scene, codes: Codes, features: bool, chunk: int | None, memory: Memory
 ) -> tuple[Tensor, ...]:
-    """Render with a backward pass of its own, which recomputes nothing but chunks."""
+    """Render with a handwritten backward pass, which recomputes only chunks."""
     images, across, _ = scene.offsets.shape
     names, parameters = zip(*field.named_parameters(), strict=True)
     device = scene.offsets.device.type
     dtype = field.density.weight.dtype
-    if dtype != torch.float64 and torch.is_autocast_enabled(device):  # autocast leaves fp64 alone
+    if dtype != torch.float64 and torch.is_autocast_enabled(device):  # autocast does not change fp64
         dtype = torch.get_autocast_dtype(device)
     parts = parts_of(images, across, chunk, memory)
     again = {"none": 0, "checkpoint": len(parts) - 1, "deferred": len(parts)}[memory]
@@ -228,22 +234,22 @@ def _render_folded(
 
 
 def _check(field: Field, rays: Rays, codes: Codes, draws: Draws, form: str, precision: str | None) -> None:
-    for name, value, known in (
+    for name, value, choices in (
         ("form", form, get_args(Form)),
         ("precision", precision, (None, *get_args(Precision))),
     ):
-        if value not in known:
+        if value not in choices:
             raise BadInput(
                 f"The {name} {value!r} is unknown.",
-                hint=f"Use one of: {', '.join(str(name) for name in known)}.",
+                hint=f"Use one of: {', '.join(str(name) for name in choices)}.",
             )
     images, config = rays.origins.shape[0], field.config
-    expected = (images, config.z_shape), (images, config.z_app)
-    if (codes.shape.shape, codes.app.shape) != expected:
+    code_shapes = (images, config.z_shape), (images, config.z_app)
+    if (codes.shape.shape, codes.app.shape) != code_shapes:
         raise BadInput(
             f"The codes have shapes {tuple(codes.shape.shape)} and {tuple(codes.app.shape)}, "
             f"which do not match {images} images.",
-            hint=f"Give codes of shapes {expected[0]} and {expected[1]}.",
+            hint=f"Give codes of shapes {code_shapes[0]} and {code_shapes[1]}.",
         )
     for name, values in (("offsets", draws.offsets), ("noise", draws.noise)):
         if values is not None and (

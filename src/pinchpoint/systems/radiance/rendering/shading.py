@@ -1,8 +1,8 @@
-"""From the view layer to pixels and back, without autograd: tints, colour and density, compositing in fp32.
+"""From the view layer to pixels and back without autograd: tints, colour, density, compositing in fp32.
 
-On CUDA each is one kernel of ours, elsewhere plain torch with the values of `composite`. B images, R rays of
-each, S points per ray, N points of a chunk; C the view layer with the density and zeros beside it, F its
-features.
+On CUDA each step is one Triton kernel; on other devices it is plain torch, with the same values as
+`composite`. Letters: B images, R rays per image, S points per ray, N points of a chunk, C width of the view
+layer with the density and zeros, F features of the view layer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pinchpoint.systems.radiance.rendering.strategies import Part
 if TYPE_CHECKING:
     from pinchpoint.systems.radiance.rendering.compositing_triton import Along
 
-MOST_SAMPLES = 1024  # limit of our kernels: one program composites a ray
+MOST_SAMPLES = 1024  # limit of the Triton kernels, where one program composites a ray
 
 
 class Pixels(NamedTuple):
@@ -34,7 +34,7 @@ class Pixels(NamedTuple):
 
 
 def forward(scene: Scene, part: Part, view: Tensor, raw: Tensor, out: Pixels, *, own: bool) -> None:
-    """view, raw: as `colour_points` leaves and returns them. Writes the chunk's pixels."""
+    """Write the pixels of a chunk. view, raw: as modified and returned by `colour_points`."""
     weights = _composite(scene, part, raw, out, own=own)
     if out.features is None or weights is None:
         return
@@ -56,10 +56,9 @@ def backward(
     sums: Sums,
     towards: Tensor,
 ) -> Tensor:
-    """Gradient of the view layer before tints, (N, C), from those of the pixels, (B, R, ...). towards: (B, r,
-    D).
+    """Gradient of the view layer before tints, (N, C), from those of the pixels, (B, R, ...).
 
-    Adds to `sums` the gradients of the colour, the tints and the directions' weights.
+    towards: (B, r, D). The gradients of the weights of colour, tints and directions are added to `sums`.
     """
     samples, features, own = scene.offsets.shape[2], field.colour.shape[1], sums.own
     rays = view.shape[0] // samples
@@ -74,8 +73,9 @@ def backward(
 
 
 def colour_points(field: FoldedField, view: Tensor, tints: Tensor, *, write: bool, own: bool) -> Tensor:
-    """view: (N, C); tints: (rays, C) -> colour and density before activations, (4, N). write: leave relu of
-    view in place.
+    """view: (N, C); tints: (rays, C) -> colour and density before activations, (4, N).
+
+    write: replace `view` by its relu in place.
     """
     features = field.colour.shape[1]
     raw = view.new_empty(4, len(view), dtype=tints.dtype)
@@ -102,7 +102,7 @@ def _colour_backward(
     of_features: Tensor | None,
     sums: Sums,
 ) -> tuple[Tensor, Tensor]:
-    """slopes: (4, N) of raw -> (N, C) of the view layer, and of the tints (rays, C)."""
+    """Gradients of the view layer, (N, C), and of the tints, (rays, C), from `slopes` (4, N) of raw."""
     features, rays = field.colour.shape[1], len(view) // scene.offsets.shape[2]
     of_view = torch.empty_like(view)
     of_tints = slopes.new_empty(rays, view.shape[1])
@@ -138,8 +138,9 @@ def _colour_backward(
 
 
 def _composite(scene: Scene, part: Part, raw: Tensor, out: Pixels, *, own: bool) -> Tensor | None:
-    """raw: (4, N). Writes the chunk's rgb, depth and acc; returns its points' weights, (N,), if features need
-    them.
+    """Write rgb, depth and acc of a chunk; return the weights of its points, (N,), if features need them.
+
+    raw: (4, N).
     """
     needs_weights = out.features is not None
     rgb, depth, acc = out.rgb, out.depth, out.acc
@@ -179,7 +180,7 @@ def _composite_backward(
     noise = None if scene.noise is None else scene.noise[part]
     path = path_of(raw[3].view(depths.shape), depths, far=scene.rays.far, noise=noise, endless=scene.endless)
     weights = path.weights
-    # what a pixel gains per unit of weight
+    # change of a pixel per unit of weight
     worth = torch.zeros_like(depths) if of_weights is None else of_weights.view(depths.shape)
     if of.rgb is None:
         slopes[:3] = 0
@@ -194,7 +195,7 @@ def _composite_backward(
         worth = worth + of.depth[part][..., None] * depths
     if of.acc is not None:
         worth = worth + of.acc[part][..., None]
-    # A denser point dims all points behind it: the sum from the last one on.
+    # A denser point dims all points behind it, hence the sum from the last point on.
     behind = (weights * worth)[..., 1:].flip(-1).cumsum(-1).flip(-1)
     of_optical_depth = worth * torch.exp(-path.before - path.optical_depth) - torch.nn.functional.pad(
         behind, (0, 1)

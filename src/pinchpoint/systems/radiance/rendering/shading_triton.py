@@ -1,9 +1,10 @@
-"""From the view layer to colour and density, and back, for CUDA, in Triton. Imported only with a GPU and
-Triton.
+"""Triton kernels from the view layer to colour and density, and back.
 
-Letters as in `shading`: r rays of a chunk (of all its images), S points per ray, N = r S, C the view layer
-with the density and zeros beside it, F its features. Everything is computed in float32, in the same order
-every time.
+This module is imported only if there is a GPU and Triton is installed.
+
+Everything is computed in float32, in the same order every time. Letters as in `shading`: r rays of a chunk
+(over all its images), S points per ray, N = r S, C width of the view layer with the density and zeros, F
+features of the view layer.
 """
 
 # Triton reads the source of these functions and needs plain annotations.
@@ -24,8 +25,9 @@ _RAYS = 2  # rays per program
 def colour(
     view: Tensor, tints: Tensor, weight: Tensor, bias: Tensor, raw: Tensor, *, features: int, write: bool
 ) -> None:
-    """view: (N, C) before tints, (r, C); weight: (3, F) -> raw: (4, N), colour and density. write: store relu
-    in view.
+    """view: (N, C) before tints; tints: (r, C); weight: (3, F) -> raw: (4, N), colour and density.
+
+    write: store the relu in `view`.
     """
     rays, wide = tints.shape
     samples = view.shape[0] // rays
@@ -64,7 +66,7 @@ def uncolour(
     """
     rays, wide = of_tints.shape
     samples, programs = view.shape[0] // rays, sums.shape[0]
-    lanes, tall = _tile(features, _TILE // 2)  # several tiles of sums are held too
+    lanes, tall = _tile(features, _TILE // 2)  # smaller: several tiles of sums take space too
     _uncolour(
         programs,
         (
@@ -96,7 +98,7 @@ def _tile(features: int, numbers: int) -> tuple[int, int]:
 @Launcher
 @triton.jit(do_not_specialize=["rays", "samples"])
 def _colour(
-    seen,
+    view,
     tints,
     weight,
     bias,
@@ -124,15 +126,15 @@ def _colour(
             sample = tile + tl.arange(0, TALL)
             there = sample < samples
             point = ray * samples + sample
-            wanted = there[:, None] & inside[None, :]
-            at = seen + point[:, None] * C + lane[None, :]
-            value = tl.load(at, mask=wanted, other=0.0).to(tl.float32) + tint
+            valid = there[:, None] & inside[None, :]
+            at = view + point[:, None] * C + lane[None, :]
+            value = tl.load(at, mask=valid, other=0.0).to(tl.float32) + tint
             # Not a maximum, which would hide NaN.
-            value = tl.where(value < 0, 0.0, value).to(seen.dtype.element_ty)
+            value = tl.where(value < 0, 0.0, value).to(view.dtype.element_ty)
             if WRITE:
-                tl.store(at, value, mask=wanted)
+                tl.store(at, value, mask=valid)
             value = value.to(tl.float32)
-            density = tl.load(seen + point * C + F, mask=there, other=0.0).to(tl.float32) + of_density
+            density = tl.load(view + point * C + F, mask=there, other=0.0).to(tl.float32) + of_density
             tl.store(raw + point, tl.sum(value * red, axis=1) + tl.load(bias).to(tl.float32), mask=there)
             tl.store(
                 raw + plane + point,
@@ -151,13 +153,13 @@ def _colour(
 @triton.jit(do_not_specialize=["rays", "samples", "turns", "each", "image0", "ray0", "width"])
 def _uncolour(
     slopes,
-    seen,
+    view,
     weight,
-    of_seen,
+    of_view,
     of_tints,
     sums,
-    mixed,
-    of_mixed,
+    point_weights,
+    of_features,
     rays,
     samples,
     turns,
@@ -179,7 +181,7 @@ def _uncolour(
     green = tl.load(weight + F + lane, mask=inside, other=0.0).to(tl.float32)[None, :]
     blue = tl.load(weight + 2 * F + lane, mask=inside, other=0.0).to(tl.float32)[None, :]
     plane = rays.to(tl.int64) * samples
-    # Sums are kept per lane of a tile and combined last.
+    # Sums are kept per lane of a tile and combined at the end.
     of_red = tl.zeros((TALL, LANES), tl.float32)
     of_green = tl.zeros((TALL, LANES), tl.float32)
     of_blue = tl.zeros((TALL, LANES), tl.float32)
@@ -195,22 +197,22 @@ def _uncolour(
             sample = tile + tl.arange(0, TALL)
             there = sample < samples
             point = ray * samples + sample
-            wanted = there[:, None] & inside[None, :]
+            valid = there[:, None] & inside[None, :]
             r = tl.load(slopes + point, mask=there, other=0.0)
             g = tl.load(slopes + plane + point, mask=there, other=0.0)
             b = tl.load(slopes + 2 * plane + point, mask=there, other=0.0)
             d = tl.load(slopes + 3 * plane + point, mask=there, other=0.0)
-            value = tl.load(seen + point[:, None] * C + lane[None, :], mask=wanted, other=0.0).to(tl.float32)
+            value = tl.load(view + point[:, None] * C + lane[None, :], mask=valid, other=0.0).to(tl.float32)
             slope = r[:, None] * red + g[:, None] * green + b[:, None] * blue
             if MIXED:
-                share = tl.load(mixed + point, mask=there, other=0.0)
-                of_feature = tl.load(of_mixed + pixel * F + lane, mask=inside, other=0.0).to(tl.float32)
+                share = tl.load(point_weights + point, mask=there, other=0.0)
+                of_feature = tl.load(of_features + pixel * F + lane, mask=inside, other=0.0).to(tl.float32)
                 slope += share[:, None] * of_feature[None, :]
-            slope = tl.where((value <= 0) | ~wanted, 0.0, slope)
-            tl.store(of_seen + point[:, None] * C + lane[None, :], slope, mask=wanted)
+            slope = tl.where((value <= 0) | ~valid, 0.0, slope)
+            tl.store(of_view + point[:, None] * C + lane[None, :], slope, mask=valid)
             beside = tl.where((rest == 0)[None, :], d[:, None], 0.0)
             tl.store(
-                of_seen + point[:, None] * C + F + rest[None, :],
+                of_view + point[:, None] * C + F + rest[None, :],
                 beside,
                 mask=there[:, None] & (rest < C - F)[None, :],
             )

@@ -1,14 +1,15 @@
-"""Chunks of rays, and what the backward pass holds of them: everything, or nothing that is then recomputed.
+"""Memory strategies: rays in chunks whose activations are stored for the backward pass or recomputed.
 
-`none` holds every chunk, so chunks save memory only without a backward pass. `checkpoint` recomputes a chunk
-when its gradient arrives. `deferred` renders without a graph, and in the backward pass renders chunk by chunk
-with the gradients of the pixels. Both hold one chunk at a time and restore autocast; the gradients equal
-those of `none` up to the order of sums. This module does it by autograd, for any field; a folded field does
-both in the manner of `deferred` (`passes`), where `checkpoint` keeps the last chunk, whose gradient comes
-first, all the way: faster, but it needs more if much memory is used in between.
+`none` stores every chunk, so chunks save memory only without a backward pass. `checkpoint` recomputes a chunk
+when its gradient arrives. `deferred` renders without a graph, and renders again chunk by chunk in the
+backward pass, with the gradients of the pixels. Both store one chunk at a time and restore autocast; their
+gradients equal those of `none` up to the order of summation. This module uses autograd and works for any
+field. A folded field (`passes`) implements both like `deferred`, but `checkpoint` keeps the last chunk, whose
+gradient comes first: this is faster, but needs more memory if the forward and backward passes have large
+allocations between them.
 
-Counted in fp32 at the size of GRAF: a point of the chunk takes 15,182 B (folded 10,025), any other point 12 B
-with checkpoint and 11 B with deferred: its random numbers and its share of the pixels.
+In fp32 at the size of GRAF, a point of the current chunk takes 15,182 B (folded: 10,025 B). Any other point
+takes 12 B with checkpoint and 11 B with deferred, for its random numbers and its share of the pixels.
 """
 
 from __future__ import annotations
@@ -26,25 +27,23 @@ from pinchpoint.core.errors import BadInput
 
 Memory = Literal["none", "checkpoint", "deferred"]
 Part = tuple[slice, slice]  # images, rays
-_WIDER = {
-    "eager": 2,
-    "folded": 3,
-}  # Points that need no more memory without gradients than one point with them, at least, in any precision.
-Shade = Callable[..., tuple[Tensor, ...]]  # (chunk, *tensors) -> tensors (B, R, ...) of that chunk
+# At least so many points without gradients fit into the memory of one point with gradients, in any precision.
+_WIDER = {"eager": 2, "folded": 3}
+Shade = Callable[..., tuple[Tensor, ...]]  # (chunk, *tensors) -> tensors (B, R, ...) of the chunk
 
 
 def by_chunks(
     shade: Shade, tensors: tuple[Tensor, ...], *, images: int, rays: int, chunk: int | None, memory: Memory
 ) -> tuple[Tensor, ...]:
-    """Join `shade` of all chunks: tensors (B, R, ...).
+    """Call `shade` for all chunks and join the results: tensors (B, R, ...).
 
-    tensors: those that get gradients; shade must read no others.
+    tensors: those that get gradients; `shade` must not use any others that need gradients.
     """
     parts = parts_of(images, rays, chunk, memory)
     if memory == "deferred" and torch.is_grad_enabled():
         return _Deferred.apply(shade, parts, *tensors)
     if memory == "checkpoint" and torch.is_grad_enabled():
-        # Everything random was drawn beforehand: there is no random state to preserve.
+        # All random numbers were drawn beforehand, so there is no random state to preserve.
         outputs = [
             checkpoint(shade, part, *tensors, use_reentrant=False, preserve_rng_state=False) for part in parts
         ]
@@ -54,15 +53,14 @@ def by_chunks(
 
 
 def wider(chunk: int | None, form: str) -> int | None:
-    """Rays at a time for images without gradients, so that they need no more memory than `chunk` rays with
-    them.
-    """
+    """Chunk for rendering without gradients that needs no more memory than `chunk` rays with gradients."""
     return None if chunk is None else _WIDER[form] * chunk
 
 
 def parts_of(images: int, rays: int, chunk: int | None, memory: Memory = "none") -> list[Part]:
-    """Chunks of at most `chunk` rays, as even as possible: some rays of every image, or one ray of some
-    images.
+    """Divide rays into chunks of at most `chunk` rays that are as even as possible.
+
+    A chunk contains some rays of every image, or one ray of some images.
     """
     if memory not in get_args(Memory):
         raise BadInput(
@@ -78,7 +76,7 @@ def parts_of(images: int, rays: int, chunk: int | None, memory: Memory = "none")
 
 
 def _even(count: int, most: int) -> list[slice]:
-    """Slices of at most `most` whose lengths differ by one at most."""
+    """Slices of length at most `most`; their lengths differ by at most one."""
     pieces = -(-count // most)
     ends = [count * at // pieces for at in range(pieces + 1)]
     return [slice(start, stop) for start, stop in pairwise(ends)]
@@ -99,7 +97,7 @@ def _join(
 
 
 class _Deferred(torch.autograd.Function):
-    """Forward without a graph; backward renders again, one chunk at a time."""
+    """Renders without a graph, and again in the backward pass, one chunk at a time."""
 
     @staticmethod
     def forward(ctx: Any, shade: Shade, parts: Sequence[Part], *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -117,16 +115,17 @@ class _Deferred(torch.autograd.Function):
         ctx: Any, *gradients: Tensor | None
     ) -> tuple[Any, ...]:
         device, dtype, enabled = ctx.cast
-        needed = ctx.needs_input_grad[2:]
-        # Separate leaves: a hook on a parameter sees its whole gradient once, not that of every chunk.
+        needs_grad = ctx.needs_input_grad[2:]
+        # Separate leaves, so that a hook on a parameter runs once with the whole gradient, not once per
+        # chunk.
         leaves = [
             tensor.detach().requires_grad_(want)
-            for tensor, want in zip(ctx.saved_tensors, needed, strict=True)
+            for tensor, want in zip(ctx.saved_tensors, needs_grad, strict=True)
         ]
         trainable = [leaf for leaf in leaves if leaf.requires_grad]
         sums: list[Tensor | None] = [None] * len(trainable)
         for part in ctx.parts:
-            # No cache of cast weights: one created for another chunk would tie its graph to this one.
+            # No cache of cast weights, which would connect the graphs of different chunks.
             with torch.enable_grad(), torch.autocast(device, dtype, enabled=enabled, cache_enabled=False):
                 values = ctx.shade(part, *leaves)
             pairs = [
@@ -144,4 +143,4 @@ class _Deferred(torch.autograd.Function):
                     sums[at] = value if total is None else total.add_(value)
             del values, pairs, outputs, slopes, part_slopes  # before the next chunk is rendered
         back = iter(sums)
-        return None, None, *(next(back) if want else None for want in needed)
+        return None, None, *(next(back) if want else None for want in needs_grad)
