@@ -323,7 +323,7 @@ def test_bodies_that_do_not_fit_in_memory_are_computed_again_identically(
         "small", low=data.low, high=data.high, in_features=7, **tiny_model["model"]
     )
     name = data.names("train")[0]
-    cached, uncached = Supply(data, config), Supply(data, config, held_bytes=0)
+    cached, uncached = Supply(data, config), Supply(data, config, cache_bytes=0)
     assert cached.get(name) is cached.get(name)
     assert uncached.get(name) is not uncached.get(name)
     assert torch.equal(uncached.get(name)[1].encoder[0].sources, cached.get(name)[1].encoder[0].sources)

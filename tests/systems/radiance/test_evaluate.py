@@ -27,7 +27,7 @@ from pinchpoint.systems.radiance.evaluate import (  # noqa: E402
 )  # noqa: E402
 from pinchpoint.systems.radiance.metrics.metrics import distances  # noqa: E402
 from pinchpoint.systems.radiance.model.superres import enlarge  # noqa: E402
-from pinchpoint.systems.radiance.orbit import held_bytes, orbit  # noqa: E402
+from pinchpoint.systems.radiance.orbit import orbit, writing_bytes  # noqa: E402
 from pinchpoint.systems.radiance.train import train  # noqa: E402
 from pinchpoint.systems.radiance.training.runs import load_trained  # noqa: E402
 
@@ -260,13 +260,13 @@ def test_without_pillow_nothing_is_rendered(
 def test_orbits_that_do_not_fit_in_memory_are_refused_with_their_bytes(
     run: Path, tmp_path: Path, no_rendering: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert held_bytes(3, 2, 10) == 3 * 10 * 10 * (2 * 3 + 2 * 4 * 12), (
+    assert writing_bytes(3, 2, 10) == 3 * 10 * 10 * (2 * 3 + 2 * 4 * 12), (
         "frames in bytes; two views in fp32, four times"
     )
-    assert held_bytes(1, 1000, 10) == 10 * 10 * (1000 * 4 + 8 * 2 * 12), (
+    assert writing_bytes(1, 1000, 10) == 10 * 10 * (1000 * 4 + 8 * 2 * 12), (
         "with many frames, the peak is the conversion to palette indices"
     )
-    need = held_bytes(4, 2, 200_000)  # enlarged by 2
+    need = writing_bytes(4, 2, 200_000)  # enlarged by 2
     monkeypatch.setattr(turning, "free_bytes", lambda: need - 1)
     with pytest.raises(
         BadInput, match=r"2 frames of 4 objects at 200,000 x 200,000 take at least"

@@ -10,7 +10,7 @@ from pinchpoint.core.workload import Tolerance, Variant, Workload
 
 # Bytes per ray outside a chunk: with 64 points per ray the random draws take 512, twice where two renders
 # coexist; pixels and rays take the rest.
-HELD = 2048
+HELD_BYTES_PER_RAY = 2048
 # Rays per chunk: a sixteenth of GRAF's 8 images of 32 x 32. `plan` finds the chunk that suits a budget.
 CHUNK = 512
 
@@ -34,16 +34,19 @@ WORKLOAD = Workload(
             "checkpoint",
             "rays are processed in chunks, which autograd renders again in the backward pass",
             flat=True,
-            held_bytes=HELD,
+            held_bytes=HELD_BYTES_PER_RAY,
         ),
         Variant(
             "deferred",
             "renders without a graph, and again in chunks in the backward pass",
             flat=True,
-            held_bytes=HELD,
+            held_bytes=HELD_BYTES_PER_RAY,
         ),
         Variant(
-            "folded+checkpoint", "the folded field, with rays processed in chunks", flat=True, held_bytes=HELD
+            "folded+checkpoint",
+            "the folded field, with rays processed in chunks",
+            flat=True,
+            held_bytes=HELD_BYTES_PER_RAY,
         ),
     ),
     about="the field's share of a GAN iteration: a render for the discriminator, then a render for the "

@@ -144,7 +144,7 @@ def orbit(
     )
 
 
-def held_bytes(things: int, frames: int, side: int) -> int:
+def writing_bytes(things: int, frames: int, side: int) -> int:
     """Lower bound on the host memory needed to write the movie or the sheet; rendering is not counted.
 
     Movie: the frames as bytes and again as palette indices; the sheet's views in fp32, one by one and
@@ -157,7 +157,7 @@ def held_bytes(things: int, frames: int, side: int) -> int:
 def _check_room(things: int, frames: int, side: int, *, gif: bool) -> None:
     """Raise an error, before rendering, if an orbit does not fit in memory or in a GIF."""
     request = f"{frames:,} frames of {things:,} objects at {side:,} x {side:,}"
-    need, free = held_bytes(things, frames, side), free_bytes()
+    need, free = writing_bytes(things, frames, side), free_bytes()
     if need > free:
         raise BadInput(
             f"{request} take at least {show_bytes(need)}, but only {show_bytes(free)} of memory is free.",

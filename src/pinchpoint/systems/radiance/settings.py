@@ -195,7 +195,7 @@ class Settings(TrainSettings):
     )
     eval_images: int = option(
         256,
-        "Real and generated images (of each) per evaluation during training; 0: no evaluation.",
+        "Number of real and of generated images per evaluation during training; 0: no evaluation.",
         at_least=0,
         may_change=True,
     )

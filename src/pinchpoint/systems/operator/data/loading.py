@@ -24,7 +24,7 @@ from pinchpoint.systems.operator.model import geometry, graph, surroundings
 from pinchpoint.systems.operator.model.config import OperatorConfig
 from pinchpoint.systems.operator.model.graph import Graph, graph_of
 
-HELD_BYTES = 4 * GIB
+CACHE_BYTES = 4 * GIB
 _KEY_FIELDS = (
     "low",
     "high",
@@ -52,12 +52,12 @@ class Supply:
         config: OperatorConfig,
         *,
         graphs: Path | None = None,
-        held_bytes: int = HELD_BYTES,
+        cache_bytes: int = CACHE_BYTES,
         pinned: bool = False,
     ) -> None:
         self.data, self.config, self.graphs, self.pinned = data, config, graphs, pinned
         self._cache: dict[str, tuple[Sample, Graph]] = {}
-        self._free_bytes = held_bytes
+        self._free_bytes = cache_bytes
 
     def get(self, name: str) -> tuple[Sample, Graph]:
         if name in self._cache:

@@ -202,7 +202,7 @@ def _time_tricks(
     """
     torch_backend = backend("torch")
     iterations = {trick.name: Iteration(scale, trick.ways, device=device, seed=seed) for trick in runnable}
-    took: dict[str, list[float]] = {trick.name: [] for trick in runnable}
+    seconds: dict[str, list[float]] = {trick.name: [] for trick in runnable}
     crashes: dict[str, str] = {}
     for turn in range(repeats):
         tell("times", turn, repeats)
@@ -210,7 +210,7 @@ def _time_tricks(
             if name in crashes:
                 continue
             try:
-                if device == "cuda" or not took[name]:
+                if device == "cuda" or not seconds[name]:
                     torch_backend.wait(device, iterations[name].step())
                 before = clock()
                 torch_backend.wait(device, iterations[name].step())
@@ -219,8 +219,8 @@ def _time_tricks(
                     raise
                 crashes[name] = str(error).splitlines()[0]
                 continue
-            took[name].append(clock() - before)
-    return {name: values for name, values in took.items() if name not in crashes}, crashes
+            seconds[name].append(clock() - before)
+    return {name: values for name, values in seconds.items() if name not in crashes}, crashes
 
 
 def _predict_peaks(
@@ -294,9 +294,9 @@ def _row(
     verdict, reason = judge(
         peak=peak, baseline=base, error=error, tolerance=allowed_error(trick), crashed=name in crashes
     )
-    took = times.get(name)
-    ratio, low, high = (None, None, None) if took is None else ratio_interval(took, times["baseline"])
-    if took is None or len(took) < ENOUGH:
+    seconds = times.get(name)
+    ratio, low, high = (None, None, None) if seconds is None else ratio_interval(seconds, times["baseline"])
+    if seconds is None or len(seconds) < ENOUGH:
         low = high = None
     return Row(
         name,
@@ -306,7 +306,7 @@ def _row(
         forecasts[name][1] if name in forecasts else None,
         peak if device == "cuda" else None,
         None if peak is None else peak / base,
-        None if took is None else median(took),
+        None if seconds is None else median(seconds),
         ratio,
         low,
         high,
