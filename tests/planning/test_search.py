@@ -230,7 +230,7 @@ def test_an_error_of_a_sample_is_raised_unchanged() -> None:
 
 def test_known_samples_are_not_sampled_again() -> None:
     known = [Sample(100, GIB, GIB), Sample(1000, 10 * GIB, 10 * GIB)]
-    matches, requests = search(lambda number: number * GIB / 100, 5 * GIB, known=known, runs=1)
+    matches, requests = search(lambda number: number * GIB / 100, 5 * GIB, known_samples=known, runs=1)
     assert len(requests) == 1
     assert 490 <= requests[0] <= 500
     assert matches.fits is not None

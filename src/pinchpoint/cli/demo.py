@@ -39,23 +39,23 @@ def command(
     from pinchpoint.reporting.report import report
 
     modules = sorted(demo_modules(), key=lambda module: module.SHOW.order)
-    missing = {
+    missing_packages = {
         module.SHOW.workload: [name for name in module.SHOW.needs if not _installed(name)]
         for module in modules
     }
-    if all(missing.values()):
+    if all(missing_packages.values()):
         raise Missing(
             "Neither PyTorch nor JAX is installed.",
             hint="Run pip install 'pinchpoint[torch]' or pip install 'pinchpoint[jax]'.",
         )
-    for name, packages in missing.items():
+    for name, packages in missing_packages.items():
         if packages:
             printing.say(f"skipping {name}: {packages[0]} is not installed")
     make_folder(output)
     start, paths, passed = time.perf_counter(), [], True
     with printing.progress("demo") as tell:
         for module in modules:
-            if missing[module.SHOW.workload]:
+            if missing_packages[module.SHOW.workload]:
                 continue
             for title, record, path in _records(module.SHOW, output, seed=seed, device=device, tell=tell):
                 printing.show(f"\n{title}", style="bold")

@@ -60,9 +60,9 @@ def _list_cards(as_json: bool) -> None:
     from pinchpoint.core.units import show_bytes
     from pinchpoint.forecasting.cards import cards
 
-    known = cards()
+    all_cards = cards()
     if as_json:
-        printing.show_json(json.dumps([_plain(card) for card in known.values()], indent=1))
+        printing.show_json(json.dumps([_plain(card) for card in all_cards.values()], indent=1))
         return
 
     rows = [
@@ -74,7 +74,7 @@ def _list_cards(as_json: bool) -> None:
             show_bytes(c.cublas_workspace_bytes),
             show_bytes(c.context_bytes) + ("" if c.estimated else " *"),
         )
-        for c in known.values()
+        for c in all_cards.values()
     ]
     numbers = ("memory", "sm", "cuBLAS", "context")
     printing.show_table(("name", "card", *numbers), rows, right=numbers)

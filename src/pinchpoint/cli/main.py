@@ -77,8 +77,8 @@ def _modules(package: ModuleType) -> Iterator[pkgutil.ModuleInfo]:
     return pkgutil.iter_modules(package.__path__)
 
 
-def _show_version(requested: bool) -> None:
-    if requested:
+def _show_version(show: bool) -> None:
+    if show:
         typer.echo(f"pinchpoint {pinchpoint.__version__}")
         raise typer.Exit()
 

@@ -89,7 +89,7 @@ def _show(forecast: Forecast, *, card_name: str | None) -> None:
     if forecast.lines:
         printing.stdout().print()
         lines = [
-            (f"{_short(line.file)}:{line.line}", show_bytes(line.bytes), line.phase, _cut(line.code, 32))
+            (f"{_short(line.file)}:{line.line}", show_bytes(line.bytes), line.phase, _shorten(line.code, 32))
             for line in forecast.lines[:8]
         ]
         printing.show_table(("line", "bytes", "phase", ""), lines, right=("bytes",))
@@ -111,9 +111,9 @@ def _show_fit(forecast: Forecast, card_name: str | None) -> None:
 
         has = card(card_name).memory_bytes
         if forecast.fits[forecast.card]:
-            left = show_bytes(max(has - forecast.total_bytes, 0))
+            free = show_bytes(max(has - forecast.total_bytes, 0))
             printing.show(
-                f"fits {forecast.card}: {left} of {show_bytes(has)} left, including a margin of {margin}",
+                f"fits {forecast.card}: {free} of {show_bytes(has)} left, including a margin of {margin}",
                 style="green",
             )
         else:
@@ -150,16 +150,16 @@ def _show_measured(forecast: Forecast) -> None:
     from pinchpoint.core.units import show_bytes
 
     assert forecast.measured is not None
-    predicted = {
+    predictions = {
         "allocated_bytes": forecast.peak_allocated_bytes,
         "reserved_bytes": forecast.peak_reserved_bytes,
         "total_bytes": forecast.total_bytes,
     }
     rows = []
-    for name, value in predicted.items():
-        measured = forecast.measured.get(name)
-        error = f"{value / measured - 1:+.2%}" if value and measured else "-"
-        rows.append((name.removesuffix("_bytes"), show_bytes(value), show_bytes(measured), error))
+    for name, value in predictions.items():
+        measurement = forecast.measured.get(name)
+        error = f"{value / measurement - 1:+.2%}" if value and measurement else "-"
+        rows.append((name.removesuffix("_bytes"), show_bytes(value), show_bytes(measurement), error))
     printing.show_table(
         ("peak", "predicted", "measured", "error"), rows, right=("predicted", "measured", "error")
     )
@@ -170,5 +170,5 @@ def _short(file: str) -> str:
     return file if len(file) <= 36 else f".../{'/'.join(file.split('/')[-2:])}"
 
 
-def _cut(text: str, length: int) -> str:
+def _shorten(text: str, length: int) -> str:
     return text if len(text) <= length else text[: length - 3] + "..."

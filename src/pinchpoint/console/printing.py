@@ -36,13 +36,13 @@ def stderr() -> Console:
 def say(text: str) -> None:
     """Print a remark for the user to stderr, without markup."""
     out = stderr()
-    out.print(_wrapped(text, out), markup=False, highlight=False, soft_wrap=True)
+    out.print(_wrap(text, out), markup=False, highlight=False, soft_wrap=True)
 
 
 def show(text: str, *, style: str = "") -> None:
     """Print a line of a result to stdout, without markup. It is wrapped on a terminal, never when piped."""
     out = stdout()
-    out.print(_wrapped(text, out), style=style or None, markup=False, highlight=False, soft_wrap=True)
+    out.print(_wrap(text, out), style=style or None, markup=False, highlight=False, soft_wrap=True)
 
 
 def show_summary(record: Record) -> None:
@@ -151,7 +151,7 @@ def progress(label: str) -> Iterator[Callable[[str], None]]:
         yield lambda stage: bar.update(task, description=f"{label}: {stage}")
 
 
-def _wrapped(text: str, out: Console) -> str:
+def _wrap(text: str, out: Console) -> str:
     """Wrap text at the width of a terminal with a hanging indent; a single long word is not split."""
     if not out.is_terminal:
         return text

@@ -54,8 +54,8 @@ def load_workload(name: str) -> Workload:
         return workload
     entries = [entry for entry in entry_points(group=GROUP) if entry.name == name]
     if not entries:
-        known = ", ".join((*builtin_names(), *added_names()))
-        raise BadInput(f"There is no workload named {name!r}.", hint=f"Use one of: {known}.")
+        names = ", ".join((*builtin_names(), *added_names()))
+        raise BadInput(f"There is no workload named {name!r}.", hint=f"Use one of: {names}.")
     if len(entries) > 1:
         packages = " and ".join(_package_of(entry) for entry in entries)
         raise BadInput(

@@ -186,13 +186,13 @@ def _choose(x: Floats, y: Floats) -> Curve:
     best: tuple[float, Curve] | None = None
     for count in range(3):
         parameters = 2 + 2 * count
-        left = len(x) - parameters - 1
-        if count and left < 1:
+        freedom = len(x) - parameters - 1
+        if count and freedom < 1:
             break
         curve = _refine(x, y, _refit(x, y, y[None], count)[0])
         loss = float(np.mean(_residuals(x, y, curve) ** 2))
         # Plain BIC finds a break in a third of all ladders of 8 noisy sizes that have none.
-        penalty = parameters * math.log(len(x)) * len(x) / max(left, 1)
+        penalty = parameters * math.log(len(x)) * len(x) / max(freedom, 1)
         bic = len(x) * math.log(max(loss, RESOLUTION**2)) + penalty
         if best is None or bic < best[0]:
             best = (bic, curve)

@@ -61,9 +61,9 @@ class Record(ABC):
         """Pairs of label and value that a reader needs first."""
 
     def _repr_html_(self) -> str:
-        left = "style='text-align:left'"
+        align_left = "style='text-align:left'"
         rows = "".join(
-            f"<tr><th {left}>{html.escape(label)}</th><td {left}>{html.escape(value)}</td></tr>"
+            f"<tr><th {align_left}>{html.escape(label)}</th><td {align_left}>{html.escape(value)}</td></tr>"
             for label, value in self.summary()
         )
         return f"<table><caption>{html.escape(self.kind)}</caption>{rows}</table>"

@@ -54,9 +54,9 @@ class Setting:
         raise BadInput(f"The setting {self.name} cannot be {value!r}.", hint=hint)
 
 
-def suggest(key: str, known: Iterable[str]) -> str:
+def suggest(key: str, keys: Iterable[str]) -> str:
     """The hint for a key that does not exist: the nearest one that does, and all of them."""
-    names = list(known)
+    names = list(keys)
     if not names:
         return "Leave out --set: there is nothing to set here."
     near = difflib.get_close_matches(key, names, n=1, cutoff=0.6)
@@ -78,14 +78,14 @@ def parse_pairs(pairs: Iterable[str]) -> dict[str, tuple[str, ...]]:
 
 
 def resolve(
-    text: str, declared: Sequence[Setting], overrides: Overrides | None
+    text: str, declarations: Sequence[Setting], overrides: Overrides | None
 ) -> dict[str, tuple[str, ...]]:
     """The values of every declared setting, defaults included. text: the target, for error messages."""
     new_values = {key: _values(value) for key, value in (overrides or {}).items()}
-    known = {setting.name: setting for setting in declared}
-    unknown = [key for key in new_values if key not in known]
+    settings = {setting.name: setting for setting in declarations}
+    unknown = [key for key in new_values if key not in settings]
     if unknown:
-        raise BadInput(f"{text} has no setting {unknown[0]!r}.", hint=suggest(unknown[0], known))
+        raise BadInput(f"{text} has no setting {unknown[0]!r}.", hint=suggest(unknown[0], settings))
     empty = [key for key, values in new_values.items() if not values]
     if empty:
         raise BadInput(
@@ -93,20 +93,20 @@ def resolve(
         )
     return {
         name: tuple(setting.check(value) for value in new_values.get(name, (setting.default,)))
-        for name, setting in known.items()
+        for name, setting in settings.items()
     }
 
 
-def resolve_one(text: str, declared: Sequence[Setting], overrides: Overrides | None) -> dict[str, str]:
+def resolve_one(text: str, declarations: Sequence[Setting], overrides: Overrides | None) -> dict[str, str]:
     """The value of every declared setting, where each may have one value only."""
-    resolved = resolve(text, declared, overrides)
-    for name, values in resolved.items():
+    values_of = resolve(text, declarations, overrides)
+    for name, values in values_of.items():
         if len(values) > 1:
             raise BadInput(
                 f"The setting {name} has {len(values)} values, but only a study takes several.",
                 hint="Give one value.",
             )
-    return {name: values[0] for name, values in resolved.items()}
+    return {name: values[0] for name, values in values_of.items()}
 
 
 def show_settings(settings: Mapping[str, str]) -> str:

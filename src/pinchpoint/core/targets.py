@@ -58,9 +58,9 @@ def find(text: str | Workload | Factory) -> Target:
         return Target(text, "script", str(Path(text).resolve()))
     if discovery.is_workload(text):
         return Target(text, "workload", text)
-    known = ", ".join((*discovery.builtin_names(), *discovery.added_names()))
+    names = ", ".join((*discovery.builtin_names(), *discovery.added_names()))
     raise BadInput(
-        f"There is no target {text!r}.", hint=f"Use a workload ({known}), file.py:NAME, or a script.py."
+        f"There is no target {text!r}.", hint=f"Use a workload ({names}), file.py:NAME, or a script.py."
     )
 
 

@@ -117,8 +117,8 @@ class Workload:
         for variant in self.variants:
             if variant.name == name:
                 return variant
-        known = ", ".join(v.name for v in self.variants)
-        raise BadInput(f"{self.name} has no variant {name!r}.", hint=f"Use one of: {known}.")
+        names = ", ".join(v.name for v in self.variants)
+        raise BadInput(f"{self.name} has no variant {name!r}.", hint=f"Use one of: {names}.")
 
     def check_mode(self, mode: str) -> None:
         if mode not in self.modes:
@@ -154,11 +154,11 @@ class Workload:
     ) -> Case:
         """Build one case. Raises whatever the workload's own code raises."""
         self.check_mode(mode)
-        resolved = self.resolve_settings(settings)
+        values = self.resolve_settings(settings)
         build = self.build if callable(self.build) else _load(self.build)
         options: dict[str, Any] = {"chunk": chunk} if self.chunked else {}
         if self.settings:
-            options["settings"] = resolved
+            options["settings"] = values
         return build(size, device=device, mode=mode, variant=self.variant(variant).name, seed=seed, **options)
 
 

@@ -73,16 +73,16 @@ class Allocator:
 
     def release_cached(self) -> int:
         """Release every segment that is completely free, as `empty_cache` and a failing allocation do."""
-        released = 0
+        released_bytes = 0
         for small, blocks in self._free.items():
             whole = [entry for entry in blocks if entry[2].before is None and entry[2].after is None]
             for entry in whole:
                 blocks.remove(entry)
-                released += entry[0]
+                released_bytes += entry[0]
                 if self._tails[small] is entry[2]:
                     self._tails[small] = None
-        self.reserved_bytes -= released
-        return released
+        self.reserved_bytes -= released_bytes
+        return released_bytes
 
     def _best_fit(self, size: int, small: bool) -> Block | None:
         blocks = self._free[small]

@@ -82,10 +82,10 @@ def with_scatter(forecast: Forecast, count: int, site: str, card: Card) -> Forec
     The counts are exact for the available data. What does not depend on the counts (weights, gradients,
     optimizer states, workspaces) does not change.
     """
-    fixed = sum(
+    fixed_bytes = sum(
         forecast.breakdown[part] for part in ("weights", "gradients", "optimizer", "inputs", "workspace")
     )
-    reach = int(min(1.0, 3 / math.sqrt(count)) * (forecast.peak_allocated_bytes - fixed))
+    reach = int(min(1.0, 3 / math.sqrt(count)) * (forecast.peak_allocated_bytes - fixed_bytes))
     note = (
         f"counts at {site} depend on the data: computed from the available data,"
         " with three standard deviations on either side"
@@ -97,11 +97,11 @@ def with_scatter(forecast: Forecast, count: int, site: str, card: Card) -> Forec
 def with_higher_end(forecast: Forecast, reach: int, card: Card) -> Forecast:
     """Raise the high end of the forecast by `reach` bytes; a card must then fit these bytes as well."""
     needs = (forecast.needs_bytes or 0) + reach
-    known = {**cards(), card.name: card}
+    all_cards = {**cards(), card.name: card}
     return replace(
         forecast,
         fits={
-            name: yes and needs <= known[name].memory_bytes - known[name].context_bytes
+            name: yes and needs <= all_cards[name].memory_bytes - all_cards[name].context_bytes
             for name, yes in forecast.fits.items()
         },
         high_bytes=(forecast.high_bytes or forecast.peak_allocated_bytes) + reach,

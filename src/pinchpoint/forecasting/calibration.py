@@ -13,7 +13,7 @@ from pinchpoint.core.records import Forecast
 from pinchpoint.forecasting import assembly
 from pinchpoint.forecasting.cards import card
 
-# What is known about the data -> the answer of a fake run that uses it.
+# Options of `Dynamic`, such as what is known about the data -> the answer of a fake run with them.
 Run = Callable[[dict[str, Any]], dict[str, Any]]
 _READ = ("item", "int", "array")  # the end of a site at which Python reads values of a tensor
 
@@ -48,13 +48,13 @@ def with_blocks(answer: dict[str, Any], observation: Observation) -> dict[str, A
     return {**answer, "blocks": blocks}
 
 
-def in_range(run: Run, known: dict[str, Any], note: str) -> Forecast:
+def in_range(run: Run, dynamic_options: dict[str, Any], note: str) -> Forecast:
     """One Forecast from runs with middle, low and high counts; it fits only what the high one fits."""
-    middle = read(run({**known, "bound": "mid"}))
+    middle = read(run({**dynamic_options, "bound": "mid"}))
     ends: list[Forecast | None] = []
     notes = [note]
     for bound in ("low", "high"):
-        answer = run({**known, "bound": bound})
+        answer = run({**dynamic_options, "bound": bound})
         if "error" in answer:
             # Counts that must be consistent with each other may be inconsistent at the ends of their ranges.
             notes.append(f"the {bound} end of the counts cannot be run: {answer['what']}")

@@ -52,7 +52,7 @@ class Card:
 def cards() -> dict[str, Card]:
     """The built-in cards and those of the user, by name, smallest first."""
     table = resources.files("pinchpoint.forecasting").joinpath("cards.json")
-    known = _parse(table.read_text(encoding="utf-8"), "cards.json of pinchpoint")
+    by_name = _parse(table.read_text(encoding="utf-8"), "cards.json of pinchpoint")
     path = user_file()
     if path is not None:
         try:
@@ -62,20 +62,20 @@ def cards() -> dict[str, Card]:
                 f"Cannot read the card file {path}: {error}.",
                 hint=f"Fix the file, or unset {CARDS_VARIABLE}.",
             ) from error
-        known |= _parse(text, str(path))
-    return dict(sorted(known.items(), key=lambda item: (item[1].memory_bytes, item[0])))
+        by_name |= _parse(text, str(path))
+    return dict(sorted(by_name.items(), key=lambda item: (item[1].memory_bytes, item[0])))
 
 
 def card(text: str) -> Card:
     """The card with this name (`rtx4090`, `RTX 4090`), or a nameless card (`24GiB`, `card:24GiB`)."""
-    known = cards()
+    by_name = cards()
     text = text.strip().removeprefix("card:")
     name = re.sub(r"[\s_]+", "", text.lower())
-    if name in known:
-        return known[name]
+    if name in by_name:
+        return by_name[name]
     if _BYTES.fullmatch(text.strip()):
-        return nameless(text.strip(), parse_bytes(text), like=known["h200"])
-    near = [other for other in known if name and name in other] or get_close_matches(name, known, n=4)
+        return nameless(text.strip(), parse_bytes(text), like=by_name["h200"])
+    near = [other for other in by_name if name and name in other] or get_close_matches(name, by_name, n=4)
     raise BadInput(
         f"There is no card {text!r}.",
         hint=f"Did you mean {' or '.join(near[:4])}?"

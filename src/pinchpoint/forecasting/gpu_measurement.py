@@ -38,7 +38,7 @@ def measure(
     }
     command = [sys.executable, "-m", "pinchpoint.forecasting.gpu_measurement"]
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command,
             input=json.dumps(request),
             capture_output=True,
@@ -51,13 +51,13 @@ def measure(
         raise TimedOut(
             f"Measuring {target.text} took longer than {timeout_s:g} s.", hint="Raise --timeout."
         ) from error
-    if done.returncode != 0 or not done.stdout.strip():
-        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
+    if process.returncode != 0 or not process.stdout.strip():
+        last = (process.stderr.strip().splitlines() or ["no output"])[-1]
         raise TargetFailed(
             f"Measuring {target.text} failed: {last}",
             hint="Run the step on this GPU without pinchpoint to see the error.",
         )
-    answer = json.loads(done.stdout.strip().splitlines()[-1])
+    answer = json.loads(process.stdout.strip().splitlines()[-1])
     if "error" in answer:
         raise errors.from_dict(answer)
     return answer

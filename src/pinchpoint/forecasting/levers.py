@@ -64,10 +64,10 @@ def _checkpointing(forecast: Forecast) -> Lever | None:
         return None
     share = forecast.breakdown["activations"] / max(sum(sum(sizes) for sizes in groups.values()), 1)
     totals = [sum(sizes) * min(share, 1.0) for sizes in groups.values()]
-    saved = sum(totals) - max(totals) - sum(total / 4 for total in totals)
+    savings = sum(totals) - max(totals) - sum(total / 4 for total in totals)
     return Lever(
         "checkpointing",
-        max(int(saved), 0),
+        max(int(savings), 0),
         "torch.utils.checkpoint around each block of the model; estimated",
     )
 

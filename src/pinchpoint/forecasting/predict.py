@@ -37,18 +37,18 @@ def predict(
     measure: also run the target on this machine's GPU and store the measured peaks.
     settings: settings of a workload that declares some.
     """
-    resolved = find(target)
-    if resolved.kind == "script":
+    resolved_target = find(target)
+    if resolved_target.kind == "script":
         if size is not None or variant is not None or chunk is not None or settings:
             raise BadInput(
-                f"{resolved.text} is a script, which has no size, variant, chunk or settings.",
+                f"{resolved_target.text} is a script, which has no size, variant, chunk or settings.",
                 hint="Pass the script's own arguments after --.",
             )
     elif size is None:
-        raise BadInput(f"{resolved.text} needs a size.", hint="Add --size, such as --size 100k.")
-    if args and resolved.kind != "script":
+        raise BadInput(f"{resolved_target.text} needs a size.", hint="Add --size, such as --size 100k.")
+    if args and resolved_target.kind != "script":
         raise BadInput(
-            f"{resolved.text} takes no arguments after --, because it is not a script.",
+            f"{resolved_target.text} takes no arguments after --, because it is not a script.",
             hint="Leave them out.",
         )
     if mode is not None and mode not in MODES:
@@ -80,7 +80,7 @@ def predict(
         forecast = replace(
             forecast,
             measured=gpu_measurement.measure(
-                resolved, forecast, chunk=chunk, steps=steps, seed=seed, timeout_s=timeout_s
+                resolved_target, forecast, chunk=chunk, steps=steps, seed=seed, timeout_s=timeout_s
             ),
         )
     return forecast

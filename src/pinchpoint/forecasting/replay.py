@@ -40,11 +40,11 @@ def replay(observation: Observation, *, take: Take = "usual", expandable: bool =
     take: the size to assume for workspaces that a library chooses at run time: usual, least or most.
     """
     allocator = Allocator(expandable=expandable)
-    live: dict[int, Block] = {}
+    live_blocks: dict[int, Block] = {}
     peak, peak_event = -1, 0
     steps: list[tuple[int, int]] = []
     for index, number in enumerate(observation.events):
-        _apply(allocator, live, observation, number, take)
+        _apply(allocator, live_blocks, observation, number, take)
         steps.append((index, allocator.allocated_bytes))
         if allocator.allocated_bytes > peak:
             peak, peak_event = allocator.allocated_bytes, index
@@ -62,33 +62,35 @@ def fits(
 ) -> bool:
     """Whether the run completes with this many bytes for its allocator."""
     allocator = Allocator(limit_bytes=limit_bytes, expandable=expandable)
-    live: dict[int, Block] = {}
+    live_blocks: dict[int, Block] = {}
     try:
         for number in observation.events:
-            _apply(allocator, live, observation, number, take)
+            _apply(allocator, live_blocks, observation, number, take)
     except OutOfMemory:
         return False
     return True
 
 
 def _apply(
-    allocator: Allocator, live: dict[int, Block], observation: Observation, number: int, take: Take
+    allocator: Allocator, live_blocks: dict[int, Block], observation: Observation, number: int, take: Take
 ) -> None:
     if number == FREE_CACHE:
         allocator.release_cached()
-    elif number in live:
-        allocator.free(live.pop(number))
+    elif number in live_blocks:
+        allocator.free(live_blocks.pop(number))
     else:
         info = observation.blocks[number]
-        live[number] = allocator.allocate(info.bytes if info.span is None else getattr(info.span, take))
+        live_blocks[number] = allocator.allocate(
+            info.bytes if info.span is None else getattr(info.span, take)
+        )
 
 
 def _alive_at(observation: Observation, peak_event: int, take: Take, expandable: bool) -> dict[int, int]:
     allocator = Allocator(expandable=expandable)
-    live: dict[int, Block] = {}
+    live_blocks: dict[int, Block] = {}
     for number in observation.events[: peak_event + 1]:
-        _apply(allocator, live, observation, number, take)
-    return {number: block.size_bytes for number, block in live.items()}
+        _apply(allocator, live_blocks, observation, number, take)
+    return {number: block.size_bytes for number, block in live_blocks.items()}
 
 
 def _thin(
@@ -135,12 +137,12 @@ def _ends(observation: Observation) -> dict[int, str]:
     """The phase in which each block was freed."""
     starts = [at for at, _ in observation.marks]
     ends: dict[int, str] = {}
-    allocated: set[int] = set()
+    allocated_blocks: set[int] = set()
     for index, number in enumerate(observation.events):
-        if number in allocated:
+        if number in allocated_blocks:
             # A block that is freed between two phases belongs to the one that continues.
             ends[number] = observation.marks[max(bisect_right(starts, index) - 1, 0)][1]
-        allocated.add(number)
+        allocated_blocks.add(number)
     return ends
 
 
@@ -151,10 +153,10 @@ def top_lines(observation: Observation, result: Replay) -> tuple[Line, ...]:
         info = observation.blocks[number]
         if info.role != "workspace":
             bytes_of[info.file, info.line, info.phase] += size
-    ranked = sorted(bytes_of.items(), key=lambda item: -item[1])[:_TOP_LINES]
+    ranking = sorted(bytes_of.items(), key=lambda item: -item[1])[:_TOP_LINES]
     return tuple(
         Line(shown_path(file), line, size, phase, linecache.getline(file, line).strip())
-        for (file, line, phase), size in ranked
+        for (file, line, phase), size in ranking
     )
 
 
@@ -163,5 +165,5 @@ def module_shares(observation: Observation, result: Replay) -> tuple[dict[str, o
     bytes_of: dict[str, int] = defaultdict(int)
     for number, size in result.alive.items():
         bytes_of[observation.blocks[number].module] += size
-    ranked = sorted(((name, size) for name, size in bytes_of.items() if name), key=lambda item: -item[1])
-    return tuple({"name": name, "bytes": size} for name, size in ranked[:_TOP_MODULES])
+    ranking = sorted(((name, size) for name, size in bytes_of.items() if name), key=lambda item: -item[1])
+    return tuple({"name": name, "bytes": size} for name, size in ranking[:_TOP_MODULES])

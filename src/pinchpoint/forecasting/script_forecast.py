@@ -23,8 +23,8 @@ _REAL_RUN_S = 60.0  # limit on the CPU seconds of the real run that counts what 
 def predict(loaded: LoadedTarget, request: dict[str, Any], fork: Fork) -> Forecast:
     """Run the script on fake tensors; where counts depend on its data, run it once with real values first."""
 
-    def run(known: dict[str, Any]) -> dict[str, Any]:
-        return _in_scratch(loaded, request, fork, known)
+    def run(dynamic_options: dict[str, Any]) -> dict[str, Any]:
+        return _in_scratch(loaded, request, fork, dynamic_options)
 
     site = calibration.forecast_or_site(run)
     if isinstance(site, Forecast):
@@ -33,38 +33,38 @@ def predict(loaded: LoadedTarget, request: dict[str, Any], fork: Fork) -> Foreca
     counts = run({"calibrating": True})
     if "error" in counts:
         note = f"counts at {where} depend on data that is not available: anything from none to all is assumed"
-        known: dict[str, Any] = {"assume": True}
+        dynamic_options: dict[str, Any] = {"assume": True}
     else:
         from pinchpoint.backends.torch.data_dependent import count_laws
 
-        known = count_laws.dynamic_options([counts])
+        dynamic_options = count_laws.dynamic_options([counts])
         note = (
             f"counts at {where} depend on the data: taken from the first steps of the script, run on the CPU"
         )
-    return calibration.in_range(run, known, note)
+    return calibration.in_range(run, dynamic_options, note)
 
 
 def _in_scratch(
-    loaded: LoadedTarget, request: dict[str, Any], fork: Fork, known: dict[str, Any]
+    loaded: LoadedTarget, request: dict[str, Any], fork: Fork, dynamic_options: dict[str, Any]
 ) -> dict[str, Any]:
     """One run of the script in a fork, with a scratch folder that is removed afterwards."""
     scratch = Path(tempfile.mkdtemp(prefix="pinchpoint-script-"))
     try:
-        return fork(lambda: _run(loaded, request, scratch, known))
+        return fork(lambda: _run(loaded, request, scratch, dynamic_options))
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _run(
-    loaded: LoadedTarget, request: dict[str, Any], scratch: Path, known: dict[str, Any]
+    loaded: LoadedTarget, request: dict[str, Any], scratch: Path, dynamic_options: dict[str, Any]
 ) -> dict[str, Any]:
     from pinchpoint.backends.torch.data_dependent import unknown_values
     from pinchpoint.backends.torch.fake import runner
 
     observer = loaded.observer
-    for name, value in known.items():
+    for name, value in dynamic_options.items():
         setattr(observer.dynamic, name, value)
-    if known.get("calibrating"):
+    if dynamic_options.get("calibrating"):
         _limit_cpu(_REAL_RUN_S)
     stopper = Stopper(request["steps"])
     progress = observer.progress
@@ -88,11 +88,11 @@ def _run(
         return {"needs": needs}
     if not progress.is_enough(1) or end.kind == "raised":
         error = script_error(
-            end, script=loaded.target.text, steps=stopper.steps, not_started=guards.processes.refused
+            end, script=loaded.target.text, steps=stopper.steps, not_started=guards.processes.refused_commands
         )
         if error is not None:
             raise error
-    if known.get("calibrating"):
+    if dynamic_options.get("calibrating"):
         return observer.dynamic.calibration_results()
     observation = observer.ledger.observation
     observation.steps = max(progress.steps.values(), default=progress.calls)
@@ -112,7 +112,7 @@ def _run(
     forecast = assembly.of_observation(
         observation, card=loaded.card, target=loaded.target.text, mode=mode, size=None, variant=None
     )
-    if "bound" not in known:
+    if "bound" not in dynamic_options:
         forecast = assembly.with_count_interval(forecast, observer.dynamic, loaded.card)
     return calibration.with_blocks(forecast.to_dict(), observation)
 

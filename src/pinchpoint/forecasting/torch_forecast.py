@@ -22,8 +22,8 @@ _CALIBRATION_SIZES = (2048, 16384)  # points: small enough to run with real valu
 def predict(loaded: LoadedTarget, request: dict[str, Any], fork: Fork) -> Forecast:
     from pinchpoint.backends.torch.data_dependent import count_laws
 
-    def run(known: dict[str, Any]) -> dict[str, Any]:
-        return fork(lambda: _forecast_once(loaded, request, **known))
+    def run(dynamic_options: dict[str, Any]) -> dict[str, Any]:
+        return fork(lambda: _forecast_once(loaded, request, **dynamic_options))
 
     site = calibration.forecast_or_site(run)
     if isinstance(site, Forecast):
@@ -38,11 +38,11 @@ def predict(loaded: LoadedTarget, request: dict[str, Any], fork: Fork) -> Foreca
     return calibration.in_range(run, count_laws.dynamic_options(runs), note)
 
 
-def _forecast_once(loaded: LoadedTarget, request: dict[str, Any], **known: Any) -> dict[str, Any]:
+def _forecast_once(loaded: LoadedTarget, request: dict[str, Any], **dynamic_options: Any) -> dict[str, Any]:
     from pinchpoint.backends.torch.fake import runner
 
     observer = loaded.observer
-    for name, value in known.items():
+    for name, value in dynamic_options.items():
         setattr(observer.dynamic, name, value)
     try:
         run = _run_steps(loaded, request)
@@ -67,7 +67,7 @@ def _forecast_once(loaded: LoadedTarget, request: dict[str, Any], **known: Any) 
     forecast = replace(
         forecast, settings=settings_of(thing, request.get("settings"), text=loaded.target.text)
     )
-    if "bound" not in known:  # otherwise the range of the law says how far counts may vary
+    if "bound" not in dynamic_options:  # otherwise the range of the law says how far counts may vary
         forecast = assembly.with_count_interval(forecast, observer.dynamic, loaded.card)
     return calibration.with_blocks(forecast.to_dict(), run.observation)
 

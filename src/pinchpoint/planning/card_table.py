@@ -62,10 +62,10 @@ def rows(
     else:
         sample, limit = trials.at_chunks(trial.variant, trial.size), min(up_to, trial.size)
         floor = min(limit, max(1, trial.size // CHUNKS))
-    known = {s.number: s for s in search.samples}
-    error = need_curve.refine(known, sample, budgets.values(), floor=floor, up_to=limit, runs=RUNS)
+    samples = {s.number: s for s in search.samples}
+    error = need_curve.refine(samples, sample, budgets.values(), floor=floor, up_to=limit, runs=RUNS)
     for name, budget in budgets.items():
-        reading = need_curve.read(known.values(), budget, floor=floor, up_to=limit)
+        reading = need_curve.read(samples.values(), budget, floor=floor, up_to=limit)
         how = "predicted" if reading.sampled else "interpolated"
         if reading.number is None:
             answers[name] = (None, None, "predicted" if reading.sampled else "unknown")

@@ -19,7 +19,7 @@ from pinchpoint.planning.search import Sample
 
 Progress = Callable[[str], None]
 
-_FIXED = ("weights", "gradients", "optimizer", "workspace")
+_FIXED_PARTS = ("weights", "gradients", "optimizer", "workspace")
 CHUNKS = 1024  # the most chunks in one fake run, which processes each of them
 
 
@@ -107,7 +107,8 @@ class Trials:
             margin_bytes=forecast.margin_bytes,
             live_bytes=forecast.peak_allocated_bytes,
             context_bytes=forecast.context_bytes,
-            fixed_bytes=forecast.context_bytes + sum(forecast.breakdown.get(part, 0) for part in _FIXED),
+            fixed_bytes=forecast.context_bytes
+            + sum(forecast.breakdown.get(part, 0) for part in _FIXED_PARTS),
         )
         self.history.append(trial)
         return trial
@@ -115,8 +116,12 @@ class Trials:
     def _name(self, size: int, variant: str | None, chunk: int | None) -> str:
         if self.script is not None:
             return " ".join(self.script.arguments(size))
-        cut = "" if chunk is None else f" chunk {show_size(chunk)}"
-        return f"{variant} size {show_size(size)}{cut}" if variant else f"size {show_size(size)}{cut}"
+        chunk_text = "" if chunk is None else f" chunk {show_size(chunk)}"
+        return (
+            f"{variant} size {show_size(size)}{chunk_text}"
+            if variant
+            else f"size {show_size(size)}{chunk_text}"
+        )
 
     def at_sizes(
         self, variant: str | None, *, multiple: int = 1, chunk: int | None = None

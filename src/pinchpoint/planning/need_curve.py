@@ -95,7 +95,7 @@ def _apart(sample: Sample, others: Sequence[Sample]) -> Sample:
 
 
 def refine(
-    known: dict[int, Sample],
+    samples: dict[int, Sample],
     sample: Callable[[int], Sample],
     budgets: Iterable[int],
     *,
@@ -103,14 +103,16 @@ def refine(
     up_to: int,
     runs: int,
 ) -> PinchpointError | None:
-    """Add at most `runs` samples to `known`, each where the uncertainty is largest.
+    """Add at most `runs` new ones to `samples`, each where the uncertainty is largest.
 
     Stops when a prediction fails, and returns its error.
     """
     budgets_set = set(budgets)
     for _ in range(runs):
-        readings = [read(known.values(), budget, floor=floor, up_to=up_to) for budget in sorted(budgets_set)]
-        open_ones = [r for r in readings if r.aim is not None and r.aim not in known and r.doubt > ENOUGH]
+        readings = [
+            read(samples.values(), budget, floor=floor, up_to=up_to) for budget in sorted(budgets_set)
+        ]
+        open_ones = [r for r in readings if r.aim is not None and r.aim not in samples and r.doubt > ENOUGH]
         if not open_ones:
             return None
         worst = max(open_ones, key=lambda r: r.doubt)
@@ -119,7 +121,7 @@ def refine(
         aim = beside[len(beside) // 2].aim
         assert aim is not None
         try:
-            known[aim] = sample(aim)
+            samples[aim] = sample(aim)
         except (TargetFailed, CannotFake, TimedOut) as error:
             return error
     return None

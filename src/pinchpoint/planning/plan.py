@@ -100,7 +100,7 @@ def plan(
         )
     subject = _subject(target, vary, tuple(args))
     variants = _variants(subject, variant)
-    resolved = _settings(subject, settings)
+    setting_values = _settings(subject, settings)
     if subject.workload is not None:
         mode = mode or ("train" if "train" in subject.workload.modes else subject.workload.modes[0])
         subject.workload.check_mode(mode)
@@ -109,7 +109,7 @@ def plan(
             f"The budget of {show_bytes(budget_bytes)} is below the CUDA context of {show_bytes(context)}.",
             hint="Give the whole memory of the card as --budget.",
         )
-    options = {"card": model_card, "seed": seed, "timeout_s": timeout_s, "settings": resolved}
+    options = {"card": model_card, "seed": seed, "timeout_s": timeout_s, "settings": setting_values}
     with _forecasts(target, forecaster, options) as forecasts:
         trials = Trials(forecasts, mode, budget_bytes, subject.script, progress)
         choices = _choices(subject, variants, trials, size=size, multiple=multiple, up_to=up_to)
@@ -136,7 +136,7 @@ def plan(
         choices=tuple(row_of(choice) for choice in choices),
         cards=rows,
         notes=tuple(notes_of(choices, multiple, up_to)) + card_notes,
-        settings=resolved,
+        settings=setting_values,
     )
 
 
@@ -159,11 +159,11 @@ def _budget(budget: str | int | None, cards: Sequence[Card]) -> tuple[int, str]:
 
 def _subject(target: str | Workload | Callable[..., Any], vary: str | None, args: tuple[str, ...]) -> Subject:
     if isinstance(target, str):
-        resolved = targets.find(target)
-        if resolved.kind == "script":
-            return Subject(resolved.text, script=Script(check_vary(vary), args))
-        thing = targets.load(resolved)
-        text = resolved.text
+        resolved_target = targets.find(target)
+        if resolved_target.kind == "script":
+            return Subject(resolved_target.text, script=Script(check_vary(vary), args))
+        thing = targets.load(resolved_target)
+        text = resolved_target.text
     else:
         thing = target
         text = target.name if isinstance(target, Workload) else getattr(target, "__name__", repr(target))
@@ -256,21 +256,21 @@ def _largest(
         )
     sample = trials.at_sizes(variant, multiple=multiple)
     start, limit = max(1, subject.start // multiple), max(1, up_to // multiple)
-    known: list[Sample] = []
+    samples: list[Sample] = []
     if subject.is_flat(variant) and best is not None and best // multiple >= 16:
         # A flat variant may loop over its points. Two sizes show that it is flat; larger ones take longer.
-        known = [sample(best // multiple // 16)]
+        samples = [sample(best // multiple // 16)]
         try:
-            known.append(sample(best // multiple))
+            samples.append(sample(best // multiple))
         except TimedOut:
-            limit = known[0].number
+            limit = samples[0].number
     search = largest_that_fits(
         sample,
         budget_bytes=trials.budget_bytes,
         start=start,
         up_to=limit,
-        known=known,
-        runs=RUNS - len(known),
+        known_samples=samples,
+        runs=RUNS - len(samples),
     )
     if search.fits is None:
         return Choice(
@@ -288,8 +288,8 @@ def _flat_in_chunks(subject: Subject, variant: str | None, trials: Trials, size:
     growth = abs(choice.trial.live_bytes - half.live_bytes)
     if growth <= FLAT * half.live_bytes:
         return replace(choice, remark="flat")
-    stored = subject.held_bytes(variant) * (size - size // 2)
-    return replace(choice, remark="held" if growth <= stored else "not flat")
+    stored_bytes = subject.held_bytes(variant) * (size - size // 2)
+    return replace(choice, remark="held" if growth <= stored_bytes else "not flat")
 
 
 def _at_size(subject: Subject, variant: str | None, trials: Trials, size: int) -> Choice:

@@ -77,31 +77,31 @@ def largest_that_fits(
     floor: int = 1,
     up_to: int = UP_TO,
     prove_floor: bool = True,
-    known: Iterable[Sample] = (),
+    known_samples: Iterable[Sample] = (),
     runs: int = RUNS,
     tolerance: float = TOLERANCE,
     may_fall: bool = False,
 ) -> SearchResult:
     """Sample at most `runs` numbers in [floor, up_to], starting at `start`.
 
-    known: samples that already exist. prove_floor: if false, the floor is not sampled when the line through
-    the samples shows clearly that it does not fit either. may_fall: a need that falls as the number grows is
-    not an error, as it can happen for chunks; the largest number that fits is still the answer. A `TimedOut`
-    or `TargetFailed` above a number that fits ends the search; if nothing fits it is raised, like every other
-    error of `sample`.
+    known_samples: those that already exist. prove_floor: if false, the floor is not sampled when the line
+    through the samples shows clearly that it does not fit either. may_fall: a need that falls as the number
+    grows is not an error, as it can happen for chunks; the largest number that fits is still the answer. A
+    `TimedOut` or `TargetFailed` above a number that fits ends the search; if nothing fits it is raised, like
+    every other error of `sample`.
     """
     state = _Search(
-        {s.number: s for s in known}, budget_bytes, floor, up_to, tolerance, prove_floor, may_fall
+        {s.number: s for s in known_samples}, budget_bytes, floor, up_to, tolerance, prove_floor, may_fall
     )
-    done = 0
+    run_count = 0
     while True:
         ending = state.ending()
-        if ending is None and done == runs:
+        if ending is None and run_count == runs:
             ending = "runs"
         if ending is not None:
             samples = tuple(sorted(state.samples.values(), key=lambda s: s.number))
-            return SearchResult(state.fits, state.fails, ending, done, samples, state.reason)
-        number = state.guess(start, last=done == runs - 1)
+            return SearchResult(state.fits, state.fails, ending, run_count, samples, state.reason)
+        number = state.guess(start, last=run_count == runs - 1)
         try:
             state.add(sample(number))
         except (TimedOut, TargetFailed) as error:
@@ -111,7 +111,7 @@ def largest_that_fits(
                 ("timed_out" if isinstance(error, TimedOut) else "failed"),
                 error.what,
             )
-        done += 1
+        run_count += 1
 
 
 class _Search:
@@ -159,8 +159,8 @@ class _Search:
         self.misses = self.misses + 1 if self.side and miss else 0
         self.samples[new.number] = new
         if self.fits is not None and self.fails is not None and self.width < math.inf:
-            left = math.log(self.fails.number / self.fits.number)
-            self.stalls = self.stalls + 1 if self.side and left > 0.5 * self.width else 0
+            width = math.log(self.fails.number / self.fits.number)
+            self.stalls = self.stalls + 1 if self.side and width > 0.5 * self.width else 0
         ordered = sorted(self.samples.values(), key=lambda s: s.number)
         for low, high in () if self.may_fall else pairwise(ordered):
             if low.need_bytes - high.need_bytes > max(_LEAST_DROP, _DROP * low.need_bytes):

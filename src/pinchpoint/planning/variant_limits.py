@@ -53,12 +53,12 @@ def nothing_fits(
     arguments: Callable[[int], tuple[str, ...]] | None = None,
 ) -> PinchpointError:
     """The error that says what the smallest run needs. arguments: maps a size to a script's arguments."""
-    tried = [c for c in choices if c.least is not None]
-    if not tried:
+    choices_tried = [c for c in choices if c.least is not None]
+    if not choices_tried:
         return next(c.error for c in choices if c.error is not None)
-    least = min((c.least for c in tried if c.least is not None), key=lambda trial: trial.need_bytes)
+    least = min((c.least for c in choices_tried if c.least is not None), key=lambda trial: trial.need_bytes)
     at = " ".join(arguments(least.size)) if arguments else show_trial(least)
-    by = f" with {least.variant}, its leanest variant" if len(tried) > 1 else ""
+    by = f" with {least.variant}, its leanest variant" if len(choices_tried) > 1 else ""
     return DoesNotFit(
         f"{text} needs {show_bytes(least.total_bytes)} at {at}{by}, and {show_bytes(least.margin_bytes)} of"
         f" margin, but the budget is {show_bytes(budget_bytes)}.",

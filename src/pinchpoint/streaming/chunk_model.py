@@ -49,7 +49,7 @@ class Pace:
         self._confirmed: int | None = None  # the settled chunk, once it is known to be within the bound
         self._top = count + self.tile if most is None else min(count + self.tile, most)
 
-    def next(self, left: int) -> int:
+    def next(self, remaining: int) -> int:
         """The chunk for the remaining points."""
         if self.settled is not None:
             return self.settled
@@ -58,10 +58,10 @@ class Pace:
         most = self._most()
         reach = most if not self._trials else min(most, self._growth())
         chunk = max(self.tile, reach - reach % self.tile)
-        calls = -(-left // chunk)
+        calls = -(-remaining // chunk)
         if reach == most or calls == 1:
             # The same number of calls with the least padding: one leftover point must not cost a whole chunk.
-            chunk = self.settled = self._up(-(-left // calls))
+            chunk = self.settled = self._up(-(-remaining // calls))
         return chunk
 
     def is_trial(self) -> bool:
@@ -107,9 +107,9 @@ class Pace:
         assert self.room is not None, "a fixed chunk needs no model"
         if self.bytes_per_point is None:
             return self._top  # after one trial, the slope is not known yet
-        slope, fixed = self.bytes_per_point, self.fixed_bytes or 0
-        most = int((self.room.goal_bytes - fixed) // slope)
-        need = fixed + slope * self.tile
+        slope, fixed_bytes = self.bytes_per_point, self.fixed_bytes or 0
+        most = int((self.room.goal_bytes - fixed_bytes) // slope)
+        need = fixed_bytes + slope * self.tile
         if not self._trials and need > self.room.bound_bytes:
             raise self._too_small(
                 f"A chunk of {self.tile:,} points takes {show_bytes(need)} according to bytes_per_point", need
@@ -127,10 +127,10 @@ class Pace:
             return
         before, least = others[-1]
         slope = max(1.0, (peak_bytes - least) / (chunk - before))
-        fixed = peak_bytes - slope * chunk
-        if fixed < 0:  # the curve bends upwards, so the average per point is the better guess
-            slope, fixed = peak_bytes / chunk, 0.0
-        self.bytes_per_point, self.fixed_bytes = slope, fixed
+        fixed_bytes = peak_bytes - slope * chunk
+        if fixed_bytes < 0:  # the curve bends upwards, so the average per point is the better guess
+            slope, fixed_bytes = peak_bytes / chunk, 0.0
+        self.bytes_per_point, self.fixed_bytes = slope, fixed_bytes
 
     def _up(self, points: int) -> int:
         return -(-points // self.tile) * self.tile if points > self.tile else self.tile

@@ -51,10 +51,10 @@ class HostLane(HostMemory):
     def launch(self, start: int, stop: int, *, watch: bool) -> None:
         rows = self._chunk if self._pad else stop - start
         inputs = self._inputs(start, stop, rows)
-        returned, self._peak = _watched(lambda: self._call(inputs)) if watch else (self._call(inputs), None)
+        value, self._peak = _track(lambda: self._call(inputs)) if watch else (self._call(inputs), None)
         if self._peak is not None:
             self._peak += sum(array.nbytes for array in inputs)
-        self._results = self._checked(returned, rows)
+        self._results = self._take(value, rows)
         self._span = (start, stop)
 
     def land(self) -> None:
@@ -88,7 +88,7 @@ class HostLane(HostMemory):
     def result(self, *, trial: int) -> Any:
         if self._form is None and not self._out:
             inputs = [np.zeros((trial, *array.shape[1:]), _native(array)) for array in self._arrays]
-            self._checked(self._call(inputs or [np.zeros(trial, np.int64)]), trial)
+            self._take(self._call(inputs or [np.zeros(trial, np.int64)]), trial)
         single = len(self._out) == 1 if self._form is None else self._form.single
         return self._out[0] if single else tuple(self._out)
 
@@ -107,8 +107,8 @@ class HostLane(HostMemory):
             buffer[stop - start : rows] = array[stop - 1]
         return [buffer[:rows] for buffer in self._buffers]
 
-    def _checked(self, returned: Any, rows: int) -> tuple[Any, ...]:
-        parts, single = _parts(returned, rows)
+    def _take(self, value: Any, rows: int) -> tuple[Any, ...]:
+        parts, single = _parts(value, rows)
         form = Form(tuple((part.shape[1:], str(part.dtype)) for part in parts), single)
         if self._form is not None:
             stream_backend.check_same(self._form, form)
@@ -123,26 +123,26 @@ class HostLane(HostMemory):
         return parts
 
 
-def _watched(run: Callable[[], Any]) -> tuple[Any, int]:
+def _track(run: Callable[[], Any]) -> tuple[Any, int]:
     """The result of `run`, and its peak in bytes."""
-    running = tracemalloc.is_tracing()
-    if not running:
+    was_tracing = tracemalloc.is_tracing()
+    if not was_tracing:
         tracemalloc.start(1)
     try:
         before = tracemalloc.get_traced_memory()[0]
         tracemalloc.reset_peak()
-        returned = run()
-        return returned, tracemalloc.get_traced_memory()[1] - before
+        value = run()
+        return value, tracemalloc.get_traced_memory()[1] - before
     finally:
-        if not running:
+        if not was_tracing:
             tracemalloc.stop()
 
 
-def _parts(returned: Any, rows: int) -> tuple[tuple[np.ndarray[Any, Any], ...], bool]:
-    def read(value: Any) -> Any:
-        return np.asarray(value) if hasattr(value, "__array__") else value
+def _parts(value: Any, rows: int) -> tuple[tuple[np.ndarray[Any, Any], ...], bool]:
+    def read(part: Any) -> Any:
+        return np.asarray(part) if hasattr(part, "__array__") else part
 
-    arrays = [read(value) for value in returned] if isinstance(returned, (tuple, list)) else read(returned)
+    arrays = [read(part) for part in value] if isinstance(value, (tuple, list)) else read(value)
     return stream_backend.parts_of(
         arrays,
         rows=rows,

@@ -26,8 +26,8 @@ def check_rowwise(lane: Lane, count: int, tile: int) -> None:
     if size < 2:
         return
     rows = np.unique(np.linspace(0, count - 1, size).astype(np.int64))
-    cut = max(1, len(rows) // 3)
-    whole, head, tail = lane.try_rows(rows), lane.try_rows(rows[:cut]), lane.try_rows(rows[cut:])
+    third = max(1, len(rows) // 3)
+    whole, head, tail = lane.try_rows(rows), lane.try_rows(rows[:third]), lane.try_rows(rows[third:])
     reversed_rows = lane.try_rows(rows[::-1].copy())
     for part, (first, dtype) in enumerate(whole):
         for other in (np.concatenate([head[part][0], tail[part][0]]), reversed_rows[part][0][::-1]):

@@ -83,14 +83,14 @@ def stream(
             f"The function is {function!r:.40}, which cannot be called.",
             hint="Give stream a function first, then the points.",
         )
-    streamed = _points(points)
+    source = _points(points)
     fixed_chunk, tile = _sizes(chunk, tile, bytes_per_point, budget, most)
-    lane = _lane(function, streamed, device=device, out=out, extra=tuple(extra), pad=pad)
+    lane = _lane(function, source, device=device, out=out, extra=tuple(extra), pad=pad)
     if check:
-        _check(lane, streamed.count, tile)
+        _check(lane, source.count, tile)
     room = None if fixed_chunk is not None else lane.room(budget_bytes(budget))
     pace = Pace(
-        streamed.count,
+        source.count,
         tile=tile,
         room=room,
         chunk=fixed_chunk,
@@ -100,18 +100,26 @@ def stream(
         most=most,
     )
     try:
-        last, calls = _run(lane, pace, streamed.count, progress)
+        last, calls = _run(lane, pace, source.count, progress)
         result = lane.result(trial=fixed_chunk or 1)
     finally:
         lane.close()
     if report is not None:
-        bound = None if room is None else room.bound_bytes
-        fixed, slope = (
+        bound_bytes = None if room is None else room.bound_bytes
+        fixed_bytes, slope = (
             None if value is None else round(value) for value in (pace.fixed_bytes, pace.bytes_per_point)
         )
         report(
             Flow(
-                streamed.count, last, calls, pace.halvings, lane.device, bound, fixed, slope, pace.peak_bytes
+                source.count,
+                last,
+                calls,
+                pace.halvings,
+                lane.device,
+                bound_bytes,
+                fixed_bytes,
+                slope,
+                pace.peak_bytes,
             )
         )
     return result

@@ -76,8 +76,8 @@ def finished_study(
         peak_fit = fit(sizes, peaks, seed=config.seed)
         laws.append(law(sizes, peaks, mode=mode, variant=variant, seed=config.seed, known_fit=peak_fit))
         reserved = [p.peak_reserved_bytes for p in ok_points]
-        known = [value for value in reserved if value is not None]
-        card_fit = fit(sizes, known, seed=config.seed) if len(known) == len(sizes) else peak_fit
+        known_peaks = [value for value in reserved if value is not None]
+        card_fit = fit(sizes, known_peaks, seed=config.seed) if len(known_peaks) == len(sizes) else peak_fit
         grows = laws[-1].slope_low > 0
         rows += [
             _card_row(card, mode, variant, _largest_size(card_fit, _usable_bytes(card), grows), sizes[-1])
@@ -115,9 +115,9 @@ def finished_study(
 
 def _peaks(ok_points: Sequence[Point]) -> tuple[list[int], list[int], bool]:
     """Return sizes, their allocated peaks, and whether the peaks are theory because none were measured."""
-    measured = [(p.size, p.peak_allocated_bytes) for p in ok_points if p.peak_allocated_bytes]
-    if measured:
-        return [size for size, _ in measured], [peak for _, peak in measured], False
+    peaks = [(p.size, p.peak_allocated_bytes) for p in ok_points if p.peak_allocated_bytes]
+    if peaks:
+        return [size for size, _ in peaks], [peak for _, peak in peaks], False
     theory = [(p.size, p.theory_bytes) for p in ok_points if p.theory_bytes]
     return [size for size, _ in theory], [peak for _, peak in theory], True
 

@@ -127,10 +127,10 @@ def _flat(name: str, law: Law, ok_points: Sequence[Point], claim: Claim) -> list
     if not claim.is_tested(ok_points):
         return []
     (small, before), (large, last) = _last_two(ok_points)
-    allowed = claim.held_bytes
-    if law.slope_low <= allowed or last - before <= max(MATERIAL * last, allowed * (large - small)):
+    limit = claim.held_bytes
+    if law.slope_low <= limit or last - before <= max(MATERIAL * last, limit * (large - small)):
         return []
-    claim_text = f"declared to grow by no more than {allowed:g} B/point" if allowed else "declared flat"
+    claim_text = f"declared to grow by no more than {limit:g} B/point" if limit else "declared flat"
     beyond = (
         ""
         if claim.chunk is not None
@@ -141,8 +141,8 @@ def _flat(name: str, law: Law, ok_points: Sequence[Point], claim: Claim) -> list
 
 
 def _last_two(ok_points: Sequence[Point]) -> tuple[tuple[int, int], tuple[int, int]]:
-    known = [(p.size, p.peak_allocated_bytes or p.theory_bytes or 0) for p in ok_points if p.status == "ok"]
-    return known[-2], known[-1]
+    peaks = [(p.size, p.peak_allocated_bytes or p.theory_bytes or 0) for p in ok_points if p.status == "ok"]
+    return peaks[-2], peaks[-1]
 
 
 def _last_step(ok_points: Sequence[Point]) -> str:

@@ -106,26 +106,26 @@ def check_config(
     place, cap = _place(on)
     table = _cards(card_names)
     folder = _folder(output)
-    resolved = targets.find(target)
-    if resolved.kind == "script":
+    resolved_target = targets.find(target)
+    if resolved_target.kind == "script":
         raise BadInput(
-            f"{resolved.text} is a script, which has no size to study.",
+            f"{resolved_target.text} is a script, which has no size to study.",
             hint="Study a function instead: file.py:NAME, where NAME(size, device) returns a step.",
         )
-    loaded = targets.load(resolved)
-    plain = not isinstance(loaded, Workload)
+    thing = targets.load(resolved_target)
+    plain = not isinstance(thing, Workload)
     if plain:
-        settings_of(loaded, settings, text=resolved.text)
-    values = {} if plain else resolve(resolved.text, loaded.settings, settings)
+        settings_of(thing, settings, text=resolved_target.text)
+    values = {} if plain else resolve(resolved_target.text, thing.settings, settings)
     lines = _lines(
-        None if plain else loaded, _variants(resolved.text, None if plain else loaded, variants), values
+        None if plain else thing, _variants(resolved_target.text, None if plain else thing, variants), values
     )
     return StudyConfig(
-        target=resolved,
-        framework=targets.framework_of(loaded),
-        axis="size" if plain else loaded.axis,
+        target=resolved_target,
+        framework=targets.framework_of(thing),
+        axis="size" if plain else thing.axis,
         sizes=ladder,
-        modes=_modes(None if plain else loaded, modes),
+        modes=_modes(None if plain else thing, modes),
         lines=lines,
         settings={name: choices[0] for name, choices in values.items() if len(choices) == 1},
         plain=plain,

@@ -239,10 +239,10 @@ class Session:
         """Return the size at which the fitted law reaches the memory limit, if both are known."""
         limit = self._limits.get((variant, mode))
         peaks = [p.peak_reserved_bytes or p.peak_allocated_bytes for p in fits]
-        known = [peak for peak in peaks if peak]
-        if limit is None or len(known) < max(LEAST, len(peaks)):
+        known_peaks = [peak for peak in peaks if peak]
+        if limit is None or len(known_peaks) < max(LEAST, len(peaks)):
             return None
-        return fit([p.size for p in fits], known, seed=self.config.seed).curve.size_at(limit)
+        return fit([p.size for p in fits], known_peaks, seed=self.config.seed).curve.size_at(limit)
 
     def _earlier_point(self, variant: str, mode: str | None, size: int) -> Point | None:
         for point in self.earlier_points:

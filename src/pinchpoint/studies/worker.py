@@ -75,18 +75,18 @@ def answer(request: Request, save: Callable[[dict[str, Any]], None] = lambda res
         device = resolve_device(request.device, framework)
         if request.what == "check":
             return {"status": "ok", "machine": describe()}
-        loaded = targets.load(target)
+        thing = targets.load(target)
         framework.seed(request.seed)
     except PinchpointError as error:
         return to_dict(error)
     result: dict[str, Any] = {"status": "ok", "limit_bytes": limit, "machine": describe()}
     try:
-        result |= _peak(request, loaded, framework, device)
+        result |= _peak(request, thing, framework, device)
         if request.timed:
             save(result)
             gc.collect()  # reference cycles left by the run for the peak would keep memory alive
             framework.seed(request.seed)
-            result |= _time(request, loaded, framework, device)
+            result |= _time(request, thing, framework, device)
     except PinchpointError as error:
         return to_dict(error)
     except Exception as error:
@@ -98,20 +98,20 @@ def answer(request: Request, save: Callable[[dict[str, Any]], None] = lambda res
     return result
 
 
-def _peak(request: Request, loaded: Any, framework: Backend, device: str) -> dict[str, Any]:
+def _peak(request: Request, thing: Any, framework: Backend, device: str) -> dict[str, Any]:
     """Measure the peaks of building and a few steps: what a card needs, from the first tensor on."""
     processed: list[int | None] = []
 
     def run() -> None:
-        built = _build(loaded, request, device)
-        processed.append(built.processed)
+        case = _build(thing, request, device)
+        processed.append(case.processed)
         for _ in range(STEPS):
-            framework.wait(device, built.run())
+            framework.wait(device, case.run())
 
     if device == "cpu" and request.framework == "jax":
         # JAX accounts for one traced program: a single step of a case that is already built.
-        built = _build(loaded, request, device)
-        return {"peak_allocated_bytes": framework.account(built.run), "processed": built.processed}
+        case = _build(thing, request, device)
+        return {"peak_allocated_bytes": framework.account(case.run), "processed": case.processed}
     if device == "cpu":
         return {"peak_allocated_bytes": framework.account(run), "processed": processed[0]}
     framework.reset_peak(device)
@@ -122,20 +122,20 @@ def _peak(request: Request, loaded: Any, framework: Backend, device: str) -> dic
     }
 
 
-def _time(request: Request, loaded: Any, framework: Backend, device: str) -> dict[str, Any]:
-    built = _build(loaded, request, device)
+def _time(request: Request, thing: Any, framework: Backend, device: str) -> dict[str, Any]:
+    case = _build(thing, request, device)
     timing = measure(
-        built.run,
+        case.run,
         wait=lambda result: framework.wait(device, result),
         warmup=request.warmup,
         repeats=request.repeats,
     )
-    return {"processed": built.processed, **dataclasses.asdict(timing)}
+    return {"processed": case.processed, **dataclasses.asdict(timing)}
 
 
-def _build(loaded: Any, request: Request, device: str) -> BuiltStep:
+def _build(thing: Any, request: Request, device: str) -> BuiltStep:
     return build(
-        loaded,
+        thing,
         request.size,
         text=request.target["text"],
         device=device,
@@ -154,9 +154,9 @@ def _guard_host() -> int | None:
 
     limit = int(host_memory.available_bytes() * HOST_SHARE)
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    known = [value for value in (limit, soft, hard) if value != resource.RLIM_INFINITY]
-    resource.setrlimit(resource.RLIMIT_DATA, (min(known), hard))
-    return min(known)
+    limits = [value for value in (limit, soft, hard) if value != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_DATA, (min(limits), hard))
+    return min(limits)
 
 
 def _first_line(error: BaseException) -> str:

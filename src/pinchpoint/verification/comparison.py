@@ -156,13 +156,13 @@ def compare_gradient(
     old = np.asarray(before)
     if rounding.explains(old):
         # In the units of the error, which is absolute where the baseline is exactly zero.
-        allowed = rounding.limit(old) / (_norm(old) or math.sqrt(old.size))
-        if result.error <= allowed:
+        limit = rounding.limit(old) / (_norm(old) or math.sqrt(old.size))
+        if result.error <= limit:
             reason = (
                 "the baseline's gradient is only rounding, given the size of the largest gradients;"
                 " it is compared with that rounding instead of the tolerance"
             )
-            return replace(result, tolerance=allowed, ok=True, reason=reason, noise=True)
+            return replace(result, tolerance=limit, ok=True, reason=reason, noise=True)
     return (
         result
         if had
@@ -182,18 +182,18 @@ def compare_arrays(name: str, what: str, before: Any, after: Any, tolerance: flo
         return Comparison(name, what, 0.0, tolerance, True)
     if old.dtype.kind in "biu" and new.dtype.kind in "biu":
         wrong = old != new
-        error, allowed = float(wrong.mean()), 0.0
+        error, limit = float(wrong.mean()), 0.0
         worst = int(wrong.argmax())
     else:
         kind = np.complex128 if "c" in (old.dtype.kind, new.dtype.kind) else np.float64
         difference = np.abs(new.astype(kind) - old.astype(kind))
         norm = _norm(old)
         # Where the baseline is exactly zero the error is absolute, because there is nothing to divide by.
-        error, allowed = _norm(difference) / norm if norm > 0 else _rms(difference), tolerance
+        error, limit = _norm(difference) / norm if norm > 0 else _rms(difference), tolerance
         worst = int(difference.argmax())
-    ok = error <= allowed
+    ok = error <= limit
     where = _place(old, new, worst)
-    return Comparison(name, what, error, allowed, ok, where, "" if ok else _reason(old, new, error, allowed))
+    return Comparison(name, what, error, limit, ok, where, "" if ok else _reason(old, new, error, limit))
 
 
 def why_incomparable(old: np.ndarray, new: np.ndarray) -> tuple[str, str] | None:
@@ -214,8 +214,8 @@ def why_incomparable(old: np.ndarray, new: np.ndarray) -> tuple[str, str] | None
     return None
 
 
-def _reason(old: np.ndarray, new: np.ndarray, error: float, allowed: float) -> str:
-    text = f"the error is {error:.2e}, but {allowed:.0e} is allowed"
+def _reason(old: np.ndarray, new: np.ndarray, error: float, limit: float) -> str:
+    text = f"the error is {error:.2e}, but {limit:.0e} is allowed"
     if (
         old.ndim >= 2
         and old.shape[-1] == old.shape[-2]
@@ -224,7 +224,7 @@ def _reason(old: np.ndarray, new: np.ndarray, error: float, allowed: float) -> s
         return f"{text}: it is the baseline's result transposed"
     if old.ndim >= 1 and len(old) > 1:
         difference = np.abs(new.astype(np.complex128) - old.astype(np.complex128)).reshape(len(old), -1)
-        wrong = difference.max(axis=1) > max(allowed, 1e-12) * (_rms(old) or 1.0)
+        wrong = difference.max(axis=1) > max(limit, 1e-12) * (_rms(old) or 1.0)
         first = int(np.argmax(wrong))
         if first > 0 and bool(np.all(wrong[first:])):
             return f"{text}: rows {first:,} to {len(old) - 1:,} of {len(old):,} are wrong; all before agree"

@@ -77,8 +77,8 @@ def compare_values(
         comparisons.append(compare_counts(case.processed, other.processed, at=str(spec)))
         fresh = compare(before, after, builder.workload.tolerance, at=str(spec))
         if not all(c.ok for c in fresh) and all(c.ok for c in comparisons):
-            _, repeated = builder.build_and_probe(names[0], spec)
-            notes += _unsteady_notes(compare(before, repeated, builder.workload.tolerance))
+            _, second_probe = builder.build_and_probe(names[0], spec)
+            notes += _unsteady_notes(compare(before, second_probe, builder.workload.tolerance))
         comparisons += fresh
         noisy += [(c, before.gradients[c.name], after.gradients[c.name]) for c in fresh if c.noise]
     inputs = find_inputs(gradient_shapes)

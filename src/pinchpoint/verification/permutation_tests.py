@@ -55,8 +55,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
     """Return Holm's adjusted p-values, which keep the probability of any false alarm below the level."""
     order = sorted(range(len(p_values)), key=lambda i: p_values[i])
     adjusted = [1.0] * len(p_values)
-    running = 0.0
+    highest = 0.0
     for rank, i in enumerate(order):
-        running = max(running, min(1.0, p_values[i] * (len(p_values) - rank)))
-        adjusted[i] = running
+        highest = max(highest, min(1.0, p_values[i] * (len(p_values) - rank)))
+        adjusted[i] = highest
     return adjusted

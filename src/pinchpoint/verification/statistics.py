@@ -43,11 +43,11 @@ def features(before: Sequence[Floats], after: Sequence[Floats]) -> list[Feature]
     sides = tuple(tuple(_columns(draw) for draw in side) for side in (before, after))
     categories = _categories(before, after)
     narrow = _narrow(sides)  # (2, K, P, D)
-    scaled = _by_deviation(narrow - narrow.mean(axis=(0, 1, 2)), axis=(0, 1, 2))
-    tests = [_values(narrow), _energy(scaled)] if categories is None else [_shares(sides, categories)]
-    tests += [_moments(scaled), _spread(scaled), _seed_similarity(scaled)]
-    if scaled.shape[2] >= MIN_POINTS:
-        tests += [_order(scaled, sides), _position(scaled)]
+    scores = _by_deviation(narrow - narrow.mean(axis=(0, 1, 2)), axis=(0, 1, 2))
+    tests = [_values(narrow), _energy(scores)] if categories is None else [_shares(sides, categories)]
+    tests += [_moments(scores), _spread(scores), _seed_similarity(scores)]
+    if scores.shape[2] >= MIN_POINTS:
+        tests += [_order(scores, sides), _position(scores)]
     return tests
 
 
@@ -102,10 +102,10 @@ def _shares(sides: Sides, categories: Floats) -> Feature:
     )
 
 
-def _energy(scaled: Floats) -> Feature:
+def _energy(scores: Floats) -> Feature:
     """Energy distance: compare distribution functions of all columns together, along random directions."""
-    columns = scaled.shape[-1]
-    projections = scaled @ _directions(columns, DIRECTIONS) if columns > 1 else scaled
+    columns = scores.shape[-1]
+    projections = scores @ _directions(columns, DIRECTIONS) if columns > 1 else scores
     at = np.linspace(-3, 3, QUANTILES)
     share = np.concatenate([_below(projections[..., d], at) for d in range(projections.shape[-1])], axis=-1)
     places = tuple(
@@ -116,22 +116,22 @@ def _energy(scaled: Floats) -> Feature:
     )
 
 
-def _moments(scaled: Floats) -> Feature:
+def _moments(scores: Floats) -> Feature:
     """Compare means and mean squares of each column, which show a small shift first."""
-    moments = _by_deviation(np.concatenate([scaled.mean(axis=2), (scaled**2).mean(axis=2)], axis=-1))
-    columns = range(scaled.shape[-1])
+    moments = _by_deviation(np.concatenate([scores.mean(axis=2), (scores**2).mean(axis=2)], axis=-1))
+    columns = range(scores.shape[-1])
     places = (*(f"mean of column {d}" for d in columns), *(f"size of column {d}" for d in columns))
     return Feature("moments", moments[1] - moments[0], max_norm, places, "the means or sizes differ")
 
 
-def _spread(scaled: Floats) -> Feature:
+def _spread(scores: Floats) -> Feature:
     """Compare how far a draw's mean varies between seeds.
 
     It varies too much if the points share their noise, and too little if their noise cancels.
     """
-    means = scaled.mean(axis=2)
+    means = scores.mean(axis=2)
     spreads = _by_deviation((means - means.mean(axis=(0, 1))) ** 2)
-    places = tuple(f"column {d}" for d in range(scaled.shape[-1]))
+    places = tuple(f"column {d}" for d in range(scores.shape[-1]))
     return Feature(
         "spread",
         spreads[1] - spreads[0],
@@ -141,14 +141,14 @@ def _spread(scaled: Floats) -> Feature:
     )
 
 
-def _seed_similarity(scaled: Floats) -> Feature:
+def _seed_similarity(scores: Floats) -> Feature:
     """Compare how similar the draws of two seeds are, point by point.
 
     The sum over pairs of seeds of (variant-variant minus baseline-baseline) products is linear in the
     signs once each pair's mixed products are split between its two seeds.
     """
-    seeds = scaled.shape[1]
-    flat = scaled - scaled.mean(axis=(0, 1))
+    seeds = scores.shape[1]
+    flat = scores - scores.mean(axis=(0, 1))
     flat = flat.reshape(2 * seeds, -1)
     gram = flat @ flat.T / flat.shape[1]
     bb, bv = gram[:seeds, :seeds], gram[:seeds, seeds:]
@@ -164,10 +164,10 @@ def _seed_similarity(scaled: Floats) -> Feature:
     )
 
 
-def _order(scaled: Floats, sides: Sides) -> Feature:
+def _order(scores: Floats, sides: Sides) -> Feature:
     """Compare dependence inside a draw: neighbours, the strongest correlation, and repeated points."""
-    points = scaled.shape[2]
-    centred = scaled - scaled.mean(axis=2, keepdims=True)
+    points = scores.shape[2]
+    centred = scores - scores.mean(axis=2, keepdims=True)
     spectrum = np.fft.rfft(centred, n=2 * points, axis=2)
     correlation = np.fft.irfft(np.abs(spectrum) ** 2, n=2 * points, axis=2)
     correlation = correlation[:, :, :points].sum(axis=3)  # (2, K, P)
@@ -184,17 +184,17 @@ def _order(scaled: Floats, sides: Sides) -> Feature:
     )
 
 
-def _position(scaled: Floats) -> Feature:
+def _position(scores: Floats) -> Feature:
     """Compare level and size of the points by position.
 
     The groups are the last point, the two before it, the four before those, and so on.
     """
-    points = scaled.shape[2]
+    points = scores.shape[2]
     parts, places = [], []
     stop, width = points, 1
     while stop > 0:
         start = max(0, stop - width)
-        block = scaled[:, :, start:stop]
+        block = scores[:, :, start:stop]
         parts += [block.mean(axis=(2, 3)), np.abs(block).mean(axis=(2, 3))]
         places += [f"level of points {start:,} to {stop - 1:,}", f"size of points {start:,} to {stop - 1:,}"]
         stop, width = start, 2 * width

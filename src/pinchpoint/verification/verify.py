@@ -200,14 +200,14 @@ def _compare_speed(
 
 
 def _workload(target: str | Workload) -> Workload:
-    loaded = targets.load(targets.find(target)) if isinstance(target, str) else target
-    if not isinstance(loaded, Workload):
+    thing = targets.load(targets.find(target)) if isinstance(target, str) else target
+    if not isinstance(thing, Workload):
         name = target if isinstance(target, str) else getattr(target, "__name__", repr(target))
         raise BadInput(
             f"{name} is a plain factory, which has no baseline to compare with.",
             hint="Define a pinchpoint.Workload: the baseline is its first variant, and its Case has a probe.",
         )
-    return loaded
+    return thing
 
 
 def _others(workload: Workload) -> list[str]:

@@ -23,7 +23,7 @@ stopper = Stopper(int(steps))
 builtins.step = stopper.step  # type: ignore[attr-defined]
 with Sandbox(Path(scratch), locked=locked == "locked") as guards:
     end = run_script(script, arguments, scratch=Path(scratch), stopper=stopper)
-error = script_error(end, script=script, steps=stopper.steps, not_started=guards.processes.refused)
+error = script_error(end, script=script, steps=stopper.steps, not_started=guards.processes.refused_commands)
 outcome = {
     "kind": end.kind,
     "code": end.code,
@@ -32,7 +32,7 @@ outcome = {
     "complaints": end.complaints,
     "fault": to_dict(error) if error else None,
     "exit_code": error.exit_code if error else 0,
-    "refused": guards.processes.refused,
+    "refused": guards.processes.refused_commands,
     "written": guards.overlay.written_files(),
     "locked": guards.locked,
 }

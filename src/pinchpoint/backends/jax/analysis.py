@@ -76,35 +76,35 @@ def observe_factory(make: Callable[[], Any], *, card: CardLike) -> tuple[Observa
     note: tuple[str, ...] = ()
     with fake_cuda():
         try:
-            traced, processed = trace_factory(make)
+            traced_step, processed = trace_factory(make)
         except Exception as error:
             # Build with real arrays to tell the cause: an error of the target itself is raised again here.
             case = unpack(make())
-            traced, processed = trace(case.step, case.args), case.processed
+            traced_step, processed = trace(case.step, case.args), case.processed
             note = (
                 "the target was built with real arrays on the CPU, "
                 f"because building it from shapes raised {type(error).__name__}",
             )
-        observation = _observe(traced, card)
+        observation = _observe(traced_step, card)
     return replace(observation, notes=observation.notes + note), processed
 
 
-def _observe(traced: TracedStep, card: CardLike) -> Observation:
-    program = read_program(traced)
-    training = trains(traced, program)
+def _observe(traced_step: TracedStep, card: CardLike) -> Observation:
+    program = read_program(traced_step)
+    training = trains(traced_step, program)
     program = assign_phases(program, trains=training)
     workspace = matmul_workspace(card.capability)
     walk_result = walk(program, workspace_bytes=workspace)
     lines, timeline, mode = _lines(walk_result), _thin(walk_result.timeline), "train" if training else "infer"
     try:
-        analysis = xla.analyse(hoist(traced), capability=card.capability, memory_bytes=card.memory_bytes)
+        analysis = xla.analyse(hoist(traced_step), capability=card.capability, memory_bytes=card.memory_bytes)
     except xla.NoAnalysis as reason:
         # Fusion can also raise the peak: a value that is not materialised keeps its inputs alive for longer.
         high = max(walk_result.peak_bytes, walk(program, fused=False, workspace_bytes=workspace).peak_bytes)
         notes = _liveness_notes(program, str(reason), walk_result.peak_bytes, high)
         return Observation(
             walk_result.peak_bytes,
-            _walk_breakdown(walk_result, traced, program),
+            _walk_breakdown(walk_result, traced_step, program),
             lines,
             timeline,
             LIVENESS,
@@ -119,7 +119,7 @@ def _observe(traced: TracedStep, card: CardLike) -> Observation:
         f"whose own peak is {show_bytes(walk_result.peak_bytes)}",
     )
     return Observation(
-        analysis.peak_bytes, _xla_breakdown(analysis, traced), lines, timeline, XLA, notes, mode
+        analysis.peak_bytes, _xla_breakdown(analysis, traced_step), lines, timeline, XLA, notes, mode
     )
 
 
@@ -139,8 +139,8 @@ def _liveness_notes(program: Program, reason: str, low: int, high: int) -> tuple
     return tuple(notes)
 
 
-def _walk_breakdown(walk_result: Walk, traced: TracedStep, program: Program) -> dict[str, int]:
-    kinds = dict(zip(program.inputs, roles(traced), strict=False))
+def _walk_breakdown(walk_result: Walk, traced_step: TracedStep, program: Program) -> dict[str, int]:
+    kinds = dict(zip(program.inputs, roles(traced_step), strict=False))
     total = Counter({"workspace": walk_result.workspace_bytes})
     for item in walk_result.alive:
         total[_part(item, kinds)] += item.bytes
@@ -157,10 +157,10 @@ def _part(item: Alive, kinds: dict[int, Role]) -> str:
     return "temporaries"
 
 
-def _xla_breakdown(analysis: xla.Analysis, traced: TracedStep) -> dict[str, int]:
+def _xla_breakdown(analysis: xla.Analysis, traced_step: TracedStep) -> dict[str, int]:
     """The arguments' bytes by role; all bytes that XLA adds are temporaries."""
     total: Counter[str] = Counter()
-    for struct, role in zip(hoist(traced).inputs, roles(traced), strict=True):
+    for struct, role in zip(hoist(traced_step).inputs, roles(traced_step), strict=True):
         total[role] += struct.size * struct.dtype.itemsize
     total["inputs"] = analysis.arguments - total["weights"] - total["optimizer"]
     total["temporaries"] = analysis.temporaries + analysis.outputs - analysis.aliases

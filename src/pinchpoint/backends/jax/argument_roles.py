@@ -32,12 +32,12 @@ def role_of(name: str) -> Role:
     return "inputs"
 
 
-def roles(traced: TracedStep) -> tuple[Role, ...]:
+def roles(traced_step: TracedStep) -> tuple[Role, ...]:
     """One role for each input of the step."""
-    return (*("inputs" for _ in traced.captured_arrays), *(role_of(name) for name in traced.names))
+    return (*("inputs" for _ in traced_step.captured_arrays), *(role_of(name) for name in traced_step.names))
 
 
-def trains(traced: TracedStep, program: Program) -> bool:
+def trains(traced_step: TracedStep, program: Program) -> bool:
     """Whether the step runs a backward pass and returns a gradient or a new value for each weight.
 
     Outputs are matched with weights by shape and dtype. If no argument is named as weights, one
@@ -45,9 +45,9 @@ def trains(traced: TracedStep, program: Program) -> bool:
     """
     if not any(op.phase == "backward" for op in _operations(program)):
         return False
-    outputs = Counter(_type(aval) for aval in traced.closed.out_avals)
-    kinds = roles(traced)
-    avals = (*traced.captured_arrays, *traced.closed.in_avals)
+    outputs = Counter(_type(aval) for aval in traced_step.closed_jaxpr.out_avals)
+    kinds = roles(traced_step)
+    avals = (*traced_step.captured_arrays, *traced_step.closed_jaxpr.in_avals)
     weights = [_type(aval) for aval, kind in zip(avals, kinds, strict=True) if kind == "weights"]
     if weights:
         return not Counter(weights) - outputs

@@ -30,24 +30,26 @@ class HoistedStep:
         return jax.jit(self.run, donate_argnums=self.donated, keep_unused=True).lower(*structs)
 
 
-def hoist(traced: TracedStep) -> HoistedStep:
+def hoist(traced_step: TracedStep) -> HoistedStep:
     """The traced step as a function of its captured arrays followed by its arguments."""
-    count = len(traced.captured_arrays)
+    count = len(traced_step.captured_arrays)
 
     def run(*flat: Any) -> Sequence[Any]:
         replacements = {
-            id(array): value for array, value in zip(traced.captured_arrays, flat[:count], strict=True)
+            id(array): value for array, value in zip(traced_step.captured_arrays, flat[:count], strict=True)
         }
-        return _evaluate(traced.closed, flat[count:], replacements)
+        return _evaluate(traced_step.closed_jaxpr, flat[count:], replacements)
 
-    inputs = (*traced.captured_arrays, *traced.closed.in_avals)
-    return HoistedStep(run, tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in inputs), traced.donated)
+    inputs = (*traced_step.captured_arrays, *traced_step.closed_jaxpr.in_avals)
+    return HoistedStep(
+        run, tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in inputs), traced_step.donated
+    )
 
 
-def _evaluate(closed: Any, args: Sequence[Any], replacements: dict[int, Any]) -> list[Any]:
-    jaxpr = closed.jaxpr
+def _evaluate(closed_jaxpr: Any, args: Sequence[Any], replacements: dict[int, Any]) -> list[Any]:
+    jaxpr = closed_jaxpr.jaxpr
     env: dict[Any, Any] = dict(
-        zip(jaxpr.constvars, [replacements.get(id(c), c) for c in closed.consts], strict=True)
+        zip(jaxpr.constvars, [replacements.get(id(c), c) for c in closed_jaxpr.consts], strict=True)
     )
     env.update(zip(jaxpr.invars, args, strict=True))
 

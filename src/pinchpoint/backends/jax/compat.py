@@ -101,13 +101,13 @@ def bind(eqn: Any, values: Sequence[Any]) -> Sequence[Any]:
     return outs if eqn.primitive.multiple_results else [outs]
 
 
-def without_dead_code(closed: Any) -> Any:
+def without_dead_code(closed_jaxpr: Any) -> Any:
     """The closed jaxpr without equations that no output needs, inside loops too; all inputs are kept."""
     from jax._src.interpreters.partial_eval import dce_jaxpr
 
-    jaxpr, _ = dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars), instantiate=True)
-    # From JAX 0.11.1 on a jaxpr holds its own constants, and closed.jaxpr is closed itself.
-    return jaxpr if closed.jaxpr is closed else closed.replace(jaxpr=jaxpr)
+    jaxpr, _ = dce_jaxpr(closed_jaxpr.jaxpr, [True] * len(closed_jaxpr.jaxpr.outvars), instantiate=True)
+    # From JAX 0.11.1 on a jaxpr holds its own constants, and closed_jaxpr.jaxpr is closed itself.
+    return jaxpr if closed_jaxpr.jaxpr is closed_jaxpr else closed_jaxpr.replace(jaxpr=jaxpr)
 
 
 def scan_counts(params: dict[str, Any], operands: int) -> tuple[int, int]:

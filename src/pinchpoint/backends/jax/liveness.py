@@ -79,10 +79,10 @@ def walk(program: Program, *, fused: bool = True, workspace_bytes: int = 0) -> W
             else:
                 dying.remove(donor)
                 reused.add(donor)
-        running = now + _transient(inners[index], op, workspace_bytes)
-        timeline.append((index, running, op.phase))
-        if running > peak:
-            peak, at = running, index
+        alive_bytes = now + _transient(inners[index], op, workspace_bytes)
+        timeline.append((index, alive_bytes, op.phase))
+        if alive_bytes > peak:
+            peak, at = alive_bytes, index
         unread = [v for v in results if v not in last]
         now -= sum(program.sizes[v] for v in (*dying, *unread))
     return _at_peak(program, peak, at, birth, last, reused, inners, workspace_bytes, timeline)
@@ -99,25 +99,27 @@ def _fuse(program: Program) -> tuple[list[tuple[int, ...]], frozenset[int]]:
     leaves: dict[int, tuple[int, ...]] = {}
     reads: list[tuple[int, ...]] = []
     for op in program.ops:
-        read = tuple(dict.fromkeys(leaf for value in op.ins for leaf in leaves.get(value, (value,))))
-        reads.append(read)
+        sources = tuple(dict.fromkeys(leaf for value in op.ins for leaf in leaves.get(value, (value,))))
+        reads.append(sources)
         for value in op.outs if op.kind in FUSED else ():
-            if value not in outputs and _vanishes(op, value, read, readers.get(value, []), program.sizes):
+            if value not in outputs and _vanishes(op, value, sources, readers.get(value, []), program.sizes):
                 fused_away.add(value)
-                leaves[value] = read
+                leaves[value] = sources
     return reads, frozenset(fused_away)
 
 
-def _vanishes(op: Op, value: int, read: Sequence[int], readers: Sequence[Op], sizes: Sequence[int]) -> bool:
+def _vanishes(
+    op: Op, value: int, sources: Sequence[int], readers: Sequence[Op], sizes: Sequence[int]
+) -> bool:
     count = len(readers)
     takes_in = all(r.kind in FUSING or (r.kind == "dot" and op.name == "transpose") for r in readers)
     # An update writes into its first operand, which must therefore be materialised.
     overwritten = any(pair[0] == value for r in readers for pair in r.in_place)
-    if not count or not takes_in or overwritten or len(read) > FUSION_INPUTS:
+    if not count or not takes_in or overwritten or len(sources) > FUSION_INPUTS:
         return False
     if op.kind == "costly":
         return count == 1
-    inputs = sum(sizes[v] for v in read)
+    inputs = sum(sizes[v] for v in sources)
     return inputs * count <= inputs + sizes[value] * (1 + count)
 
 

@@ -88,11 +88,11 @@ def account(run: Callable[[], Any]) -> int | None:
     None for a run that cannot be traced as one program, for which JAX reports nothing.
     """
     try:
-        traced = trace(run)
+        traced_step = trace(run)
     except CannotFake:
         return None
     cpu = jax.devices("cpu")[0]
-    return xla.compiled_bytes(hoist(traced).lower(jax.sharding.SingleDeviceSharding(cpu)).compile())
+    return xla.compiled_bytes(hoist(traced_step).lower(jax.sharding.SingleDeviceSharding(cpu)).compile())
 
 
 def _gpu() -> Any:

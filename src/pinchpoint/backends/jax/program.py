@@ -60,22 +60,22 @@ class Body:
     shared_bytes: int
 
 
-def read_program(traced: TracedStep) -> Program:
+def read_program(traced_step: TracedStep) -> Program:
     """Flatten a traced step. The inputs are the step's captured arrays followed by its arguments."""
-    closed = traced.closed
+    closed_jaxpr = traced_step.closed_jaxpr
     build = _Builder()
-    for array in traced.captured_arrays:
+    for array in traced_step.captured_arrays:
         build.constant(array)
-    consts = [build.constant(value) for value in closed.consts]
-    args = [build.value(bytes_of(var.aval)) for var in closed.jaxpr.invars]
-    outs = build.inline(closed.jaxpr, consts, args, _Place())
+    consts = [build.constant(value) for value in closed_jaxpr.consts]
+    args = [build.value(bytes_of(var.aval)) for var in closed_jaxpr.jaxpr.invars]
+    outs = build.inline(closed_jaxpr.jaxpr, consts, args, _Place())
     inputs = (
-        *build.constants[: len(traced.captured_arrays)],
+        *build.constants[: len(traced_step.captured_arrays)],
         *args,
-        *build.constants[len(traced.captured_arrays) :],
+        *build.constants[len(traced_step.captured_arrays) :],
     )
     results = tuple(dict.fromkeys(v for v in outs if v is not None))
-    donated = frozenset(inputs[i] for i in traced.donated)
+    donated = frozenset(inputs[i] for i in traced_step.donated)
     unknown, scratch = tuple(sorted(build.unknown)), tuple(sorted(build.scratch))
     return Program(tuple(build.sizes), _alive(build.ops, results), inputs, results, donated, unknown, scratch)
 
@@ -190,7 +190,7 @@ class _Builder:
 
     def body(
         self,
-        closed: Any,
+        closed_jaxpr: Any,
         *,
         outer: Sequence[int],
         carry: Sequence[int],
@@ -205,9 +205,9 @@ class _Builder:
         stacked: how many of its last outputs are written into the caller's arrays
         """
         build = _Builder(unknown=self.unknown, scratch=self.scratch)
-        jaxpr = closed.jaxpr
+        jaxpr = closed_jaxpr.jaxpr
         args = [build.value(0 if i in outer else bytes_of(var.aval)) for i, var in enumerate(jaxpr.invars)]
-        consts = [build.constant(value) for value in closed.consts]
+        consts = [build.constant(value) for value in closed_jaxpr.consts]
         if slices:
             whole = build.value(0)
             build.ops.append(
@@ -239,34 +239,38 @@ class _Builder:
 
 
 def _scan(build: _Builder, eqn: Any, ins: list[Ref], outs: list[int], op: Op, place: _Place) -> Op:
-    consts, carried = compat.scan_counts(eqn.params, len(ins))
-    carry = range(consts, consts + carried)
+    consts, carry_count = compat.scan_counts(eqn.params, len(ins))
+    carry = range(consts, consts + carry_count)
     program = build.body(
         eqn.params["jaxpr"],
         outer=range(consts),
         carry=carry,
-        slices=range(consts + carried, len(ins)),
-        stacked=len(outs) - carried,
+        slices=range(consts + carry_count, len(ins)),
+        stacked=len(outs) - carry_count,
         place=place,
     )
-    shared = sum(build.sizes[v] for v in outs[:carried])
-    return replace(op, bodies=(Body(program, shared),), in_place=_pairs(ins[consts : consts + carried], outs))
+    shared_bytes = sum(build.sizes[v] for v in outs[:carry_count])
+    return replace(
+        op, bodies=(Body(program, shared_bytes),), in_place=_pairs(ins[consts : consts + carry_count], outs)
+    )
 
 
 def _while(build: _Builder, eqn: Any, ins: list[Ref], outs: list[int], op: Op, place: _Place) -> Op:
     params = eqn.params
-    carried, shared = len(outs), sum(build.sizes[v] for v in outs)
+    carry_count, shared_bytes = len(outs), sum(build.sizes[v] for v in outs)
     programs = []
     for key in ("cond", "body"):
         consts = params[f"{key}_nconsts"]
-        carry = range(consts, consts + carried)
+        carry = range(consts, consts + carry_count)
         programs.append(
             build.body(
                 params[f"{key}_jaxpr"], outer=range(consts), carry=carry, slices=(), stacked=0, place=place
             )
         )
     first = params["cond_nconsts"] + params["body_nconsts"]
-    return replace(op, bodies=tuple(Body(p, shared) for p in programs), in_place=_pairs(ins[first:], outs))
+    return replace(
+        op, bodies=tuple(Body(p, shared_bytes) for p in programs), in_place=_pairs(ins[first:], outs)
+    )
 
 
 def _cond(build: _Builder, eqn: Any, ins: list[Ref], outs: list[int], op: Op, place: _Place) -> Op:
@@ -274,8 +278,8 @@ def _cond(build: _Builder, eqn: Any, ins: list[Ref], outs: list[int], op: Op, pl
         build.body(branch, outer=range(len(ins) - 1), carry=(), slices=(), stacked=0, place=place)
         for branch in eqn.params["branches"]
     ]
-    shared = sum(build.sizes[v] for v in outs)
-    return replace(op, bodies=tuple(Body(p, shared) for p in programs))
+    shared_bytes = sum(build.sizes[v] for v in outs)
+    return replace(op, bodies=tuple(Body(p, shared_bytes) for p in programs))
 
 
 _LOOP = {"scan": _scan, "while": _while, "cond": _cond}
@@ -327,10 +331,10 @@ def _keeps_layout(eqn: Any) -> bool:
 
 def _alive(ops: Sequence[Op], outputs: Sequence[int]) -> tuple[Op, ...]:
     """Drop operations that no output needs, as XLA does."""
-    needed = set(outputs)
+    live_values = set(outputs)
     alive: list[Op] = []
     for op in reversed(ops):
-        if needed.intersection(op.outs) or not op.outs:
-            needed.update(op.ins)
+        if live_values.intersection(op.outs) or not op.outs:
+            live_values.update(op.ins)
             alive.append(op)
     return tuple(reversed(alive))

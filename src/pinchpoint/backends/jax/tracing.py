@@ -24,7 +24,7 @@ JITS = ("jit", "pjit")
 class TracedStep:
     """A step's jaxpr. Its inputs are the captured arrays, each once, followed by the flat arguments."""
 
-    closed: Any
+    closed_jaxpr: Any
     captured_arrays: tuple[Any, ...]
     names: tuple[str, ...]  # names of the arguments, such as "params['w']"; "" if JAX has none
     donated: tuple[int, ...]  # positions among the inputs
@@ -35,7 +35,7 @@ def trace(step: Callable[..., Any], args: Sequence[Any] = ()) -> TracedStep:
     jitted: Any = step if hasattr(step, "trace") and hasattr(step, "lower") else jax.jit(step)
     try:
         with compat.allow_waiting_on_tracers():
-            traced = jitted.trace(*args)
+            jax_trace = jitted.trace(*args)
     except (jax.errors.JAXTypeError, jax.errors.JAXIndexError) as error:
         where = user_line(error)
         raise CannotFake(
@@ -44,15 +44,19 @@ def trace(step: Callable[..., Any], args: Sequence[Any] = ()) -> TracedStep:
             hint="Predict only the jitted part: return (jitted, args) from the target, so that float(), "
             "bool(), np.asarray() and data-dependent shapes stay outside it.",
         ) from error
-    closed = compat.without_dead_code(traced.jaxpr)
+    closed_jaxpr = compat.without_dead_code(jax_trace.jaxpr)
     captured_arrays = tuple(
-        {id(array): array for array in _arrays_in(closed) if getattr(array, "shape", ())}.values()
+        {id(array): array for array in _arrays_in(closed_jaxpr) if getattr(array, "shape", ())}.values()
     )
-    flags = [info.donated for info in jax.tree_util.tree_leaves(traced.args_info)]
+    flags = [info.donated for info in jax.tree_util.tree_leaves(jax_trace.args_info)]
     # Arrays of an outer trace come before the arguments.
-    first = len(captured_arrays) + len(closed.in_avals) - len(flags)
-    donated = {first + i for i, flag in enumerate(flags) if flag} | _donated_inside(closed, captured_arrays)
-    return TracedStep(closed, captured_arrays, compat.argument_names(closed.jaxpr), tuple(sorted(donated)))
+    first = len(captured_arrays) + len(closed_jaxpr.in_avals) - len(flags)
+    donated = {first + i for i, flag in enumerate(flags) if flag} | _donated_inside(
+        closed_jaxpr, captured_arrays
+    )
+    return TracedStep(
+        closed_jaxpr, captured_arrays, compat.argument_names(closed_jaxpr.jaxpr), tuple(sorted(donated))
+    )
 
 
 def trace_factory(make: Callable[[], Any]) -> tuple[TracedStep, int | None]:
@@ -74,23 +78,24 @@ def _shape(leaf: Any) -> Any:
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) if compat.is_tracer(leaf) else leaf
 
 
-def _arrays_in(closed: Any) -> Iterator[Any]:
-    yield from closed.consts
-    for eqn in closed.jaxpr.eqns:
+def _arrays_in(closed_jaxpr: Any) -> Iterator[Any]:
+    yield from closed_jaxpr.consts
+    for eqn in closed_jaxpr.jaxpr.eqns:
         yield from (atom.val for atom in eqn.invars if compat.is_literal(atom))
         if eqn.primitive.name in JITS:
             yield from _arrays_in(eqn.params["jaxpr"])
 
 
-def _donated_inside(closed: Any, captured_arrays: Sequence[Any]) -> set[int]:
+def _donated_inside(closed_jaxpr: Any, captured_arrays: Sequence[Any]) -> set[int]:
     """Inputs that the step donates to a jitted function it calls; they count as donated by the step."""
     place = {id(array): i for i, array in enumerate(captured_arrays)}
     position: dict[Any, int | None] = {
-        var: place.get(id(array)) for var, array in zip(closed.jaxpr.constvars, closed.consts, strict=True)
+        var: place.get(id(array))
+        for var, array in zip(closed_jaxpr.jaxpr.constvars, closed_jaxpr.consts, strict=True)
     }
-    position |= {var: len(captured_arrays) + i for i, var in enumerate(closed.jaxpr.invars)}
+    position |= {var: len(captured_arrays) + i for i, var in enumerate(closed_jaxpr.jaxpr.invars)}
     positions: set[int] = set()
-    for eqn in closed.jaxpr.eqns:
+    for eqn in closed_jaxpr.jaxpr.eqns:
         flags = eqn.params.get("donated_invars", ()) if eqn.primitive.name in JITS else ()
         for atom, flag in zip(eqn.invars, flags, strict=False):
             where = place.get(id(atom.val)) if compat.is_literal(atom) else position.get(atom)

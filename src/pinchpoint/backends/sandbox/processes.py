@@ -45,10 +45,10 @@ class HardExit(SystemExit):
 
 
 class Processes:
-    """Context manager. `refused`: the commands that were not started, in order and each once."""
+    """Context manager. `refused_commands`: those that were not started, in order and each once."""
 
     def __init__(self, write_guard: WriteGuard) -> None:
-        self.refused: list[str] = []
+        self.refused_commands: list[str] = []
         self._patches = Patches()
         self._write_guard = write_guard
         self._children: set[int] = set()
@@ -115,8 +115,8 @@ class Processes:
         return _NOT_FOUND << 8
 
     def _note(self, what: str) -> None:
-        if what not in self.refused:
-            self.refused.append(what)
+        if what not in self.refused_commands:
+            self.refused_commands.append(what)
 
     def _refuse(self, what: str) -> None:
         self._note(what)

@@ -145,9 +145,9 @@ def _streams(out: Path, err: Path) -> Iterator[None]:
     _flush()
     copies = [os.dup(fd) for fd in range(3)]
     for fd, (path, flags) in enumerate(((os.devnull, os.O_RDONLY), (out, rewrite), (err, rewrite))):
-        opened = os.open(path, flags, 0o600)
-        os.dup2(opened, fd)
-        os.close(opened)
+        new_fd = os.open(path, flags, 0o600)
+        os.dup2(new_fd, fd)
+        os.close(new_fd)
     patches = Patches()
     # New objects for the script: it may replace or close them without changing ours.
     for fd, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):

@@ -36,13 +36,13 @@ class Sandbox:
         self._stack = ExitStack()
 
     def __enter__(self) -> Guards:
-        with ExitStack() as entering:
+        with ExitStack() as stack:
             overlay = Overlay(self._scratch)
             is_locked = lock([self._scratch]) if self._locked else False
-            entering.enter_context(overlay)
-            entering.enter_context(Trackers(self._scratch))
-            processes = entering.enter_context(Processes(overlay.write_guard))
-            self._stack = entering.pop_all()
+            stack.enter_context(overlay)
+            stack.enter_context(Trackers(self._scratch))
+            processes = stack.enter_context(Processes(overlay.write_guard))
+            self._stack = stack.pop_all()
         return Guards(overlay, processes, is_locked)
 
     def __exit__(

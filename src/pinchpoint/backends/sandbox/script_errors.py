@@ -44,7 +44,7 @@ def script_error(
 ) -> PinchpointError | None:
     """The error to raise for a script that ended after `steps` steps; None if it took its steps.
 
-    not_started: the commands that were refused (`Processes.refused`), a likely cause of the error
+    not_started: the commands that were refused (`Processes.refused_commands`), a likely cause of the error
     """
     name = Path(script).name
     if end.kind == "stopped":

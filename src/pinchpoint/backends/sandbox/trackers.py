@@ -113,14 +113,14 @@ class Trackers(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def __init__(self, scratch: Path) -> None:
         self._environment = environment(scratch)
         self._patches = Patches()
-        self._replaced: dict[str, ModuleType] = {}
+        self._replaced_modules: dict[str, ModuleType] = {}
         self._swaps: list[tuple[Any, Any]] = []  # old and new function of a patched library
 
     def __enter__(self) -> Trackers:
         for name, value in self._environment.items():
             self._patches.set_environment(name, value)
         for name in [name for name in sys.modules if _tracker_of(name)]:
-            self._replaced[name] = sys.modules.pop(name)
+            self._replaced_modules[name] = sys.modules.pop(name)
         for name, module in list(sys.modules.items()):
             patch = _patch_for(name)
             if patch is not None:
@@ -139,7 +139,7 @@ class Trackers(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             del sys.modules[name]
             if folder in sys.modules:  # one of our modules in a real package: torch.utils.tensorboard
                 vars(sys.modules[folder]).pop(last, None)
-        for name, module in self._replaced.items():
+        for name, module in self._replaced_modules.items():
             folder, _, last = name.rpartition(".")
             sys.modules[name] = module
             if folder in sys.modules:

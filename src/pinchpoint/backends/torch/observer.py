@@ -64,7 +64,7 @@ class Observer(compat.DispatchMode):
         self.generators: set[int] = set()  # keys of the generators on the device
         # > 0 while torch's own fake mode runs, during which tensors report their true devices
         self.inside = 0
-        self.shadows = Shadows(self._unobserved)
+        self.shadows = Shadows(self._without_recording)
         self.notes = unmodelled.Notes(ledger)
         dynamic.most = lambda: max(ledger.observation.counts, default=1)
 
@@ -74,7 +74,7 @@ class Observer(compat.DispatchMode):
         return type(value) is FakeTensor and self.ledger.holds(value)
 
     @contextmanager
-    def placing(self, place: str) -> Iterator[None]:
+    def use_place(self, place: str) -> Iterator[None]:
         before, self.place = self.place, place
         try:
             yield
@@ -98,11 +98,11 @@ class Observer(compat.DispatchMode):
     def copy_to(self, tensor: torch.Tensor, place: str, dtype: torch.dtype | None = None) -> torch.Tensor:
         """A copy on the device or on the host, recorded by autograd."""
         source = tensor if type(tensor) is FakeTensor else self._as_fake(tensor)
-        with self.placing(place):
+        with self.use_place(place):
             return _aten._to_copy.default(source, dtype=dtype or tensor.dtype)
 
     @contextmanager
-    def _unobserved(self) -> Iterator[None]:
+    def _without_recording(self) -> Iterator[None]:
         """Run operations in this context as torch would: nothing is recorded, and devices are real."""
         self.inside += 1
         try:
@@ -111,7 +111,7 @@ class Observer(compat.DispatchMode):
             self.inside -= 1
 
     def _as_fake(self, tensor: torch.Tensor) -> FakeTensor:
-        with self._unobserved():
+        with self._without_recording():
             fake = self.fake_mode.from_tensor(tensor)
         if self.dynamic.calibrating or not isinstance(tensor, torch.nn.Parameter):
             self.shadows.set_value(fake, tensor.detach())
@@ -143,7 +143,7 @@ class Observer(compat.DispatchMode):
     def _on_host(self, func: Any, args: Any, kwargs: Any, has_inputs: bool) -> Any:
         """Run an operation on the host; a huge new tensor stays fake, because only its shape can matter."""
         if not has_inputs and func.name().split(".")[0] not in _ALWAYS_REAL:
-            with self._unobserved(), self.fake_mode:
+            with self._without_recording(), self.fake_mode:
                 result = func(*args, **kwargs)
             limit = _EMPTY_LIMIT if func.name().startswith("aten::empty") else _HOST_LIMIT
             if isinstance(result, torch.Tensor) and result.numel() > limit:
@@ -236,7 +236,7 @@ class Observer(compat.DispatchMode):
     def _record_kernel(self, func: Any, args: Any, kwargs: Any, out: Any, phase: Phase, site: Site) -> None:
         """Record the GPU kernel's own memory: temporaries while it runs, and lasting workspaces."""
         name = func.name()
-        what = unmodelled.missing(func, args, kwargs)
+        what = unmodelled.omission_of(func, args, kwargs)
         if what is not None:
             self.notes.say(name.split(".")[0], what, site)
         self.kernel_model.workspace(name.split(".")[0], ledger=self.ledger, phase=phase, site=site)
@@ -306,7 +306,7 @@ def _is_users_mistake(error: BaseException) -> bool:
     if compat.is_fake_mode_error(error):
         return False
     text = str(error)
-    unsupported = (
+    fake_errors = (
         "fake",
         "Fake",
         "meta",
@@ -316,7 +316,7 @@ def _is_users_mistake(error: BaseException) -> bool:
         "data_ptr",
         "data dependent",
     )
-    return isinstance(error, (RuntimeError, TypeError)) and not any(word in text for word in unsupported)
+    return isinstance(error, (RuntimeError, TypeError)) and not any(word in text for word in fake_errors)
 
 
 def _first_line(error: BaseException) -> str:

@@ -80,11 +80,11 @@ class Coverage:
 
     def text(self) -> str:
         """A summary for a screen of 80 columns."""
-        listed = f": {_list(self.uncovered_first, self.uncovered)}" if self.uncovered else ""
+        examples = f": {_list(self.uncovered_first, self.uncovered)}" if self.uncovered else ""
         return "\n".join(
             [
                 f"{self.points:,} points, {self.tokens:,} tokens, {self.edges:,} edges",
-                f"uncovered points {self.uncovered:,}{listed}",
+                f"uncovered points {self.uncovered:,}{examples}",
                 f"empty tokens     {self.empty_tokens:,} ({self.empty_share:.1%})",
                 f"edges per point  median {self.of_points.median:g}, most {self.of_points.most:,}",
                 *self.of_points.lines(),

@@ -214,12 +214,12 @@ def _reduce(
     start = tl.maximum(tl.load(offsets + row), begin)  # for a row split over chunks, only this chunk's edges
     stop = tl.minimum(tl.load(offsets + row + 1), end)
     channel = tl.arange(0, WIDE)
-    wanted = channel < C
+    in_width = channel < C
     total = tl.zeros((TALL, WIDE), SUM)
     for base in range(start, stop, TALL):
         edge = base + tl.arange(0, TALL)
         there = edge < stop
-        both = there[:, None] & wanted[None, :]
+        both = there[:, None] & in_width[None, :]
         value = tl.load(
             kernel + (edge - begin)[:, None] * kernel_stride + channel[None, :], mask=both, other=0
         ).to(SUM)
@@ -230,8 +230,8 @@ def _reduce(
             value *= tl.load(weights + edge - begin, mask=there, other=0).to(SUM)[:, None]
         total += value
     place = out + row * out_stride + channel
-    summed = tl.sum(total, axis=0) + tl.load(place, mask=wanted, other=0).to(SUM)
-    tl.store(place, summed.to(out.dtype.element_ty), mask=wanted)
+    row_sum = tl.sum(total, axis=0) + tl.load(place, mask=in_width, other=0).to(SUM)
+    tl.store(place, row_sum.to(out.dtype.element_ty), mask=in_width)
 
 
 @triton.jit
@@ -258,17 +258,17 @@ def _spread(
     channel = tl.arange(0, WIDE)
     both = there[:, None] & (channel < C)[None, :]
     row = tl.load(at + edge, mask=there, other=0).to(tl.int64)
-    made = tl.load(gradient + row[:, None] * g_stride + channel[None, :], mask=both, other=0).to(SUM)
+    value = tl.load(gradient + row[:, None] * g_stride + channel[None, :], mask=both, other=0).to(SUM)
     if HAS_F:
         place = edge
         if not BY_EDGE:
             place = tl.load(sources + edge, mask=there, other=0).to(tl.int64)
-        made *= tl.load(factor + place[:, None] * factor_stride + channel[None, :], mask=both, other=0).to(
+        value *= tl.load(factor + place[:, None] * factor_stride + channel[None, :], mask=both, other=0).to(
             SUM
         )
     if HAS_W:
-        made *= tl.load(weights + edge, mask=there, other=0).to(SUM)[:, None]
-    tl.store(out + edge[:, None] * C + channel[None, :], made.to(out.dtype.element_ty), mask=both)
+        value *= tl.load(weights + edge, mask=there, other=0).to(SUM)[:, None]
+    tl.store(out + edge[:, None] * C + channel[None, :], value.to(out.dtype.element_ty), mask=both)
 
 
 @triton.jit
@@ -290,20 +290,20 @@ def _add_runs(
     before = tl.load(ordered + place - 1, mask=place > 0, other=-1)
     if source != before:  # the first of its run adds the whole run
         column = tl.arange(0, WIDE)
-        wanted = column < W
-        summed = tl.zeros((TALL, WIDE), SUM)
+        in_width = column < W
+        sums = tl.zeros((TALL, WIDE), SUM)
         at = place
         same = 1
         while same > 0:
             among = at + tl.arange(0, TALL)
             mine = tl.load(ordered + among, mask=among < count, other=-1) == source
             edge = tl.load(order + among, mask=mine, other=0)
-            both = mine[:, None] & wanted[None, :]
-            summed += tl.load(
-                values + edge[:, None] * values_stride + column[None, :], mask=both, other=0
-            ).to(SUM)
+            both = mine[:, None] & in_width[None, :]
+            sums += tl.load(values + edge[:, None] * values_stride + column[None, :], mask=both, other=0).to(
+                SUM
+            )
             same = tl.sum(mine.to(tl.int32), axis=0) // TALL  # the tile is full: more may follow
             at += TALL
         to = total + source.to(tl.int64) * total_stride + column
-        found = tl.sum(summed, axis=0) + tl.load(to, mask=wanted, other=0).to(SUM)
-        tl.store(to, found.to(total.dtype.element_ty), mask=wanted)
+        row_sum = tl.sum(sums, axis=0) + tl.load(to, mask=in_width, other=0).to(SUM)
+        tl.store(to, row_sum.to(total.dtype.element_ty), mask=in_width)

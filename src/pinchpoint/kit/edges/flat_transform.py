@@ -50,8 +50,8 @@ class Job:
 def flat_rows(job: Job, x: Tensor, y: Tensor, f: Tensor | None, quadrature: Tensor | None) -> Tensor:
     """The transform of all chunks, (Q, C). x: (Q, d), y: (S, d), f: (S, C), quadrature: (S,)."""
     x, y, f = _dense(x), _dense(y), None if f is None else _dense(f)
-    attended = [] if job.attention is None else list(job.attention.parameters())
-    return _FlatTransform.apply(job, x, y, f, quadrature, *job.mlp.parameters(), *attended)  # type: ignore[no-any-return]
+    attention_parameters = [] if job.attention is None else list(job.attention.parameters())
+    return _FlatTransform.apply(job, x, y, f, quadrature, *job.mlp.parameters(), *attention_parameters)  # type: ignore[no-any-return]
 
 
 class _FlatTransform(torch.autograd.Function):

@@ -164,8 +164,8 @@ class FusedMLP:
             ("bias", self._mid + 1, (self._cout,), top),
         ]
         sums = [inputs] * len(shapes)
-        for at, (name, layer, shape, written) in enumerate(shapes):
-            if written:
+        for at, (name, layer, shape, writes) in enumerate(shapes):
+            if writes:
                 if (name, layer) not in self._sums:
                     self._sums[name, layer] = inputs.new_zeros(programs, *shape, dtype=torch.float32)
                 sums[at] = self._sums[name, layer]

@@ -22,26 +22,26 @@ import triton.language as tl
 @triton.jit
 def _value(z, ACT: tl.constexpr):
     if ACT == 0:  # GELU
-        made = 0.5 * z * (1.0 + tl.math.erf(z * 0.7071067811865476))
+        value = 0.5 * z * (1.0 + tl.math.erf(z * 0.7071067811865476))
     elif ACT == 1:  # SiLU
-        made = z * tl.sigmoid(z)
+        value = z * tl.sigmoid(z)
     else:  # ReLU
-        made = tl.where(z < 0.0, 0.0, z)  # not the maximum, which turns NaN into zero
-    return made
+        value = tl.where(z < 0.0, 0.0, z)  # not the maximum, which turns NaN into zero
+    return value
 
 
 @triton.jit
 def _slope(z, ACT: tl.constexpr):
     if ACT == 0:
-        made = 0.5 * (1.0 + tl.math.erf(z * 0.7071067811865476)) + z * 0.3989422804014327 * tl.exp(
+        slope = 0.5 * (1.0 + tl.math.erf(z * 0.7071067811865476)) + z * 0.3989422804014327 * tl.exp(
             -0.5 * z * z
         )
     elif ACT == 1:
         s = tl.sigmoid(z)
-        made = s * (1.0 + z * (1.0 - s))
+        slope = s * (1.0 + z * (1.0 - s))
     else:
-        made = tl.where(z <= 0.0, 0.0, 1.0)
-    return made
+        slope = tl.where(z <= 0.0, 0.0, 1.0)
+    return slope
 
 
 @triton.jit
@@ -69,10 +69,10 @@ def _times(a, b, DTYPE: tl.constexpr, PARTS: tl.constexpr):
     if PARTS == 3:
         a1, a2, a3 = _split(a)
         b1, b2, b3 = _split(b)
-        made = _six(a1, a2, a3, b1, b2, b3)
+        product = _six(a1, a2, a3, b1, b2, b3)
     else:
-        made = tl.dot(a.to(DTYPE), b.to(DTYPE), input_precision="tf32")
-    return made
+        product = tl.dot(a.to(DTYPE), b.to(DTYPE), input_precision="tf32")
+    return product
 
 
 @triton.jit
@@ -90,10 +90,10 @@ def _apply(
         total = tl.dot(w2, b2, total)
         total = tl.dot(w2, b1, total)
         total = tl.dot(tl.load(at + 2 * part), b1, total)
-        made = tl.dot(w1, b1, total)
+        product = tl.dot(w1, b1, total)
     else:
-        made = tl.dot(tl.load(at), b.to(DTYPE), input_precision="tf32")
-    return made
+        product = tl.dot(tl.load(at), b.to(DTYPE), input_precision="tf32")
+    return product
 
 
 @triton.jit
@@ -101,7 +101,7 @@ def pack(
     weight,
     bias,
     to,
-    turned,
+    transpose,
     to_bias,
     rows,
     columns,
@@ -118,7 +118,7 @@ def pack(
     for at in tl.static_range(PARTS):
         here = rest.to(to.dtype.element_ty)
         tl.store(to + at * part + r * COLUMNS + c, here)
-        tl.store(turned + at * part + c * ROWS + r, here)
+        tl.store(transpose + at * part + c * ROWS + r, here)
         rest -= here.to(tl.float32)
     tl.store(to_bias + r, tl.load(bias + r, mask=r < rows, other=0.0).to(tl.float32))
 
@@ -159,10 +159,10 @@ def forward(
             _apply(w_mid + layer * H * H, MID * H * H, _value(z, ACT), H, H, DTYPE, PARTS)
             + tl.load(b_mid + layer * H + h)[:, None]
         )
-    made = _apply(w_out, COUT * H, _value(z, ACT), COUT, H, DTYPE, PARTS) + tl.load(b_out + c)[:, None]
+    value = _apply(w_out, COUT * H, _value(z, ACT), COUT, H, DTYPE, PARTS) + tl.load(b_out + c)[:, None]
     tl.store(
         out + edge[None, :] * channels + c[:, None],
-        made.to(out.dtype.element_ty),
+        value.to(out.dtype.element_ty),
         mask=there & (c < channels)[:, None],
     )
 
@@ -262,9 +262,9 @@ def backward(
         if TOP:
             a2 = _value(z2, ACT)
             if WANT_VALUES:
-                made = _apply(w_out, COUT * H, a2, COUT, H, DTYPE, PARTS) + tl.load(b_out + c)[:, None]
+                value = _apply(w_out, COUT * H, a2, COUT, H, DTYPE, PARTS) + tl.load(b_out + c)[:, None]
                 to = values + edge[None, :] * channels + c[:, None]
-                tl.store(to, made.to(values.dtype.element_ty), mask=there & (c < channels)[:, None])
+                tl.store(to, value.to(values.dtype.element_ty), mask=there & (c < channels)[:, None])
             sum_out += _times(g, tl.trans(a2), DTYPE, PARTS)
             sum_b_out += tl.sum(g, axis=1)
         g = _apply(w_out_t, COUT * H, g, H, COUT, DTYPE, PARTS) * _slope(z2, ACT)

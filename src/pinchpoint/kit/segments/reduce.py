@@ -93,8 +93,8 @@ class _WithValue(torch.autograd.Function):
     """Returns the value of one tensor and passes the gradient to another."""
 
     @staticmethod
-    def forward(ctx: Any, graded: Tensor, value: Tensor) -> Tensor:
-        ctx.dtype = graded.dtype
+    def forward(ctx: Any, source: Tensor, value: Tensor) -> Tensor:
+        ctx.dtype = source.dtype
         return value.clone()
 
     @staticmethod

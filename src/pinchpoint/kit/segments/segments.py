@@ -188,11 +188,11 @@ def _pack(columns: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
 
     Also returns the minimum and maximum of each column, which `_require_numbered` checks later, on the host.
     """
-    packed = torch.zeros_like(columns[0], dtype=torch.int64)
+    numbers = torch.zeros_like(columns[0], dtype=torch.int64)
     bounds = [torch.aminmax(column) for column in columns]
     for column, (low, high) in zip(columns, bounds, strict=True):
-        packed.mul_((high - low + 1).long()).add_((column - low).long())
-    return packed, [bound for pair in bounds for bound in pair]
+        numbers.mul_((high - low + 1).long()).add_((column - low).long())
+    return numbers, [bound for pair in bounds for bound in pair]
 
 
 def _require_numbered(bounds: list[float], cell: float) -> None:
@@ -250,8 +250,8 @@ def _require_order(order: Tensor, points: int) -> None:
             f"`order` has {order.shape[0]:,} points, but `offsets` ends at {points:,}.",
             hint="Give each point once.",
         )
-    listed = torch.zeros(points, dtype=torch.bool, device=order.device).index_fill_(
+    is_listed = torch.zeros(points, dtype=torch.bool, device=order.device).index_fill_(
         0, order.long().clamp(0, points - 1), True
     )
-    if not bool((listed & (order >= 0) & (order < points)).all()):
+    if not bool((is_listed & (order >= 0) & (order < points)).all()):
         raise BadInput("`order` has missing points.", hint=f"Give each number from 0 to {points - 1:,} once.")

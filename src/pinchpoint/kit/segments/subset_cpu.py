@@ -33,10 +33,10 @@ _S0, _S1, _S2, _S3 = (np.uint32(shift) for shift in hashing.SHIFTS)
 
 def draw(segments: Segments, counts: Tensor, of: tuple[int, int]) -> Tensor:
     """The points drawn, (M,) int32. counts: (C,) int32, each between 0 and the size of its cell."""
-    wanted = counts.contiguous().numpy()
-    ends = _sums(wanted)
+    cell_counts = counts.contiguous().numpy()
+    ends = _sums(cell_counts)
     out = torch.empty(int(ends[-1]), dtype=torch.int32)
-    arguments = wanted, ends, out.numpy(), segments.longest
+    arguments = cell_counts, ends, out.numpy(), segments.longest
     _in_parts(segments, lambda first, last: _draw_cells(*_points(segments, of), *arguments, first, last))
     return out
 
@@ -103,12 +103,12 @@ def _fill_keys(order: Any, first: Any, count: int, k0: Any, k1: Any, keys: Any) 
 
 
 @compile_loop
-def _smallest(keys: Any, count: int, wanted: int) -> Any:
-    """The `wanted`-th smallest (from 1) of keys[:count], by quickselect, which reorders them.
+def _smallest(keys: Any, count: int, rank: int) -> Any:
+    """The `rank`-th smallest (from 1) of keys[:count], by quickselect, which reorders them.
 
     The keys are already random, so the pivot need not be.
     """
-    low, high, at = 0, count - 1, wanted - 1
+    low, high, at = 0, count - 1, rank - 1
     while low < high:
         pivot = keys[(low + high) // 2]
         left, right = low, high
@@ -131,20 +131,20 @@ def _smallest(keys: Any, count: int, wanted: int) -> Any:
 
 
 @compile_loop
-def _limit(keys: Any, at: Any, count: int, wanted: int) -> Any:
-    """The `wanted`-th smallest of the `count` keys from `at` on, or a number between it and the next.
+def _limit(keys: Any, at: Any, count: int, rank: int) -> Any:
+    """The `rank`-th smallest of the `count` keys from `at` on, or a number between it and the next.
 
-    0 < wanted < count. Keys are uniform, so that about `wanted` of them lie below wanted / count of their
+    0 < rank < count. Keys are uniform, so that about `rank` of them lie below rank / count of their
     range: from there it takes a step or two, and each step visits all keys in one run without branches.
     """
-    limit = np.uint32((np.uint64(wanted) << np.uint64(32)) // np.uint64(count) - np.uint64(1))
+    limit = np.uint32((np.uint64(rank) << np.uint64(32)) // np.uint64(count) - np.uint64(1))
     below = np.int32(0)
     for j in range(count):
         below = np.int32(below + np.int32(keys[at + np.uint64(j)] <= limit))
     # The distance of a key above the limit, minus one; with all bits inverted, its distance below. Keys on
     # the other side wrap around and are far away, so the nearest key is a plain minimum.
-    side = np.uint32(0) if below < wanted else _MOST
-    for _ in range(abs(wanted - below)):
+    side = np.uint32(0) if below < rank else _MOST
+    for _ in range(abs(rank - below)):
         nearest = _MOST
         for j in range(count):
             nearest = min(nearest, np.uint32(keys[at + np.uint64(j)] - limit - _ONE) ^ side)
@@ -182,20 +182,20 @@ def _draw_cells(
         block_end = _fill_block(order, offsets, position, last, k0, k1, keys)
         origin = np.uint64(offsets[position])
         for cell in range(position, block_end):
-            at, count, wanted = (
+            at, count, quota = (
                 np.uint64(offsets[cell]) - origin,
                 offsets[cell + 1] - offsets[cell],
                 counts[cell],
             )
-            if wanted == 0:
+            if quota == 0:
                 continue
             limit = _MOST
-            if wanted < count:
+            if quota < count:
                 if count <= _FEW:
-                    limit = _limit(keys, at, count, wanted)
+                    limit = _limit(keys, at, count, quota)
                 else:
                     scratch[:count] = keys[np.int64(at) : np.int64(at) + count]
-                    limit = _smallest(scratch, count, wanted)
+                    limit = _smallest(scratch, count, quota)
             _write(
                 order,
                 origin + at,
@@ -204,7 +204,7 @@ def _draw_cells(
                 count,
                 limit,
                 out,
-                ends[cell] - wanted,
+                ends[cell] - quota,
                 ends[cell],
                 ends[last - 1],
             )

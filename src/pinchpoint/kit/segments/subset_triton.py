@@ -103,18 +103,18 @@ def _keys(point, k0, k1):
 
 
 @triton.jit
-def _guess(wanted, length):
-    """The key that about `wanted` of `length` keys do not exceed, because keys are uniform.
+def _guess(rank, length):
+    """The key that about `rank` of `length` keys do not exceed, because keys are uniform.
 
     Computed in float32, because it is only a starting point.
     """
-    share = wanted.to(tl.float32) / tl.maximum(length, 1).to(tl.float32)
+    share = rank.to(tl.float32) / tl.maximum(length, 1).to(tl.float32)
     begin = tl.minimum(share * 4294967296.0, 4294967040.0).to(tl.uint32)
-    return tl.where(wanted < length, begin, 0xFFFFFFFF).to(tl.uint32)
+    return tl.where(rank < length, begin, 0xFFFFFFFF).to(tl.uint32)
 
 
 @triton.jit
-def _jumped(limit, missing, length):
+def _jump(limit, missing, length):
     """The limit moved by the average distance of `missing` keys."""
     there = limit.to(tl.int64) + missing.to(tl.int64) * (4294967296 // tl.maximum(length, 1).to(tl.int64))
     return tl.minimum(tl.maximum(there, 0), 0xFFFFFFFF).to(tl.uint32)
@@ -129,10 +129,10 @@ def _next(key, inside, limit, up):
 
 
 @triton.jit
-def _stepped(limit, least, missing):
+def _step(limit, least, missing):
     """The limit with one more key below it if keys are missing, or one less if there are too many."""
-    moved = tl.where(missing > 0, least, 0xFFFFFFFF - least - 1).to(tl.uint32)
-    return tl.where(missing == 0, limit, moved)
+    next_limit = tl.where(missing > 0, least, 0xFFFFFFFF - least - 1).to(tl.uint32)
+    return tl.where(missing == 0, limit, next_limit)
 
 
 # The kernels are not specialised on a draw's numbers: each new seed or size would compile them again.
@@ -157,35 +157,35 @@ def _draw(
     there = cell < cells
     begin = tl.load(offsets + cell, mask=there, other=0)
     length = tl.load(offsets + cell + 1, mask=there, other=0) - begin
-    asked = tl.load(counts + cell, mask=there, other=0)
-    start = tl.load(ends + cell, mask=there, other=0) - asked
+    quota = tl.load(counts + cell, mask=there, other=0)
+    start = tl.load(ends + cell, mask=there, other=0) - quota
     longest = tl.max(length, axis=0)
 
-    wanted = tl.where(length <= WIDE, tl.minimum(asked, length), 0)
-    wanted = tl.maximum(wanted, 0)
+    rank = tl.where(length <= WIDE, tl.minimum(quota, length), 0)
+    rank = tl.maximum(rank, 0)
     lane = tl.arange(0, WIDE)
-    inside = (lane[None, :] < length[:, None]) & (wanted > 0)[:, None]
+    inside = (lane[None, :] < length[:, None]) & (rank > 0)[:, None]
     point = tl.load(order + begin[:, None] + lane[None, :], mask=inside, other=0)
     key = _keys(point, k0, k1)
-    limit = _guess(wanted, length)
-    missing = wanted - tl.sum((inside & (key <= limit[:, None])).to(tl.int32), axis=1)
+    limit = _guess(rank, length)
+    missing = rank - tl.sum((inside & (key <= limit[:, None])).to(tl.int32), axis=1)
     for _ in tl.static_range(JUMPS):
-        limit = _jumped(limit, missing, length)
-        missing = wanted - tl.sum((inside & (key <= limit[:, None])).to(tl.int32), axis=1)
-    left = tl.max(tl.abs(missing), axis=0)
-    while left > 0:
+        limit = _jump(limit, missing, length)
+        missing = rank - tl.sum((inside & (key <= limit[:, None])).to(tl.int32), axis=1)
+    steps = tl.max(tl.abs(missing), axis=0)
+    while steps > 0:
         least = tl.min(_next(key, inside, limit[:, None], (missing > 0)[:, None]), axis=1)
-        limit = _stepped(limit, least, missing)
+        limit = _step(limit, least, missing)
         missing -= (missing > 0).to(tl.int32) - (missing < 0).to(tl.int32)
-        left -= 1
-    chosen = inside & (key <= limit[:, None])
-    to = start[:, None] + tl.cumsum(chosen.to(tl.int32), axis=1) - 1
-    tl.store(out + to, point, mask=chosen & (to >= 0) & (to < total))
+        steps -= 1
+    is_drawn = inside & (key <= limit[:, None])
+    to = start[:, None] + tl.cumsum(is_drawn.to(tl.int32), axis=1) - 1
+    tl.store(out + to, point, mask=is_drawn & (to >= 0) & (to < total))
     # Counts above the size of a cell, and a total above the sum: nothing is drawn there.
-    short = tl.where(length <= WIDE, asked - wanted, 0)
+    short = tl.where(length <= WIDE, quota - rank, 0)
     for past in range(0, tl.max(short, axis=0), WIDE):
         beyond = past + lane
-        _clear(out, (start + wanted)[:, None] + beyond[None, :], beyond[None, :] < short[:, None], total)
+        _clear(out, (start + rank)[:, None] + beyond[None, :], beyond[None, :] < short[:, None], total)
     if tl.program_id(0) == 0:
         for past in range(tl.load(ends + cells - 1), total, WIDE):
             _clear(out, past + lane, lane >= 0, total)
@@ -197,56 +197,64 @@ def _draw(
                 first = tl.load(offsets + at)
                 count = tl.load(offsets + at + 1) - first
                 if count > WIDE:
-                    given = tl.load(counts + at)
+                    long_quota = tl.load(counts + at)
                     _draw_long(
-                        order + first, out, count, given, tl.load(ends + at) - given, total, k0, k1, TALL
+                        order + first,
+                        out,
+                        count,
+                        long_quota,
+                        tl.load(ends + at) - long_quota,
+                        total,
+                        k0,
+                        k1,
+                        TALL,
                     )
 
 
 @triton.jit
-def _draw_long(order, out, count, given, to, total, k0, k1, TALL: tl.constexpr):
+def _draw_long(order, out, count, quota, to, total, k0, k1, TALL: tl.constexpr):
     """Draw from one cell, one tile at a time, starting at its first point."""
     tall = tl.arange(0, TALL)
-    wanted = tl.maximum(tl.minimum(given, count), 0)
-    limit = _guess(wanted, count)
-    missing = wanted - _up_to(order, count, limit, k0, k1, TALL)
+    rank = tl.maximum(tl.minimum(quota, count), 0)
+    limit = _guess(rank, count)
+    missing = rank - _up_to(order, count, limit, k0, k1, TALL)
     for _ in range(3):
-        limit = _jumped(limit, missing, count)
-        missing = wanted - _up_to(order, count, limit, k0, k1, TALL)
+        limit = _jump(limit, missing, count)
+        missing = rank - _up_to(order, count, limit, k0, k1, TALL)
     while missing != 0:
         least = tl.full((TALL,), 0xFFFFFFFF, tl.uint32)
         for tile in range(0, count, TALL):
             inside = tile + tall < count
             key = _keys(tl.load(order + tile + tall, mask=inside, other=0), k0, k1)
             least = tl.minimum(least, _next(key, inside, limit, missing > 0))
-        limit = _stepped(limit, tl.min(least, axis=0), missing)
+        limit = _step(limit, tl.min(least, axis=0), missing)
         missing -= (missing > 0).to(tl.int32) - (missing < 0).to(tl.int32)
     for tile in range(0, count, TALL):
-        inside = (tile + tall < count) & (wanted > 0)
+        inside = (tile + tall < count) & (rank > 0)
         point = tl.load(order + tile + tall, mask=inside, other=0)
-        chosen = (inside & (_keys(point, k0, k1) <= limit)).to(tl.int32)
-        at = to + tl.cumsum(chosen, axis=0) - 1
-        tl.store(out + at, point, mask=(chosen > 0) & (at >= 0) & (at < total))
-        to += tl.sum(chosen, axis=0)
-    for tile in range(wanted, given, TALL):
-        _clear(out, to + tile - wanted + tall, tile + tall < given, total)
+        is_drawn = (inside & (_keys(point, k0, k1) <= limit)).to(tl.int32)
+        at = to + tl.cumsum(is_drawn, axis=0) - 1
+        tl.store(out + at, point, mask=(is_drawn > 0) & (at >= 0) & (at < total))
+        to += tl.sum(is_drawn, axis=0)
+    for tile in range(rank, quota, TALL):
+        _clear(out, to + tile - rank + tall, tile + tall < quota, total)
 
 
 @triton.jit
-def _clear(out, to, wanted, total):
-    tl.store(out + to, -1, mask=wanted & (to >= 0) & (to < total))
+def _clear(out, to, mask, total):
+    tl.store(out + to, -1, mask=mask & (to >= 0) & (to < total))
 
 
 @triton.jit
 def _up_to(order, count, limit, k0, k1, TALL: tl.constexpr):
     """The number of a cell's keys that are not above the limit."""
     tall = tl.arange(0, TALL)
-    seen = tl.zeros((TALL,), tl.int32)
+    counts = tl.zeros((TALL,), tl.int32)
     for tile in range(0, count, TALL):
         inside = tile + tall < count
         key = _keys(tl.load(order + tile + tall, mask=inside, other=0), k0, k1)
-        seen += (inside & (key <= limit)).to(tl.int32)
-    return tl.sum(seen, axis=0)
+        counts += (inside & (key <= limit)).to(tl.int32)
+    return tl.sum(counts, axis=0)
 
 
 @Launcher
@@ -295,6 +303,6 @@ def _draw_counts(
     if RANGE:
         span = (tl.zeros((BLOCK,), tl.int64) + span_a) * 65536 + span_b
         share += ((_keys(cell, r0, r1) >> 1).to(tl.int64) * span) >> 31
-    drawn = (_keys(cell, k0, k1).to(tl.int64) + length.to(tl.int64) * share) >> 32
-    kept = tl.minimum(tl.maximum(drawn, least), length.to(tl.int64))
-    tl.store(out + cell, kept.to(tl.int32), mask=there)
+    number = (_keys(cell, k0, k1).to(tl.int64) + length.to(tl.int64) * share) >> 32
+    count = tl.minimum(tl.maximum(number, least), length.to(tl.int64))
+    tl.store(out + cell, count.to(tl.int32), mask=there)

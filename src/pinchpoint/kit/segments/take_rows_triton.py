@@ -36,6 +36,6 @@ def _take(values, index, out, count, rows, WIDTH: tl.constexpr, WIDE: tl.constex
     there = at < count
     row = tl.load(index + at, mask=there, other=0).to(tl.int64)
     both = there[:, None] & (column < WIDTH)[None, :]
-    known = both & ((row >= 0) & (row < rows))[:, None]
-    found = tl.load(values + row[:, None] * WIDTH + column[None, :], mask=known, other=0)
-    tl.store(out + at[:, None] * WIDTH + column[None, :], found, mask=both)
+    valid = both & ((row >= 0) & (row < rows))[:, None]
+    rows_read = tl.load(values + row[:, None] * WIDTH + column[None, :], mask=valid, other=0)
+    tl.store(out + at[:, None] * WIDTH + column[None, :], rows_read, mask=both)

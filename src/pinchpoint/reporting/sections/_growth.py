@@ -76,8 +76,8 @@ def _height(line: Series, point: Point) -> float | None:
     """Return the height of a run without a peak: the peak by theory or the law."""
     if point.theory_bytes:
         return point.theory_bytes
-    expected = at(line.law, point.size) if line.law else 0.0
-    return expected if expected > 0 else None
+    height = at(line.law, point.size) if line.law else 0.0
+    return height if height > 0 else None
 
 
 def _crosses(unfinished: list[tuple[Series, Point, float]]) -> list[Trace]:

@@ -57,7 +57,7 @@ def entry(record: Forecast) -> Entry:
 def _blocks(record: Forecast) -> list[Html | Figure]:
     beside = [_cards(record)]
     if record.measured:
-        beside.append(_measured(record, record.measured))
+        beside.append(_comparison(record, record.measured))
     if record.notes:
         beside.append(panel("Notes", listing(record.notes)))
     blocks: list[Html | Figure] = [_composition(record), _breakdown(record), column(*beside)]
@@ -170,7 +170,7 @@ def _part(label: str, role: str, size: int, row: int, unit: Unit, whole: int) ->
     return bars("", [unit(size)], [row], role=role, texts=[hover(label, *facts)], orientation="h")
 
 
-def _measured_parts(measured: dict[str, int], unit: Unit) -> list[Trace]:
+def _measured_parts(measurement: dict[str, int], unit: Unit) -> list[Trace]:
     """Return the parts of a measurement, which are only allocated, reserved and the driver's total."""
     levels = (
         ("allocated", "s8", "allocated_bytes"),
@@ -179,18 +179,18 @@ def _measured_parts(measured: dict[str, int], unit: Unit) -> list[Trace]:
     )
     parts, below = [], 0
     for label, role, key in levels:
-        if key in measured:
+        if key in measurement:
             parts.append(
                 _part(
                     f"measured: {label}",
                     role,
-                    max(0, measured[key] - below),
+                    max(0, measurement[key] - below),
                     1,
                     unit,
-                    measured.get("total_bytes", 0),
+                    measurement.get("total_bytes", 0),
                 )
             )
-            below = measured[key]
+            below = measurement[key]
     return parts
 
 
@@ -221,11 +221,11 @@ def _cards(record: Forecast) -> Html:
     return panel("Cards", chips(marks), note=note)
 
 
-def _measured(record: Forecast, measured: dict[str, int]) -> Html:
+def _comparison(record: Forecast, measurement: dict[str, int]) -> Html:
     pairs = (
-        ("peak allocated", record.peak_allocated_bytes, measured.get("allocated_bytes")),
-        ("peak reserved", record.peak_reserved_bytes, measured.get("reserved_bytes")),
-        ("total", record.total_bytes, measured.get("total_bytes")),
+        ("peak allocated", record.peak_allocated_bytes, measurement.get("allocated_bytes")),
+        ("peak reserved", record.peak_reserved_bytes, measurement.get("reserved_bytes")),
+        ("total", record.total_bytes, measurement.get("total_bytes")),
     )
     rows = [
         (label, show_bytes(predicted), show_bytes(real), f"{predicted / real - 1:+.3%}")
@@ -341,9 +341,9 @@ def _modules(record: Forecast) -> Figure:
         )
         for name, size in pairs[:MODULES_SHOWN]
     ]
-    left = len(pairs) - len(rows)
+    omitted = len(pairs) - len(rows)
     note = "The bytes of each module that are alive at the peak."
-    note += f" {left} smaller modules are omitted." if left else ""
+    note += f" {omitted} smaller modules are omitted." if omitted else ""
     return bar_chart("Modules at the peak", rows, axis="alive at the peak", note=note)
 
 

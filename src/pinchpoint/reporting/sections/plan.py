@@ -40,7 +40,7 @@ def entry(record: Plan) -> Entry:
     tone: Tone = "good" if fits else "warn"
     budget = show_bytes(record.budget_bytes)
     facts = ", ".join(part for part in (record.mode, budget, record.variant) if part)
-    used = f"{share(record.peak_bytes, record.budget_bytes):.1%} of the budget"
+    usage = f"{share(record.peak_bytes, record.budget_bytes):.1%} of the budget"
     return Entry(
         title=record.target,
         headline=Headline(
@@ -60,7 +60,7 @@ def entry(record: Plan) -> Entry:
             Tile(
                 "variant", record.variant or "-", "allows the largest size" if len(record.choices) > 1 else ""
             ),
-            Tile("predicted peak", show_bytes(record.peak_bytes), used, tone),
+            Tile("predicted peak", show_bytes(record.peak_bytes), usage, tone),
             Tile("margin", show_bytes(record.margin_bytes), "left free"),
         ),
         blocks=tuple(_blocks(record)),

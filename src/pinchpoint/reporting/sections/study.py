@@ -154,8 +154,8 @@ def _laws(record: Study, series: list[Series]) -> Html:
         )
         breaks = ", ".join(rounded_size(edge) for edge in law.breaks) or "none"
         holdout = "-" if law.holdout_error is None else f"{law.holdout_error:+.2%}"
-        fixed, name = show_bytes(law.intercept_bytes), _label(law.variant, law.mode, series)
-        return name, slope, fixed, exponent, breaks, holdout, f"{law.residual:.2%}", law.points or "-"
+        intercept, name = show_bytes(law.intercept_bytes), _label(law.variant, law.mode, series)
+        return name, slope, intercept, exponent, breaks, holdout, f"{law.residual:.2%}", law.points or "-"
 
     rest = number_columns(
         "B per point", "fixed part", "exponent", "breaks at", "held-out error", "residual", "sizes"

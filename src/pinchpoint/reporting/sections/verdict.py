@@ -201,11 +201,11 @@ def _strain(item: Comparison) -> float:
 
 def _errors(record: Verdict) -> Figure:
     items = sorted(record.comparisons, key=_strain, reverse=True)[:ROWS_DRAWN]
-    known = [v for item in items for key in ("error", "tolerance") if (v := number(item, key)) and v > 0] or [
-        1.0
-    ]
+    levels = [
+        v for item in items for key in ("error", "tolerance") if (v := number(item, key)) and v > 0
+    ] or [1.0]
     # A log axis cannot show zero and "not a number": they are drawn at its two ends, with the value on hover.
-    low, high = min(known) / 10, max(known) * 10
+    low, high = min(levels) / 10, max(levels) * 10
     data: list[Trace] = [
         marks(
             "tolerance",
@@ -248,9 +248,9 @@ def _errors(record: Verdict) -> Figure:
     )
     labels = [f"{word(item, 'what')} {word(item, 'name')}".strip() for item in items]
     axes = layout(x=x, y=labelled_axis(labels, showgrid=True, range=[len(items) - 0.4, -0.6]))
-    left = len(record.comparisons) - len(items)
+    omitted = len(record.comparisons) - len(items)
     note = "The vertical bar is the tolerance of each error. Exact results are at the left edge."
-    note += f" {left} smaller errors are omitted." if left else ""
+    note += f" {omitted} smaller errors are omitted." if omitted else ""
     return Figure("Errors", tuple(data), axes, height=86 + 24 * len(items), note=note)
 
 

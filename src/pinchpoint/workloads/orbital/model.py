@@ -86,7 +86,9 @@ def laplacian_by_loop(f: Callable[[Any], Any], r: Any) -> tuple[Any, Any]:
     """
     gradient, push = jax.linearize(jax.grad(f), r)
     basis = jnp.eye(r.shape[0], dtype=r.dtype)
-    total = jax.lax.fori_loop(0, r.shape[0], lambda i, done: done + push(basis[i])[i], jnp.zeros((), r.dtype))
+    total = jax.lax.fori_loop(
+        0, r.shape[0], lambda i, partial: partial + push(basis[i])[i], jnp.zeros((), r.dtype)
+    )
     return total, gradient
 
 

@@ -26,7 +26,7 @@ class WriteGuard:
 
     def __init__(self, view: View, calls: WriteCalls) -> None:
         self._view = view
-        self._announced = calls.announced
+        self._next_open = calls.next_open
         self._checks: dict[str, Callable[..., None]] = {
             "open": self._open,
             "os.remove": lambda path, fd: self._refuse("removing", path, fd),
@@ -65,9 +65,9 @@ class WriteGuard:
     def _open(self, path: Any, mode: Any, flags: Any) -> None:
         if not isinstance(flags, int) or not flags & WRITE_FLAGS:
             return
-        if path is getattr(self._announced, "path", None):
+        if path is getattr(self._next_open, "path", None):
             # Announced by the replacement of `open`, whose opener opens again with the redirected path.
-            self._announced.path = None
+            self._next_open.path = None
             return
         if not isinstance(path, int) and not self._is_stream(path):
             self._refuse_followed("writing to", path)

@@ -46,7 +46,7 @@ def dbm_opener(view: View, open_database: Callable[..., Any]) -> Callable[..., A
 
 def _in_scratch(view: View, path: str, beside: Any) -> str:
     """Copy a writable database and its files to scratch, and return its path there."""
-    with view.changing:
+    with view.lock:
         place = view.resolve(view.script_path(path), follow=True)
         for ending in ("", *beside):
             view.copy_up(place + ending)

@@ -36,8 +36,10 @@ def lock(writable: Iterable[str | os.PathLike[str]]) -> bool:
     system = ctypes.CDLL(None, use_errno=True)
     if system.syscall(_CREATE_RULESET, None, 0, _ASK_VERSION) < _LEAST_VERSION:
         return False
-    handled = ctypes.c_uint64(_WRITES)
-    rules = _checked(system.syscall(_CREATE_RULESET, ctypes.byref(handled), ctypes.sizeof(handled), 0))
+    handled_rights = ctypes.c_uint64(_WRITES)
+    rules = _check(
+        system.syscall(_CREATE_RULESET, ctypes.byref(handled_rights), ctypes.sizeof(handled_rights), 0)
+    )
     try:
         for folder in writable:
             _allow(system, rules, os.fspath(folder), _WRITES)
@@ -45,8 +47,8 @@ def lock(writable: Iterable[str | os.PathLike[str]]) -> bool:
         _allow(system, rules, "/dev", _WRITE_FILE | _TRUNCATE)
         _allow(system, rules, "/dev/shm", _WRITES)
         _allow(system, rules, "/proc/self", _WRITE_FILE | _TRUNCATE)
-        _checked(system.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0))
-        _checked(system.syscall(_RESTRICT_SELF, rules, 0))
+        _check(system.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0))
+        _check(system.syscall(_RESTRICT_SELF, rules, 0))
     finally:
         os.close(rules)
     return True
@@ -58,12 +60,12 @@ def _allow(system: ctypes.CDLL, rules: int, folder: str, rights: int) -> None:
     fd = os.open(folder, os.O_PATH | os.O_CLOEXEC)
     try:
         rule = _Beneath(rights, fd)
-        _checked(system.syscall(_ADD_RULE, rules, _PATH_BENEATH, ctypes.byref(rule), 0))
+        _check(system.syscall(_ADD_RULE, rules, _PATH_BENEATH, ctypes.byref(rule), 0))
     finally:
         os.close(fd)
 
 
-def _checked(result: int) -> int:
+def _check(result: int) -> int:
     if result < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     return result

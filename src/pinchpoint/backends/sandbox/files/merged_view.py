@@ -1,7 +1,7 @@
 """`View`: a scratch folder merged with the real file system below it; maps the script's paths to real paths.
 
 Paths that the script uses are called script paths. What it wrote is at `scratch/files` + the script path and
-takes precedence; what it removed is in `hidden` and no longer visible; everything else is the real file,
+takes precedence; what it removed is in `hidden_paths` and not visible; everything else is the real file,
 which is only read. Symbolic links are followed here, in script paths, because a link in the scratch folder
 may point to a file outside it.
 
@@ -47,8 +47,8 @@ class View:
         self.cwd = os.getcwd()
         self.copy_limit_bytes = copy_limit_bytes
         self.has_changes = bool(posix.listdir(self.top))
-        self.hidden: set[str] = set()
-        self.changing = threading.RLock()
+        self.hidden_paths: set[str] = set()
+        self.lock = threading.RLock()
         self._hidden_in: set[str] = set()
         self._folders: dict[str, str] = {}  # folder as the script names it -> the same with links followed
 
@@ -109,8 +109,8 @@ class View:
 
     def is_hidden(self, path: str) -> bool:
         """Whether the script removed the real file, or a folder above it."""
-        while self.hidden and len(path) > 1:
-            if path in self.hidden:
+        while self.hidden_paths and len(path) > 1:
+            if path in self.hidden_paths:
                 return True
             path = path[: path.rfind("/")]
         return False
@@ -155,7 +155,7 @@ class View:
     def visible_names(self, folder: str, names: list[str], above: list[str]) -> list[str]:
         """The names of a real folder that were neither replaced in scratch nor removed."""
         start, replacements = folder.rstrip("/") + "/", set(above)
-        return [name for name in names if name not in replacements and start + name not in self.hidden]
+        return [name for name in names if name not in replacements and start + name not in self.hidden_paths]
 
     def written_files(self, folder: str = "") -> Iterator[str]:
         """Script paths of all files in scratch."""
@@ -170,7 +170,7 @@ class View:
     def hide(self, path: str) -> None:
         """Make the real file at `path` invisible."""
         if _lstat(path) is not None and not self.is_hidden(path):
-            self.hidden.add(path)
+            self.hidden_paths.add(path)
             self._hidden_in.add(os.path.dirname(path))
             self.has_changes = True
 
@@ -289,6 +289,6 @@ def _readlink(path: str) -> str | None:
 
 
 def _copy(source: str, target: str) -> None:
-    with _io.open(source, "rb") as read, _io.open(target, "wb") as write:
-        while block := read.read(2**20):
-            write.write(block)
+    with _io.open(source, "rb") as source_file, _io.open(target, "wb") as target_file:
+        while block := source_file.read(2**20):
+            target_file.write(block)

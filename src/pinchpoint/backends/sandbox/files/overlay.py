@@ -118,7 +118,7 @@ class Overlay:
 
     def removed_paths(self) -> list[str]:
         """The real files and folders that the script removed or moved away."""
-        return sorted(self._view.hidden)
+        return sorted(self._view.hidden_paths)
 
     def _swap(self, owner: Any, name: str, new: Any) -> None:
         self._swaps.append((getattr(owner, name), new))

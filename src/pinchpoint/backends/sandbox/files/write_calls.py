@@ -23,7 +23,7 @@ class WriteCalls(ReadCalls):
 
     def __init__(self, view: View) -> None:
         super().__init__(view)
-        self.announced = threading.local()  # the path whose next "open" event the write guard must allow
+        self.next_open = threading.local()  # the path whose next "open" event the write guard must allow
 
     # --- opening
 
@@ -33,7 +33,7 @@ class WriteCalls(ReadCalls):
                 return posix.open(path, flags, mode, dir_fd=dir_fd)
             return self._read(posix.open, path, dir_fd, not flags & os.O_NOFOLLOW, flags, mode)
         script_path = self._view.script_path(path, dir_fd)
-        with self._view.changing:
+        with self._view.lock:
             if _TMPFILE and flags & _TMPFILE == _TMPFILE:
                 real_path = self._do(self._view.mirror, path, self._view.resolve(script_path, follow=True))
             else:
@@ -64,7 +64,7 @@ class WriteCalls(ReadCalls):
         writes = not set(mode).isdisjoint("wax+")
         if writes:
             # The event of the file object has the caller's path; the open below it is checked again.
-            self.announced.path = file
+            self.next_open.path = file
         return self._opener if opener is None and (writes or self._view.has_changes) else opener
 
     def _opener(self, path: Any, flags: int) -> int:
@@ -115,14 +115,14 @@ class WriteCalls(ReadCalls):
         follow_symlinks: bool = True,
     ) -> None:
         """Link to the copy in scratch, so that writing through either name never changes the real file."""
-        with self._view.changing:
-            source = self._existing(src, src_dir_fd, follow=follow_symlinks)
+        with self._view.lock:
+            source = self._find(src, src_dir_fd, follow=follow_symlinks)
             copy = self._view.copy_up(source)
             self._make(lambda place: posix.link(copy, place, follow_symlinks=False), dst, dst_dir_fd)
 
     def unlink(self, path: Any, *, dir_fd: int | None = None) -> None:
-        with self._view.changing:
-            place = self._existing(path, dir_fd, follow=False)
+        with self._view.lock:
+            place = self._find(path, dir_fd, follow=False)
             if st.S_ISDIR(posix.lstat(self._view.locate(place)).st_mode):
                 raise _error(errno.EISDIR, path)
             self._take_away(posix.unlink, path, place)
@@ -130,8 +130,8 @@ class WriteCalls(ReadCalls):
     remove = unlink
 
     def rmdir(self, path: Any, *, dir_fd: int | None = None) -> None:
-        with self._view.changing:
-            place = self._existing(path, dir_fd, follow=False)
+        with self._view.lock:
+            place = self._find(path, dir_fd, follow=False)
             if not st.S_ISDIR(posix.lstat(self._view.locate(place)).st_mode):
                 raise _error(errno.ENOTDIR, path)
             if self.listdir(place):
@@ -142,8 +142,8 @@ class WriteCalls(ReadCalls):
         self, src: Any, dst: Any, *, src_dir_fd: int | None = None, dst_dir_fd: int | None = None
     ) -> None:
         view = self._view
-        with view.changing:
-            source = self._existing(src, src_dir_fd, follow=False)
+        with view.lock:
+            source = self._find(src, src_dir_fd, follow=False)
             target = view.resolve(view.script_path(dst, dst_dir_fd), follow=False)
             if source == target:
                 return
@@ -213,7 +213,7 @@ class WriteCalls(ReadCalls):
 
     # --- helpers
 
-    def _existing(self, path: Any, dir_fd: int | None, *, follow: bool) -> str:
+    def _find(self, path: Any, dir_fd: int | None, *, follow: bool) -> str:
         script_path = self._view.script_path(path, dir_fd)
         place = self._view.resolve(script_path, follow=follow) if script_path else ""
         if not place or self._view.status(place) is None:
@@ -226,7 +226,7 @@ class WriteCalls(ReadCalls):
         return f"{folder}/{os.path.basename(place)}"
 
     def _make(self, call: Callable[..., Any], path: Any, dir_fd: int | None, *args: Any) -> None:
-        with self._view.changing:
+        with self._view.lock:
             script_path = self._view.script_path(path, dir_fd)
             place = self._view.resolve(script_path.rstrip("/") or "/", follow=False) if script_path else ""
             if not place:
@@ -250,8 +250,8 @@ class WriteCalls(ReadCalls):
         if isinstance(path, int) and (not script_path or self._view.is_own(script_path)):
             call(path, *args, **kwargs)
             return
-        with self._view.changing:
-            place = self._existing(path, dir_fd, follow=follow)
+        with self._view.lock:
+            place = self._find(path, dir_fd, follow=follow)
             if self._view.is_own(place):
                 raise RefusedWrite("changing a device", place)
             copy = self._view.copy_up(place)

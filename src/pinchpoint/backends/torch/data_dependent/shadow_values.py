@@ -75,11 +75,11 @@ class Shadows:
         # Below autograd torch does not count writes, so they are counted here, by storage.
         self._writes: dict[int, int] = {}
         # Storages that unknown values were written to; these references keep their keys unique.
-        self._lost: dict[int, torch.UntypedStorage] = {}
+        self._lost_storages: dict[int, torch.UntypedStorage] = {}
 
     def _version(self, value: torch.Tensor) -> Version:
         key = storage_key(value.untyped_storage())
-        return compat.version(value), _LOST if key in self._lost else self._writes.get(key, 0)
+        return compat.version(value), _LOST if key in self._lost_storages else self._writes.get(key, 0)
 
     def _set_value(self, shadow: Shadow, value: torch.Tensor | None) -> Shadow:
         shadow.value = value
@@ -162,7 +162,7 @@ class Shadows:
                 shadow.recipe = None
             else:
                 storage = value.untyped_storage()
-                self._lost[storage_key(storage)] = storage
+                self._lost_storages[storage_key(storage)] = storage
 
     def _compute(self, shadow: Shadow) -> torch.Tensor | None:
         """Compute a value, inputs first; a loop instead of recursion, because chains grow long."""
@@ -178,11 +178,11 @@ class Shadows:
                 if top.value is None:
                     recipe.failed = True
                 stack.pop()
-            elif missing := [s for s in recipe.inputs() if s.value is None]:
-                if any(s.recipe is None or s.recipe.failed for s in missing):
+            elif unknown_inputs := [s for s in recipe.inputs() if s.value is None]:
+                if any(s.recipe is None or s.recipe.failed for s in unknown_inputs):
                     recipe.failed = True
                 else:
-                    stack += missing
+                    stack += unknown_inputs
             elif recipe.size > budget:
                 recipe.failed = True
             else:

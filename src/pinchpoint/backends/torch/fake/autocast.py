@@ -19,7 +19,7 @@ _aten = torch.ops.aten
 _HALF = (torch.float16, torch.bfloat16)
 
 # CUDA autocast runs these in fp32; CPU autocast does not change most of them.
-_RAISED = (
+_RAISED_OPERATIONS = (
     "acos",
     "asin",
     "cosh",
@@ -55,9 +55,9 @@ _RAISED = (
     "pdist",
 )
 # Only CUDA autocast runs these in the lower precision; CPU autocast lists the other products too.
-_LOWERED = ("mv", "addmv", "addr")
+_LOWERED_OPERATIONS = ("mv", "addmv", "addr")
 # These run in the widest dtype of their inputs.
-_WIDENED = (
+_WIDENED_OPERATIONS = (
     "grid_sampler",
     "addcdiv",
     "addcmul",
@@ -108,11 +108,11 @@ def install(patches: Patches) -> torch.library.Library:
     library = torch.library.Library("aten", "IMPL")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns that a kernel is replaced, which is intended
-        for name in _RAISED:
+        for name in _RAISED_OPERATIONS:
             _register(library, name, _raise)
-        for name in _LOWERED:
+        for name in _LOWERED_OPERATIONS:
             _register(library, name, _lower)
-        for name in _WIDENED:
+        for name in _WIDENED_OPERATIONS:
             _register(library, name, _widen)
         for name in _FLOAT_RESULT:
             _register(library, name, _float_result)

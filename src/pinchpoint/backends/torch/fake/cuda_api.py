@@ -144,7 +144,7 @@ def install(
         patches.set(cuda, name, lambda *_, **__: None)
     for name in _NOTHING_OF_DEVICE:
         patches.set(cuda, name, _refuse_second_device)
-    live = observer.ledger.live_bytes
+    live_bytes = observer.ledger.live_bytes
 
     def empty_cache() -> None:
         observer.ledger.observation.events.append(FREE_CACHE)
@@ -160,14 +160,14 @@ def install(
         "get_device_capability": _for_only_device(lambda: capability),
         "get_device_properties": _for_only_device(lambda: properties),
         "get_arch_list": lambda: [f"sm_{capability[0]}{capability[1]}"],
-        "memory_allocated": _for_only_device(live),
-        "max_memory_allocated": _for_only_device(live),
-        "memory_reserved": _for_only_device(live),
-        "max_memory_reserved": _for_only_device(live),
-        "memory_cached": _for_only_device(live),
-        "mem_get_info": _for_only_device(lambda: (memory_bytes - live(), memory_bytes)),
+        "memory_allocated": _for_only_device(live_bytes),
+        "max_memory_allocated": _for_only_device(live_bytes),
+        "memory_reserved": _for_only_device(live_bytes),
+        "max_memory_reserved": _for_only_device(live_bytes),
+        "memory_cached": _for_only_device(live_bytes),
+        "mem_get_info": _for_only_device(lambda: (memory_bytes - live_bytes(), memory_bytes)),
         "memory_stats": _for_only_device(
-            lambda: {"allocated_bytes.all.current": live(), "allocated_bytes.all.peak": live()}
+            lambda: {"allocated_bytes.all.current": live_bytes(), "allocated_bytes.all.peak": live_bytes()}
         ),
         "memory_summary": _for_only_device(lambda: ""),
         "empty_cache": empty_cache,
@@ -197,14 +197,14 @@ def install(
         for name in ("range_push", "range_pop", "mark"):
             patches.set(cuda.nvtx, name, lambda *_, **__: None)
         patches.set(cuda.nvtx, "range", lambda *_, **__: contextlib.nullcontext())
-    _accelerator(patches, live, empty_cache, memory_bytes)
+    _accelerator(patches, live_bytes, empty_cache, memory_bytes)
     patches.set(torch.backends.cudnn, "is_available", lambda: True)
     patches.set(torch.backends.cudnn, "version", lambda: 91000)
     patches.set(torch, "Generator", _generator_type(observer))
 
 
 def _accelerator(
-    patches: Patches, live: Callable[[], int], empty_cache: Callable[[], None], memory_bytes: int
+    patches: Patches, live_bytes: Callable[[], int], empty_cache: Callable[[], None], memory_bytes: int
 ) -> None:
     """Patch `torch.accelerator`, the device-neutral module of newer torch."""
     module = getattr(torch, "accelerator", None)
@@ -222,13 +222,13 @@ def _accelerator(
         "device_index": _Context,
         "synchronize": _refuse_second_device,
         "current_stream": _for_only_device(_Stream),
-        "memory_allocated": _for_only_device(live),
-        "max_memory_allocated": _for_only_device(live),
-        "memory_reserved": _for_only_device(live),
-        "max_memory_reserved": _for_only_device(live),
+        "memory_allocated": _for_only_device(live_bytes),
+        "max_memory_allocated": _for_only_device(live_bytes),
+        "memory_reserved": _for_only_device(live_bytes),
+        "max_memory_reserved": _for_only_device(live_bytes),
         "empty_cache": empty_cache,
         "reset_peak_memory_stats": _refuse_second_device,
-        "get_memory_info": _for_only_device(lambda: (memory_bytes - live(), memory_bytes)),
+        "get_memory_info": _for_only_device(lambda: (memory_bytes - live_bytes(), memory_bytes)),
     }
     for name, answer in answers.items():
         if hasattr(module, name):

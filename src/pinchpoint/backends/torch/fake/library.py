@@ -199,13 +199,13 @@ def _optimizers(patches: Patches, ledger: Ledger, progress: Progress) -> Iterato
         progress.check(progress)
 
     patches.set(torch.optim.Optimizer, "__init__", init)
-    supported = compat.accept_fake_in_foreach()
-    supported.append(FakeTensor)
+    supported_types = compat.accept_fake_in_foreach()
+    supported_types.append(FakeTensor)
     handles = [register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)]
     try:
         yield
     finally:
-        supported.remove(FakeTensor)
+        supported_types.remove(FakeTensor)
         for handle in handles:
             handle.remove()
 

@@ -211,7 +211,7 @@ class _SavedObject:
             else:
                 zero = torch.zeros((), dtype=storage.dtype)
                 values = zero.expand(storage.count) if storage.values is None else storage.values.clone()
-                tensor = _placed(tensor_info.storage, values, tensor_info.layout, bases, observer, place)
+                tensor = _place(tensor_info.storage, values, tensor_info.layout, bases, observer, place)
                 if storage.values is None:
                     observer.shadows.forget(tensor)
         return _as_saved(tensor, parameter=tensor_info.parameter, requires_grad=tensor_info.requires_grad)
@@ -277,9 +277,9 @@ def _load_real(read: Callable[[Any], Any], observer: Observer, map_location: Any
         count = to_device[key].nbytes() // tensor.element_size()
         with torch.no_grad():
             flat = tensor.detach().as_strided((count,), (1,), 0)
-            copied = _placed((key, tensor.dtype), flat, _Layout.of(tensor), bases, observer, "device")
+            copy = _place((key, tensor.dtype), flat, _Layout.of(tensor), bases, observer, "device")
         return _as_saved(
-            copied, parameter=isinstance(tensor, torch.nn.Parameter), requires_grad=tensor.requires_grad
+            copy, parameter=isinstance(tensor, torch.nn.Parameter), requires_grad=tensor.requires_grad
         )
 
     def walk(leaf: Any) -> Any:
@@ -288,7 +288,7 @@ def _load_real(read: Callable[[Any], Any], observer: Observer, map_location: Any
     return compat.tree_map_only((torch.Tensor, torch.nn.Module), walk, content) if to_device else content
 
 
-def _placed(
+def _place(
     key: Any,
     flat: torch.Tensor,
     layout: _Layout,

@@ -121,9 +121,11 @@ class _RmsNorm(torch.autograd.Function):
             )
         # For a second derivative, torch composes RMS norm from several operations.
         roots = source.float().square().mean(ctx.dims, keepdim=True).rsqrt()
-        scaled = gradient * weights[0] if weights else gradient
+        scaled_gradient = gradient * weights[0] if weights else gradient
         normal = source * roots
-        input_gradient = roots * (scaled - normal * (scaled * normal).mean(ctx.dims, keepdim=True))
+        input_gradient = roots * (
+            scaled_gradient - normal * (scaled_gradient * normal).mean(ctx.dims, keepdim=True)
+        )
         lead = tuple(range(source.dim() - len(ctx.dims)))
         return (
             None,

@@ -27,7 +27,7 @@ def install(patches: Patches, observer: Observer) -> None:
     _devices(patches, observer)
     _copies(patches, observer)
     _constructors(patches, observer)
-    _reading(patches, observer)
+    _reads(patches, observer)
 
 
 def _devices(patches: Patches, observer: Observer) -> None:
@@ -55,10 +55,10 @@ def _copies(patches: Patches, observer: Observer) -> None:
         now = "device" if observer.on_device(self) else "host"
         if place is None or place == now:
             return original_to(self, dtype=dtype or self.dtype, **rest)
-        copied = observer.copy_to(self, place, dtype)
+        copy = observer.copy_to(self, place, dtype)
         if "memory_format" in rest:
-            copied = original_to(copied, memory_format=rest["memory_format"])
-        return copied
+            copy = original_to(copy, memory_format=rest["memory_format"])
+        return copy
 
     def cuda(self: torch.Tensor, device: Any = None, non_blocking: bool = False, **_: Any) -> torch.Tensor:
         return to(self, CUDA if device is None else device, non_blocking=non_blocking)
@@ -153,7 +153,7 @@ def _has_fake(args: tuple[Any, ...]) -> bool:
     )
 
 
-def _reading(patches: Patches, observer: Observer) -> None:
+def _reads(patches: Patches, observer: Observer) -> None:
     """Values of fake tensors: the shadow if there is one, otherwise what `Dynamic` assumes."""
     dynamic = observer.dynamic
 

@@ -78,14 +78,14 @@ def _weight_span(call: _Call) -> Span | None:
         return Span(0, 0, 2 * most) if is_channels_last(call.source) else None
     if _is_small(call) and call.source.dim() < 5:
         return Span(0, 0, most)
-    copied = 0 if is_channels_last(call.source) or _is_one_by_one(call.weight) else both
-    return Span(copied + _partial_sums(call.weight, copied), 0, 2 * most if call.groups > 1 else most)
+    copy_bytes = 0 if is_channels_last(call.source) or _is_one_by_one(call.weight) else both
+    return Span(copy_bytes + _partial_sums(call.weight, copy_bytes), 0, 2 * most if call.groups > 1 else most)
 
 
-def _partial_sums(weight: torch.Tensor, copied: int) -> int:
+def _partial_sums(weight: torch.Tensor, copy_bytes: int) -> int:
     """Bytes of the weight gradient's partial sums; cuDNN chooses their number, which grows with the work."""
     single = _float_bytes(weight)
-    return max(2 * MIB, min(15 * single, max(4 * single, 9 * MIB // 2)), min(copied // 12, 17 * MIB // 2))
+    return max(2 * MIB, min(15 * single, max(4 * single, 9 * MIB // 2)), min(copy_bytes // 12, 17 * MIB // 2))
 
 
 def _is_depthwise(call: _Call) -> bool:
@@ -102,10 +102,10 @@ def _is_one_by_one(weight: torch.Tensor) -> bool:
 
 
 def _both(call: _Call) -> int:
-    return _padded(call.source) + _padded(call.result)
+    return _padded_bytes(call.source) + _padded_bytes(call.result)
 
 
-def _padded(tensor: torch.Tensor) -> int:
+def _padded_bytes(tensor: torch.Tensor) -> int:
     """Bytes with the channels padded to a multiple that the matrix units need: 4 for fp32, 8 for half."""
     channels, step = tensor.shape[1], 16 // tensor.element_size()
     return _bytes(tensor) // channels * (-(-channels // step) * step)

@@ -89,10 +89,14 @@ def workspace(call: Call, *, backward: bool = False) -> Span:
 
     A packed call gets its share of the padded call's workspace.
     """
-    padded = workspace_bytes(call, backward=backward)
+    padded_bytes = workspace_bytes(call, backward=backward)
     if call.is_measured:
-        return Span(padded, least=padded * (100 - _SPREAD) // 100, most=padded * (100 + _SPREAD) // 100)
-    return Span(padded * call.rows // (call.steps * call.batch), least=0, most=2 * padded)
+        return Span(
+            padded_bytes,
+            least=padded_bytes * (100 - _SPREAD) // 100,
+            most=padded_bytes * (100 + _SPREAD) // 100,
+        )
+    return Span(padded_bytes * call.rows // (call.steps * call.batch), least=0, most=2 * padded_bytes)
 
 
 def workspace_bytes(call: Call, *, backward: bool = False) -> int:
@@ -102,10 +106,14 @@ def workspace_bytes(call: Call, *, backward: bool = False) -> int:
     """
     narrow = call.narrow(_NARROW_BACKWARD if backward else _NARROW_FORWARD)
     plans = [_forward(call, narrow), *(_backward(call, narrow) if call.training else ())]
-    moving = call.batch * call.item_bytes * max(plan.values(call) for plan in plans)
-    fixed = call.layers * call.directions * _STREAM_BYTES
-    projected = call.steps * call.batch * call.projection * call.directions * call.layers * call.item_bytes
-    return moving + fixed + call.weights * call.item_bytes + 8 * call.batch + 256 + projected
+    value_bytes = call.batch * call.item_bytes * max(plan.values(call) for plan in plans)
+    stream_bytes = call.layers * call.directions * _STREAM_BYTES
+    projection_bytes = (
+        call.steps * call.batch * call.projection * call.directions * call.layers * call.item_bytes
+    )
+    return (
+        value_bytes + stream_bytes + call.weights * call.item_bytes + 8 * call.batch + 256 + projection_bytes
+    )
 
 
 class _Plan(NamedTuple):

@@ -17,7 +17,7 @@ from pinchpoint.core.files import shown_path
 
 _SOLVER = "cuSOLVER's workspace is not modelled"
 _FFT = "cuFFT's workspace is not modelled"
-_MISSING = {
+_UNMODELLED = {
     "aten::_linalg_eigh": "cuSOLVER's workspace, a gigabyte for some batches, is not modelled",
     "aten::linalg_eig": _SOLVER,
     "aten::_linalg_svd": _SOLVER,
@@ -35,7 +35,7 @@ _MISSING = {
 _CELLS = (torch.nn.LSTMCell, torch.nn.GRUCell)
 
 
-def missing(func: Any, args: Any, kwargs: Any) -> str | None:
+def omission_of(func: Any, args: Any, kwargs: Any) -> str | None:
     """What the prediction of this operation does not include, or None."""
     name = func.name().split(".")[0]
     if name.startswith("aten::scatter_reduce"):
@@ -47,7 +47,7 @@ def missing(func: Any, args: Any, kwargs: Any) -> str | None:
         )
     if name == "aten::convolution" and torch.backends.cudnn.benchmark:
         return "torch.backends.cudnn.benchmark is on: cuDNN may use more while it searches"
-    return _MISSING.get(name)
+    return _UNMODELLED.get(name)
 
 
 class Notes:

@@ -44,7 +44,7 @@ class KernelModel:
     cublaslt_workspace_bytes: int
     processors: int
     capability: tuple[int, int]
-    _allocated: set[tuple[str, str]] = field(default_factory=set)
+    _workspaces: set[tuple[str, str]] = field(default_factory=set)
 
     def workspace(self, name: str, *, ledger: Ledger, phase: Phase, site: Site) -> None:
         """Allocate cuBLAS's workspace, one per handle; forward and backward threads have their own.
@@ -59,8 +59,8 @@ class KernelModel:
             ("cublas", self.cublas_workspace_bytes),
             ("cublaslt", self.cublaslt_workspace_bytes),
         ):
-            if (library == "cublas" or fused_bias) and (library, thread) not in self._allocated:
-                self._allocated.add((library, thread))
+            if (library == "cublas" or fused_bias) and (library, thread) not in self._workspaces:
+                self._workspaces.add((library, thread))
                 ledger.add_permanent(size, phase=phase, site=site, op=library, role="workspace")
 
     def temporaries(self, func: Any, args: Any, kwargs: Any, out: Any) -> Sequence[Sequence[int | Span]]:
@@ -77,8 +77,8 @@ class KernelModel:
 
     def _bias_gradient(self, args: Any) -> Sizes:
         """The sum over all dimensions except the channels; torch computes it for channels-last tensors."""
-        gradient, source, biased = args[0], args[1], args[3] is not None
-        if not biased or not convolution.is_channels_last(source):
+        gradient, source, has_bias = args[0], args[1], args[3] is not None
+        if not has_bias or not convolution.is_channels_last(source):
             return []
         return reduce_sizes(
             self, gradient, gradient.shape[1], 4, tuple(d for d in range(gradient.dim()) if d != 1)
