@@ -77,3 +77,8 @@ def from_dict(data: dict[str, str]) -> PinchpointError:
     if data.get("trace"):
         error.add_note(f"in the worker process:\n{data['trace']}")
     return error
+
+
+def first_line(error: BaseException, *, length: int = 300) -> str:
+    """The first line of an error's text, or its type if it has none."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:length]

@@ -115,7 +115,7 @@ def _fits(observation: Observation, forecast: Forecast, card: Card, expandable: 
     The slower exact replay runs only for cards that the quick comparison rejects.
     """
     answers: dict[str, bool] = {}
-    reserved = forecast.peak_reserved_bytes or 0
+    reserved_bytes = forecast.peak_reserved_bytes or 0
     take = "most" if forecast.high_bytes is not None else "usual"
     spare = (forecast.high_bytes or forecast.peak_allocated_bytes) - forecast.peak_allocated_bytes
     for other in {**cards(), card.name: card}.values():
@@ -123,7 +123,7 @@ def _fits(observation: Observation, forecast: Forecast, card: Card, expandable: 
         mine, theirs = (
             allocator_settings.cublas_workspace_bytes(c.cublas_workspace_bytes) for c in (card, other)
         )
-        other_reserved = reserved + spare - 2 * (mine - theirs)
+        other_reserved = reserved_bytes + spare - 2 * (mine - theirs)
         limit = other.memory_bytes - other.context_bytes
         room = int(limit / (1 + MARGIN))
         answers[other.name] = other_reserved <= room or (

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from importlib import resources
@@ -64,6 +65,14 @@ def cards() -> dict[str, Card]:
             ) from error
         by_name |= _parse(text, str(path))
     return dict(sorted(by_name.items(), key=lambda item: (item[1].memory_bytes, item[0])))
+
+
+def select_cards(names: str | Sequence[str]) -> list[Card]:
+    """All cards for `all`, otherwise the named ones (a text separates them by commas); smallest first."""
+    if names == "all":
+        return list(cards().values())
+    texts = names.split(",") if isinstance(names, str) else names
+    return sorted((card(text.strip()) for text in texts), key=lambda c: c.memory_bytes)
 
 
 def card(text: str) -> Card:

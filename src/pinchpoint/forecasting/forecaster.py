@@ -12,6 +12,7 @@ import select
 import subprocess
 import sys
 import tempfile
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
 from typing import Any, Protocol, Self
 
@@ -180,3 +181,10 @@ class Forecaster:
             if stream is not None:
                 stream.close()
         self._process = self._warden = None
+
+
+def open_forecasts(
+    forecaster: Forecasts | None, target: str | Workload | Factory, **options: Any
+) -> AbstractContextManager[Forecasts]:
+    """The forecaster that the caller has, or else a new `Forecaster` of the target with these options."""
+    return Forecaster(target, **options) if forecaster is None else nullcontext(forecaster)

@@ -17,26 +17,26 @@ from pinchpoint.forecasting.target_loading import LoadedTarget, load_jax_observe
 _SHARES = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
 
 
-def predict(loaded: LoadedTarget, request: dict[str, Any]) -> Forecast:
+def predict(loaded_target: LoadedTarget, request: dict[str, Any]) -> Forecast:
     observe_factory = load_jax_observer()
     try:
-        analysis, processed = observe_factory(lambda: _make(loaded, request), card=loaded.card)
+        analysis, processed = observe_factory(lambda: _make(loaded_target, request), card=loaded_target.card)
     except PinchpointError:
         raise
     except Exception as error:
-        raise explain_failure(loaded.target.text, error, "tracing") from error
-    thing, mode = loaded.thing, request.get("mode")
+        raise explain_failure(loaded_target.target.text, error, "tracing") from error
+    thing, mode = loaded_target.thing, request.get("mode")
     if not isinstance(thing, Workload) and mode is not None and mode != analysis.mode:
         raise BadInput(
-            f"The step of {loaded.target.text} is in mode {analysis.mode}, not in mode {mode}.",
+            f"The step of {loaded_target.target.text} is in mode {analysis.mode}, not in mode {mode}.",
             hint=f"Leave --mode out, or use --mode {analysis.mode}.",
         )
     # JAX reserves most of the card at start-up, so the reserved bytes do not depend on the step.
-    total = analysis.peak_bytes + loaded.card.context_bytes
+    total = analysis.peak_bytes + loaded_target.card.context_bytes
     margin, share = margin_bytes(total), _share()
     highest = (analysis.high_bytes or analysis.peak_bytes) + margin
     return Forecast(
-        target=loaded.target.text,
+        target=loaded_target.target.text,
         framework="jax",
         method=analysis.method,
         mode=(mode or thing.modes[0]) if isinstance(thing, Workload) else analysis.mode,
@@ -45,7 +45,7 @@ def predict(loaded: LoadedTarget, request: dict[str, Any]) -> Forecast:
         peak_allocated_bytes=analysis.peak_bytes,
         peak_reserved_bytes=None,
         workspace_bytes=analysis.breakdown["workspace"],
-        context_bytes=loaded.card.context_bytes,
+        context_bytes=loaded_target.card.context_bytes,
         total_bytes=total,
         breakdown=analysis.breakdown,
         lines=analysis.lines,
@@ -53,13 +53,13 @@ def predict(loaded: LoadedTarget, request: dict[str, Any]) -> Forecast:
         timeline=analysis.timeline,
         fits={
             card.name: highest <= min(card.memory_bytes - card.context_bytes, int(share * card.memory_bytes))
-            for card in {**cards(), loaded.card.name: loaded.card}.values()
+            for card in {**cards(), loaded_target.card.name: loaded_target.card}.values()
         },
         margin_bytes=margin,
-        card=loaded.card.name,
+        card=loaded_target.card.name,
         steps=1,
         processed=processed,
-        settings=settings_of(thing, request.get("settings"), text=loaded.target.text),
+        settings=settings_of(thing, request.get("settings"), text=loaded_target.target.text),
         low_bytes=analysis.peak_bytes if analysis.high_bytes else None,
         high_bytes=analysis.high_bytes,
         notes=(
@@ -77,11 +77,11 @@ def _share() -> float:
     return 0.75
 
 
-def _make(loaded: LoadedTarget, request: dict[str, Any]) -> BuiltStep:
+def _make(loaded_target: LoadedTarget, request: dict[str, Any]) -> BuiltStep:
     return build(
-        loaded.thing,
+        loaded_target.thing,
         request["size"],
-        text=loaded.target.text,
+        text=loaded_target.target.text,
         device="cuda",
         mode=request.get("mode"),
         variant=request.get("variant"),

@@ -20,11 +20,11 @@ from pinchpoint.forecasting.target_loading import Fork, LoadedTarget
 _REAL_RUN_S = 60.0  # limit on the CPU seconds of the real run that counts what depends on the data
 
 
-def predict(loaded: LoadedTarget, request: dict[str, Any], fork: Fork) -> Forecast:
+def predict(loaded_target: LoadedTarget, request: dict[str, Any], fork: Fork) -> Forecast:
     """Run the script on fake tensors; where counts depend on its data, run it once with real values first."""
 
     def run(dynamic_options: dict[str, Any]) -> dict[str, Any]:
-        return _in_scratch(loaded, request, fork, dynamic_options)
+        return _in_scratch(loaded_target, request, fork, dynamic_options)
 
     site = calibration.forecast_or_site(run)
     if isinstance(site, Forecast):
@@ -45,23 +45,23 @@ def predict(loaded: LoadedTarget, request: dict[str, Any], fork: Fork) -> Foreca
 
 
 def _in_scratch(
-    loaded: LoadedTarget, request: dict[str, Any], fork: Fork, dynamic_options: dict[str, Any]
+    loaded_target: LoadedTarget, request: dict[str, Any], fork: Fork, dynamic_options: dict[str, Any]
 ) -> dict[str, Any]:
     """One run of the script in a fork, with a scratch folder that is removed afterwards."""
     scratch = Path(tempfile.mkdtemp(prefix="pinchpoint-script-"))
     try:
-        return fork(lambda: _run(loaded, request, scratch, dynamic_options))
+        return fork(lambda: _run(loaded_target, request, scratch, dynamic_options))
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _run(
-    loaded: LoadedTarget, request: dict[str, Any], scratch: Path, dynamic_options: dict[str, Any]
+    loaded_target: LoadedTarget, request: dict[str, Any], scratch: Path, dynamic_options: dict[str, Any]
 ) -> dict[str, Any]:
     from pinchpoint.backends.torch.data_dependent import unknown_values
     from pinchpoint.backends.torch.fake import runner
 
-    observer = loaded.observer
+    observer = loaded_target.observer
     for name, value in dynamic_options.items():
         setattr(observer.dynamic, name, value)
     if dynamic_options.get("calibrating"):
@@ -79,7 +79,7 @@ def _run(
         stopper.steps = min(max(now.steps.values(), default=now.calls), stopper.limit - 1)
 
     progress.check = check
-    path = loaded.target.where
+    path = loaded_target.target.where
     _as_rank_zero(path)
     with Sandbox(scratch, locked=True) as guards:
         end = run_script(path, request["args"], scratch=scratch, stopper=stopper)
@@ -88,7 +88,10 @@ def _run(
         return {"needs": needs}
     if not progress.is_enough(1) or end.kind == "raised":
         error = script_error(
-            end, script=loaded.target.text, steps=stopper.steps, not_started=guards.processes.refused_commands
+            end,
+            script=loaded_target.target.text,
+            steps=stopper.steps,
+            not_started=guards.processes.refused_commands,
         )
         if error is not None:
             raise error
@@ -99,21 +102,26 @@ def _run(
     mode = "train" if observation.trained else "infer"
     if request.get("mode") not in (None, mode):
         raise BadInput(
-            f"The mode of {loaded.target.text} is {mode}, not {request['mode']}.",
+            f"The mode of {loaded_target.target.text} is {mode}, not {request['mode']}.",
             hint=f"Leave --mode out, or use --mode {mode}.",
         )
     if not observation.blocks:
         raise BadInput(
-            f"{loaded.target.text} allocates nothing on the GPU.",
+            f"{loaded_target.target.text} allocates nothing on the GPU.",
             hint="Pass the arguments that make it use CUDA, such as -- --device cuda.",
         )
     if observation.steps < request["steps"]:
         observation.notes.append(f"the script ended after {observation.steps} of {request['steps']} steps")
     forecast = assembly.of_observation(
-        observation, card=loaded.card, target=loaded.target.text, mode=mode, size=None, variant=None
+        observation,
+        card=loaded_target.card,
+        target=loaded_target.target.text,
+        mode=mode,
+        size=None,
+        variant=None,
     )
     if "bound" not in dynamic_options:
-        forecast = assembly.with_count_interval(forecast, observer.dynamic, loaded.card)
+        forecast = assembly.with_count_interval(forecast, observer.dynamic, loaded_target.card)
     return calibration.with_blocks(forecast.to_dict(), observation)
 
 

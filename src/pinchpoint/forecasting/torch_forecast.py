@@ -19,17 +19,17 @@ from pinchpoint.forecasting.target_loading import Fork, LoadedTarget
 _CALIBRATION_SIZES = (2048, 16384)  # points: small enough to run with real values in a moment
 
 
-def predict(loaded: LoadedTarget, request: dict[str, Any], fork: Fork) -> Forecast:
+def predict(loaded_target: LoadedTarget, request: dict[str, Any], fork: Fork) -> Forecast:
     from pinchpoint.backends.torch.data_dependent import count_laws
 
     def run(dynamic_options: dict[str, Any]) -> dict[str, Any]:
-        return fork(lambda: _forecast_once(loaded, request, **dynamic_options))
+        return fork(lambda: _forecast_once(loaded_target, request, **dynamic_options))
 
     site = calibration.forecast_or_site(run)
     if isinstance(site, Forecast):
         return site
     sizes = sorted({min(request["size"], size) for size in _CALIBRATION_SIZES})
-    runs = [fork(lambda size=size: _count(loaded, {**request, "size": size})) for size in sizes]
+    runs = [fork(lambda size=size: _count(loaded_target, {**request, "size": size})) for size in sizes]
     for counts in runs:
         if "error" in counts:
             calibration.read(counts)
@@ -38,54 +38,56 @@ def predict(loaded: LoadedTarget, request: dict[str, Any], fork: Fork) -> Foreca
     return calibration.in_range(run, count_laws.dynamic_options(runs), note)
 
 
-def _forecast_once(loaded: LoadedTarget, request: dict[str, Any], **dynamic_options: Any) -> dict[str, Any]:
+def _forecast_once(
+    loaded_target: LoadedTarget, request: dict[str, Any], **dynamic_options: Any
+) -> dict[str, Any]:
     from pinchpoint.backends.torch.fake import runner
 
-    observer = loaded.observer
+    observer = loaded_target.observer
     for name, value in dynamic_options.items():
         setattr(observer.dynamic, name, value)
     try:
-        run = _run_steps(loaded, request)
+        run = _run_steps(loaded_target, request)
     except runner.NeedsCalibration as needs:
         return {"needs": needs.site}
     if not run.observation.blocks:
         raise BadInput(
-            f"A step of {loaded.target.text} allocates nothing on the GPU.",
+            f"A step of {loaded_target.target.text} allocates nothing on the GPU.",
             hint="Move the model and the data to the `device` that is passed in.",
         )
-    thing = loaded.thing
+    thing = loaded_target.thing
     variant = thing.variant(request.get("variant")).name if isinstance(thing, Workload) else None
     forecast = assembly.of_observation(
         run.observation,
-        card=loaded.card,
-        target=loaded.target.text,
+        card=loaded_target.card,
+        target=loaded_target.target.text,
         mode=run.mode,
         size=request["size"],
         variant=variant,
         processed=run.processed,
     )
     forecast = replace(
-        forecast, settings=settings_of(thing, request.get("settings"), text=loaded.target.text)
+        forecast, settings=settings_of(thing, request.get("settings"), text=loaded_target.target.text)
     )
     if "bound" not in dynamic_options:  # otherwise the range of the law says how far counts may vary
-        forecast = assembly.with_count_interval(forecast, observer.dynamic, loaded.card)
+        forecast = assembly.with_count_interval(forecast, observer.dynamic, loaded_target.card)
     return calibration.with_blocks(forecast.to_dict(), run.observation)
 
 
-def _count(loaded: LoadedTarget, request: dict[str, Any]) -> dict[str, Any]:
+def _count(loaded_target: LoadedTarget, request: dict[str, Any]) -> dict[str, Any]:
     """Run the target with real values and return the counts that depend on them."""
-    loaded.observer.dynamic.calibrating = True
-    _run_steps(loaded, request)
-    return loaded.observer.dynamic.calibration_results()
+    loaded_target.observer.dynamic.calibrating = True
+    _run_steps(loaded_target, request)
+    return loaded_target.observer.dynamic.calibration_results()
 
 
-def _run_steps(loaded: LoadedTarget, request: dict[str, Any]) -> Any:
+def _run_steps(loaded_target: LoadedTarget, request: dict[str, Any]) -> Any:
     from pinchpoint.backends.torch.fake import runner
 
     return runner.run_steps(
-        loaded.observer,
-        loaded.thing,
-        text=loaded.target.text,
+        loaded_target.observer,
+        loaded_target.thing,
+        text=loaded_target.target.text,
         size=request["size"],
         mode=request.get("mode"),
         variant=request.get("variant"),

@@ -34,29 +34,29 @@ def main() -> None:
     tempfile.tempdir = hello["scratch"]  # removed by the parent: this process may be killed at any time
     with contextlib.ExitStack() as stack:
         try:
-            loaded = load_target(hello, stack)
+            loaded_target = load_target(hello, stack)
         except PinchpointError as error:
             _answer(answers, errors.to_dict(error))
             return
         _answer(answers, {"ready": True})
         for line in sys.stdin:
             request = json.loads(line)
-            _answer(answers, in_fork(lambda request=request: _forecast(loaded, request)))
+            _answer(answers, in_fork(lambda request=request: _forecast(loaded_target, request)))
 
 
-def _forecast(loaded: LoadedTarget, request: dict[str, Any]) -> dict[str, Any]:
+def _forecast(loaded_target: LoadedTarget, request: dict[str, Any]) -> dict[str, Any]:
     """Answer one request with a Forecast as a dict, or raise."""
     start = time.perf_counter()
-    if request["chunk_must_apply"] and isinstance(loaded.thing, Workload):
-        loaded.thing.check_chunk(request["variant"])
-    if loaded.framework == "jax":
-        forecast = jax_forecast.predict(loaded, request)
-    elif loaded.target.kind == "script":
+    if request["chunk_must_apply"] and isinstance(loaded_target.thing, Workload):
+        loaded_target.thing.check_chunk(request["variant"])
+    if loaded_target.framework == "jax":
+        forecast = jax_forecast.predict(loaded_target, request)
+    elif loaded_target.target.kind == "script":
         from pinchpoint.forecasting import script_forecast
 
-        forecast = script_forecast.predict(loaded, request, in_fork)
+        forecast = script_forecast.predict(loaded_target, request, in_fork)
     else:
-        forecast = torch_forecast.predict(loaded, request, in_fork)
+        forecast = torch_forecast.predict(loaded_target, request, in_fork)
     return replace(forecast, took_s=round(time.perf_counter() - start, 3)).to_dict()
 
 

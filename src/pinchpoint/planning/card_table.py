@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from pinchpoint.forecasting.cards import Card, card, cards
+from pinchpoint.forecasting.cards import Card
 from pinchpoint.planning import need_curve
 from pinchpoint.planning.fake_runs import CHUNKS, Trial, Trials
 from pinchpoint.planning.search import RUNS, SearchResult
@@ -20,16 +20,6 @@ _NOTE = (
     f" an interpolated size lies between two runs, reduced by {need_curve.RESERVE:.0%}"
 )
 _Answer = tuple[int | None, int | None, str]  # size, chunk, how
-
-
-def select_cards(names: str | Sequence[str] | None) -> list[Card]:
-    """All cards for `all`, the named cards, or none for None; smallest first."""
-    if names is None:
-        return []
-    if names == "all":
-        return list(cards().values())
-    texts = names.split(",") if isinstance(names, str) else names
-    return sorted((card(name.strip()) for name in texts), key=lambda c: c.memory_bytes)
 
 
 def rows(

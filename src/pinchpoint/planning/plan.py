@@ -8,7 +8,6 @@ needed. The margin covers what a step uses beyond its forecast.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,8 +17,8 @@ from pinchpoint.core.records import Plan
 from pinchpoint.core.settings import Overrides
 from pinchpoint.core.units import check_seconds, parse_bytes, parse_size, show_bytes
 from pinchpoint.core.workload import Workload, settings_of
-from pinchpoint.forecasting.cards import Card, card
-from pinchpoint.forecasting.forecaster import Forecaster, Forecasts
+from pinchpoint.forecasting.cards import Card, card, select_cards
+from pinchpoint.forecasting.forecaster import Forecasts, open_forecasts
 from pinchpoint.planning import card_table
 from pinchpoint.planning.fake_runs import CHUNKS, Progress, Script, Trials, check_vary
 from pinchpoint.planning.search import RUNS, UP_TO, Sample, largest_that_fits
@@ -89,7 +88,7 @@ def plan(
     largest size to consider. settings: settings of a workload that declares some. Raises `DoesNotFit` if
     nothing fits.
     """
-    table_cards = card_table.select_cards(cards)
+    table_cards = [] if cards is None else select_cards(cards)
     budget_bytes, model_card = _budget(budget, table_cards)
     size = None if size is None else parse_size(size)
     multiple, up_to = parse_size(multiple), parse_size(up_to)
@@ -110,7 +109,7 @@ def plan(
             hint="Give the whole memory of the card as --budget.",
         )
     options = {"card": model_card, "seed": seed, "timeout_s": timeout_s, "settings": setting_values}
-    with _forecasts(target, forecaster, options) as forecasts:
+    with open_forecasts(forecaster, target, **options) as forecasts:
         trials = Trials(forecasts, mode, budget_bytes, subject.script, progress)
         choices = _choices(subject, variants, trials, size=size, multiple=multiple, up_to=up_to)
         best = best_of(choices, size)
@@ -193,14 +192,6 @@ def _settings(subject: Subject, overrides: Overrides | None) -> dict[str, str]:
             f"{subject.text} is a script and has no settings.", hint="Pass its own arguments after --."
         )
     return settings_of(subject.workload, overrides, text=subject.text)
-
-
-def _forecasts(
-    target: Any, forecaster: Forecasts | None, options: dict[str, Any]
-) -> AbstractContextManager[Forecasts]:
-    if forecaster is not None:
-        return nullcontext(forecaster)
-    return Forecaster(target, **options)
 
 
 def _choices(

@@ -9,7 +9,7 @@ needs neither a framework nor a device.
 from __future__ import annotations
 
 from pinchpoint.backends.stream_backend import Room
-from pinchpoint.core.errors import DoesNotFit
+from pinchpoint.core.errors import DoesNotFit, first_line
 from pinchpoint.core.units import show_bytes
 
 GROWTH = (
@@ -44,15 +44,15 @@ class Pace:
         self.peak_bytes: int | None = None
         self.halvings = 0
         # A fixed chunk with padding keeps its shape even if there are fewer points.
-        self.settled = None if chunk is None else max(1, chunk if whole else min(chunk, count))
+        self.settled_chunk = None if chunk is None else max(1, chunk if whole else min(chunk, count))
         self._trials: list[tuple[int, int]] = []
-        self._confirmed: int | None = None  # the settled chunk, once it is known to be within the bound
+        self._confirmed_chunk: int | None = None  # the settled chunk, once it is known to be within the bound
         self._top = count + self.tile if most is None else min(count + self.tile, most)
 
     def next(self, remaining: int) -> int:
         """The chunk for the remaining points."""
-        if self.settled is not None:
-            return self.settled
+        if self.settled_chunk is not None:
+            return self.settled_chunk
         if self.bytes_per_point is None and not self._trials:
             return self.tile if self.count <= self.tile else -(-self.tile // 4)
         most = self._most()
@@ -61,12 +61,14 @@ class Pace:
         calls = -(-remaining // chunk)
         if reach == most or calls == 1:
             # The same number of calls with the least padding: one leftover point must not cost a whole chunk.
-            chunk = self.settled = self._up(-(-remaining // calls))
+            chunk = self.settled_chunk = self._up(-(-remaining // calls))
         return chunk
 
     def is_trial(self) -> bool:
         """Whether the memory of the next chunk should be measured."""
-        return self.room is not None and (self.settled is None or self.settled != self._confirmed)
+        return self.room is not None and (
+            self.settled_chunk is None or self.settled_chunk != self._confirmed_chunk
+        )
 
     def record(self, chunk: int, peak_bytes: int) -> None:
         """Learn from the peak of a chunk. Raises if even one tile exceeds the bound."""
@@ -76,12 +78,12 @@ class Pace:
         over = peak_bytes > self.room.bound_bytes
         if over and chunk <= self.tile:
             raise self._too_small(f"A chunk of {chunk:,} points takes {show_bytes(peak_bytes)}", peak_bytes)
-        if self.settled is not None and not over:
-            self._confirmed = self.settled
+        if self.settled_chunk is not None and not over:
+            self._confirmed_chunk = self.settled_chunk
             return
         self._learn(chunk, peak_bytes)
         if over:
-            self.settled = None
+            self.settled_chunk = None
             share = self.room.goal_bytes / peak_bytes
             self._top = max(self.tile, min(int(chunk * share), chunk - self.tile))
 
@@ -93,14 +95,13 @@ class Pace:
         elif chunk > self.tile:
             half = self.tile
         else:
-            reason = (str(why).strip() or type(why).__name__).splitlines()[0]
             free = "" if free_bytes is None else f", with {show_bytes(free_bytes)} free"
             raise DoesNotFit(
-                f"Memory ran out at a chunk of {chunk:,} points{free}: {reason[:200]}",
+                f"Memory ran out at a chunk of {chunk:,} points{free}: {first_line(why, length=200)}",
                 hint=f"Free memory, or allow chunks below {self.tile:,} points with a smaller tile=.",
             ) from why
         self.halvings += 1
-        self.settled = half
+        self.settled_chunk = half
 
     def _most(self) -> int:
         """The largest chunk for the goal, from what is known so far."""

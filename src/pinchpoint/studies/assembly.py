@@ -75,8 +75,8 @@ def finished_study(
             )
         peak_fit = fit(sizes, peaks, seed=config.seed)
         laws.append(law(sizes, peaks, mode=mode, variant=variant, seed=config.seed, known_fit=peak_fit))
-        reserved = [p.peak_reserved_bytes for p in ok_points]
-        known_peaks = [value for value in reserved if value is not None]
+        reserved_peaks = [p.peak_reserved_bytes for p in ok_points]
+        known_peaks = [value for value in reserved_peaks if value is not None]
         card_fit = fit(sizes, known_peaks, seed=config.seed) if len(known_peaks) == len(sizes) else peak_fit
         grows = laws[-1].slope_low > 0
         rows += [

@@ -21,7 +21,7 @@ from pinchpoint.core.errors import BadInput, Missing
 from pinchpoint.core.settings import Overrides, resolve, show_settings
 from pinchpoint.core.units import parse_ladder, parse_size
 from pinchpoint.core.workload import MODES, Workload, settings_of
-from pinchpoint.forecasting.cards import Card, card, cards
+from pinchpoint.forecasting.cards import Card, card, cards, select_cards
 
 PLAIN_VARIANT = "baseline"  # the name of the only variant of a plain factory
 # 8, 12, 16, 24, 40, 80 and 141 GB.
@@ -156,13 +156,10 @@ def _place(on: str) -> tuple[str, Card | None]:
 
 def _cards(names: str | Sequence[str] | None) -> tuple[Card, ...]:
     """Return the named cards, every known one for `all`, and by default one of each common size."""
-    known = cards()
     if names is None:
-        return tuple(known[name] for name in DEFAULT_CARDS if name in known)
-    if names == "all":
-        return tuple(known.values())
-    parts = names.split(",") if isinstance(names, str) else names
-    return tuple(sorted((card(part.strip()) for part in parts), key=lambda c: c.memory_bytes))
+        by_name = cards()
+        return tuple(by_name[name] for name in DEFAULT_CARDS if name in by_name)
+    return tuple(select_cards(names))
 
 
 def _folder(output: str | Path | None) -> Path | None:

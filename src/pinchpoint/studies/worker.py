@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 from pinchpoint.backends.base import Backend, backend, resolve_device
 from pinchpoint.core import host_memory, targets
-from pinchpoint.core.errors import BadInput, PinchpointError, to_dict
+from pinchpoint.core.errors import BadInput, PinchpointError, first_line, to_dict
 from pinchpoint.core.files import write_text
 from pinchpoint.core.machine import describe
 from pinchpoint.core.workload import BuiltStep, build
@@ -92,7 +92,7 @@ def answer(request: Request, save: Callable[[dict[str, Any]], None] = lambda res
     except Exception as error:
         # Any failure of the target is this point's result; a peak measured before it is kept.
         oom = framework.is_oom(error)
-        reason = _first_line(error) if oom else targets.explain_failure(target.text, error, "running").what
+        reason = first_line(error) if oom else targets.explain_failure(target.text, error, "running").what
         when = WHILE_TIMING if "peak_allocated_bytes" in result else ""
         result |= {"status": "oom" if oom else "failed", "reason": when + reason}
     return result
@@ -157,10 +157,6 @@ def _guard_host() -> int | None:
     limits = [value for value in (limit, soft, hard) if value != resource.RLIM_INFINITY]
     resource.setrlimit(resource.RLIMIT_DATA, (min(limits), hard))
     return min(limits)
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
 
 
 if __name__ == "__main__":

@@ -6,13 +6,11 @@ JAX cannot reset its peak within a process, so its peaks are predicted on CUDA a
 from __future__ import annotations
 
 import gc
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from pinchpoint.core.errors import PinchpointError
-from pinchpoint.forecasting.forecaster import Forecaster, Forecasts
+from pinchpoint.forecasting.forecaster import Forecasts, open_forecasts
 from pinchpoint.verification.probes import CaseBuilder, CaseSpec
 
 
@@ -47,21 +45,13 @@ def compare_peaks(
         before, after = (_measure_peak(builder, variant, spec) for variant in variants)
         return PeakChange(before, after, "measured")
     try:
-        with _forecasts(target, forecaster, seed, builder.settings) as forecasts:
+        with open_forecasts(forecaster, target, seed=seed, settings=builder.settings) as forecasts:
             before, after = [
                 forecasts.predict(size=spec.size, mode=builder.mode, variant=variant) for variant in variants
             ]
     except PinchpointError as error:
         return PeakChange(None, None, "predicted", f"the peaks could not be predicted: {error.what}")
     return PeakChange(before.peak_allocated_bytes, after.peak_allocated_bytes, "predicted")
-
-
-def _forecasts(
-    target: Any, forecaster: Forecasts | None, seed: int, settings: Mapping[str, str]
-) -> AbstractContextManager[Forecasts]:
-    if forecaster is not None:
-        return nullcontext(forecaster)
-    return Forecaster(target, seed=seed, settings=settings)
 
 
 def _measure_peak(builder: CaseBuilder, variant: str, spec: CaseSpec) -> int | None:

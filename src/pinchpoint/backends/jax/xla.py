@@ -19,6 +19,7 @@ import jax
 from pinchpoint.backends.jax import compat
 from pinchpoint.backends.jax.captured_arrays import HoistedStep
 from pinchpoint.backends.jax.compile_targets import Capability, chip_for, target_config
+from pinchpoint.core.errors import first_line
 
 # These options are tried in order; the second set switches off a kernel generator that requires tuning.
 OPTIONS: tuple[dict[str, bool | int], ...] = (
@@ -66,14 +67,14 @@ def analyse(
     try:
         device = (devices or compat.topology_devices)(config)[0]
     except (NotImplementedError, RuntimeError) as error:  # JaxRuntimeError is a RuntimeError
-        raise NoAnalysis(f"{plugin} created no compile-only device: {_first_line(error)}") from error
+        raise NoAnalysis(f"{plugin} created no compile-only device: {first_line(error)}") from error
     lowered = step.lower(jax.sharding.SingleDeviceSharding(device))
     reason = ""
     for options in OPTIONS:
         try:
             compiled = lowered.compile(compiler_options=dict(options))
         except (NotImplementedError, RuntimeError) as error:
-            reason = _first_line(error)
+            reason = first_line(error)
             continue
         return _read(
             compiled.memory_analysis(), target=f"{chip_for(capability).name} by {plugin}", options=options
@@ -99,8 +100,3 @@ def _read(stats: Any, *, target: str, options: dict[str, bool | int]) -> Analysi
         target=target,
         options=options,
     )
-
-
-def _first_line(error: BaseException) -> str:
-    text = str(error).strip().splitlines()
-    return (text[0] if text else type(error).__name__)[:300]

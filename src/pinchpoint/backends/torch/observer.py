@@ -21,7 +21,7 @@ from pinchpoint.backends.torch.data_dependent.shadow_values import Shadows
 from pinchpoint.backends.torch.fake.devices import place_of
 from pinchpoint.backends.torch.kernels import unmodelled, workspaces
 from pinchpoint.backends.torch.ledger import Ledger, Site
-from pinchpoint.core.errors import CannotFake, PinchpointError
+from pinchpoint.core.errors import CannotFake, PinchpointError, first_line
 from pinchpoint.core.events import Phase
 
 _HOST_LIMIT = 50_000_000  # elements; a larger host tensor is fake ...
@@ -259,7 +259,7 @@ class Observer(compat.DispatchMode):
                 raise
             raise CannotFake(
                 f"{func.name()!r} at {site.file}:{site.line} is not supported by pinchpoint yet, "
-                f"because torch has no shape rule for it: {_first_line(error)}",
+                f"because torch has no shape rule for it: {first_line(error, length=200)}",
                 hint="Register a shape rule with torch.library.register_fake, "
                 "or predict the step without this operation.",
             ) from error
@@ -317,7 +317,3 @@ def _is_users_mistake(error: BaseException) -> bool:
         "data dependent",
     )
     return isinstance(error, (RuntimeError, TypeError)) and not any(word in text for word in fake_errors)
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]

@@ -123,7 +123,7 @@ class CpuLane(HostMemory):
         self.chunk = 0
         self.outputs = Outputs(points, out=out, device=device)
         self._function = function
-        self._extra = tuple(_shared(value, device) for value in extra)
+        self._extra = tuple(_to_device(value, device) for value in extra)
         self._types = [_tensor_type(array) for array in points.arrays]
         self._buffers: list[Tensor] = []
         self._results: tuple[Tensor, ...] = ()
@@ -170,7 +170,7 @@ class CpuLane(HostMemory):
     def try_rows(self, rows: np.ndarray[Any, Any]) -> list[tuple[Any, str]]:
         index = torch.from_numpy(rows)
         inputs = [self._pick(array, index) for array in self.points.arrays] or [
-            self._numbered(index.to(self.place))
+            self._point_numbers(index.to(self.place))
         ]
         parts, _ = _parts(self.call(inputs), len(rows))
         return [
@@ -204,9 +204,9 @@ class CpuLane(HostMemory):
     def numbers(self, start: int, stop: int, rows: int) -> Tensor:
         """Indices start..stop created on the device, the last one repeated: (rows,) int64."""
         index = torch.arange(start, start + rows, device=self.place).clamp_(max=stop - 1)
-        return self._numbered(index)
+        return self._point_numbers(index)
 
-    def _numbered(self, index: Tensor) -> Tensor:
+    def _point_numbers(self, index: Tensor) -> Tensor:
         numbers = self.points.numbers
         assert numbers is not None, "points are arrays or numbers"
         return index if numbers.start == 0 and numbers.step == 1 else index * numbers.step + numbers.start
@@ -280,7 +280,7 @@ def _empty(shape: tuple[int, ...], dtype: torch.dtype, place: torch.device | Non
         ) from error
 
 
-def _shared(value: Any, device: torch.device) -> Any:
+def _to_device(value: Any, device: torch.device) -> Any:
     """Copy an array or tensor to the device once; any other value is passed on unchanged."""
     if isinstance(value, np.ndarray):
         value = torch.from_numpy(np.array(value, value.dtype.newbyteorder("=")))

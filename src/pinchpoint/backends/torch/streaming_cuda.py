@@ -75,8 +75,8 @@ class CudaLane(CpuLane):
 
     def free_bytes(self) -> int:
         """Bytes that are free in the driver plus those that torch's allocator caches but does not use."""
-        cached = torch.cuda.memory_reserved(self.place) - self.held_bytes()
-        return torch.cuda.mem_get_info(self.place)[0] + cached
+        cached_bytes = torch.cuda.memory_reserved(self.place) - self.held_bytes()
+        return torch.cuda.mem_get_info(self.place)[0] + cached_bytes
 
     def held_bytes(self) -> int:
         return torch.cuda.memory_allocated(self.place)
@@ -87,7 +87,7 @@ class CudaLane(CpuLane):
         for _ in range(self.depth):
             inputs = self.new_inputs(chunk, self.place)
             host_inputs = [
-                _pinned(b.shape, b.dtype) if s else None
+                _pinned_buffer(b.shape, b.dtype) if s else None
                 for b, s in zip(inputs, self._is_host_input, strict=True)
             ]
             self._slots.append(Slot(inputs, host_inputs))
@@ -175,7 +175,7 @@ class CudaLane(CpuLane):
                 )
                 full = (self.chunk, *shape)
                 slot.results.append(torch.empty(full, dtype=dtype, device=self.place) if host else None)
-                slot.host_results.append(_pinned(full, dtype) if host else None)
+                slot.host_results.append(_pinned_buffer(full, dtype) if host else None)
 
     def _drop(self) -> None:
         """Release the buffers; later users of their memory wait for copies that still read or write it."""
@@ -185,5 +185,5 @@ class CudaLane(CpuLane):
         self._in_flight.clear()
 
 
-def _pinned(shape: Any, dtype: torch.dtype) -> Tensor:
+def _pinned_buffer(shape: Any, dtype: torch.dtype) -> Tensor:
     return torch.empty(tuple(shape), dtype=dtype).pin_memory()

@@ -52,8 +52,8 @@ class AutogradMLP:
                 into[at].add_(value)
         of_inputs = gradients[-1] if want_inputs else None
         # Copy the outputs: they may be a view of another tensor, and the caller overwrites them.
-        copied = outputs.detach().clone(memory_format=torch.contiguous_format) if want_values else None
-        return None if of_inputs is None else of_inputs.contiguous(), copied
+        values_copy = outputs.detach().clone(memory_format=torch.contiguous_format) if want_values else None
+        return None if of_inputs is None else of_inputs.contiguous(), values_copy
 
     def finish(self, into: Gradients) -> None:
         """Do nothing, because no gradient is deferred."""

@@ -134,12 +134,12 @@ def _stack(record: Forecast) -> list[tuple[str, str, int]]:
         for name in names
         if record.breakdown.get(name)
     ]
-    reserved = (
+    reserved_bytes = (
         record.peak_allocated_bytes if record.peak_reserved_bytes is None else record.peak_reserved_bytes
     )
-    if reserved > record.peak_allocated_bytes:
+    if reserved_bytes > record.peak_allocated_bytes:
         stack.append(
-            ("reserved but unused", palette.of_source("cached"), reserved - record.peak_allocated_bytes)
+            ("reserved but unused", palette.of_source("cached"), reserved_bytes - record.peak_allocated_bytes)
         )
     if record.context_bytes:
         stack.append(("context", palette.of_source("context"), record.context_bytes))

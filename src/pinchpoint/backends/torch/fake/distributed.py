@@ -75,8 +75,8 @@ def install(patches: Patches, ledger: Ledger) -> None:
     for name in _COLLECTIVES:
         patches.set(dist, name, lambda *_, **__: _FinishedWork())
     patches.set(torch.nn.parallel, "DistributedDataParallel", _parallel_type(ledger))
-    for module, name in _sharded():
-        patches.set(module, name, _Sharded)
+    for module, name in _fsdp_classes():
+        patches.set(module, name, _RefusedSharding)
 
 
 def _parallel_type(ledger: Ledger) -> type[torch.nn.Module]:
@@ -129,13 +129,13 @@ def _buckets(parameters: list[torch.nn.Parameter], cap_bytes: int) -> list[torch
     return buckets
 
 
-def _sharded() -> list[tuple[Any, str]]:
+def _fsdp_classes() -> list[tuple[Any, str]]:
     import torch.distributed.fsdp as fsdp
 
     return [(fsdp, name) for name in ("FullyShardedDataParallel", "fully_shard") if hasattr(fsdp, name)]
 
 
-class _Sharded:
+class _RefusedSharding:
     """A class rather than a function, because libraries use the original in annotations."""
 
     def __init__(self, *_: Any, **__: Any) -> None:

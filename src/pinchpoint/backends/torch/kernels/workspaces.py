@@ -248,11 +248,11 @@ def _efficient_attention_backward(args: Any) -> list[Sizes]:
     query = args[1]
     batch_heads, rows, width = query.shape[0] * query.shape[1], query.shape[2], query.shape[3]
     delta = 4 * batch_heads * rows
-    padded = 64 if width <= 64 else (128 if width <= 128 else -(-width // 64) * 64)
-    tiles = batch_heads * (-(-rows // 64) * 64 * padded * 4 + -(-rows // 64) * 16)
+    padded_width = 64 if width <= 64 else (128 if width <= 128 else -(-width // 64) * 64)
+    tiles = batch_heads * (-(-rows // 64) * 64 * padded_width * 4 + -(-rows // 64) * 16)
     gradient = args[0]
-    copied = 0 if _rows_before_heads(gradient) else _bytes(gradient)
-    return [[copied, 4 * query.numel(), delta, delta], [copied, delta, tiles]]
+    copy_bytes = 0 if _rows_before_heads(gradient) else _bytes(gradient)
+    return [[copy_bytes, 4 * query.numel(), delta, delta], [copy_bytes, delta, tiles]]
 
 
 def _rows_before_heads(tensor: torch.Tensor) -> bool:
