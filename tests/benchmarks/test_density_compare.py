@@ -219,7 +219,7 @@ def test_both_begin_as_superposed_atoms_and_see_the_same_batches(data, monkeypat
 
     def noted(taken, config, *, chosen):
         seen.append([(item.name, of.tolist()) for item, of in zip(taken, chosen, strict=True)])
-        return batch_of(taken, config, chosen=chosen)
+        return batch_of(taken, config, probe_indices=chosen)
 
     monkeypatch.setattr("pinchpoint.systems.density.data.batches.batch_of", noted)
     for name in ("ours", "painn"):

@@ -191,7 +191,7 @@ def test_a_step_in_parts_has_the_gradient_of_the_whole(density_data: Path) -> No
     data = open_dataset(density_data)
     config = DensityConfig(("C", "H", "O"), mean_neighbours=3.0, prior=True, **TINY)
     items = [item_of(data.sample(name), config) for name in data.names("train")[:2]]
-    batch = batch_of(items, config, chosen=[choose_probes(item, 90, seed=0, step=1) for item in items])
+    batch = batch_of(items, config, probe_indices=[choose_probes(item, 90, seed=0, step=1) for item in items])
     told = Settings(clip=1e9)
     loss, whole = stepped(told, config, batch)
     again, parts = stepped(replace(told, chunk=50), config, batch)
@@ -284,7 +284,7 @@ def test_a_budget_picks_the_probes_at_one_time_by_what_a_real_step_holds(
     items = [item_of(data.sample(name), config) for name in data.names("train")[:2]]
     told = Settings(molecules=2, probes=400)
     batch = batch_of(
-        [items[1]] * 2, config, chosen=[choose_probes(items[1], 400, seed=0, step=1)] * 2
+        [items[1]] * 2, config, probe_indices=[choose_probes(items[1], 400, seed=0, step=1)] * 2
     )  # methane, the larger
 
     def real_bytes(chunk: int) -> int:

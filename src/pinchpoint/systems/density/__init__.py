@@ -1,4 +1,4 @@
-"""The density system: electron densities of molecules and crystals on a grid (torch). Holds its workload."""
+"""The density system (torch): electron densities of molecules and crystals. Defines its workload."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pinchpoint.core.workload import Tolerance, Variant, Workload
 
 CHUNK = 2_048  # probes per chunk in the scalar form: 32 bricks of 64
 FULL_CHUNK = 3_000  # probes per chunk in the ChargE3Net-style density report
-BYTES_PER_PROBE = 32  # outside the chunks: the density of a probe and its place in the result
+BYTES_PER_PROBE = 32  # outside the chunks: the density of a probe and its index in the result
 
 WORKLOAD = Workload(
     name="density",
@@ -17,8 +17,8 @@ WORKLOAD = Workload(
     variants=(
         Variant(
             "original",
-            "computes all couplings of every pair in chunks of 3,000 probes, and the atoms anew for each "
-            "chunk",
+            "computes all couplings of every pair in chunks of 3,000 probes, and recomputes the atoms for "
+            "each chunk",
             flat=True,
             held_bytes=BYTES_PER_PROBE,
             chunk=FULL_CHUNK,
@@ -32,7 +32,7 @@ WORKLOAD = Workload(
         ),
         Variant(
             "scalar",
-            "computes only what reaches the density, all interactions in one pass over the pairs",
+            "computes only what affects the density, all interactions in one pass over the pairs",
             flat=True,
             held_bytes=BYTES_PER_PROBE,
             chunk=CHUNK,

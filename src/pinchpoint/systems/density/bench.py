@@ -2,11 +2,11 @@
 
 The clock runs from the atoms' features to densities in host memory and includes the neighbour search.
 `original` also recomputes the atoms for each of its chunks, as in the ChargE3Net-style density report.
-`plain` is the scalar form with torch's own kernels, the only ones on a CPU. `plain` and `scalar` compute the
-whole grid. `original` and `full` are timed on a few chunks spread over the grid and scaled to all probes, and
-the record says so: every probe costs them nearly the same. The weights are random, because neither time nor
-memory depends on them. The forms take turns, the device is synchronised before both clock readings, and peaks
-come from separate runs.
+`plain` is the scalar form with torch's own kernels, the only ones available on a CPU. `plain` and `scalar`
+compute the whole grid. `original` and `full` are timed on a few chunks spread over the grid and scaled to all
+probes, since each probe takes them nearly the same time; the record says so. The weights are random, because
+neither time nor memory depends on them. The forms take turns, the device is synchronised before both clock
+readings, and peaks come from separate runs.
 """
 
 from __future__ import annotations
@@ -56,22 +56,22 @@ Progress = Callable[[str, int, int], None]
 class FormTimes:
     """Timing of one form over the whole grid.
 
-    scaled: timed on `timed_probes` and multiplied up to the grid.
+    scaled: whether it was timed on `timed_probes` and scaled to the grid.
     """
 
     form: Form
     chunk: int  # probes per chunk
     timed_probes: int
     scaled: bool
-    seconds: float  # median for the whole grid
-    seconds_low: float  # its 95 % interval
+    seconds: float  # median, for the whole grid
+    seconds_low: float  # 95 % interval of the median
     seconds_high: float
     runs: int
     peak_bytes: int | None  # peak allocated
     speedup: float  # the first form's seconds divided by this form's
     speedup_low: float
     speedup_high: float
-    error: float | None  # relative L2 distance from the full form at the probes both computed
+    error: float | None  # relative L2 distance from the full form, at the probes computed by both
 
 
 @dataclass(frozen=True)
@@ -83,11 +83,11 @@ class Benchmark(Record):
     device: str
     grid: tuple[int, int, int]
     probes: int
-    pairs: int  # of a probe and a neighbour slot in the scalar form, including padding
+    pairs: int  # pairs of a probe and a neighbour slot in the scalar form, including padding
     mul: int
     lmax: int
     forms: tuple[FormTimes, ...]
-    atoms_s: float  # to compute the atoms' features once, scalar form
+    atoms_s: float  # to compute the features of the atoms once, in the scalar form
     notes: tuple[str, ...] = ()
     machine: dict[str, Any] = field(default_factory=_machine.describe)
     created: str = field(default_factory=now)
@@ -128,10 +128,10 @@ def bench(
     progress: Progress | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Benchmark:
-    """Time the forms in turn: by default all of them, but not `plain` on a CPU.
+    """Time the forms in turn; by default all of them, without `plain` on a CPU.
 
-    chunks: how many chunks of `chunk` probes `original` and `full` are timed on. output: path of the JSON
-    record.
+    chunks: number of chunks of `chunk` probes that `original` and `full` are timed on. output: path of the
+    JSON record.
     """
     torch_backend = backend("torch")
     place = resolve_device(device, torch_backend)
@@ -211,7 +211,7 @@ class _WholeGrid:
 
 
 class _SomeChunks:
-    """Runs the full form over a few chunks. again: recompute the atoms for each chunk."""
+    """Runs the full form over a few chunks. again: whether to recompute the atoms for each chunk."""
 
     def __init__(
         self, form: FullForm, graph: AtomGraph, near: Surroundings, chunks: int, chunk: int, *, again: bool
@@ -254,8 +254,9 @@ def _times(
     model: DensityModel,
     graph: AtomGraph,
 ) -> tuple[dict[Form, list[float]], float]:
-    """Return the seconds of each run of each form for the whole grid, and those of the scalar form's
-    atoms.
+    """Return the seconds of each run of each form for the whole grid, and those of the atoms.
+
+    The atoms are timed in the scalar form.
     """
 
     def once(run: Callable[[], Any]) -> float:
@@ -286,7 +287,7 @@ def _times(
 
 
 def _peak(run: _Run, torch_backend: Backend, device: str) -> int | None:
-    """Return the peak of a separate run. On a CPU every tensor is tracked, which is slow."""
+    """Return the peak of a separate run. On a CPU, every tensor is tracked, which is slow."""
     if device != "cuda":
         return torch_backend.account(run)
     torch_backend.reset_peak(device)
@@ -337,11 +338,11 @@ def _notes(runs: dict[Form, _Run], device: str) -> tuple[str, ...]:
         "neighbour search"
     ]
     if partial:
-        timed = runs[partial[0]]
-        probes = len(timed.numbers) * timed.near.bricks.probes
+        some_run = runs[partial[0]]
+        probes = len(some_run.numbers) * some_run.near.bricks.probes
         notes.append(
-            f"{' and '.join(partial)} timed on {probes:,} probes in chunks of {timed.chunk:,} and scaled to "
-            "the whole grid"
+            f"{' and '.join(partial)} timed on {probes:,} probes in chunks of {some_run.chunk:,} and scaled "
+            "to the whole grid"
         )
     if device == "cuda":
         notes.append("peaks are the bytes torch allocated, with the weights of all forms in memory")
@@ -354,13 +355,13 @@ def _check(forms: tuple[Form, ...], repeats: int, chunks: int, chunk: int) -> No
     strange = [form for form in forms if form not in FORMS]
     if strange or not forms or len(set(forms)) < len(forms):
         raise BadInput(
-            f"The forms {', '.join(forms) or '(none)'} cannot be timed: each must be known and listed once.",
-            hint=f"Give --forms some of {', '.join(FORMS)}.",
+            f"The forms {', '.join(forms) or '(none)'} cannot be timed: each must exist and be listed once.",
+            hint=f"Set --forms to some of {', '.join(FORMS)}.",
         )
     if min(repeats, chunks, chunk) < 1:
         raise BadInput(
             f"A benchmark cannot run {repeats} repeats of {chunks} chunks of {chunk} probes.",
-            hint="Give at least 1 of each.",
+            hint="Use at least 1 of each.",
         )
 
 
@@ -373,16 +374,17 @@ def command(
     forms: str | None = typer.Option(
         None,
         "--forms",
-        help="Some of original,full,plain,scalar; the first is the baseline. plain is scalar by torch alone.",
+        help="Forms to time, from original,full,plain,scalar; the first is the baseline. plain is scalar "
+        "with torch's own kernels.",
     ),
-    repeats: int = typer.Option(7, "--repeats", help="Runs of each form."),
-    seed: int = typer.Option(0, "--seed", help="Seed of the weights."),
+    repeats: int = typer.Option(7, "--repeats", help="Number of timed runs per form."),
+    seed: int = typer.Option(0, "--seed", help="Seed of the random weights."),
     device: str = bench_command.DEVICE,
 ) -> None:
     """Time the forms of the model in turn on HfO2.
 
-    Seconds of the probe stage for a whole grid, peaks, and how well the forms agree. The slow ones are
-    timed on a few chunks and scaled up, which the record says.
+    Prints the seconds of the probe stage for a whole grid, peaks, and how well the forms agree. The slow
+    forms are timed on a few chunks and scaled up, which the record says.
     """
     names: Any = None if forms is None else tuple(word.strip() for word in forms.split(","))
     measure = partial(

@@ -1,6 +1,4 @@
-"""An example prediction for `pinchpoint demo`: a molecule outside the training data, beside superposed
-atoms.
-"""
+"""An example prediction for `pinchpoint demo`: a molecule outside the training data, and superposed atoms."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from pinchpoint.core.demo import Show
 if TYPE_CHECKING:
     from pinchpoint.systems.density.predict import Prediction, Progress
 
-# The original form is slow to build, here and in a forecast: narrow, of low degree, and not studied.
+# The original form is slow to build, here and in a forecast, so it is narrow, of low degree, and not studied.
 SHOW = Show(
     "density",
     needs=("torch", "e3nn"),
@@ -24,13 +22,13 @@ SHOW = Show(
     verify_s=2.0,
     settings={"mul": "40", "lmax": "1"},
 )
-NAME = "ethanol"  # held out of the training data
+NAME = "ethanol"  # not in the training data
 SPACING_A, PADDING_A = 0.2, 4.0  # the padding is the model's cutoff, so that no density is cut off
 
 
 @dataclass(frozen=True, eq=False)
 class Example:
-    """The predicted density of a molecule and how far bonding changes it."""
+    """The predicted density of a molecule, and how much bonding changes it."""
 
     name: str
     electrons: int  # valence electrons of the molecule
@@ -40,7 +38,7 @@ class Example:
 
 
 def example(folder: str | Path, *, device: str = "auto", progress: Progress | None = None) -> Example:
-    """Predict the density of the molecule and write CHGCAR and slices.png into the folder."""
+    """Predict the density of the molecule and write CHGCAR and slices.png to the folder."""
     import numpy as np
 
     from pinchpoint.core.files import make_folder
@@ -60,7 +58,7 @@ def example(folder: str | Path, *, device: str = "auto", progress: Progress | No
     points = grid_points(prediction.volume.grid) @ structure.lattice
     apart = superpose(structure.species, structure.cartesian, points)
     before = Volume(structure, apart.reshape(prediction.volume.grid))
-    title = f"{NAME}: predicted, the superposed atoms as reference, and the difference: what bonding changes"
+    title = f"{NAME}: predicted density, superposed atoms as reference, and the change by bonding"
     picture = draw_slices(
         place / "slices.png",
         prediction.volume.total,
@@ -78,7 +76,7 @@ def show(output: Path, *, device: str, tell: Callable[[str], None]) -> bool:
     from pinchpoint.console import printing
 
     def progress(stage: str, done: int, total: int) -> None:
-        if not done:  # once per stage: a stage takes seconds
+        if not done:  # once per stage, because a stage takes seconds
             tell(f"density: predict a molecule, {stage}")
 
     result = example(output / f"density-{NAME}", device=device, progress=progress)

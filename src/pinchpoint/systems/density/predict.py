@@ -1,9 +1,9 @@
-"""Prediction of a structure's electron density on a grid by a trained model, written as CHGCAR, cube or npz.
+"""Prediction of the electron density of a structure on a grid, written as CHGCAR, cube or npz.
 
 The features of the atoms are computed once; then every grid point is computed from the atoms around it, brick
-by brick (`sweep`). The electron count is reported as the model gives it; a requested count is reached by one
-factor for all points. A structure unlike the training data is predicted all the same, with a note for
-everything unusual (`domain`, `electron_counts`).
+by brick (`sweep`). The electron count predicted by the model is always reported; a requested count is reached
+by scaling all points by one factor. A structure unlike the training data is predicted all the same, with a
+note for everything unusual (`domain`, `electron_counts`).
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 
 FORMS = ("scalar", "full", "original")
 PADDING_A = 4.0
-FACTORS = 0.01, 100.0  # range of the scale by --electrons: anything beyond is a mistake
-KNOTS = 4096  # of the radial tables: within 2e-6 of the networks, and ten times faster
+FACTORS = 0.01, 100.0  # allowed range of the factor set by --electrons: anything beyond is a mistake
+KNOTS = 4096  # of the radial tables, which are within 2e-6 of the networks and ten times faster
 _FULL = 32  # how many times more bytes a pair takes in the full form than in the scalar one
 Progress = Callable[[str, int, int], None]
 
@@ -54,25 +54,23 @@ Progress = Callable[[str, int, int], None]
 class Prediction:
     """A predicted density and how it was computed.
 
-    Seconds are given for the atoms (edges and their network), the probes and the file; `seconds` is the
-    total, including reading the input and the weights.
+    Seconds are given for the atoms (edges and the atom network), the probes and the file; `seconds` is the
+    total, including the time to read the input and the weights.
     """
 
     volume: Volume
     path: Path | None
-    electrons_raw: float  # the integral before any scaling
-    electrons_neutral: int | None  # of the neutral atoms; None where the model's valence count is not known
+    electrons_raw: float  # integral of the density before scaling
+    electrons_neutral: int | None  # of the neutral atoms; None if the valence count of the model is unknown
     scale: float  # factor applied to the total
-    probes: int  # of the grid
+    probes: int  # number of grid points
     computed: int  # probes computed, including the padding of bricks
-    pairs: int  # of a probe and a neighbour slot
+    pairs: int  # pairs of a probe and a neighbour slot
     chunk: int  # probes per chunk
     tile: int  # probes per tile
     calls: int
     halvings: int
-    peak_bytes: (
-        int | None
-    )  # on CUDA the peak allocated since the last reset; on a CPU known only with a budget
+    peak_bytes: int | None  # on CUDA, peak allocated since the last reset; on a CPU, known only with a budget
     device: str
     form: str
     symmetry: str | None
@@ -104,14 +102,15 @@ def predict(
 ) -> Prediction:
     """Predict the density of a structure: a path, a Structure, ASE's Atoms, pymatgen's Structure or Molecule.
 
-    output: a file to write, never the one the structure is read from. weights: a run, an exported file or a
+    output: file to write, never the one the structure is read from. weights: a run, an exported file or a
     model; by default the packaged model. grid: points along each lattice vector (one number for all three).
-    spacing_a: the largest distance between two points instead (0.1 by default). padding_a: room around a
-    molecule without a cell (4.0 by default). budget: bytes or a card; everything on the device counts. form:
-    "scalar", "full" (all paths, with unused weights from `seed`) or "original" (the same, with the atoms
-    recomputed for every chunk). symmetry: compute only points that are distinct by the space group.
-    electrons: scale the total to this count. chunk: probes at one time. knots: of the tables that replace the
-    scalar form's radial networks; None runs the networks. progress(stage, done, total).
+    spacing_a: instead of a grid, the largest distance between two points (0.1 by default). padding_a: space
+    around a molecule without a cell (4.0 by default). budget: bytes or a card; everything on the device
+    counts. form: "scalar", "full" (all paths, with unused weights from `seed`) or "original" (the same, with
+    the atoms recomputed for every chunk). symmetry: compute only points that are distinct by the space group.
+    electrons: scale the total to this count. chunk: probes processed together. knots: size of the tables that
+    replace the radial networks of the scalar form; None evaluates the networks. progress(stage, done, total):
+    called as the work proceeds.
     """
     start, tell = time.perf_counter(), progress or (lambda stage, done, total: None)
     _check(structure, output, padding_a, form, electrons, chunk, budget)
@@ -184,7 +183,7 @@ def predict(
 
 @dataclass(frozen=True, eq=False)
 class Stage:
-    """A form of the model with the atoms' features computed, ready for probes.
+    """A form of the model whose atom features are computed, ready for probes.
 
     fields: called once per chunk.
     """
@@ -220,7 +219,7 @@ def _stage(
 def _describe_atoms(make: Callable[[], Stage], device: str, budget: Any) -> tuple[Stage, int]:
     """Return the stage and its peak bytes, which on a CPU are tracked only with a budget.
 
-    Atoms are not chunked.
+    Atoms are not processed in chunks.
     """
     stages: list[Stage] = []
     if device == "cuda":
@@ -233,13 +232,13 @@ def _describe_atoms(make: Callable[[], Stage], device: str, budget: Any) -> tupl
     else:
         stages.append(make())
         peak = 0
-    bound = None if budget is None else budget_bytes(budget)
-    if bound is not None and peak > bound:
+    limit_bytes = None if budget is None else budget_bytes(budget)
+    if limit_bytes is not None and peak > limit_bytes:
         count = len(stages[0].species)
         raise DoesNotFit(
             f"The features of {count:,} atom{'s' if count != 1 else ''} take {show_bytes(peak)}, but the "
-            f"budget is {show_bytes(bound)}.",
-            hint=f"Give --budget at least {math.ceil(peak / 2**20)}MiB"
+            f"budget is {show_bytes(limit_bytes)}.",
+            hint=f"Set --budget to at least {math.ceil(peak / 2**20)}MiB"
             + ("." if device == "cpu" else ", or use --device cpu."),
             need_bytes=peak,
         )
@@ -255,7 +254,10 @@ def _densities(
     chunk: int | None,
     tell: Progress,
 ) -> tuple[np.ndarray, np.ndarray | None, SweepResult, int | None]:
-    """Return total and spin (nx, ny, nz) float64, the sweep, and how many points are distinct by symmetry."""
+    """Return the densities on the grid, the sweep, and the number of points distinct by symmetry.
+
+    Total and spin: (nx, ny, nz) float64.
+    """
     device = str(stage.species.device)
     tell("neighbours", 0, 0)
     near = surroundings_of(structure, bricks, stage.cutoff_a, device=device, dtype=stage.dtype)
@@ -289,31 +291,31 @@ def _check(
     chunk: int | None,
     budget: Any,
 ) -> None:
-    """Raise BadInput for arguments that cannot work, before any work is done."""
+    """Raise BadInput for invalid arguments, before any work is done."""
     if output is not None:
         check_volume_output(output)
         source = Path(structure) if isinstance(structure, str | Path) else None
         if source is not None and source.exists() and Path(output).exists() and Path(output).samefile(source):
             raise BadInput(
-                f"{output} is the file the structure is read from, and it would be lost.",
+                f"{output} is the file the structure is read from, which would be overwritten.",
                 hint="Choose another -o.",
             )
     if form not in FORMS:
-        raise BadInput(f"There is no form {form!r}.", hint=f"Give --form one of {', '.join(FORMS)}.")
+        raise BadInput(f"There is no form {form!r}.", hint=f"Set --form to one of {', '.join(FORMS)}.")
     if padding_a is not None and not (math.isfinite(padding_a) and padding_a > 0):
         raise BadInput(
             f"A padding of {padding_a:g} angstrom leaves no room around the molecule.",
-            hint="Give a padding above 0, such as --padding 4.",
+            hint="Use a padding above 0, such as --padding 4.",
         )
     if electrons is not None and not (math.isfinite(electrons) and electrons > 0):
         raise BadInput(
             f"The density cannot be scaled to {electrons:g} electrons.",
-            hint="Give --electrons a number above 0, or leave it out.",
+            hint="Set --electrons to a number above 0, or leave it out.",
         )
     if chunk is not None and not (isinstance(chunk, int) and chunk >= 1):
         raise BadInput(
-            f"A chunk of {chunk} probes is not possible.",
-            hint="Give --chunk a whole number of at least 1, or leave it out.",
+            f"A chunk cannot have {chunk} probes.",
+            hint="Set --chunk to a whole number of at least 1, or leave it out.",
         )
     if chunk is not None and budget is not None:
         raise BadInput("A chunk and a budget were both given.", hint="Leave one of them out.")
@@ -325,7 +327,7 @@ def _grid(
     points = choose_grid(structure.lattice, grid=grid, spacing_a=spacing_a)
     if group is None:
         return points
-    if grid is None:  # a spacing leaves room to adapt the grid to the group
+    if grid is None:  # with a spacing, the grid may be adapted to the space group
         points = grid_for(group, points) or points
     check_on_grid(group, points)
     return points
@@ -334,15 +336,19 @@ def _grid(
 def _input_notes(
     structure: Structure, points: tuple[int, int, int], grid: Any, padding_a: float | None
 ) -> tuple[str, ...]:
-    """Return notes about the input."""
+    """Return notes on the input."""
     idle = padding_a is not None and not structure.boxed
-    unused = (f"--padding {padding_a:g} has no effect: the structure has its own cell",) if idle else ()
-    return (*unused, *(skew_notes(structure.lattice, points) if grid is None else ()))
+    padding_notes = (
+        (f"--padding {padding_a:g} has no effect: the structure has its own cell",) if idle else ()
+    )
+    return (*padding_notes, *(skew_notes(structure.lattice, points) if grid is None else ()))
 
 
 def _neutral(model: DensityModel, structure: Structure) -> int | None:
-    """Return the electrons of the neutral atoms as the model's data count them; a prior is made of such
-    atoms.
+    """Return the valence electrons of the neutral atoms, if the model counts electrons that way.
+
+    That is the case for a model with a prior, which is made of such atoms, or with neutral training data;
+    otherwise None.
     """
     known = model.config.prior if model.domain is None else model.domain.neutral
     return valence_electrons(structure.species) if known else None
@@ -354,8 +360,8 @@ def _check_electrons(electrons: float, structure: Structure) -> None:
     if not FACTORS[0] * 0.1 * len(structure.species) <= electrons <= FACTORS[1] * every:
         raise BadInput(
             f"--electrons {electrons:g} is out of range for {len(structure.species):,} atoms with {every:,} "
-            "electrons in all.",
-            hint="Give a count near the number of the structure's valence electrons, or leave --electrons "
+            "electrons in total.",
+            hint="Give a count near the number of valence electrons of the structure, or leave --electrons "
             "out.",
         )
 

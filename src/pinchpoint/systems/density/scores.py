@@ -1,7 +1,6 @@
-"""Errors of a model on every sample of a data set's split, beside those of superposed spherical atoms.
+"""Errors of a model on every sample of a split of a data set, compared with superposed spherical atoms.
 
-Superposed atoms are scored where all species have a table, the spin where both the model and the sample have
-one.
+Superposed atoms are scored if all species have a table, spin if both the model and the sample have it.
 """
 
 from __future__ import annotations
@@ -36,14 +35,14 @@ class Scores(Record):
     target: str  # name of the weights
     data: str
     split: str
-    # Of each sample: "name", "molecule", "probes", "nmae", "superposition", "electrons", "integral".
+    # For each sample: "name", "molecule", "probes", "nmae", "superposition", "electrons", "integral".
     samples: tuple[dict[str, Any], ...]
     nmae: float  # mean over the samples
     # Mean NMAE of superposed spherical atoms, over the samples whose species have a table.
     superposition: float | None
     seconds: float
     device: str
-    spin_nmae: float | None = None  # mean over the samples with a spin density, where the model has one
+    spin_nmae: float | None = None  # mean over the samples with a spin density, if the model has one
     definition: str = "NMAE = sum w |predicted - true| / sum w |true|; w: the volume a probe stands for"
     machine: dict[str, Any] = field(default_factory=_machine.describe)
     created: str = field(default_factory=now)
@@ -90,12 +89,12 @@ def evaluate_set(
     chunk: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Scores:
-    """Return the NMAE of every sample of a split, their mean, and the same for superposed atoms.
+    """Return the NMAE of every sample of a split and their mean, with the same for superposed atoms.
 
-    weights: a run, a file, a model, or None for the packaged weights. chunk: probes at one time.
+    weights: a run, a file, a model, or None for the packaged weights. chunk: probes processed together.
     """
     if chunk is not None and chunk < 1:
-        raise BadInput(f"A chunk of {chunk} probes is not possible.", hint="Give --chunk at least 1 probe.")
+        raise BadInput(f"A chunk cannot have {chunk} probes.", hint="Set --chunk to at least 1.")
     start = time.perf_counter()
     device = resolve_device(device, backend("torch"))
     model = for_inference(weights, device)
@@ -113,14 +112,14 @@ def evaluate_set(
         values = (
             values_at(model, item_of(sample, model.config, device=device), chunk=chunk).double().cpu().numpy()
         )
-        known = set(sample.species) <= set(table.species)
+        has_table = set(sample.species) <= set(table.species)
         rows.append(
             {
                 "name": name,
                 "molecule": sample.molecule,
                 "probes": len(sample.probes),
                 "nmae": _nmae(values[:, 0], sample.values, sample.weights),
-                "superposition": _superposed(sample, table) if known else None,
+                "superposition": _superposition_nmae(sample, table) if has_table else None,
                 "electrons": sample.electrons,
                 "integral": float((sample.weights * values[:, 0]).sum()),
             }
@@ -129,11 +128,11 @@ def evaluate_set(
             rows[-1]["spin_nmae"] = _nmae(values[:, 1], sample.spin, sample.weights)
         if progress is not None:
             progress(number + 1, len(names))
-    named = (
+    weights_name = (
         "a model" if isinstance(weights, DensityModel) else "packaged" if weights is None else str(weights)
     )
     return Scores(
-        target=named,
+        target=weights_name,
         data=str(data.path),
         split=split,
         samples=tuple(rows),
@@ -145,13 +144,13 @@ def evaluate_set(
     )
 
 
-def _superposed(sample: Sample, table: AtomTable) -> float:
+def _superposition_nmae(sample: Sample, table: AtomTable) -> float:
     atoms = superpose(sample.species, sample.positions, sample.probes, sample.lattice, table=table)
     return _nmae(atoms, sample.values, sample.weights)
 
 
 def _nmae(values: np.ndarray, true: np.ndarray, weights: np.ndarray) -> float:
-    """values, true, weights: (P,)."""
+    """Return the weighted NMAE. values, true, weights: (P,)."""
     true = true.astype(np.float64)
     return float((weights * np.abs(values - true)).sum() / (weights * np.abs(true)).sum())
 

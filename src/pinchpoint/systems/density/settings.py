@@ -1,4 +1,4 @@
-"""Settings of a training run of a density model: the shared ones, and how much of the data a step uses.
+"""Settings of a training run of a density model: the shared ones, and how much data a step uses.
 
 No framework is imported here, so that the command line can read defaults and help texts.
 """
@@ -12,29 +12,31 @@ from pinchpoint.systems.common.settings import PRECISIONS, TrainSettings, option
 
 @dataclass(frozen=True)
 class Settings(TrainSettings):
-    """The settings of a run, as config.json holds them. `data`: see `train.fingerprint`."""
+    """The settings of a run, as stored in config.json. `data`: see `train.fingerprint`."""
 
     preset: str = option("small", "Preset of the model: small or original.", main=True)
-    steps: int = option(4000, "Training steps in all.", main=True, at_least=1)
-    lr: float = option(1e-2, "Highest learning rate.", main=True, above=0)
-    weight_decay: float = option(0.0, "Weight decay of the matrices.", at_least=0)
-    ema: float = option(0.998, "Decay of the averaged weights; 0: no average is kept.", at_least=0, below=1)
+    steps: int = option(4000, "Total number of training steps.", main=True, at_least=1)
+    lr: float = option(1e-2, "Peak learning rate.", main=True, above=0)
+    weight_decay: float = option(0.0, "Weight decay, applied to weight matrices only.", at_least=0)
+    ema: float = option(
+        0.998, "Decay of the moving average of the weights; 0 disables it.", at_least=0, below=1
+    )
     precision: str = option(
-        "fp32", "Precision of the matrix products (geometry stays fp32)", main=True, choices=PRECISIONS
+        "fp32", "Precision of matrix products (geometry is always fp32)", main=True, choices=PRECISIONS
     )
     validation: int | None = option(
         None,
-        "How many training geometries are held back to choose the best checkpoint.",
+        "Number of training geometries held back to choose the best checkpoint.",
         at_least=0,
-        default_text="an eighth, at most 4",
+        default_text="an eighth of them, at most 4",
     )
     molecules: int = option(4, "Structures per step.", main=True, at_least=1)
     probes: int = option(512, "Probes per structure and step.", main=True, at_least=1)
     chunk: int | None = option(
         None,
-        "Probes processed together; the gradient of a step stays the same.",
+        "Probes processed together; does not change the gradient of a step.",
         main=True,
         at_least=1,
-        default_text="all of a step, or chosen by --budget",
+        default_text="all probes of a step, or chosen by --budget",
         may_change=True,
     )

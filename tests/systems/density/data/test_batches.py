@@ -99,10 +99,10 @@ def test_a_crystal_has_every_image_within_the_cutoff_and_is_periodic() -> None:
 
 def test_molecules_and_crystals_go_into_one_batch(items: list[Item]) -> None:
     both = [items[0], item_of(crystal(), CONFIG, dtype=torch.float64)]
-    batch = batch_of(both, CONFIG, chosen=[torch.arange(7), torch.arange(30)])
+    batch = batch_of(both, CONFIG, probe_indices=[torch.arange(7), torch.arange(30)])
     made = model()
     found = made(made.fields(batch.atoms), batch.atoms.species, batch.neighbours, batch.vectors)
-    alone = batch_of(both[1:], CONFIG, chosen=[torch.arange(30)])
+    alone = batch_of(both[1:], CONFIG, probe_indices=[torch.arange(30)])
     wanted = made(made.fields(alone.atoms), alone.atoms.species, alone.neighbours, alone.vectors)
     torch.testing.assert_close(found[7:], wanted, rtol=1e-12, atol=1e-14)
 
@@ -115,7 +115,9 @@ def test_a_part_of_the_probes_stands_for_all_of_them(items: list[Item]) -> None:
     assert whole == pytest.approx(1.0, rel=0.1), "a density per electron"
     parts = [
         measured(
-            batch_of(items, CONFIG, chosen=[choose_probes(item, 100, seed=0, step=step) for item in items])
+            batch_of(
+                items, CONFIG, probe_indices=[choose_probes(item, 100, seed=0, step=step) for item in items]
+            )
         )
         for step in range(200)
     ]

@@ -1,5 +1,4 @@
-"""Spherical valence densities of single atoms and their superposition: the baseline of every predicted
-density.
+"""Spherical valence densities of single atoms and their superposition, the baseline of predicted densities.
 
 Letters: A atoms, P points, S species, R radii, I periodic images. Lengths are in angstrom, densities in
 e/A^3. The packaged table `atomic.npz` was written by `make_table` with the pseudopotentials, functional and
@@ -22,10 +21,10 @@ from pinchpoint.core.units import BOHR_A
 from pinchpoint.systems.density.data.molecules import VALENCE
 from pinchpoint.systems.density.data.quantum import BASIS, FUNCTIONAL, PSEUDO, require_pyscf
 
-REACH_A = 8.0  # fewer than 1e-6 electrons lie beyond
-SPACING_A = 0.005  # between radii of the table: linear interpolation is accurate to 1e-4
+REACH_A = 8.0  # fewer than 1e-6 electrons are farther from the nucleus
+SPACING_A = 0.005  # between the radii of the table; linear interpolation is then accurate to 1e-4
 PACKAGED = Path(__file__).with_name("atomic.npz")
-_FADE = 0.75  # fraction of the cutoff from which a table is brought to zero
+_FADE = 0.75  # fraction of the cutoff at which a table starts to fade to zero
 _CHUNK = 1 << 20  # pairs of a point and an atom per chunk
 
 
@@ -33,7 +32,7 @@ _CHUNK = 1 << 20  # pairs of a point and an atom per chunk
 class AtomTable:
     """Densities of spherical atoms.
 
-    radii: (R,), even steps from 0; densities: (S, R) float64, zero at the end.
+    radii: (R,), evenly spaced from 0; densities: (S, R) float64, zero at the end.
     """
 
     species: tuple[str, ...]
@@ -44,14 +43,14 @@ class AtomTable:
         """Return the density of one element, (R,)."""
         if symbol not in self.species:
             raise BadInput(
-                f"There is no table of the atom {symbol}.",
-                hint=f"Use only atoms that have one: {', '.join(self.species)}.",
+                f"The table has no density for the atom {symbol}.",
+                hint=f"Use only these atoms: {', '.join(self.species)}.",
             )
         return self.densities[self.species.index(symbol)]
 
 
 def load_table(path: str | Path = PACKAGED) -> AtomTable:
-    """Read a table that `make_table` wrote."""
+    """Read a table written by `make_table`."""
     with np.load(path, allow_pickle=False) as arrays:
         return AtomTable(
             tuple(str(symbol) for symbol in arrays["species"]),
@@ -61,7 +60,7 @@ def load_table(path: str | Path = PACKAGED) -> AtomTable:
 
 
 def make_table(path: str | Path, species: tuple[str, ...] = tuple(VALENCE)) -> Path:
-    """Solve the atoms with PySCF and write their table."""
+    """Solve the atoms with PySCF and write the table of their densities."""
     radii = np.linspace(0, REACH_A, round(REACH_A / SPACING_A) + 1)
     rows = [_atom_density(symbol, radii) for symbol in species]
     arrays: dict[str, Any] = {
@@ -77,18 +76,19 @@ def make_table(path: str | Path, species: tuple[str, ...] = tuple(VALENCE)) -> P
 def radial_tables(
     species: tuple[str, ...], cutoff_a: float, knots: int, *, table: AtomTable | None = None
 ) -> np.ndarray:
-    """Return (S, knots) float32 on linspace(0, cutoff_a, knots): each atom's density, smoothly zero at the
-    cutoff.
+    """Return the density of each atom on linspace(0, cutoff_a, knots), as (S, knots) float32.
+
+    Each fades smoothly to zero at the cutoff.
     """
     if not cutoff_a > 0 or knots < 2:
         raise BadInput(
-            f"A table of {knots} knots up to {cutoff_a:g} angstrom is not possible.",
-            hint="Give a cutoff above 0 and at least 2 knots.",
+            f"A radial table cannot have {knots} knots up to {cutoff_a:g} angstrom.",
+            hint="Use a cutoff above 0 and at least 2 knots.",
         )
     table = table or load_table()
     radii = np.linspace(0, cutoff_a, knots)
     way = np.clip((radii / cutoff_a - _FADE) / (1 - _FADE), 0, 1)
-    fade = 1 - way**3 * (10 - 15 * way + 6 * way**2)  # value, slope and curvature go to zero together
+    fade = 1 - way**3 * (10 - 15 * way + 6 * way**2)  # value, slope and curvature reach zero together
     return np.stack([np.interp(radii, table.radii, table.row(symbol)) * fade for symbol in species]).astype(
         np.float32
     )
@@ -102,9 +102,10 @@ def superpose(
     *,
     table: AtomTable | None = None,
 ) -> np.ndarray:
-    """Return (P,) float64, the sum of the atoms' densities at points (P, 3).
+    """Return the sum of the atoms' densities at points (P, 3), as (P,) float64.
 
-    positions: (A, 3), Cartesian like the points; lattice: (3, 3) rows, for a crystal with all its images.
+    positions: (A, 3), Cartesian like the points; lattice: (3, 3), vectors as rows, to include all images of a
+    crystal.
     """
     table = table or load_table()
     density = np.zeros(len(points))
@@ -119,7 +120,7 @@ def superpose(
 
 
 def _shifts(lattice: np.ndarray, positions: np.ndarray, points: np.ndarray) -> np.ndarray:
-    """Return (I, 3), the lattice translations that can bring an atom within reach of a point."""
+    """Return the lattice translations (I, 3) that can bring an atom within reach of a point."""
     inverse = np.linalg.inv(lattice)
     where, probes = positions @ inverse, points @ inverse
     # Lattice planes are 1 / |column| apart: this many of them lie within reach.
@@ -131,14 +132,17 @@ def _shifts(lattice: np.ndarray, positions: np.ndarray, points: np.ndarray) -> n
 
 
 def _atom_density(symbol: str, radii: np.ndarray) -> np.ndarray:
-    """Return (R,), from a restricted calculation with evenly filled shells, averaged over directions."""
+    """Return the density (R,) of an atom, averaged over directions.
+
+    Uses a restricted calculation with evenly filled shells.
+    """
     require_pyscf()
     from pyscf import gto
     from pyscf.dft import gen_grid, numint, rks
 
     electrons = VALENCE[symbol]
     atom = gto.M(atom=[(symbol, (0, 0, 0))], basis=BASIS, pseudo=PSEUDO, verbose=0, spin=None)
-    field = rks.RKS(atom, xc=FUNCTIONAL)  # the class itself: `dft.RKS` returns another one for an open shell
+    field = rks.RKS(atom, xc=FUNCTIONAL)  # `dft.RKS` would return another class for an open shell
     field.grids.level = 5
     field.conv_tol = 1e-11
 
@@ -153,7 +157,7 @@ def _atom_density(symbol: str, radii: np.ndarray) -> np.ndarray:
     field.kernel()
     if not field.converged:
         raise BadInput(
-            f"The self-consistent field of the atom {symbol} does not converge.",
+            f"The calculation of the atom {symbol} did not converge.",
             hint="Choose another element.",
         )
     directions = gen_grid.MakeAngularGrid(50)  # (50, 4): a direction and its weight

@@ -1,9 +1,9 @@
 """Batches of a training step: some structures, random probes of each, and the atoms around every probe.
 
 Letters: A atoms, E edges, P probes of a structure, I images of its atoms, T tiles of B probes, K slots, O
-outputs. The probes of a step follow from the seed, the step and the structure's name alone. A structure
-without a lattice has no images besides its atoms. Where all images of every structure fit into a few slots,
-the probes of a structure are one tile that shares its slots; otherwise each probe is its own tile with the
+outputs. The probes of a step depend only on the seed, the step and the name of the structure. A structure
+without a lattice has no images besides its atoms. If all images of every structure fit into a few slots, the
+probes of a structure form one tile that shares its slots; otherwise each probe is its own tile, with the
 images within the cutoff.
 """
 
@@ -26,7 +26,7 @@ from pinchpoint.systems.density.model.atom_network import AtomGraph
 from pinchpoint.systems.density.model.config import DensityConfig
 from pinchpoint.systems.density.settings import Settings
 
-SHARED = 32  # up to this many slots a tile holds all images: most are then neighbours of most probes
+SHARED = 32  # up to this many slots, a tile has all images: most are then neighbours of most probes
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,9 +64,7 @@ class Batch:
         return self.weights.numel()
 
     def chunks(self, chunk: int | None) -> Iterator[Batch]:
-        """Yield the batch in chunks of about `chunk` probes, or whole where that is None; no chunk is
-        empty.
-        """
+        """Yield the batch in chunks of about `chunk` probes, or whole if that is None; none is empty."""
         if chunk is None or chunk >= self.probes:
             yield self
             return
@@ -88,13 +86,13 @@ class Batch:
 def item_of(
     sample: Sample, config: DensityConfig, *, device: str = "cpu", dtype: torch.dtype = torch.float32
 ) -> Item:
-    """Return the images and edges of a sample.
+    """Return a sample with its images and edges as tensors on a device.
 
-    Raises BadInput for unknown species and for a missing spin density.
+    Raises BadInput for unknown species, and for a missing spin density.
     """
     if config.spin and sample.spin is None:
         raise BadInput(
-            f"{sample.name} has no spin density.", hint="Train without spin, or on data that has it."
+            f"{sample.name} has no spin density.", hint="Train without spin, or on data with a spin density."
         )
     values = [sample.values] if sample.spin is None or not config.spin else [sample.values, sample.spin]
     if sample.lattice is None:
@@ -125,29 +123,32 @@ def item_of(
 def step_batch(
     items: Mapping[str, Item], names: Sequence[str], settings: Settings, config: DensityConfig, *, number: int
 ) -> Batch:
-    """Return the batch of step 1, 2, ...: the next structures in turn and some probes of each, for any
-    model.
+    """Return the batch of step 1, 2, ...: the next structures in turn, and some probes of each.
+
+    It does not depend on the weights of the model.
     """
     turns = range((number - 1) * settings.molecules, number * settings.molecules)
     structures = [items[at_turn(names, seed=settings.seed, turn=turn)] for turn in turns]
     return batch_of(
         structures,
         config,
-        chosen=[choose_probes(item, settings.probes, seed=settings.seed, step=number) for item in structures],
+        probe_indices=[
+            choose_probes(item, settings.probes, seed=settings.seed, step=number) for item in structures
+        ],
     )
 
 
 def batch_of(
-    items: Sequence[Item], config: DensityConfig, *, chosen: Sequence[Tensor] | None = None
+    items: Sequence[Item], config: DensityConfig, *, probe_indices: Sequence[Tensor] | None = None
 ) -> Batch:
-    """Return one batch of several structures; its weights are those of the mean over the structures.
+    """Return one batch of several structures, weighted for the mean over the structures.
 
-    chosen: (p,) int64 for each structure, on any device: the probes to use, by default all. The weights of
-    each structure grow by P / p.
+    probe_indices: (p,) int64 for each structure, on any device: the probes to use, by default all. The
+    weights of each structure are scaled by P / p.
     """
     dtype, device = items[0].weights.dtype, items[0].probes.device
     probes = _to_device(
-        [torch.arange(len(item.probes)) for item in items] if chosen is None else chosen, device
+        [torch.arange(len(item.probes)) for item in items] if probe_indices is None else probe_indices, device
     )
     shifts = np.cumsum([0, *(len(item.atoms.species) for item in items)])
     shared = max(len(item.atom) for item in items) <= SHARED and len({len(of) for of in probes}) == 1
@@ -176,8 +177,9 @@ def batch_of(
 
 
 def choose_probes(item: Item, count: int, *, seed: int, step: int) -> Tensor:
-    """Return (p,) distinct probes of an item, on the CPU: decided by the seed, the step and the item's
-    name.
+    """Return (p,) distinct probes of an item, on the CPU.
+
+    They depend only on the seed, the step and the name of the item.
     """
     digest = hashlib.sha256(f"{seed} {step} {item.name}".encode()).digest()
     shuffle = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
@@ -185,16 +187,16 @@ def choose_probes(item: Item, count: int, *, seed: int, step: int) -> Tensor:
     return torch.randperm(total, generator=shuffle)[: min(count, total)]
 
 
-def _to_device(chosen: Sequence[Tensor], device: torch.device) -> list[Tensor]:
-    """Copy the chosen probes to the device in one transfer, without waiting for it.
+def _to_device(probe_indices: Sequence[Tensor], device: torch.device) -> list[Tensor]:
+    """Copy the indices of probes to the device in one transfer, without waiting for it.
 
     A copy from memory that is not pinned waits until the device has finished its queue, so the device would
-    run idle at every step.
+    be idle at every step.
     """
-    together = torch.cat(list(chosen))
+    together = torch.cat(list(probe_indices))
     if device.type == "cuda" and together.device.type == "cpu":
         together = together.pin_memory()
-    return list(together.to(device, non_blocking=True).split([len(of) for of in chosen]))
+    return list(together.to(device, non_blocking=True).split([len(of) for of in probe_indices]))
 
 
 def _shared_slots(item: Item, probes: Tensor, cutoff_a: float) -> tuple[Tensor, Tensor]:
@@ -222,7 +224,7 @@ def _pad_slots(values: Tensor, slots: int, value: float, axis: int) -> Tensor:
 
 
 def _join_graphs(graphs: Sequence[AtomGraph], shifts: np.ndarray) -> AtomGraph:
-    """Join graphs side by side, without an edge between them."""
+    """Join graphs into one, without edges between them."""
     source, destination = (
         torch.cat(
             [getattr(graph, name) + int(shift) for graph, shift in zip(graphs, shifts[:-1], strict=True)]
@@ -236,14 +238,14 @@ def _join_graphs(graphs: Sequence[AtomGraph], shifts: np.ndarray) -> AtomGraph:
 
 
 def _molecule_graph(sample: Sample, config: DensityConfig, *, device: str, dtype: torch.dtype) -> AtomGraph:
-    """Return every pair of different atoms closer than the cutoff."""
+    """Return the graph of all pairs of different atoms closer than the cutoff."""
     apart = sample.positions[None] - sample.positions[:, None]  # [to, from]
     near = np.linalg.norm(apart, axis=-1) < config.cutoff_a
     np.fill_diagonal(near, False)
-    to, come = np.nonzero(near)
+    to, origin = np.nonzero(near)
     return AtomGraph(
         torch.tensor(config.index_of(sample.species), device=device),
-        torch.from_numpy(come).to(device),
+        torch.from_numpy(origin).to(device),
         torch.from_numpy(to).to(device),
-        torch.from_numpy(apart[to, come]).to(device, dtype),
+        torch.from_numpy(apart[to, origin]).to(device, dtype),
     )

@@ -1,9 +1,8 @@
-"""Data sets of a user's own density files (CHGCAR, cube, npz), one sample each, in the format of every other
-set.
+"""Data sets of a user's own density files (CHGCAR, cube, npz), one sample per file.
 
-Cells, grids and species may differ from file to file. Nothing is interpolated: probes are points of each
-file's own grid. Files that cannot be used are refused by name after the others are imported; the same command
-then continues where it stopped.
+They have the same format as all other data sets. Cells, grids and species may differ between files. Nothing
+is interpolated: probes are points of each file's own grid. Files that cannot be used are listed in an error
+after the others have been imported; the same command then continues where it stopped.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from pinchpoint.systems.density.data.file_samples import GENERATOR, FileOrder
 from pinchpoint.systems.density.data.sources import TEST, Source, read_sources, refusal, split_files
 from pinchpoint.systems.density.data.workers import import_samples
 
-_SHOWN = 3  # names in a note
+_MOST_NAMED = 3  # files named in a note
 
 
 def import_data(
@@ -46,15 +45,13 @@ def import_data(
     refusing: Callable[[str], None] | None = None,
     resume: bool = True,
 ) -> Dataset:
-    """Add to `output` the missing samples of a data set of these files and folders of files, and return the
-    set.
+    """Add the missing samples of these files, and of folders of files, to the data set `output`; return it.
 
-    test: fraction of the files to test with; by default a tenth, or none where `test_files` names them. The
-    contents of a file decide its split. A folder with an earlier import of the same probes, grid points and
-    seed is continued, and more files may be added; resume=False refuses such a folder. reading(done, total)
-    counts the files that are hashed first, progress(done, total) the samples, including existing ones.
-    refusing(text) is called for each file that cannot be used, where there are several: the error names only
-    a few.
+    test: fraction of the files to test with; by default a tenth, or none if `test_files` names them. The
+    contents of a file determine its split. An earlier import with the same probes, grid points and seed is
+    continued, and more files may be added; resume=False refuses such a folder. reading(done, total) counts
+    the files that are hashed first, progress(done, total) the samples, including existing ones. If several
+    files cannot be used, refusing(text) is called for each, because the error names only a few.
     """
     fraction = (0.0 if test_files else TEST) if test is None else test
     overrides = {"probes": probes, "grid_points": grid_points, "test": fraction}
@@ -65,15 +62,15 @@ def import_data(
     samples.check_jobs(jobs)
     if not files:
         raise BadInput(
-            "No density files were given.", hint="Give files, or folders of them: --from CHGCAR1 CHGCAR2 DIR."
+            "No density files were given.", hint="Give files or folders: --from CHGCAR1 CHGCAR2 DIR."
         )
     folder = Path(output)
     check_folder(folder)
     refuse_others(folder, own=samples.INDEX)
     files_read = read_sources(files, test_files, besides=folder, progress=reading)
-    total = len(files_read.files) + len(files_read.refused)
+    total = len(files_read.files) + len(files_read.refusals)
     if not files_read.files:
-        raise refusal(files_read.refused, total=total, tell=refusing)
+        raise refusal(files_read.refusals, total=total, tell=refusing)
     sources = split_files(files_read.files, fraction=fraction, seed=seed)
     deciding = {key: getattr(settings, key) for key in FILE_DECIDING}
     orders = {
@@ -84,21 +81,21 @@ def import_data(
     }
     identity = {"format": FORMAT, "generator": GENERATOR, "seed": seed, **deciding}
     refuse_other_source(folder, GENERATOR)
-    there = samples.existing_samples(folder, SET, identity)
-    if there and not resume:
+    existing = samples.existing_samples(folder, SET, identity)
+    if existing and not resume:
         raise BadInput(
-            f"{folder} holds {len(there):,} samples of an earlier run.",
+            f"{folder} already has {len(existing):,} samples of an earlier run.",
             hint="Choose another -o, or continue that run.",
         )
-    # A file that has changed its split is imported again: a training sample holds other points than a test
-    # sample.
+    # A file whose split has changed is imported again, because training and test samples have different
+    # points.
     entries = {
         name: entry
-        for name, entry in there.items()
+        for name, entry in existing.items()
         if name not in orders or entry["kind"] == orders[name].kind
     }
     todo = [order for name, order in orders.items() if name not in entries]
-    refused = dict(files_read.refused)
+    refusals = dict(files_read.refusals)
 
     def save() -> None:
         _save(
@@ -108,21 +105,21 @@ def import_data(
             entries,
             sources,
             [*files_read.notes, *_notes(sources, entries)],
-            refused=len(files_read.refused),
+            refused_count=len(files_read.refusals),
         )
 
     samples.add_samples(
         folder,
         SET,
         entries,
-        lambda: import_samples(todo, jobs=jobs or samples.cores(), refused=refused),
+        lambda: import_samples(todo, jobs=jobs or samples.cores(), refused=refusals),
         missing=len(todo),
         total=len(orders),
         save=save,
         progress=progress,
     )
-    if refused:
-        raise refusal(refused, total=total, tell=refusing)
+    if refusals:
+        raise refusal(refusals, total=total, tell=refusing)
     return open_dataset(folder)
 
 
@@ -134,7 +131,7 @@ def _save(
     sources: list[Source],
     notes: list[str],
     *,
-    refused: int,
+    refused_count: int,
 ) -> None:
     splits: dict[str, list[str]] = {"train": [], "test": [], "heldout": []}
     for source in sources:
@@ -145,57 +142,59 @@ def _save(
         "notes": notes,
         "sources": {source.name: source.path for source in sources},
     }
-    # A file that could not even be decompressed is expected too: the set is not finished without it.
-    names = [*(source.name for source in sources), *(f"refused {number}" for number in range(refused))]
+    # A file that could not be decompressed counts too: the data set is not complete without it.
+    names = [*(source.name for source in sources), *(f"refused {number}" for number in range(refused_count))]
     samples.write_index(folder, SET, about, entries, names, splits)
 
 
 def _notes(sources: list[Source], entries: samples.Entries) -> list[str]:
-    """Return notes for the user about the samples as a whole."""
+    """Return notes for the user about the data set as a whole."""
     notes: list[str] = []
-    known = [source for source in sources if source.name in entries]
+    imported = [source for source in sources if source.name in entries]
     first: dict[str, Source] = {}
-    for source in known:
+    for source in imported:
         other = first.setdefault(entries[source.name]["alike"], source)
         if other is not source:
             apart = (
-                "; one is trained on and the other tested, so name both with --test-files"
+                "; one is a training file and the other a test file: name both with --test-files"
                 if other.test != source.test
                 else ""
             )
             notes.append(
-                f"{source.path} has the same structure and grid as {other.path}; both are kept{apart}"
+                f"{source.path} has the same structure and grid as {other.path}; both are used{apart}"
             )
-    without = [source.path for source in known if not entries[source.name]["spin"]]
-    if without and len(without) < len(known):
+    without = [source.path for source in imported if not entries[source.name]["spin"]]
+    if without and len(without) < len(imported):
         notes.append(
-            f"{_named(without)} without a spin density while other files have one, so a model learns only "
-            "the total"
+            f"{_list_files(without)} without a spin density, while other files have one: a model can learn "
+            "only the total"
         )
-    trained = {symbol for source in known if not source.test for symbol in entries[source.name]["species"]}
-    for source in known:
-        unseen = sorted(set(entries[source.name]["species"]) - trained)
+    training_species = {
+        symbol for source in imported if not source.test for symbol in entries[source.name]["species"]
+    }
+    for source in imported:
+        unseen = sorted(set(entries[source.name]["species"]) - training_species)
         if source.test and unseen:
             notes.append(f"{source.path} is a test file, and no training file has {', '.join(unseen)}")
-    for source in known:
+    for source in imported:
         entry = entries[source.name]
         if entry["stride"] is not None and entry["stride"] != [1, 1, 1]:
             grid, stride = (" x ".join(map(str, entry[key])) for key in ("grid", "stride"))
             quality = entry["quality"]
             off = quality["integral"] / quality["electrons"] - 1
             notes.append(
-                f"{source.path}: one in {stride} of its {grid} points is used for testing; the integral is "
-                f"off by {off:+.2%}"
+                f"{source.path}: its grid of {grid} points is thinned by {stride} for testing, which changes "
+                f"the integral by {off:+.2%}"
             )
     return notes
 
 
-def _named(paths: list[str]) -> str:
+def _list_files(paths: list[str]) -> str:
     more = (
-        f" and {len(paths) - _SHOWN:,} more are"
-        if len(paths) > _SHOWN
+        f" and {len(paths) - _MOST_NAMED:,} more are"
+        if len(paths) > _MOST_NAMED
         else " is"
         if len(paths) == 1
         else " are"
     )
-    return ", ".join(paths[:_SHOWN]) + more
+    return ", ".join(paths[:_MOST_NAMED]) + more

@@ -1,4 +1,4 @@
-"""DataSettings and FileSettings: the contents of a data set, checked, and the samples to make for it."""
+"""DataSettings and FileSettings: the contents of a data set, checks, and the samples to make for it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pinchpoint.systems.density.data.sample import Kind, Order
 
 FIRST_TEST = 900_000
 FILE_DECIDING = ("probes", "grid_points")
-# The settings that decide the numbers of a sample.
+# Settings that determine the numbers of a sample.
 DECIDING = ("probes", "spacing_a", "padding_a", "rattle_a", "level")
 
 
@@ -25,9 +25,9 @@ class DataSettings:
     heldout: tuple[str, ...] = HELD_OUT
     geometries: int = 30  # training geometries of each molecule
     tests: int = 2  # test geometries of each molecule
-    heldout_geometries: int = 4  # of each held-out molecule
-    probes: int = 20_000  # of each training geometry
-    spacing_a: float = 0.25  # of a full grid
+    heldout_geometries: int = 4  # test geometries of each held-out molecule
+    probes: int = 20_000  # per training geometry
+    spacing_a: float = 0.25  # of the full grids used for testing
     padding_a: float = 3.0
     rattle_a: float = RATTLE_A
     level: int = LEVEL  # of the exchange-correlation grid
@@ -43,11 +43,11 @@ class DataSettings:
 
 @dataclass(frozen=True)
 class FileSettings:
-    """The contents of a data set of a user's files."""
+    """The contents of a data set made from a user's files."""
 
-    probes: int = 20_000  # of each training file
-    grid_points: int = 1_000_000  # maximum of a test file: a larger grid is thinned
-    test: float = 0.1  # fraction of test files
+    probes: int = 20_000  # per training file
+    grid_points: int = 1_000_000  # most points per test file; a larger grid is thinned
+    test: float = 0.1  # fraction of the files used for testing
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> FileSettings:
@@ -70,25 +70,25 @@ PRESETS: dict[str, DataSettings] = {
 
 
 def check_settings(settings: DataSettings) -> DataSettings:
-    """Return the settings where they make a data set; raise BadInput otherwise."""
+    """Return the settings if a data set can be made from them; raise BadInput otherwise."""
     for name in (*settings.molecules, *settings.heldout):
-        molecule(name)  # refuses one that is not known
+        molecule(name)  # raises BadInput for an unknown name
     if both := set(settings.molecules) & set(settings.heldout):
         raise BadInput(
-            f"{', '.join(sorted(both))} cannot be both trained on and held out.",
+            f"{', '.join(sorted(both))} cannot be both training and held-out molecules.",
             hint="Name each molecule once.",
         )
     counts = {key: getattr(settings, key) for key in ("geometries", "tests", "heldout_geometries")}
     if min(counts.values()) < 0 or settings.geometries > FIRST_TEST or not orders_of(settings, 0):
         text = ", ".join(f"{key} {value}" for key, value in counts.items())
         raise BadInput(
-            f"A data set of {text} cannot be made.",
-            hint=f"Give at least one geometry in all, and at most {FIRST_TEST:,} training geometries.",
+            f"A data set with {text} cannot be made.",
+            hint=f"Use at least one geometry in total, and at most {FIRST_TEST:,} training geometries.",
         )
     if settings.molecules and settings.geometries < 1:
         raise BadInput(
             "The data set has nothing to train on.",
-            hint="Give --geometries at least 1, or name only held-out molecules.",
+            hint="Set --geometries to at least 1, or name only held-out molecules.",
         )
     if settings.probes < 1 or not (
         settings.spacing_a > 0 and settings.padding_a >= 0 and settings.rattle_a >= 0
@@ -103,33 +103,34 @@ def check_settings(settings: DataSettings) -> DataSettings:
 
 
 def check_file_settings(settings: FileSettings) -> FileSettings:
-    """Return the settings where they make a data set of files; raise BadInput otherwise."""
+    """Return the settings if a data set of files can be made from them; raise BadInput otherwise."""
     if settings.probes < 1 or settings.grid_points < 8:
         raise BadInput(
             f"A data set cannot have {settings.probes} probes and {settings.grid_points} grid points per "
             "file.",
-            hint="Give --probes at least 1 and --grid-points at least 8.",
+            hint="Set --probes to at least 1 and --grid-points to at least 8.",
         )
     if not 0 <= settings.test < 1:
         raise BadInput(
-            f"A test fraction of {settings.test:g} is not possible.",
-            hint="Give --test at least 0 and below 1, such as 0.1.",
+            f"The test fraction {settings.test:g} is not in [0, 1).",
+            hint="Set --test to at least 0 and below 1, such as 0.1.",
         )
     return settings
 
 
 def check_seed(seed: int) -> int:
-    """Return the seed where it can be used; raise BadInput otherwise."""
+    """Return the seed if it is in range; raise BadInput otherwise."""
     if not 0 <= seed <= LARGEST_SEED:
         raise BadInput(
-            f"A seed of {seed} is not possible.", hint=f"Give --seed a number from 0 to {LARGEST_SEED}."
+            f"The seed {seed} is out of range.", hint=f"Set --seed to a number from 0 to {LARGEST_SEED}."
         )
     return seed
 
 
 def orders_of(settings: DataSettings, seed: int) -> list[Order]:
-    """Return the samples to make: grids first, then by number, so that a stopped run has some of every
-    molecule.
+    """Return the samples to make: grids first, then by number.
+
+    A run that is stopped early then has some samples of every molecule.
     """
     train = [(number, name) for number in range(settings.geometries) for name in settings.molecules]
     test = [(FIRST_TEST + number, name) for number in range(settings.tests) for name in settings.molecules]

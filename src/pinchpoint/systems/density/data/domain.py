@@ -1,7 +1,8 @@
 """The domain of a model's training data (species, distances, charge), and notes on structures outside it.
 
-Pairs are considered within a reach, the cutoff of the model. A structure inside the domain may still be new
-to the model; one outside it gets a note. The domain holds plain values, so that weights can carry it.
+Pairs are considered within the reach, which is the cutoff of the model. A structure outside the domain gets a
+note; one inside it may still be new to the model. The domain has only plain values, so that it can be stored
+with the weights.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ if TYPE_CHECKING:
     from pinchpoint.systems.density.data.sample import Sample
 
 REACH_A = 4.0
-_SLACK = 0.02  # fraction of a distance: so small a step outside the domain is not noted
-_SAME_COUNT = 0.01  # fraction of the electrons: grids do not integrate more precisely
+_SLACK = 0.02  # fraction of a distance: smaller deviations from the domain get no note
+_SAME_COUNT = 0.01  # fraction of the electrons: grids are not more accurate
 
 
 @dataclass(frozen=True)
 class TrainingDomain:
-    """What the structures of a data set have in common."""
+    """The species, distances and electron counts that occur in a data set."""
 
     structures: int
     reach_a: float
@@ -65,7 +66,7 @@ class TrainingDomain:
 
 
 def domain_of(samples: Iterable[Sample], *, reach_a: float = REACH_A) -> TrainingDomain | None:
-    """Return the domain of all samples; None where there are none."""
+    """Return the domain of all samples; None if cell_here are none."""
     domain: TrainingDomain | None = None
     for sample in samples:
         domain = merge_domains(domain, sample_domain(sample, reach_a=reach_a))
@@ -109,7 +110,7 @@ def merge_domains(one: TrainingDomain | None, other: TrainingDomain) -> Training
 
 
 def valence_electrons(species: Iterable[str]) -> int | None:
-    """Return the valence electrons of the neutral atoms; None where the table lacks one of them."""
+    """Return the valence electrons of the neutral atoms; None if the table lacks one of the species."""
     symbols = list(species)
     return sum(VALENCE[symbol] for symbol in symbols) if set(symbols) <= set(VALENCE) else None
 
@@ -117,9 +118,9 @@ def valence_electrons(species: Iterable[str]) -> int | None:
 def unfamiliar_notes(
     structure: Structure, domain: TrainingDomain, *, electrons: float | None = None
 ) -> tuple[str, ...]:
-    """Return a note for everything about a structure that lies outside the training data.
+    """Return a note for each property of a structure that lies outside the training data.
 
-    electrons: the requested count; an even count has no open shell.
+    electrons: the requested count; a structure with an even count has no open shell.
     """
     near, notes = _NearPairs(structure, domain.reach_a), []
     for pair, apart in near.closest().items():
@@ -148,17 +149,17 @@ def unfamiliar_notes(
         )
     count = valence_electrons(structure.species)
     if domain.neutral and not domain.open_shells and count is not None:
-        count_here = round(count - structure.charge)
-        if count_here % 2 and (electrons is None or round(electrons) % 2):
+        electron_count = round(count - structure.charge)
+        if electron_count % 2 and (electrons is None or round(electrons) % 2):
             notes.append(
-                f"an odd number of electrons, {count_here}: the training data has only neutral structures "
-                "with closed shells"
+                f"an odd number of electrons, {electron_count}: the training data has only neutral "
+                "structures with closed shells"
             )
     return tuple(notes)
 
 
 def charge_notes(structure: Structure, *, electrons: float | None) -> tuple[str, ...]:
-    """Return a note where the structure has a charge, which no model considers.
+    """Return a note if the structure has a charge, which no model takes into account.
 
     electrons: the requested count.
     """
@@ -201,8 +202,9 @@ class _NearPairs:
         }
 
     def nearest(self) -> dict[str, tuple[float, float | None]]:
-        """Return by species the smallest (at most the reach) and largest distance to the nearest
-        neighbour.
+        """Return, by species, the range of the distance to the nearest neighbour.
+
+        The smallest is at most the reach; the largest is None if an atom has no neighbour within reach.
         """
         each = np.full(len(self.species), np.inf)
         np.minimum.at(each, self.to, self.apart)
@@ -214,7 +216,7 @@ class _NearPairs:
         return ranges
 
     def is_periodic(self) -> bool:
-        """Return whether a path from neighbour to neighbour leads from an atom to its own image."""
+        """Return whether a path from neighbour to neighbour connects an atom with its own image."""
         ends = np.searchsorted(self.to, np.arange(len(self.species) + 1))
         sources, shifts = self.source.tolist(), self.shift.tolist()
         cell: dict[int, tuple[int, int, int]] = {}
@@ -226,17 +228,17 @@ class _NearPairs:
                 x, y, z = cell[at]
                 for edge in range(ends[at], ends[at + 1]):
                     other, (right, back, up) = sources[edge], shifts[edge]
-                    there = (x + right, y + back, z + up)
+                    cell_here = (x + right, y + back, z + up)
                     if other not in cell:
-                        cell[other] = there
+                        cell[other] = cell_here
                         waiting.append(other)
-                    elif cell[other] != there:
+                    elif cell[other] != cell_here:
                         return True
         return False
 
 
 def _in_box(sample: Sample, reach_a: float) -> Structure:
-    """Return a molecule in a box so wide that no image is within reach."""
+    """Return a molecule in a box so large that no image is within reach."""
     lattice = sample.lattice
     if lattice is None:
         lattice = np.diag(np.ptp(sample.positions, axis=0) + 2 * reach_a)

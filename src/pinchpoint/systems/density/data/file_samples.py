@@ -1,8 +1,8 @@
 """Samples of density files: a crystal with its density and spin density at points of the file's own grid.
 
-Letters: A atoms, P probes. Training samples hold points drawn from a known distribution, test samples the
-whole grid, or an even subset of a grid that is too large. A sample's file holds the crystal and a 16-bit code
-of each value; the points follow from the seed, and their sha256 is compared whenever they are drawn again.
+Letters: A atoms, P probes. Training samples have points drawn from a known distribution; test samples have
+the whole grid, or an even subset if it is too large. A sample file holds the crystal and a 16-bit code for
+each value. The points follow from the seed; their sha256 is compared whenever they are drawn again.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from pinchpoint.systems.density.files.formats import read_volume
 from pinchpoint.systems.density.files.volume import Volume, check_volume
 from pinchpoint.systems.density.grid.structure import Structure
 
-# A word, unlike the number of the molecules' generator: neither kind of set is continued as the other.
+# A string, while the generator of molecules is a number: neither kind of data set is continued as the other.
 GENERATOR = "files 1"
-NEGATIVE = 0.1  # fraction of the electrons that may be negative, because of plane-wave ripples
-FEWEST = 0.01  # electrons of a density
+NEGATIVE = 0.1  # most negative charge, as a fraction of the electrons: plane waves cause ripples
+FEWEST = 0.01  # least electrons in a density
 CODE_LIMIT, CODE_FROM = 5e-4, 1e-3  # error of the code, relative to the value or to 1e-3 e / A^3 if larger
-_ALIKE = 5  # decimals to which two structures count as the same
+_ALIKE = 5  # decimals that must agree for two structures to count as the same
 
 
 @dataclass(frozen=True)
@@ -43,18 +43,18 @@ class FileOrder:
     """One sample to make from a file."""
 
     name: str
-    source: str  # path of the file; not stored, so that a sample does not depend on it
+    source: str  # path of the file; not contents, so that the sample does not depend on it
     content: str  # sha256 of the file's bytes, decompressed
     kind: Kind
     seed: int
-    probes: int  # of a sample of probes
-    grid_points: int  # maximum of a grid
+    probes: int  # number of probes, for kind "probes"
+    grid_points: int  # most points, for kind "grid"
     generator: str = GENERATOR
 
 
 @dataclass(frozen=True, eq=False)
 class StoredFileSample:
-    """The contents of a sample's file. codes, spin_codes: (P,) uint16, or int16 where values are negative."""
+    """The contents of a sample file. codes, spin_codes: (P,) uint16, or int16 if values are negative."""
 
     order: FileOrder
     structure: Structure
@@ -71,7 +71,7 @@ class StoredFileSample:
 
 
 def import_sample(order: FileOrder) -> StoredFileSample:
-    """Read the file, check that it is a density, and select some of its points."""
+    """Read the file, check that it contains a density, and select some of its points."""
     if hashlib.sha256(read_blob(order.source)).hexdigest() != order.content:
         raise BadInput(
             f"{order.source} changed while it was being read.",
@@ -119,17 +119,19 @@ def import_sample(order: FileOrder) -> StoredFileSample:
     )
 
 
-def file_sample_of(stored: StoredFileSample) -> Sample:
-    """Return the sample with its points drawn again."""
-    order, structure = stored.order, stored.structure
-    points = _select_points(order, structure, stored.grid)
-    if points.sha256 != stored.points_sha256 or len(points.index) != len(stored.codes):
+def file_sample_of(contents: StoredFileSample) -> Sample:
+    """Return the sample, with its points drawn again."""
+    order, structure = contents.order, contents.structure
+    points = _select_points(order, structure, contents.grid)
+    if points.sha256 != contents.points_sha256 or len(points.index) != len(contents.codes):
         raise BadInput(
-            f"The points drawn for {order.name} are not those its values belong to.",
-            hint="Make the data set again with this version and machine: pinchpoint density data --from.",
+            f"The points drawn for {order.name} are not the ones its values were stored for.",
+            hint="Make the data set again on this machine with this version: pinchpoint density data --from.",
         )
     spin = (
-        None if stored.spin_codes is None else decode(stored.spin_codes, stored.spin_top).astype(np.float32)
+        None
+        if contents.spin_codes is None
+        else decode(contents.spin_codes, contents.spin_top).astype(np.float32)
     )
     return Sample(
         order.name,
@@ -137,53 +139,54 @@ def file_sample_of(stored: StoredFileSample) -> Sample:
         structure.species,
         structure.cartesian,
         structure.lattice,
-        positions_of(points.index, stored.grid, structure.lattice),
-        decode(stored.codes, stored.top).astype(np.float32),
+        positions_of(points.index, contents.grid, structure.lattice),
+        decode(contents.codes, contents.top).astype(np.float32),
         points.weights,
-        stored.electrons,
+        contents.electrons,
         spin,
-        stored.grid if stored.stride == (1, 1, 1) else None,
+        contents.grid if contents.stride == (1, 1, 1) else None,
     )
 
 
-def entry_of(stored: StoredFileSample) -> dict[str, Any]:
-    """Return the sample's entry in the index."""
+def entry_of(contents: StoredFileSample) -> dict[str, Any]:
+    """Return the entry of the sample in the index of the data set."""
     return {
-        "atoms": len(stored.structure.species),
-        "probes": len(stored.codes),
+        "atoms": len(contents.structure.species),
+        "probes": len(contents.codes),
         "attempts": 1,
-        "quality": stored.quality,
-        "faults": list(stored.faults),
-        "kind": stored.order.kind,
-        "content": stored.order.content,
-        "species": sorted(set(stored.structure.species)),
-        "spin": stored.spin_codes is not None,
-        "grid": list(stored.grid),
-        "stride": None if stored.stride is None else list(stored.stride),
-        "alike": _alike(stored.structure, stored.grid),
+        "quality": contents.quality,
+        "faults": list(contents.faults),
+        "kind": contents.order.kind,
+        "content": contents.order.content,
+        "species": sorted(set(contents.structure.species)),
+        "spin": contents.spin_codes is not None,
+        "grid": list(contents.grid),
+        "stride": None if contents.stride is None else list(contents.stride),
+        "alike": _alike(contents.structure, contents.grid),
     }
 
 
-def pack_file_sample(stored: StoredFileSample) -> bytes:
-    """Return the bytes of a file: the same for the same sample."""
+def pack_file_sample(contents: StoredFileSample) -> bytes:
+    """Return the bytes of a sample file. They are the same for the same sample."""
     arrays = {
-        "lattice": stored.structure.lattice,
-        "positions": stored.structure.positions,
-        "codes": stored.codes,
+        "lattice": contents.structure.lattice,
+        "positions": contents.structure.positions,
+        "codes": contents.codes,
     }
-    if stored.spin_codes is not None:
-        arrays["spin_codes"] = stored.spin_codes
-    order = asdict(stored.order)
+    if contents.spin_codes is not None:
+        arrays["spin_codes"] = contents.spin_codes
+    order = asdict(contents.order)
     del order["source"]
     keys = ("grid", "top", "spin_top", "electrons", "stride", "points_sha256", "quality", "faults")
     return pack_arrays(
         arrays,
-        {key: getattr(stored, key) for key in keys} | {"species": stored.structure.species, "order": order},
+        {key: getattr(contents, key) for key in keys}
+        | {"species": contents.structure.species, "order": order},
     )
 
 
 def unpack_file_sample(data: bytes, *, where: str) -> StoredFileSample:
-    """Return the contents of a file's bytes; BadInput names the file where they are not a sample."""
+    """Return the contents of a sample file; raise BadInput, naming the file, if it is not a sample."""
     arrays, about = unpack_arrays(data, where=where)
     try:
         structure = Structure(arrays["lattice"], tuple(about["species"]), arrays["positions"])
@@ -237,7 +240,7 @@ def _code_error(codes: np.ndarray, top: float, values: np.ndarray) -> float:
 
 
 def _alike(structure: Structure, grid: Grid) -> str:
-    """Return a hash that is the same for two files of one structure and grid."""
+    """Return a hash that is equal for two files with the same structure and grid."""
     inside = np.round(structure.positions, _ALIKE) % 1.0
     lattice = np.round(structure.lattice, _ALIKE) + 0.0  # turns -0 into 0
     return hashlib.sha256(

@@ -5,9 +5,10 @@ and basis of `quantum`, to forces below 0.1 eV per angstrom. The held-out molecu
 the training molecules: ethanol those of methanol and propane, acetaldehyde those of formaldehyde and acetone,
 acetamide those of formamide and acetone.
 
-A geometry displaces the atoms as by their zero-point motion and is then rotated at random. It is the same on
-every machine and with every numpy: only raw bits of the generator, whose stream is fixed, and closed forms of
-them are used. A geometry with two atoms too close together is rejected and drawn again. Letters: A atoms.
+In a geometry, the atoms are displaced as by zero-point motion, and the molecule is rotated at random. It is
+the same on every machine and with every version of numpy: it uses only raw bits of the generator, whose
+stream is fixed, and closed forms of them. A geometry with two atoms too close together is rejected and drawn
+again. Letters: A atoms.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from pinchpoint.core.errors import BadInput
 VALENCE = {"H": 1, "C": 4, "N": 5, "O": 6}  # electrons outside the pseudopotentials
 RADII_A = {"H": 0.31, "C": 0.76, "N": 0.71, "O": 0.66}  # covalent
 HELD_OUT = ("ethanol", "acetaldehyde", "acetamide")
-RATTLE_A = 0.08  # standard deviation of the displacement of an atom of mass 1 along each axis
-CLOSEST = 0.75  # fraction of the sum of two covalent radii: no two atoms may be closer than this
+RATTLE_A = 0.08  # standard deviation of the displacement along each axis, for an atom of mass 1
+CLOSEST = 0.75  # fraction of the sum of two covalent radii; no two atoms may be closer
 TRIES = 100
 _MASSES = {"H": 1.008, "C": 12.011, "N": 14.007, "O": 15.999}
 
@@ -38,7 +39,7 @@ class Molecule:
 
     @property
     def electrons(self) -> int:
-        """Valence electrons."""
+        """The number of valence electrons."""
         return sum(VALENCE[symbol] for symbol in self.species)
 
 
@@ -48,7 +49,7 @@ def names() -> tuple[str, ...]:
 
 
 def molecule(name: str) -> Molecule:
-    """Return a molecule by its name; raise BadInput where there is none."""
+    """Return a molecule by its name; raise BadInput if there is none."""
     for block in _TABLE:
         first, *lines = block.splitlines()
         if first == name:
@@ -239,20 +240,21 @@ class Geometry:
 
 
 def uniform(count: int, *key: int) -> np.ndarray:
-    """Return (count,) float64 in (0, 1), decided by the key; never 0, so that logarithms are finite."""
+    """Return (count,) float64 in (0, 1), determined by the key; never 0, so that logarithms are finite."""
     raw = np.random.PCG64(np.random.SeedSequence([*key])).random_raw(count)
     return ((raw >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
 
 
 def normal(count: int, *key: int) -> np.ndarray:
-    """Return (count,) float64 of mean 0 and standard deviation 1, decided by the key."""
+    """Return (count,) float64 with mean 0 and standard deviation 1, determined by the key."""
     radius, angle = uniform(2 * count, *key).reshape(2, count)
     return np.sqrt(-2 * np.log(radius)) * np.cos(2 * np.pi * angle)
 
 
 def key_of(molecule: str) -> int:
-    """Return a number for a name, the same everywhere: a new molecule does not change the geometries of
-    others.
+    """Return a number for a name, the same on every machine.
+
+    Because it depends on nothing else, a new molecule does not change the geometries of the others.
     """
     return zlib.crc32(molecule.encode())
 
@@ -260,7 +262,7 @@ def key_of(molecule: str) -> int:
 def draw_geometry(
     molecule: Molecule, *, seed: int, number: int, attempt: int = 0, rattle_a: float = RATTLE_A
 ) -> Geometry:
-    """Return the geometry of this number; another `attempt` gives a replacement."""
+    """Return the geometry with this number; another `attempt` gives a replacement."""
     count = len(molecule.species)
     # Zero-point motion of a harmonic bond scales with the mass to the power of -1/4.
     spread = rattle_a * np.array([_MASSES[symbol] for symbol in molecule.species]) ** -0.25
@@ -273,7 +275,7 @@ def draw_geometry(
     raise BadInput(
         f"All {TRIES} geometries of {molecule.name} with a rattle of {rattle_a:g} angstrom have atoms too "
         "close together.",
-        hint=f"Give a smaller rattle; the default is {RATTLE_A:g}.",
+        hint=f"Use a smaller rattle; the default is {RATTLE_A:g}.",
     )
 
 
@@ -289,7 +291,7 @@ def too_close(species: tuple[str, ...], positions: np.ndarray) -> bool:
 
 
 def _rotation(quaternion: np.ndarray) -> np.ndarray:
-    """Return a rotation (3, 3) from four normal numbers; every rotation is equally likely."""
+    """Return a rotation (3, 3) from four normal random numbers; all rotations are equally likely."""
     w, x, y, z = quaternion / np.linalg.norm(quaternion)
     return np.array(
         [

@@ -1,15 +1,15 @@
 """Probes, the points where a density is sampled: around molecules, and on the grid of a crystal.
 
-Letters: A atoms, P probes, M bricks. Probes follow from a seed and are not stored in a file. Each has a
+Letters: A atoms, P probes, M bricks. Probes follow from a seed and are not stored in files. Each has a
 weight: the sum of weight * f is an unbiased estimate of the integral of f.
 
-Around a molecule (`draw_probes`) the distribution is a mixture: one around every atom that falls off as
-exp(-rate r), so that probes are dense where the density is, and a uniform one in a box, so that no region is
-empty. Its value is known in closed form. `grid_probes` is a regular grid instead.
+Around a molecule (`draw_probes`) the distribution is a mixture of one component per atom that falls off as
+exp(-rate r), so that probes are dense where the density is high, and a uniform one in a box, so that no
+region is empty. Its value is known in closed form. `grid_probes` returns a regular grid instead.
 
-Of a crystal (`draw_points`) points of its own grid are drawn: each brick of neighbouring points has a
-probability that falls off with the distance to the atoms, plus a constant share; within a brick all points
-are equally likely. `grid_part` takes the whole grid, or an even subset of one that is too large.
+For a crystal (`draw_points`), points of its own grid are drawn. Each brick of neighbouring points has a
+probability that falls off with the distance to the atoms, plus a constant; within a brick, all points are
+equally likely. `select_grid` returns the whole grid, or an even subset if it is too large.
 """
 
 from __future__ import annotations
@@ -24,20 +24,24 @@ from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.density.data.molecules import VALENCE, uniform
 from pinchpoint.systems.density.grid.structure import Structure
 
-RATE_PER_A = 2.5  # slower than valence densities fall off, so that no probe in a tail has a large weight
+RATE_PER_A = (
+    2.5  # falls off more slowly than valence densities, so that no probe in a tail has a large weight
+)
 UNIFORM_SHARE = 0.15
 BOX_PADDING_A = 3.0
 _CHUNK = 65_536  # probes times atoms per chunk
 Grid = tuple[int, int, int]
-BRICK_A = 0.25  # side of a brick: a density changes little over it
-BRICKS = 32_768  # maximum of a cell; in a larger cell the bricks grow
+BRICK_A = 0.25  # side of a brick: a density changes little over this length
+BRICKS = 32_768  # most bricks per cell; in a larger cell the bricks are larger
 _BRICK_CHUNK = 1 << 18  # bricks times atoms per chunk
 
 
 @dataclass(frozen=True, eq=False)
 class Probes:
-    """points: (P, 3) float64 in angstrom; weights: (P,) float64 in cubic angstrom; grid: its counts, if
-    any.
+    """Points with weights.
+
+    points: (P, 3) float64 in angstrom; weights: (P,) float64 in cubic angstrom; grid: points along each axis,
+    if they are a grid.
     """
 
     points: np.ndarray
@@ -48,15 +52,15 @@ class Probes:
 def draw_probes(
     species: tuple[str, ...], positions: np.ndarray, *, count: int, key: tuple[int, ...]
 ) -> Probes:
-    """Draw `count` probes around atoms at positions (A, 3), decided by the key."""
+    """Draw `count` probes around atoms at positions (A, 3), determined by the key."""
     if count < 1:
-        raise BadInput(f"A sample of {count} probes is not possible.", hint="Give at least 1 probe.")
+        raise BadInput(f"A sample cannot have {count} probes.", hint="Give at least 1 probe.")
     kind, first, second, third, height, turn = uniform(6 * count, *key).reshape(6, count)
     low, high = _box(positions)
     # Each atom has its share of (0, 1); the rest belongs to the box.
     owner = np.searchsorted(np.cumsum(shares(species)), kind, side="right")
     in_box = owner == len(species)
-    # The radius of the distribution exp(-rate r) in space is the sum of three exponential variables.
+    # In space, the radius of the distribution exp(-rate r) is a sum of three exponential variables.
     radius = -np.log(first * second * third) / RATE_PER_A
     cosine = 2 * height - 1
     sine, angle = np.sqrt(1 - cosine**2), 2 * np.pi * turn
@@ -67,8 +71,9 @@ def draw_probes(
 
 
 def likelihood(species: tuple[str, ...], positions: np.ndarray, points: np.ndarray) -> np.ndarray:
-    """Return the probability density (P,), per cubic angstrom, at points (P, 3); its integral over space is
-    1.
+    """Return the probability density (P,) at points (P, 3), per cubic angstrom.
+
+    Its integral over space is 1.
     """
     low, high = _box(positions)
     values = np.where(
@@ -83,22 +88,23 @@ def likelihood(species: tuple[str, ...], positions: np.ndarray, points: np.ndarr
 
 
 def shares(species: tuple[str, ...]) -> np.ndarray:
-    """Return the share of each atom (A,); they sum to 1 less that of the box.
+    """Return the share of the probes around each atom, (A,); with the share of the box they sum to 1.
 
-    Hydrogen gets more than its electrons.
+    Hydrogen gets more than in proportion to its electrons.
     """
     weight = np.array([2.0 + VALENCE[symbol] for symbol in species])
     return (1 - UNIFORM_SHARE) * weight / weight.sum()
 
 
 def grid_probes(positions: np.ndarray, *, spacing_a: float, padding_a: float) -> Probes:
-    """Return a grid that extends `padding_a` beyond the atoms (A, 3), z fastest; weights are the cell
-    volume.
+    """Return a grid that extends `padding_a` beyond the atoms (A, 3), z fastest.
+
+    The weights are the volume per grid point.
     """
     if not (spacing_a > 0 and padding_a >= 0):
         raise BadInput(
-            f"A grid with spacing {spacing_a:g} and padding {padding_a:g} angstrom is not possible.",
-            hint="Give a spacing above 0 and a padding of at least 0.",
+            f"The spacing {spacing_a:g} or the padding {padding_a:g} angstrom of the grid is out of range.",
+            hint="Use a spacing above 0 and a padding of at least 0.",
         )
     low, high = positions.min(axis=0) - padding_a, positions.max(axis=0) + padding_a
     nx, ny, nz = (int(count) for count in np.ceil((high - low) / spacing_a - 1e-9) + 1)
@@ -117,23 +123,27 @@ def _box(positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 @dataclass(frozen=True, eq=False)
 class GridSelection:
-    """Grid points.
+    """Some or all points of a grid.
 
-    index: (P,) int64, z fastest; weights: (P,) float64 in cubic angstrom; stride: along each vector.
+    index: (P,) int64, z fastest; weights: (P,) float64 in cubic angstrom; stride: step along each lattice
+    vector.
     """
 
     index: np.ndarray
     weights: np.ndarray
-    stride: Grid | None = None  # of a regular subset; (1, 1, 1) for the whole grid
+    stride: Grid | None = None  # of a regular subset; (1, 1, 1) is the whole grid
 
     @property
     def sha256(self) -> str:
-        """Hash of the points that a file's values belong to."""
+        """A hash of the points, stored with the values of a file."""
         return hashlib.sha256(self.index.astype("<i8").tobytes()).hexdigest()
 
 
 def draw_points(structure: Structure, grid: Grid, *, count: int, key: tuple[int, ...]) -> GridSelection:
-    """Draw `count` points, decided by the key; all points, each once in random order, of a smaller grid."""
+    """Draw `count` points, determined by the key.
+
+    A grid with no more points than that is returned whole, in random order.
+    """
     total = math.prod(grid)
     voxel = structure.volume / total
     if count >= total:
@@ -159,8 +169,9 @@ def draw_points(structure: Structure, grid: Grid, *, count: int, key: tuple[int,
 
 
 def select_grid(structure: Structure, grid: Grid, *, most: int) -> GridSelection:
-    """Return all points, z fastest; a grid of more than `most` points is thinned along the vectors where it
-    is finest.
+    """Return all points, z fastest.
+
+    A grid of more than `most` points is thinned along the vectors where it is finest.
     """
     fine = [float(np.linalg.norm(vector)) / n for vector, n in zip(structure.lattice, grid, strict=True)]
     stride = [1, 1, 1]
@@ -173,7 +184,7 @@ def select_grid(structure: Structure, grid: Grid, *, most: int) -> GridSelection
     indices = [np.arange(0, n, step) for n, step in zip(grid, stride, strict=True)]
     shares = []
     for own, n in zip(indices, grid, strict=True):
-        # To the next point; the last one may have a smaller gap to the first point of the next cell.
+        # Distance to the next point; the last may be closer to the first point of the next cell.
         gap = np.diff(own, append=n)
         shares.append((gap + np.roll(gap, 1)) / 2)
     index = np.ravel_multi_index(np.meshgrid(*indices, indexing="ij"), grid).reshape(-1)
@@ -203,7 +214,8 @@ def _bricks(structure: Structure, grid: Grid) -> tuple[list[np.ndarray], list[np
 def _distribution(structure: Structure, centres: np.ndarray) -> np.ndarray:
     """Return the unnormalised distribution (M,) at fractional centres (M, 3).
 
-    Uses the image of each atom that is nearest by its fractions, which close to an atom is the nearest one.
+    Uses the image of each atom that is nearest in fractional coordinates, which close to an atom is the
+    nearest one.
     """
     values = np.zeros(len(centres))
     step = max(1, _BRICK_CHUNK // len(structure.species))

@@ -16,8 +16,8 @@ from pinchpoint.core.units import BOHR_A
 
 BASIS, PSEUDO, FUNCTIONAL = "gth-dzvp", "gth-pbe", "pbe"
 CONVERGED = 1e-8  # hartree
-# Of the exchange-correlation grid: level 1 differs from level 2 by 2e-5 in the density of ethanol, in half
-# the time.
+# Level of the exchange-correlation grid. Level 1 takes half the time of level 2; the density of ethanol
+# differs by 2e-5.
 LEVEL = 1
 _CHUNK = 8192  # points per chunk, each with N values
 
@@ -44,7 +44,7 @@ class Solution:
 
 
 def require_pyscf() -> None:
-    """Raise Missing where PySCF is not installed."""
+    """Raise Missing if PySCF is not installed."""
     try:
         import pyscf  # noqa: F401
     except ImportError as error:
@@ -57,7 +57,7 @@ def require_pyscf() -> None:
 def solve(species: tuple[str, ...], positions: np.ndarray, *, level: int = LEVEL) -> Solution:
     """Compute the ground state of a neutral closed-shell molecule.
 
-    positions: (A, 3). Check `converged` before use.
+    positions: (A, 3). Check `converged` before using the result.
     """
     require_pyscf()
     from pyscf import dft, gto
@@ -67,7 +67,7 @@ def solve(species: tuple[str, ...], positions: np.ndarray, *, level: int = LEVEL
     molecule.build(parse_arg=False, dump_input=False)
     if molecule.nelectron % 2:
         raise BadInput(
-            f"{' '.join(species)} has {molecule.nelectron} valence electrons, an open shell.",
+            f"{' '.join(species)} has {molecule.nelectron} valence electrons, so it has an open shell.",
             hint="Give a closed-shell molecule.",
         )
     field = dft.RKS(molecule, xc=FUNCTIONAL)

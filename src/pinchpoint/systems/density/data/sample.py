@@ -1,9 +1,9 @@
-"""Sample: a molecule or crystal with its density at probes; how a molecule's sample is made and stored.
+"""Sample: a molecule or crystal with its density at probes; making and storing of molecular samples.
 
-Letters: A atoms, P probes. A file is an .npz with the positions of the atoms, a 16-bit code of each value and
-`about`, a JSON text with the rest: what the sample was made from, its quality, its faults and a sha256 of the
-contents. Probes are not stored but drawn again from the same seed. A code is linear below `FLOOR` and
-logarithmic above it: accurate to about 1e-4 of a value of any size.
+Letters: A atoms, P probes. A file is an .npz with the positions of the atoms, a 16-bit code for each value,
+and `about`, a JSON text with everything else: how the sample was made, its quality, its faults, and a sha256
+of the contents. Probes are not stored; they are drawn again from the same seed. Codes are linear below
+`FLOOR` and logarithmic above it, so that a value of any size is accurate to about 1e-4.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pinchpoint.systems.density.data.molecules import VALENCE, Geometry, draw_ge
 from pinchpoint.systems.density.data.probes import Probes, draw_probes, grid_probes
 from pinchpoint.systems.density.data.quantum import Solution, solve
 
-FLOOR = 2e-4  # e / A^3: codes are evenly spaced well below it, their logarithms well above it
+FLOOR = 2e-4  # e / A^3: codes are linear in the value well below it and in its logarithm well above it
 TOP_CODE = 65_535
 TOP_SIGNED = 32_767
 
@@ -32,7 +32,7 @@ def encode(values: np.ndarray, top: float) -> np.ndarray:
 
 
 def decode(codes: np.ndarray, top: float) -> np.ndarray:
-    """Return the values (P,) float64 of codes from `encode` or `encode_signed`."""
+    """Return the values (P,) float64 for codes from `encode` or `encode_signed`."""
     if codes.dtype == np.int16:
         return (
             np.sign(codes)
@@ -43,7 +43,7 @@ def decode(codes: np.ndarray, top: float) -> np.ndarray:
 
 
 def encode_signed(values: np.ndarray, top: float) -> np.ndarray:
-    """Return the codes (P,) int16 of values in [-top, top]: half as fine as those of `encode`."""
+    """Return the codes (P,) int16 of values in [-top, top], half as fine as those of `encode`."""
     if not top > 0:
         return np.zeros(len(values), np.int16)
     size = np.log1p(np.abs(values) / FLOOR) / math.log1p(top / FLOOR)
@@ -51,7 +51,7 @@ def encode_signed(values: np.ndarray, top: float) -> np.ndarray:
 
 
 def unpack_arrays(data: bytes, *, where: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Return the arrays and the JSON of a file; BadInput names the file where it is not a whole sample."""
+    """Return the arrays and the JSON of a file; raise BadInput, naming the file, if it is not a sample."""
     try:
         return sample_file.unpack_arrays(data)
     except sample_file.FAILURES as error:
@@ -62,30 +62,30 @@ def no_sample(where: str, error: Exception) -> BadInput:
     """Return the error for a file that cannot be read as a sample."""
     return BadInput(
         f"{where} is not a sample of a data set: {error}.",
-        hint="Give a file made by `pinchpoint density data`.",
+        hint="Give a file written by `pinchpoint density data`.",
     )
 
 
 Kind = Literal["probes", "grid"]
-# Increases with every change of a sample's numbers; a data set of another generator is not continued.
+# Incremented with every change to the numbers of a sample; data sets of another generator are not continued.
 GENERATOR = 1
 CODE_LIMIT, CODE_FROM = 1e-4, 1e-3  # error of the code, relative to the value or to 1e-3 e / A^3 if larger
 GRID_LIMIT = 5e-3  # fraction of the electrons that a grid may miss
 ATTEMPTS = 3
-_GEOMETRY, _PROBES = 0, 1  # part of the key, so that the two draw different numbers
+_GEOMETRY, _PROBES = 0, 1  # part of the key, so that the two use different random numbers
 
 
 @dataclass(frozen=True)
 class Order:
-    """One sample to make: everything that decides its numbers."""
+    """One sample to make: everything that determines its numbers."""
 
     name: str
     molecule: str
     number: int
     kind: Kind
     seed: int
-    probes: int  # of a sample of probes
-    spacing_a: float  # of a grid
+    probes: int  # number of probes, for kind "probes"
+    spacing_a: float  # of the grid, for kind "grid"
     padding_a: float
     rattle_a: float
     level: int
@@ -97,40 +97,41 @@ class Sample:
     """A structure with its density at probes.
 
     positions: (A, 3) and probes: (P, 3) float64, Cartesian; values: (P,) float32 in e/A^3; weights: (P,)
-    float64. The sum of weight * |x| estimates the integral of |x| over space, or over the cell. grid: counts
-    of a full grid, z fastest.
+    float64. The sum of weight * |x| estimates the integral of |x| over space, or over the cell of a crystal.
+    grid: points along each axis if the probes are a full grid, z fastest.
     """
 
     name: str
-    molecule: str  # or the formula of a crystal
+    molecule: str  # the name of a molecule, or the formula of a crystal
     species: tuple[str, ...]
     positions: np.ndarray
-    lattice: np.ndarray | None  # (3, 3) rows; None for a molecule, which has no images
+    lattice: np.ndarray | None  # (3, 3), vectors are rows; None for a molecule, which has no images
     probes: np.ndarray
     values: np.ndarray
     weights: np.ndarray
     electrons: float
-    spin: np.ndarray | None = (
-        None  # (P,) float32, up - down; None where it is unknown or all shells are closed
-    )
+    spin: np.ndarray | None = None  # (P,) float32, up - down; None if it is unknown or all shells are closed
     grid: tuple[int, int, int] | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class StoredSample:
-    """The contents of a sample's file."""
+    """The contents of a sample file."""
 
     order: Order
     positions: np.ndarray  # (A, 3)
     codes: np.ndarray  # (P,) uint16
     top: float  # value of the highest code
-    attempts: int  # geometries drawn: more than 1 where a calculation did not converge
+    attempts: int  # geometries drawn; more than 1 if a calculation did not converge
     quality: dict[str, float]
-    faults: tuple[str, ...]  # reasons to leave it out of the splits; empty for a good sample
+    faults: tuple[str, ...]  # reasons to leave the sample out of the splits; empty for a good sample
 
 
 def make_sample(order: Order) -> StoredSample:
-    """Draw a geometry, compute its density at the probes; redraw a geometry that does not converge."""
+    """Draw a geometry and compute its density at the probes.
+
+    If the calculation does not converge, another geometry is drawn.
+    """
     known = molecule(order.molecule)
     for attempt in range(ATTEMPTS):
         geometry = draw_geometry(
@@ -147,39 +148,39 @@ def make_sample(order: Order) -> StoredSample:
     return StoredSample(order, known.positions, np.zeros(0, np.uint16), 0.0, ATTEMPTS, {}, faults)
 
 
-def sample_of(stored: StoredSample) -> Sample:
+def sample_of(contents: StoredSample) -> Sample:
     """Return the sample with its probes drawn again."""
-    species = molecule(stored.order.molecule).species
-    probes = _probes(stored.order, species, stored.positions)
-    if len(probes.points) != len(stored.codes):
+    species = molecule(contents.order.molecule).species
+    probes = _probes(contents.order, species, contents.positions)
+    if len(probes.points) != len(contents.codes):
         raise BadInput(
-            f"{stored.order.name} holds {len(stored.codes):,} values for {len(probes.points):,} probes.",
-            hint="Leave out samples with faults, or make the data set again if it is of another version.",
+            f"{contents.order.name} has {len(contents.codes):,} values for {len(probes.points):,} probes.",
+            hint="Leave out samples with faults, or make the data set again if another version wrote it.",
         )
     return Sample(
-        stored.order.name,
-        stored.order.molecule,
+        contents.order.name,
+        contents.order.molecule,
         species,
-        stored.positions,
+        contents.positions,
         None,
         probes.points,
-        decode(stored.codes, stored.top).astype(np.float32),
+        decode(contents.codes, contents.top).astype(np.float32),
         probes.weights,
         float(sum(VALENCE[symbol] for symbol in species)),
         grid=probes.grid,
     )
 
 
-def pack(stored: StoredSample) -> bytes:
-    """Return the bytes of a file: the same for the same sample."""
-    about = {key: getattr(stored, key) for key in ("top", "attempts", "quality", "faults")} | {
-        "order": asdict(stored.order)
+def pack(contents: StoredSample) -> bytes:
+    """Return the bytes of a sample file. They are the same for the same sample."""
+    about = {key: getattr(contents, key) for key in ("top", "attempts", "quality", "faults")} | {
+        "order": asdict(contents.order)
     }
-    return pack_arrays({"positions": stored.positions, "codes": stored.codes}, about)
+    return pack_arrays({"positions": contents.positions, "codes": contents.codes}, about)
 
 
 def unpack(data: bytes, *, where: str) -> StoredSample:
-    """Return the contents of a file's bytes; BadInput names the file where they are not a whole sample."""
+    """Return the contents of a sample file; raise BadInput, naming the file, if it is not a sample."""
     arrays, about = unpack_arrays(data, where=where)
     try:
         return StoredSample(
@@ -197,7 +198,7 @@ def unpack(data: bytes, *, where: str) -> StoredSample:
 
 def _measure(order: Order, geometry: Geometry, solution: Solution, *, attempts: int) -> StoredSample:
     probes = _probes(order, geometry.species, geometry.positions)
-    # A density is never negative, but rounding errors may be.
+    # A density is never negative, except for rounding errors.
     values = np.maximum(solution.density(probes.points), 0.0)
     top = float(values.max())
     codes = encode(values, top)

@@ -1,8 +1,8 @@
 """A user's density files: found, identified by their contents, and split into training and test files.
 
-The contents of a file decide its split, so the split stays when other files are added, moved or renamed: a
-file is a test file where a number made from its sha256 and the seed is below the fraction. Of files with the
-same bytes only one is used.
+The contents of a file determine its split, so it stays the same when other files are added, moved or renamed:
+a file is a test file if a number computed from its sha256 and the seed is below the fraction. Of several
+files with the same bytes, only one is used.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ TEST = 0.1  # default fraction of test files
 _SOUGHT = re.compile(r"CHGCAR.*|.+\.(vasp|chgcar|cube|cub|npz)(\.gz)?", re.IGNORECASE)
 _ENDING = re.compile(r"(\.(vasp|chgcar|cube|cub|npz))?(\.gz)?$", re.IGNORECASE)
 _BARE = ("CHGCAR", "CHG", "PARCHG", "AECCAR0", "AECCAR1", "AECCAR2")
-_SHOWN = 3  # files named in one message
+_MOST_NAMED = 3  # files named in one message
 
 
 @dataclass(frozen=True)
 class Source:
-    """A file. content: sha256 of its bytes, decompressed; test: None where it is not decided."""
+    """A file. content: sha256 of its bytes, decompressed; test: None if its split is not determined yet."""
 
     path: str
     name: str  # of the sample
@@ -38,18 +38,19 @@ class Source:
 
 @dataclass(frozen=True)
 class Sources:
-    """Files to import, files that cannot be read, and notes for the user."""
+    """Files to import, files that cannot be read with their errors, and notes for the user."""
 
     files: list[Source]
-    refused: dict[str, PinchpointError]
+    refusals: dict[str, PinchpointError]
     notes: list[str]
 
 
 def find_files(places: Iterable[str | Path], *, besides: str | Path | None = None) -> list[Path]:
-    """Return the files given, and those in the folders given: CHGCAR*, .vasp, .cube, .npz, gzipped or not.
+    """Return the given files, and the density files in the given folders.
 
-    Folders are searched recursively. Folders of data sets, runs and evaluations, the folder `besides` and
-    names that begin with a dot are skipped. Each file is listed once.
+    These are CHGCAR*, .vasp, .cube and .npz files, gzipped or not. Folders are searched recursively. Folders
+    of data sets, runs and evaluations, the folder `besides`, and names that begin with a dot are skipped.
+    Each file is listed once.
     """
     files: dict[Path, Path] = {}
     for place in map(Path, places):
@@ -57,7 +58,7 @@ def find_files(places: Iterable[str | Path], *, besides: str | Path | None = Non
             inside = _inside(place, None if besides is None else Path(besides).resolve())
             if not inside:
                 raise BadInput(
-                    f"{place} holds no density files.",
+                    f"{place} contains no density files.",
                     hint="Give a folder with CHGCAR, .vasp, .cube or .npz files.",
                 )
         else:
@@ -75,16 +76,17 @@ def read_sources(
     besides: str | Path | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Sources:
-    """Read all files of both lists. A file of both, or with the bytes of a test file, is a test file.
+    """Read all files of both lists.
 
-    progress(done, total) counts files.
+    A file in both lists, or with the same bytes as a test file, is a test file. progress(done, total) counts
+    files.
     """
     test_files = {file.resolve() for file in find_files(test_paths, besides=besides)}
     all_files = find_files([*test_paths, *paths], besides=besides)
     files: dict[str, Source] = {}
-    refused: dict[str, PinchpointError] = {}
+    refusals: dict[str, PinchpointError] = {}
     notes: list[str] = []
-    # Test files come first: a copy of one among the others must not be trained on.
+    # Test files come first, so that a copy of one among the others is not used for training.
     for number, file in enumerate(
         sorted(all_files, key=lambda file: (file.resolve() not in test_files, str(file)))
     ):
@@ -93,7 +95,7 @@ def read_sources(
         try:
             content = hashlib.sha256(read_blob(file)).hexdigest()
         except PinchpointError as error:
-            refused[str(file)] = error
+            refusals[str(file)] = error
             continue
         if (first := files.get(content)) is not None:
             notes.append(f"{file} has the same contents as {first.path} and is left out")
@@ -104,13 +106,14 @@ def read_sources(
             content,
             True if file.resolve() in test_files else None,
         )
-    # Sorted by content, so that the last ones, which training holds back for validation, are of all sorts.
-    return Sources(sorted(files.values(), key=lambda source: source.content), refused, notes)
+    # Sorted by hash, so that the last ones, which training uses for validation, are a random mix.
+    return Sources(sorted(files.values(), key=lambda source: source.content), refusals, notes)
 
 
 def split_files(files: Sequence[Source], *, fraction: float, seed: int) -> list[Source]:
-    """Assign each file to training or testing: at least one test file for a fraction above 0, always a
-    training file.
+    """Assign each file to training or testing.
+
+    At least one file is a training file, and at least one a test file if the fraction is above 0.
     """
     numbers = {source.content: _number(source.content, seed) for source in files}
     free = sorted(
@@ -132,39 +135,39 @@ def split_files(files: Sequence[Source], *, fraction: float, seed: int) -> list[
 
 
 def refusal(
-    refused: dict[str, PinchpointError], *, total: int, tell: Callable[[str], None] | None = None
+    refusals: dict[str, PinchpointError], *, total: int, tell: Callable[[str], None] | None = None
 ) -> BadInput:
     """Return one error for all files that cannot be used, naming the first few.
 
-    tell: called with the text of each file, where there are several.
+    tell: if there are several, called with the text for each file.
     """
-    first = next(iter(refused.values()))
-    texts = [error.what if path in error.what else f"{path}: {error.what}" for path, error in refused.items()]
+    first = next(iter(refusals.values()))
+    texts = [
+        error.what if path in error.what else f"{path}: {error.what}" for path, error in refusals.items()
+    ]
     again = "The other files are kept; run the command again."
     if len(texts) == 1:
         return BadInput(texts[0], hint=f"{first.hint} Or leave the file out. {again}")
-    more = f"; and {len(texts) - _SHOWN:,} more" if len(texts) > _SHOWN else ""
-    named = f": {'; '.join(text.rstrip('.') for text in texts[:_SHOWN])}{more}"
+    more = f"; and {len(texts) - _MOST_NAMED:,} more" if len(texts) > _MOST_NAMED else ""
+    names = f": {'; '.join(text.rstrip('.') for text in texts[:_MOST_NAMED])}{more}"
     if tell is not None:
         for text in texts:
             tell(text)
-        named = ", each named above"
+        names = ", each named above"
     return BadInput(
-        f"{len(texts):,} of {total:,} files cannot be used{named}.",
+        f"{len(texts):,} of {total:,} files cannot be used{names}.",
         hint=f"{first.hint} Or leave them out. {again}",
     )
 
 
 def _check_named(place: Path) -> None:
-    """Raise BadInput for a file whose name gives no format, or that does not exist."""
+    """Raise BadInput for a file that does not exist, or whose name does not determine its format."""
     try:
         kind_of(place)
     except BadInput:
         if place.exists():
             raise
-        raise BadInput(
-            f"There is no file {place}.", hint="Give files, or folders of them, that exist."
-        ) from None
+        raise BadInput(f"There is no file {place}.", hint="Give files or folders that exist.") from None
 
 
 def _inside(folder: Path, besides: Path | None) -> list[Path]:
@@ -183,7 +186,7 @@ def _inside(folder: Path, besides: Path | None) -> list[Path]:
 
 
 def _label(file: Path) -> str:
-    """Return the name of a sample: that of the file, or of its folder where the file has a generic name."""
+    """Return the name of a sample: that of the file, or of its folder if the file has a generic name."""
     name = _ENDING.sub("", file.name)
     if name.upper() in _BARE:
         name = file.resolve().parent.name or name
@@ -191,5 +194,5 @@ def _label(file: Path) -> str:
 
 
 def _number(content: str, seed: int) -> float:
-    """Return a number in [0, 1), decided by the contents of a file and the seed."""
+    """Return a number in [0, 1), determined by the contents of a file and the seed."""
     return int(hashlib.sha256(f"{seed} {content}".encode()).hexdigest()[:13], 16) / 16**13

@@ -1,7 +1,7 @@
-"""Augmentation occupancies of a CHGCAR: VASP's description of the density inside the atoms' spheres.
+"""Augmentation occupancies of a CHGCAR: VASP's description of the density inside the spheres around atoms.
 
-They are passed through as text and only checked here. A block is a line `augmentation occupancies ION N` and
-N numbers; non-collinear and some hybrid runs add `(imaginary part)` blocks. After the last block some
+They are passed through as text; this module only checks them. A block is a line `augmentation occupancies ION
+N` and N numbers; non-collinear and some hybrid runs add `(imaginary part)` blocks. After the last block, some
 versions write one number per atom.
 """
 
@@ -17,13 +17,13 @@ from pinchpoint.systems.density.files.number_parsing import NotNumbers, parse_an
 _HEAD = re.compile(
     r"^[ \t]*augmentation occupancies([ \t]*\(imaginary part\))?[ \t]*(\d+)[ \t]+(\d+)[ \t\r]*$", re.MULTILINE
 )
-_HINT = "Copy the file again: it is cut short or was edited. Or remove all of its augmentation lines."
+_HINT = "Copy the file again: it is truncated or was edited. Or remove all of its augmentation lines."
 
 
 def read_augmentation(text: str, *, atoms: int, name: str) -> tuple[np.ndarray, ...]:
-    """Return the occupancies of each atom in order, () where there are none.
+    """Return the occupancies of each atom in order, or () if there are none.
 
-    Refuses short or missing blocks.
+    Raises BadInput for incomplete or missing blocks.
     """
     heads = list(_HEAD.finditer(text))
     before = text[: heads[0].start()] if heads else text
@@ -51,7 +51,7 @@ def read_augmentation(text: str, *, atoms: int, name: str) -> tuple[np.ndarray, 
         raise BadInput(f"{name} ends in the middle of {words[-1]!r}.", hint=_HINT)
     if occupancies and sorted(occupancies) != list(range(1, atoms + 1)):
         raise BadInput(
-            f"{name} has augmentation occupancies of {len(occupancies)} atoms, but there are {atoms}.",
+            f"{name} has augmentation occupancies for {len(occupancies)} of {atoms} atoms.",
             hint=_HINT,
         )
     return tuple(occupancies[ion] for ion in sorted(occupancies))
@@ -60,7 +60,7 @@ def read_augmentation(text: str, *, atoms: int, name: str) -> tuple[np.ndarray, 
 def _numbers(text: str, counts: tuple[int, ...], where: str) -> np.ndarray:
     count = len(text.split())
     if count not in counts:
-        raise BadInput(f"{where}: {counts[0]} numbers are announced, but there are {count}.", hint=_HINT)
+        raise BadInput(f"{where}: {counts[0]} numbers are expected, but there are {count}.", hint=_HINT)
     try:
         return parse_any(np.frombuffer(text.encode("utf-8"), dtype=np.uint8), count)
     except NotNumbers as error:

@@ -1,8 +1,8 @@
-"""Reading and writing of VASP's CHGCAR: the density, its spin density and augmentation occupancies.
+"""Reading and writing of VASP's CHGCAR: density, spin density and augmentation occupancies.
 
-The file holds density times cell volume, x fastest, five numbers per line; a `Volume` holds electrons per
-cubic angstrom. A file that is read and written again has the same numbers, digit for digit. CHG, PARCHG and
-AECCAR files have the same format. Non-collinear files (four grids) are refused.
+The file holds the density times the cell volume, x fastest, five numbers per line; a `Volume` holds electrons
+per cubic angstrom. A file that is read and written again has the same numbers, digit for digit. CHG, PARCHG
+and AECCAR files have the same format. Non-collinear files (four grids) are refused.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pinchpoint.systems.density.files.volume import Volume, check_grid, check_vo
 
 _PER_LINE = 5
 _GRID = re.compile(rb"^[ \t]*(\d+)[ \t]+(\d+)[ \t]+(\d+)[ \t\r]*$", re.MULTILINE)
-_CUT = "Copy the file again: it is cut short or damaged."
+_COPY_AGAIN = "Copy the file again: it is truncated or damaged."
 
 
 def read_chgcar(path: str | Path) -> Volume:
@@ -32,12 +32,12 @@ def read_chgcar(path: str | Path) -> Volume:
 
 
 def write_chgcar(path: str | Path, volume: Volume) -> Path:
-    """Write a CHGCAR whole or not at all; gzipped where the name ends in .gz."""
+    """Write a CHGCAR atomically; gzipped if the name ends in .gz."""
     return write_blob(path, chgcar_bytes(volume))
 
 
 def chgcar_of(data: bytes, *, name: str) -> Volume:
-    """Parse the density of a CHGCAR's bytes; `name` is for messages."""
+    """Parse the bytes of a CHGCAR. name: used in error messages."""
     stream = io.BytesIO(data)
     structure, comment = read_poscar(stream, name=name)
     line = b"\n"
@@ -45,9 +45,9 @@ def chgcar_of(data: bytes, *, name: str) -> Volume:
         line = stream.readline()
     head = _GRID.fullmatch(line.rstrip())
     if head is None:
-        text_there = line.decode("utf-8", errors="replace").strip()
+        line_text = line.decode("utf-8", errors="replace").strip()
         raise BadInput(
-            f"{name}: the grid is expected where the file has {text_there!r:.80}.",
+            f"{name}: expected the grid, but the file has {line_text!r:.80}.",
             hint="Give a CHGCAR; a POSCAR alone has no density.",
         )
     text = np.frombuffer(data, dtype=np.uint8)
@@ -62,7 +62,7 @@ def chgcar_of(data: bytes, *, name: str) -> Volume:
     spin_augmentation, more = _between(data, at, grid, name)
     if more is not None:
         raise BadInput(
-            f"{name} holds more than two grids, as written by a non-collinear run, which pinchpoint does not "
+            f"{name} has more than two grids, as written by a non-collinear run, which pinchpoint does not "
             "support.",
             hint="Give a CHGCAR of a run without LNONCOLLINEAR.",
         )
@@ -71,44 +71,47 @@ def chgcar_of(data: bytes, *, name: str) -> Volume:
 
 
 def chgcar_bytes(volume: Volume) -> bytes:
-    """Return the whole file."""
+    """Return the contents of a CHGCAR file."""
     check_volume(volume)
     cell = volume.structure.volume
     grid = "".join(f"{n:5d}" if n < 10_000 else f" {n}" for n in volume.grid).encode() + b"\n"
     parts = [poscar_text(volume.structure, volume.comment).encode("utf-8"), b"\n", grid]
-    parts += [_grid_text(volume.total, cell), _ended(volume.augmentation)]
+    parts += [_grid_text(volume.total, cell), _with_newline(volume.augmentation)]
     if volume.spin is not None:
-        parts += [grid, _grid_text(volume.spin, cell), _ended(volume.spin_augmentation)]
+        parts += [grid, _grid_text(volume.spin, cell), _with_newline(volume.spin_augmentation)]
     return b"".join(parts)
 
 
 def _read_grid(
     text: np.ndarray, start: int, grid: tuple[int, int, int], cell: float, name: str
 ) -> tuple[np.ndarray, int]:
-    """Return the density (nx, ny, nz) that starts at a byte, and the byte after its last line."""
+    """Return the density (nx, ny, nz) that starts at a byte offset, and the offset after its last line."""
     try:
         check_grid(grid)
     except BadInput as error:
         raise BadInput(f"{name} cannot be read: {error.what}", hint=error.hint) from error
     nx, ny, nz = grid
-    if len(text) - start < 2 * nx * ny * nz - 1:  # before any memory is allocated for them
-        raise BadInput(f"{name} ends before the last of {nx * ny * nz:,} grid points.", hint=_CUT)
+    if len(text) - start < 2 * nx * ny * nz - 1:  # checked before memory is allocated
+        raise BadInput(f"{name} ends before the last of {nx * ny * nz:,} grid points.", hint=_COPY_AGAIN)
     try:
         values, length = parse_numbers(text[start:], nx * ny * nz)
     except NotNumbers as error:
         line = f", line {np.count_nonzero(text[: start + error.at] == 10) + 1}" if error.at >= 0 else ""
-        raise BadInput(f"{name}{line} cannot be read: {error}.", hint=_CUT) from error
+        raise BadInput(f"{name}{line} cannot be read: {error}.", hint=_COPY_AGAIN) from error
     values /= cell
     return np.ascontiguousarray(values.reshape(nz, ny, nx).transpose(2, 1, 0)), start + length
 
 
 def _between(data: bytes, start: int, grid: tuple[int, int, int], name: str) -> tuple[str, int | None]:
-    """Return the text up to the next grid or the end of the file, and the byte after that grid's line."""
+    """Return the text up to the next grid or the end of the file, and the offset of the numbers after it.
+
+    The offset is None if there is no other grid.
+    """
     head = _GRID.search(data, start)
     if head is not None and tuple(int(n) for n in head.groups()) != grid:
         raise BadInput(
-            f"{name}: a grid of {head[0].decode().split()} follows one of {list(map(str, grid))}, but both "
-            "must be the same.",
+            f"{name}: the second grid is {head[0].decode().split()}, but the first is "
+            f"{list(map(str, grid))}; they must be equal.",
             hint="Write the CHGCAR again with equal grids.",
         )
     text = data[start : head.start() if head else len(data)].decode("utf-8", errors="replace")
@@ -125,5 +128,5 @@ def _grid_text(density: np.ndarray, cell: float) -> bytes:
     )
 
 
-def _ended(text: str) -> bytes:
+def _with_newline(text: str) -> bytes:
     return (text if not text or text.endswith("\n") else text + "\n").encode("utf-8")

@@ -1,9 +1,9 @@
 """Reading and writing of Gaussian cube files: one density and the atoms.
 
-Lengths in the file are in bohr (angstrom where the counts of points are negative), densities in electrons per
-cubic bohr, z fastest. The cell is count times step along each axis and repeats periodically; the file's
-origin becomes the corner of the cell. A cube file holds neither spin nor augmentation occupancies; orbitals
-are refused.
+In the file, lengths are in bohr (angstrom if the numbers of points are negative) and densities in electrons
+per cubic bohr, z fastest. The cell is count times step along each axis and repeats periodically; the origin
+of the file becomes the corner of the cell. A cube file has neither spin nor augmentation occupancies. Files
+with orbitals are refused.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pinchpoint.systems.density.grid.elements import SYMBOLS
 from pinchpoint.systems.density.grid.structure import Structure, cell_volume, check_structure
 
 _PER_LINE = 6
-_CUT = "Copy the file again: it is cut short or damaged."
+_COPY_AGAIN = "Copy the file again: it is truncated or damaged."
 
 
 def read_cube(path: str | Path) -> Volume:
@@ -37,7 +37,8 @@ def read_cube(path: str | Path) -> Volume:
     head = _row(stream, name, "the number of atoms and the origin", least=4)
     if head[0] < 0 or (len(head) > 4 and head[4] > 1):
         raise BadInput(
-            f"{name} holds orbitals or several values per point.", hint="Give a cube file of one density."
+            f"{name} contains orbitals, or several values per point.",
+            hint="Give a cube file with one density.",
         )
     axes = [_row(stream, name, "a count of points and a step", least=4) for _ in range(3)]
     unit = 1.0 if axes[0][0] < 0 else BOHR_A
@@ -55,12 +56,12 @@ def read_cube(path: str | Path) -> Volume:
         values = parse_any(np.frombuffer(data, dtype=np.uint8)[stream.tell() :], grid[0] * grid[1] * grid[2])
     except NotNumbers as error:
         line = f", line {data.count(10, 0, stream.tell() + error.at) + 1}" if error.at >= 0 else ""
-        raise BadInput(f"{name}{line} cannot be read: {error}.", hint=_CUT) from error
+        raise BadInput(f"{name}{line} cannot be read: {error}.", hint=_COPY_AGAIN) from error
     return Volume(structure, values.reshape(grid) / BOHR_A**3, comment=comment)
 
 
 def write_cube(path: str | Path, volume: Volume, *, part: Literal["total", "spin"] = "total") -> Path:
-    """Write one density whole or not at all, 11 digits per number; gzipped where the name ends in .gz."""
+    """Write one density atomically, with 11 digits per number; gzipped if the name ends in .gz."""
     check_volume(volume)
     density = volume.total if part == "total" else volume.spin
     if density is None:
@@ -113,7 +114,7 @@ def _row(stream: io.BytesIO, name: str, what: str, *, least: int) -> list[float]
         numbers = []
     if len(numbers) < least or not np.isfinite(numbers).all():
         raise BadInput(
-            f"{name}: {what} is expected where the file has {line.strip()!r:.80}.",
+            f"{name}: expected {what}, but the file has {line.strip()!r:.80}.",
             hint="Give a complete Gaussian cube file.",
         )
     return numbers

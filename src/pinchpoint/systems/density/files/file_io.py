@@ -1,4 +1,4 @@
-"""Reading and writing of whole files as bytes, plain or gzipped; a file is written whole or not at all."""
+"""Reading and writing of whole files as bytes, plain or gzipped. Files are written atomically."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _GZIP = b"\x1f\x8b"
 
 
 def read_blob(path: str | Path) -> bytes:
-    """Return the bytes of a file, decompressed where they are gzipped, whatever its name."""
+    """Return the bytes of a file. Gzipped bytes are decompressed, whatever the name of the file."""
     path = Path(path)
     if not path.exists():
         raise BadInput(f"There is no file {path}.", hint="Give a file that exists.")
@@ -31,34 +31,34 @@ def read_blob(path: str | Path) -> bytes:
     except (EOFError, OSError, zlib.error) as error:
         raise BadInput(
             f"{path} cannot be decompressed: {error}.",
-            hint="Copy the file again: it is cut short or damaged.",
+            hint="Copy the file again: it is truncated or damaged.",
         ) from error
 
 
 def read_text_blob(path: str | Path) -> bytes:
-    """Return the bytes of a text file; a binary file is refused."""
+    """Return the bytes of a text file; raise BadInput for a binary file."""
     data = read_blob(path)
     if b"\0" in data[:1024]:
         raise BadInput(
             f"{path} is a binary file.",
-            hint="Give a text file, or correct its name: the name decides the format.",
+            hint="Give a text file, or correct its name, which determines the format.",
         )
     return data
 
 
 def write_blob(path: str | Path, data: bytes) -> Path:
-    """Write a file, gzipped where the name ends in .gz.
+    """Write a file, gzipped if the name ends in .gz.
 
-    An old file stays when the new one cannot be written whole.
+    If the new file cannot be written completely, an old file of that name is kept.
     """
     path = check_writable(path)
-    # Without a time stamp the same density gives the same file. Level 1: higher ones take three times longer
-    # for 5 %.
+    # Without a time stamp, the same density gives the same file. Higher levels than 1 take three times longer
+    # and save 5 %.
     return write_bytes(path, gzip.compress(data, compresslevel=1, mtime=0) if path.suffix == ".gz" else data)
 
 
 def check_writable(path: str | Path) -> Path:
-    """Raise BadInput for a path that cannot be written or a read-only file, before any work is done."""
+    """Raise BadInput, before any work is done, for a path that cannot be written or a read-only file."""
     path = Path(path)
     if path.exists() and not os.access(path, os.W_OK):
         raise BadInput(f"{path} is read-only.", hint="Choose another -o, or make the file writable.")

@@ -1,7 +1,7 @@
-"""Volumetric files by name: the reader and writer of a path, what a format cannot hold, and numpy's .npz.
+"""Volumetric files by name: reader and writer for a path, what a format cannot store, and numpy's .npz.
 
 Formats are CHGCAR (also CHG, PARCHG, AECCAR and any name that ends in .vasp), .cube or .cub, and .npz. All
-but .npz may end in .gz.
+but .npz may be gzipped (.gz).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SUFFIXES: dict[str, Kind] = {
 
 
 def kind_of(path: str | Path) -> Kind:
-    """Return the format that a name stands for."""
+    """Return the format that a file name stands for."""
     path = Path(path)
     bare = path.with_suffix("") if path.suffix == ".gz" else path
     if kind := _SUFFIXES.get(bare.suffix.lower()):
@@ -46,19 +46,19 @@ def kind_of(path: str | Path) -> Kind:
 
 
 def read_volume(path: str | Path) -> Volume:
-    """Read a density in the format of its name."""
+    """Read a density in the format given by the file name."""
     if not Path(path).exists():
         raise BadInput(f"There is no file {path}.", hint="Give a file that exists.")
     return {"chgcar": read_chgcar, "cube": read_cube, "npz": read_npz}[kind_of(path)](path)
 
 
 def write_volume(path: str | Path, volume: Volume) -> Path:
-    """Write a density in the format of the name."""
+    """Write a density in the format given by the file name."""
     return {"chgcar": write_chgcar, "cube": write_cube, "npz": write_npz}[kind_of(path)](path, volume)
 
 
 def check_volume_output(path: str | Path) -> Path:
-    """Raise BadInput before any work for an unknown format, a folder, or a path that cannot be written."""
+    """Raise BadInput, before any work is done, for an unknown format, a folder, or an unwritable path."""
     if Path(path).is_dir():
         raise BadInput(
             f"{path} cannot be written: it is a folder.", hint="Give a file in it, such as CHGCAR."
@@ -69,12 +69,12 @@ def check_volume_output(path: str | Path) -> Path:
 
 
 def warnings_of(volume: Volume, path: str | Path) -> tuple[str, ...]:
-    """Return notes for the user of a file written to this path."""
+    """Return notes for the user about what the file at this path does not contain."""
     if kind_of(path) == "chgcar":
         warning = missing_augmentation(volume)
         return (warning,) if warning else ()
     if kind_of(path) == "cube":
-        lost = [
+        missing_parts = [
             name
             for name, has_it in (
                 ("the spin density", volume.spin is not None),
@@ -83,13 +83,15 @@ def warnings_of(volume: Volume, path: str | Path) -> tuple[str, ...]:
             if has_it
         ]
         return (
-            (f"a cube file holds only the total density: {' and '.join(lost)} is left out",) if lost else ()
+            (f"a cube file stores only the total density: {' and '.join(missing_parts)} is left out",)
+            if missing_parts
+            else ()
         )
     return ()
 
 
 def write_npz(path: str | Path, volume: Volume) -> Path:
-    """Write numpy's own format, which keeps every bit and needs no parsing."""
+    """Write numpy's own format, which is exact and needs no parsing."""
     _check_plain(path)
     check_volume(volume)
     arrays: dict[str, Any] = {
@@ -110,24 +112,22 @@ def write_npz(path: str | Path, volume: Volume) -> Path:
 def _check_plain(path: str | Path) -> None:
     if Path(path).suffix == ".gz":
         raise BadInput(
-            f"{Path(path).name} is not possible: numpy cannot read a gzipped .npz.", hint="Leave out .gz."
+            f"{Path(path).name} cannot be used: numpy cannot read a gzipped .npz file.", hint="Leave out .gz."
         )
 
 
 def read_npz(path: str | Path) -> Volume:
-    """Read a file of `write_npz`; lattice, species, positions and total are required, the rest is
-    optional.
-    """
+    """Read a file written by `write_npz`. Only lattice, species, positions and total are required."""
     try:
         with np.load(io.BytesIO(read_blob(path)), allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
     except BadInput:
         raise
-    except Exception as error:  # zipfile and numpy may fail on arbitrary bytes with any exception
+    except Exception as error:  # given arbitrary bytes, zipfile and numpy may raise any exception
         raise BadInput(f"{path} cannot be read: {error}.", hint="Give a complete .npz file.") from error
-    if lost := [name for name in ("lattice", "species", "positions", "total") if name not in arrays]:
+    if missing_parts := [name for name in ("lattice", "species", "positions", "total") if name not in arrays]:
         raise BadInput(
-            f"{path} has no {', '.join(lost)}.",
+            f"{path} has no {', '.join(missing_parts)}.",
             hint="Store lattice, species, positions and total in it.",
         )
     try:
@@ -149,7 +149,7 @@ def read_npz(path: str | Path) -> Volume:
         check_volume(volume)
     except (ValueError, TypeError, IndexError) as error:
         raise BadInput(
-            f"{path} cannot be read: {error}.", hint="Give numbers, and symbols of species."
+            f"{path} cannot be read: {error}.", hint="Store numbers, and element symbols as species."
         ) from error
     except BadInput as error:
         raise BadInput(f"{path} cannot be read: {error.what}", hint=error.hint) from error

@@ -1,8 +1,8 @@
 """Parsing of the numbers in volumetric files: text to float64, for whole arrays.
 
-Fixed columns as written by VASP, ASE and pymatgen are read with integer arithmetic, any other layout with
-numpy's own parser, which is about five times slower. Both give the float64 nearest to the printed number.
-Letters: N numbers, w bytes per field.
+Fixed columns as written by VASP, ASE and pymatgen are read with integer arithmetic; any other layout is read
+with numpy's own parser, which is about five times slower. Both return the float64 nearest to the printed
+number. Letters: N numbers, w bytes per field.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import numpy as np
 
 from pinchpoint.systems.density.files.number_printing import column
 
-_CHUNK = 16_384  # numbers per chunk: their temporaries stay in a core's own cache
-_EXACT = 22  # the largest power of ten that float64 holds exactly
+_CHUNK = 16_384  # numbers per chunk, so that temporaries stay in the cache of one core
+_EXACT = 22  # the largest power of ten that is exact in float64
 _WRONG = 1 << 50
 _NO_LEAD = int.from_bytes(b" 0.", "little")
 _E_PLUS = np.uint32(int.from_bytes(b"E+00", "little"))
@@ -26,7 +26,7 @@ _NUMBER = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
 class NotNumbers(ValueError):
-    """The text does not hold the expected numbers. at: the byte of the problem, -1 where it is unknown."""
+    """The text does not contain the expected numbers. at: byte offset of the problem, -1 if unknown."""
 
     def __init__(self, what: str, at: int = -1) -> None:
         super().__init__(what)
@@ -35,7 +35,7 @@ class NotNumbers(ValueError):
 
 @dataclass(frozen=True)
 class _Layout:
-    """Fixed columns: every full line holds `per_line` fields of `width` bytes and `ending` more bytes."""
+    """Fixed columns: a full line has `per_line` fields of `width` bytes, and `ending` more bytes."""
 
     per_line: int
     width: int
@@ -49,9 +49,9 @@ class _Layout:
 
 
 def parse_numbers(data: np.ndarray, count: int) -> tuple[np.ndarray, int]:
-    """Return the first `count` numbers of a text, (count,) float64, and the byte where their last line ends.
+    """Return the first `count` numbers of a text, (count,) float64, and the offset after their last line.
 
-    data: (bytes,) uint8. All lines hold the same number of numbers, except perhaps the last. Raises
+    data: (bytes,) uint8. All lines have the same number of numbers, except perhaps the last. Raises
     NotNumbers.
     """
     ends = np.flatnonzero(data[:4096] == ord("\n"))
@@ -61,7 +61,7 @@ def parse_numbers(data: np.ndarray, count: int) -> tuple[np.ndarray, int]:
     layout = _layout(sample)
     per_line = layout.per_line if layout else len(sample.split())
     if per_line == 0:
-        raise NotNumbers("numbers are expected where there is a blank line", 0)
+        raise NotNumbers("expected numbers, but found a blank line", 0)
     values = _parse_columns(data, count, layout) if layout else None
     if values is None:
         return _parse_by_lines(data, count, per_line, layout)
@@ -70,13 +70,13 @@ def parse_numbers(data: np.ndarray, count: int) -> tuple[np.ndarray, int]:
         return values, at
     try:
         rest, length = _parse_by_lines(data[at:], count - len(values), per_line, layout)
-    except NotNumbers:  # again from the start, to count the numbers and locate the problem
+    except NotNumbers:  # parse again from the start, to count the numbers and locate the problem
         return _parse_by_lines(data, count, per_line, layout)
     return np.concatenate([values, rest]), at + length
 
 
 def _layout(line: bytes) -> _Layout | None:
-    """Return the fixed columns of a line, or None where `_parse_columns` does not know its layout."""
+    """Return the fixed columns of a line, or None if `_parse_columns` does not support its layout."""
     body = line.rstrip()
     tokens = list(re.finditer(rb" *[^ ]+", body))
     width = len(tokens[0].group()) if tokens else 0
@@ -88,8 +88,9 @@ def _layout(line: bytes) -> _Layout | None:
 
 
 def _parse_columns(data: np.ndarray, count: int, layout: _Layout) -> np.ndarray | None:
-    """Return the numbers of all full lines; None where a line has another layout, which the slow parser
-    reports.
+    """Return the numbers of all full lines; None if a line has another layout.
+
+    The slow parser then reports the problem.
     """
     full = count // layout.per_line
     length = layout.per_line * layout.width + layout.ending
@@ -114,11 +115,11 @@ def _parse_columns(data: np.ndarray, count: int, layout: _Layout) -> np.ndarray 
 class _Tables:
     """Lookup tables of the reader."""
 
-    # (65536,) by the two characters before the dot, as one little-endian word: their digit, or _WRONG.
+    # (65536,), indexed by the two characters before the dot as a little-endian word: the digit, or _WRONG.
     lead: np.ndarray
-    # (65536,) by the same: +1.0 or -1.0.
+    # (65536,), same index: +1.0 or -1.0.
     sign: np.ndarray
-    # (220,) by exponent, + 120 where negative: the power of ten to divide by; NaN where float64 has none.
+    # (220,), indexed by exponent, + 120 if negative: the power of ten to divide by; NaN if not in float64.
     over: np.ndarray
 
 
@@ -155,8 +156,7 @@ def _read_fields(fields: np.ndarray, layout: _Layout, tables: _Tables, out: np.n
     # A byte above 9 is not a digit: adding 118 sets its highest bit, unless that is set already.
     if np.bitwise_or.reduce(last | (last + np.uint64(0x7676767676767676))) & np.uint64(0x8080808080808080):
         return False
-    # Neighbouring digits combine to numbers of two digits, these to four, these to eight, all within one
-    # word.
+    # Combine neighbouring digits into numbers of two digits, then four, then eight, all within one word.
     last *= np.uint64(10 * 2**8 + 1)
     last >>= np.uint64(8)
     last &= np.uint64(0x00FF00FF00FF00FF)
@@ -168,7 +168,7 @@ def _read_fields(fields: np.ndarray, layout: _Layout, tables: _Tables, out: np.n
     number = last.view(np.int64)
     if layout.decimals > 8:
         first = column(fields, dot + 1, "<u4") ^ np.uint32(0x30303030)
-        # Shifts the characters after the digits out of the word; zeros come in before them.
+        # Shift the characters after the digits out of the word; zeros come in before them.
         first <<= np.uint32(8 * (12 - layout.decimals))
         if np.bitwise_or.reduce(first | (first + np.uint32(0x76767676))) & np.uint32(0x80808080):
             return False
@@ -186,7 +186,7 @@ def _read_fields(fields: np.ndarray, layout: _Layout, tables: _Tables, out: np.n
     power = _powers(fields, mark, layout.powers)
     if power is None:
         return False
-    # Both are exact, so the quotient is rounded only once and is the float64 nearest to the text.
+    # Both are exact, so the quotient is rounded only once: it is the float64 nearest to the text.
     out[:] = number
     out /= tables.over[power]
     if before is not None:
@@ -213,8 +213,8 @@ def _powers(fields: np.ndarray, mark: int, digits: int) -> np.ndarray | None:
         power = each @ np.array([100, 10, 1])
         return np.where(power > 99, 119, power + 120 * (fields[:, mark + 1] == ord("-")))
     word = column(fields, mark, "<u4") ^ _E_PLUS
-    # In the second byte 0 is + and 6 is -: only its bits 1 and 2 may be set, and they are equal. The rest as
-    # above.
+    # In the second byte, 0 is + and 6 is -: only bits 1 and 2 may be set, and they must be equal. The rest is
+    # as above.
     unlike = ((word ^ (word >> np.uint32(1))) >> np.uint32(9)) & np.uint32(1)
     if np.bitwise_or.reduce(word | (word + np.uint32(0x76760000)) | unlike) & np.uint32(0x8080F9FF):
         return None
@@ -235,7 +235,7 @@ def _parse_by_lines(
     values = parse_any(data[:end], count)
     if layout and len(ends) < lines:
         last = data[ends[-1] + 1 if len(ends) else 0 :].tobytes().rstrip()
-        if len(last) % layout.width:  # a number that has lost its last digits is still a number
+        if len(last) % layout.width:  # a truncated number would still parse
             raise NotNumbers(
                 f"the text ends in the middle of {last.split()[-1].decode()!r}", end - len(last.split()[-1])
             )
@@ -252,7 +252,7 @@ def parse_any(data: np.ndarray, count: int) -> np.ndarray:
         text = re.sub(rb"(?<=[0-9.])[dD](?=[+-]?\d)", b"E", text)
     sign = np.flatnonzero((data == ord("+")) | (data == ord("-")))
     if np.isin(data[sign[sign > 0] - 1], np.frombuffer(b"0123456789.", dtype=np.uint8)).any():
-        # Fortran drops the E of an exponent of three digits.
+        # Fortran drops the E before an exponent of three digits.
         text = re.sub(rb"(?<=[0-9.])(?=[+-]\d{3}(\s|$))", b"E", text)
     with warnings.catch_warnings():
         warnings.simplefilter("error", DeprecationWarning)
@@ -279,9 +279,9 @@ def _first_odd(text: bytes) -> NotNumbers:
 
 def _why(token: str) -> str:
     if "*" in token:
-        return f"{token!r} marks a number that was too large for its column"
+        return f"{token!r} stands for a number that was too large for its column"
     if "nan" in token.lower():
         return f"{token!r} is not a number"
     if _NUMBER.fullmatch(token.encode("latin-1")):
         return f"{token!r} is too large for float64"
-    return f"a number is expected where there is {token!r}"
+    return f"expected a number, but found {token!r}"

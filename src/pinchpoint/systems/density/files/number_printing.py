@@ -13,20 +13,20 @@ import numpy as np
 
 DIGITS = 11
 _BIAS = 340  # added to a decimal exponent to look it up
-_CHUNK = 8_192  # numbers per chunk: their temporaries stay in a core's own cache
+_CHUNK = 8_192  # numbers per chunk, so that temporaries stay in the cache of one core
 
 
 @dataclass(frozen=True)
 class _Tables:
-    """Lookup tables of the writer, by exponent + `_BIAS` unless noted. Built once per call, in 0.3 ms."""
+    """Lookup tables of the writer, indexed by exponent + `_BIAS` unless noted; building them takes 0.3 ms."""
 
-    first: np.ndarray  # (2048,) by exponent bits: exponent + _BIAS of the smallest such number
-    power: np.ndarray  # 10^exponent: the first number with an exponent higher by one
+    first: np.ndarray  # (2048,), indexed by exponent bits: exponent + _BIAS of the smallest such number
+    power: np.ndarray  # 10^exponent: the smallest number whose exponent is one higher
     scale: np.ndarray  # 10^(DIGITS - exponent)
     exponent: np.ndarray  # four characters: E, a sign and two digits, or a sign and three digits
-    lead: np.ndarray  # (2,) by sign bit (0 or -1): a blank, 0 or -, and a dot
-    four: np.ndarray  # (10000,) by number: its four digits, as one little-endian word
-    three: np.ndarray  # (1000,) by number: its three digits and an E
+    lead: np.ndarray  # (2,), indexed by sign bit (0 or -1): a blank, 0 or -, and a dot
+    four: np.ndarray  # (10000,), indexed by number: its four digits as a little-endian word
+    three: np.ndarray  # (1000,), indexed by number: its three digits and an E
 
 
 def _tables(wide: bool) -> _Tables:
@@ -56,10 +56,10 @@ def _words(texts: list[str]) -> np.ndarray:
 
 
 def format_lines(values: np.ndarray, *, per_line: int) -> bytes:
-    """Return the text of values: (R, n) finite float64, `per_line` to a line; each row starts a new line.
+    """Return values (R, n), finite float64, as text with `per_line` numbers per line.
 
-    A field is a blank and 17 characters. Where any number needs an exponent of three digits, all fields have
-    18 characters: Fortran would drop the E, and few programs could then read the file.
+    Each row starts a new line. A field is a blank and 17 characters. If any number needs an exponent of three
+    digits, all fields have 18 characters: Fortran would drop the E, and few programs could read the file.
     """
     rows, count = values.shape
     size = np.abs(values)
@@ -89,12 +89,14 @@ def _fields(values: np.ndarray, tables: _Tables, wide: bool) -> np.ndarray:
     size = np.abs(values)
     bits = values.view(np.int64)
     exponent = tables.first[size.view(np.int64) >> 52]
-    exponent += size >= tables.power[exponent]  # taken from the smallest such number, so at most one too low
+    exponent += (
+        size >= tables.power[exponent]
+    )  # that of the smallest such number, so it is at most one too low
     with np.errstate(over="ignore", invalid="ignore"):
         scaled = size * tables.scale[exponent]
         whole = np.rint(scaled)
-        # A product is rounded once or twice: near a half its integer may be wrong. Those few are printed one
-        # by one.
+        # The product is rounded once or twice, so near a half its integer part may be wrong. Those few are
+        # printed one by one.
         odd = np.abs(scaled - whole) > 0.4999
     if wide:
         odd |= (size < 1e-280) & (size > 0)
@@ -109,7 +111,7 @@ def _fields(values: np.ndarray, tables: _Tables, wide: bool) -> np.ndarray:
     low = number - top * np.uint64(1000)
     first = top // np.uint64(10_000)
     second = top - first * np.uint64(10_000)
-    # Each word is four characters; where that is one too many, the next word overwrites it.
+    # Each word has four characters; if that is one too many, the next word overwrites the last.
     fields = np.empty((len(values), 19 if wide else 18), dtype=np.uint8)
     column(fields, 0, "<u4")[:] = tables.lead[bits >> 63]
     column(fields, 3, "<u4")[:] = tables.four[first.view(np.int64)]

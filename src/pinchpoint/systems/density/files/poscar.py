@@ -1,8 +1,8 @@
 """Reading and writing of structures in VASP's POSCAR format, which is also the header of a CHGCAR.
 
-Reads VASP 5 and later: one or three scale factors or a negative one (the volume), selective dynamics
-(ignored), direct or Cartesian coordinates, species such as `Hf_pv`. Written numbers are read back as the same
-float64.
+Reads the format of VASP 5 and later: one or three scale factors or a negative one (the volume), selective
+dynamics (ignored), direct or Cartesian coordinates, species such as `Hf_pv`. A number that is written and
+read back is the same float64.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _DECIMALS = 16
 
 
 def read_poscar(stream: BinaryIO, *, name: str) -> tuple[Structure, str]:
-    """Read the structure and the comment line, up to the last position of the stream.
+    """Read the structure and the comment line; the stream is left after the last position.
 
-    `name` is for messages.
+    name: used in error messages.
     """
     comment = _line(stream, name, "the comment")
     scale = _floats(stream, name, "the scale factor", least=1)
@@ -33,8 +33,8 @@ def read_poscar(stream: BinaryIO, *, name: str) -> tuple[Structure, str]:
         kind = _line(stream, name, "Direct or Cartesian")
     if kind[:1].lower() not in ("d", "c", "k"):
         raise BadInput(
-            f"{name}: Direct or Cartesian is expected where the file has {kind!r:.80}.",
-            hint="Write one of them before the positions.",
+            f"{name}: expected Direct or Cartesian, but the file has {kind!r:.80}.",
+            hint="Write Direct or Cartesian on a line before the positions.",
         )
     rows = [
         _floats(stream, name, f"position {i + 1} of {sum(counts)}", least=3)[:3] for i in range(sum(counts))
@@ -50,7 +50,7 @@ def read_poscar(stream: BinaryIO, *, name: str) -> tuple[Structure, str]:
 
 
 def poscar_text(structure: Structure, comment: str) -> str:
-    """Return a POSCAR with the atoms in their order: a species that occurs in two runs is listed twice."""
+    """Return a POSCAR with the atoms in their order; a species that occurs in two runs is listed twice."""
     lines = [" ".join(comment.split()) or structure.formula, "   1.00000000000000"]
     lines += [_row(vector) for vector in structure.lattice]
     lines.append("".join(f"   {symbol:<2}" for symbol, _ in structure.runs))
@@ -60,7 +60,7 @@ def poscar_text(structure: Structure, comment: str) -> str:
 
 
 def _row(numbers: np.ndarray) -> str:
-    # At least 16 decimals, and as many more as are needed to read the same number back.
+    # At least 16 decimals, and more if they are needed to read the same number back.
     texts = (np.format_float_positional(number, unique=True, min_digits=_DECIMALS) for number in numbers)
     return "  " + " ".join(f"{text:>21}" for text in texts)
 
@@ -76,8 +76,8 @@ def _factor(scale: list[float], lattice: np.ndarray, name: str) -> np.ndarray:
         factor = np.full(3, scale[0])
     if not (factor > 0).all():
         raise BadInput(
-            f"{name}: a scale factor of {scale[0]:g} is not possible.",
-            hint="Give a scale above 0, or minus the volume of the cell.",
+            f"{name}: the scale factor {scale[0]:g} is not valid.",
+            hint="Use a scale factor above 0, or minus the volume of the cell.",
         )
     return factor
 
@@ -86,12 +86,12 @@ def _species(stream: BinaryIO, name: str) -> tuple[list[str], list[int]]:
     words = _line(stream, name, "the species").split()
     if words and all(word.isdigit() for word in words):
         raise BadInput(
-            f"{name} names no species: its sixth line is {' '.join(words)!r}, as in VASP 4.",
-            hint="Insert a line with their symbols before it, such as 'Hf O'.",
+            f"{name} does not name its species: the sixth line is {' '.join(words)!r}, as in VASP 4.",
+            hint="Insert a line with the element symbols before it, such as 'Hf O'.",
         )
-    # A POTCAR's name or hash may follow the symbol: Hf_pv, Hf/3f5a0c2.
+    # The name or hash of a POTCAR may follow the symbol: Hf_pv, Hf/3f5a0c2.
     symbols = [word.partition("_")[0].partition("/")[0] for word in words]
-    counts = _line(stream, name, "how many atoms of each species").split()
+    counts = _line(stream, name, "the number of atoms of each species").split()
     if not all(word.isdigit() for word in counts) or len(counts) != len(symbols):
         raise BadInput(
             f"{name}: the counts {' '.join(counts)!r} do not match {len(symbols)} species "
@@ -104,9 +104,7 @@ def _species(stream: BinaryIO, name: str) -> tuple[list[str], list[int]]:
 def _line(stream: BinaryIO, name: str, what: str) -> str:
     line = stream.readline()
     if not line:
-        raise BadInput(
-            f"{name} ends where {what} is expected.", hint="Copy or write the file again: it is cut short."
-        )
+        raise BadInput(f"{name} ends before {what}.", hint="Copy or write the file again: it is truncated.")
     return line.decode("utf-8", errors="replace").strip()
 
 
@@ -121,7 +119,7 @@ def _floats(stream: BinaryIO, name: str, what: str, *, least: int) -> list[float
             break
     if len(numbers) < least:
         raise BadInput(
-            f"{name}: {what} is expected where the file has {line!r:.80}.",
+            f"{name}: expected {what}, but the file has {line!r:.80}.",
             hint="Give the numbers, separated by blanks.",
         )
     return numbers

@@ -1,7 +1,7 @@
-"""Structures from files (POSCAR, cif, xyz and others) and from and to ASE and pymatgen.
+"""Structures from files (POSCAR, cif, xyz and others), and conversion from and to ASE and pymatgen.
 
-Objects are recognised by their attributes, so neither library has to be installed. ASE reads files other than
-POSCAR and is imported only then.
+Objects are recognised by their attributes, so neither library has to be installed. Files other than POSCAR
+are read by ASE, which is imported only then.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from pinchpoint.systems.density.grid.structure import Structure, cell_volume, ch
 
 _POSCARS = ("POSCAR", "CONTCAR", "CHGCAR", "CHG", "PARCHG", "AECCAR")
 _HINT = "Give a structure as POSCAR, cif or extended xyz."
-_WHOLE = 1e-3  # fraction of an atom or an electron: a smaller one is rounding
-# ASE's name of the format, by suffix: without it ASE would take POSCAR_rutile.cif for a POSCAR.
+_WHOLE = 1e-3  # fraction of an atom or an electron: smaller deviations are rounding
+# ASE's names of formats, by suffix. Without them, ASE would treat POSCAR_rutile.cif as a POSCAR.
 _OTHERS = {
     ".cif": "cif",
     ".xyz": "extxyz",
@@ -35,9 +35,9 @@ _OTHERS = {
 
 
 def read_structure(path: str | Path, *, padding_a: float | None = None) -> Structure:
-    """Read the structure of a file.
+    """Read the structure in a file.
 
-    padding_a: room on every side of a molecule without a cell, which gets a box.
+    padding_a: space on every side of a molecule without a cell, which is put into a box.
     """
     path = Path(path)
     if path.is_dir():
@@ -57,7 +57,7 @@ def read_structure(path: str | Path, *, padding_a: float | None = None) -> Struc
 def as_structure(thing: Any, *, padding_a: float | None = None) -> Structure:
     """Convert a Structure, ASE's Atoms, pymatgen's Structure or Molecule, or a path to a checked Structure.
 
-    padding_a: room on every side of a structure without a cell, which gets a box.
+    padding_a: space on every side of a structure without a cell, which is put into a box.
     """
     if isinstance(thing, Structure):
         return check_structure(thing)
@@ -76,7 +76,7 @@ def as_structure(thing: Any, *, padding_a: float | None = None) -> Structure:
 
 
 def from_ase(atoms: Any, *, padding_a: float | None = None) -> Structure:
-    """Convert ase.Atoms with a cell of three vectors, or without a cell where a padding is given."""
+    """Convert ase.Atoms that have a cell of three vectors, or no cell if `padding_a` is given."""
     _check_occupancies(atoms)
     lattice = np.array(atoms.cell[:], dtype=np.float64)
     species, charge = tuple(atoms.get_chemical_symbols()), _ase_charge(atoms)
@@ -84,7 +84,7 @@ def from_ase(atoms: Any, *, padding_a: float | None = None) -> Structure:
         return _put_in_box(species, np.array(atoms.get_positions(), dtype=np.float64), padding_a, charge)
     if not lattice.any():
         raise BadInput(
-            "The atoms have no cell of three vectors.",
+            "The atoms have no cell.",
             hint="Put them into a box: give a padding, or call atoms.center(vacuum=5.0) in ASE.",
         )
     if not cell_volume(lattice) > 0:
@@ -120,7 +120,7 @@ def from_pymatgen(structure: Any) -> Structure:
 def from_pymatgen_molecule(molecule: Any, *, padding_a: float | None) -> Structure:
     """Convert a pymatgen.core.Molecule and put it into a box."""
     if padding_a is None:
-        raise BadInput("A molecule has no cell.", hint="Give a padding: the molecule is then put into a box.")
+        raise BadInput("A molecule has no cell.", hint="Give a padding to have the molecule put into a box.")
     positions = np.array(molecule.cart_coords, dtype=np.float64).reshape(-1, 3)
     return _put_in_box(_symbols(molecule), positions, padding_a, _pymatgen_charge(molecule))
 
@@ -130,7 +130,7 @@ def _symbols(sites: Any) -> tuple[str, ...]:
     for at, site in enumerate(sites):
         if not getattr(site, "is_ordered", True):
             raise BadInput(
-                f"Site {at + 1} holds {site.species_string}.",
+                f"Site {at + 1} is occupied by {site.species_string}.",
                 hint="Give an ordered structure with one element per site.",
             )
         species.append(str(getattr(site.specie, "symbol", site.specie)))
@@ -138,21 +138,24 @@ def _symbols(sites: Any) -> tuple[str, ...]:
 
 
 def _check_occupancies(atoms: Any) -> None:
-    """Raise BadInput for shared or partly empty sites, of which ASE silently takes the most common
-    element.
+    """Raise BadInput for sites that are shared or partly empty.
+
+    ASE silently uses the most common element of such a site.
     """
     kinds = getattr(atoms, "arrays", {}).get("spacegroup_kinds")
     for kind, shares in (getattr(atoms, "info", {}).get("occupancy") or {}).items():
         if len(shares) == 1 and abs(next(iter(shares.values())) - 1) < _WHOLE:
             continue
         at = np.flatnonzero(np.asarray(kinds).astype(str) == str(kind)) if kinds is not None else []
-        site = f"Site {at[0] + 1}" if len(at) else f"The kind of site {kind}"
+        site = f"Site {at[0] + 1}" if len(at) else f"Site kind {kind}"
         text = ", ".join(f"{symbol}:{share:g}" for symbol, share in shares.items())
-        raise BadInput(f"{site} holds {text}.", hint="Give an ordered structure with one element per site.")
+        raise BadInput(
+            f"{site} is occupied by {text}.", hint="Give an ordered structure with one element per site."
+        )
 
 
 def _ase_charge(atoms: Any) -> float:
-    """Return the sum of the atoms' charges, or the total charge that an extended xyz file gives."""
+    """Return the sum of the atomic charges, or the total charge stated in an extended xyz file."""
     each = atoms.get_initial_charges().sum() if hasattr(atoms, "get_initial_charges") else 0.0
     info = getattr(atoms, "info", {})
     return _charge(each) or next(
@@ -164,12 +167,12 @@ def _pymatgen_charge(sites: Any) -> float:
     with warnings.catch_warnings():
         warnings.simplefilter(
             "ignore"
-        )  # that it differs from the sum of oxidation states, which were not given
+        )  # a warning that the charge differs from the sum of the oxidation states
         return _charge(getattr(sites, "charge", 0.0))
 
 
 def _charge(value: Any) -> float:
-    """Return a charge as a number; 0 where it is missing or negligible."""
+    """Return a charge as a number; 0 if it is missing or negligible."""
     try:
         charge = float(value or 0.0)
     except (TypeError, ValueError):
@@ -180,7 +183,10 @@ def _charge(value: Any) -> float:
 def _put_in_box(
     species: tuple[str, ...], positions: np.ndarray, padding_a: float, charge: float
 ) -> Structure:
-    """Put the atoms into the middle of a box with room on every side. positions: (A, 3), Cartesian."""
+    """Put the atoms into the middle of a box, with space on every side.
+
+    positions: (A, 3), Cartesian.
+    """
     if len(positions) == 0:
         raise BadInput("The structure has no atoms.", hint="Give at least one atom.")
     _check_finite(positions)
@@ -220,13 +226,13 @@ def _by_ase(path: Path, padding_a: float | None) -> Structure:
         raise _missing_ase(f"{path.suffix or path.name} files") from error
     try:
         frames: Any = read(str(path), index=":", format=_OTHERS.get(path.suffix.lower()))
-    except Exception as error:  # its readers may fail on arbitrary text with any exception
+    except Exception as error:  # given arbitrary text, its readers may raise any exception
         raise BadInput(f"{path} cannot be read: {_why(path, error)}.", hint=_HINT) from error
     if len(frames) == 0:
-        raise BadInput(f"{path} holds no structure.", hint=_HINT)
+        raise BadInput(f"{path} contains no structure.", hint=_HINT)
     if len(frames) > 1:
         raise BadInput(
-            f"{path} holds {len(frames)} structures.",
+            f"{path} contains {len(frames)} structures.",
             hint="Give a file with one structure; in Python, one of ase.io.read(path, index=':').",
         )
     try:

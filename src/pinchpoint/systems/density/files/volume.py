@@ -1,8 +1,9 @@
 """Volume: an electron density on the grid of a cell, the common form of all volumetric files.
 
-Letters: nx, ny, nz points along the three lattice vectors. Points are at i / n along each, not at cell
-centres. Densities are in electrons per cubic angstrom; the readers and writers convert other units (VASP
-stores density times cell volume). Augmentation occupancies are text that is passed through unchanged.
+Letters: nx, ny, nz points along the three lattice vectors. Points are at fractions i / n along each vector,
+not at voxel centres. Densities are in electrons per cubic angstrom; readers and writers convert other units
+(VASP stores the density times the cell volume). Augmentation occupancies are text that is passed through
+unchanged.
 """
 
 from __future__ import annotations
@@ -52,18 +53,18 @@ class Volume:
 
     @property
     def moment(self) -> float:
-        """Spin-up minus spin-down electrons; 0 without spin."""
+        """Spin-up minus spin-down electrons; 0 if there is no spin density."""
         return 0.0 if self.spin is None else float(self.spin.mean()) * self.structure.volume
 
 
 def grid_points(grid: tuple[int, int, int]) -> np.ndarray:
-    """Return fractional coordinates (nx * ny * nz, 3), z fastest: the order of `total.reshape(-1)`."""
+    """Return fractional coordinates (nx * ny * nz, 3), z fastest, in the order of `total.reshape(-1)`."""
     axes = np.meshgrid(*(np.arange(n) / n for n in check_grid(grid)), indexing="ij")
     return np.stack(axes, axis=-1).reshape(-1, 3)
 
 
 def check_grid(grid: tuple[int, int, int]) -> tuple[int, int, int]:
-    """Return the grid where it is valid; raise BadInput otherwise."""
+    """Return the grid if it is valid; raise BadInput otherwise."""
     if (
         not hasattr(grid, "__len__")
         or len(grid) != 3
@@ -80,7 +81,7 @@ def check_grid(grid: tuple[int, int, int]) -> tuple[int, int, int]:
 
 
 def check_volume(volume: Volume) -> Volume:
-    """Return the volume where it and its structure are valid; raise BadInput otherwise."""
+    """Return the volume if it and its structure are valid; raise BadInput otherwise."""
     check_structure(volume.structure)
     if volume.total.ndim != 3:
         raise BadInput(f"The density has shape {volume.total.shape}.", hint="Give it as (nx, ny, nz).")
@@ -101,14 +102,14 @@ def check_volume(volume: Volume) -> Volume:
 
 
 def missing_augmentation(volume: Volume) -> str | None:
-    """Return a note for users who want to start VASP from this density; None where nothing is missing."""
-    lost = [] if volume.augmentation else ["the density"]
+    """Return a note for users who want to start VASP from this density; None if nothing is missing."""
+    missing_parts = [] if volume.augmentation else ["the density"]
     if volume.spin is not None and not volume.spin_augmentation:
-        lost.append("the spin density")
-    if not lost:
+        missing_parts.append("the spin density")
+    if not missing_parts:
         return None
     return (
-        f"no augmentation occupancies for {' and '.join(lost)}: VASP needs them to start from a CHGCAR "
-        "(ICHARG = 1 or 11); copy them from a short run of the same structure, or use this file only for "
-        "analysis and plots"
+        f"no augmentation occupancies for {' and '.join(missing_parts)}: VASP needs them to start from a "
+        "CHGCAR (ICHARG = 1 or 11); copy them from a short run of the same structure, or use this file only "
+        "for analysis and plots"
     )

@@ -1,1 +1,1 @@
-"""Crystals, their grids and the sweep of a model over them."""
+"""Crystals, their grids, and the evaluation of a model on all points of a grid."""

@@ -1,10 +1,10 @@
-"""Bricks of probes that divide a grid, and the atom images around each, found on the device and never stored
-for all.
+"""Bricks of probes that divide a grid, and the atom images around each brick.
 
-Letters: N bricks, B probes per brick, T bricks processed together, K neighbour slots, I images. The last
-bricks of an axis may extend beyond the grid; their values there are discarded. The images of a brick are
-those within the cutoff of the sphere around it: all that are within the cutoff of any of its probes, and a
-few more. An unused slot lies beyond the cutoff.
+The images are found on the device for a few bricks at a time, never stored for all. Letters: N bricks, B
+probes per brick, T bricks processed together, K neighbour slots, I images. The last bricks along an axis may
+extend beyond the grid; values there are discarded. The images of a brick are those within the cutoff of the
+sphere around it: all images within the cutoff of any of its probes, and a few more. An unused slot lies
+beyond the cutoff.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from pinchpoint.systems.density.files.volume import check_grid
 from pinchpoint.systems.density.grid.periodic_images import images_of
 from pinchpoint.systems.density.grid.structure import Structure
 
-SLOTS = 4  # numbers of slots are multiples of this, so that few shapes serve all bricks
-_SHARE = 0.1  # of the cutoff: a brick with at most this radius has few neighbours that are not its probes'
-_MARGIN_A = 1e-3  # float32 distances are more precise than this in cells of up to 1,000 angstrom
-_AT_ONCE = 2**22  # pairs of a brick and an image whose distance is computed in one step
+SLOTS = 4  # slot counts are multiples of this, so that a few shapes serve all bricks
+_SHARE = 0.1  # of the cutoff: few neighbours of a brick up to this radius are beyond reach of all its probes
+_MARGIN_A = 1e-3  # float32 distances are more accurate than this in cells of up to 1,000 angstrom
+_AT_ONCE = 2**22  # pairs of a brick and an image whose distances are computed in one step
 
 
 @dataclass(frozen=True)
 class Bricks:
-    """A division of a grid. grid: points along each lattice vector; sides: those of a brick."""
+    """A division of a grid. grid: points along each lattice vector; sides: the same for one brick."""
 
     grid: tuple[int, int, int]
     sides: tuple[int, int, int]
 
     @property
     def along(self) -> tuple[int, int, int]:
-        """Bricks along each lattice vector."""
+        """The number of bricks along each lattice vector."""
         x, y, z = (-(-n // side) for n, side in zip(self.grid, self.sides, strict=True))
         return x, y, z
 
@@ -48,7 +48,7 @@ class Bricks:
         return math.prod(self.sides)
 
     def on_grid(self, values: np.ndarray) -> np.ndarray:
-        """Arrange values of every brick in order, (N, B, ...), on the grid: (nx, ny, nz, ...)."""
+        """Arrange the values of all bricks in order, (N, B, ...), on the grid: (nx, ny, nz, ...)."""
         rest = values.shape[2:]
         apart = values.reshape(*self.along, *self.sides, *rest)
         together = apart.transpose(0, 3, 1, 4, 2, 5, *range(6, apart.ndim))
@@ -58,19 +58,19 @@ class Bricks:
 
 
 def bricks_of(grid: tuple[int, int, int], lattice: np.ndarray, cutoff_a: float) -> Bricks:
-    """Return bricks of 4 x 4 x 4 probes on fine grids, of 2 x 2 x 2 on coarse ones."""
+    """Return bricks of 4 x 4 x 4 probes on fine grids and of 2 x 2 x 2 on coarse grids."""
     check_grid(grid)
     fine = Bricks(grid, (4, 4, 4))
     return fine if radius_a(fine, lattice) <= _SHARE * cutoff_a else Bricks(grid, (2, 2, 2))
 
 
 def radius_a(bricks: Bricks, lattice: np.ndarray) -> float:
-    """Return the distance from the centre of a brick to its farthest probe."""
+    """Return the distance from the centre of a brick to its farthest probe, in angstrom."""
     return float(np.linalg.norm(_offsets(bricks, lattice), axis=1).max())
 
 
 def _offsets(bricks: Bricks, lattice: np.ndarray) -> np.ndarray:
-    """Return (B, 3), the probes relative to the centre of their brick, z fastest."""
+    """Return the probes relative to the centre of their brick, (B, 3), z fastest."""
     axes = np.meshgrid(*(np.arange(side) - (side - 1) / 2 for side in bricks.sides), indexing="ij")
     return np.stack(axes, axis=-1).reshape(-1, 3) @ (lattice / np.array(bricks.grid)[:, None])
 
@@ -82,32 +82,34 @@ class Surroundings:
     bricks: Bricks
     cutoff_a: float
     radius_a: float
-    sides: Tensor  # (3,) float64, of a brick, in grid points
+    sides: Tensor  # (3,) float64, grid points along each side of a brick
     steps: Tensor  # (3, 3) float64, from one grid point to the next along each lattice vector
     offsets: Tensor  # (B, 3) probes relative to the centre of their brick
     positions: Tensor  # (I, 3) float64
     atom: Tensor  # (I,) int64
-    middle: Tensor  # (3,) float64, of the cell: the origin of float32 distances
+    middle: Tensor  # (3,) float64, centre of the cell: the origin of float32 distances
 
     def counts(self, numbers: Tensor) -> Tensor:
-        """Return how many images are near each brick, (T,) int64, for numbers (T,) of bricks, a few rows at a
-        time.
+        """Return how many images are near each of the bricks with these numbers (T,), as (T,) int64.
+
+        Works on a few bricks at a time.
         """
         block = max(1, _AT_ONCE // max(1, len(self.atom)))
         counts = [self._near(part).sum(dim=1) for part in numbers.split(block)]
         return torch.cat(counts) if counts else numbers.new_zeros(0)
 
     def block(self, tile: int) -> int:
-        """Return how many bricks to process in one step, a whole number of tiles: few steps, and few
-        bytes.
+        """Return how many bricks to process in one step, a multiple of `tile`.
+
+        A compromise between few steps and little memory.
         """
         return max(1, _AT_ONCE // 4 // max(1, len(self.atom)) // tile) * tile
 
     def nearby(self, numbers: Tensor, slots: int) -> tuple[Tensor, Tensor]:
-        """Return the atoms of the slots (T, K) and their positions relative to the brick's centre (T, K, 3).
+        """Return the atoms in the slots (T, K), and their positions relative to the brick's centre (T, K, 3).
 
-        Images keep their order. Bricks with more neighbours than slots would lose the last ones: call
-        `counts` first.
+        Images keep their order. A brick with more neighbours than slots loses the last ones: call `counts`
+        first.
         """
         near = self._near(numbers)
         slot = torch.where(near, near.cumsum(dim=1) - 1, slots).clamp_(max=slots)
@@ -116,29 +118,29 @@ class Surroundings:
         image = slot.new_full((len(numbers), slots + 1), -1).scatter_(1, slot, every)[:, :slots]
         used = image >= 0
         image = image.clamp_(min=0)
-        # In float64 up to here: relative to the brick float32 resolves a few 1e-7 angstrom.
+        # In float64 up to here. Relative to the brick, float32 resolves a few 1e-7 angstrom.
         apart = self.positions[image] - self._centres(numbers)[:, None]
         far = 2 * (self.cutoff_a + self.radius_a)
         return self.atom[image], torch.where(used[..., None], apart, far).to(self.offsets.dtype)
 
     def neighbours(self, numbers: Tensor, slots: int) -> tuple[Tensor, Tensor]:
-        """Return the atoms of the slots (T, K) and the vectors from them to the probes (T, B, K, 3)."""
+        """Return the atoms in the slots (T, K), and the vectors from them to the probes (T, B, K, 3)."""
         atoms, apart = self.nearby(numbers, slots)
         return atoms, self.vectors(apart)
 
     def vectors(self, apart: Tensor) -> Tensor:
-        """Convert the second result of `nearby`, (T, K, 3), to vectors of every probe, (T, B, K, 3)."""
+        """Convert the second result of `nearby`, (T, K, 3), to the vectors of every probe, (T, B, K, 3)."""
         return self.offsets[None, :, None] - apart[:, None]
 
     def _centres(self, numbers: Tensor) -> Tensor:
-        """Return the centres (T, 3) float64 of bricks (T,)."""
+        """Return the centres (T, 3) float64 of the bricks with these numbers (T,)."""
         _, ny, nz = self.bricks.along
         place = torch.stack([numbers // (ny * nz), numbers // nz % ny, numbers % nz], dim=1)
         return (place * self.sides + (self.sides - 1) / 2) @ self.steps
 
     def _near(self, numbers: Tensor) -> Tensor:
         """Return which images are near which bricks, (T, I) bool."""
-        # Sums of squares, not a matrix product: TF32, where it is enabled, would lose images.
+        # Sums of squares instead of a matrix product, which would lose images where TF32 is enabled.
         centres, images = ((x - self.middle).float() for x in (self._centres(numbers), self.positions))
         square = (centres[:, 0, None] - images[:, 0]).square_()
         for axis in (1, 2):
@@ -162,7 +164,7 @@ def surroundings_of(
     device: str | torch.device = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> Surroundings:
-    """Build the surroundings of a structure. dtype: of the vectors that `neighbours` returns."""
+    """Build the surroundings of a structure. dtype: that of the vectors that `neighbours` returns."""
     radius = radius_a(bricks, structure.lattice)
     images = images_of(structure, cutoff_a + _MARGIN_A)
     surroundings = Surroundings(
@@ -181,15 +183,16 @@ def surroundings_of(
 
 @dataclass(frozen=True, eq=False)
 class SlotClass:
-    """Bricks with the same number of slots. rows: their indices into the given numbers, in order."""
+    """Bricks with the same number of slots. rows: their indices into the list of bricks, in order."""
 
     slots: int
     rows: Tensor  # (n,) int64
 
 
 def classes_of(surroundings: Surroundings, numbers: Tensor, *, least: int = 1) -> list[SlotClass]:
-    """Group rows of `numbers` by slots, most slots first; a class of fewer than `least` bricks joins the next
-    larger.
+    """Group the rows of `numbers` by slots, most slots first.
+
+    A class with fewer than `least` bricks is merged into the one with the next larger number of slots.
     """
     slots = (surroundings.counts(numbers) + SLOTS - 1) // SLOTS * SLOTS
     order = torch.argsort(slots, stable=True)
@@ -198,7 +201,7 @@ def classes_of(surroundings: Surroundings, numbers: Tensor, *, least: int = 1) -
     start = stop = 0
     for at, (kind, size) in enumerate(zip(kinds, sizes, strict=True)):
         stop += size
-        # Empty space is never joined, because it costs nothing.
+        # Empty space is never merged, because it costs nothing.
         if kind and stop - start < least and at + 1 < len(kinds):
             continue
         rows = order[start:stop]

@@ -1,4 +1,4 @@
-"""Choice of the grid of a cell from points or a spacing, in numbers that suit Fourier transforms.
+"""Choice of the grid of a cell, from a number of points or a spacing, in sizes that suit Fourier transforms.
 
 Such smooth numbers are even and have no prime factor above 7.
 """
@@ -16,8 +16,8 @@ from pinchpoint.systems.density.files.volume import check_grid
 from pinchpoint.systems.density.grid.structure import reduced_cell
 
 SPACING_A = 0.1
-_BYTES = 112  # of main memory per grid point at most, with a spin density, until its CHGCAR is written
-_MANY = 8  # times the points of the reduced cell: a cell with more is needlessly skewed
+_BYTES = 112  # most main memory per grid point, with a spin density, until the CHGCAR is written
+_MANY = 8  # times the points of the reduced cell: above this, a cell is needlessly skewed
 
 
 def is_smooth(number: int) -> bool:
@@ -29,7 +29,7 @@ def is_smooth(number: int) -> bool:
 
 
 def smooth_from(number: int) -> int:
-    """Return the smallest even smooth number that is not below `number`."""
+    """Return the smallest even smooth number that is at least `number`."""
     number = max(2, number + number % 2)
     while not is_smooth(number):
         number += 2
@@ -39,9 +39,9 @@ def smooth_from(number: int) -> int:
 def choose_grid(
     lattice: np.ndarray, *, grid: int | tuple[int, int, int] | None = None, spacing_a: float | None = None
 ) -> tuple[int, int, int]:
-    """Return the given grid, checked, or the coarsest smooth one whose points are at most the spacing apart.
+    """Return the given grid after checks, or the coarsest smooth grid with at most this spacing.
 
-    grid: one number stands for all three.
+    grid: a single number is used for all three directions.
     """
     if grid is not None and spacing_a is not None:
         raise BadInput("A grid and a spacing were both given.", hint="Leave one of them out.")
@@ -49,8 +49,8 @@ def choose_grid(
         step = SPACING_A if spacing_a is None else spacing_a
         if not (math.isfinite(step) and step > 0):
             raise BadInput(
-                f"A spacing of {step:g} angstrom is not possible.",
-                hint=f"Give --spacing a number above 0, such as {SPACING_A}.",
+                f"A spacing of {step:g} angstrom is not above 0.",
+                hint=f"Set --spacing to a number above 0, such as {SPACING_A}.",
             )
         lengths = np.linalg.norm(lattice, axis=1) / step
         if not lengths.max() <= 1e6:
@@ -71,18 +71,18 @@ def choose_grid(
 
 
 def skew_notes(lattice: np.ndarray, points: tuple[int, int, int]) -> tuple[str, ...]:
-    """Return a note where a skewed cell needs far more grid points than its reduced cell would."""
+    """Return a note if a skewed cell needs far more grid points than its reduced cell."""
     share = _needless(lattice)
     if share < _MANY:
         return ()
     return (
         f"the cell is strongly skewed: its {math.prod(points):,} grid points are about {share:,.0f} times as "
-        "many as its reduced cell needs at the same spacing; reduce it (Niggli) to save as much time",
+        "many as its reduced cell needs at the same spacing; reducing it (Niggli) saves as much time",
     )
 
 
 def _spaced(lengths: np.ndarray) -> tuple[int, int, int]:
-    # 10 angstrom at 0.1 are 100 points, whatever the last bit of the quotient.
+    # 10 angstrom at a spacing of 0.1 need 100 points, whatever the last bit of the quotient is.
     nx, ny, nz = (smooth_from(math.ceil(length - 1e-9)) for length in lengths)
     return nx, ny, nz
 
@@ -121,7 +121,7 @@ def _too_many(points: int, lattice: np.ndarray) -> BadInput:
 def _coarser(lattice: np.ndarray) -> str:
     share = _needless(lattice)
     skewed = (
-        f"Reduce the cell (Niggli), which needs about {share:,.0f} times fewer points; or give"
+        f"Reduce the cell (Niggli), which then needs about {share:,.0f} times fewer points; or give"
         if share >= _MANY
         else "Give"
     )

@@ -1,5 +1,6 @@
-"""Monoclinic HfO2, the crystal of benchmarks and studies: 12 atoms, about 23 neighbours of a point in 4
-angstrom.
+"""Monoclinic HfO2, the crystal of benchmarks and studies.
+
+12 atoms; a point has about 23 neighbours within 4 angstrom.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ _SITES = (("Hf", (0.2759, 0.0404, 0.2081)), ("O", (0.0742, 0.3313, 0.3447)), ("O
 
 
 def hafnia() -> Structure:
-    """Return the crystal, of space group P2_1/c; every site is fourfold."""
+    """Return the crystal. Space group P2_1/c; every site has multiplicity four."""
     beta = math.radians(_BETA)
     lattice = np.array([[_A, 0.0, 0.0], [0.0, _B, 0.0], [_C * math.cos(beta), 0.0, _C * math.sin(beta)]])
     species, positions = [], []

@@ -1,8 +1,9 @@
-"""Periodic images of the atoms of a cell and the edges between atoms, complete for any shape of the cell.
+"""Periodic images of the atoms of a cell, and edges between atoms; complete for cells of any shape.
 
-Letters: A atoms, I images, E edges. Cells may be skewed or smaller than the cutoff; no number is capped. An
-image can matter to a point of the cell only if it lies within reach of the slab between two lattice planes,
-along each of the three directions: these images are kept, a few more than necessary and never fewer.
+Letters: A atoms, I images, E edges. Cells may be skewed or smaller than the cutoff, and the number of images
+is not limited. An image can matter to a point of the cell only if, along each of the three directions, it
+lies within reach of the slab between two lattice planes. These images are kept: all that are needed, and a
+few more.
 """
 
 from __future__ import annotations
@@ -26,9 +27,10 @@ _BYTES = 96  # of main memory per candidate image
 
 @dataclass(frozen=True, eq=False)
 class Images:
-    """home: (A, 3) the atoms inside the cell; positions: (I, 3) of their images; atom: (I,) of each image.
+    """Atoms of a cell and their periodic images, in Cartesian coordinates.
 
-    Cartesian.
+    home: (A, 3), the atoms inside the cell; positions: (I, 3), the images; atom: (I,), the atom of each
+    image.
     """
 
     home: np.ndarray
@@ -37,11 +39,10 @@ class Images:
 
 
 def images_of(structure: Structure, reach_a: float) -> Images:
-    """Return every image within reach of any point of the cell, including the atoms inside the cell."""
+    """Return all images within reach of any point of the cell, including the atoms inside the cell."""
     inside = structure.positions - np.floor(structure.positions)
     inside[inside >= 1.0] = 0.0  # a coordinate just below 0 rounds to 1
-    # The distance between lattice planes, which in a skewed cell is less than the length of the lattice
-    # vector.
+    # In a skewed cell, the distance between lattice planes is less than the length of the lattice vector.
     heights = 1 / np.linalg.norm(np.linalg.inv(structure.lattice), axis=0)
     room = reach_a / heights + 1e-9
     ranges = [np.arange(-int(np.ceil(share)), int(np.ceil(share)) + 2) for share in room]
@@ -65,7 +66,7 @@ def atom_graph(
     device: str | torch.device = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> AtomGraph:
-    """Return all periodic edges shorter than the cutoff, by destination.
+    """Return all periodic edges shorter than the cutoff, sorted by destination.
 
     Raises BadInput for unknown species.
     """
@@ -82,14 +83,15 @@ def atom_graph(
 
 
 def pairs_within(home: np.ndarray, positions: np.ndarray, cutoff_a: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return (E,) atoms and (E,) images closer to them than the cutoff, by atom, then by image, without
-    themselves.
+    """Return the atoms (E,) and images (E,) of all pairs closer than the cutoff.
+
+    Sorted by atom, then by image. An atom is not paired with itself.
     """
     axis = int(np.ptp(positions, axis=0).argmax())
     order = np.argsort(positions[:, axis], kind="stable")
     along = positions[order, axis]
     atoms, images = [], []
-    # Sorted along the longest side, a block of atoms has its neighbours in one run of the images.
+    # Sorted along the longest side, the neighbours of a block of atoms are consecutive images.
     by = np.argsort(home[:, axis], kind="stable")
     for part in np.split(by, range(_BLOCK, len(by), _BLOCK)):
         ends = home[part[0], axis] - cutoff_a, home[part[-1], axis] + cutoff_a
@@ -97,8 +99,7 @@ def pairs_within(home: np.ndarray, positions: np.ndarray, cutoff_a: float) -> tu
         square = np.zeros((len(part), len(near)))
         for side in range(3):
             square += (positions[near, side] - home[part, side, None]) ** 2
-        # An atom itself is the only image at distance zero: no two atoms of a checked structure are that
-        # close.
+        # Only the atom itself is at distance zero: no two atoms of a checked structure are that close.
         to, image = np.nonzero((square < cutoff_a**2) & (square > 1e-8))
         atoms.append(part[to])
         images.append(near[image])

@@ -1,7 +1,7 @@
 """Structure: the lattice, species and positions of a crystal, with checks.
 
-Letters: A atoms. Lengths are in angstrom, lattice vectors are rows, positions are fractions of them and need
-not lie in [0, 1). A molecule has to be put into a cell before it can have a density.
+Letters: A atoms. Lengths are in angstrom. Lattice vectors are rows; positions are fractions of them and need
+not lie in [0, 1). A molecule has to be put into a cell before its density can be predicted.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ import numpy as np
 from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.density.grid.elements import SYMBOLS
 
-CLOSEST_A = 0.1  # no two nuclei of a real structure are this close
-SHORTEST_A = 0.5  # no crystal has so short a lattice vector, at any pressure
-_FLAT = 1e-6  # fraction of the product of the lattice vectors' lengths: a cell with less volume is flat
-_SHORTER = 1e-9  # relative difference of squares: less is rounding
+CLOSEST_A = 0.1  # two nuclei of a real structure are never closer than this
+SHORTEST_A = 0.5  # no crystal has a shorter lattice vector, at any pressure
+_FLAT = (
+    1e-6  # fraction of the product of the lattice vectors' lengths: a cell with less volume counts as flat
+)
+_SHORTER = 1e-9  # relative difference of squares: a smaller one is rounding
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,8 +26,8 @@ class Structure:
     """A crystal, or a molecule in a box.
 
     lattice: (3, 3) float64 in angstrom, one vector per row; species: A symbols; positions: (A, 3) float64,
-    fractional; charge: of the cell, as given by its source; boxed: whether pinchpoint put a molecule without
-    a cell into this one.
+    fractional; charge: that of the cell, as stated by its source; boxed: whether pinchpoint created the cell,
+    for a molecule that had none.
     """
 
     lattice: np.ndarray
@@ -46,7 +48,7 @@ class Structure:
 
     @property
     def runs(self) -> tuple[tuple[str, int], ...]:
-        """Species and count of each run of equal neighbours, in the order of the atoms."""
+        """The symbol and length of each run of equal species, in the order of the atoms."""
         runs: list[tuple[str, int]] = []
         for symbol in self.species:
             if runs and runs[-1][0] == symbol:
@@ -61,16 +63,17 @@ class Structure:
 
 
 def cell_volume(lattice: np.ndarray) -> float:
-    """Return the volume of lattice (3, 3) by the triple product: a library's determinant of 2 I is not always
-    8.
+    """Return the volume of a lattice (3, 3), by the triple product.
+
+    Exact where a library's determinant is not: the determinant of 2 I is not always 8.
     """
     return abs(float(np.cross(lattice[0], lattice[1]) @ lattice[2]))
 
 
 def reduced_cell(lattice: np.ndarray) -> np.ndarray:
-    """Return the same lattice (3, 3) with its shortest vectors, the shortest first.
+    """Return the same lattice (3, 3) with the shortest possible vectors, the shortest first.
 
-    The cell must have a volume.
+    The volume of the cell must not be zero.
     """
     basis = np.array(lattice, dtype=np.float64)
     near = np.stack(np.meshgrid((-1, 0, 1), (-1, 0, 1), indexing="ij"), axis=-1).reshape(-1, 2)
@@ -81,7 +84,7 @@ def reduced_cell(lattice: np.ndarray) -> np.ndarray:
         if second @ second < (first @ first) * (1 - _SHORTER):
             basis = np.stack([second, first, third])
             continue
-        # Where two vectors are the shortest of their plane, the point of it nearest to the third is one of
+        # If two vectors are the shortest in their plane, its lattice point nearest to the third is one of
         # these.
         plane = np.stack([first, second])
         candidates = third - (np.round(np.linalg.solve(plane @ plane.T, plane @ third)) + near) @ plane
@@ -92,8 +95,9 @@ def reduced_cell(lattice: np.ndarray) -> np.ndarray:
 
 
 def check_structure(structure: Structure) -> Structure:
-    """Return the structure where it can have a density; raise BadInput with the problem and its place
-    otherwise.
+    """Return the structure if it can have a density.
+
+    Raises BadInput otherwise, with the problem and the atom or vector that causes it.
     """
     lattice, positions, count = structure.lattice, structure.positions, len(structure.species)
     if lattice.shape != (3, 3) or not np.isfinite(lattice).all():
@@ -128,7 +132,7 @@ def check_structure(structure: Structure) -> Structure:
     if shortest < SHORTEST_A:
         raise BadInput(
             f"Atom 1 and its own image are {shortest:.3f} angstrom apart: a lattice vector is that short.",
-            hint="Give lattice vectors in angstrom, or leave the cell of a molecule out.",
+            hint="Give lattice vectors in angstrom, or leave out the cell of a molecule.",
         )
     if pair := close_pair(structure, CLOSEST_A):
         first, second, apart = pair
@@ -140,19 +144,18 @@ def check_structure(structure: Structure) -> Structure:
 
 
 def close_pair(structure: Structure, within_a: float) -> tuple[int, int, float] | None:
-    """Return two atoms closer than `within_a`, including periodic images, and their distance; None if there
-    are none.
+    """Return two atoms closer than `within_a` and their distance, or None.
 
-    Sorts along a vector of the reduced cell and considers only neighbours there. Correct while that cell is
-    thicker than twice `within_a`; an atom is not compared with its own images.
+    Periodic images are included, but an atom is not compared with its own images. Sorts along a vector of the
+    reduced cell and compares only neighbours in that order; correct as long as that cell is thicker than
+    twice `within_a`.
     """
     lattice = reduced_cell(structure.lattice)
     inverse = np.linalg.inv(lattice)
     fractions = structure.cartesian @ inverse
     wrapped = fractions - np.floor(fractions)
     order = np.argsort(wrapped[:, 0], kind="stable")
-    # The distance between lattice planes: moving along the other two vectors cannot bring atoms closer than
-    # this.
+    # The distance between lattice planes: shifts along the other two vectors cannot bring atoms closer.
     height = 1 / np.linalg.norm(inverse[:, 0])
     window = within_a / height
     ordered = wrapped[order]

@@ -1,10 +1,10 @@
-"""Evaluation of a model over bricks of probes with `pinchpoint.stream`: constant shapes, a peak independent
-of the grid.
+"""Evaluation of a model over bricks of probes with `pinchpoint.stream`.
 
-Letters: N bricks, B probes per brick, K slots, O outputs. Within a chunk bricks are processed in tiles of a
-fixed number, the last one padded, and chunks are whole tiles: a brick gets the same bits from every chunk
-that is not smaller than a tile. The number of bricks per tile follows from the width of the model and the
-device; a budget that is too small for it halves it.
+Shapes are constant, and the peak does not depend on the grid. Letters: N bricks, B probes per brick, K slots,
+O outputs. Within a chunk, bricks are processed in tiles of a fixed number of bricks, the last one padded.
+Chunks are whole tiles: a brick gets the same bits from every chunk that is not smaller than a tile. The
+number of bricks per tile follows from the width of the model and the device; it is halved if the budget is
+too small.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from pinchpoint.forecasting.cards import Card
 from pinchpoint.streaming.stream import Flow, stream
 from pinchpoint.systems.density.grid.bricks import SLOTS, Surroundings, classes_of
 
-# Of a tile: pairs times the bytes of an atom's fields (times `heavy`), twice what a pair takes at the peak.
-# On a GPU as much as stays below 1 GiB with weights and workspace, so that launching kernels costs little; on
-# a CPU what suits its caches.
+# Bytes per tile: pairs times the bytes of an atom's fields (times `heavy`), twice what the pairs take at the
+# peak. On a GPU, as much as stays below 1 GiB with weights and workspace, so that kernel launches cost
+# little; on a CPU, what suits its caches.
 TILE_BYTES = {"cuda": 1536 * 2**20, "cpu": 16 * 2**20}
-MOST_BRICKS = 512  # of a tile
-TILES = 16  # of a chunk
+MOST_BRICKS = 512  # per tile
+TILES = 16  # per chunk
 Forward = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, eq=False)
 class SweepResult:
-    """The result of a sweep. values: (n, B, O) of the requested bricks, in their order."""
+    """The result of a sweep. values: (n, B, O) for the requested bricks, in their order."""
 
     values: np.ndarray
-    pairs: int  # of a probe and a neighbour slot
+    pairs: int  # pairs of a probe and a neighbour slot
     tile: int  # largest number of bricks in a tile
     chunk: int  # largest number of probes in a chunk
     calls: int
-    halvings: int  # of chunks and tiles, where memory ran out or the budget was too small
-    peak_bytes: int | None  # known where chunks were tracked for a budget
+    halvings: int  # how often chunks or tiles were halved because of memory or the budget
+    peak_bytes: int | None  # known only where chunks were tracked for a budget
     slots: tuple[int, ...]
 
 
@@ -61,21 +61,21 @@ def sweep(
     heavy: float = 1.0,
     progress: Progress | None = None,
 ) -> SweepResult:
-    """Evaluate `forward(fields, species, neighbours, vectors)` for all bricks, or those of the given numbers.
+    """Evaluate `forward(fields, species, neighbours, vectors)` for all bricks, or those in `numbers`.
 
-    fields: called once per chunk, returns (A, W). chunk: probes at one time. heavy: how many times more bytes
-    a pair takes than is usual for the width of the fields. progress(done, total): in probes.
+    fields: called once per chunk, returns (A, W). chunk: probes processed together. heavy: how many times
+    more bytes a pair takes than the width of the fields suggests. progress(done, total): counts probes.
     """
     device, dtype, probes = species.device, surroundings.offsets.dtype, surroundings.bricks.probes
-    chosen = (
+    brick_numbers = (
         torch.arange(surroundings.bricks.count)
         if numbers is None
         else torch.from_numpy(np.asarray(numbers, np.int64))
     )
-    chosen = chosen.to(device)
+    brick_numbers = brick_numbers.to(device)
     tiles = _Tiles(width=round(fields().shape[1] * dtype.itemsize * heavy * probes), device=device.type)
-    classes = classes_of(surroundings, chosen, least=tiles.bricks(2 * SLOTS))
-    # Half, see TILE_BYTES. A GPU that runs out of memory raises an error; a host that does kills the process.
+    classes = classes_of(surroundings, brick_numbers, least=tiles.bricks(2 * SLOTS))
+    # Half, see TILE_BYTES. Out of memory is an error on a GPU, but on the host it kills the process.
     need = tiles.width * classes[0].slots // 2 if classes else 0
     if device.type == "cpu" and need > host_memory.free_bytes():
         raise DoesNotFit(
@@ -86,27 +86,27 @@ def sweep(
             need_bytes=need,
         )
     rows_of_host = torch.empty(0, dtype=dtype).numpy().dtype
-    # Rows are stored class by class, each filled by its own stream, and put in order at the end.
-    values, flows = np.empty((len(chosen), probes, outputs), rows_of_host), []
+    # Rows are stored class by class, each filled by its own stream, and reordered at the end.
+    values, flows = np.empty((len(brick_numbers), probes, outputs), rows_of_host), []
     largest = 1
     done, pairs, tell = 0, 0, progress or (lambda count, total: None)
     for kind in classes:
-        # One unused slot where there are no neighbours: not every kernel accepts empty inputs.
+        # One unused slot if there are no neighbours, because not every kernel accepts empty inputs.
         run = _Runner(forward, fields, species, surroundings, max(1, kind.slots), outputs)
         start, size = done, len(kind.rows)
         out = values[start : start + size]
-        if kind.slots == 0:  # empty space: one brick represents all
-            out[:] = run.of(chosen[kind.rows[:1]], 1).cpu().numpy()
-            tell((start + size) * probes, len(chosen) * probes)
+        if kind.slots == 0:  # empty space: one brick stands for all
+            out[:] = run.of(brick_numbers[kind.rows[:1]], 1).cpu().numpy()
+            tell((start + size) * probes, len(brick_numbers) * probes)
         else:
             tile, class_flows = _sweep_class(
                 run,
-                chosen[kind.rows],
+                brick_numbers[kind.rows],
                 out,
                 tiles,
                 budget,
                 chunk,
-                lambda n, s=start: tell((s + n) * probes, len(chosen) * probes),
+                lambda n, s=start: tell((s + n) * probes, len(brick_numbers) * probes),
             )
             flows += class_flows
             largest = max(largest, tile)
@@ -129,7 +129,7 @@ def sweep(
 
 
 class _Tiles:
-    """The number of bricks per tile for a number of slots. width: bytes of a brick per slot."""
+    """The number of bricks per tile for a given number of slots. width: bytes per brick and slot."""
 
     def __init__(self, *, width: int, device: str) -> None:
         self.width, self.bytes, self.halvings = width, TILE_BYTES.get(device, TILE_BYTES["cpu"]), 0
@@ -139,15 +139,16 @@ class _Tiles:
         return max(1, min(most, MOST_BRICKS) >> self.halvings)
 
     def even_tile(self, slots: int, count: int) -> int:
-        """Return the bricks per tile that need the same number of tiles for `count` bricks with the least
-        padding.
+        """Return the bricks per tile that pad `count` bricks least.
+
+        The number of tiles is the smallest possible.
         """
         tiles = -(-count // self.bricks(slots))
         return -(-count // max(1, tiles))
 
 
 class _Runner:
-    """The function that `stream` calls with the numbers of bricks: tile after tile, all of one shape."""
+    """Computes the bricks that `stream` requests by number, tile after tile, with constant shapes."""
 
     def __init__(
         self,
@@ -162,7 +163,7 @@ class _Runner:
         self.surroundings, self.slots, self.outputs = surroundings, slots, outputs
 
     def of(self, numbers: Tensor, tile: int) -> Tensor:
-        """Return the values (C, B, O) of bricks (C,)."""
+        """Return the values (C, B, O) of the bricks with these numbers (C,)."""
         with torch.no_grad():
             fields = self.fields()
             short = -len(numbers) % tile
@@ -187,7 +188,7 @@ def _sweep_class(
     chunk: int | None,
     progress: Callable[[int], None],
 ) -> tuple[int, list[Flow]]:
-    """Write all bricks of a class to `out`, with ever smaller tiles where they do not fit.
+    """Write the values of all bricks of a class to `out`, halving the tiles until they fit.
 
     Returns the largest tile that ran, and the flows.
     """
@@ -213,9 +214,9 @@ def _sweep_class(
                 numbers[done:],
                 device=str(numbers.device),
                 out=out[done:],
-                pad=False,  # tiles have one shape already
-                # stream first tries a quarter of its tile, which is one of ours, so that no chunk begins
-                # inside a tile. Where a tile is one brick, a chunk may be one brick too: the smallest
+                pad=False,  # all tiles already have the same shape
+                # `stream` first tries a quarter of its tile, which is one of ours, so that no chunk begins
+                # inside a tile. If a tile is one brick, a chunk may be one brick too, the smallest
                 # possible.
                 tile=tile if chunk_bricks is not None or tile == 1 else 4 * tile,
                 chunk="auto" if chunk_bricks is None else chunk_bricks,
@@ -238,7 +239,7 @@ def _nothing_fits(probes: int, error: DoesNotFit, budget: str | int | Card | Non
     need, elsewhere = error.need_bytes, ", or use --device cpu" if device == "cuda" else ""
     if budget is None or need is None:
         return DoesNotFit(
-            f"Even {probes} probes at one time do not fit: {error.what}",
+            f"Even a chunk of {probes} probes does not fit: {error.what}",
             hint=f"Free memory{elsewhere}.",
             need_bytes=need,
         )
@@ -246,8 +247,8 @@ def _nothing_fits(probes: int, error: DoesNotFit, budget: str | int | Card | Non
         budget.name if isinstance(budget, Card) else budget if isinstance(budget, str) else show_bytes(budget)
     )
     return DoesNotFit(
-        f"Even {probes} probes at one time do not fit into {budget_text}, including what the atoms take on "
-        "the device.",
-        hint=f"Give --budget at least {math.ceil(need / 2**20)}MiB{elsewhere}.",
+        f"Even a chunk of {probes} probes does not fit into {budget_text}, including the memory of the atoms "
+        "on the device.",
+        hint=f"Set --budget to at least {math.ceil(need / 2**20)}MiB{elsewhere}.",
         need_bytes=need,
     )

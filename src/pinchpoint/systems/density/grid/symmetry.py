@@ -1,9 +1,9 @@
-"""Grid points that a space group makes equal, so that only one of each set has to be computed (spglib).
+"""Grid points that are equal by the space group, so that only one of each set is computed (uses spglib).
 
 Letters: G operations x -> W x + w on fractions of the lattice vectors, including pure translations of a
 supercell; N grid points, B probes per brick. Exact for a model that is invariant under rotation, inversion
-and translation. A grid that an operation does not map onto itself is refused with one that works: silently
-dropping operations would save less than requested.
+and translation. If an operation does not map the grid onto itself, the grid is refused and one that works is
+suggested: silently dropping operations would save less than requested.
 """
 
 from __future__ import annotations
@@ -24,13 +24,15 @@ from pinchpoint.systems.density.grid.grids import smooth_from
 from pinchpoint.systems.density.grid.structure import Structure
 
 _AT_ONCE = 2**18  # grid points per chunk: about 25 MB
-PRECISION_A = 1e-5  # atoms this far from symmetric positions still count as symmetric
+PRECISION_A = 1e-5  # atoms up to this far from symmetric positions count as symmetric
 
 
 @dataclass(frozen=True, eq=False)
 class Symmetry:
-    """group: symbol and number; rotations: (G, 3, 3) int64; translations: (G, 3) float64; lengths: (3,) of
-    vectors.
+    """The operations of a space group.
+
+    group: symbol and number; rotations: (G, 3, 3) int64; translations: (G, 3) float64; lengths: (3,), those
+    of the lattice vectors.
     """
 
     group: str
@@ -41,8 +43,10 @@ class Symmetry:
 
 @dataclass(frozen=True, eq=False)
 class Orbits:
-    """bricks: numbers to compute; source: (N,) index of each grid point in their values (n * B); points:
-    distinct ones.
+    """The bricks to compute for a symmetric structure, and how to fill the grid from them.
+
+    bricks: numbers of the n bricks to compute; source: (N,), for each grid point the index into their n * B
+    values; points: number of distinct grid points.
     """
 
     bricks: np.ndarray
@@ -67,7 +71,7 @@ def symmetry_of(structure: Structure) -> Symmetry:
     dataset = spglib.get_symmetry_dataset(cell, symprec=PRECISION_A)
     if dataset is None:
         raise BadInput(
-            "The symmetry of this structure cannot be determined by spglib.", hint="Leave --symmetry out."
+            "spglib cannot determine the symmetry of this structure.", hint="Leave --symmetry out."
         )
     return Symmetry(
         f"{dataset.international} ({dataset.number})",
@@ -78,8 +82,9 @@ def symmetry_of(structure: Structure) -> Symmetry:
 
 
 def on_grid(symmetry: Symmetry, grid: tuple[int, int, int]) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the operations on grid indices, (G, 3, 3) and (G, 3) int64; None where one does not map the
-    grid.
+    """Return the operations on grid indices, (G, 3, 3) and (G, 3) int64.
+
+    Returns None if an operation does not map the grid onto itself.
     """
     n = np.array(grid)
     scaled = symmetry.rotations * n[:, None]
@@ -92,8 +97,9 @@ def on_grid(symmetry: Symmetry, grid: tuple[int, int, int]) -> tuple[np.ndarray,
 
 
 def grid_for(symmetry: Symmetry, grid: tuple[int, int, int]) -> tuple[int, int, int] | None:
-    """Return the grid or the next finer smooth one that every operation maps onto itself; None if none is
-    close.
+    """Return the grid, or the next finer smooth one, that every operation maps onto itself.
+
+    Returns None if there is none close to it.
     """
     if on_grid(symmetry, grid) is not None:
         return grid
@@ -117,7 +123,7 @@ def grid_for(symmetry: Symmetry, grid: tuple[int, int, int]) -> tuple[int, int, 
 
 
 def check_on_grid(symmetry: Symmetry, grid: tuple[int, int, int]) -> tuple[np.ndarray, np.ndarray]:
-    """Return `on_grid`, or raise BadInput with a grid that works."""
+    """Return the result of `on_grid`; raise BadInput, suggesting a grid that works, if there is none."""
     if (operations := on_grid(symmetry, grid)) is not None:
         return operations
     better = grid_for(symmetry, grid)
@@ -134,7 +140,7 @@ def check_on_grid(symmetry: Symmetry, grid: tuple[int, int, int]) -> tuple[np.nd
 def orbits(
     symmetry: Symmetry, bricks: Bricks, *, device: str, progress: Callable[[int, int], None] | None = None
 ) -> Orbits:
-    """Map each grid point to its first equal one in the order of bricks, so that few bricks are computed."""
+    """Map each grid point to the first equal one in the order of bricks, so that few bricks are computed."""
     rotations, shifts = (part.tolist() for part in check_on_grid(symmetry, bricks.grid))
     nx, ny, nz = bricks.grid
     first = stream(
@@ -157,8 +163,9 @@ def orbits(
 def _first_equal(
     planes: Tensor, rotations: list[list[list[int]]], shifts: list[list[int]], bricks: Bricks
 ) -> Tensor:
-    """Return (C, ny, nz), the smallest index, brick by brick, among the images of grid points with first
-    index (C,).
+    """Return the smallest index among the images of each grid point, (C, ny, nz).
+
+    Indices count brick by brick. planes: (C,), the first coordinates of the grid points.
     """
     _, ny, nz = bricks.grid
     point = (
@@ -168,8 +175,8 @@ def _first_equal(
     )
     least = None
     for turn, move in zip(rotations, shifts, strict=True):
-        # A coordinate of the image mostly depends on one or two of the point, so only a line or a plane is
-        # divided.
+        # A coordinate of the image usually depends on one or two coordinates of the point, so the divisions
+        # below act on a line or a plane.
         image = [
             move[axis] + sum(factor * point[of] for of, factor in enumerate(turn[axis]) if factor)
             for axis in range(3)
@@ -177,14 +184,14 @@ def _first_equal(
         first, second, third = (_share_of_place(at, axis, bricks) for axis, at in enumerate(image))
         place = first + second + third
         least = place if least is None else torch.minimum(least, place)
-    assert least is not None, "a group holds the identity"
+    assert least is not None, "a group contains the identity"
     return least
 
 
 def _share_of_place(at: Any, axis: int, bricks: Bricks) -> Tensor:
-    """Return what one coordinate adds to the brick's number times B plus the probe.
+    """Return what one coordinate adds to (number of the brick) * B + (number of the probe).
 
-    at: any shape, any cell.
+    at: any shape; may lie in any cell.
     """
     (_, by, bz), (_, sy, sz) = bricks.along, bricks.sides
     inside = at.remainder(bricks.grid[axis])

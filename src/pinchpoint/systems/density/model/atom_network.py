@@ -1,10 +1,10 @@
-"""The atom network: from species and edges to equivariant features of every atom, one set per interaction.
+"""The atom network: computes equivariant features of every atom from species and edges.
 
 Letters: A atoms, E edges, d = 2 l + 1 components, U channels of an irrep, D components of all paths from one
-irrep. An irrep is (l, parity). A convolution maps features up, couples them with the harmonics of each edge,
-weights every path by a function of the distance, sums over edges and maps down; the result is mixed with the
-self-connection by a learnt angle, and gated. Only irreps that can reach a probe are computed: the last
-interaction has only (l, (-1)^l).
+irrep. An irrep is (l, parity). Each interaction is a convolution that returns one set of features. It maps
+the features up, couples them with the harmonics of each edge, weights every path by a function of the
+distance, sums over edges, and maps down. The result is mixed with the self-connection by a learned angle, and
+gated. Only irreps that can reach a probe are computed: the last interaction has only (l, (-1)^l).
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ Widths = dict[Irrep, int]  # channels of each irrep, scalars first
 Features = dict[Irrep, Tensor]  # irrep -> (A, U, d)
 Path = tuple[Irrep, int, Irrep]  # from, degree of the harmonic, to
 
-SIGMOID_GAIN = 1.8462756  # 1 / root of the mean square of the logistic function over a normal variable
+SIGMOID_GAIN = 1.8462756  # 1 / root mean square of the logistic function of a standard normal variable
 ANGLE_GAIN = 0.1  # how strongly features change the mixing angle
 SCALAR: Irrep = (0, 1)
 
 
 @dataclass(frozen=True)
 class AtomGraph:
-    """Atoms and edges. species: (A,) int64, index into config.species; source, destination: (E,) int64.
+    """Atoms and edges.
 
-    vectors: (E, 3), from the destination to the source (its image), shorter than the cutoff and not zero.
+    species: (A,) int64, index into config.species; source, destination: (E,) int64; vectors: (E, 3), from the
+    destination to the source (or its periodic image), nonzero and shorter than the cutoff.
     """
 
     species: Tensor
@@ -44,7 +45,7 @@ class AtomGraph:
 
 
 class AtomNetwork(nn.Module):
-    """Computes for each interaction the features of every atom that the next one or the probes read."""
+    """Computes, for each interaction, the atom features that the next interaction or the probes read."""
 
     def __init__(self, config: DensityConfig, generator: torch.Generator) -> None:
         super().__init__()
@@ -62,7 +63,7 @@ class AtomNetwork(nn.Module):
         squared, soft = soft_distance(vectors, self.config)
         harmonics = torch.cat([torch.ones_like(soft)[None], *self.harmonics(vectors / soft)]).t()
         one_hot = nn.functional.one_hot(graph.species, len(self.config.species)).to(vectors.dtype)
-        # The mean square of a one-hot is 1 / species; scaled to 1, like that of every later feature.
+        # The mean square of a one-hot vector is 1 / species. It is scaled to 1, as for all later features.
         features: Features = {SCALAR: one_hot[:, :, None] * math.sqrt(len(self.config.species))}
         layers_features = []
         for layer in self.layers:
@@ -72,7 +73,7 @@ class AtomNetwork(nn.Module):
 
 
 class Convolution(nn.Module):
-    """One interaction: from features with irreps `before` to features with irreps `after`."""
+    """One interaction, from features with irreps `before` to features with irreps `after`."""
 
     def __init__(
         self, config: DensityConfig, before: Widths, after: Widths, generator: torch.Generator
@@ -101,15 +102,15 @@ class Convolution(nn.Module):
     def forward(
         self, features: Features, graph: AtomGraph, harmonics: Tensor, squared: Tensor, soft: Tensor
     ) -> Features:
-        """harmonics: (E, (lmax + 1)^2); squared and soft: (E,)."""
+        """Return the features after this interaction. harmonics: (E, (lmax + 1)^2); squared, soft: (E,)."""
         weights = self.radial(squared, soft)[0]
-        arrived: dict[Path, Tensor] = {}
+        messages_by_path: dict[Path, Tensor] = {}
         start = 0
         for irrep, width in self.before.items():
             own = [path for path in self.paths if path[0] == irrep]
             stop = start + len(own) * width
             columns = self.get_buffer(f"columns_{name_of(irrep)}")
-            # (E, U, D): each path's weight for all of its components.
+            # (E, U, D): the weight of each path, repeated for all of its components.
             path_weights = (
                 weights[:, start:stop].reshape(-1, len(own), width).index_select(1, columns).transpose(1, 2)
             )
@@ -121,12 +122,14 @@ class Convolution(nn.Module):
             total = sum_by_destination(messages, graph.destination, len(graph.species))
             total = total / math.sqrt(self.config.mean_neighbours)
             pieces = total.split([2 * path[2][0] + 1 for path in own], dim=2)
-            arrived.update(zip(own, pieces, strict=True))
-        return self._mix(features, arrived)
+            messages_by_path.update(zip(own, pieces, strict=True))
+        return self._mix(features, messages_by_path)
 
-    def _mix(self, features: Features, arrived: dict[Path, Tensor]) -> Features:
+    def _mix(self, features: Features, messages_by_path: dict[Path, Tensor]) -> Features:
         """Map the messages down, mix them with the self-connection, and gate."""
-        middle = {i: torch.cat([v for p, v in arrived.items() if p[2] == i], dim=1) for i in self.after}
+        middle = {
+            i: torch.cat([v for p, v in messages_by_path.items() if p[2] == i], dim=1) for i in self.after
+        }
         angle = self.angle + ANGLE_GAIN * (middle[SCALAR][:, :, 0] @ self.turn)[:, None, None]
         mixed: Features = {}
         for irrep in self.after:
@@ -139,8 +142,10 @@ class Convolution(nn.Module):
 
 
 def gate(mixed: Features, after: Widths) -> Features:
-    """Apply SiLU to scalars (tanh to odd ones); multiply each other channel by the logistic of its own
-    scalar.
+    """Apply the nonlinearity of each irrep.
+
+    Even scalars go through SiLU and odd scalars through tanh. Every other channel is multiplied by the
+    logistic function of its own gate scalar.
     """
     own = after[SCALAR]
     gates = torch.sigmoid(mixed[SCALAR][:, own:]) * SIGMOID_GAIN
@@ -158,11 +163,11 @@ def gate(mixed: Features, after: Widths) -> Features:
 
 
 def sum_by_destination(messages: Tensor, destination: Tensor, count: int) -> Tensor:
-    """Sum messages (E, ...) by destination (E,) to (count, ...), with the same bits every time."""
+    """Sum messages (E, ...) by destination (E,) to (count, ...). The result is deterministic."""
     total = messages.new_zeros(count, *messages.shape[1:])
     if not messages.is_cuda:
         return total.index_add(0, destination, messages)
-    # On a GPU index_add adds in the order in which threads finish; this sorts the edges first.
+    # On a GPU, index_add adds in the order in which threads finish; index_put sorts the edges first.
     return total.index_put((destination,), messages, accumulate=True)
 
 
@@ -177,15 +182,13 @@ def name_of(irrep: Irrep) -> str:
 
 
 def before_gate(after: Widths) -> Widths:
-    """Return the channels before the gate: the scalars that gate other channels come last among the
-    scalars.
-    """
+    """Return the channels before the gate. The scalars that gate other channels are the last scalars."""
     gates = sum(width for irrep, width in after.items() if irrep[0])
     return {irrep: width + gates if irrep == SCALAR else width for irrep, width in after.items()}
 
 
 def paths_between(before: Widths | list[Irrep], after: Widths | list[Irrep], lmax: int) -> list[Path]:
-    """Return every coupling of an irrep `before` with a harmonic to an irrep `after`, in a fixed order."""
+    """Return all couplings of an irrep in `before` with a harmonic to one in `after`, in a fixed order."""
     paths: list[Path] = []
     for first, parity in before:
         for degree in range(lmax + 1):
@@ -197,7 +200,7 @@ def paths_between(before: Widths | list[Irrep], after: Widths | list[Irrep], lma
 
 
 def middle_widths(paths: list[Path], before: Widths) -> Widths:
-    """Return the number of channels that arrive at each irrep."""
+    """Return the number of channels that the paths bring to each irrep."""
     widths: Widths = {}
     for path in paths:
         widths[path[2]] = widths.get(path[2], 0) + before[path[0]]
@@ -205,14 +208,12 @@ def middle_widths(paths: list[Path], before: Widths) -> Widths:
 
 
 def natural(lmax: int) -> list[Irrep]:
-    """Return the irreps (l, (-1)^l), which couple with a harmonic to a scalar."""
+    """Return the irreps (l, (-1)^l), the only ones that couple with a harmonic to a scalar."""
     return [(degree, (-1) ** degree) for degree in range(lmax + 1)]
 
 
 def reachable_irreps(config: DensityConfig) -> list[list[Irrep]]:
-    """Return the irreps of each interaction of the full form: all that couplings of its input reach, up to
-    lmax.
-    """
+    """Return the irreps of each interaction of the full form: all that couplings can reach, up to lmax."""
     every = [
         (degree, parity)
         for degree in range(config.lmax + 1)
@@ -228,7 +229,7 @@ def reachable_irreps(config: DensityConfig) -> list[list[Irrep]]:
 
 
 def live_irreps(config: DensityConfig) -> list[list[Irrep]]:
-    """Return those of `reachable_irreps` that can reach a probe's scalars."""
+    """Return the irreps of `reachable_irreps` that can contribute to a scalar of a probe."""
     layers: list[list[Irrep]] = []
     targets = set(natural(config.lmax))
     for irreps in reversed(reachable_irreps(config)):
@@ -241,10 +242,10 @@ def live_irreps(config: DensityConfig) -> list[list[Irrep]]:
 
 
 def coupling_matrix(paths: list[Path], lmax: int) -> np.ndarray:
-    """Return ((lmax + 1)^2, d * D): the harmonics of an edge times this couple an irrep along all paths from
-    it.
+    """Return the matrix ((lmax + 1)^2, d * D) that couples one irrep along all of its paths.
 
-    Scaled so that inputs of unit mean square give outputs of unit mean square.
+    Multiply the harmonics of an edge by it. It is scaled so that inputs with unit mean square give outputs
+    with unit mean square.
     """
     size = 2 * paths[0][0][0] + 1
     total = sum(2 * path[2][0] + 1 for path in paths)

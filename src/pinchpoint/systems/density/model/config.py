@@ -1,7 +1,7 @@
 """DensityConfig: the configuration of a density model, as plain values that survive JSON.
 
 Imports no framework. Lengths are in angstrom. `channels(l)` divides the width `mul` evenly among the degrees
-0..lmax, so that every degree costs about the same.
+0 to lmax, so that every degree costs about the same.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ LARGEST_DEGREE = 6
 
 @dataclass(frozen=True)
 class DensityConfig(JsonConfig):
-    """The configuration of one model. Wrong values raise BadInput when it is created."""
+    """The configuration of one model. Invalid values raise BadInput on construction."""
 
-    species: tuple[str, ...]  # in the order of the one-hot
-    mul: int = option(help="Width of each parity, shared among the degrees.")
-    lmax: int = option(help="Largest degree of the harmonics.")
-    gaussians: int = option(help="Gaussians of the radial basis.")
+    species: tuple[str, ...]  # in the order of the one-hot encoding
+    mul: int = option(help="Channels of each parity, divided among the degrees.")
+    lmax: int = option(help="Largest degree of the spherical harmonics.")
+    gaussians: int = option(help="Number of Gaussians in the radial basis.")
     hidden: int = option(help="Hidden width of the radial networks.")
-    interactions: int = option(3, "Interaction layers.")
+    interactions: int = option(3, "Number of interaction layers.")
     cutoff_a: float = option(4.0, "Cutoff radius in angstrom.")
     softening_a: float = option(
-        0.2, "Distance from a nucleus, in angstrom, below which everything is a smooth polynomial."
+        0.2, "Softening length in angstrom: closer to a nucleus, the model is a smooth polynomial."
     )
     mean_neighbours: float = option(
         25.0,
@@ -43,14 +43,14 @@ class DensityConfig(JsonConfig):
     head: int = option(64, "Hidden width of the read-out.")
     train_knots: int = option(
         0,
-        "Distances at which radial networks are evaluated in training; 0: at the distance of each pair.",
+        "Distances at which training evaluates the radial networks; 0: at the distance of every pair.",
     )
     spin: bool = option(
-        False, "Add a second output: spin up minus spin down.", default_text="true if the data have spin"
+        False, "Add a second output: spin up minus spin down.", default_text="true if the data has spin"
     )
     prior: bool = option(
         False,
-        "Add the superposed spherical atoms, a table in the weights, to the first output.",
+        "Add the density of superposed spherical atoms to the first output; the weights hold their table.",
         default_text="true if all atoms are in the table",
     )
 
@@ -60,34 +60,34 @@ class DensityConfig(JsonConfig):
             if getattr(self, name) < 1:
                 raise BadInput(
                     f"{name} = {getattr(self, name)} is too small.",
-                    hint=f"Give {name} a value of at least 1.",
+                    hint=f"Set {name} to at least 1.",
                 )
         if self.train_knots < 0 or self.train_knots == 1:
             raise BadInput(
-                f"train_knots = {self.train_knots} is not possible.",
-                hint="Give train_knots 0 for none, or about 1,000.",
+                f"train_knots = {self.train_knots} is not 0 or at least 2.",
+                hint="Set train_knots to 0 to turn the table off, or to about 1,000.",
             )
         if not 0 <= self.lmax <= LARGEST_DEGREE:
             raise BadInput(
-                f"The degree lmax = {self.lmax} is out of range.",
-                hint=f"Give lmax a degree from 0 to {LARGEST_DEGREE}.",
+                f"lmax = {self.lmax} is out of range.",
+                hint=f"Set lmax to a degree from 0 to {LARGEST_DEGREE}.",
             )
         for name in _LENGTHS:
             if not (math.isfinite(getattr(self, name)) and getattr(self, name) > 0):
                 raise BadInput(
-                    f"{name} = {getattr(self, name)} is not possible.",
-                    hint=f"Give a finite {name} above zero.",
+                    f"{name} = {getattr(self, name)} is not a finite number above zero.",
+                    hint=f"Set {name} to a finite number above zero.",
                 )
         if self.softening_a >= self.cutoff_a:
             raise BadInput(
-                f"A softening of {self.softening_a:g} angstrom is not below the cutoff of {self.cutoff_a:g}.",
-                hint="Give a softening well below the cutoff, such as 0.2.",
+                f"softening_a = {self.softening_a:g} angstrom is not below the cutoff of {self.cutoff_a:g}.",
+                hint="Set softening_a well below the cutoff, for example to 0.2.",
             )
         strange = [symbol for symbol in self.species if symbol not in SYMBOLS]
         if not self.species or strange or len(set(self.species)) < len(self.species):
             raise BadInput(
                 f"The species {', '.join(self.species) or '(none)'} are not distinct elements.",
-                hint="Give symbols of elements, each once, such as H, C, N, O.",
+                hint="List element symbols, each once, such as H, C, N, O.",
             )
 
     def _check_kinds(self) -> None:
@@ -110,7 +110,7 @@ class DensityConfig(JsonConfig):
 
     @property
     def outputs(self) -> int:
-        """Number of outputs: 1, or 2 with the spin density."""
+        """The number of outputs: 1, or 2 with the spin density."""
         return 2 if self.spin else 1
 
     def channels(self, degree: int) -> int:
@@ -119,7 +119,7 @@ class DensityConfig(JsonConfig):
 
     @property
     def aggregates(self) -> int:
-        """Channels that a probe sums in each interaction: 178 for the preset `original`."""
+        """The number of channels that a probe sums in each interaction: 178 for the preset `original`."""
         return sum(self.channels(degree) for degree in range(self.lmax + 1))
 
     @property
@@ -130,24 +130,24 @@ class DensityConfig(JsonConfig):
         )
 
     def index_of(self, species: Sequence[str]) -> list[int]:
-        """Return the index of each symbol in the one-hot.
+        """Return the index of each symbol in the one-hot encoding.
 
-        Raises BadInput for species outside the training data.
+        Raises BadInput for species that are not in the training data.
         """
         unseen = sorted(set(species) - set(self.species))
         if unseen:
             raise BadInput(
                 f"This model was not trained on {', '.join(unseen)}; it knows {', '.join(self.species)}.",
-                hint="Give weights trained on these species, or train a model on them.",
+                hint="Use weights trained on these species, or train a model on them.",
             )
         return [self.species.index(symbol) for symbol in species]
 
     @classmethod
     def preset(cls, name: str, species: Sequence[str], **changes: Any) -> Self:
-        """Return a tested configuration. changes: fields to replace."""
+        """Return a tested configuration. changes: fields to override."""
         if name not in PRESETS:
             raise BadInput(
-                f"There is no preset {name!r}.", hint=f"Give --preset one of {', '.join(PRESETS)}."
+                f"There is no preset {name!r}.", hint=f"Set --preset to one of {', '.join(PRESETS)}."
             )
         return cls(species=tuple(species), **{**PRESETS[name], **changes})
 

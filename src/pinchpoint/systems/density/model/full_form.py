@@ -1,11 +1,11 @@
-"""FullForm: the density computed with all couplings of every pair, as the reference for the scalar form.
+"""FullForm: the density computed with all couplings of every pair, as a reference for the scalar form.
 
-This is how the ChargE3Net-style density report computes it. Letters: A atoms, E pairs of a probe and an atom
-within the cutoff, P probes, M floats of all couplings of a pair. The form uses the model's own weights
-wherever they can reach the density, and random ones, from a seed, for everything else: odd scalars, gates,
-features of every degree and parity on the probes. Those take memory and time and do not change the density;
-that both forms agree for any seed proves that the scalar form leaves nothing out. The couplings come from
-e3nn, which must be installed (the extra `density-reference`); the rest is plain torch.
+This is the method of the ChargE3Net-style density report. Letters: A atoms, E pairs of a probe and an atom
+within the cutoff, P probes, M floats of all couplings of a pair. The form uses the weights of the model
+wherever they affect the density. Everything else (odd scalars, gates, probe features of every degree and
+parity) has random weights from a seed: it takes memory and time, but does not change the density. If both
+forms agree for any seed, the scalar form leaves nothing out. The couplings come from e3nn, which must be
+installed (the extra `density-reference`); the rest is plain torch.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from pinchpoint.systems.density.model.radial import hidden_layer, soft_distance
 
 @dataclass(frozen=True)
 class Live:
-    """The weights of one interaction that can reach the density.
+    """The weights of one interaction that can affect the density.
 
-    A matrix may have fewer columns than in full.
+    A matrix may have fewer columns than that of the full form.
     """
 
     inner: Tensor  # (H, G) of the radial network
@@ -59,11 +59,10 @@ class Live:
 
 
 class FullForm(nn.Module):
-    """The density with all couplings.
+    """The density computed with all couplings.
 
-    Has the methods of DensityModel; `fields` returns the atoms' full features.
-
-    It takes the device and dtype that the model has when the form is created.
+    Has the same methods as DensityModel; `fields` returns all features of the atoms. The device and dtype are
+    those of the model when the form is created.
     """
 
     def __init__(self, model: DensityModel, *, seed: int = 0) -> None:
@@ -91,7 +90,7 @@ class FullForm(nn.Module):
         self.to(model.probes.down)
 
     def fields(self, atoms: AtomGraph) -> Tensor:
-        """Return (A, W), the features of the atoms after each interaction, one after another."""
+        """Return (A, W), the features of the atoms after each interaction, concatenated."""
         harmonics, squared, soft = self._geometry(atoms.vectors)
         one_hot = nn.functional.one_hot(atoms.species, len(self.config.species)).to(soft.dtype)
         features: Features = {SCALAR: one_hot[:, :, None] * math.sqrt(len(self.config.species))}
@@ -104,9 +103,9 @@ class FullForm(nn.Module):
         return torch.cat(layers_features, dim=1)
 
     def forward(self, fields: Tensor, species: Tensor, neighbours: Tensor, vectors: Tensor) -> Tensor:
-        """Return the densities; shapes as in DensityModel.
+        """Return the densities. Shapes are those of DensityModel.forward.
 
-        Pairs are listed, without slots beyond the cutoff.
+        Works on a list of pairs, which leaves out the slots beyond the cutoff.
         """
         tiles, probes = vectors.shape[:2]
         squared = vectors.square().sum(-1)
@@ -134,7 +133,7 @@ class FullForm(nn.Module):
     def states(
         self, fields: Tensor, source: Tensor, destination: Tensor, vectors: Tensor, probes: int
     ) -> list[Features]:
-        """Return the features (P, U, d) of every irrep of the probes after each interaction."""
+        """Return the features (P, U, d) of all irreps of the probes, after each interaction."""
         pairs = Pairs(source, destination, probes, *self._geometry(vectors))
         sizes = [sum((2 * irrep[0] + 1) * width for irrep, width in widths.items()) for widths in self.widths]
         states: list[Features] = []
@@ -146,7 +145,7 @@ class FullForm(nn.Module):
         return states
 
     def _geometry(self, vectors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return harmonics (E, (lmax + 1)^2), r^2 and the soft distance (E,) of vectors (E, 3)."""
+        """Return the harmonics (E, (lmax + 1)^2), r^2 (E,), and the soft distance (E,) of vectors (E, 3)."""
         flat = vectors.t().contiguous()
         squared, soft = soft_distance(flat, self.config)
         return (
@@ -158,8 +157,9 @@ class FullForm(nn.Module):
 
 @dataclass(frozen=True)
 class Pairs:
-    """source, destination: (E,); count: number of destinations; harmonics: (E, (lmax + 1)^2); squared, soft:
-    (E,).
+    """Pairs of a source and a destination, with their geometry.
+
+    source, destination, squared, soft: (E,); count: number of destinations; harmonics: (E, (lmax + 1)^2).
     """
 
     source: Tensor
@@ -171,7 +171,7 @@ class Pairs:
 
 
 class AllPaths(nn.Module):
-    """One interaction with all of its couplings: live weights are passed in, dead ones are its own."""
+    """One interaction with all couplings. Live weights are passed in; dead weights belong to this module."""
 
     def __init__(
         self,
@@ -195,10 +195,14 @@ class AllPaths(nn.Module):
                 torch.randn(rows, columns, generator=generator) / math.sqrt(rows), requires_grad=False
             )
 
-        read = {path[0] for path in self.paths if path[2] in live}
-        self.up = nn.ParameterDict({name_of(i): dead(u, u) for i, u in before.items() if i not in read})
-        lost = [path for path in self.paths if path[2] not in live]
-        self.outer = nn.ParameterDict({_name(path): dead(config.hidden, before[path[0]]) for path in lost})
+        live_sources = {path[0] for path in self.paths if path[2] in live}
+        self.up = nn.ParameterDict(
+            {name_of(i): dead(u, u) for i, u in before.items() if i not in live_sources}
+        )
+        dead_paths = [path for path in self.paths if path[2] not in live]
+        self.outer = nn.ParameterDict(
+            {_name(path): dead(config.hidden, before[path[0]]) for path in dead_paths}
+        )
         self.down = nn.ParameterDict(
             {name_of(i): dead(middle[i], u - own.get(i, 0)) for i, u in gated.items()}
         )
@@ -208,10 +212,10 @@ class AllPaths(nn.Module):
         self.register_buffer("scalars", torch.tensor(scalar_columns(after, live)), persistent=False)
 
     def forward(self, features: Features, state: Features, pairs: Pairs, live: Live) -> Features:
-        """Return new features of the destinations.
+        """Return the new features of the destinations.
 
-        features: of the sources; state: of the destinations, empty before the first interaction of the
-        probes.
+        features: those of the sources; state: those of the destinations, empty in the first interaction of
+        the probes.
         """
         outer = torch.cat(
             [live.outer[path] if path in live.outer else self.outer[_name(path)] for path in self.paths],
@@ -241,7 +245,7 @@ class AllPaths(nn.Module):
         return gate(mixed, self.after)
 
     def _whole(self, irrep: Irrep, live: dict[Irrep, Tensor], dead: nn.ParameterDict) -> Tensor:
-        """Return live and dead columns side by side, in the order of the full form."""
+        """Return the live and dead columns side by side, in the order of the full form."""
         if irrep not in live:
             return dead[name_of(irrep)]
         both = torch.cat([live[irrep], dead[name_of(irrep)]], dim=1)
@@ -249,7 +253,10 @@ class AllPaths(nn.Module):
 
 
 def scalar_columns(after: Widths, live: Widths) -> list[int]:
-    """Return the index of each scalar of the full form when live ones come first: own scalars, then gates."""
+    """Return where each scalar of the full form is when the live columns come first.
+
+    The order is own scalars, then gates.
+    """
     total = before_gate(live)[SCALAR]
     columns, at, more = list(range(after[SCALAR])), live[SCALAR], total
     for irrep, width in after.items():
@@ -263,7 +270,7 @@ def scalar_columns(after: Widths, live: Widths) -> list[int]:
 
 
 def of_atoms(layer: Convolution) -> Live:
-    """Return all weights of an interaction of the atoms."""
+    """Return the live weights of an interaction of the atoms."""
     outer, start = {}, 0
     for path in layer.paths:
         outer[path] = layer.radial.outer[0, :, start : start + layer.before[path[0]]]
@@ -280,7 +287,7 @@ def of_atoms(layer: Convolution) -> Live:
 
 
 def of_probes(probes: Probes, at: int) -> Live:
-    """Return all weights of interaction `at` of the probes."""
+    """Return the live weights of interaction `at` of the probes."""
     irreps = natural(probes.config.lmax)
     outer = probes.radial.outer[at].split(probes.widths, dim=1)
     return Live(
@@ -300,13 +307,13 @@ def _product(paths: list[Path], before: Widths, lmax: int, dtype: torch.dtype) -
         from e3nn import o3
     except ModuleNotFoundError as error:
         raise Missing(
-            "The forms full and original need e3nn, which is not installed.",
+            "The forms `full` and `original` need e3nn, which is not installed.",
             hint='Install it: pip install "pinchpoint[density-reference]". Or use the scalar form.',
         ) from error
     order = list(before)
     usual = torch.get_default_dtype()
-    # e3nn computes its couplings in the default dtype and casts them later: a float64 model would get seven
-    # digits.
+    # e3nn computes its couplings in the default dtype and casts them later: in a float64 model they would be
+    # accurate to only seven digits.
     torch.set_default_dtype(dtype)
     try:
         return o3.TensorProduct(

@@ -1,6 +1,6 @@
-"""The Triton kernel of `fused_sum` for CUDA. Imported only where there is a GPU and Triton."""
+"""The Triton kernel of `fused_sum` for CUDA. Imported only on machines with a GPU and Triton."""
 
-# Triton reads the source of these functions, so they have no annotations but Triton's own.
+# Triton reads the source of these functions, so they have no annotations except Triton's own.
 # pyright: reportMissingImports=false, reportIndexIssue=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def sums(
 ) -> None:
     """Write the sums to out: (T, B, L * C).
 
-    row and right: (N,), the left knot of each pair and the fraction to the next.
+    row, right: (N,), the left knot of each pair and the fraction of the way to the next knot.
     """
-    # The kernel relies on these layouts; for one probe or one slot torch may store harmonics by pair.
+    # The kernel relies on these layouts. With one probe or one slot, torch may store the harmonics by pair.
     fields, neighbours, row, right, values = (
         x.contiguous() for x in (fields, neighbours, row, right, table.values)
     )
@@ -105,7 +105,7 @@ def _sums(
             component = harmonics + pair
             for part in tl.static_range(SIZE):
                 harmonic = tl.load(component)
-                component += pairs  # step by step: the product of both would exceed 2^31
+                component += pairs  # incremented, because the product of both could exceed 2^31
                 angular += harmonic[:, None] * tl.load(own + part * count, mask=there, other=0.0)[None, :]
         sums_here += ((1 - right) * low + right * high) * angular
     layer = channel // width

@@ -1,9 +1,10 @@
-"""Real spherical harmonics as polynomials of a vector, and the couplings of three of them.
+"""Real spherical harmonics as polynomials of a vector, and couplings of three of them.
 
 Letters: N vectors, l degree, M = (l + 1)(l + 2) / 2 monomials. Order and signs are those of e3nn: degree l
-has components m = -l..l with y as the polar axis, so degree 1 is (x, y, z). Component normalisation: the
-squares of the 2 l + 1 numbers of a unit vector add up to 2 l + 1. The polynomials are homogeneous: for a
-vector u of any length they are |u|^l times those of its direction, without a kink at zero.
+has the components m = -l..l with y as the polar axis, so degree 1 is (x, y, z). Harmonics are
+component-normalised: for a unit vector, the squares of the 2 l + 1 components add up to 2 l + 1. The
+polynomials are homogeneous: for a vector u of any length they are |u|^l times those of its direction, smooth
+at zero.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ Polynomial = dict[tuple[int, int, int], float]  # exponents of x, y, z -> coeffi
 
 
 def in_full(like: Tensor) -> AbstractContextManager[object]:
-    """Return a context without autocast, so that tensors keep their dtype: geometry and long sums need every
-    digit.
+    """Return a context that disables autocast, so that tensors keep their dtype.
+
+    Geometry and long sums need full precision.
     """
     kind = like.device.type
     return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
@@ -31,13 +33,14 @@ def is_rounded() -> bool:
     """Return whether torch may round the factors of float32 matrix products to TF32 or bfloat16."""
     try:
         return torch.get_float32_matmul_precision() != "highest"
-    except RuntimeError:  # set through another of torch's interfaces, which this one does not report
+    except RuntimeError:  # the precision was set through another interface of torch
         return True
 
 
 def product_in_full(left: Tensor, right: Tensor) -> Tensor:
-    """Return left @ right to all digits of their dtype, whatever precision is set: TF32 does not affect
-    float64.
+    """Return left @ right in the full precision of their dtype, whatever matmul precision is set.
+
+    Where float32 products may be rounded to TF32 or bfloat16, the product is computed in float64.
     """
     kind = torch.float64 if is_rounded() else left.dtype
     with in_full(left):
@@ -45,9 +48,9 @@ def product_in_full(left: Tensor, right: Tensor) -> Tensor:
 
 
 class Exact(nn.Module):
-    """Constants kept in float64 even if the module around them is cast.
+    """Constants that stay in float64 even if the module around them is cast.
 
-    Calling it returns them in a tensor's dtype.
+    Calling the module returns them in the dtype of a tensor.
     """
 
     bits: Tensor
@@ -66,9 +69,9 @@ class Exact(nn.Module):
 
 
 class Harmonics(nn.Module):
-    """Computes for vectors (3, N) a tensor (2 l + 1, N) of each degree 1..lmax.
+    """Computes a tensor (2 l + 1, N) for each degree 1..lmax from vectors (3, N).
 
-    Degree 0 is omitted: it is 1.
+    Degree 0 is omitted, because it is always 1.
     """
 
     def __init__(self, lmax: int) -> None:
@@ -97,11 +100,10 @@ def harmonics_of(degree: int) -> list[Polynomial]:
 
 
 def coupling(first: int, second: int, third: int) -> np.ndarray:
-    """Return (2 l1 + 1, 2 l2 + 1, 2 l3 + 1), the coupling of degrees l1 and l2 to l3; its squares add up to
-    1.
+    """Return the coupling (2 l1 + 1, 2 l2 + 1, 2 l3 + 1) of degrees l1 and l2 to l3.
 
-    Uses Racah's formula in the complex basis, transformed to the real one. Zero where the triangle does not
-    close.
+    Its squares add up to 1. Uses Racah's formula in the complex basis, transformed to the real basis. It is
+    zero where the degrees violate the triangle inequality.
     """
     complex_ = np.zeros((2 * first + 1, 2 * second + 1, 2 * third + 1))
     for m1 in range(-first, first + 1):
@@ -121,13 +123,13 @@ def coupling(first: int, second: int, third: int) -> np.ndarray:
 
 
 def _monomials(degree: int) -> list[tuple[int, int, int]]:
-    """Return the exponents in a fixed order; degree 1 is x, y, z."""
-    chosen = combinations_with_replacement(range(3), degree)
-    return [(axes.count(0), axes.count(1), axes.count(2)) for axes in chosen]
+    """Return the exponents of all monomials in a fixed order; degree 1 is x, y, z."""
+    axis_choices = combinations_with_replacement(range(3), degree)
+    return [(axes.count(0), axes.count(1), axes.count(2)) for axes in axis_choices]
 
 
 def _products(degree: int) -> tuple[list[int], list[int]]:
-    """Return for each monomial the one of a degree less and the axis to multiply it with."""
+    """Return, for each monomial, the monomial one degree lower and the axis to multiply it by."""
     below = _monomials(degree - 1)
     lower, axes = [], []
     for exponents in _monomials(degree):
@@ -139,7 +141,7 @@ def _products(degree: int) -> tuple[list[int], list[int]]:
 
 
 def _coefficients(degree: int) -> np.ndarray:
-    """Return the coefficients (2 l + 1, M)."""
+    """Return the coefficients (2 l + 1, M) of the harmonics in the monomials."""
     monomials = _monomials(degree)
     return np.array([[poly.get(exponents, 0.0) for exponents in monomials] for poly in harmonics_of(degree)])
 
@@ -185,8 +187,9 @@ def _times(a: Polynomial, b: Polynomial) -> Polynomial:
 
 
 def _real_basis(degree: int) -> np.ndarray:
-    """Return (2 l + 1, 2 l + 1) complex: the real basis in terms of the complex one, with a phase for real
-    couplings.
+    """Return the real basis in terms of the complex one, (2 l + 1, 2 l + 1) complex.
+
+    Includes a phase that makes the couplings real.
     """
     rows = np.zeros((2 * degree + 1, 2 * degree + 1), dtype=complex)
     rows[degree, degree] = 1
@@ -203,7 +206,7 @@ def _real_basis(degree: int) -> np.ndarray:
 
 
 def _clebsch_gordan(j1: int, j2: int, j3: int, m1: int, m2: int) -> float:
-    """Return <j1 m1 j2 m2 | j3 m1+m2>."""
+    """Return the Clebsch-Gordan coefficient <j1 m1 j2 m2 | j3 m1+m2>."""
     if not abs(j1 - j2) <= j3 <= j1 + j2:
         return 0.0
     f, m3 = math.factorial, m1 + m2

@@ -1,11 +1,11 @@
-"""DensityModel: the electron density at any probes, in the form that computes only what reaches the read-out.
+"""DensityModel: the electron density at any probes, in the form that computes only what affects the output.
 
 Letters: A atoms, T tiles of probes that share their neighbours, B probes per tile, K neighbour slots per
-tile, W floats per atom. `fields` is called once per structure; calling the model returns densities in e /
-angstrom^3. `tabulate` returns a model with the same methods for inference whose radial networks are tables.
-Gradients reach every parameter. In training mode, where the configuration sets `train_knots`, the radial
-networks are evaluated at that many distances and interpolated as well: there are many more pairs than
-distances that matter.
+tile, W floats per atom. Call `fields` once per structure; calling the model then returns densities in e /
+angstrom^3. `tabulate` returns a model for inference with the same methods, whose radial networks are replaced
+by tables. Gradients reach every parameter. In training mode, if the configuration sets `train_knots`, the
+radial networks are also evaluated only at that many distances and interpolated: there are many more pairs
+than distances worth distinguishing.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ Sums = Callable[[Tensor, Tensor, list[Tensor], Tensor, Tensor, int], Tensor]
 
 
 class DensityModel(nn.Module):
-    """The scalar form, with random weights from the seed; every parameter has a gradient."""
+    """The scalar form, with random initial weights from the seed. Every parameter has a gradient."""
 
     prior: Tensor
 
     def __init__(self, config: DensityConfig, *, seed: int = 0) -> None:
         super().__init__()
         self.config = config
-        self.domain: TrainingDomain | None = None  # of its training data, where it is known
+        self.domain: TrainingDomain | None = None  # of the training data, where known
         generator = torch.Generator().manual_seed(seed)
         self.atoms = AtomNetwork(config, generator)
         self.probes = Probes(config, generator)
@@ -52,8 +52,9 @@ class DensityModel(nn.Module):
             self.register_buffer("prior", torch.zeros(len(config.species), PRIOR_KNOTS))
 
     def set_prior(self, tables: Tensor) -> None:
-        """Set the densities of the spherical atoms: tables (species, knots) on linspace(0, cutoff), zero at
-        the cutoff.
+        """Set the densities of the spherical atoms.
+
+        tables: (species, knots) on linspace(0, cutoff, knots), zero at the cutoff.
         """
         if not self.config.prior:
             raise BadInput("This model has no prior.", hint="Create it with prior=True in its configuration.")
@@ -63,29 +64,30 @@ class DensityModel(nn.Module):
             or bool((tables[:, -1] != 0).any())
         ):
             raise BadInput(
-                f"The prior of shape {tuple(tables.shape)} has a wrong shape, is not finite, or is not zero "
-                "at the cutoff.",
+                f"The prior with shape {tuple(tables.shape)} has the wrong shape, is not finite, or is not "
+                "zero at the cutoff.",
                 hint=f"Give finite tables of shape {tuple(self.prior.shape)} that end in zero.",
             )
         self.prior.copy_(tables)
 
     def fields(self, atoms: AtomGraph) -> Tensor:
-        """Return (A, W), everything that the probes need of each atom; call it once per structure."""
+        """Return (A, W), everything the probes need to know about each atom. Call it once per structure."""
         return self.probes.fields(self.atoms(atoms))
 
     def forward(self, fields: Tensor, species: Tensor, neighbours: Tensor, vectors: Tensor) -> Tensor:
         """Return the densities (T, B, outputs).
 
-        fields: (A, W); species: (A,); neighbours: (T, K) int; vectors: (T, B, K, 3), from the atom (its
-        image) to the probe. An unused slot has a vector of at least the cutoff's length and any atom, and
-        adds exactly zero. K may be 0. Where no atom is within the cutoff the density is exactly zero.
+        fields: (A, W); species: (A,); neighbours: (T, K) int; vectors: (T, B, K, 3), from the atom (or its
+        periodic image) to the probe. An unused slot has a vector at least as long as the cutoff and any atom;
+        it contributes exactly zero. K may be 0. Where no atom is within the cutoff, the density is exactly
+        zero.
         """
         return density(self, fields, species, neighbours, vectors, sums=self._sums)
 
     def tabulate(self, knots: int = 4096, *, own_kernel: bool = True) -> TabulatedModel:
-        """Return the same model for inference, with tables of its radial networks and the current weights.
+        """Return this model for inference, with its radial networks tabulated from the current weights.
 
-        own_kernel: sum over neighbours with the Triton kernel where possible, instead of plain torch.
+        own_kernel: sum over neighbours with the Triton kernel where possible, instead of with plain torch.
         """
         return TabulatedModel(self, knots, own_kernel=own_kernel)
 
@@ -108,7 +110,7 @@ class DensityModel(nn.Module):
 
 
 class TabulatedModel(nn.Module):
-    """A DensityModel whose radial functions are read from a table: the same methods, no gradients."""
+    """A DensityModel whose radial functions are read from a table. Same methods, no gradients."""
 
     values: Tensor
 
@@ -126,7 +128,7 @@ class TabulatedModel(nn.Module):
 
     @torch.no_grad()
     def heavy(self, fields: Tensor) -> float:
-        """Return how many times more bytes a pair takes than is usual for the width of the fields."""
+        """Return how many times more bytes a pair takes than the width of the fields suggests."""
         floats = pair_floats(self.config, fields, 1, own_kernel=self.own_kernel)
         return 1.0 if floats is None else 2 * floats / fields.shape[1]
 
@@ -148,7 +150,7 @@ class TabulatedModel(nn.Module):
 def density(
     model: DensityModel, fields: Tensor, species: Tensor, neighbours: Tensor, vectors: Tensor, *, sums: Sums
 ) -> Tensor:
-    """Run one forward pass of the scalar form with the given `sums`. Shapes as in DensityModel.forward."""
+    """Run one forward pass of the scalar form with the function `sums`. Shapes as in DensityModel.forward."""
     config = model.config
     tiles, probes, slots, _ = vectors.shape
     flat = vectors.permute(3, 0, 2, 1).reshape(3, tiles * slots * probes)
@@ -167,7 +169,7 @@ def density(
 def prior_density(
     tables: Tensor, species: Tensor, neighbours: Tensor, squared: Tensor, cutoff_a: float
 ) -> Tensor:
-    """Return the density (T, B) of superposed atoms: tables (S, knots), squared distances (T, K, B)."""
+    """Return the density (T, B) of superposed atoms. tables: (S, knots); squared: (T, K, B)."""
     knots = tables.shape[1]
     place = (squared.clamp(min=1e-24).sqrt() * ((knots - 1) / cutoff_a)).clamp(max=knots - 1)
     row = place.long().clamp(max=knots - 2)

@@ -1,10 +1,11 @@
-"""The probe network, scalars only: the sums of every probe over its neighbours, and the read-out.
+"""The probe network, which has only scalars: sums of every probe over its neighbours, and the read-out.
 
 Letters: A atoms, T tiles, B probes per tile, K neighbour slots per tile, N = T * K * B pairs in that order, P
-= T * B probes, L interactions, C_l channels of degree l, C their sum, d = 2 l + 1. A probe's state enters an
-interaction only through the self-connection, which keeps irreps separate, and the read-out is a scalar. So
-only couplings to a scalar matter: the product of a neighbour's features with the harmonics of the same
-degree. None depends on the state, so those of all interactions are summed in one pass over the pairs.
+= T * B probes, L interactions, C_l channels of degree l, C their sum, d = 2 l + 1. The state of a probe
+enters an interaction only through the self-connection, which keeps irreps separate, and the read-out is a
+scalar. So only couplings to a scalar matter: the product of a neighbour's features with the harmonics of the
+same degree. They do not depend on the state, so those of all interactions are summed in one pass over the
+pairs.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pinchpoint.systems.density.model.radial import RadialNetworks, activate
 
 
 class Probes(nn.Module):
-    """Everything that a probe computes except the sums over its neighbours."""
+    """Everything that is computed for a probe except the sums over its neighbours."""
 
     def __init__(self, config: DensityConfig, generator: torch.Generator) -> None:
         super().__init__()
@@ -39,7 +40,7 @@ class Probes(nn.Module):
         self.down = normal(layers, width, scalars, fan=width)
         self.turn = normal(layers, width, fan=width)
         self.angle = nn.Parameter(torch.full((layers,), math.pi / 4))
-        # One less: there is no state before the first interaction.
+        # One fewer, because there is no state before the first interaction.
         self.keep = normal(layers - 1, scalars, scalars, fan=scalars)
         self.readout = normal(scalars, config.outputs, fan=scalars)
         self.head_in = normal(layers * scalars, config.head, fan=layers * scalars)
@@ -48,14 +49,14 @@ class Probes(nn.Module):
 
     @property
     def widths(self) -> list[int]:
-        """C_l of each degree."""
+        """C_l for each degree."""
         return [self.config.channels(degree) for degree in range(self.config.lmax + 1)]
 
     def fields(self, features: list[Features]) -> Tensor:
-        """Return the fields (A, W) from the features of each interaction, by degree, component, interaction,
-        channel.
+        """Return the fields (A, W) of the features of each interaction.
 
-        They include the factors of the coupling and of the sum, so that no pair has to be multiplied by them.
+        Columns are ordered by degree, component, interaction, channel. They include the factors of the
+        coupling and the sum, so that the pairs need not be multiplied by them.
         """
         fields = []
         for degree, up in enumerate(self.up):
@@ -79,13 +80,13 @@ class Probes(nn.Module):
         return states
 
     def read(self, states: list[Tensor]) -> Tensor:
-        """Return the outputs (P, outputs) from the states of all interactions, (P, C_0) each.
+        """Return the outputs (P, outputs) for the states (P, C_0) of all interactions.
 
-        Invariant, because it reads only scalars. Zero where the states are zero: there is no density far from
-        all atoms.
+        Invariant under rotations, because only scalars are read. Zero where the states are zero: the density
+        vanishes far from all atoms.
         """
         inner = torch.cat(states, dim=1) @ self.head_in
-        # Both in the same shape: the vector and scalar code of one activation differ in the last bit.
+        # Both have one shape: the vector and scalar code of an activation may differ in the last bit.
         hidden = activate(inner + self.head_bias) - activate(torch.zeros_like(inner) + self.head_bias)
         return states[-1] @ self.readout + hidden @ self.head_out
 
@@ -100,8 +101,8 @@ def sums_over_neighbours(
 ) -> Tensor:
     """Return the sums of each probe, (P, L, C).
 
-    fields: (A, W); neighbours: (T, K); harmonics: degrees 1.. as (d, N); radial: of each degree (N, L, C_l),
-    any strides, overwritten where gradients are disabled.
+    fields: (A, W); neighbours: (T, K); harmonics: (d, N) for degrees 1 and up; radial: (N, L, C_l) for each
+    degree, with any strides, overwritten if gradients are disabled.
     """
     tiles, slots = neighbours.shape
     layers = config.interactions

@@ -1,9 +1,8 @@
-"""Functions of the distance: the soft distance, the envelope, the radial networks and a table of their
-values.
+"""Functions of the distance: soft distance, envelope, radial networks, and a table of their values.
 
-Letters: N pairs, G Gaussians, H hidden, L networks side by side, C channels of each. Everything is a function
-of the squared distance alone and smooth at zero: s = sqrt(r^2 + a^2) with the softening a. The envelope and
-its first two derivatives are zero at the cutoff; beyond it every channel is exactly zero.
+Letters: N pairs, G Gaussians, H hidden units, L networks side by side, C channels of each. Everything is a
+function of the squared distance alone and smooth at zero: s = sqrt(r^2 + a^2) with the softening a. The
+envelope and its first two derivatives are zero at the cutoff; beyond it, every channel is exactly zero.
 """
 
 from __future__ import annotations
@@ -19,20 +18,21 @@ from torch.nn import functional
 from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.density.model.config import DensityConfig
 
-SILU_GAIN = 1.6791767923989418  # 1 / root of the mean square of SiLU over a normal variable
-_DEEPEST = 60.0  # exp(-60) = 9e-27: negligible beside the Gaussians that are near
-_OVERLAP = 1.12  # root of the sum of squares of all Gaussians at any distance, for this spacing
+SILU_GAIN = 1.6791767923989418  # 1 / root mean square of SiLU of a standard normal variable
+_DEEPEST = 60.0  # exp(-60) = 9e-27: negligible beside the nearest Gaussians
+_OVERLAP = 1.12  # root of the sum of squares of all Gaussians with this spacing, at any distance
 
 
 def soft_distance(vectors: Tensor, config: DensityConfig) -> tuple[Tensor, Tensor]:
-    """Return r^2 and s = sqrt(r^2 + a^2), each (N,), of vectors (3, N)."""
+    """Return r^2 and s = sqrt(r^2 + a^2), each (N,), for vectors (3, N)."""
     squared = vectors.square().sum(0)
     return squared, (squared + config.softening_a**2).sqrt()
 
 
 def envelope(squared: Tensor, cutoff_a: float) -> Tensor:
-    """Return the envelope of r^2 (N,): 1 at the nucleus, 1 - O(r^6) near it, 0 with two derivatives at the
-    cutoff.
+    """Return the envelope (N,) for squared distances r^2 (N,).
+
+    It is 1 at the nucleus, 1 - O(r^6) near it, and 0 at the cutoff, as are its first two derivatives.
     """
     y = (squared / cutoff_a**2).clamp(max=1.0)
     # 1 - 10 y^3 + 15 y^4 - 6 y^5 in a form that loses no digits at the cutoff.
@@ -45,7 +45,7 @@ def activate(x: Tensor) -> Tensor:
 
 
 class RadialNetworks(nn.Module):
-    """L networks G -> H -> C of the distance, multiplied by the envelope."""
+    """L networks G -> H -> C that map a distance to channels, multiplied by the envelope."""
 
     def __init__(
         self, config: DensityConfig, networks: int, channels: int, generator: torch.Generator
@@ -60,11 +60,11 @@ class RadialNetworks(nn.Module):
     def forward(self, squared: Tensor, soft: Tensor) -> Tensor:
         """Return (L, N, C) for squared and soft distances (N,)."""
         values = hidden_layer(self.inner, squared, soft, self.config).transpose(1, 2) @ self.outer
-        return values.to(soft.dtype)  # half precision under autocast
+        return values.to(soft.dtype)  # under autocast the product has half precision
 
 
 def hidden_layer(inner: Tensor, squared: Tensor, soft: Tensor, config: DensityConfig) -> Tensor:
-    """Return (L, H, N), including the envelope. inner: (L, H, G); squared and soft: (N,)."""
+    """Return the hidden units (L, H, N) times the envelope. inner: (L, H, G); squared, soft: (N,)."""
     networks, width, gaussians = inner.shape
     low, high = soft_range(config)
     centres = torch.linspace(low, high, gaussians, dtype=soft.dtype, device=soft.device)
@@ -77,11 +77,10 @@ def hidden_layer(inner: Tensor, squared: Tensor, soft: Tensor, config: DensityCo
 
 @dataclass(frozen=True)
 class RadialTable:
-    """The values of L networks at evenly spaced soft distances, read by linear interpolation between two
-    knots.
+    """The values of L networks at evenly spaced soft distances, read by linear interpolation.
 
-    values: (knots + 1, L * C), by group of channels, network, channel, so that those of a group are
-    contiguous. Gradients pass through it to the networks if it was computed with gradients enabled.
+    values: (knots + 1, L * C), ordered by group of channels, network, channel, so that each group is
+    contiguous. If the table was computed with gradients enabled, gradients pass through it to the networks.
     """
 
     values: Tensor
@@ -91,18 +90,17 @@ class RadialTable:
 
     @classmethod
     def of(cls, networks: RadialNetworks, widths: list[int], knots: int) -> Self:
-        """Tabulate the networks. widths: of the groups that C is divided into."""
+        """Tabulate the networks. widths: sizes of the groups that C is divided into."""
         if knots < 2:
             raise BadInput(
-                f"A table of {knots} knots is not possible.",
-                hint="Give at least 2 knots; 4,096 leave an error of about 1e-6.",
+                f"A radial table with {knots} knots is too small.",
+                hint="Use at least 2 knots; with 4,096 the error is about 1e-6.",
             )
         low, high = soft_range(networks.config)
         weights = networks.outer
         soft = torch.linspace(low, high, knots + 1, dtype=weights.dtype, device=weights.device)
         values = networks(soft.square() - networks.config.softening_a**2, soft)
-        # The last knot is the cutoff, where the envelope is zero except for rounding: it must be exactly
-        # zero.
+        # The last knot is the cutoff, where the envelope is zero up to rounding; set it to exactly zero.
         values = functional.pad(values[:, :-1], (0, 0, 0, 1))
         groups = [part.transpose(0, 1).flatten(1) for part in values.split(widths, dim=2)]
         return cls(
@@ -113,17 +111,19 @@ class RadialTable:
         )
 
     def place(self, soft: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the left knot of each soft distance (N,), int64, and the fraction of the way to the next,
-        each (N,).
+        """Return the left knot of each soft distance and the fraction of the way to the next knot.
+
+        soft: (N,); both results: (N,), the knots int64.
         """
         last = len(self.values) - 1
         place = ((soft - self.low) / self.step).clamp(0, last)
-        row = place.long().clamp(0, last - 1)  # NaN too: every read must lie in the table
+        row = place.long().clamp(0, last - 1)  # NaN too: every index must lie inside the table
         return row, place - row
 
     def read(self, soft: Tensor) -> list[Tensor]:
-        """Return (N, L, width) of each group at soft distances (N,); both rows are read and mixed in one
-        pass.
+        """Return (N, L, width) for each group at soft distances (N,).
+
+        Both rows of a distance are read and interpolated in one pass.
         """
         row, right = self.place(soft)
         rows, weights = torch.stack((row, row + 1), dim=1), torch.stack((1 - right, right), dim=1)

@@ -1,10 +1,9 @@
-"""Sums over the neighbours of each probe with torch's kernels only: the radial table is sampled like an
-image.
+"""Sums over the neighbours of each probe with torch's own kernels: the radial table is sampled like an image.
 
 Letters as in `probe_network`. Channels come first and pairs last: neighbouring pairs read neighbouring knots
-of one channel, which are in the nearest cache, both knots of a pair are read and mixed in one pass, and the
-following operations read contiguous memory. For a GPU without gradients; on a CPU whole rows of the table are
-faster.
+of one channel, which are in the L1 cache; both knots of a pair are read and interpolated in one pass; and the
+following operations read contiguous memory. For use on a GPU with gradients disabled; on a CPU, reading whole
+rows of the table is faster.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ def sums_by_sampling(
     soft: Tensor,
     probes: int,
 ) -> Tensor:
-    """Return (P, L, C), any strides.
+    """Return the sums of each probe, (P, L, C), with any strides.
 
-    Arguments as for `sums_over_neighbours`, with the table and soft: (N,).
+    Arguments are those of `sums_over_neighbours`, with the table and soft: (N,) instead of `radial`.
     """
     tiles, slots = neighbours.shape
     near = fields.index_select(0, neighbours.reshape(-1))
@@ -39,7 +38,7 @@ def sums_by_sampling(
     for degree, (layers, width) in enumerate(table.shapes):
         size, many = 2 * degree + 1, layers * width
         own = near[:, start : start + size * many].view(tiles * slots, size, many)
-        # Outside the image its border is read: the last knot, which is zero.
+        # Outside the image, its border is read: the last knot, which is zero.
         radial = functional.grid_sample(
             columns[None, first : first + many, None],
             places,
@@ -48,30 +47,31 @@ def sums_by_sampling(
             align_corners=True,
         )[0]
         angles = harmonics[degree - 1].view(size, tiles * slots, probes) if degree else None
-        sums.append(_summed(radial, own, angles, tiles).view(layers, width, tiles * probes))
-        del radial  # before the next one is allocated: it is the largest tensor
+        sums.append(_sum_slots(radial, own, angles, tiles).view(layers, width, tiles * probes))
+        del radial  # free the largest tensor before the next one is allocated
         first, start = first + many, start + size * many
     return torch.cat(sums, dim=1).permute(2, 0, 1)
 
 
 def sampled_floats(config: DensityConfig) -> int:
-    """Return the channels of a pair in memory at one time: of the scalars, or of a degree with its angular
-    part.
+    """Return the most channels per pair in memory at one time.
+
+    These are the scalars, or one degree with its angular part.
     """
     return config.interactions * max(
         config.channels(degree) * (2 if degree else 1) for degree in range(config.lmax + 1)
     )
 
 
-def _summed(radial: Tensor, own: Tensor, angles: Tensor | None, tiles: int) -> Tensor:
-    """Return (L C_l, T, B).
+def _sum_slots(radial: Tensor, own: Tensor, angles: Tensor | None, tiles: int) -> Tensor:
+    """Return the sums over slots, (L C_l, T, B).
 
     radial: (L C_l, T K, B), overwritten; own: (T K, d, L C_l); angles: (d, T K, B).
     """
     many, rows, probes = radial.shape
     slots = rows // tiles
     if angles is None:
-        # One number per atom for all probes of its tile: the weights of a sum over slots.
+        # One number per atom for all probes of its tile, so it weights a sum over slots.
         weights = own.view(tiles, slots, many).permute(2, 0, 1).unsqueeze(2)
         return (weights @ radial.view(many, tiles, slots, probes)).squeeze(2)
     angular = torch.empty_like(radial)
@@ -80,11 +80,11 @@ def _summed(radial: Tensor, own: Tensor, angles: Tensor | None, tiles: int) -> T
 
 
 def _places(table: RadialTable, soft: Tensor) -> Tensor:
-    """Return (N, 2), the place of each pair in the table as in an image of one line: -1 is the first knot, 1
-    the last.
+    """Return (N, 2), the position of each pair in the table, as in an image one line high.
+
+    -1 is the first knot and 1 the last.
     """
     last = len(table.values) - 1
-    # Divided before it is doubled: at the cutoff and beyond this is exactly 1, and the value read is exactly
-    # zero.
+    # Divide before doubling: at and beyond the cutoff this is exactly 1, and the value read is exactly zero.
     along = ((soft - table.low) / table.step).clamp(0, last) / last * 2 - 1
     return torch.stack((along, torch.zeros_like(along)), dim=1)

@@ -93,7 +93,7 @@ def values_at(
             part = torch.arange(
                 start, min(start + (chunk or AT_ONCE), len(item.probes)), device=item.probes.device
             )
-            batch = batch_of([item], model.config, chosen=[part])
+            batch = batch_of([item], model.config, probe_indices=[part])
             values.append(
                 model(fields, item.atoms.species, batch.neighbours, batch.vectors).float().flatten(0, 1)
             )
@@ -121,7 +121,7 @@ def chunk_for(
     # larger.
     largest = max(items, key=lambda item: (len(item.images), len(item.atoms.source)))
     probes = choose_probes(largest, settings.probes, seed=0, step=1)
-    batch = batch_of([largest] * settings.molecules, config, chosen=[probes] * settings.molecules)
+    batch = batch_of([largest] * settings.molecules, config, probe_indices=[probes] * settings.molecules)
     most = batch.probes
     low = -(-most // 2)
     first, last = (_step_bytes(config, settings, batch, chunk) for chunk in (low, most))
