@@ -11,7 +11,7 @@ from typing import Any
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import write_text
-from pinchpoint.systems.vmc.analysis.statistics import MIXED
+from pinchpoint.systems.vmc.analysis.statistics import LARGEST_RHAT
 
 BEGIN, END = "<!-- energies: made by benchmarks/vmc/accuracy.py table -->", "<!-- energies: end -->"
 PICTURE = "images/vmc-h2o.png"  # beside the page
@@ -53,7 +53,7 @@ def judge(runs: list[Run], bar: Bar | None = None) -> str:
     conditions = {
         f"{len(runs)} of {bar.seeds} seeds": len(runs) >= bar.seeds,
         "seeds of several recipes": all(one["changes"] == runs[0]["changes"] for one in runs),
-        "walkers have not mixed": all(one["rhat"] < MIXED for one in runs),
+        "walkers have not mixed": all(one["rhat"] < LARGEST_RHAT for one in runs),
         f"an error bar above {1e3 * bar.widest_ha:g} mHa": all(
             one["error_ha"] <= bar.widest_ha for one in runs
         ),

@@ -352,10 +352,10 @@ def test_damaged_densities_are_refused_by_eval(
         "cut": (text[: len(text) // 3], "there are 622 numbers, but 960 are expected"),
         "shorter": (text[: head + 500], "ends before the last of 960"),
         "nan": (text.replace(number, "NaN".rjust(len(number)), 1), "CHGCAR_nan"),
-        "few": (text[:end] + block + text[end:], "augmentation occupancies of 1 atoms, but there are 3"),
+        "few": (text[:end] + block + text[end:], "augmentation occupancies for 1 of 3 atoms"),
         "short": (
             text[:end] + block.replace(" 0.4", "") + text[end:],
-            "4 numbers are announced, but there are 3",
+            "4 numbers are expected, but there are 3",
         ),
     }
     for name, (damaged, said) in cases.items():

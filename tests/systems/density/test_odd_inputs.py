@@ -53,7 +53,10 @@ O1 O 1.0 0.5 0.5 0.5
 
 @pytest.mark.parametrize(
     ("rows", "said"),
-    [("C1 C 0.5 0 0 0\nN1 N 0.5 0 0 0\n", "Site 2 holds C:0.5, N:0.5"), ("C1 C 0.8 0 0 0\n", "holds C:0.8")],
+    [
+        ("C1 C 0.5 0 0 0\nN1 N 0.5 0 0 0\n", "Site 2 is occupied by C:0.5, N:0.5"),
+        ("C1 C 0.8 0 0 0\n", "is occupied by C:0.8"),
+    ],
 )
 def test_a_cif_whose_sites_are_shared_or_partly_empty_is_refused(
     rows: str, said: str, tmp_path: Path
@@ -246,7 +249,7 @@ def test_electrons_beyond_reason_are_refused_and_an_idle_padding_is_noted() -> N
             predict(cell, weights=model, grid=8, electrons=electrons, device="cpu")
     with pytest.raises(BadInput, match=r"times the .* electrons that the model predicts"):
         predict(cell, weights=model, grid=12, electrons=0.003, device="cpu")
-    with pytest.raises(BadInput, match="A seed of 99999999999999999999999"):
+    with pytest.raises(BadInput, match="The seed 99999999999999999999999"):
         predict(cell, weights=model, seed=99999999999999999999999)
     made = predict(cell, weights="packaged", grid=12, padding_a=3.0, device="cpu")
     assert "--padding 3 has no effect: the structure has its own cell" in made.notes
@@ -278,7 +281,7 @@ def test_held_out_molecules_of_other_elements_and_seeds_too_large_are_told_when_
     (note,) = unknown_species(replace(PRESETS["tiny"], molecules=("water", "ammonia"), heldout=("methane",)))
     assert note.startswith("methane is held out, and no training molecule has C")
     assert unknown_species(PRESETS["default"]) == []
-    with pytest.raises(BadInput, match="A seed of"):
+    with pytest.raises(BadInput, match="The seed"):
         make_data(tmp_path, preset="tiny", seed=10**22)
 
 
@@ -293,11 +296,11 @@ def test_a_missing_file_is_missing_whatever_its_name(tmp_path: Path) -> None:
 
 def test_every_refused_file_is_told_where_there_are_several() -> None:
     refused: dict[str, PinchpointError] = {
-        f"{number}/CHGCAR": BadInput("it is cut short", hint="copy it again") for number in range(9)
+        f"{number}/CHGCAR": BadInput("it is truncated", hint="copy it again") for number in range(9)
     }
     told: list[str] = []
     error = refusal(refused, total=12, tell=told.append)
-    assert told == [f"{number}/CHGCAR: it is cut short" for number in range(9)]
+    assert told == [f"{number}/CHGCAR: it is truncated" for number in range(9)]
     assert "9 of 12 files cannot be used, each named above" in error.what
     assert "and 6 more" in refusal(refused, total=12).what
 

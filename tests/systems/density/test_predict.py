@@ -149,7 +149,7 @@ def test_electrons_scale_all_points_by_one_factor_and_the_raw_count_is_told() ->
     np.testing.assert_allclose(made.volume.total, raw.volume.total * made.scale)
     # 11 electrons are in the neutral atoms, so that 15 mean a charge.
     assert made.electrons_neutral == 11 and any(
-        "15 electrons are requested, but the neutral atoms have 11" in note for note in made.notes
+        "15 electrons were requested, but the neutral atoms have 11" in note for note in made.notes
     )
     less = model_of(prior=True)
     less.set_prior(-model.prior * 10)
@@ -215,8 +215,8 @@ def test_the_budget_that_an_error_tells_is_enough() -> None:
             predict(CRYSTAL, **options, budget=need)
         refused.append(caught.value.what)
         need = caught.value.need_bytes
-        assert need is not None and caught.value.hint == f"Give --budget at least {-(-need // 2**20)}MiB."
-    assert "features of 3 atoms" in refused[0] and "Even 8 probes at one time do not fit" in refused[1]
+        assert need is not None and caught.value.hint == f"Set --budget to at least {-(-need // 2**20)}MiB."
+    assert "features of 3 atoms" in refused[0] and "Even a chunk of 8 probes does not fit" in refused[1]
     made = predict(CRYSTAL, **options, budget=need)
     assert made.peak_bytes is not None and made.peak_bytes <= need
     with pytest.raises(DoesNotFit, match="do not fit"):

@@ -167,7 +167,7 @@ def test_ctrl_c_stops_with_a_checkpoint_and_says_how_to_go_on(
             ["H2", "--charge", "2"],
             2,
             "A charge of +2 leaves 0 of the 2 electrons of H2.",
-            "Give a charge of at most +1.",
+            "Use a charge of at most +1.",
         ),
         (
             ["H2", "--walkers", "0"],
@@ -175,7 +175,7 @@ def test_ctrl_c_stops_with_a_checkpoint_and_says_how_to_go_on(
             "--walkers 0 is out of range",
             "Give --walkers a value that is at least 1.",
         ),
-        (["H2", "--bond", "0"], 2, "A bond of 0 bohr", "Give a finite length of at least 0.1 bohr"),
+        (["H2", "--bond", "0"], 2, "A bond of 0 bohr", "Use a finite length of at least 0.1 bohr"),
         (["H2", "--net", "huge"], 2, "There is no network 'huge'", "Use one of: small, "),
         (
             ["H2", "--optimizer", "sgd"],

@@ -330,12 +330,12 @@ def test_a_run_does_not_begin_with_that_of_another_molecule_or_network(
     whole: Path, tiny: dict[str, Any], tmp_path: Path
 ) -> None:
     with pytest.raises(
-        BadInput, match=r"is of H with 1 electrons up and 0 down, and cannot start one of He"
+        BadInput, match=r"is for H with 1 electrons up and 0 down and cannot start a run for He"
     ) as caught:
         train("He", tmp_path / "run", start_from=whole, **tiny)
     assert (
         caught.value.hint
-        == "Name a run of the same atoms in the same order, with as many electrons up and down."
+        == "Give a run with the same atoms in the same order, and as many electrons up and down."
     )
     with pytest.raises(BadInput, match=r"has another network: one \(was 4, is 32\)"):
         train("H", tmp_path / "run", start_from=whole, **{**tiny, "net_changes": None})
@@ -361,9 +361,7 @@ def test_parameters_that_are_no_numbers_stop_the_run_and_name_the_last_good_chec
     with pytest.raises(Diverged) as caught:
         train("H", run, device="cpu", resume=True, steps=40)
     assert caught.value.exit_code == 1
-    assert caught.value.what.startswith(
-        "The energy or the change of the parameters is not finite at step 23. "
-    )
+    assert caught.value.what.startswith("The energy or the parameter update is not finite at step 23. ")
     assert "The last good checkpoint is step-00000020.npz. " in caught.value.what
     assert (
         "The likely cause is spring_rate being too high (0.05), or gradients of 8 walkers being too noisy"
@@ -393,10 +391,10 @@ def test_an_energy_explosion_and_one_below_all_bounds_are_found_and_noise_is_not
         find_fault([row(7, 3.0)] * 3, lowest_ha=None, system=he) is None
     )  # where a run begins is no explosion
     found = find_fault([row(7, -60.0)] * 3, lowest_ha=-2.9, system=he)
-    assert found == (7, "the energy of -60 Ha is lower than any that He can have")
+    assert found == (7, "the energy of -60 Ha is below any energy that He can have")
     assert find_fault([row(7, -2.9, norm=math.inf)], lowest_ha=-2.9, system=he) == (
         7,
-        "the change of the parameters is not finite",
+        "the parameter update is not finite",
     )
 
 

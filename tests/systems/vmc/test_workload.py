@@ -17,7 +17,7 @@ pytest.importorskip("folx", reason="the forward Laplacian is folx's")
 
 from pinchpoint import plan  # noqa: E402
 from pinchpoint.forecasting.forecaster import Forecaster  # noqa: E402
-from pinchpoint.systems.vmc import HELD  # noqa: E402
+from pinchpoint.systems.vmc import BYTES_PER_WALKER  # noqa: E402
 from pinchpoint.systems.vmc import workload as scaling  # noqa: E402
 
 TINY = {"system": "He", "net": "report-cpu"}
@@ -108,7 +108,7 @@ def test_prediction_knows_both_axes_and_that_chunks_stay_flat() -> None:
         assert held("forward", 4096, "LiH") == pytest.approx(4 * forward, rel=0.02)
         assert longer > 2 * forward
         assert held("loop", 1024, "H6") < longer / 2
-        assert held("chunked", 65_536, "LiH") < held("chunked", 4096, "LiH") + HELD * 61_440
+        assert held("chunked", 65_536, "LiH") < held("chunked", 4096, "LiH") + BYTES_PER_WALKER * 61_440
 
 
 def test_a_plan_for_a_small_card_finds_a_size_that_fits() -> None:

@@ -1,6 +1,6 @@
 """vmc: neural wave functions by variational Monte Carlo (JAX).
 
-Here: its workload, which grows with the walkers.
+Defines the workload of the system, whose axis is the number of walkers.
 
 Letters used in this folder: B walkers, n electrons (up first, then down), M nuclei, D determinants, P
 parameters. Lengths are in bohr, energies in hartree. A walker is an array (n, 3).
@@ -12,9 +12,9 @@ from pinchpoint.core.settings import Setting
 from pinchpoint.core.workload import Tolerance, Variant, Workload
 
 CHUNK = 256  # walkers processed together
-# Bytes per walker outside a chunk: its position, energy and weight with a copy or two, for up to 14
+# Bytes per walker outside a chunk: its position, energy and weight, with one or two copies, for up to 14
 # electrons.
-HELD = 512
+BYTES_PER_WALKER = 512
 
 WORKLOAD = Workload(
     name="vmc",
@@ -25,7 +25,7 @@ WORKLOAD = Workload(
         Variant("hessian", "compute the full Hessian of every walker and take its trace", chunked=False),
         Variant(
             "loop",
-            "linearise the gradient once and push it along one coordinate after another",
+            "linearise the gradient once and apply it to one coordinate after another",
             chunked=False,
         ),
         Variant(
@@ -35,13 +35,13 @@ WORKLOAD = Workload(
         ),
         Variant(
             "chunked",
-            "use the fastest of these on one chunk of walkers at a time; gradients are summed over chunks",
+            "use the fastest of these methods on chunks of walkers; gradients are summed over chunks",
             flat=True,
-            held_bytes=HELD,
+            held_bytes=BYTES_PER_WALKER,
             chunk=CHUNK,
         ),
     ),
-    about="local energies of a neural wave function, and an Adam step along the gradient of the energy",
+    about="local energies of a neural wave function, and an Adam step along the energy gradient",
     tolerance=Tolerance(outputs=1e-4, gradients=1e-3),
     chunked=True,
     default_size=1024,

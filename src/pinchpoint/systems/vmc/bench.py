@@ -1,13 +1,13 @@
-"""Times of a training step and its parts, beside the baseline of the FermiNeuT optimisation report.
+"""Timings of a training step and its parts, compared with the baseline of the FermiNeuT optimisation report.
 
-Both sides are timed over the same boundary: train_step, mcmc, energy_gradient, optimizer, forward. Weights
+Both sides are timed over the same boundaries: train_step, mcmc, energy_gradient, optimizer, forward. Weights
 and walkers are already on the device, the sides run in turn (A B B A), the clock waits for the device, and
 everything is compiled before it starts. Both sides use Langevin moves and Adam. Three more timings are of our
 step alone: many steps in one program, as training runs them; with Metropolis moves, the default of training;
-and both together. Only those with Langevin moves do what the baseline's step does. Last comes the first
-energy of the report, nested gradients from Python, timed on a few walkers and scaled up, which the record
-says; it takes long, so the record is also written before it. The fast Laplacian of the baseline's own
-function must reproduce the nested energies; the record holds the largest difference.
+and both together. Only those with Langevin moves do the same work as the baseline's step. The last timing is
+the first energy of the report, nested gradients from Python, timed on a few walkers and scaled up, which the
+record says. It takes long, so the record is also written before it. The fast Laplacian, applied to the
+baseline's wave function, must reproduce the nested energies; the record holds the largest difference.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ from pinchpoint.systems.vmc.optimization.training_step import begin, clip, make_
 from pinchpoint.systems.vmc.settings import Settings, Stage
 
 FIGURES = ("train_step", "mcmc", "energy_gradient", "optimizer", "forward")
-# Other versions of our step, against the baseline's single one.
+# Other versions of our step, compared with the only step of the baseline.
 BESIDE = ("train_step_scanned_langevin", "train_step_metropolis", "train_step_scanned")
-# Steps in one program: enough to make the cost of launching it negligible.
-SCANNED = {"cuda": 200, "cpu": 20}
-NESTED = ("report", 128)  # network and walkers of the nested energy, as in the report
+# Steps per program: enough to make the cost of its launch negligible.
+SCANNED_STEPS = {"cuda": 200, "cpu": 20}
+NESTED_SIZE = ("report", 128)  # network and walkers of the nested energy, as in the report
 Run = Callable[[], Any]
 Progress = Callable[[str, int, int], None]
 
@@ -62,17 +62,17 @@ class Size:
 
 
 CONFIGS: dict[str, Size] = {
-    "report": Size("report", 128, 10),  # the configuration that the report states
-    "report-cpu": Size("report-cpu", 256, 5),  # the configuration that its timings were measured with
+    "report": Size("report", 128, 10),  # the configuration stated in the report
+    "report-cpu": Size("report-cpu", 256, 5),  # the configuration of the timings in the report
 }
 USUAL = {"cuda": "report", "cpu": "report-cpu"}
 
 
 @dataclass(frozen=True)
 class Figure:
-    """Seconds of one boundary: medians with 95 % intervals.
+    """Seconds for one boundary: medians with 95 % intervals.
 
-    scaled: the baseline was timed on `timed_walkers` only.
+    scaled: whether the baseline was timed on only `timed_walkers` walkers and scaled up.
     """
 
     name: str
@@ -106,7 +106,7 @@ class Benchmark(Record):
     moves: int
     figures: tuple[Figure, ...]
     scanned_steps: int  # steps in one program of train_step_scanned*
-    # Largest relative difference between the nested energies and the fast ones; None where not timed yet.
+    # Largest relative difference between the nested and the fast energies; None if not timed yet.
     nested_error: float | None
     notes: tuple[str, ...] = ()
     machine: dict[str, Any] = field(default_factory=_machine.describe)
@@ -129,7 +129,7 @@ class Benchmark(Record):
         nested = (
             "not timed"
             if self.nested_error is None
-            else f"{self.nested_error:.1e} from the fast ones of the same function"
+            else f"differ by {self.nested_error:.1e} from the fast ones of the same function"
         )
         return [*rows, ("nested energies", nested)]
 
@@ -148,11 +148,11 @@ def bench(
     progress: Progress | None = None,
     clock: Clock = time.perf_counter,
 ) -> Benchmark:
-    """Time the baseline and our step. config: one of CONFIGS, by default the one for the device.
+    """Time the baseline and our step.
 
-    scanned: steps in one program, by default 200 on a GPU and 20 on a CPU. nested_walkers: walkers that the
-    nested energy is timed on. output: file for the record, written before the nested energy and again after
-    it.
+    config: one of CONFIGS, by default the one for the device. scanned: steps per program, by default 200 on a
+    GPU and 20 on a CPU. nested_walkers: number of walkers that the nested energy is timed on. output: path of
+    the record, written before the nested energy and again after it.
     """
     if config is not None and config not in CONFIGS:
         raise BadInput(
@@ -161,17 +161,17 @@ def bench(
     if min(repeats, 1 if scanned is None else scanned, nested_walkers, nested_repeats) < 1:
         raise BadInput(
             "The repeats, scanned steps and nested walkers must each be at least 1.",
-            hint="Give at least 1 of each.",
+            hint="Use at least 1 of each.",
         )
-    used = backend("jax")
-    place = resolve_device(device, used)
+    jax_backend = backend("jax")
+    place = resolve_device(device, jax_backend)
     config = config or USUAL[place]
-    size, scanned = CONFIGS[config], scanned or SCANNED[place]
+    size, scanned = CONFIGS[config], scanned or SCANNED_STEPS[place]
     molecule, net = system_of(system), NetConfig.preset(size.net)
     tell = progress or (lambda stage, done, total: None)
 
     def wait(result: Any) -> None:
-        used.wait(place, result)
+        jax_backend.wait(place, result)
 
     figures: list[Figure] = []
     with jax.default_device(jax.local_devices(backend="gpu" if place == "cuda" else place)[0]):
@@ -187,7 +187,7 @@ def bench(
                 figures.append(_figure(one, a, [seconds / steps for seconds in b], walkers=size.walkers))
         notes = (
             "random weights; on both sides weights and walkers are on the device, and the clock waits for it",
-            f"train_step_scanned*: {scanned} of our steps in one program, seconds of one step",
+            f"train_step_scanned*: {scanned} of our steps in one program, seconds per step",
             "train_step_metropolis, train_step_scanned: ours uses Metropolis moves, the baseline Langevin",
         )
         record = Benchmark(
@@ -273,7 +273,7 @@ def _ours(system: System, net: NetConfig, size: Size, seed: int, scanned: int) -
 
 
 def _stepping(wave: WaveFunction, settings: Settings, step: Callable[[Any], tuple[Any, Any]]) -> Run:
-    """A step that continues from the last call: the carry is donated."""
+    """A step that continues from the last call, because the carry is donated."""
     current = [begin(wave, settings)]
 
     def run() -> Any:
@@ -286,16 +286,17 @@ def _stepping(wave: WaveFunction, settings: Settings, step: Callable[[Any], tupl
 def _nested(
     system: System, seed: int, wait: Wait, clock: Clock, *, some: int, repeats: tuple[int, int]
 ) -> tuple[Figure, float]:
-    """The nested energy on some walkers scaled to all, beside ours of all; and its difference from the fast
-    one.
+    """Time the nested energy of some walkers, scaled to all, and ours of all walkers.
+
+    Returns the figure, and the difference between the nested and the fast energy.
     """
-    net, count = NetConfig.preset(NESTED[0]), NESTED[1]
+    net, count = NetConfig.preset(NESTED_SIZE[0]), NESTED_SIZE[1]
     x = start(system, count, key_of(seed, Stage.WALKERS))
     wave, baseline = wave_function(system, net), Baseline(system, net, moves=1)
     params, old = (one.init(key_of(seed, Stage.PARAMETERS)) for one in (wave, baseline))
     energies = jax.jit(local_energies(wave.log, system))
     some = min(some, count)
-    nested_energies(baseline.log_psi, old, system, x[:1])  # compiles each operation it will run
+    nested_energies(baseline.log_psi, old, system, x[:1])  # compiles each of its operations
     results: list[Any] = []
 
     def slow() -> Any:
@@ -309,7 +310,7 @@ def _nested(
     scaled = [seconds * count / some for seconds in a]
     figure = _figure("energy_nested", scaled, b, walkers=count)
     return replace(
-        figure, timed_walkers=some, scaled=some < count, note=f"network {NESTED[0]}, no gradient"
+        figure, timed_walkers=some, scaled=some < count, note=f"network {NESTED_SIZE[0]}, no gradient"
     ), error
 
 
@@ -336,31 +337,34 @@ def _figure(name: str, baseline: list[float], ours: list[float], *, walkers: int
 
 
 def command(
-    molecule: str = typer.Argument("H2", metavar="MOLECULE", help="H2, LiH ... or an .xyz file."),
+    molecule: str = typer.Argument(
+        "H2", metavar="MOLECULE", help="Molecule, such as H2 or LiH, or an .xyz file."
+    ),
     output: Path = bench_command.OUTPUT,
     config: str = typer.Option(
         None,
         "--config",
-        help="report: 128 walkers, 10 moves; report-cpu: 256 and 5.  "
+        help="report: 128 walkers and 10 moves; report-cpu: 256 walkers and 5 moves.  "
         "[default: report on cuda, else report-cpu]",
     ),
-    repeats: int = typer.Option(15, "--repeats", help="Runs of each figure."),
+    repeats: int = typer.Option(15, "--repeats", help="Number of timed runs per figure."),
     seed: int = typer.Option(0, "--seed", help="Seed of parameters and walkers."),
     device: str = bench_command.DEVICE,
 ) -> None:
-    """Time a training step and its parts beside the baseline.
+    """Time a training step and its parts, compared with the baseline.
 
-    train_step, mcmc, energy_gradient, optimizer and forward over the same boundary, in turn, waited for.
-    The baseline is that of the FermiNeuT optimisation report. Its nested energies come last, timed on 2
-    walkers and scaled up, which the record says; the record is written before them too.
+    The parts are train_step, mcmc, energy_gradient, optimizer and forward. Both sides are timed in turn over
+    the same boundaries, and the clock waits for the device. The baseline is the code of the FermiNeuT
+    optimisation report. Its nested energies come last, timed on 2 walkers and scaled up, which the record
+    says; the record is also written before them.
     """
     from pinchpoint.systems.vmc.cli import start_jax
 
     start_jax()
-    kept = (
+    kept_note = (
         "nothing was written"
         if output is None
-        else f"{output} holds what was timed, if all but the nested energies was"
+        else f"{output} holds the timings if all but the nested energies were done"
     )
     measure = partial(bench, molecule, config, device=device, repeats=repeats, seed=seed)
-    bench_command.run_bench(measure, output=output, kept=kept)
+    bench_command.run_bench(measure, output=output, kept=kept_note)

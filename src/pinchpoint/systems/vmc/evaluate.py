@@ -22,7 +22,7 @@ from pinchpoint.core.files import check_output
 from pinchpoint.systems.common.budgets import budget_of
 from pinchpoint.systems.vmc.analysis.density_cube import SPACING_BOHR, Spread
 from pinchpoint.systems.vmc.analysis.statistics import (
-    MIXED,
+    LARGEST_RHAT,
     Extrapolation,
     block_estimate,
     rhat,
@@ -214,7 +214,7 @@ def _record(
         run.log_path, energy=estimate.mean, error=estimate.error, variance=estimate.variance, step=step
     )
     notes = ()
-    if mixing > MIXED:
+    if mixing > LARGEST_RHAT:
         notes = (f"R-hat is {mixing:.3f}: the walkers have not mixed; give more --samples or --moves",)
     return Evaluation(
         target=str(run.folder),

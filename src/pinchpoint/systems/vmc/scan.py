@@ -1,6 +1,6 @@
-"""Energies along a bond: one run per length, each started from the network of the length before; resumable.
+"""Energies along a bond: one run per length, each started from the network of the previous length; resumable.
 
-DIR/bond-1.4000 is the run of that length with its eval.json; DIR/scan.csv, scan.png and scan.json cover all
+DIR/bond-1.4000 is the run for that length, with its eval.json; DIR/scan.csv, scan.png and scan.json cover all
 lengths. Finished lengths are not computed again.
 """
 
@@ -30,11 +30,11 @@ from pinchpoint.systems.vmc.settings import Settings
 from pinchpoint.systems.vmc.train import train
 from pinchpoint.systems.vmc.training.records import Evaluation, Scan
 
-RECORD, TABLE, PICTURE, EVALUATED = "scan.json", "scan.csv", "scan.png", "eval.json"
+RECORD, TABLE, PICTURE, EVALUATION = "scan.json", "scan.csv", "scan.png", "eval.json"
 COLUMNS = ("bond_bohr", "energy_ha", "error_ha", "variance", "acceptance", "rhat", "steps", "run")
-MOST = 200  # lengths at most
+MOST_LENGTHS = 200
 
-# Called with the number of the length, how many there are, the length in bohr, and the report of its run.
+# Called with the number of the length, the number of lengths, the length in bohr, and the report of its run.
 ScanProgress = Callable[[int, int, float, Report], None]
 
 
@@ -58,8 +58,9 @@ def scan(
 ) -> Scan:
     """Train and evaluate a molecule of two atoms, or a chain, at every bond length.
 
-    bonds: "1.0:2.0:5", "1.0,1.4,2.0" or numbers, in bohr. follow: steps of every length after the first, by
-    default half as many. choices: fields of `Settings`. The same call resumes a scan that was stopped.
+    bonds: "1.0:2.0:5", "1.0,1.4,2.0" or numbers, in bohr. follow: steps for every length after the first, by
+    default half as many as for the first. choices: fields of `Settings`. The same call resumes a scan that
+    was stopped.
     """
     start = time.perf_counter()
     lengths = parse_bonds(bonds) if isinstance(bonds, str) else check_bonds(bonds, str(bonds))
@@ -68,7 +69,7 @@ def scan(
     settings = Settings.preset(net or "small", electrons=systems[0].electrons, **changes)
     NetConfig.preset(net or "small", **(net_changes or {}))
     if follow is not None and follow < 1:
-        raise BadInput(f"--follow {follow} is not a number of steps.", hint="Give --follow at least 1.")
+        raise BadInput(f"--follow {follow} is not a number of steps.", hint="Set --follow to at least 1.")
     later = follow or -(-settings.steps // 2)
     folder = check_folder(output)
     refuse_others(folder, own=RECORD, hint="Choose another folder for the scan with -o.")
@@ -101,7 +102,7 @@ def scan(
             )
             evaluation = evaluate(
                 run,
-                run / EVALUATED,
+                run / EVALUATION,
                 samples=samples,
                 device=device,
                 progress=lambda stage, done, total: tell(Report("evaluate", done, total, note=stage)),
@@ -113,7 +114,7 @@ def scan(
 
 
 def parse_bonds(text: str) -> tuple[float, ...]:
-    """`1.0:2.0:5` -> five lengths from 1 to 2 bohr; `1.0,1.4` -> these two."""
+    """Parse `1.0:2.0:5`, five lengths from 1 to 2 bohr, or a list such as `1.0,1.4`."""
     parts = text.split(":")
     try:
         if len(parts) == 1:
@@ -121,15 +122,19 @@ def parse_bonds(text: str) -> tuple[float, ...]:
         low, high, count = float(parts[0]), float(parts[1]), int(parts[2])
     except (ValueError, IndexError):
         low, high, count = math.nan, math.nan, 0
-    if not (len(parts) == 3 and 2 <= count <= MOST and math.isfinite(low) and math.isfinite(high)):
+    if not (len(parts) == 3 and 2 <= count <= MOST_LENGTHS and math.isfinite(low) and math.isfinite(high)):
         raise _no_bonds(text)
     return check_bonds(tuple(float(value) for value in np.linspace(low, high, count)), text)
 
 
 def check_bonds(bonds: tuple[float, ...], text: str) -> tuple[float, ...]:
-    """The lengths; refused where there are none, too many, or two that are equal."""
+    """Return the lengths; raise BadInput if there are none, too many, or two that are equal."""
     rounded = [f"{bond:.4f}" for bond in bonds]
-    if not 1 <= len(bonds) <= MOST or not all(map(math.isfinite, bonds)) or len(set(rounded)) < len(rounded):
+    if (
+        not 1 <= len(bonds) <= MOST_LENGTHS
+        or not all(map(math.isfinite, bonds))
+        or len(set(rounded)) < len(rounded)
+    ):
         raise _no_bonds(text)
     return bonds
 
@@ -142,13 +147,13 @@ def _no_bonds(text: str) -> BadInput:
 
 
 def _without_adam(settings: Settings) -> dict[str, Any]:
-    """A trained network needs no steps by Adam: SPRING starts at once, where the run uses it."""
+    """Return the change that lets SPRING start at once: a trained network needs no steps by Adam."""
     return {"adam_steps": 0} if settings.optimizer == "adam+spring" else {}
 
 
 def _finished(run: Path, steps: int) -> Evaluation | None:
-    """The evaluation of a run that has taken all of its steps; None for other runs."""
-    path = run / EVALUATED
+    """Return the evaluation of a run that has finished all of its steps; None for other runs."""
+    path = run / EVALUATION
     if not path.is_file():
         return None
     evaluation = Evaluation.from_dict(json.loads(path.read_text(encoding="utf-8")))
@@ -170,7 +175,7 @@ def _point(length: float, evaluation: Evaluation, run: Path) -> dict[str, Any]:
 
 
 def _write(folder: Path, name: str, points: list[dict[str, Any]], *, complete: bool, seconds: float) -> Scan:
-    """Write scan.csv, scan.png and scan.json of the points so far."""
+    """Write scan.csv, scan.png and scan.json with the points so far."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -203,8 +208,9 @@ def _write(folder: Path, name: str, points: list[dict[str, Any]], *, complete: b
 
 
 def lowest(bonds: list[float], energies: list[float]) -> tuple[float, float] | None:
-    """Bond and energy at the minimum of the parabola through the lowest point and its neighbours; None at an
-    end.
+    """Return bond and energy at the minimum of the parabola through the lowest point and its neighbours.
+
+    Returns None if the lowest point is the first or the last.
     """
     at = int(np.argmin(energies))
     if not 0 < at < len(bonds) - 1:

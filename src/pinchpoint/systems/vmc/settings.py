@@ -1,8 +1,8 @@
 """Settings of the training of a wave function, as plain values that survive JSON.
 
 No framework is imported here, so that the command line can read defaults and help texts. `Settings.preset`
-gives a tested recipe for a network and a number of electrons; wrong values raise BadInput here and nowhere
-later.
+returns a tested recipe for a network and a number of electrons. Invalid values raise BadInput on
+construction.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ ACCEPTANCE = {"metropolis": 0.5, "langevin": 0.7}
 
 
 class Stage(IntEnum):
-    """What a random number is for. The key of a step is made of (seed, stage, step): resuming needs only the
-    step number.
+    """What a random number is used for.
+
+    The key of a step is made from (seed, stage, step), so that resuming needs only the number of the step.
     """
 
     PARAMETERS = 0
@@ -42,8 +43,9 @@ class Stage(IntEnum):
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What the command line takes beside `Settings`: the arguments of `train` that config.json keeps
-    elsewhere or not at all.
+    """Options of the command line besides `Settings`.
+
+    These are the arguments of `train` that are not stored in config.json, or not among the settings.
     """
 
     net: str | None = option(
@@ -54,27 +56,27 @@ class RunOptions:
         default_text="small",
     )
     spin: int | None = option(
-        None, "Spin-up minus spin-down electrons.", main=True, default_text="that of the ground state"
+        None, "Spin-up minus spin-down electrons.", main=True, default_text="spin of the ground state"
     )
     charge: int | None = option(None, "Charge of the molecule.", main=True, default_text="0")
     bond: float | None = option(
         None,
-        "Bond length in bohr, of two atoms or within a chain.",
+        "Bond length in bohr, for two atoms or a chain.",
         main=True,
-        default_text="the known one",
+        default_text="that of the named molecule",
     )
     device: str = option("auto", "Device: auto, cpu or cuda.", main=True)
     pretrain: int | None = option(
         None,
-        "Steps of pretraining towards Hartree-Fock.",
+        "Number of pretraining steps that fit Hartree-Fock orbitals.",
         default_text="0; 1000 for more than 4 electrons",
     )
     orbitals: Path | None = option(
-        None, "Orbitals written by `vmc orbitals`, where PySCF is not installed.", metavar="FILE.npz"
+        None, "Orbitals written by `vmc orbitals`, for machines without PySCF.", metavar="FILE.npz"
     )
     start_from: Path | None = option(
         None,
-        "Start with the network of this run, which has the same atoms.",
+        "Start from the network of this run, which must have the same atoms.",
         main=True,
         name="from",
         metavar="RUN",
@@ -86,68 +88,68 @@ class RunOptions:
 
 @dataclass(frozen=True)
 class Settings(JsonConfig):
-    """The settings of one training. Made by hand, by `preset`, or by `from_json`."""
+    """The settings of one training run. Construct them directly, with `preset`, or with `from_json`."""
 
     walkers: int = option(
         512,
-        "Walkers: electron configurations sampled together.",
+        "Number of walkers (electron configurations) sampled together.",
         main=True,
         at_least=1,
         default_text="512; 1024 for large networks",
     )
     moves: int = option(
         10,
-        "Moves of all electrons of a walker per step.",
+        "Moves per walker and step; a move displaces all electrons.",
         at_least=1,
-        default_text="by network and electrons",
+        default_text="depends on network and electrons",
     )
     kind: Kind = option("metropolis", "How moves are proposed", name="sampler", choices=get_args(Kind))
     width: float = option(
-        0.3, "Width of the first proposals in bohr; the acceptance then adjusts it.", above=0
+        0.3, "Width of the first proposals in bohr; later adjusted to the acceptance.", above=0
     )
     acceptance: float = option(
         0.0,
-        "Share of proposals to accept; 0: what suits the sampler.",
+        "Target fraction of accepted proposals; 0: the best for the sampler.",
         at_least=0,
         below=1,
-        default_text="0, what suits the sampler",
+        default_text="0, the best for the sampler",
     )
     burn: int = option(
         50,
-        "Steps of moves alone before the first training step.",
+        "Steps that only move walkers, before the first training step.",
         at_least=0,
-        default_text="by network and electrons",
+        default_text="depends on network and electrons",
     )
     steps: int = option(
         700,
-        "Training steps in all.",
+        "Total number of training steps.",
         main=True,
         at_least=1,
-        default_text="by network and electrons; 500 for small and H2",
+        default_text="depends on network and electrons; 500 for small and H2",
     )
     optimizer: Optimizer = option("adam+spring", "Optimizer", main=True, choices=get_args(Optimizer))
     adam_steps: int = option(
         100,
-        "Steps by Adam before SPRING takes over, for adam+spring.",
+        "For adam+spring: steps by Adam before SPRING takes over.",
         at_least=0,
-        default_text="by network and electrons",
+        default_text="depends on network and electrons",
     )
     adam_rate: float = option(
         3e-3, "Learning rate of Adam.", above=0, default_text="0.003; 0.001 for large networks"
     )
-    adam_decay: float = option(1000.0, "Steps after which Adam's rate has halved.", above=0)
+    adam_decay: float = option(1000.0, "Steps after which the learning rate of Adam is halved.", above=0)
     spring_rate: float = option(
         0.05, "Learning rate of SPRING.", above=0, default_text="0.05; 0.02 for large networks"
     )
     spring_decay: float = option(
         300.0,
-        "Steps after which SPRING's rate has halved, counted from its first step.",
+        "Steps of SPRING after which its learning rate is halved.",
         above=0,
-        default_text="by network and electrons",
+        default_text="depends on network and electrons",
     )
     momentum: float = option(
         0.95,
-        "How much of its last direction SPRING keeps.",
+        "Momentum of SPRING: the fraction of the last direction it keeps.",
         at_least=0,
         below=1,
         default_text="0.95; 0.99 for large networks",
@@ -155,16 +157,16 @@ class Settings(JsonConfig):
     damping: float = option(1e-3, "Damping added to the diagonal of SPRING's matrix.", above=0)
     norm_cap: float = option(
         3e-3,
-        "Largest squared norm of one update of all parameters by SPRING.",
+        "Largest squared norm of an update by SPRING, over all parameters.",
         above=0,
         default_text="0.003; 0.001 for large networks",
     )
     clip: float = option(
-        5.0, "Mean absolute deviations from the median beyond which local energies are clipped.", above=0
+        5.0, "Clip local energies beyond this many mean absolute deviations from the median.", above=0
     )
     chunk: int | None = option(
         None,
-        "Walkers processed together in local energies and gradients.",
+        "Walkers processed together for local energies and gradients.",
         at_least=1,
         default_text="all, or chosen by --budget",
     )
@@ -178,14 +180,14 @@ class Settings(JsonConfig):
         check_options(self)
         if self.optimizer != "adam" and self.walkers < 2:
             raise BadInput(
-                f"The optimizer {self.optimizer} needs at least 2 walkers, but there is 1.",
-                hint="Give --walkers 2 or more, or --optimizer adam.",
+                f"The optimizer {self.optimizer} needs at least 2 walkers, but only 1 is set.",
+                hint="Set --walkers to 2 or more, or use --optimizer adam.",
             )
         self._check_chunk()
 
     @property
     def target(self) -> float:
-        """The acceptance that the width is adjusted to."""
+        """The acceptance to which the width is adjusted."""
         return self.acceptance or ACCEPTANCE[self.kind]
 
     @property
@@ -194,12 +196,15 @@ class Settings(JsonConfig):
         return {"adam": self.steps, "spring": 0, "adam+spring": self.adam_steps}[self.optimizer]
 
     def stage_at(self, step: int) -> OptimizerStage:
-        """The optimizer of a step, counted from 0."""
+        """Return the optimizer of a step, counted from 0."""
         return "adam" if self.optimizer == "adam" or step < self.adam_until else "spring"
 
     @classmethod
     def preset(cls, net: str, *, electrons: int, **changes: Any) -> Self:
-        """The tested recipe for a network's preset and a number of electrons. `changes` replace fields."""
+        """Return the tested recipe for the preset of a network and a number of electrons.
+
+        changes: fields to override.
+        """
         values: dict[str, Any] = {**_recipe(net, electrons), **changes}
         return cls(**values)
 
@@ -212,14 +217,14 @@ class Settings(JsonConfig):
             )
 
 
-# What differs from the defaults, by the size of the network and then by the largest number of electrons it is
-# for.
+# Differences from the defaults, by the size of the network and then by the largest number of electrons they
+# are for.
 _SMALL: dict[int, dict[str, Any]] = {
     2: {"steps": 500, "adam_steps": 100},
     4: {"steps": 1500, "adam_steps": 300, "moves": 15, "burn": 100},
     10: {"steps": 3000, "adam_steps": 500, "moves": 20, "burn": 200, "spring_decay": 600.0},
 }
-# Long runs: smaller rates that last, and a direction remembered for longer.
+# Long runs: smaller rates that decay later, and more momentum.
 _LONG = {
     "walkers": 1024,
     "adam_rate": 1e-3,
@@ -233,7 +238,7 @@ _LARGE: dict[int, dict[str, Any]] = {
     4: {**_LONG, "steps": 6000, "adam_steps": 500, "moves": 20, "burn": 100},
     10: {**_LONG, "steps": 12_000, "adam_steps": 1000, "moves": 30, "burn": 200},
 }
-# A network between the two, on a GPU: fewer parameters allow SPRING larger steps.
+# A network between the two, for a GPU; fewer parameters allow larger steps of SPRING.
 _MEDIUM: dict[int, dict[str, Any]] = {
     14: {
         "walkers": 1024,

@@ -141,7 +141,7 @@ def test_a_set_is_continued_and_grows_and_changes_sides(
         import_data(folder, [files], **OPTIONS | {"probes": 700})
     with pytest.raises(BadInput, match="a data set of your own files, not of computed molecules"):
         make_data(folder, preset="tiny")
-    with pytest.raises(BadInput, match="holds 5 samples of an earlier run"):
+    with pytest.raises(BadInput, match="already has 5 samples of an earlier run"):
         import_data(folder, [files], resume=False, **OPTIONS)
 
 
@@ -236,7 +236,7 @@ def test_a_grid_that_is_too_large_is_thinned_and_that_is_said(
     sample = data.sample(data.names("test")[0])
     assert sample.grid is None and len(sample.probes) <= 1000
     assert sample.weights @ sample.values == pytest.approx(16, rel=0.02)
-    assert any("of its 16 x 15 x 18 points" in note for note in data.notes)
+    assert any("its grid of 16 x 15 x 18 points is thinned" in note for note in data.notes)
 
 
 def test_folders_are_searched_but_not_data_sets_and_hidden_files(
@@ -258,7 +258,7 @@ def test_folders_are_searched_but_not_data_sets_and_hidden_files(
     ]
     assert len(find_files([source], besides=source / "run0")) == 4
     (tmp_path / "empty").mkdir()
-    with pytest.raises(BadInput, match="empty holds no density files"):
+    with pytest.raises(BadInput, match="empty contains no density files"):
         find_files([tmp_path / "empty"])
     (tmp_path / "notes.txt").touch()
     with pytest.raises(BadInput, match=r"format of 'notes\.txt' cannot be determined"):
@@ -271,7 +271,7 @@ def test_values_whose_points_cannot_be_drawn_again_are_refused(
     data = import_data(tmp_path / "data", [files], test=0.0, **OPTIONS)
     name = data.names("train")[0]
     made = unpack_file_sample((tmp_path / "data" / f"{name}.npz").read_bytes(), where=name)
-    with pytest.raises(BadInput, match="are not those its values belong to"):
+    with pytest.raises(BadInput, match="are not the ones its values were stored for"):
         dataset.file_sample_of(replace(made, order=replace(made.order, seed=5)))
     (tmp_path / "data" / f"{name}.npz").write_bytes(b"cut")
     with pytest.raises(BadInput, match="sha256 differs from that of the index"):
@@ -281,11 +281,11 @@ def test_values_whose_points_cannot_be_drawn_again_are_refused(
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"test": 1.0}, "A test fraction of 1"),
-        ({"test": -0.1}, "A test fraction of -0.1"),
+        ({"test": 1.0}, "The test fraction 1"),
+        ({"test": -0.1}, "The test fraction -0.1"),
         ({"probes": 0}, "0 probes"),
         ({"grid_points": 1}, "1 grid points"),
-        ({"seed": -1}, "A seed of -1"),
+        ({"seed": -1}, "The seed -1"),
         ({"jobs": 0}, "--jobs 0 is out of range"),
         ({"files": []}, "No density files"),
     ],

@@ -174,7 +174,7 @@ def test_a_file_whose_values_were_changed_is_no_sample(made):
     np.savez(changed, positions=held.positions, codes=codes, about=about)
     with pytest.raises(BadInput, match="here is not a sample of a data set: its sha256"):
         unpack(changed.getvalue(), where="here")
-    with pytest.raises(BadInput, match="holds 499 values for 500 probes"):
+    with pytest.raises(BadInput, match="has 499 values for 500 probes"):
         sample_of(replace(held, codes=held.codes[:-1]))
 
 
@@ -217,14 +217,14 @@ def test_a_sample_with_faults_is_left_out_of_the_splits(monkeypatch, tmp_path, a
     [
         ({"preset": "huge"}, "no preset 'huge'"),
         ({"molecules": ("benzene",)}, "no molecule 'benzene'"),
-        ({"heldout": ("water",)}, "water cannot be both trained on and held out"),
-        ({"geometries": -1}, "A data set of geometries -1"),
-        ({"geometries": 0, "tests": 0, "heldout_geometries": 0}, "A data set of geometries 0"),
+        ({"heldout": ("water",)}, "water cannot be both training and held-out molecules"),
+        ({"geometries": -1}, "A data set with geometries -1"),
+        ({"geometries": 0, "tests": 0, "heldout_geometries": 0}, "A data set with geometries 0"),
         ({"geometries": 0}, "nothing to train on"),
         ({"probes": 0}, "0 probes"),
         ({"spacing_a": 0.0}, "spacing 0"),
         ({"rattle_a": float("nan")}, "rattle nan"),
-        ({"seed": -1}, "A seed of -1"),
+        ({"seed": -1}, "The seed -1"),
         ({"jobs": 0}, "--jobs 0 is out of range"),
     ],
 )

@@ -161,7 +161,7 @@ def test_the_packaged_model_notes_what_is_strange_and_nothing_of_water() -> None
 
 def test_a_coarse_grid_is_named_as_the_cause_of_a_wrong_count_and_a_charge_too() -> None:
     made = predict(boxed("O H H", water(), 9.0), spacing_a=0.45, device="cpu", electrons=9.0)
-    assert "9 electrons are requested, but the neutral atoms have 8" in made.notes[0]
+    assert "9 electrons were requested, but the neutral atoms have 8" in made.notes[0]
     assert "the grid is too coarse for the peaks (0.45 angstrom): give --spacing 0.1" in made.notes[1]
     off = predict(boxed("O H H", water(), 9.0), spacing_a=0.45, device="cpu")
     assert off.electrons_raw - 8 == pytest.approx(grid_error(off.volume.structure, off.volume.grid), rel=0.3)
@@ -196,7 +196,7 @@ def test_counts_and_values_below_zero_are_told_beyond_rounding() -> None:
     below[0, 0, :2] = -0.5
     assert negative_notes(Volume(cell, below)) == (
         "the density is negative at 2 of 8,000 grid points: down to -0.5 e/angstrom^3, -0.001 electrons in "
-        "all",
+        "total",
     )
 
 

@@ -90,7 +90,7 @@ def test_no_probes_and_no_spacing_are_refused():
     with pytest.raises(BadInput, match="0 probes"):
         draw_probes(WATER.species, WATER.positions, count=0, key=(0,))
     for spacing, padding in ((0.0, 1.0), (-1.0, 1.0), (float("nan"), 1.0), (0.2, -1.0)):
-        with pytest.raises(BadInput, match="A grid with spacing"):
+        with pytest.raises(BadInput, match="The spacing"):
             grid_probes(WATER.positions, spacing_a=spacing, padding_a=padding)
 
 

@@ -67,7 +67,7 @@ def test_the_density_has_the_symmetry_of_water(water):
 
 
 def test_an_open_shell_is_refused():
-    with pytest.raises(BadInput, match="O H has 7 valence electrons, an open shell"):
+    with pytest.raises(BadInput, match="O H has 7 valence electrons, so it has an open shell"):
         solve(("O", "H"), np.array([[0.0, 0, 0], [0, 0, 0.97]]))
 
 

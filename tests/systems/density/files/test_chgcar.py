@@ -222,17 +222,17 @@ def test_a_large_file_cut_short_says_how_many_numbers_there_are(draw) -> None:
         (
             " 0.70000000000E+01",
             " *****************",
-            "line 14 cannot be read: '*****************' marks a number that was too large",
+            "line 14 cannot be read: '*****************' stands for a number that was too large",
         ),
         (" 0.70000000000E+01", "               NaN", "line 14 cannot be read: 'NaN' is not a number"),
         ("    2    3    2", "    2    0    2", "A grid of 2 x 0 x 2 points"),
         ("    2    3    2", "    2    1    2", "A grid of 2 x 1 x 2 points"),
         ("    2    3    2", "    2    3    3", "there are 12 numbers, but 18 are expected"),
-        ("    2    3    2", "    2    3", "the grid is expected"),
+        ("    2    3    2", "    2    3", "expected the grid"),
         ("    2    3    2", "    9999    9999   9999", "ends before the last of"),
         ("    2    3    2", "    2    2    2", "numbers, but 8 are expected"),
         ("     0.000000    0.000000    2.000000", "     2.0 2.0 0.0", "volume of 0"),
-        ("   Hf   O\n", "", "names no species"),
+        ("   Hf   O\n", "", "does not name its species"),
         ("Hf   O", "Hf   Xx", "unknown species 'Xx'"),
         ("     1     1\n", "     1     1     1\n", "the counts '1 1 1' do not match 2 species (Hf O)"),
         ("     1     1\n", "     0     0\n", "no atoms"),
@@ -241,11 +241,11 @@ def test_a_large_file_cut_short_says_how_many_numbers_there_are(draw) -> None:
             "1.000000  0.001000  0.999000",
             "Atoms 1 and 2 are 0.003 angstrom apart",
         ),
-        ("0.500000  0.500000  0.250000", "0.500000  0.500000", "position 2 of 2 is expected"),
+        ("0.500000  0.500000  0.250000", "0.500000  0.500000", "expected position 2 of 2"),
         ("0.500000  0.500000  0.250000", "nan 0.500000  0.250000", "position of atom 2 is NaN"),
-        ("Direct", "Fractional", "Direct or Cartesian is expected where the file has 'Fractional'"),
-        ("1.00000000000000\n", "0.0\n", "a scale factor of 0"),
-        ("     2.000000    0.0", "     two    0.0", "lattice vector 1 is expected"),
+        ("Direct", "Fractional", "expected Direct or Cartesian, but the file has 'Fractional'"),
+        ("1.00000000000000\n", "0.0\n", "the scale factor 0"),
+        ("     2.000000    0.0", "     two    0.0", "expected lattice vector 1"),
     ],
 )
 def test_a_broken_file_is_refused_with_what_and_where(old: str, new: str, what: str) -> None:
@@ -256,18 +256,18 @@ def test_a_broken_file_is_refused_with_what_and_where(old: str, new: str, what: 
 @pytest.mark.parametrize(
     ("old", "new", "what"),
     [
-        ("  0.4000000E+00\n", "", "atom 1: 6 numbers are announced, but there are 5"),
+        ("  0.4000000E+00\n", "", "atom 1: 6 numbers are expected, but there are 5"),
         (
             "  0.5000000E+00  0.6000000E+00\n",
             "  0.5000000E+00\n",
-            "atom 2: 2 numbers are announced, but there are 1",
+            "atom 2: 2 numbers are expected, but there are 1",
         ),
         ("  0.5000000E+00  0.6000000E+00\n", "  0.5000000E+00  **\n", "too large for its column"),
-        ("augmentation occupancies   2   2\n", "", "of 1 atoms, but there are 2"),
+        ("augmentation occupancies   2   2\n", "", "for 1 of 2 atoms"),
         (
             "augmentation occupancies   2   2\n  0.5000000E+00  0.6000000E+00\n",
             "",
-            "of 1 atoms, but there are 2",
+            "for 1 of 2 atoms",
         ),
         (
             "augmentation occupancies   1   6",
@@ -282,12 +282,12 @@ def test_broken_augmentation_is_refused(old: str, new: str, what: str) -> None:
 
 
 def test_more_numbers_than_grid_points_are_refused() -> None:
-    assert "announced" in refused(HEADER + GRID + " 0.1E+01 0.2E+01 0.3E+01\n")
+    assert "are expected, but" in refused(HEADER + GRID + " 0.1E+01 0.2E+01 0.3E+01\n")
 
 
 def test_two_different_grids_and_more_than_two_are_refused() -> None:
     other = SPIN.replace("    2    3    2", "    3    2    2")
-    assert "follows" in refused(HEADER + GRID + other)
+    assert "they must be equal" in refused(HEADER + GRID + other)
     assert "non-collinear" in refused(HEADER + GRID + SPIN + SPIN + SPIN)
 
 

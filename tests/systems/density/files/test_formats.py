@@ -120,10 +120,10 @@ def test_we_read_the_cube_of_ase(draw, tmp_path) -> None:
         ("    8    8.0", "  200    8.0", "atomic number 200"),
         ("    8    8.0    3.0", "    8    8.0    1.0", "Atoms 1 and 2 are 0.000 angstrom apart"),
         (" 1.1E+01", " nan", "line 12 cannot be read: 'nan' is not a number"),
-        (" 1.1E+01", " ****", "line 12 cannot be read: '[*]+' marks a number that was too large"),
+        (" 1.1E+01", " ****", "line 12 cannot be read: '[*]+' stands for a number that was too large"),
         (" 1.2E+01\n", "\n", "there are 11 numbers, but 12 are expected"),
-        ("    0.0    3.0    0.0", "    0.0    3.0", "a count of points and a step is expected"),
-        (CUBE[20:], "", "the number of atoms and the origin is expected"),
+        ("    0.0    3.0    0.0", "    0.0    3.0", "expected a count of points and a step"),
+        (CUBE[20:], "", "expected the number of atoms and the origin"),
     ],
 )
 def test_a_broken_cube_is_refused(tmp_path, old: str, new: str, what: str) -> None:

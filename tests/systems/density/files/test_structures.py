@@ -136,7 +136,7 @@ def test_pymatgen_takes_and_gives_structures(draw) -> None:
     charged = core.Structure(CUBIC, ["Hf4+", "O2-"], [[0, 0, 0], [0.5, 0.5, 0.5]])
     assert from_pymatgen(charged).species == ("Hf", "O")
     mixed = core.Structure(CUBIC, [{"Hf": 0.5, "Zr": 0.5}], [[0, 0, 0]])
-    with pytest.raises(BadInput, match="Site 1 holds"):
+    with pytest.raises(BadInput, match="Site 1 is occupied by"):
         from_pymatgen(mixed)
 
 
@@ -178,14 +178,14 @@ def test_cif_and_xyz_are_read_by_ase(tmp_path) -> None:
     np.testing.assert_allclose(np.diag(boxed.lattice), [8.0, 9.52, 8.58])
     np.testing.assert_allclose(boxed.cartesian.min(axis=0), 4.0)
     (tmp_path / "two.xyz").write_text(WATER + WATER)
-    with pytest.raises(BadInput, match="holds 2 structures") as caught:
+    with pytest.raises(BadInput, match="contains 2 structures") as caught:
         read_structure(tmp_path / "two.xyz", padding_a=4.0)
     assert "index=':'" in caught.value.hint
     (tmp_path / "nan.xyz").write_text(WATER.replace("0.76", "nan"))
     with pytest.raises(BadInput, match="The position of atom 2 is NaN"):
         read_structure(tmp_path / "nan.xyz", padding_a=4.0)
     (tmp_path / "blank.xyz").write_text("\n\n")
-    with pytest.raises(BadInput, match="holds no structure"):
+    with pytest.raises(BadInput, match="contains no structure"):
         read_structure(tmp_path / "blank.xyz", padding_a=4.0)
     with pytest.raises(BadInput, match="is a folder"):
         read_structure(tmp_path)

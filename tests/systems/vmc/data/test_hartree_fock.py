@@ -114,7 +114,9 @@ def test_orbitals_survive_a_file_and_other_files_are_refused(tmp_path: Path) -> 
     for name in ("other.npz", "cut.npz", "empty.npz", "text.npz", "none.npz"):
         with pytest.raises(
             BadInput,
-            match="none.npz cannot be read" if name == "none.npz" else "does not hold Hartree-Fock orbitals",
+            match="none.npz cannot be read"
+            if name == "none.npz"
+            else "does not contain Hartree-Fock orbitals",
         ):
             HartreeFock.load(tmp_path / name)
 
@@ -253,7 +255,7 @@ def test_the_loss_is_the_mean_square_difference_of_the_matrices(full: bool) -> N
 def test_pretraining_refuses_the_orbitals_of_another_system() -> None:
     wave = wave_function(system_of("Li"), NetConfig.preset("small"))
     x = jnp.zeros((2, 3, 3))
-    with pytest.raises(BadInput, match="other electrons or nuclei"):
+    with pytest.raises(BadInput, match="are not for the electrons and nuclei"):
         pretrain(wave, orbitals_for(system_of("Be")), {}, x, jax.random.key(0), steps=1)
     with pytest.raises(BadInput, match="0 steps"):
         pretrain(wave, orbitals_for(system_of("Li")), {}, x, jax.random.key(0), steps=0)

@@ -132,7 +132,7 @@ def test_walkers_begin_around_the_nuclei_with_as_many_electrons_as_these_have(
 def test_as_many_moves_are_written_out_as_divide_those_after_the_first(
     steps: int, at_most: int, written: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sampling, "UNROLLED", at_most)
+    monkeypatch.setattr(sampling, "MOST_UNROLLED", at_most)
     wave, params = hydrogen(), {"a": jnp.asarray(1.0)}
     walkers = Walkers(jnp.zeros((4, 1, 3)), jnp.zeros(4), jnp.asarray(0.5))
     made = jax.make_jaxpr(lambda w: moves(wave.log, params, w, jax.random.key(0), steps=steps, renew=True))(

@@ -160,7 +160,7 @@ def test_a_stage_that_the_optimizer_does_not_have_or_that_is_not_told_is_refused
     for optimizer, stage in (("adam+spring", None), ("adam", "spring"), ("spring", "adam")):
         with pytest.raises(BadInput) as caught:
             make_step(helium(), replace(SMALL, optimizer=optimizer), stage=stage)
-        assert caught.value.hint == "Give stage=settings.stage_at(step)."
+        assert caught.value.hint == "Pass stage=settings.stage_at(step)."
 
 
 def test_the_error_bar_of_a_short_run_covers_the_exact_energy() -> None:

@@ -2,7 +2,7 @@
 
 Each electron of each walker is distributed over the eight grid points around it with trilinear weights: the
 density is less noisy than a histogram, and its integral is the number of electrons in the box. Lengths are in
-bohr; the box holds the nuclei with room around them.
+bohr. The box contains the nuclei, with space around them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Spread:
         if not (spacing > 0 and np.isfinite(spacing)):
             raise BadInput(
                 f"A grid spacing of {spacing:g} bohr is not above 0.",
-                hint=f"Give a positive number, such as {SPACING_BOHR:g}.",
+                hint=f"Use a positive number, such as {SPACING_BOHR:g}.",
             )
         nuclei = np.array(system.positions)
         low, high = nuclei.min(axis=0) - room, nuclei.max(axis=0) + room
@@ -63,11 +63,11 @@ class Spread:
 
     @property
     def outside_part(self) -> float:
-        """Fraction of the electrons that lay outside the box."""
+        """The fraction of the electrons that were outside the box."""
         return self.outside / max(1, self.total)
 
     def volume(self) -> Volume:
-        """The density, electrons per cubic angstrom."""
+        """Return the density in electrons per cubic angstrom."""
         if not self.walkers:
             raise BadInput("There are no walkers to compute a density from.", hint="Call add first.")
         lengths = self.step * self.counts

@@ -1,6 +1,6 @@
 """Plots of a training run and of energies along a bond.
 
-The energies of the first steps lie far off, so the axis is limited to the later ones.
+The energies of the first steps are far off, so the axis is limited to the later ones.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from pinchpoint.reporting.figures import style
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-CHEMICAL_HA = 1.6e-3  # a kilocalorie per mole
-_SHOWN = 4000  # points of a line at most: more than a page can resolve
-_LEAST = 1e-12  # smallest variance drawn: zero has no logarithm
+CHEMICAL_HA = 1.6e-3  # chemical accuracy: one kilocalorie per mole
+_MOST_POINTS = 4000  # most points of a line; a page cannot resolve more
+_LEAST = 1e-12  # smallest variance drawn, because zero has no logarithm
 _LINE, _EXACT = (palette.LIGHT[role] for role in ("s1", "s2"))
 _DASHES: Any = (0, (4, 2))
 _DOTS: Any = {
@@ -45,18 +45,18 @@ def draw_convergence(
 def convergence(
     steps: Any, energies: Any, variances: Any, seconds: Any, *, exact_ha: float | None, title: str
 ) -> Figure:
-    """Energy, its difference from the reference where there is one, and variance: each step, and smoothed.
+    """Draw energy, its difference from the reference (if any), and variance: each step, and smoothed.
 
-    The difference is in mHa, linear within chemical accuracy and logarithmic beyond. It keeps its sign, since
-    an energy below the reference means that something is wrong. The lower axis has steps, the upper one
-    seconds.
+    The difference is in mHa, on a scale that is linear within chemical accuracy and logarithmic beyond. It
+    keeps its sign, because an energy below the reference means that something is wrong. The lower axis shows
+    steps, the upper one seconds.
     """
     steps, energies, variances, seconds = (
         np.asarray(values, np.float64) for values in (steps, energies, variances, seconds)
     )
     width = window(len(energies))
     mean = smooth(energies, width)
-    part = slice(None, None, max(1, len(steps) // _SHOWN))
+    part = slice(None, None, max(1, len(steps) // _MOST_POINTS))
     rows = 2 if exact_ha is None else 3
     figure, axes = style.canvas(rows=rows, width=style.WIDTH, height=1.0 + 2.4 * rows, sharex=True)
     top, below = axes[0][0], axes[-1][0]
@@ -76,8 +76,8 @@ def convergence(
         )
         _difference(axes[1][0], steps[part], 1e3 * (energies - exact_ha)[part], 1e3 * (mean - exact_ha)[part])
     style.legend(top, loc="upper right")
-    # A walker near a node or a nucleus makes the variance of a step large: the median is what tells about the
-    # network.
+    # A walker near a node or a nucleus makes the variance of a step large, so the median describes the
+    # network better.
     usual = smooth(variances, width, by=np.median)
     below.plot(steps[part], np.maximum(variances, _LEAST)[part], **_DOTS)
     below.plot(steps[part], np.maximum(usual, _LEAST)[part], color=_LINE, label=f"median of {width:,} steps")
@@ -91,7 +91,7 @@ def convergence(
 
 
 def _difference(axes: Any, steps: np.ndarray, each_mha: np.ndarray, mean_mha: np.ndarray) -> None:
-    """The panel of the difference, which is too small to see beside the energy."""
+    """Draw the panel of the difference, which is too small to see in the panel of the energy."""
     near = 1e3 * CHEMICAL_HA
     axes.axhspan(
         -near, near, color=_EXACT, alpha=0.25, linewidth=0, label="within 1.6 mHa: chemical accuracy"
@@ -108,7 +108,7 @@ def _difference(axes: Any, steps: np.ndarray, each_mha: np.ndarray, mean_mha: np
 
 
 def _seconds_above(axes: Any, steps: np.ndarray, seconds: np.ndarray) -> None:
-    """A second axis along the top: round numbers of seconds at the steps that ended then."""
+    """Add a second axis at the top, with round numbers of seconds at the steps that ended then."""
     from matplotlib.ticker import MaxNLocator
 
     ticks = [
@@ -166,16 +166,15 @@ def draw_scan(
 
 
 def window(steps: int) -> int:
-    """Steps of the running mean, an odd number."""
+    """Return the number of steps of the running mean, which is odd."""
     return max(1, min(101, steps // 10 - 1 + steps // 10 % 2))
 
 
 def smooth(values: np.ndarray, width: int, *, by: Callable[[np.ndarray], Any] = np.mean) -> np.ndarray:
-    """(T,) -> (T,): the mean of the `width` (odd) values around each; of fewer at the start, of the last ones
-    at the end.
+    """Return the mean of the `width` (odd) values around each value, (T,) -> (T,).
 
-    At the start it takes as many values before as after, so that a steep descent is not bent; at the end it
-    never takes few, which would be noisy.
+    At the start, it uses fewer values, as many before as after, so that a steep descent is not distorted. At
+    the end, it uses the last `width` values, because a mean of fewer would be noisy.
     """
     half, end = width // 2, len(values)
     reach = [min(half, at) for at in range(end)]
@@ -186,7 +185,7 @@ def smooth(values: np.ndarray, width: int, *, by: Callable[[np.ndarray], Any] = 
 
 
 def energy_limits(energies: np.ndarray, mean: np.ndarray, exact_ha: float | None) -> tuple[float, float]:
-    """Limits of the axis: the scatter of the later half and the exact line, with some of the descent."""
+    """Return limits of the axis that show the later half, the exact line, and some of the descent."""
     late = energies[len(energies) // 2 :]
     low, high = np.percentile(late, (1, 99))
     low, high = min(low, mean[-1]), max(high, mean[-1])

@@ -1,4 +1,4 @@
-"""Means of correlated series with error bars that cover: blocking, R-hat, extrapolation to zero variance.
+"""Means of correlated series with reliable error bars: blocking, R-hat, extrapolation to zero variance.
 
 Uses numpy only. T: steps, C: chains (walkers), which are independent of each other. A series is (T,) or (T,
 C).
@@ -13,8 +13,8 @@ import numpy as np
 
 from pinchpoint.core.errors import BadInput
 
-MIXED = 1.01  # R-hat above which the walkers have not mixed
-_LEAST_BLOCKS = 16  # with fewer, the error bar itself is too uncertain
+LARGEST_RHAT = 1.01  # above it, the walkers have not mixed
+_LEAST_BLOCKS = 16  # with fewer blocks, the error bar itself is too uncertain
 
 
 @dataclass(frozen=True)
@@ -23,15 +23,15 @@ class Estimate:
 
     mean: float
     error: float  # one standard error of the mean
-    variance: float  # of one sample
+    variance: float  # of a single sample
     autocorrelation: float  # steps per independent sample; 1 where steps are independent
     samples: int  # T * C
-    block: int  # steps per block that the error is computed from
+    block: int  # steps per block used for the error
 
 
 @dataclass(frozen=True)
 class Extrapolation:
-    """The energy where the variance would be zero."""
+    """The energy extrapolated to zero variance."""
 
     energy: float
     error: float
@@ -39,10 +39,10 @@ class Extrapolation:
 
 
 def block_estimate(series: Any) -> Estimate:
-    """Mean of a series (T,) or (T, C), with the error bar of block means.
+    """Return the mean of a series (T,) or (T, C), with an error bar from block means.
 
-    Blocks of b steps are doubled until b**3 > 2 N s**2, with N samples and s samples per independent one at
-    that length: shorter blocks are still correlated, longer ones are too few. Where no length suffices, the
+    The block length b is doubled until b**3 > 2 N s**2, with N samples, and s samples per independent one at
+    that length: shorter blocks are still correlated, and longer ones are too few. If no length suffices, the
     largest error is returned.
     """
     data = _series(series)
@@ -52,7 +52,7 @@ def block_estimate(series: Any) -> Estimate:
     if variance == 0.0:
         return Estimate(float(data.mean()), 0.0, 0.0, 1.0, samples, 1)
     plain = variance / samples
-    errors: list[tuple[float, int]] = []  # squared error and length of each block size
+    errors: list[tuple[float, int]] = []  # squared error and length, for each block length
     doubled = [2**at for at in range(steps.bit_length()) if 2**at < steps]
     for block in [1, *(b for b in [*doubled[1:], steps] if steps // b * chains >= _LEAST_BLOCKS)]:
         whole = steps // block
@@ -67,7 +67,7 @@ def block_estimate(series: Any) -> Estimate:
 
 
 def rhat(chains: Any) -> float:
-    """Split R-hat of chains (T, C): above 1.01 they have not mixed."""
+    """Return the split R-hat of chains (T, C); above 1.01 they have not mixed."""
     data = _series(chains)
     half = data.shape[0] // 2
     if half < 2:
@@ -81,10 +81,10 @@ def rhat(chains: Any) -> float:
 
 
 def zero_variance(energies: Any, variances: Any, errors: Any = None) -> Extrapolation:
-    """A line through energies (K,) over variances (K,), evaluated at zero; weighted by errors (K,), if any.
+    """Fit a line to energies (K,) over variances (K,) and evaluate it at zero variance.
 
-    The error of the energy and the variance both vanish with the square of the error of the wave function, so
-    that their ratio stays the same.
+    Weighted by errors (K,), if given. The error of the energy and the variance both decrease with the square
+    of the error of the wave function, so that their ratio stays the same.
     """
     energy, variance = np.asarray(energies, np.float64), np.asarray(variances, np.float64)
     weights = np.ones_like(energy) if errors is None else 1.0 / np.asarray(errors, np.float64)
@@ -102,7 +102,7 @@ def zero_variance(energies: Any, variances: Any, errors: Any = None) -> Extrapol
     if not (np.isfinite(energy).all() and np.isfinite(variance).all() and np.isfinite(weights).all()):
         raise BadInput(
             "Values that are not finite cannot be extrapolated.",
-            hint="Leave those steps out; errors must be above 0.",
+            hint="Leave out those steps; errors must be above 0.",
         )
     columns = np.stack([np.ones_like(variance), variance], axis=1) * weights[:, None]
     (at_zero, slope), *_ = np.linalg.lstsq(columns, energy * weights, rcond=None)

@@ -1,8 +1,8 @@
 """Hartree-Fock orbitals as plain arrays, evaluated in JAX without a chemistry library.
 
 Letters: K primitives, n electrons, k orbitals of one spin. An orbital is a sum over primitives x^i y^j z^l
-exp(-alpha r^2), each centred on a nucleus; `HartreeFock` holds them all and is stored as an npz file. Lengths
-in bohr, energies in hartree.
+exp(-alpha r^2), each centred on a nucleus. `HartreeFock` holds all of them and is stored as an npz file.
+Lengths are in bohr, energies in hartree.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _HINT = "Compute them with: pinchpoint vmc orbitals MOLECULE -o FILE.npz"
 class HartreeFock:
     """A Hartree-Fock solution.
 
-    nuclei: (K,) the nucleus of each primitive; powers: (K, 3); exponents: (K,); up, down: (K, k) coefficients
-    of the occupied orbitals of each spin; positions: (M, 3) of the nuclei it was solved for; charges: (M,);
-    energy_ha: the total energy.
+    nuclei: (K,), the nucleus of each primitive; powers: (K, 3); exponents: (K,); up, down: (K, k),
+    coefficients of the occupied orbitals of each spin; positions: (M, 3), those of the nuclei it was solved
+    for; charges: (M,); energy_ha: the total energy.
     """
 
     nuclei: np.ndarray
@@ -54,18 +54,18 @@ class HartreeFock:
 
     @classmethod
     def load(cls, path: str | Path) -> HartreeFock:
-        """Read a file that `save` wrote."""
+        """Read a file written by `save`."""
         try:
             with np.load(path, allow_pickle=False) as file:
                 parts = {field.name: file[field.name] for field in fields(cls)}
         except FileNotFoundError as error:
             raise BadInput(f"{path} cannot be read: {error.strerror}.", hint=_HINT) from error
         except (OSError, EOFError, KeyError, ValueError, BadZipFile) as error:
-            raise BadInput(f"{path} does not hold Hartree-Fock orbitals.", hint=_HINT) from error
+            raise BadInput(f"{path} does not contain Hartree-Fock orbitals.", hint=_HINT) from error
         return cls(**{**parts, "energy_ha": float(parts["energy_ha"]), "basis": str(parts["basis"])})
 
     def fits(self, system: System) -> bool:
-        """Whether these are orbitals for the nuclei and spins of a system, at any positions."""
+        """Return whether these orbitals are for the nuclei and spins of a system, at any positions."""
         return (tuple(self.charges), self.up.shape[1], self.down.shape[1]) == (
             system.charges,
             system.up,
@@ -74,7 +74,7 @@ class HartreeFock:
 
 
 def evaluate(field: HartreeFock, system: System, x: Array, *, coefficients: np.ndarray) -> Array:
-    """(n, k) values at x: (n, 3) of the orbitals with these coefficients (K, k).
+    """Return the values (n, k) at x: (n, 3) of the orbitals with these coefficients (K, k).
 
     Primitives move with the nuclei.
     """
@@ -82,13 +82,13 @@ def evaluate(field: HartreeFock, system: System, x: Array, *, coefficients: np.n
     d = x[:, None, :] - jnp.asarray(centres, dtype=x.dtype)
     values = jnp.exp(-jnp.asarray(field.exponents, dtype=x.dtype) * jnp.sum(d * d, axis=-1))
     for power in range(1, int(field.powers.max()) + 1):
-        # One more factor for each coordinate whose power is at least this: powers are small integers.
+        # One more factor for each coordinate whose power is at least this; powers are small integers.
         values = values * jnp.prod(jnp.where(jnp.asarray(field.powers >= power), d, 1.0), axis=-1)
     return jnp.matmul(values, jnp.asarray(coefficients, dtype=x.dtype), precision=jax.lax.Precision.HIGHEST)
 
 
 def orbital_blocks(field: HartreeFock, system: System, x: Array) -> tuple[Array, ...]:
-    """(k, k) for each spin that occurs: rows are electrons, columns orbitals. x: (n, 3)."""
+    """Return (k, k) for each spin that occurs; rows are electrons, columns orbitals. x: (n, 3)."""
     sides = ((x[: system.up], field.up), (x[system.up :], field.down))
     return tuple(
         evaluate(field, system, places, coefficients=side) for places, side in sides if side.shape[1]
@@ -96,5 +96,5 @@ def orbital_blocks(field: HartreeFock, system: System, x: Array) -> tuple[Array,
 
 
 def log_determinant(field: HartreeFock, system: System, x: Array) -> Array:
-    """log|Slater determinant| of one walker x: (n, 3)."""
+    """Return log|Slater determinant| of one walker x: (n, 3)."""
     return sum_of_determinants([block[None] for block in orbital_blocks(field, system, x)])[1]

@@ -1,8 +1,7 @@
-"""Hartree-Fock orbitals of a system: included for named molecules and atoms up to Ar, computed by PySCF for
-others.
+"""Hartree-Fock orbitals of a system: packaged for named molecules and atoms up to Ar, else computed by PySCF.
 
 PySCF is imported only to solve a system; training on a named molecule never needs it. A small basis is
-enough: the orbitals only start the training. A file in `orbitals/` was written by
+enough, because the orbitals are only the starting point of training. A file in `orbitals/` was written by
 `solve(system_of(NAME)).save(...)`.
 """
 
@@ -25,17 +24,17 @@ _STRAIGHT = 1e-3  # how far the cosine of two directions may be below 1
 
 
 def orbitals_for(system: System) -> HartreeFock:
-    """The included orbitals where they fit, else those of PySCF.
+    """Return the packaged orbitals if they fit the system, else those computed by PySCF.
 
-    Included orbitals of two atoms on the z axis serve at any distance, since they move with the nuclei: that
-    is enough for pretraining.
+    Packaged orbitals of two atoms on the z axis are used at any distance: they move with the nuclei, which is
+    good enough for pretraining.
     """
     field = included(system)
     return solve(system) if field is None else field
 
 
 def included(system: System) -> HartreeFock | None:
-    """The orbitals in the package for this system, if it has the same orientation, else None."""
+    """Return the packaged orbitals of this system if it has the same orientation, else None."""
     for path in sorted(Path(__file__).with_name("orbitals").glob("*.npz")):
         field = HartreeFock.load(path)
         if field.fits(system) and _same_orientation(field, system):
@@ -44,7 +43,7 @@ def included(system: System) -> HartreeFock | None:
 
 
 def solve(system: System, *, basis: str = BASIS) -> HartreeFock:
-    """Hartree-Fock by PySCF: restricted where all electrons are paired, unrestricted otherwise."""
+    """Run Hartree-Fock with PySCF: restricted if all electrons are paired, unrestricted otherwise."""
     field, molecule = _run(system, basis)
     nuclei, powers, exponents, primitives = _primitives(molecule)
     coefficients = np.asarray(field.mo_coeff)
@@ -63,12 +62,12 @@ def solve(system: System, *, basis: str = BASIS) -> HartreeFock:
 
 
 def _run(system: System, basis: str) -> tuple[Any, Any]:
-    """The converged solution and its molecule, as PySCF objects."""
+    """Return the converged solution and its molecule as PySCF objects."""
     try:
         from pyscf import gto, scf
     except ImportError as error:
         raise Missing(
-            f"There are no stored Hartree-Fock orbitals for this {system.name}, and PySCF is not installed.",
+            f"pinchpoint has no Hartree-Fock orbitals for this {system.name}, and PySCF is not installed.",
             hint="Run pip install 'pinchpoint[pyscf]', or train without pretraining.",
         ) from error
     atoms = [(symbol, place) for symbol, place in zip(system.symbols, system.positions, strict=True)]
@@ -79,12 +78,12 @@ def _run(system: System, basis: str) -> tuple[Any, Any]:
     except (KeyError, RuntimeError) as error:
         raise BadInput(
             f"PySCF has no basis {basis!r} for {system.name}: {error}.",
-            hint="Give a basis that PySCF has, such as cc-pvdz.",
+            hint="Use a basis that PySCF has, such as cc-pvdz.",
         ) from error
     if molecule.nao < system.up:
         raise BadInput(
             f"The basis {basis} has {molecule.nao} functions, too few for {system.up} electrons of one spin.",
-            hint="Give a larger basis, such as cc-pvtz.",
+            hint="Use a larger basis, such as cc-pvtz.",
         )
     field: Any = (scf.RHF if system.spin == 0 else scf.UHF)(molecule)
     field.conv_tol = _CONVERGED
@@ -94,15 +93,16 @@ def _run(system: System, basis: str) -> tuple[Any, Any]:
         field.kernel()
     if not field.converged:
         raise BadInput(
-            f"Hartree-Fock in {basis} does not converge for {system.name}.",
+            f"Hartree-Fock in the basis {basis} did not converge for {system.name}.",
             hint="Train without pretraining, or try another spin.",
         )
     return field, molecule
 
 
 def _primitives(molecule: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """nuclei (K,), powers (K, 3), exponents (K,) and the coefficient of each primitive in each function: (K,
-    N).
+    """Return nuclei (K,), powers (K, 3), exponents (K,), and coefficients (K, N).
+
+    The coefficients are those of each primitive in each of N basis functions.
     """
     from pyscf import gto
 
@@ -114,7 +114,7 @@ def _primitives(molecule: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.n
     for shell in range(molecule.nbas):
         degree = molecule.bas_angular(shell)
         monomials = [(i, j, degree - i - j) for i in range(degree, -1, -1) for j in range(degree - i, -1, -1)]
-        contraction = molecule._libcint_ctr_coeff(shell)  # (primitives, functions), normed
+        contraction = molecule._libcint_ctr_coeff(shell)  # (primitives, functions), normalised
         angular = np.asarray(gto.cart2sph(degree))  # (monomials, 2 degree + 1)
         start = len(exponents)
         for exponent in molecule.bas_exp(shell):
@@ -131,8 +131,9 @@ def _primitives(molecule: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.n
 
 
 def _same_orientation(field: HartreeFock, system: System) -> bool:
-    """Whether the orbitals have the orientation of the system: an atom, a parallel bond, or a shifted
-    molecule.
+    """Return whether the orbitals have the orientation of the system.
+
+    That is so for an atom, for two atoms with parallel bonds, and for a shifted molecule.
     """
     stored, own = field.positions, np.asarray(system.positions)
     if len(own) == 1:

@@ -1,8 +1,8 @@
 """Molecules and atoms known by name: their geometries, ground-state spins and reference energies.
 
-Lengths in bohr; energies in hartree, non-relativistic and for fixed nuclei. Energies of one and two electrons
-are exact to the digits shown; the others are the best published estimates, accurate to a millihartree or
-better. Imports no framework.
+Lengths are in bohr; energies are in hartree, non-relativistic and for fixed nuclei. Energies of one and two
+electrons are exact to the digits shown; the others are the best published estimates, accurate to a
+millihartree or better. Imports no framework.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 Position = tuple[float, float, float]
 
-# All electrons are treated explicitly, which is out of reach beyond krypton.
+# All electrons are treated explicitly, which is not feasible beyond krypton.
 _TABLE = "H He Li Be B C N O F Ne Na Mg Al Si P S Cl Ar K Ca Sc Ti V Cr Mn Fe Co Ni Cu Zn Ga Ge As Se Br Kr"
 SYMBOLS = tuple(_TABLE.split())
 CHAIN_BOHR = 1.8  # spacing of a chain of hydrogen atoms
-# Capacities of the shells in the order they are filled; chromium and copper are exceptions.
+# Capacities of the shells in the order in which they are filled; chromium and copper are exceptions.
 _SHELLS = (2, 2, 6, 2, 6, 2, 10, 6)
 _EXCEPTIONS = {24: 6, 29: 1}
 
@@ -50,12 +50,12 @@ class KnownMolecule:
 def pair(
     first: str, second: str, bond: float, *, spin: int = 0, energy_ha: float | None = None
 ) -> KnownMolecule:
-    """Two nuclei on the z axis, centred at the origin."""
+    """Return two nuclei on the z axis, centred at the origin."""
     return KnownMolecule((first, second), ((0.0, 0.0, -bond / 2), (0.0, 0.0, bond / 2)), spin, energy_ha)
 
 
 def chain(count: int, spacing: float) -> KnownMolecule:
-    """Hydrogen atoms on the z axis, centred at the origin."""
+    """Return a chain of hydrogen atoms on the z axis, centred at the origin."""
     return KnownMolecule(
         ("H",) * count, tuple((0.0, 0.0, (i - (count - 1) / 2) * spacing) for i in range(count)), count % 2
     )
@@ -89,7 +89,7 @@ def _methane() -> KnownMolecule:
 
 
 def known_molecules() -> dict[str, KnownMolecule]:
-    """All named molecules; without an energy where no published one belongs to this geometry."""
+    """Return all named molecules; those without a published energy at this geometry have none."""
     return {
         # Kolos and Wolniewicz 1965, Sims and Hagstrom 2006: -1.17447571
         "H2": pair("H", "H", 1.4, energy_ha=-1.174476),
@@ -110,12 +110,12 @@ def known_molecules() -> dict[str, KnownMolecule]:
 
 
 def spin_of_atom(electrons: int) -> int:
-    """Unpaired electrons in the ground state of an atom, by Hund's rule. electrons: 1 to 36."""
+    """Return the unpaired electrons in the ground state of an atom, by Hund's rule. electrons: 1 to 36."""
     if electrons in _EXCEPTIONS:
         return _EXCEPTIONS[electrons]
-    left = electrons
+    remaining = electrons
     for room in _SHELLS:
-        if left <= room:
-            return left if left <= room // 2 else room - left
-        left -= room
-    return left % 2
+        if remaining <= room:
+            return remaining if remaining <= room // 2 else room - remaining
+        remaining -= room
+    return remaining % 2

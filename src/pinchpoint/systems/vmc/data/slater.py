@@ -9,18 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# Groups of shells from the inside out: number of s orbitals, of all orbitals, effective principal number,
-# whether d.
+# Groups of shells from the inside out: number of s orbitals, number of all orbitals, effective principal
+# quantum number, and whether it is a d shell.
 _GROUPS = ((1, 1, 1.0, False), (1, 4, 2.0, False), (1, 4, 3.0, False), (0, 5, 3.0, True), (1, 4, 3.7, False))
-# Electrons per group in the order of filling: 4s is filled before 3d.
+# Electrons per group in the order of filling; 4s is filled before 3d.
 _FILLING = ((0, 2), (1, 8), (2, 8), (4, 2), (3, 10), (4, 6))
 
 
 @dataclass(frozen=True)
 class Start:
-    """An initial orbital: its nucleus, its exponent, and whether it is round (s) and belongs to the valence
-    shell.
-    """
+    """An initial orbital: nucleus, exponent, whether it is round (s), and whether it is a valence orbital."""
 
     nucleus: int
     zeta: float
@@ -29,34 +27,33 @@ class Start:
 
 
 def atomic_orbitals(charge: int) -> list[tuple[float, bool]]:
-    """(exponent, whether s) of each occupied orbital of a neutral atom, innermost first."""
+    """Return (exponent, whether s) for each occupied orbital of a neutral atom, innermost first."""
     inside = [0] * len(_GROUPS)
-    left = charge
+    remaining = charge
     for group, room in _FILLING:
-        inside[group] += min(room, left)
-        left -= min(room, left)
+        inside[group] += min(room, remaining)
+        remaining -= min(room, remaining)
     result: list[tuple[float, bool]] = []
     for group, (rounds, orbitals, number, is_d) in enumerate(_GROUPS):
         if not inside[group]:
             continue
-        screened = (inside[group] - 1) * (0.30 if group == 0 else 0.35)
+        screening = (inside[group] - 1) * (0.30 if group == 0 else 0.35)
         for other in range(group):
-            # For an s or p shell, electrons of the shell just below screen 0.85 each and all deeper ones
-            # fully.
+            # For an s or p shell, electrons of the shell just below screen 0.85 each, and all deeper ones 1.
             near = not is_d and number - 1.5 < _GROUPS[other][2] < number
-            screened += inside[other] * (0.85 if near else 1.0)
-        zeta = max(charge - screened, 0.5) / number
+            screening += inside[other] * (0.85 if near else 1.0)
+        zeta = max(charge - screening, 0.5) / number
         result += [(zeta, index < rounds) for index in range(orbitals)]
     return result
 
 
 def outer_exponent(charge: int) -> float:
-    """The exponent of the outermost orbitals of an atom."""
+    """Return the exponent of the outermost orbitals of an atom."""
     return min(zeta for zeta, _ in atomic_orbitals(charge))
 
 
 def starts(charges: Sequence[int], count: int) -> list[Start]:
-    """The `count` lowest orbitals of the atoms of a molecule, for the electrons of one spin."""
+    """Return the `count` lowest orbitals of the atoms of a molecule, for the electrons of one spin."""
     pool = [
         (-(zeta**2), not is_round, rank, nucleus, zeta)
         for nucleus, charge in enumerate(charges)

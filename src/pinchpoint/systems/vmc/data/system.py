@@ -1,8 +1,8 @@
-"""System: the nuclei and electrons of a calculation, from a name or an xyz file, and checked.
+"""System: the nuclei and electrons of a calculation, from a name or an xyz file, with checks.
 
-Lengths in bohr (xyz files are in angstrom), energies in hartree. Imports no framework. A System is always
-valid: unknown elements, impossible spins, coincident nuclei and a charge that leaves no electrons are refused
-here and nowhere later.
+Lengths are in bohr (xyz files are in angstrom), energies in hartree. Imports no framework. A System is always
+valid: unknown elements, impossible spins, coincident nuclei, and a charge that leaves no electrons raise
+BadInput on construction.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from pinchpoint.systems.vmc.data.molecules import (
 )
 from pinchpoint.systems.vmc.data.xyz import read_xyz
 
-CLOSEST_BOHR = 0.1  # smallest distance of two nuclei
-SAME_BOHR = 1e-3  # distances that differ by less count as equal
+CLOSEST_BOHR = 0.1  # smallest distance between two nuclei
+SAME_BOHR = 1e-3  # distances that differ by less than this count as equal
 _CHAIN = re.compile(r"H([1-9][0-9]{0,2})")
 _LONGEST_CHAIN = 100
 
@@ -40,7 +40,7 @@ _LONGEST_CHAIN = 100
 class System(JsonConfig):
     """Nuclei and electrons.
 
-    symbols, charges (atomic numbers), positions: one per nucleus; up, down: electrons by spin.
+    symbols, charges (atomic numbers), positions: one per nucleus; up, down: electrons of each spin.
     """
 
     name: str
@@ -52,7 +52,7 @@ class System(JsonConfig):
 
     def __post_init__(self) -> None:
         _check_counts(self)
-        # JSON has no tuples; integer coordinates would make equal systems differ in print.
+        # JSON has no tuples, and integer coordinates would make equal systems print differently.
         object.__setattr__(self, "positions", tuple(_position(place) for place in self.positions))
         for name in ("symbols", "charges"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
@@ -68,17 +68,17 @@ class System(JsonConfig):
 
     @property
     def charge(self) -> int:
-        """The total charge, in units of the charge of a proton."""
+        """The total charge, in units of the elementary charge."""
         return sum(self.charges) - self.electrons
 
     @property
     def spin(self) -> int:
-        """Up minus down electrons."""
+        """Spin-up minus spin-down electrons."""
         return self.up - self.down
 
     @property
     def repulsion(self) -> float:
-        """Coulomb energy of the nuclei: 0 for an atom."""
+        """The Coulomb energy of the nuclei; 0 for an atom."""
         pairs = combinations(range(self.nuclei), 2)
         return math.fsum(
             self.charges[i] * self.charges[j] / math.dist(self.positions[i], self.positions[j])
@@ -87,7 +87,7 @@ class System(JsonConfig):
 
     @property
     def exact_ha(self) -> float | None:
-        """The reference energy for these nuclei and electrons where it is known, else None."""
+        """The reference energy of these nuclei and electrons if it is known, else None."""
         if self.nuclei == 1:
             return _exact_atom(self)
         for known in known_molecules().values():
@@ -104,13 +104,12 @@ class System(JsonConfig):
 def system_of(
     molecule: str | Path | System, *, spin: int | None = None, charge: int = 0, bond: float | None = None
 ) -> System:
-    """The system of a name (`H` ...
+    """Return the system with a name, or the one in an .xyz file in angstrom.
 
-    `Kr`, `H2`, `LiH`, `H2O` ..., `H10` for a chain) or of an .xyz file in angstrom.
-
-    spin: up minus down; by default Hund's rule for an atom, the ground state of a named molecule, else the
-    lowest possible. bond: the distance in bohr of a molecule of two atoms, or the spacing of a chain. A
-    System is returned unchanged unless spin, charge or bond say otherwise.
+    Names are elements from `H` to `Kr`, molecules such as `H2`, `LiH` or `H2O`, and chains such as `H10`.
+    spin: up minus down; by default that of Hund's rule for an atom, that of the ground state for a named
+    molecule, and otherwise the lowest possible. bond: the distance in bohr between the two atoms of a
+    molecule, or the spacing of a chain. A System is returned unchanged unless spin, charge or bond is set.
     """
     if isinstance(molecule, System):
         if spin is None and charge == 0 and bond is None:
@@ -125,7 +124,7 @@ def system_of(
         name, known = Path(molecule).stem, KnownMolecule(symbols, positions, -1)
     else:
         name, known = molecule, _by_name(molecule, bond)
-    if bond is not None and not _is_chain(name):  # a chain already has its spacing
+    if bond is not None and not _is_chain(name):  # a chain has its spacing already
         known = _stretch(name, known, bond)
     return _build(name, known, spin=spin, charge=charge)
 
@@ -136,16 +135,18 @@ def _build(name: str, known: KnownMolecule, *, spin: int | None, charge: int) ->
     if electrons < 1:
         raise BadInput(
             f"A charge of {charge:+d} leaves {max(electrons, 0)} of the {sum(charges)} electrons of {name}.",
-            hint=f"Give a charge of at most {sum(charges) - 1:+d}.",
+            hint=f"Use a charge of at most {sum(charges) - 1:+d}.",
         )
     if spin is None:
         spin = _lowest_spin(known, electrons, neutral=charge == 0)
     if spin < 0 or spin > electrons or (electrons - spin) % 2:
         possible = range(electrons % 2, electrons + 1, 2)
-        shown = ", ".join(map(str, possible[:4])) + (f", ... {possible[-1]}" if len(possible) > 4 else "")
+        spins_text = ", ".join(map(str, possible[:4])) + (
+            f", ... {possible[-1]}" if len(possible) > 4 else ""
+        )
         raise BadInput(
             f"A spin (up minus down) of {spin} is impossible with the {electrons} electrons of {name}.",
-            hint=f"Give one of these spins: {shown}.",
+            hint=f"Use one of these spins: {spins_text}.",
         )
     return System(
         name, known.symbols, charges, known.positions, (electrons + spin) // 2, (electrons - spin) // 2
@@ -202,7 +203,7 @@ def _length(bond: float) -> float:
     if not (math.isfinite(bond) and bond >= CLOSEST_BOHR):
         raise BadInput(
             f"A bond of {bond:g} bohr is too short or not finite.",
-            hint=f"Give a finite length of at least {CLOSEST_BOHR:g} bohr, such as 1.4.",
+            hint=f"Use a finite length of at least {CLOSEST_BOHR:g} bohr, such as 1.4.",
         )
     return float(bond)
 
@@ -233,11 +234,13 @@ def _check_counts(system: System) -> None:
         )
     if type(system.up) is not int or type(system.down) is not int or min(system.up, system.down) < 0:
         raise BadInput(
-            f"{system.up!r} electrons up and {system.down!r} down are not whole numbers of at least 0.",
+            f"{system.up!r} up and {system.down!r} down electrons are not whole numbers of at least 0.",
             hint="Give whole numbers of at least 0.",
         )
     if system.electrons < 1:
-        raise BadInput("The system has no electrons.", hint="Give at least one electron, by a lower charge.")
+        raise BadInput(
+            "The system has no electrons.", hint="Lower the charge, so that at least one electron remains."
+        )
 
 
 def _check_nuclei(system: System) -> None:
@@ -271,7 +274,7 @@ def _exact_atom(system: System) -> float | None:
 
 
 def _same_shape(system: System, known: KnownMolecule) -> bool:
-    """Whether the nuclei are the same, in the same order and at the same distances."""
+    """Return whether the nuclei are the same, in the same order and at the same distances."""
     return system.symbols == known.symbols and all(
         abs(
             math.dist(system.positions[i], system.positions[j])

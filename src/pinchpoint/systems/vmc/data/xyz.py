@@ -1,8 +1,8 @@
-"""Read a molecule from an xyz file: a count, a comment, then a symbol and three coordinates in angstrom on
-each line.
+"""Read a molecule from an xyz file.
 
-Coordinates are returned in bohr. Columns after the third coordinate are ignored; any other deviation is
-refused, with its line number. Imports no framework.
+The file has a count, a comment, and then lines with a symbol and three coordinates in angstrom. Coordinates
+are returned in bohr. Columns after the third coordinate are ignored; any other deviation from the format is
+an error that names the line. Imports no framework.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from pinchpoint.core.errors import BadInput
 from pinchpoint.core.units import BOHR_A
 from pinchpoint.systems.vmc.data.molecules import SYMBOLS, Position
 
-_FORM = "Write the number of atoms, a comment line, then SYMBOL X Y Z in angstrom on as many lines."
+_FORM = "Write the number of atoms, a comment line, then one line SYMBOL X Y Z, in angstrom, per atom."
 
 
 def read_xyz(path: str | Path) -> tuple[tuple[str, ...], tuple[Position, ...]]:
-    """Symbols and positions in bohr."""
+    """Return the symbols, and the positions in bohr."""
     path = Path(path)
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
         raise BadInput(
-            f"{path} cannot be read: {error.strerror}.", hint="Name an .xyz file that exists."
+            f"{path} cannot be read: {error.strerror}.", hint="Give an .xyz file that exists."
         ) from error
     except UnicodeDecodeError as error:
         raise BadInput(f"{path} is not a text file.", hint=_FORM) from error

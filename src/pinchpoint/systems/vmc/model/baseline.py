@@ -1,13 +1,12 @@
-"""The training step of the FermiNeuT optimisation report, rewritten from its description: to be timed, not to
-be used.
+"""The training step of the FermiNeuT optimisation report, rewritten from its description for comparison only.
 
-Letters: B walkers, n electrons, M nuclei, D determinants, one and two the widths of the streams. What makes
-that code slow is kept: every Langevin move runs operation by operation from Python, and its first energy was
-a gradient of a gradient, built again for every walker and coordinate. What makes it wrong and costs no time
-is kept too: it has no envelope and separate orbital weights for each electron (so it is not antisymmetric),
-no nuclear repulsion, moves without the ratio of the proposals, and a loss that is the variance,
-differentiated through the local energy. The energy with its gradient and the optimizer are one jitted program
-each, which is faster than the code it describes.
+Letters: B walkers, n electrons, M nuclei, D determinants; one and two are the widths of the streams. What
+makes that code slow is reproduced: every Langevin move runs operation by operation from Python, and its first
+energy is a gradient of a gradient, built again for every walker and coordinate. What makes it wrong at no
+cost in time is reproduced too: it has no envelope, separate orbital weights for each electron (so it is not
+antisymmetric), no nuclear repulsion, moves without the ratio of the proposal densities, and the variance as
+loss, differentiated through the local energy. The energy with its gradient and the optimizer are one jitted
+program each, which is faster than the code that the report describes.
 """
 
 from __future__ import annotations
@@ -34,10 +33,10 @@ Params = dict[str, Any]
 
 
 def nested_energies(log_psi: LogPsi, params: Any, system: System, x: Any) -> Any:
-    """(B,) local energies in Python loops over walkers and coordinates, each with its own derivatives;
-    nothing is jitted.
+    """Return local energies (B,), computed in Python loops over walkers and coordinates. Nothing is jitted.
 
-    For any wave function log_psi(params, x), so that faster methods can be compared with it. x: (B, n, 3).
+    Every coordinate of every walker has its own derivatives. Works for any wave function log_psi(params, x),
+    so that faster methods can be compared with it. x: (B, n, 3).
     """
     energies = []
     for walker in x:
@@ -55,7 +54,7 @@ class Baseline:
     moves: int
 
     def init(self, key: Any) -> Params:
-        """Normal random weights and zero biases."""
+        """Return normal random weights and zero biases."""
         n, one, two, determinants = (
             self.system.electrons,
             self.config.one,
@@ -80,7 +79,7 @@ class Baseline:
         return params
 
     def log_psi(self, params: Params, x: Any) -> Any:
-        """log|psi| of one walker x: (n, 3)."""
+        """Return log|psi| of one walker x: (n, 3)."""
         n = self.system.electrons
         nuclei = jnp.asarray(self.system.positions, x.dtype)
         to_nuclei = x[:, None] - nuclei
@@ -99,9 +98,7 @@ class Baseline:
         return jnp.log(jnp.abs(jnp.sum(params["mix"] * jnp.linalg.det(orbitals))) + 1e-10)
 
     def walk(self, params: Params, x: Any, key: Any) -> Any:
-        """Langevin moves of all walkers (B, n, 3), operation by operation from Python: nothing here is
-        jitted.
-        """
+        """Take Langevin moves of all walkers (B, n, 3), operation by operation, without jit."""
         slope = jax.vmap(jax.grad(self.log_psi, argnums=1), (None, 0))
         logs = jax.vmap(self.log_psi, (None, 0))
         for _ in range(self.moves):
@@ -117,7 +114,7 @@ class Baseline:
         return x
 
     def energies(self, params: Params, x: Any) -> Any:
-        """(B,) local energies without the nuclear repulsion, from full Hessians."""
+        """Return local energies (B,) without the nuclear repulsion, from full Hessians."""
 
         def each(walker: Any) -> Any:
             kinetic = kinetic_energy(lambda place: self.log_psi(params, place), walker, method="hessian")
@@ -127,7 +124,7 @@ class Baseline:
 
     @partial(jax.jit, static_argnums=0)
     def energy_and_gradient(self, params: Params, x: Any) -> tuple[Any, Params]:
-        """The mean energy, and the gradient of the energies' variance."""
+        """Return the mean energy and the gradient of the variance of the energies."""
 
         def loss(params: Params) -> tuple[Any, Any]:
             energies = self.energies(params, x)
@@ -140,19 +137,19 @@ class Baseline:
     def update(
         self, params: Params, mean: Params, square: Params, gradient: Params, step: Any
     ) -> tuple[Params, Params, Params]:
-        """One step of Adam."""
+        """Take one step of Adam."""
         change, mean, square = adam_change(gradient, mean, square, step)
         return jax.tree_util.tree_map(lambda p, c: p - RATE * c, params, change), mean, square
 
     @partial(jax.jit, static_argnums=0)
     def forward(self, params: Params, x: Any) -> Any:
-        """(B,) log|psi|."""
+        """Return log|psi|, (B,)."""
         return jax.vmap(self.log_psi, (None, 0))(params, x)
 
     def step(
         self, params: Params, mean: Params, square: Params, x: Any, key: Any, step: Any
     ) -> tuple[tuple[Params, Params, Params, Any], Any]:
-        """One training step: moves, energy with gradient, Adam.
+        """Take one training step: moves, energy with gradient, Adam.
 
         Returns the arguments of the next step, and the energy.
         """

@@ -18,21 +18,19 @@ _COUNTS = ("one", "two", "layers", "determinants", "heads")
 
 @dataclass(frozen=True)
 class NetConfig(JsonConfig):
-    """One network.
+    """The configuration of one network.
 
-    Built directly, by `preset` or by `from_json`; wrong values raise BadInput here and nowhere later.
+    Construct it directly, with `preset` or with `from_json`. Invalid values raise BadInput on construction.
     """
 
     kind: Literal["ferminet", "psiformer"] = option(help="Architecture: ferminet or psiformer.")
-    one: int = option(help="Width of the stream of single electrons.")
-    two: int = option(help="Width of the stream of pairs; a psiformer has none.")
+    one: int = option(help="Width of the one-electron stream.")
+    two: int = option(help="Width of the pair stream; a psiformer has none.")
     layers: int = option(help="Layers.")
     determinants: int = option(help="Determinants.")
-    heads: int = option(4, "Heads of a psiformer's attention; they share the width `one`.")
-    full: bool = option(
-        True, "Determinants of all electrons; false: one of spin-up and one of spin-down electrons."
-    )
-    jastrow: bool = option(True, "Jastrow factor with the electron-electron cusps.")
+    heads: int = option(4, "Attention heads of a psiformer; they divide the width `one`.")
+    full: bool = option(True, "Use determinants of all electrons; false: products of one per spin.")
+    jastrow: bool = option(True, "Add a Jastrow factor with the electron-electron cusps.")
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -43,23 +41,23 @@ class NetConfig(JsonConfig):
             if type(getattr(self, name)) is not int or getattr(self, name) < 1:
                 raise BadInput(
                     f"{name} = {getattr(self, name)!r:.40} is not a whole number of at least 1.",
-                    hint=f"Give {name} at least 1.",
+                    hint=f"Set {name} to at least 1.",
                 )
         for name in ("full", "jastrow"):
             if type(getattr(self, name)) is not bool:
                 raise BadInput(
                     f"{name} = {getattr(self, name)!r:.40} is neither true nor false.",
-                    hint=f"Give {name} as true or false.",
+                    hint=f"Set {name} to true or false.",
                 )
         if self.kind == "psiformer" and self.one % self.heads:
             raise BadInput(
                 f"The width one = {self.one} is not a multiple of the {self.heads} heads.",
-                hint=f"Give a width that is a multiple of {self.heads}, or another number of heads.",
+                hint=f"Use a width that is a multiple of {self.heads}, or another number of heads.",
             )
 
     @classmethod
     def preset(cls, name: str, **changes: Any) -> Self:
-        """A tested configuration. `changes`: fields to set differently."""
+        """Return a tested configuration. changes: fields to override."""
         if name not in PRESETS:
             raise BadInput(f"There is no network {name!r:.40}.", hint=f"Use one of: {', '.join(PRESETS)}.")
         return cls(**{**PRESETS[name], **changes})

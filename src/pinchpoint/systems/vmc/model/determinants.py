@@ -1,11 +1,10 @@
-"""Sign and logarithm of a sum of determinants, safe from overflow, with a forward Laplacian in full
-precision.
+"""Sign and logarithm of a sum of determinants, with a forward Laplacian in full precision.
 
-Letters: D determinants of k by k, d coordinates. Up to four electrons the determinants are written out:
-factoring such small matrices costs a GPU many kernels and more time than the rest of a small network. Larger
-ones are factored (`elimination`), and folx gets a rule for the Laplacian of each, or of the sum where all are
-large: its own rule for a determinant uses the device's default precision for products, ten bits on GPUs, and
-factors a matrix twice.
+The logarithm does not overflow. Letters: D determinants of size k x k, d coordinates. Determinants of up to
+four electrons are written out: factoring such small matrices takes many GPU kernels, and more time than the
+rest of a small network. Larger ones are factored (`elimination`), and folx gets a rule for the Laplacian of
+each, or of their sum if all are large. The rule that folx has for determinants uses the default precision of
+the device for products, ten bits on GPUs, and factors a matrix twice.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ WRITTEN_OUT = 4
 
 
 def sum_of_determinants(matrices: Sequence[Array]) -> tuple[Array, Array]:
-    """Sign and log|sum_d prod_s det(matrices[s][d])|. matrices: (D, k, k) of each spin block, k >= 1."""
+    """Return sign and log|sum_d prod_s det(matrices[s][d])|. matrices: (D, k, k) per spin block, k >= 1."""
     register_rules({_large.__name__: _large_rule, _factored.__name__: _factored_rule})
     if min(block.shape[-1] for block in matrices) <= WRITTEN_OUT:
         return _summed(*matrices)
@@ -47,14 +46,14 @@ def _summed(*matrices: Array) -> tuple[Array, Array]:
     if isinstance(logs, float):
         total = jnp.sum(jnp.asarray(factor))
         return jnp.sign(total), jnp.log(jnp.abs(total))
-    # It cancels, so it needs no derivative.
+    # It cancels out, so it needs no derivative.
     largest = jax.lax.stop_gradient(_largest(jnp.asarray(logs)))
     total = jnp.sum(factor * signs * jnp.exp(logs - largest))
     return jnp.sign(total), jnp.log(jnp.abs(total)) + largest
 
 
 def _largest(logs: Array) -> Array:
-    """The factor taken out of a sum so that nothing overflows; finite even where all terms are zero."""
+    """Return the factor to take out of a sum to avoid overflow; finite even if all terms are zero."""
     return jnp.maximum(jnp.max(logs), jnp.finfo(logs.dtype).min)
 
 
@@ -66,18 +65,16 @@ def _factored(block: Array) -> tuple[Array, Array]:
     return sign_and_logdet(block)
 
 
-# folx finds the rule of a jitted function by its name.
+# folx looks up the rule of a jitted function by its name.
 _large.__name__ = "pinchpoint_sum_of_determinants"
 _factored.__name__ = "pinchpoint_factored_determinants"
 
 
 def _derivatives(block: Any) -> tuple[Array, Array, Array, Array]:
-    """Sign and log|det| (D,), its derivatives (d, D) and Laplacian (D,).
+    """Return sign (D,) and log|det| (D,) with its derivatives (d, D) and Laplacian (D,).
 
-    block: folx's array with its derivatives.
-
-    With M = A^-1 dA of a coordinate, log det A has the derivative tr M and, over all coordinates, the
-    Laplacian tr(A^-1 lap A) - sum tr(M M).
+    block: folx's array with its derivatives. With M = A^-1 dA for a coordinate, the derivative of log det A
+    is tr M. Its Laplacian, over all coordinates, is tr(A^-1 lap A) - sum tr(M M).
     """
     inverse, sign, log = inverse_and_logdet(block.x)
     products = einsum("mij,tmjk->tmik", inverse, block.jacobian.dense_array)
@@ -90,7 +87,7 @@ def _derivatives(block: Any) -> tuple[Array, Array, Array, Array]:
 def _factored_rule(
     arguments: Sequence[Any], options: dict[str, Any], sparsity_threshold: int
 ) -> tuple[Array, Any]:
-    """Called by folx in place of `_factored`."""
+    """The rule that folx calls instead of `_factored`."""
     del options, sparsity_threshold
     (block,) = arguments
     sign, log, slopes, curves = _derivatives(block)
@@ -100,7 +97,7 @@ def _factored_rule(
 def _large_rule(
     arguments: Sequence[Any], options: dict[str, Any], sparsity_threshold: int
 ) -> tuple[Array, Any]:
-    """Called by folx in place of `_large`.
+    """The rule that folx calls instead of `_large`.
 
     The derivatives of the logarithm of a sum are the means of those of the determinants, weighted by their
     shares; its Laplacian is the mean Laplacian plus the spread of the derivatives.
@@ -122,7 +119,7 @@ def _large_rule(
 
 
 def _written_out(block: Array) -> Array:
-    """(D,) determinants of (D, k, k), k up to 4."""
+    """Return the determinants (D,) of matrices (D, k, k), k up to 4."""
     if block.shape[-1] == 1:
         return block[:, 0, 0]
     if block.shape[-1] == 2:
@@ -146,5 +143,5 @@ _PAIRS = ((0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3))
 
 
 def _minors(first: Array, second: Array) -> list[Array]:
-    """Determinants (D,) of every two columns of two rows, (D, 4) each."""
+    """Return the determinants (D,) of every two columns of two rows, (D, 4) each."""
     return [first[:, a] * second[:, b] - first[:, b] * second[:, a] for a, b in _PAIRS]

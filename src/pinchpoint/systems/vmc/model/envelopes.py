@@ -19,13 +19,13 @@ from pinchpoint.systems.vmc.model.layers import positive, raw_of
 
 Array = jax.Array
 
-_CORE_ELSEWHERE = 0.1  # weight of the envelope of a core orbital on other nuclei than its own
+_CORE_ELSEWHERE = 0.1  # weight of the envelope of a core orbital on nuclei other than its own
 
 
 def init_envelope(system: System, columns: list[Start], determinants: int) -> dict[str, Array]:
-    """pi and sigma: (M, D, columns).
+    """Return the initial pi and sigma, each (M, D, columns).
 
-    A valence orbital spreads over all nuclei, a core orbital stays on its own.
+    A valence orbital extends over all nuclei; a core orbital is confined to its own.
     """
     pi = np.ones((system.nuclei, determinants, len(columns)))
     sigma = np.ones_like(pi)
@@ -39,22 +39,22 @@ def init_envelope(system: System, columns: list[Start], determinants: int) -> di
 
 
 def init_cusp(system: System) -> Array:
-    """(M,): beta of each nucleus, before `positive`."""
+    """Return the initial beta of each nucleus, (M,), before `positive` is applied."""
     return raw_of(jnp.asarray(system.charges, dtype=float))
 
 
 def nearest(sigma: Array, radii: Array) -> Array:
-    """(k,): the smallest exponent of each electron, added before and subtracted after, so that nothing
-    underflows far out.
+    """Return the smallest exponent of each electron, (k,).
 
-    The wave function does not depend on it, so it has no derivative. sigma: (k or 1, M, D, columns), above
-    zero.
+    It is added to the exponents and subtracted from the logarithm later, so that nothing underflows far from
+    the nuclei. The wave function does not depend on it, so it has no derivative. sigma: (k or 1, M, D,
+    columns), above zero.
     """
     return jax.lax.stop_gradient(jnp.min(radii * jnp.min(sigma, axis=(2, 3)), axis=1))
 
 
 def envelope(pi: Array, sigma: Array, radii: Array, shift: Array) -> Array:
-    """(k, D, columns), times e^shift.
+    """Return the envelopes (k, D, columns), times e^shift.
 
     pi, sigma: (k or 1, M, D, columns); radii: (k, M) soft distances; shift: (k,).
     """
@@ -63,11 +63,11 @@ def envelope(pi: Array, sigma: Array, radii: Array, shift: Array) -> Array:
 
 
 def soft_radii(system: System, places: Geometry) -> Array:
-    """(n, M): s(r) of every electron and nucleus."""
+    """Return s(r) of every electron and nucleus, (n, M)."""
     return soft(places.nuclear, inverse_charges(system, places.nuclear))
 
 
 def log_cusp(system: System, beta: Array, places: Geometry) -> Array:
-    """(n,): log of the cusp factor of each electron. beta: (M,) as from `init_cusp`."""
+    """Return the log of the cusp factor of each electron, (n,). beta: (M,), as from `init_cusp`."""
     charges = jnp.asarray(system.charges, dtype=places.nuclear.dtype)
     return -jnp.sum(charges * places.nuclear / (1.0 + positive(beta) * places.nuclear), axis=1)

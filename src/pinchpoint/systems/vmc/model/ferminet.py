@@ -1,10 +1,9 @@
-"""The streams of FermiNet: vectors of electrons and of pairs, mixed by means, equivariant under swaps of
-equal spins.
+"""The streams of FermiNet: vectors of electrons and of pairs, mixed by means.
 
-Letters: n electrons, M nuclei, k electrons of one spin. The input of a layer for electron i is its own
-vector, the means of all vectors of each spin, and the means of its pairs with each spin. The weights of these
-parts are separate, so that the means over electrons, which all electrons share, are multiplied once per
-walker and not n times.
+They are equivariant under swaps of electrons with equal spin. Letters: n electrons, M nuclei, k electrons of
+one spin. The input of a layer for electron i is its own vector, the means of all vectors of each spin, and
+the means of its pairs with each spin. The weights of these parts are separate, so that the means over
+electrons, which all electrons share, are multiplied once per walker and not n times.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _PAIR_FEATURES = 4
 
 
 def init_streams(key: Array, system: System, config: NetConfig) -> Params:
-    """{"one": one dict per layer, "two": likewise, absent for a single electron}."""
+    """Return {"one": one dict per layer, "two": the same for pairs; absent for a single electron}."""
     one_keys, two_keys = (jax.random.split(part, config.layers) for part in jax.random.split(key))
     paired = system.electrons > 1
     ones: list[Params] = []
@@ -57,13 +56,13 @@ def _init_one(key: Array, system: System, one: int, two: int, width: int) -> Par
 
 
 def spins(system: System) -> dict[str, slice]:
-    """The electrons of each spin that occurs."""
+    """Return the electrons of each spin that occurs."""
     both = {"up": slice(0, system.up), "down": slice(system.up, system.electrons)}
     return {spin: part for spin, part in both.items() if part.stop > part.start}
 
 
 def streams(params: Params, system: System, places: Geometry) -> Array:
-    """(n, one): the vector of each electron after all layers."""
+    """Return the vector of each electron after all layers, (n, one)."""
     h = one_electron(system, places)
     means = (
         pair_means(params["two"], system.up, two_electrons(places))
@@ -76,8 +75,9 @@ def streams(params: Params, system: System, places: Geometry) -> Array:
 
 
 def _mix(params: Params, system: System, h: Array, pairs: Array | None) -> Array:
-    """(n, width): the weights applied to the vector of an electron, the means, and the means of its pairs (n,
-    s two).
+    """Apply the weights to the electrons' vectors, the means, and the means of pairs (n, s two).
+
+    Returns (n, width).
     """
     if pairs is None:
         return matmul(h, params["self"]) + params["bias"]

@@ -1,7 +1,7 @@
 """The energy of electrons among nuclei: potential and local energy of a walker, in hartree.
 
-n electrons, B walkers, M nuclei; a walker is x: (n, 3) in bohr. Nothing is jitted here: it becomes part of
-the caller's program.
+n electrons, B walkers, M nuclei; a walker is x: (n, 3) in bohr. Nothing is jitted here; the functions become
+part of the caller's program.
 """
 
 from __future__ import annotations
@@ -21,17 +21,19 @@ LogPsi = Callable[[Any, Any], Any]  # (params, x: (n, 3)) -> log|psi|
 
 
 def potential(system: System, x: Any) -> Any:
-    """Coulomb energy of all electrons and nuclei at x: (n, 3)."""
+    """Return the Coulomb energy of all electrons and nuclei at x: (n, 3)."""
     nuclei = jnp.asarray(system.positions, x.dtype)
     charges = jnp.asarray(system.charges, x.dtype)
     attraction = jnp.sum(charges / _lengths(x[:, None] - nuclei))
-    first, second = np.triu_indices(system.electrons, 1)  # numpy: the pairs are constants of the program
+    first, second = np.triu_indices(
+        system.electrons, 1
+    )  # numpy, so that the pairs are constants of the program
     repulsion = jnp.sum(1 / _lengths(x[first] - x[second]))
     return repulsion - attraction + system.repulsion
 
 
 def local_energy(log_psi: LogPsi, system: System, *, method: Method = "auto") -> Callable[[Any, Any], Any]:
-    """(params, x: (n, 3)) -> H psi / psi there."""
+    """Return a function (params, x: (n, 3)) -> H psi / psi at x."""
 
     def energy(params: Any, x: Any) -> Any:
         return kinetic_energy(lambda walker: log_psi(params, walker), x, method=method) + potential(system, x)
@@ -42,7 +44,7 @@ def local_energy(log_psi: LogPsi, system: System, *, method: Method = "auto") ->
 def local_energies(
     log_psi: LogPsi, system: System, *, method: Method = "auto", chunk: int | None = None
 ) -> Callable[[Any, Any], Any]:
-    """(params, x: (B, n, 3)) -> (B,), `chunk` walkers at a time."""
+    """Return a function (params, x: (B, n, 3)) -> local energies (B,), computed `chunk` walkers at a time."""
     each = local_energy(log_psi, system, method=method)
     return lambda params, x: over_walkers(lambda walker: each(params, walker), x, chunk=chunk)
 

@@ -1,6 +1,7 @@
 """The Jastrow factor: exact cusps where two electrons meet, 1/4 for equal spins and 1/2 for opposite ones.
 
-log J = sum_{i<j} c a r / (a + r): its slope at r = 0 is c for any learned length a, and it is flat far out.
+log J = sum_{i<j} c a r / (a + r). Its slope at r = 0 is c for any learned length a, and it is flat at large
+r.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ SAME, OPPOSITE = 0.25, 0.5
 
 
 def init_jastrow(system: System) -> dict[str, Array]:
-    """One length for each kind of pair in the system (same, opposite); none for a single electron."""
+    """Return one length for each kind of pair in the system (same, opposite); none for one electron."""
     start = raw_of(jnp.asarray(1.0))
     return {kind: start for kind, weights in _pairs(system).items() if weights.any()}
 
 
 def log_jastrow(system: System, params: dict[str, Any], apart: Array) -> Array:
-    """log J, a scalar. apart: (n, n) distances."""
+    """Return log J, a scalar. apart: (n, n) distances."""
     total = jnp.zeros((), dtype=apart.dtype)
     for kind, weights in _pairs(system).items():
         if weights.any():
@@ -38,7 +39,7 @@ def log_jastrow(system: System, params: dict[str, Any], apart: Array) -> Array:
 
 
 def _pairs(system: System) -> dict[str, np.ndarray]:
-    """(n, n) for each kind: the slope at contact above the diagonal for pairs of that kind, else 0."""
+    """Return, for each kind, (n, n) with the slope at contact above the diagonal for its pairs, else 0."""
     spins = np.arange(system.electrons) < system.up
     once = np.triu(np.ones((system.electrons, system.electrons)), k=1)
     alike = spins[:, None] == spins[None, :]

@@ -1,11 +1,10 @@
-"""The pair stream and its means over each spin, with a forward Laplacian that exploits what a pair depends
-on.
+"""The pair stream and its means over each spin, with a forward Laplacian that exploits its structure.
 
 Letters: n electrons, d coordinates, f features of a pair, w the width of the stream, s spins. The vector of a
-pair is a function of its f features alone. By default folx carries the derivatives of all n x n pairs with
-respect to all d coordinates through every layer. The rule here carries those with respect to the f features,
-and converts only the n means into derivatives with respect to coordinates. It is exact for any features;
-without folx the stream is an ordinary function.
+pair is a function of its f features alone. By default, folx carries the derivatives of all n x n pairs with
+respect to all d coordinates through every layer. The rule defined here carries those with respect to the f
+features, and converts only the n means to derivatives with respect to coordinates. It is exact for any
+features; without folx, the stream is an ordinary function.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ Array = jax.Array
 Params = dict[str, Any]
 
 _NAME = "pinchpoint_pair_means_of_{up}_up"  # folx looks up the rule of a jitted function by its name
-_FEW = 4  # up to so many electrons, coordinates are hardly more than features, and there is nothing to gain
+_FEW = 4  # up to this many electrons, there are hardly more coordinates than features, so nothing is gained
 
 
 def pair_means(layers: Sequence[Params], up: int, features: Array) -> list[Array]:
-    """(n, s w) after each layer: the pairs of each electron averaged over the up and over the down electrons.
+    """Return, after each layer, the means of the pairs of each electron over up and down electrons, (n, s w).
 
     layers: weights (f or w, w) and bias (w,) of each; features: (n, n, f). A spin without electrons has no
     columns.
@@ -49,8 +48,9 @@ def pair_means(layers: Sequence[Params], up: int, features: Array) -> list[Array
 
 
 def spin_means(rows: Array, up: int) -> Array:
-    """(..., n, w) -> (..., s w): the mean over the up electrons and over the down ones, of the spins that
-    occur.
+    """Return the means over up and over down electrons, (..., n, w) -> (..., s w).
+
+    A spin without electrons is left out.
     """
     counts = [count for count in (up, rows.shape[-2] - up) if count]
     if len(set(counts)) == 1:  # one reduction, nothing to concatenate
@@ -66,18 +66,19 @@ def _by_layer(flat: Sequence[Any]) -> list[tuple[Any, Any]]:
 
 
 def _rule(up: int) -> Callable[..., Any]:
-    """Called by folx in place of `run`, with arrays or, where they depend on the coordinates, arrays of its
-    own type.
+    """Return the rule that folx calls instead of `run`.
+
+    Its arguments are arrays or, if they depend on the coordinates, folx's own arrays.
     """
 
     def rule(arguments: Sequence[Any], options: dict[str, Any], sparsity_threshold: int) -> list[Any]:
-        del options, sparsity_threshold  # there are no options, and the zeros are known here
+        del options, sparsity_threshold  # there are no options, and the sparsity is known here
         *flat, features = arguments
         kind, jacobian = type(features), type(features.jacobian)
         by_coordinate = features.jacobian.dense_array  # (d, n, n, f)
         metric = einsum("tijf,tijg->ijfg", by_coordinate, by_coordinate)
         pairs, laplacian = features.x, features.laplacian
-        # (n, n, f, w) with respect to the features; at first of the features themselves.
+        # (n, n, f, w), derivatives with respect to the features; initially those of the features themselves.
         slopes: Array = jnp.eye(pairs.shape[-1], dtype=pairs.dtype)
         means = []
         for weights, bias in _by_layer(flat):
@@ -101,8 +102,8 @@ def _rule(up: int) -> Callable[..., Any]:
 
 
 def _square(metric: Array, slopes: Array) -> Array:
-    """(n, n, w): slopes metric slopes. metric: (n, n, f, f), symmetric; slopes: (..., f, w)."""
-    # Written out, so that it is one kernel that reads each slope once.
+    """Return slopes^T metric slopes, (n, n, w). metric: (n, n, f, f), symmetric; slopes: (..., f, w)."""
+    # Written out, so that one kernel reads each slope once.
     total: Array | float = 0.0
     for f in range(metric.shape[-1]):
         for g in range(f + 1):
@@ -112,9 +113,9 @@ def _square(metric: Array, slopes: Array) -> Array:
 
 
 def _mean_slopes(by_coordinate: Array, slopes: Array, up: int) -> Array:
-    """(d, n, s w): derivatives of the means.
+    """Return the derivatives of the means, (d, n, s w).
 
-    by_coordinate: (d, n, n, f) of the features; slopes: (n, n, f, w).
+    by_coordinate: (d, n, n, f), derivatives of the features; slopes: (n, n, f, w).
     """
     d, n, _, f = by_coordinate.shape
     parts = [part for part in (slice(0, up), slice(up, n)) if part.start < part.stop]

@@ -1,8 +1,8 @@
 """The stream of a Psiformer: electrons mixed by attention, equivariant under swaps of equal spins.
 
-Letters: n electrons, H heads. There are no pair features: electrons see one another by attention, and their
-cusps come from the Jastrow factor. The softmax is written out, since a forward Laplacian computes a full
-Hessian of functions with custom derivatives.
+Letters: n electrons, H heads. There are no pair features: electrons interact by attention, and their cusps
+come from the Jastrow factor. The softmax is written out, because a forward Laplacian computes a full Hessian
+of functions with custom derivatives.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Params = dict[str, Any]
 
 
 def init_attention(key: Array, system: System, config: NetConfig) -> Params:
-    """{"embed", "spin", "layers"}; a single electron has no attention."""
+    """Return {"embed", "spin", "layers"}; a single electron has no attention."""
     first, second, *rest = jax.random.split(key, 2 + config.layers)
     return {
         "embed": weights(first, 4 * system.nuclei, config.one),
@@ -42,7 +42,7 @@ def _init_layer(key: Array, system: System, width: int) -> Params:
 
 
 def attention_stream(params: Params, system: System, config: NetConfig, places: Geometry) -> Array:
-    """(n, one): the vector of each electron after all layers."""
+    """Return the vector of each electron after all layers, (n, one)."""
     features = one_electron(system, places)
     spin = jnp.asarray(np.where(np.arange(system.electrons) < system.up, 1.0, -1.0), dtype=features.dtype)
     h = matmul(features, params["embed"]) + spin[:, None] * params["spin"]
@@ -54,7 +54,7 @@ def attention_stream(params: Params, system: System, config: NetConfig, places: 
 
 
 def _attend(layer: Params, heads: int, h: Array) -> Array:
-    """(n, width): for every electron the weighted mean of the values of all, heads side by side."""
+    """Return the attention-weighted mean of all values for every electron, heads side by side, (n, width)."""
     query, key, value = (_by_head(matmul(h, layer[name]), heads) for name in ("query", "key", "value"))
     scores = matmul(query, jnp.swapaxes(key, 1, 2)) * (key.shape[-1] ** -0.5)
     largest = jnp.max(jax.lax.stop_gradient(scores), axis=-1, keepdims=True)
@@ -64,5 +64,5 @@ def _attend(layer: Params, heads: int, h: Array) -> Array:
 
 
 def _by_head(rows: Array, heads: int) -> Array:
-    """(n, width) -> (H, n, width / H)."""
+    """Split (n, width) into heads, (H, n, width / H)."""
     return jnp.swapaxes(rows.reshape(rows.shape[0], heads, -1), 0, 1)

@@ -1,7 +1,7 @@
 """A neural wave function of a system: network, orbitals, determinants and exact cusps combined.
 
 Letters: n electrons (up first, then down), M nuclei, D determinants. Functions take one walker x: (n, 3), are
-pure, and support jit, vmap, derivatives of any order and a forward Laplacian. Parameters are plain dicts and
+pure, and support jit, vmap, derivatives of any order, and a forward Laplacian. Parameters are plain dicts and
 lists of arrays in the default float type of the run; walkers have the same type.
 """
 
@@ -36,17 +36,18 @@ from pinchpoint.systems.vmc.model.psiformer import attention_stream, init_attent
 Array = jax.Array
 Params = Any
 
-_RIPPLE = 0.5  # initial size of the network's part in an orbital; a round orbital itself has size one
-_OTHER_SPIN = 0.2  # initial factor of an electron in columns that belong to the other spin
+_RIPPLE = 0.5  # initial size of the network's part of an orbital; a round orbital itself has size one
+_OTHER_SPIN = 0.2  # initial factor of an electron in the columns of the other spin
 
 
 @dataclass(frozen=True)
 class WaveFunction:
-    """psi of a system. init(key) -> params; sign_and_log(params, x) -> sign and log|psi|, both scalars.
+    """psi of a system.
 
-    orbitals(params, x) -> the matrices whose determinants are summed, with one-electron factors and without
-    the Jastrow factor: ((D, n, n),), rows are electrons, or ((D, up, up), (D, down, down)) without those of a
-    spin that has no electrons.
+    init(key) -> params; sign_and_log(params, x) -> sign and log|psi|, both scalars; orbitals(params, x) ->
+    the matrices whose determinants are summed, with one-electron factors but without the Jastrow factor:
+    ((D, n, n),), or ((D, up, up), (D, down, down)), where a spin without electrons is left out. Rows are
+    electrons.
     """
 
     system: System
@@ -56,12 +57,12 @@ class WaveFunction:
     orbitals: Callable[[Params, Array], tuple[Array, ...]]
 
     def log(self, params: Params, x: Array) -> Array:
-        """log|psi| of one walker."""
+        """Return log|psi| of one walker."""
         return self.sign_and_log(params, x)[1]
 
 
 def wave_function(system: System, config: NetConfig) -> WaveFunction:
-    """The network `config` on the electrons of `system`."""
+    """Return the wave function of a system with the network `config`."""
 
     def init(key: Array) -> Params:
         return _init(key, system, config)
@@ -105,7 +106,7 @@ def _init(key: Array, system: System, config: NetConfig) -> Params:
 
 
 def _columns(system: System, config: NetConfig, spin: str) -> list[tuple[Start, bool]]:
-    """The orbitals of an electron of this spin, each with whether it belongs to that spin."""
+    """Return the orbitals for an electron of this spin, each with whether it belongs to that spin."""
     counts = {"up": system.up, "down": system.down}
     if not config.full:
         return [(start, True) for start in starts(system.charges, counts[spin])]
@@ -116,7 +117,7 @@ def _columns(system: System, config: NetConfig, spin: str) -> list[tuple[Start, 
 
 def _init_orbital(key: Array, config: NetConfig, columns: list[tuple[Start, bool]]) -> Params:
     size = np.array([_RIPPLE * (1.0 if own else _OTHER_SPIN) for _, own in columns])
-    # Round orbitals start as their envelopes; directed ones get all of their shape from the network.
+    # Round orbitals start as their envelopes; directed ones get their shape from the network alone.
     bias = np.array([1.0 if start.round and own else 0.0 for start, own in columns])
     values = weights(key, config.one, config.determinants * len(columns))
     return {
@@ -128,14 +129,14 @@ def _init_orbital(key: Array, config: NetConfig, columns: list[tuple[Start, bool
 def _matrices(
     params: Params, system: System, config: NetConfig, places: Geometry
 ) -> tuple[tuple[Array, ...], Array]:
-    """Blocks of orbitals whose rows lack the cusp factor and contain e^shift, and shift: (n,)."""
+    """Return blocks of orbitals, whose rows lack the cusp factor and include e^shift, and shift: (n,)."""
     if config.kind == "psiformer":
         h = attention_stream(params["network"], system, config, places)
     else:
         h = streams(params["network"], system, places)
     radii, parts = soft_radii(system, places), spins(system)
     if config.full and launch_bound(h):
-        # The spin whose parameters each electron uses, among the spins that occur.
+        # Index of the parameters of each electron: its spin, among the spins that occur.
         owner = np.arange(system.electrons) >= (system.up or system.electrons)
         pi, sigma = (
             jnp.stack([params["envelope"][spin][name] for spin in parts])[owner.astype(int)]
@@ -158,7 +159,7 @@ def _matrices(
 
 
 def _block(factors: Array, pi: Array, sigma: Array, radii: Array) -> tuple[Array, Array]:
-    """(D, k, columns) orbitals of k electrons, and their shifts.
+    """Return the orbitals of k electrons, (D, k, columns), and their shifts.
 
     factors: (k, D columns); pi, sigma: (k or 1, M, D, columns).
     """
@@ -168,7 +169,7 @@ def _block(factors: Array, pi: Array, sigma: Array, radii: Array) -> tuple[Array
 
 
 def _factors(params: Params, system: System, h: Array) -> Array:
-    """(n, D n): the network's part of all orbitals, from one product with the weights of both spins.
+    """Return the network's part of all orbitals, (n, D n), from one product with the weights of both spins.
 
     h: (n, one).
     """

@@ -1,7 +1,7 @@
-"""Apply a function of one walker to all walkers, one chunk at a time inside one program.
+"""Apply a function of one walker to all walkers, one chunk at a time, inside one program.
 
-B walkers. A chunk takes every (B / chunk)-th walker: where walkers are spread over devices, each device has
-its share of every chunk, and none waits for walkers of another.
+B walkers. A chunk takes every (B / chunk)-th walker: if walkers are spread over devices, each device has its
+share of every chunk, and none waits for another.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pinchpoint.core.errors import BadInput
 
 
 def over_walkers(each: Callable[[Any], Any], x: Any, *, chunk: int | None) -> Any:
-    """each(x[i]) for every walker i. x: (B, ...); returns a tree of (B, ...)."""
+    """Return each(x[i]) for every walker i, as a tree of (B, ...). x: (B, ...)."""
     many = jax.vmap(each)
     if chunk is None or chunk >= x.shape[0]:
         return many(x)
@@ -27,7 +27,7 @@ def over_walkers(each: Callable[[Any], Any], x: Any, *, chunk: int | None) -> An
 
 
 def split(rows: Any, chunk: int) -> Any:
-    """(B, ...) as (B / chunk, chunk, ...)."""
+    """Reshape (B, ...) to (B / chunk, chunk, ...)."""
     size = rows.shape[0]
     if chunk < 1 or size % chunk:
         raise BadInput(

@@ -1,6 +1,6 @@
-"""A cache of compiled programs on disk, so that the second start of a run is fast.
+"""A cache of compiled programs on disk, which makes the second start of a run fast.
 
-Used by commands, never at import.
+Enabled by commands, never on import.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import jax
 
 from pinchpoint.core.files import make_folder
 
-LEAST_S = 0.3  # programs that compile faster are not stored
+LEAST_S = 0.3  # programs that compile in less time are not stored
 
 
 def use_compile_cache(folder: Path | None = None) -> Path:
-    """Make JAX store what it compiles in a folder, by default in the user's cache with one folder per kind of
-    processor.
+    """Make JAX store compiled programs in a folder.
 
-    A program compiled for one processor may crash on another that reads it from a shared home.
+    By default it is in the user's cache, with one folder per kind of processor: a program compiled for one
+    processor may crash on another that reads it from a shared home folder.
     """
     if folder is None:
         home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")

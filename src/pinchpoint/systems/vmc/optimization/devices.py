@@ -1,8 +1,8 @@
-"""The devices of a run: where its arrays lie, the programs that keep them there, and the memory they take.
+"""The devices of a run: where arrays are placed, programs that keep them there, and the memory they take.
 
-Walkers are spread over the devices, parameters are copied to each. The mesh has one axis. Sums over walkers
+Walkers are spread over the devices; parameters are copied to each. The mesh has one axis. Sums over walkers
 become sums over devices automatically, and random numbers are the same on any number of devices. Without a
-mesh everything lies on one device.
+mesh, everything is on one device.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ class Host:
     devices: tuple[Any, ...]
 
     def mesh(self, walkers: int) -> Mesh | None:
-        """A mesh over all devices; None for a single one."""
+        """Return a mesh over all devices; None for a single device."""
         return mesh_of(walkers, self.devices)
 
     def sharing(self, walkers: int) -> Host:
-        """The largest number of these devices that can have equal shares of the walkers."""
+        """Return the largest number of these devices that can share the walkers equally."""
         count = max(count for count in range(1, len(self.devices) + 1) if walkers % count == 0)
         return Host(self.name, self.devices[:count])
 
     def peak_bytes(self) -> int | None:
-        """Peak allocated on CUDA since this process started; on a CPU its peak resident memory."""
+        """Return the peak allocated on CUDA since the process started; on a CPU, its peak resident memory."""
         if self.name == "cuda":
             return measurement.peaks("cuda").allocated_bytes
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -53,8 +53,9 @@ class Host:
 
 @contextmanager
 def on(device: str, *, precision: str) -> Iterator[Host]:
-    """Within, arrays are created on that device and float64 is enabled if needed; afterwards both are as
-    before.
+    """Return a context that creates arrays on that device and enables float64 if needed.
+
+    Afterwards, both settings are restored.
     """
     name = resolve_device(device, backend("jax"))
     devices = jax.devices(name)
@@ -64,7 +65,7 @@ def on(device: str, *, precision: str) -> Iterator[Host]:
 
 
 def resident_bytes() -> int:
-    """Resident memory of this process, or its peak where the system does not report it."""
+    """Return the resident memory of this process, or its peak if the system does not report the former."""
     try:
         with open("/proc/self/statm", encoding="ascii") as file:
             return int(file.read().split()[1]) * resource.getpagesize()
@@ -73,7 +74,7 @@ def resident_bytes() -> int:
 
 
 def mesh_of(walkers: int, devices: Sequence[Any] | None = None) -> Mesh | None:
-    """A mesh over these devices (default: all), or None for one. They must share the walkers evenly."""
+    """Return a mesh over these devices (default: all), or None for one. They must divide the walkers."""
     devices = list(jax.devices() if devices is None else devices)
     if walkers % len(devices):
         raise BadInput(
@@ -84,7 +85,7 @@ def mesh_of(walkers: int, devices: Sequence[Any] | None = None) -> Mesh | None:
 
 
 def place(tree: Any, mesh: Mesh | None) -> Any:
-    """The tree with the arrays of walkers spread and all others on each device.
+    """Return the tree with the arrays of walkers spread over the devices and all others copied to each.
 
     Numpy arrays are accepted too.
     """
@@ -92,7 +93,7 @@ def place(tree: Any, mesh: Mesh | None) -> Any:
 
 
 def shapes(tree: Any, mesh: Mesh | None) -> Any:
-    """Shapes and dtypes of the tree as `place` would place it: enough to compile."""
+    """Return the shapes and dtypes of the tree as `place` would place it, which is enough to compile."""
     if mesh is None:
         return jax.tree_util.tree_map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), tree)
     return jax.tree_util.tree_map(
@@ -103,7 +104,7 @@ def shapes(tree: Any, mesh: Mesh | None) -> Any:
 
 
 def placing_jit(program: Program, *, mesh: Mesh | None, donate: int = 0) -> Program:
-    """The jitted program, its results placed as `place` does, so that it is compiled once for all calls.
+    """Return the jitted program, with results placed as by `place`, so that it is compiled only once.
 
     It runs on the default device at the time of this call, or on the mesh.
     """
@@ -116,11 +117,12 @@ def placing_jit(program: Program, *, mesh: Mesh | None, donate: int = 0) -> Prog
 
 
 def _options(mesh: Mesh | None) -> dict[str, Any] | None:
-    """On CUDA, compute products with the vendor's library only.
+    """Return compiler options; on CUDA, they restrict products to the vendor's library.
 
     Trying XLA's Triton kernels for each of many small products takes most of the compile time, and our
     products are small or have shapes that suit the library. Skipping only the trials (autotune level 0) does
-    not work: XLA then uses its own kernels untested, and those of H2O with the medium network do not compile.
+    not work: XLA then uses its own kernels untested, and those for H2O with the medium network do not
+    compile.
     """
     return {"xla_gpu_enable_triton_gemm": False} if _device(mesh).platform in ("gpu", "cuda") else None
 

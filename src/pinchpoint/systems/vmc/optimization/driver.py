@@ -1,10 +1,10 @@
-"""Driver of compiled programs for the training loop: one program is queued ahead, and the log is read behind.
+"""Driver of compiled programs for the training loop: one program is queued ahead, and results are read later.
 
-A program holds a block of steps. While the device works on one, the numbers of the program before are read:
-nothing waits except for a checkpoint. What a step draws follows from the seed and its number, and programs
-start at multiples of a block: a run that was stopped and resumed equals one that was not, bit for bit on a
-CPU. A run that went wrong is stopped. The median over a program's steps is judged, since a single step may
-lie far off: a local energy has no bound near a node.
+A program runs a block of steps. While the device works on one, the results of the previous program are read;
+only a checkpoint makes the host wait. The random numbers of a step follow from the seed and its number, and
+programs start at multiples of a block, so a run that was stopped and resumed equals one that was not, bit for
+bit on a CPU. A run that goes wrong is stopped. This is judged by the median over the steps of a program,
+because the energy of a single step may be far off: a local energy is unbounded near a node.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from pinchpoint.systems.vmc.optimization.training_step import Carry, Stats
 from pinchpoint.systems.vmc.settings import OptimizerStage, Settings
 from pinchpoint.systems.vmc.training.runs import Log, Row, Run
 
-SMOOTHED = 200  # steps that the energy in a report is the mean of
-LOST = 3  # steps in a row that are not finite; one may be a walker that met a nucleus, and changes nothing
-_RISE = 0.2  # part of the lowest energy that the energy may rise by,
-_RISE_HA = 0.5  # and at least this much: a training may climb for a while, but not by more
-_BELOW_HA = 2.0  # how far noise may go below the lowest energy possible
-_STUCK, _LOOSE = 0.02, 0.98  # acceptance below and above which walkers do not sample
+MEAN_STEPS = 200  # the energy in a report is the mean of this many steps
+MOST_NOT_FINITE = 3  # consecutive steps; a single one may be a walker at a nucleus, and is skipped
+_RISE = 0.2  # fraction of the lowest energy by which the energy may rise,
+_RISE_HA = 0.5  # or this much if larger: the energy may rise for a while, but not by more
+_BELOW_HA = 2.0  # how far noise may take the energy below the lowest possible one
+_STUCK, _LOOSE = 0.02, 0.98  # acceptance below and above which the walkers do not sample
 
 
 @dataclass(frozen=True)
 class EnergyReport(Report):
-    """Progress of the training steps. The energy is the mean of the last steps."""
+    """Progress of training. The energy is the mean over the last steps."""
 
     energy_ha: float | None = None
     error_ha: float | None = None
@@ -49,11 +49,14 @@ class EnergyReport(Report):
 
 
 class ProgramDriver:
-    """Queues programs from a carry. programs: gives the compiled program of so many steps by an optimizer."""
+    """Queues programs that advance a carry.
+
+    programs: returns the compiled program for a number of steps by an optimizer.
+    """
 
     log = Log
     holds_back = False
-    saves_start = True  # pretraining and warming up take long
+    saves_start = True  # pretraining and warm-up take long
 
     def __init__(
         self,
@@ -65,17 +68,17 @@ class ProgramDriver:
         state: dict[str, Any] | None,
         host: Host,
     ) -> None:
-        """state: of the checkpoint that the carry was restored from; None for a new run."""
+        """Start from a carry. state: that of the checkpoint it was restored from; None for a new run."""
         self.run, self.settings, self.carry = run, run.config.settings, carry
         self.programs, self.block = programs, block
         self.resumed, self.host = state, host
-        self._unread: deque[tuple[int, Stats]] = deque()  # the step before a program, and its numbers
-        self._finite: list[bool] = []  # of the rows read last
-        self._recent: deque[Row] = deque(maxlen=SMOOTHED)
+        self._unread: deque[tuple[int, Stats]] = deque()  # first step of a program, and its results
+        self._finite: list[bool] = []  # whether each of the rows read last is finite
+        self._recent: deque[Row] = deque(maxlen=MEAN_STEPS)
         self._paces: deque[float] = deque(maxlen=20)
         self._read_at: float | None = None
         self._lowest_ha: float | None = None
-        self._lost = 0
+        self._not_finite = 0
 
     def resume(self) -> dict[str, Any] | None:
         return self.resumed
@@ -87,7 +90,10 @@ class ProgramDriver:
         return step + count
 
     def read(self, *, wait: bool, score: float | None, elapsed: Callable[[], float]) -> Iterator[list[Row]]:
-        """Rows of one program at a time; without `wait`, of all but the last, which may still be running."""
+        """Yield the rows of one program at a time.
+
+        Without `wait`, the rows of the last program are left for later, since it may still be running.
+        """
         while len(self._unread) > (0 if wait else 1):
             first, stats = self._unread.popleft()
             values = Stats(*(np.atleast_1d(value) for value in jax.device_get(stats)))
@@ -104,9 +110,9 @@ class ProgramDriver:
 
     def check(self, rows: list[Row]) -> Fault | None:
         for row, finite in zip(rows, self._finite, strict=True):
-            self._lost = 0 if finite else self._lost + 1
-            if self._lost == LOST:
-                return self._fault(row, "the energy or the change of the parameters is not finite")
+            self._not_finite = 0 if finite else self._not_finite + 1
+            if self._not_finite == MOST_NOT_FINITE:
+                return self._fault(row, "the energy or the parameter update is not finite")
         sound = [row for row, finite in zip(rows, self._finite, strict=True) if finite]
         wrong = find_fault(sound, lowest_ha=self._lowest_ha, system=self.run.config.system)
         if wrong is not None:
@@ -118,7 +124,7 @@ class ProgramDriver:
         return None
 
     def validate(self) -> float:
-        raise NotImplementedError  # nothing is held back
+        raise NotImplementedError  # vmc holds no data back
 
     def state(self) -> dict[str, Any] | Fault:
         arrays = trees.to_arrays(self.carry._replace(key=None))
@@ -149,11 +155,11 @@ class ProgramDriver:
         return self.host.peak_bytes() or 0
 
     def step_s(self) -> float | None:
-        """Seconds of a step, by the last programs; None before there were two."""
+        """Return the seconds per step of the last programs; None until two have finished."""
         return median(self._paces) if self._paces else None
 
     def _fault(self, row: Row, what: str) -> Fault:
-        before = self._recent[-1] if self._recent else row  # the last sound row tells more
+        before = self._recent[-1] if self._recent else row  # the last good row is more informative
         cause, options = likely_cause(before, self.settings)
         return Fault(
             row.step, what, cause, options, f"--from {self.run.folder} starts from the last good checkpoint"
@@ -161,7 +167,7 @@ class ProgramDriver:
 
 
 def mean_energy(rows: Iterable[Row]) -> tuple[float | None, float | None]:
-    """The mean energy of rows and its error bar; None where they are too few."""
+    """Return the mean energy of rows and its error bar; None if there are too few rows."""
     energies = [row.energy_ha for row in rows if np.isfinite(row.energy_ha)]
     if len(energies) < 2:
         return (energies[0] if energies else None), None
@@ -170,19 +176,20 @@ def mean_energy(rows: Iterable[Row]) -> tuple[float | None, float | None]:
 
 
 def floor_ha(system: System) -> float:
-    """A lower bound of the energy: every electron alone with all nuclei in one place, and the nuclei's
-    repulsion.
+    """Return a lower bound of the energy.
+
+    It is the energy of every electron alone with all nuclei in one place, plus the repulsion of the nuclei.
     """
     return -system.electrons * sum(system.charges) ** 2 / 2 + system.repulsion
 
 
 def find_fault(rows: Sequence[Row], *, lowest_ha: float | None, system: System) -> tuple[int, str] | None:
-    """The step and what is wrong there; None for sound rows. lowest_ha: the lowest median before."""
+    """Return the step and the problem, or None for good rows. lowest_ha: the lowest median so far."""
     for row in rows:
         for name, value in (
             ("energy", row.energy_ha),
             ("variance", row.variance),
-            ("change of the parameters", row.norm),
+            ("parameter update", row.norm),
         ):
             if not math.isfinite(value):
                 return row.step, f"the {name} is not finite"
@@ -190,15 +197,15 @@ def find_fault(rows: Sequence[Row], *, lowest_ha: float | None, system: System) 
         return None
     now = median(row.energy_ha for row in rows)
     if now < floor_ha(system) - _BELOW_HA:
-        return rows[-1].step, f"the energy of {now:.6g} Ha is lower than any that {system.name} can have"
+        return rows[-1].step, f"the energy of {now:.6g} Ha is below any energy that {system.name} can have"
     if lowest_ha is not None and now > lowest_ha + max(_RISE_HA, _RISE * abs(lowest_ha)):
         return rows[-1].step, f"the energy exploded from {lowest_ha:.6g} to {now:.6g} Ha"
     return None
 
 
 def likely_cause(row: Row, settings: Settings) -> tuple[str, str]:
-    """The likely cause of a fault at a row, and the options to train again with."""
-    # Where the energy is not finite, no move is accepted.
+    """Return the likely cause of a fault at a row, and the options to train again with."""
+    # If the energy is not finite, no move is accepted.
     if math.isfinite(row.energy_ha) and not _STUCK <= row.acceptance <= _LOOSE:
         return (
             f"walkers that do not sample ({row.acceptance:.1%} of moves accepted, {row.width:.3g} bohr wide)",

@@ -1,10 +1,10 @@
-"""Pretraining: bring the orbitals of a network near those of Hartree-Fock before the energy is minimised.
+"""Pretraining: fit the orbitals of a network to those of Hartree-Fock before the energy is minimised.
 
 Letters: B walkers, n electrons, D determinants. From random orbitals, more than a few electrons start so high
 in energy that training may end in another state. The loss is the mean square difference of the matrices of
-every determinant. Half of the walkers follow the Hartree-Fock determinant and half the network, so that it
-also learns where it is large itself. Many steps are one compiled program; chunks and devices are those of the
-training that follows.
+every determinant. Half of the walkers follow the Hartree-Fock determinant and half the network, so that the
+network also learns where it is large itself. Many steps are one compiled program; chunks and devices are
+those of the training that follows.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from pinchpoint.systems.vmc.settings import ACCEPTANCE
 
 Array = jax.Array
 
-_BLOCK = 100  # steps in one program; progress is reported between programs
-_MOVES = 5  # of every walker before each step
+_BLOCK = 100  # steps per program; progress is reported between programs
+_MOVES = 5  # moves of every walker before each step
 _RATE = 3e-3
-_WIDTH = 0.1  # bohr, of the first proposals; then set by the acceptance
+_WIDTH = 0.1  # bohr, width of the first proposals; then adjusted to the acceptance
 
 
 class PretrainResult(NamedTuple):
-    """params; x: (B, n, 3) positions of the walkers; losses: (steps,)."""
+    """The result of pretraining. x: (B, n, 3), positions of the walkers; losses: (steps,)."""
 
     params: Params
     x: Array
@@ -47,33 +47,34 @@ class PretrainResult(NamedTuple):
 
 
 class _Carry(NamedTuple):
-    """groups: the walkers that follow Hartree-Fock, and where there are enough, those that follow the
-    network.
+    """The state of pretraining.
+
+    groups: the walkers that follow Hartree-Fock and, if there are enough, those that follow the network.
     """
 
     params: Params
-    mean: Params  # Adam's
+    mean: Params  # of Adam, as is square
     square: Params
     groups: tuple[Walkers, ...]
     step: Array
 
 
 def column_scales(system: System, count: int) -> np.ndarray:
-    """(count,) factors for the Hartree-Fock orbitals of a spin: one over the height of each initial orbital
-    at its nucleus.
+    """Return factors (count,) for the Hartree-Fock orbitals of a spin.
 
-    The scale of the columns of a determinant is free. The orbitals of the network start with a height of
-    about one; normalised ones reach 12 at an oxygen, and a core that must first grow that far is not learnt
-    in the available steps.
+    Each is one over the height of the initial orbital at its nucleus. The columns of a determinant may have
+    any scale. The orbitals of the network start with a height of about one, while normalised orbitals reach
+    12 at an oxygen nucleus; a core orbital that must first grow that far is not learned in the available
+    steps.
     """
     return np.array([math.sqrt(math.pi / start.zeta**3) for start in starts(system.charges, count)])
 
 
 def orbital_loss(wave: WaveFunction, field: HartreeFock, params: Params, x: Array) -> Array:
-    """Mean square difference of the orbitals over walkers x: (B, n, 3), determinants and entries.
+    """Return the mean square difference of the orbitals over walkers x: (B, n, 3), determinants and entries.
 
-    The Hartree-Fock orbitals are scaled to the initial size of the network's (`column_scales`). Where one
-    determinant holds both spins, an electron in an orbital of the other spin should be zero.
+    The Hartree-Fock orbitals are scaled to the initial size of the network's orbitals (`column_scales`). If
+    one determinant has both spins, the target of an electron in an orbital of the other spin is zero.
     """
     scales = [
         jnp.asarray(column_scales(wave.system, count))
@@ -98,7 +99,10 @@ def orbital_loss(wave: WaveFunction, field: HartreeFock, params: Params, x: Arra
 def loss_and_gradient(
     wave: WaveFunction, field: HartreeFock, params: Params, x: Array, *, chunk: int | None
 ) -> tuple[Array, Params]:
-    """`orbital_loss` and its gradient; `chunk` walkers at a time, a divisor of their number (None: all)."""
+    """Return `orbital_loss` and its gradient.
+
+    chunk: walkers processed together, a divisor of their number; None for all.
+    """
     of = jax.value_and_grad(lambda params, x: orbital_loss(wave, field, params, x))
     if chunk is None or chunk >= x.shape[0]:
         return of(params, x)
@@ -125,25 +129,25 @@ def pretrain(
 ) -> PretrainResult:
     """Minimise `orbital_loss` with Adam. x: (B, n, 3) walkers to start from.
 
-    chunk: largest number of walkers at a time in the gradient, None for all; mesh: devices that share the
-    walkers; progress(steps done, loss) is called between programs.
+    chunk: most walkers at a time in the gradient, None for all; mesh: devices that share the walkers;
+    progress(steps done, loss) is called between programs.
     """
     if not field.fits(wave.system):
         raise BadInput(
-            f"The Hartree-Fock orbitals have other electrons or nuclei than {wave.system.name}.",
-            hint="Give hartree_fock.orbitals_for(system).",
+            f"The Hartree-Fock orbitals are not for the electrons and nuclei of {wave.system.name}.",
+            hint="Use hartree_fock.orbitals_for(system).",
         )
     if steps < 1:
         raise BadInput(
-            f"Pretraining cannot have {steps} steps.", hint="Give at least 1, or leave out pretraining."
+            f"Pretraining cannot have {steps} steps.", hint="Use at least 1, or leave out pretraining."
         )
     devices = 1 if mesh is None else mesh.size
-    half = devices * math.ceil(x.shape[0] / devices / 2)  # the devices share each group evenly
+    half = devices * math.ceil(x.shape[0] / devices / 2)  # every device gets an equal share of each group
     parts = (x[:half], x[half:]) if half < x.shape[0] else (x,)
     groups = tuple(
         Walkers(part, jnp.zeros(len(part), x.dtype), jnp.asarray(_WIDTH, x.dtype)) for part in parts
     )
-    # Separate copies: the carry is donated, and the arrays belong to the caller.
+    # Copies, because the carry is donated and the arrays belong to the caller.
     first, mean, square = (
         jax.tree_util.tree_map(f, params) for f in (jnp.copy, jnp.zeros_like, jnp.zeros_like)
     )
@@ -153,7 +157,7 @@ def pretrain(
     programs: dict[int, Any] = {}
     losses: list[Array] = []
     for start in range(0, steps, _BLOCK):
-        # A shorter last block compiles once more, which is better than additional steps.
+        # A shorter last block has to be compiled as well, which is better than additional steps.
         count = min(_BLOCK, steps - start)
         if count not in programs:
             programs[count] = placing_jit(
@@ -171,7 +175,7 @@ def pretrain(
 def _step(
     wave: WaveFunction, field: HartreeFock, key: Array, *, rate: float, chunks: tuple[int | None, ...]
 ) -> Callable[[_Carry, None], tuple[_Carry, Array]]:
-    """Moves of every group along what it follows, then an Adam step on the loss of all walkers."""
+    """Return a step: moves of every group along what it follows, then Adam on the loss of all walkers."""
 
     def by_field(params: Params, walker: Array) -> Array:
         return log_determinant(field, wave.system, walker)
@@ -181,7 +185,7 @@ def _step(
     def step(carry: _Carry, _: None) -> tuple[_Carry, Array]:
         keys = jax.random.split(jax.random.fold_in(key, carry.step), len(follow))
         groups: list[Walkers] = []
-        # The groups stay separate, since each is spread over all devices.
+        # The groups stay separate, because each is spread over all devices.
         results: list[Any] = []
         for group, log_psi, part, chunk in zip(carry.groups, follow, keys, chunks, strict=False):
             group, accepted = moves(
@@ -202,5 +206,5 @@ def _step(
 
 
 def _part(size: int, chunk: int, devices: int) -> int:
-    """The largest chunk up to `chunk` that divides the walkers, with an equal share for every device."""
+    """Return the largest chunk up to `chunk` that divides the walkers, with an equal share per device."""
     return max((part for part in range(devices, chunk + 1, devices) if size % part == 0), default=devices)

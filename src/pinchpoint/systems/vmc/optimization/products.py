@@ -1,4 +1,4 @@
-"""Matrix products of SPRING in full float32 precision, on tensor cores where a GPU has them.
+"""Matrix products of SPRING in full float32 precision, on tensor cores if the GPU has them.
 
 B walkers, P parameters. The reduced precision of TF32 would make the smallest eigenvalues of SPRING's matrix
 negative. Three TF32 products of the leading and the remaining digits give float32 precision in less time than
@@ -16,8 +16,8 @@ from jax.sharding import Mesh, PartitionSpec
 
 COLUMNS_BYTES = (
     1 << 26
-)  # of the rows multiplied at one time on tensor cores, whose digits are split into copies
-_TENSOR_CORES = 8.0  # least compute capability with TF32
+)  # of the rows multiplied at one time on tensor cores, whose leading and remaining digits are copies
+_TENSOR_CORES = 8.0  # lowest compute capability with TF32
 
 
 def dot(a: Any, b: Any) -> Any:
@@ -25,9 +25,9 @@ def dot(a: Any, b: Any) -> Any:
 
 
 def gram(rows: Any, *, mesh: Mesh | None = None) -> Any:
-    """(B, B) products of every two rows of (B, P).
+    """Return the products (B, B) of every two rows of (B, P).
 
-    With a mesh, columns are spread and the devices' products summed.
+    With a mesh, columns are spread over the devices, and their products are summed.
     """
     if mesh is None:
         return _local(rows)
@@ -45,25 +45,25 @@ def gram(rows: Any, *, mesh: Mesh | None = None) -> Any:
 def _local(rows: Any) -> Any:
     if rows.dtype != jnp.float32 or not has_tensor_cores(jax.devices()):
         return _of_all(rows, jax.lax.Precision.HIGHEST)
-    # A run may use the CPU of a machine that has a GPU.
+    # A run may use the CPU on a machine that has a GPU.
     return jax.lax.platform_dependent(
         rows, cuda=by_columns, default=lambda rows: _of_all(rows, jax.lax.Precision.HIGHEST)
     )
 
 
 def has_tensor_cores(devices: Any) -> bool:
-    """Whether all of these devices are CUDA GPUs with TF32."""
+    """Return whether all of these devices are CUDA GPUs with TF32."""
     return all(device.platform == "gpu" and _capability(device) >= _TENSOR_CORES for device in devices)
 
 
 def _capability(device: Any) -> float:
-    """0 for GPUs with another scheme, such as gfx90a of ROCm."""
+    """Return the compute capability; 0 for GPUs with another scheme, such as gfx90a of ROCm."""
     text = str(device.compute_capability)
     return float(text) if re.fullmatch(r"\d+\.\d+", text) else 0.0
 
 
 def by_columns(rows: Any, precision: Any = jax.lax.DotAlgorithmPreset.TF32_TF32_F32_X3) -> Any:
-    """The same as `gram`, a block of columns at a time."""
+    """Return the same as `gram`, computed a block of columns at a time."""
     size, columns = rows.shape
     width = max(1, COLUMNS_BYTES // (size * rows.dtype.itemsize))
     turns = columns // width

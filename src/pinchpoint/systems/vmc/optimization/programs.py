@@ -1,9 +1,9 @@
-"""The programs of a training run: which ones it needs, and their compilation side by side.
+"""The programs of a training run: which ones it needs, and their concurrent compilation.
 
-A program holds a block of steps by one optimizer, Adam or SPRING; where no whole block fits, steps are taken
-one by one. Programs start at multiples of a block, whatever step a run is resumed at. Each program is traced
-here and compiled in a thread, where XLA needs no Python. Nothing is compiled twice: what a budget was
-measured with is what the run uses.
+A program runs a block of steps of one optimizer, Adam or SPRING; where no whole block fits, steps run one by
+one. Programs start at multiples of a block, whatever the step at which a run is resumed. Each program is
+traced here and compiled in a thread, where XLA does not need Python. Nothing is compiled twice: the run uses
+the programs that were compiled to measure a budget.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from pinchpoint.systems.vmc.settings import OptimizerStage, Settings
 BLOCK = {
     "cpu": 10,
     "cuda": 50,
-}  # steps in one program: enough to make a launch cheap, few enough to stop soon
+}  # steps per program: enough to make a launch cheap, few enough to stop soon
 Program = Callable[[Carry], tuple[Carry, Stats]]
-Steps = tuple[int, OptimizerStage]  # the number of steps in one program, and their optimizer
+Steps = tuple[int, OptimizerStage]  # number of steps in one program, and their optimizer
 
 _NAMES = {"adam": "Adam", "spring": "SPRING"}
-_AT_ONCE = 4  # a block and a single step, by Adam and by SPRING: a run has no more
+_AT_ONCE = 4  # a block and a single step, each by Adam and by SPRING: a run has no more programs
 
 
 def program_at(step: int, settings: Settings, *, block: int) -> Steps:
-    """The program at a step: a whole block where one starts and has a single optimizer, else one step."""
+    """Return the program at a step: a whole block if one starts there with one optimizer, else one step."""
     end, stage = step + block, settings.stage_at(step)
     whole = step % block == 0 and end <= settings.steps and settings.stage_at(end - 1) == stage
     return block if whole else 1, stage
 
 
 def programs_from(step: int, settings: Settings, *, block: int) -> list[Steps]:
-    """All programs that a run still needs from a step on, each once, in the order of their first use."""
+    """Return all programs that a run needs from a step on, each once, in the order of their first use."""
     programs: dict[Steps, None] = {}
     while step < settings.steps:
         programs[program := program_at(step, settings, block=block)] = None
@@ -49,14 +49,14 @@ def programs_from(step: int, settings: Settings, *, block: int) -> list[Steps]:
 
 
 def heaviest(programs: list[Steps]) -> Steps:
-    """The one that needs most memory: SPRING holds all that Adam does, and its matrix."""
+    """Return the program that needs most memory: SPRING needs all that Adam does, and its matrix."""
     return max(programs, key=lambda program: (program[1] == "spring", program[0]))
 
 
 class Programs:
-    """The compiled programs of one wave function, within a `with` block.
+    """The compiled programs of one wave function, for use in a `with` block.
 
-    Its end cancels what has not started.
+    At the end of the block, compilations that have not started are cancelled.
     """
 
     def __init__(self, wave: Wave, mesh: Mesh | None, tell: Progress) -> None:
@@ -71,11 +71,11 @@ class Programs:
         self._threads.shutdown(wait=True, cancel_futures=True)
 
     def like(self, settings: Settings) -> Carry:
-        """Shapes and dtypes of a carry: nothing is computed."""
+        """Return the shapes and dtypes of a carry, without computing anything."""
         return jax.eval_shape(lambda: begin(self.wave, replace(settings, burn=0)))
 
     def start(self, settings: Settings, programs: Sequence[Steps]) -> None:
-        """Start to compile those that are not yet, in order; returns once they are traced."""
+        """Start compiling the programs that are not compiled yet, in order; returns once they are traced."""
         for program in programs:
             if (settings, program) in self._futures:
                 continue
@@ -86,7 +86,7 @@ class Programs:
             self._futures[settings, program] = self._threads.submit(lowered.compile)
 
     def get(self, settings: Settings, program: Steps) -> Program:
-        """One compiled program; waits for it where it must."""
+        """Return one compiled program, waiting for it if necessary."""
         self.start(settings, [program])
         future = self._futures[settings, program]
         if not future.done():
@@ -94,12 +94,12 @@ class Programs:
         return future.result()
 
     def keep(self, settings: Settings) -> None:
-        """Drop the programs of all other settings, which were only tried."""
+        """Drop the programs of all other settings, which were only tried out."""
         for key in [key for key in self._futures if key[0] != settings]:
             self._futures.pop(key).cancel()
 
     def _pending(self, settings: Settings, *more: Steps) -> str:
-        """`steps: 10 by Adam, 1 by SPRING`: those being compiled and these; four of them fit a line."""
+        """Return a text such as `steps: 10 by Adam, 1 by SPRING`: the programs being compiled, and these."""
         running = [
             program
             for (own, program), future in self._futures.items()

@@ -1,6 +1,6 @@
 """Local energies of a frozen wave function: moves and energies of many steps as one program.
 
-B walkers. The width of the proposals is constant too, so that the samples follow |psi|^2 exactly.
+B walkers. The width of the proposals is constant as well, so that the samples follow |psi|^2 exactly.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pinchpoint.systems.vmc.settings import Settings
 
 
 class Observations(NamedTuple):
-    """energies: (count, B) hartree, none clipped; acceptance: (count,)."""
+    """Measurements of many steps. energies: (count, B) in hartree, unclipped; acceptance: (count,)."""
 
     energies: Any
     acceptance: Any
@@ -30,14 +30,14 @@ class Observations(NamedTuple):
 def make_observe(
     wave: Wave, settings: Settings, count: int, *, mesh: Mesh | None = None
 ) -> Callable[[Any, Walkers, Any, Any], tuple[Walkers, Observations]]:
-    """observe(params, walkers, first, key) -> (walkers, Observations) of `count` steps of `settings.moves`
-    moves each.
+    """Return observe(params, walkers, first, key) -> (walkers, Observations).
 
-    first: the number of the first step; key: that of the stage, folded with the number of each step. It is an
-    argument, so that one program serves all seeds. The walkers are donated.
+    It takes `count` steps of `settings.moves` moves each. first: the number of the first step; key: that of
+    the stage, folded with the number of each step. The key is an argument, so that one program serves all
+    seeds. The walkers are donated.
     """
     if count < 1:
-        raise BadInput(f"A program cannot have {count} steps.", hint="Give at least 1.")
+        raise BadInput(f"A program cannot have {count} steps.", hint="Use at least 1.")
     energies_of = local_energies(wave.log, wave.system, method=settings.method, chunk=settings.chunk)
 
     def observe(params: Any, walkers: Walkers, first: Any, base: Any) -> tuple[Walkers, Observations]:

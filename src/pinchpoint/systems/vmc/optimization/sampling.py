@@ -1,10 +1,9 @@
-"""Sampling of |psi|^2: initial positions, Metropolis and Langevin moves, and a width that follows the
-acceptance.
+"""Sampling of |psi|^2: initial positions, Metropolis and Langevin moves, and adaptation of their width.
 
-B walkers, n electrons; all electrons of a walker move at once. Moves are turns of one loop inside the
-caller's program, which carries log|psi| along. The width is constant within a call, so each call keeps
-detailed balance. On a GPU small systems are bound by the number of launches, so all random numbers of a call
-are one draw.
+B walkers, n electrons; all electrons of a walker move together. Moves are turns of one loop inside the
+caller's program, which carries log|psi| along. The width is constant within a call, so each call satisfies
+detailed balance. On a GPU, the time of small systems is dominated by the number of launches, so all random
+numbers of a call are drawn at once.
 """
 
 from __future__ import annotations
@@ -21,20 +20,20 @@ from pinchpoint.systems.vmc.data.system import System
 from pinchpoint.systems.vmc.model.hamiltonian import LogPsi
 from pinchpoint.systems.vmc.settings import Kind, Stage
 
-# Electrons of all walkers times parameters: with fewer, a card takes longer to launch a pass than to compute
-# it.
+# Electrons of all walkers times parameters: below this, launching a pass on a GPU takes longer than its work.
 _SMALL = 1e8
-# Largest number of moves that are unrolled; 1 turns unrolling off. Each one saves the few launches of a loop
-# turn and is compiled separately: ten instead of five take 1 s more to compile for H2 on an H200 and make a
-# step 10 % shorter.
-UNROLLED = 10
+# Most moves that are unrolled; 1 turns unrolling off. Each saves the few launches of a loop turn, but is
+# compiled separately: for H2 on an H200, ten instead of five take 1 s longer to compile and make a step 10 %
+# shorter.
+MOST_UNROLLED = 10
 _LARGEST_CHANGE = 0.2  # of log(width) in one adaptation
 _WIDTHS = (1e-3, 10.0)  # bohr
 
 
 class Walkers(NamedTuple):
-    """x: (B, n, 3) bohr; log: (B,) log|psi| with the parameters of the last moves; width: () bohr, of
-    proposals.
+    """Walkers and the width of their proposals.
+
+    x: (B, n, 3) in bohr; log: (B,), log|psi| with the parameters of the last moves; width: () in bohr.
     """
 
     x: Any
@@ -43,18 +42,19 @@ class Walkers(NamedTuple):
 
 
 def stage_key(seed: int, stage: Stage) -> Any:
-    """The random key of a stage, from which those of its steps are folded."""
+    """Return the random key of a stage, from which the keys of its steps are derived."""
     return jax.random.fold_in(jax.random.key(seed), int(stage))
 
 
 def key_of(seed: int, stage: Stage, step: Any = 0) -> Any:
-    """The random key of one step: the same numbers whenever it is taken, on any number of devices."""
+    """Return the random key of one step. It does not depend on when or on how many devices the step runs."""
     return jax.random.fold_in(stage_key(seed, stage), step)
 
 
 def start(system: System, walkers: int, key: Any, *, dtype: Any = None) -> Any:
-    """Positions (B, n, 3) near the nuclei, with alternating spins on each nucleus, so that atoms start
-    neutral.
+    """Return positions (B, n, 3) near the nuclei.
+
+    Spins alternate on each nucleus, so that atoms start neutral.
     """
     homes = jnp.asarray([system.positions[at] for at in _homes(system)], dtype)
     return homes + jax.random.normal(key, (walkers, system.electrons, 3), homes.dtype)
@@ -72,8 +72,8 @@ def moves(
 ) -> tuple[Walkers, Any]:
     """Take `steps` moves of every walker; returns the walkers and the accepted fraction.
 
-    walkers.log must belong to these parameters; with `renew` it belongs to others and is computed along with
-    the first move.
+    walkers.log must belong to these parameters, unless `renew` is set: then it is computed with the first
+    move.
     """
     shape = walkers.x.shape
     numbers = jax.random.normal(key, (steps, shape[0], shape[1] * 3 + 2), walkers.x.dtype)
@@ -85,15 +85,17 @@ def moves(
 
 
 def refresh(log_psi: LogPsi, params: Any, walkers: Walkers) -> Walkers:
-    """The same walkers with log|psi| of these parameters: needed before moves when parameters or positions
-    are new.
+    """Return the same walkers with log|psi| for these parameters.
+
+    Needed before moves if the parameters or positions have changed.
     """
     return walkers._replace(log=jax.vmap(log_psi, (None, 0))(params, walkers.x))
 
 
 def adapt(walkers: Walkers, acceptance: Any, target: float) -> Walkers:
-    """The same walkers with a wider proposal where too many moves were accepted, a narrower one where too few
-    were.
+    """Return the same walkers with a width adapted to the target acceptance.
+
+    Proposals become wider if too many moves were accepted, and narrower if too few were.
     """
     change = jnp.clip(acceptance - target, -_LARGEST_CHANGE, _LARGEST_CHANGE)
     width = jnp.clip(walkers.width * jnp.exp(change), *_WIDTHS)
@@ -103,12 +105,12 @@ def adapt(walkers: Walkers, acceptance: Any, target: float) -> Walkers:
 def _metropolis(
     log_psi: LogPsi, params: Any, walkers: Walkers, noise: Any, threshold: Any, renew: bool
 ) -> tuple[Any, Any, Any]:
-    """Positions (B, n, 3), log|psi| (B,) and the number of accepted moves (B,). noise: (steps, B, n, 3)."""
+    """Return positions (B, n, 3), log|psi| (B,), and accepted moves (B,). noise: (steps, B, n, 3)."""
     logs = jax.vmap(log_psi, (None, 0))
 
     def decide(at: tuple[Any, ...], there: Any, log_there: Any, threshold: Any) -> tuple[Any, ...]:
         x, log, count = at
-        accepted = threshold < 2 * (log_there - log)  # never where log|psi| is NaN there
+        accepted = threshold < 2 * (log_there - log)  # never if log|psi| is NaN at the new position
         return _select(accepted, there, x), jnp.where(accepted, log_there, log), count + accepted
 
     def turn(at: tuple[Any, ...], numbers: tuple[Any, Any]) -> tuple[tuple[Any, ...], None]:
@@ -117,8 +119,8 @@ def _metropolis(
 
     at: tuple[Any, ...] = walkers.x, walkers.log, jnp.zeros_like(walkers.log)
     if renew:
-        # Both positions of the first move in one pass: in a small system a pass costs its launches, not its
-        # work.
+        # Both positions of the first move in one pass: in a small system, the launches of a pass take longer
+        # than its work.
         there = walkers.x + walkers.width * noise[0]
         log, log_there = jax.vmap(logs, (None, 0))(params, jnp.stack([walkers.x, there], axis=1)).T
         at = decide((walkers.x, log, at[2]), there, log_there, threshold[0])
@@ -129,7 +131,7 @@ def _metropolis(
 def _langevin(
     log_psi: LogPsi, params: Any, walkers: Walkers, noise: Any, threshold: Any, renew: bool
 ) -> tuple[Any, Any, Any]:
-    """The same for Langevin moves. The first gradient is needed anyway, and log|psi| comes with it."""
+    """Return the same for Langevin moves. log|psi| comes with the first gradient, which is needed anyway."""
     both = jax.vmap(jax.value_and_grad(log_psi, argnums=1), (None, 0))
     time = walkers.width**2
 
@@ -138,8 +140,8 @@ def _langevin(
         there = x + drift + walkers.width * noise
         log_there, slope = both(params, there)
         drift_there = _drift(slope, time)
-        # The ratio of the proposals of the way back and the way there: without it, the samples would not
-        # follow psi^2.
+        # The ratio of the proposal densities of the reverse and the forward move: without it, the samples
+        # would not follow psi^2.
         back = (x - there - drift_there) / walkers.width
         ratio = jnp.sum(noise**2 - back**2, axis=(1, 2)) / 2
         accepted = threshold < 2 * (log_there - log) + ratio
@@ -158,9 +160,9 @@ _KINDS = {"metropolis": _metropolis, "langevin": _langevin}
 def _turns(
     turn: Callable[..., Any], first: tuple[Any, ...], numbers: tuple[Any, Any], params: Any
 ) -> tuple[Any, ...]:
-    """The carry after all turns.
+    """Return the carry after all turns.
 
-    On a GPU the turns of small systems are unrolled: fewer launches, more to compile.
+    On a GPU, the turns of small systems are unrolled: fewer launches, but more to compile.
     """
 
     def loop(first: Any, numbers: Any, unroll: int = 1) -> Any:
@@ -168,17 +170,17 @@ def _turns(
 
     work = math.prod(first[0].shape[:2]) * sum(leaf.size for leaf in jax.tree_util.tree_leaves(params))
     turns = len(numbers[0])
-    # A divisor: a remainder would be unrolled once more.
-    count = max(part for part in range(1, UNROLLED + 1) if turns % part == 0)
+    # A divisor, because a remainder would be unrolled separately.
+    count = max(part for part in range(1, MOST_UNROLLED + 1) if turns % part == 0)
     if work > _SMALL or not turns or count < 2:
         return loop(first, numbers)
     return jax.lax.platform_dependent(first, numbers, cpu=loop, default=partial(loop, unroll=count))
 
 
 def _drift(slope: Any, time: Any) -> Any:
-    """The drift in `time` along a gradient (B, n, 3) of log|psi|: time * slope for small gradients.
+    """Return the drift in `time` along a gradient (B, n, 3) of log|psi|: time * slope for small gradients.
 
-    Near a node or a nucleus the gradient is valid only nearby: an electron drifts no farther than about
+    Near a node or a nucleus, the gradient changes quickly, so an electron drifts by at most about
     sqrt(2 time).
     """
     square = time * jnp.sum(slope**2, axis=-1, keepdims=True)
@@ -190,7 +192,7 @@ def _select(accepted: Any, new: Any, old: Any) -> Any:
 
 
 def _homes(system: System) -> list[int]:
-    """The nucleus of every electron, up first, then down."""
+    """Return the nucleus of every electron, up first, then down."""
     places = [at for at, charge in enumerate(system.charges) for _ in range(charge)]
     heaviest = max(range(system.nuclei), key=lambda at: system.charges[at])
     places = (places + [heaviest] * system.electrons)[: system.electrons] if system.charge else places

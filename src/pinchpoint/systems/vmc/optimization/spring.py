@@ -1,8 +1,9 @@
 """The direction of SPRING: natural gradients with momentum, from a single array of walkers by parameters.
 
-B walkers, P parameters. The rows of that array are computed for one chunk of walkers at a time and centred
-and scaled at once, so that there is never a second one. On several devices each holds all walkers of its
-share of the parameters: they exchange one chunk of rows at a time, and the sum of their (B, B) matrices.
+B walkers, P parameters. The rows of that array are computed for one chunk of walkers at a time, and centred
+and scaled in place, so that there is never a second array of that size. On several devices, each has the
+columns of its share of the parameters, for all walkers: the devices exchange one chunk of rows at a time, and
+the sum of their (B, B) matrices.
 """
 
 from __future__ import annotations
@@ -19,14 +20,17 @@ from pinchpoint.systems.vmc.model.hamiltonian import LogPsi
 from pinchpoint.systems.vmc.optimization.chunks import split
 from pinchpoint.systems.vmc.optimization.products import dot, gram
 
-ROWS_BYTES = 1 << 28  # of the rows computed at one time on a device, which are copied into place
-_MATRICES = 6  # the matrix, scaled, with its diagonal, the factors of both attempts and the selected one
-_TRIES = (8, 512)  # units of rounding added to the diagonal; the second where the first has no factor
+ROWS_BYTES = 1 << 28  # size of the rows computed at one time on a device, before they are copied into place
+_MATRICES = (
+    6  # copies alive while solving: the matrix, scaled, with its diagonal, two factors and the selected one
+)
+_TRIES = (8, 512)  # rounding units added to the diagonal; the second if the first has no Cholesky factor
 
 
 def score_sum(log_psi: LogPsi, params: Any, x: Any, weights: Any, *, chunk: int | None = None) -> Any:
-    """(P,): weights (B,) times the gradients of log|psi|, summed by one reverse pass per chunk of walkers x:
-    (B, n, 3).
+    """Return the sum over walkers of weights (B,) times the gradients of log|psi|, (P,).
+
+    Takes one reverse pass per chunk of walkers x: (B, n, 3).
     """
 
     def of(x: Any, weights: Any) -> Any:
@@ -46,9 +50,9 @@ def score_sum(log_psi: LogPsi, params: Any, x: Any, weights: Any, *, chunk: int 
 def centred_scores(
     log_psi: LogPsi, params: Any, x: Any, *, chunk: int | None = None, mesh: Mesh | None = None
 ) -> Any:
-    """(B, P): the gradient of log|psi| at every walker minus the mean, divided by sqrt(B).
+    """Return the gradient of log|psi| at every walker minus the mean, divided by sqrt(B), (B, P).
 
-    In chunks, the rows are in the order of the chunks (`rows_at_once`, `chunks.split`): sorting them would
+    With chunks, the rows are in the order of the chunks (`rows_at_once`, `chunks.split`): sorting them would
     copy the largest array. With a mesh, columns of zeros are added until the devices can share them evenly.
     """
     size, devices = x.shape[0], 1 if mesh is None else mesh.size
@@ -66,32 +70,28 @@ def centred_scores(
 
 
 def _exchange(rows: Any, mesh: Mesh) -> Any:
-    """Rows that were computed where their walkers are, as columns: each device gets its share of the
-    parameters.
-    """
+    """Redistribute rows from the devices of their walkers, so that each device has its share of columns."""
     by_walkers, by_parameters = PartitionSpec(mesh.axis_names), PartitionSpec(None, mesh.axis_names)
-    # The first says where they are computed: without it every device would compute the rows of all walkers.
+    # The first constraint places the computation: without it, every device would compute all rows.
     for spec in (by_walkers, by_parameters):
         rows = jax.lax.with_sharding_constraint(rows, NamedSharding(mesh, spec))
     return rows
 
 
 def rows_at_once(walkers: int, row_bytes: int, *, chunk: int | None, devices: int = 1) -> int:
-    """Walkers whose rows are computed at one time: the chunk, or fewer where that is too much."""
+    """Return how many walkers' rows are computed at one time: the chunk, or fewer if that is too much."""
     most = min(chunk or walkers, walkers, max(1, devices * ROWS_BYTES // row_bytes))
     parts = [part for part in range(1, most + 1) if walkers % part == 0]
     return max((part for part in parts if part % devices == 0), default=max(parts))
 
 
 def spring_bytes(walkers: int, parameters: int, item_bytes: int) -> int:
-    """About what SPRING needs for any chunk: its rows, and a few matrices of walkers by walkers while it
-    solves.
-    """
+    """Return about how many bytes SPRING needs for any chunk: its rows, and a few (B, B) matrices."""
     return walkers * (parameters + _MATRICES * walkers) * item_bytes
 
 
 def in_order(values: Any, row_bytes: int, *, chunk: int | None, devices: int = 1) -> Any:
-    """values (B,) in the order of the rows of `centred_scores`."""
+    """Return values (B,) in the order of the rows of `centred_scores`."""
     part = rows_at_once(values.shape[0], row_bytes, chunk=chunk, devices=devices)
     return values if part == values.shape[0] else split(values, part).reshape(-1)
 
@@ -99,17 +99,19 @@ def in_order(values: Any, row_bytes: int, *, chunk: int | None, devices: int = 1
 def spring_direction(
     rows: Any, energies: Any, previous: Any, *, momentum: float, damping: float, mesh: Mesh | None = None
 ) -> Any:
-    """The direction (P,) of SPRING, to subtract: previous * momentum, corrected by the energies of the
-    walkers.
+    """Return the direction (P,) of SPRING, to be subtracted.
 
-    rows: (B, P) centred scores over sqrt(B), O; energies: (B,) in their order; previous: (P,). With e the
-    centred energies over sqrt(B) and m the momentum: K = O O^T + damping + 1/B, z = K^-1 (e - m O previous),
-    direction = O^T z + m previous. The 1/B lifts the one direction in which O is zero because it is centred.
+    It is previous * momentum, corrected by the energies of the walkers. rows: (B, P), the centred scores over
+    sqrt(B), called O; energies: (B,), in the same order; previous: (P,). With e the centred energies over
+    sqrt(B) and m the momentum: K = O O^T + damping + 1/B, z = K^-1 (e - m O previous), direction = O^T z +
+    m previous. The 1/B lifts the one direction in which O is zero, because it is centred.
     """
     size = rows.shape[0]
     target = (energies - energies.mean()) / math.sqrt(size) - momentum * dot(rows, previous)
     matrix = gram(rows, mesh=mesh) + 1 / size + damping * jnp.eye(size, dtype=rows.dtype)
-    if mesh is not None:  # each device solves by itself: sharded factors would be gathered again and again
+    if (
+        mesh is not None
+    ):  # every device solves the whole system: sharded factors would be gathered again and again
         matrix, target = jax.lax.with_sharding_constraint(
             (matrix, target), NamedSharding(mesh, PartitionSpec())
         )
@@ -117,16 +119,16 @@ def spring_direction(
 
 
 def solve(matrix: Any, target: Any) -> Any:
-    """matrix^-1 target for a symmetric positive matrix (B, B) that may be nearly singular in its precision.
+    """Return matrix^-1 target for a symmetric positive matrix (B, B) that may be nearly singular.
 
     The matrix is scaled to about one on the diagonal, so that walkers with small scores are solved as
-    accurately as those with large ones; then Cholesky with a little added to the diagonal, more where that
-    has no factor; then two steps of iterative refinement. Both attempts are always made: a conditional loop
-    would make the host wait for the device in every step. Where neither has a factor the result is NaN, and
-    the step is skipped.
+    accurately as those with large ones. It is factored by Cholesky with a little added to the diagonal, or
+    more if that fails, and the solution is improved by two steps of iterative refinement. Both attempts are
+    always made, because a conditional loop would make the host wait for the device in every step. If both
+    fail, the result is NaN, and the step is skipped.
     """
     eps = jnp.finfo(matrix.dtype).eps
-    # By powers of two, which are exact.
+    # Powers of two, so that scaling is exact.
     scale = jnp.ldexp(jnp.ones((), matrix.dtype), -(jnp.frexp(jnp.diagonal(matrix))[1] // 2))
     scaled = matrix * scale[:, None] * scale
     eye = jnp.eye(matrix.shape[0], dtype=matrix.dtype)

@@ -1,11 +1,10 @@
-"""One training step as one program: moves, local energies, gradient, optimizer; and many steps in one
-program.
+"""One training step as one program: moves, local energies, gradient, optimizer; or many steps in one.
 
 B walkers, P parameters. Nothing inside waits for the host. Arrays of the carry are donated: the input of a
-step cannot be used after it. The steps of a program are all by Adam or all by SPRING: a program with both
-would need the memory of both. Where the energy or the change of a step is not finite, parameters and
-optimizer stay as they were and `Stats.finite` is false. Random keys are arguments: a program does not depend
-on the seed, and one compiled for another seed is found in the cache.
+step cannot be used after it. The steps of a program are all by Adam or all by SPRING, because a program with
+both would need the memory of both. If the energy or the update of a step is not finite, parameters and
+optimizer state stay as they were, and `Stats.finite` is false. Random keys are arguments, so a program does
+not depend on the seed, and one compiled for another seed is found in the cache.
 """
 
 from __future__ import annotations
@@ -46,27 +45,25 @@ class Wave(Protocol):
 
 
 class Carry(NamedTuple):
-    """The state of a run. step: () steps taken; key: (2,) from which the keys of the steps are folded."""
+    """The state of a run. step: (), steps taken; key: (2,), from which the keys of the steps are derived."""
 
     params: Any
     optimizer: OptimizerState
     walkers: Walkers
     step: Any
-    key: (
-        Any  # its bits, so that every leaf is a plain array; it follows from the seed and is in no checkpoint
-    )
+    key: Any  # raw bits, so that every leaf is a plain array; follows from the seed and is not in checkpoints
 
 
 class Stats(NamedTuple):
-    """Measurements of one step, () each; of many in one program, (count,) each."""
+    """Measurements of one step, () each, or of many steps in one program, (count,) each."""
 
-    energy: Any  # mean local energy of the walkers before the change, unclipped
+    energy: Any  # mean local energy of the walkers before the update, unclipped
     variance: Any  # of the local energy
     acceptance: Any
     width: Any  # of the proposals of this step
-    norm: Any  # length of the change of all parameters
+    norm: Any  # norm of the update of all parameters
     clipped: Any  # fraction of the walkers whose energy was clipped
-    finite: Any  # whether energy and change are finite; else nothing was changed
+    finite: Any  # whether energy and update are finite; otherwise the update was skipped
 
 
 Step = Callable[[Carry], tuple[Carry, Stats]]
@@ -75,16 +72,15 @@ Step = Callable[[Carry], tuple[Carry, Stats]]
 def begin(
     wave: Wave, settings: Settings, *, params: Any = None, x: Any = None, mesh: Mesh | None = None
 ) -> Carry:
-    """The carry of a new run.
+    """Return the carry of a new run.
 
-    By default parameters are random and walkers start near the nuclei; then walkers are moved.
-
-    x: (B, n, 3), for example from pretraining.
+    By default, parameters are random and walkers start near the nuclei; then the walkers are moved. x: (B, n,
+    3), initial positions, for example from pretraining.
     """
     dtype = dtype_of(settings)
     if params is None:
         params = wave.init(key_of(settings.seed, Stage.PARAMETERS))
-    # A copy even where the dtype is right: the carry is donated, and the arrays belong to the caller.
+    # A copy even if the dtype is right, because the carry is donated and the arrays belong to the caller.
     params = jax.tree_util.tree_map(lambda leaf: jnp.array(leaf, dtype, copy=True), params)
     if x is None:
         x = start(wave.system, settings.walkers, key_of(settings.seed, Stage.WALKERS), dtype=dtype)
@@ -103,14 +99,14 @@ def begin(
 
 
 def key_bits(seed: int) -> Any:
-    """`Carry.key` of a run with this seed."""
+    """Return `Carry.key` of a run with this seed."""
     return jax.random.key_data(stage_key(seed, Stage.TRAIN))
 
 
 def make_step(
     wave: Wave, settings: Settings, *, stage: OptimizerStage | None = None, mesh: Mesh | None = None
 ) -> Step:
-    """step(carry) -> (carry, stats), compiled at the first call; the carry is donated.
+    """Return step(carry) -> (carry, stats), compiled at the first call; the carry is donated.
 
     stage: the optimizer of the step, `settings.stage_at(carry.step)`; optional unless the optimizer is
     adam+spring.
@@ -132,21 +128,22 @@ def make_steps(
     stage: OptimizerStage | None = None,
     mesh: Mesh | None = None,
 ) -> Step:
-    """The same with `count` steps in one program: launching small steps one by one takes longer than
-    computing them.
+    """Return the same as `make_step`, with `count` steps in one program.
+
+    Launching small steps one by one takes longer than computing them.
     """
     if count < 1:
-        raise BadInput(f"A program cannot have {count} steps.", hint="Give at least 1.")
+        raise BadInput(f"A program cannot have {count} steps.", hint="Use at least 1.")
     return placing_jit(_steps(wave, settings, count, stage, mesh), mesh=mesh)
 
 
 def make_burn(
     wave: Wave, settings: Settings, *, mesh: Mesh | None = None
 ) -> Callable[[Any, Walkers, int, Any], tuple[Walkers, Any]]:
-    """burn(params, walkers, steps, key) -> (walkers, acceptance): moves alone, which set the width for the
-    target acceptance.
+    """Return burn(params, walkers, steps, key) -> (walkers, acceptance).
 
-    key: of a stage, from `stage_key`. The walkers are donated.
+    It only moves walkers, and adjusts the width to the target acceptance. key: that of a stage, from
+    `stage_key`. The walkers are donated.
     """
 
     def burn(params: Any, walkers: Walkers, steps: Any, base: Any) -> tuple[Walkers, Any]:
@@ -164,11 +161,12 @@ def make_burn(
 
 
 def clip(energies: Any, deviations: float) -> tuple[Any, Any]:
-    """Energies (B,) clipped to so many mean absolute deviations around their median, and the fraction
-    outside.
+    """Return energies (B,) clipped around their median, and the fraction that was clipped.
+
+    The limit is a number of mean absolute deviations.
     """
     ordered = jnp.sort(energies)
-    # The median; jnp.median would return NaN where one energy is NaN.
+    # The median; jnp.median would return NaN if one energy is NaN.
     middle = (ordered[(len(energies) - 1) // 2] + ordered[len(energies) // 2]) / 2
     reach = deviations * jnp.mean(jnp.abs(energies - middle))
     within = jnp.clip(energies, middle - reach, middle + reach)
@@ -176,7 +174,7 @@ def clip(energies: Any, deviations: float) -> tuple[Any, Any]:
 
 
 def dtype_of(settings: Settings) -> Any:
-    """The dtype of a run. float64 must be enabled: JAX would silently use float32."""
+    """Return the dtype of a run. float64 must be enabled, or JAX would silently use float32."""
     if jax.dtypes.canonicalize_dtype(settings.precision) != jnp.dtype(settings.precision):
         raise BadInput(
             f"{settings.precision} is not enabled in JAX.",
@@ -211,7 +209,7 @@ def _steps(
             params = jax.tree_util.tree_map(jnp.add, params, shaped(jnp.where(finite, change, 0)))
             state = jax.tree_util.tree_map(lambda new, old: jnp.where(finite, new, old), after, state)
             stats = Stats(energy, energies.var(), accepted, walkers.width, norm, outside, finite)
-            # One row of numbers: each on its own would cost another launch.
+            # One row of numbers, because each on its own would cost another launch.
             row = jnp.stack([jnp.asarray(value, energies.dtype) for value in stats])
             return (params, state, adapt(walkers, accepted, settings.target)), row
 
@@ -225,15 +223,15 @@ def _steps(
 
 
 def _stage(settings: Settings, stage: OptimizerStage | None) -> OptimizerStage:
-    """The optimizer of the steps of a program, by default the only one of the settings."""
+    """Return the optimizer of the steps of a program, by default the only one in the settings."""
     if stage is None and settings.optimizer == "adam+spring":
         raise BadInput(
-            "A program of adam+spring needs its stage.", hint="Give stage=settings.stage_at(step)."
+            "A program of adam+spring needs its stage.", hint="Pass stage=settings.stage_at(step)."
         )
     own: OptimizerStage = stage or ("adam" if settings.optimizer == "adam" else "spring")
     if own not in settings.optimizer:
         raise BadInput(
             f"The optimizer {settings.optimizer!r} has no steps by {own!r}.",
-            hint="Give stage=settings.stage_at(step).",
+            hint="Pass stage=settings.stage_at(step).",
         )
     return own

@@ -1,7 +1,7 @@
 """Convert a tree of JAX arrays to named numpy arrays and back.
 
-A name is the path of a leaf, such as `params['layers'][0]['w']`. The way back needs a tree of the same
-structure, names, shapes and dtypes.
+A name is the path of a leaf, such as `params['layers'][0]['w']`. The conversion back needs a tree with the
+same structure, names, shapes and dtypes.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from pinchpoint.core.errors import BadInput
 
 
 def to_arrays(tree: Any) -> dict[str, np.ndarray]:
-    """Every leaf by its path; leaves that are spread over devices are gathered. Waits for the device."""
+    """Return every leaf by its path; leaves spread over devices are gathered. Waits for the device."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
     values = jax.device_get([leaf for _, leaf in leaves])
     return {_name(path): np.asarray(value) for (path, _), value in zip(leaves, values, strict=True)}
 
 
 def from_arrays(arrays: Mapping[str, np.ndarray], like: Any, *, where: str) -> Any:
-    """The arrays as a tree of numpy arrays like `like`. where: the file they come from, for errors."""
+    """Return the arrays as a tree of numpy arrays like `like`. where: the file they come from, for errors."""
     leaves, structure = jax.tree_util.tree_flatten_with_path(like)
     expected = {_name(path): leaf for path, leaf in leaves}
     unmatched = sorted(set(arrays) ^ set(expected))
     if unmatched:
-        raise _other(where, f"{unmatched[0]} is in only one of the two")
+        raise _other(where, f"{unmatched[0]} is in only one of them")
     for name, leaf in expected.items():
         array = arrays[name]
         if array.shape != tuple(leaf.shape):
@@ -39,7 +39,7 @@ def from_arrays(arrays: Mapping[str, np.ndarray], like: Any, *, where: str) -> A
 
 
 def count(tree: Any) -> int:
-    """The number of values in all leaves."""
+    """Return the number of values in all leaves."""
     return sum(int(np.prod(leaf.shape)) for leaf in jax.tree_util.tree_leaves(tree))
 
 
@@ -50,5 +50,5 @@ def _name(path: Any) -> str:
 def _other(where: str, why: str) -> BadInput:
     return BadInput(
         f"{where} belongs to another network: {why}.",
-        hint="Name the run that wrote it, or train a new one with another -o.",
+        hint="Give the run that wrote it, or train a new one with another -o.",
     )

@@ -1,4 +1,4 @@
-"""Parameters and walkers from the checkpoint of a run, for an evaluation or as the start of another run.
+"""Parameters and walkers from the checkpoint of a run, for an evaluation or to start another run.
 
 The other run has the same atoms and electrons, with the nuclei at other positions. Each electron moves along
 with its nearest nucleus, so that the walkers of one bond length suit a slightly longer bond.
@@ -22,8 +22,9 @@ PARAMS, POSITIONS = "params", "walkers.x"
 
 
 def stored_params(run: Run, wave: Wave) -> tuple[int, Any, np.ndarray]:
-    """The step of a run's last checkpoint, its parameters as a tree of numpy arrays, and its walkers (B, n,
-    3).
+    """Return the step of a run's last checkpoint, its parameters, and its walkers (B, n, 3).
+
+    The parameters are a tree of numpy arrays.
     """
     state = run.resumed_state()
     if state is None:
@@ -40,13 +41,13 @@ def stored_params(run: Run, wave: Wave) -> tuple[int, Any, np.ndarray]:
 
 
 def read_start(folder: Path, config: RunConfig) -> Run:
-    """The run to start from; refused where its atoms, spins or network differ."""
+    """Return the run to start from; raise BadInput if its atoms, spins or network differ."""
     run = read_run(folder)
     theirs, ours = run.config.system, config.system
     if (theirs.symbols, theirs.up, theirs.down) != (ours.symbols, ours.up, ours.down):
         raise BadInput(
-            f"The run in {folder} is of {describe(theirs)}, and cannot start one of {describe(ours)}.",
-            hint="Name a run of the same atoms in the same order, with as many electrons up and down.",
+            f"The run in {folder} is for {describe(theirs)} and cannot start a run for {describe(ours)}.",
+            hint="Give a run with the same atoms in the same order, and as many electrons up and down.",
         )
     different = differences(run.config.to_dict()["net"], config.to_dict()["net"])
     if different:
@@ -58,7 +59,7 @@ def read_start(folder: Path, config: RunConfig) -> Run:
 
 
 def start_params(folder: Path, wave: Wave, config: RunConfig) -> tuple[Any, np.ndarray]:
-    """Parameters and walkers to start from."""
+    """Return the parameters and walkers to start from."""
     run = read_start(folder, config)
     _, params, x = stored_params(run, wave)
     return params, move(resize(x, config.settings.walkers), run.config.system, config.system)
@@ -69,12 +70,12 @@ def describe(system: System) -> str:
 
 
 def resize(x: np.ndarray, walkers: int) -> np.ndarray:
-    """(B, n, 3) -> (walkers, n, 3): the first of them, or all of them repeated."""
+    """Return the first `walkers` of (B, n, 3), or all of them repeated, (walkers, n, 3)."""
     return x[np.arange(walkers) % len(x)]
 
 
 def move(x: np.ndarray, before: System, after: System) -> np.ndarray:
-    """Walkers (B, n, 3) with every electron shifted as its nearest nucleus is."""
+    """Return walkers (B, n, 3) with every electron shifted like its nearest nucleus."""
     old, new = (np.array(system.positions) for system in (before, after))
     nearest = np.linalg.norm(x[:, :, None] - old, axis=-1).argmin(axis=-1)
     return (x + (new - old)[nearest]).astype(x.dtype)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from pinchpoint.core import machine as _machine
 from pinchpoint.core.records import Record, now
 from pinchpoint.core.units import show_bytes, show_seconds
-from pinchpoint.systems.vmc.analysis.statistics import MIXED
+from pinchpoint.systems.vmc.analysis.statistics import LARGEST_RHAT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,7 +162,7 @@ class Scan(Record):
     def summary(self) -> list[tuple[str, str]]:
         rows = [("molecule", self.target)]
         for point in self.points:
-            mixed = "" if point["rhat"] <= MIXED else f"; R-hat {point['rhat']:.3f}: not mixed"
+            mixed = "" if point["rhat"] <= LARGEST_RHAT else f"; R-hat {point['rhat']:.3f}: not mixed"
             rows.append((f"{point['bond']:.3f} bohr", energy(point["energy_ha"], point["error_ha"]) + mixed))
         if self.lowest_bond is not None:
             rows.append(
