@@ -71,7 +71,7 @@ def symmetry_of(structure: Structure) -> Symmetry:
     dataset = spglib.get_symmetry_dataset(cell, symprec=PRECISION_A)
     if dataset is None:
         raise BadInput(
-            "spglib cannot determine the symmetry of this structure.", hint="Leave --symmetry out."
+            "The symmetry of this structure cannot be determined with spglib.", hint="Leave --symmetry out."
         )
     return Symmetry(
         f"{dataset.international} ({dataset.number})",

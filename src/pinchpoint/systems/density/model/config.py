@@ -69,7 +69,7 @@ class DensityConfig(JsonConfig):
             )
         if not 0 <= self.lmax <= LARGEST_DEGREE:
             raise BadInput(
-                f"lmax = {self.lmax} is out of range.",
+                f"The degree lmax = {self.lmax} is out of range.",
                 hint=f"Set lmax to a degree from 0 to {LARGEST_DEGREE}.",
             )
         for name in _LENGTHS:

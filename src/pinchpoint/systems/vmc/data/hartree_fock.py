@@ -67,7 +67,7 @@ def _run(system: System, basis: str) -> tuple[Any, Any]:
         from pyscf import gto, scf
     except ImportError as error:
         raise Missing(
-            f"pinchpoint has no Hartree-Fock orbitals for this {system.name}, and PySCF is not installed.",
+            f"No Hartree-Fock orbitals are packaged for this {system.name}, and PySCF is not installed.",
             hint="Run pip install 'pinchpoint[pyscf]', or train without pretraining.",
         ) from error
     atoms = [(symbol, place) for symbol, place in zip(system.symbols, system.positions, strict=True)]
