@@ -161,7 +161,7 @@ def test_ctrl_c_stops_with_a_checkpoint_and_says_how_to_go_on(
             ["H2", "--spin", "1"],
             2,
             "A spin (up minus down) of 1 is impossible with the 2 electrons of H2.",
-            "Give one of these spins: 0, 2.",
+            "Use one of these spins: 0, 2.",
         ),
         (
             ["H2", "--charge", "2"],

@@ -310,7 +310,7 @@ def test_what_cannot_begin_a_run_is_refused_before_anything_is_compiled(
     orbitals_for(system_of("Ne")).save(tmp_path / "ne.npz")
     for asked, what in (
         ({"start_from": tmp_path / "none"}, f"There is no run in {tmp_path / 'none'}"),
-        ({"start_from": whole, "spin": 1, "charge": -2}, f"The run in {whole} is of H with 1 electrons up"),
+        ({"start_from": whole, "spin": 1, "charge": -2}, f"The run in {whole} is for H with 1 electrons up"),
         ({"pretrain": 5, "orbitals": tmp_path / "none.npz"}, f"{tmp_path / 'none.npz'} cannot be read"),
         (
             {"pretrain": 5, "orbitals": tmp_path / "ne.npz"},

@@ -7,12 +7,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import folx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from folx.wrapped_functions import is_registered
 
 from pinchpoint.systems.vmc.model.determinants import sum_of_determinants
 
@@ -29,6 +27,9 @@ def compiled(function: Any) -> Any:
 
 @pytest.mark.parametrize("sizes", [(5,), (6, 5), (5, 2), (3, 2)])
 def test_the_laplacian_of_a_sum_of_determinants_is_the_trace_of_its_hessian(sizes: tuple[int, ...]) -> None:
+    folx: Any = pytest.importorskip("folx", reason="the forward Laplacian needs folx")
+    from folx.wrapped_functions import is_registered
+
     rng = np.random.default_rng(0)
     still, moving = (
         [jnp.asarray(rng.normal(size=(*first, 3, size, size))) for size in sizes] for first in ((), (6,))
@@ -59,6 +60,7 @@ def test_the_laplacian_of_a_sum_of_determinants_is_the_trace_of_its_hessian(size
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 def test_small_determinants_of_zero_leave_the_derivatives_of_the_sum_finite(size: int) -> None:
+    folx: Any = pytest.importorskip("folx", reason="the forward Laplacian needs folx")
     blocks = jnp.stack([jnp.zeros((size, size)), jnp.eye(size)])
     slope = jax.grad(lambda b: sum_of_determinants([b])[1])(blocks)
     assert np.all(np.isfinite(slope)) and np.allclose(slope[1], np.eye(size))

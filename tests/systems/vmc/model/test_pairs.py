@@ -6,12 +6,10 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-import folx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from folx.wrapped_functions import is_registered
 
 from pinchpoint.systems.vmc.model.pairs import pair_means, spin_means
 
@@ -36,6 +34,9 @@ def layers(features: int, width: int) -> list[dict[str, Any]]:
 def test_the_rule_of_the_pairs_gives_all_first_and_second_derivatives(
     up: int, electrons: int, width: int
 ) -> None:
+    folx: Any = pytest.importorskip("folx", reason="the forward Laplacian needs folx")
+    from folx.wrapped_functions import is_registered
+
     net, mix = layers(3, width), np.random.default_rng(1).normal(size=(7, electrons, 3))
 
     def means(x: Any) -> Any:

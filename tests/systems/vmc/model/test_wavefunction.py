@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import folx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -167,6 +166,7 @@ def test_cusps_are_exact_for_any_weights(name: str, cases: dict[str, Case]) -> N
 
 @pytest.mark.parametrize("name", ["lithium-hydride", "helium-all-up-attention", "boron"])
 def test_a_forward_laplacian_is_the_trace_of_the_hessian(name: str, cases: dict[str, Case]) -> None:
+    folx: Any = pytest.importorskip("folx", reason="the forward Laplacian needs folx")
     found = (
         made(system_of("B"), dataclasses.replace(FERMINET, determinants=1))
         if name == "boron"
