@@ -122,7 +122,7 @@ def forecast() -> Forecast:
 
 
 def timeline(top: int) -> tuple[tuple[int, int, str], ...]:
-    """Two steps: memory climbs through forward, falls through backward, and the optimizer's state stays."""
+    """Two steps: memory rises in forward, falls in backward, and the optimizer state stays."""
     events: list[tuple[int, int, str]] = []
     for step in range(2):
         floor = 22 * MIB if step else 15 * MIB
@@ -465,7 +465,7 @@ def failed_verdict() -> Verdict:
 
 @pytest.fixture(scope="session")
 def report_records() -> dict[str, Record]:
-    """One of each kind, and the awkward ones: no reserved bytes, a failed gate, a failed verdict."""
+    """One record of each kind, and special cases: no reserved bytes, a failed gate, a failed verdict."""
     return {
         "forecast": forecast(),
         "jax": jax_forecast(),

@@ -116,7 +116,7 @@ def text_of(figure) -> str:
     return " | ".join(text.get_text() for text in figure.findobj(lambda artist: hasattr(artist, "get_text")))
 
 
-def test_every_figure_is_made_as_png_and_svg_that_can_be_opened(study):
+def test_every_figure_is_written_as_a_valid_png_and_svg(study):
     files = gallery.draw_all(study)
     assert {name.split(".")[0] for name in files} == set(gallery.drawers())
     assert len(gallery.drawers()) == 8
@@ -133,7 +133,7 @@ def test_the_same_study_gives_the_same_bytes(study, monkeypatch):
     assert gallery.draw_all(study) == gallery.draw_all(study)
 
 
-def test_peak_shows_each_point_where_it_was_and_crosses_where_theory_puts_what_ran_out(study):
+def test_peak_shows_measured_points_and_crosses_at_the_theory_of_sizes_that_ran_out_of_memory(study):
     axes = draw(peak, study).axes[0]
     shown = [list(zip(line.get_xdata(), line.get_ydata(), strict=True)) for line in axes.get_lines()]
     for variant, mode in SLOPES:
@@ -158,7 +158,7 @@ def test_peak_shows_the_law_its_band_and_the_cards(study):
     assert any(list(each.get_ydata()) == [23 * GIB, 23 * GIB] for each in axes.get_lines())
 
 
-def test_bytes_per_point_divide_by_the_size_and_name_the_slope(study):
+def test_bytes_per_point_are_peaks_divided_by_sizes_with_the_slope_labelled(study):
     figure = draw(per_point, study)
     eager = [p for p in study.points if (p.variant, p.mode, p.status) == ("eager", "train", "ok")]
     shown = curves(figure.axes[0])[tuple(p.size for p in eager)]
@@ -166,7 +166,7 @@ def test_bytes_per_point_divide_by_the_size_and_name_the_slope(study):
     assert "11,000 B" in text_of(figure)
 
 
-def test_the_ratio_is_of_sizes_where_both_modes_ran(study):
+def test_the_ratio_covers_only_sizes_at_which_both_modes_ran(study):
     ratios = ratio.ratios(study)
     assert [size for size, _ in ratios["eager"]] == [size for size in SIZES if size < LAST_FITS]
     size, times = ratios["eager"][0]
@@ -174,7 +174,7 @@ def test_the_ratio_is_of_sizes_where_both_modes_ran(study):
     assert f"{ratios['eager'][-1][1]:.2f}" in text_of(draw(ratio, study))
 
 
-def test_each_bar_of_the_breakdown_adds_up_to_all_of_the_peak(study):
+def test_each_bar_of_the_breakdown_adds_up_to_the_whole_peak(study):
     axes = draw(breakdown, study).axes[0]
     tops: dict[float, float] = {}
     for bar in axes.patches:
@@ -201,7 +201,7 @@ def test_the_trade_off_compares_variants_at_the_largest_size_all_of_them_ran(stu
     assert f"1.25× time, {expected:.2f}× peak" in text
 
 
-def test_the_card_figure_shows_sizes_with_intervals_and_leaves_out_what_has_none(study):
+def test_the_card_figure_shows_sizes_with_intervals_and_omits_cards_without_a_size(study):
     axes = draw(cards, study).axes[0]
     assert any(list(line.get_xdata()) == [1_900_000, 2_100_000] for line in axes.get_lines())
     assert [label.get_text() for label in axes.get_yticklabels()] == ["rtx4090  23 GiB", "h100  79 GiB"]
@@ -221,7 +221,7 @@ def test_a_study_with_nothing_to_show_has_no_figures(study):
     assert gallery.draw_all(replace(study, points=(failed,), laws=(), cards=())) == {}
 
 
-def test_names_the_font_lacks_and_dollar_signs_are_spelt_out(study, monkeypatch):
+def test_characters_that_the_font_lacks_and_dollar_signs_are_escaped(study, monkeypatch):
     monkeypatch.setattr(gallery, "drawers", lambda: {"peak": peak.draw})
     record = replace(study, target="水_$x$.py:step_of", axis="點")
     with warnings.catch_warnings():
@@ -256,7 +256,7 @@ def test_short_bytes_keep_three_digits(size, shown):
     assert style.short_bytes(size) == shown
 
 
-def test_a_users_own_matplotlib_settings_are_neither_used_nor_changed(study):
+def test_matplotlib_settings_of_the_user_are_neither_used_nor_changed(study):
     import matplotlib
 
     with matplotlib.rc_context({"font.size": 30, "axes.formatter.use_locale": True}):
@@ -266,12 +266,12 @@ def test_a_users_own_matplotlib_settings_are_neither_used_nor_changed(study):
         assert dict(matplotlib.rcParams) == dict(before)
 
 
-def test_labels_of_ratios_that_are_alike_do_not_lie_on_each_other():
+def test_labels_of_similar_ratios_do_not_overlap():
     assert ratio.separate_labels([3.2, 1.0, 1.01, 1.02], gap=0.2) == pytest.approx([3.2, 1.0, 1.2, 1.4])
 
 
 @pytest.mark.parametrize(("wide", "bands"), [(1.5, 1), (100.0, 0)])
-def test_a_band_over_decades_is_not_drawn_over_the_others(study, wide, bands):
+def test_a_band_over_decades_is_not_drawn(study, wide, bands):
     one = study.laws[0]
     band = tuple((size, value(one, size) / wide, value(one, size) * wide) for size in SIZES)
     figure = peak.draw(replace(study, laws=(replace(one, band=band),)))

@@ -84,7 +84,7 @@ def study_of(records: Records) -> Study:
     return record
 
 
-def test_one_page_holds_every_kind_and_stays_below_eight_megabytes(
+def test_one_page_contains_every_kind_and_stays_below_eight_megabytes(
     report_records: Records, tmp_path: Path
 ) -> None:
     path = report(list(report_records.values()), tmp_path / "report.html")
@@ -97,7 +97,7 @@ def test_one_page_holds_every_kind_and_stays_below_eight_megabytes(
     assert [p.name for p in tmp_path.iterdir()] == ["report.html"]
 
 
-def test_the_page_asks_for_nothing_outside_itself(report_records: Records) -> None:
+def test_the_page_loads_nothing_from_outside(report_records: Records) -> None:
     text = page(report_records.values(), created="now")
     parsed = ParsedPage(text)
     assert not [t for t, _ in parsed.tags if t in ("link", "img", "iframe", "object", "base", "form")]
@@ -110,7 +110,7 @@ def test_the_page_asks_for_nothing_outside_itself(report_records: Records) -> No
     assert not re.search(r"@import|url\(|https?:", style[0])
 
 
-def test_the_policy_lets_run_exactly_the_scripts_that_are_there(report_records: Records) -> None:
+def test_the_policy_allows_exactly_the_scripts_of_the_page(report_records: Records) -> None:
     parsed = parse(report_records["verdict"])
     policy = next(
         a["content"] or ""
@@ -128,7 +128,7 @@ def test_the_policy_lets_run_exactly_the_scripts_that_are_there(report_records: 
 
 
 def nasty(records: Records) -> list[Record]:
-    """Every text a user can bring in, made as hostile as it gets."""
+    """Records in which every text that a user can provide is hostile."""
     forecast, study = forecast_of(records), study_of(records)
     plan, verdict = records["plan"], records["verdict"]
     assert isinstance(plan, Plan)
@@ -237,7 +237,7 @@ def test_a_file_and_the_object_it_was_saved_from_give_the_same_page(
     assert first == second
 
 
-def test_the_bar_of_a_forecast_adds_up_to_what_the_driver_shows(report_records: Records) -> None:
+def test_the_bar_of_a_forecast_adds_up_to_the_driver_total(report_records: Records) -> None:
     forecast = forecast_of(report_records)
     figure = parse(forecast).figure("Composition of the peak")
     rows = {row: sum(t["x"][0] for t in figure["data"] if t["y"] == [row]) for row in (0, 1)}
@@ -292,7 +292,7 @@ def test_the_study_draws_its_points_its_law_its_crosses_and_its_cards(report_rec
     ]  # those near the data
 
 
-def test_a_flat_variant_does_not_stretch_the_bytes_of_a_point(report_records: Records) -> None:
+def test_a_flat_variant_does_not_stretch_the_axis_of_bytes_per_point(report_records: Records) -> None:
     study = study_of(report_records)
     laws = tuple(
         replace(law, slope_bytes_per_point=1e-12) if law.variant == "chunked" else law for law in study.laws
@@ -303,7 +303,9 @@ def test_a_flat_variant_does_not_stretch_the_bytes_of_a_point(report_records: Re
     assert 10**low < least < 10**high
 
 
-def test_a_plan_shows_sizes_and_chunks_apart_and_the_best_run_of_each_size(report_records: Records) -> None:
+def test_a_plan_shows_sizes_and_chunks_separately_with_the_best_run_of_each_size(
+    report_records: Records,
+) -> None:
     plan = report_records["plan"]
     assert isinstance(plan, Plan)
     chunks = [
@@ -325,7 +327,7 @@ def test_a_plan_shows_sizes_and_chunks_apart_and_the_best_run_of_each_size(repor
     assert by_size["chunked"]["marker"]["symbol"][-1] == "circle-x-open"  # 900M does not fit
 
 
-def test_many_cards_are_shortened_and_the_rest_folded_away() -> None:
+def test_a_long_list_of_cards_is_shortened_and_the_rest_is_folded() -> None:
     memory = {f"card{gib}": float(gib) for gib in range(6, 40)}
     names = shortlist(memory)
     assert names[0] == "card6"
@@ -333,12 +335,12 @@ def test_many_cards_are_shortened_and_the_rest_folded_away() -> None:
     assert shortlist(dict(itertools.islice(memory.items(), 12))) == list(memory)[:12]
 
 
-def test_no_two_of_sixty_four_variants_look_alike() -> None:
+def test_sixty_four_variants_all_look_different() -> None:
     names = [f"v{i}" for i in range(64)]
     assert len({(palette.of_series(name, names), symbol_of(name, names)) for name in names}) == 64
 
 
-def test_ratios_and_residuals_are_those_of_the_points(report_records: Records) -> None:
+def test_ratios_and_residuals_match_the_points(report_records: Records) -> None:
     study = study_of(report_records)
     points = {(p.variant, p.mode, p.size): p for p in study.points}
     parsed = parse(study)
@@ -355,12 +357,12 @@ def test_ratios_and_residuals_are_those_of_the_points(report_records: Records) -
             )
 
 
-def test_a_study_on_fake_tensors_is_not_held_against_itself(report_records: Records) -> None:
+def test_a_study_on_fake_tensors_is_not_compared_with_theory(report_records: Records) -> None:
     assert "Theory vs measurement" in parse(report_records["study"]).words
     assert "Theory vs measurement" not in parse(report_records["fake"]).words
 
 
-def test_a_study_that_nothing_could_measure_is_drawn_from_theory(report_records: Records) -> None:
+def test_a_study_without_measured_peaks_is_drawn_from_theory(report_records: Records) -> None:
     points = tuple(
         replace(p, peak_allocated_bytes=None, peak_reserved_bytes=None)
         for p in study_of(report_records).points
@@ -370,13 +372,13 @@ def test_a_study_that_nothing_could_measure_is_drawn_from_theory(report_records:
     assert marks["y"] == [p.theory_bytes for p in points if (p.variant, p.mode) == ("chunked", "infer")]
 
 
-def test_a_failed_gate_and_a_failed_verdict_say_so_first(report_records: Records) -> None:
+def test_a_failed_gate_and_a_failed_verdict_are_prominent(report_records: Records) -> None:
     gate, failed = parse(report_records["gate"]), parse(report_records["failed"])
     assert "gate failed" in gate.words
     assert "slope 0.0 B/point [-1.2, 1.4] contains zero" in gate.words
     assert ("div", {"class": "banner bad"}) in gate.tags
     assert "✗ fail" in failed.words
-    assert "slow-down" in failed.words  # a speed-up below 1 is never printed as one
+    assert "slow-down" in failed.words  # a ratio below 1 is never printed as a speed-up
     beyond = next(t for t in failed.figure("Errors")["data"] if t["name"] == "beyond")
     assert beyond["x"][0] == pytest.approx(0.031)
     assert len(beyond["x"]) == 2  # the one that is not a number is drawn too
@@ -422,7 +424,7 @@ def bare() -> list[Record]:
     ]
 
 
-def test_records_with_nothing_in_them_still_make_a_page() -> None:
+def test_empty_records_still_make_a_page() -> None:
     assert parse(*bare()).words.count("Provenance") == 6
 
 
@@ -475,9 +477,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("fault", BROKEN)
-def test_a_file_that_is_no_sound_record_is_refused_by_name(
-    fault: str, report_records: Records, tmp_path: Path
-) -> None:
+def test_a_damaged_record_is_refused_by_name(fault: str, report_records: Records, tmp_path: Path) -> None:
     make, said = BROKEN[fault]
     path, text = tmp_path / "record.json", make(report_records)
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
@@ -547,7 +547,7 @@ def test_adding_a_section_is_adding_its_file(tmp_path: Path, monkeypatch: pytest
         sys.modules.pop("pinchpoint.reporting.sections.weather", None)
 
 
-def test_the_command_writes_the_page_and_refuses_in_two_lines(
+def test_the_command_writes_the_page_and_prints_errors_in_two_lines(
     report_records: Records, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     paths = [str(report_records[name].save(tmp_path / f"{name}.json")) for name in ("plan", "verdict")]
@@ -580,11 +580,11 @@ def test_sizes_are_short_only_where_they_stay_exact(size: int | None, text: str)
 @pytest.mark.parametrize(
     ("size", "text"), [(999.6, "1k"), (29_240, "29.2k"), (1_000_000, "1M"), (0, "0"), (87.4, "87.4")]
 )
-def test_sizes_from_a_law_are_said_to_three_figures(size: float, text: str) -> None:
+def test_sizes_from_a_law_are_shown_with_three_digits(size: float, text: str) -> None:
     assert rounded_size(size) == text
 
 
-# How the eye sees linear RGB without one kind of cone (Machado, Oliveira and Fernandes 2009, severity 1).
+# Linear RGB as seen without one kind of cone (Machado, Oliveira and Fernandes 2009, severity 1).
 SIGHT = {
     "usual": np.eye(3),
     "no red": [
@@ -612,7 +612,7 @@ def light_of(colour: str) -> np.ndarray:
 
 
 def lab(light: np.ndarray) -> np.ndarray:
-    """CIELAB (D65), where a distance of 2.3 is just parsed."""
+    """CIELAB (D65), where a distance of 2.3 is just noticeable."""
     to_xyz = [
         [0.4124564, 0.3575761, 0.1804375],
         [0.2126729, 0.7151522, 0.0721750],
@@ -631,7 +631,9 @@ def contrast(one: str, other: str) -> float:
 
 @pytest.mark.parametrize("theme", [palette.LIGHT, palette.DARK], ids=["light", "dark"])
 @pytest.mark.parametrize("sight", SIGHT)
-def test_series_colours_stay_apart_whatever_the_eye_lacks(theme: dict[str, str], sight: str) -> None:
+def test_series_colours_stay_distinct_under_every_kind_of_colour_blindness(
+    theme: dict[str, str], sight: str
+) -> None:
     parsed = {role: lab(np.array(SIGHT[sight]) @ light_of(theme[role])) for role in palette.SERIES}
     apart = {
         (a, b): float(np.linalg.norm(parsed[a] - parsed[b])) for a, b in itertools.combinations(parsed, 2)
@@ -640,7 +642,7 @@ def test_series_colours_stay_apart_whatever_the_eye_lacks(theme: dict[str, str],
 
 
 @pytest.mark.parametrize("theme", [palette.LIGHT, palette.DARK], ids=["light", "dark"])
-def test_text_has_contrast_on_every_ground_it_stands_on(theme: dict[str, str]) -> None:
+def test_text_has_enough_contrast_on_every_background(theme: dict[str, str]) -> None:
     grounds = {
         "ink": ("page", "surface", "sunken"),
         "muted": ("page", "surface", "sunken"),

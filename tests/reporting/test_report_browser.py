@@ -208,7 +208,7 @@ def browser(report_records: dict[str, Record], tmp_path_factory: pytest.TempPath
         yield session
 
 
-def test_the_page_loads_without_complaint_and_asks_for_nothing_else(browser: Browser) -> None:
+def test_the_page_loads_without_errors_and_requests_nothing_else(browser: Browser) -> None:
     assert browser.logs == []
     assert [a.rpartition("/")[2] for a in browser.requests if not a.startswith("data:")] == ["report.html"]
 
@@ -225,7 +225,7 @@ def test_every_plot_is_drawn_with_marks_in_it(browser: Browser) -> None:
     ] == []
 
 
-def test_hostile_text_is_shown_as_it_is_and_never_run(browser: Browser) -> None:
+def test_hostile_text_is_shown_unchanged_and_never_executed(browser: Browser) -> None:
     assert browser.evaluate("window.hacked === undefined")
     assert browser.evaluate("document.querySelectorAll('main img, main script').length") == 0
     expected = json.dumps(NASTY)
@@ -269,7 +269,7 @@ def test_the_theme_follows_the_system_until_the_button_is_pressed(browser: Brows
     assert colours() == expected(palette.DARK)
 
 
-def test_a_key_hides_its_trace_and_the_law_that_belongs_to_it(browser: Browser) -> None:
+def test_a_legend_entry_hides_its_trace_and_its_law(browser: Browser) -> None:
     figure = "[...document.querySelectorAll('.plot')].filter(p => p.ariaLabel === 'Peak vs points')[0]"
     hidden = f"{figure}.data.filter(t => t.visible === false).map(t => t.name || t.legendgroup)"
     assert browser.evaluate(hidden) == []
@@ -281,7 +281,7 @@ def test_a_key_hides_its_trace_and_the_law_that_belongs_to_it(browser: Browser) 
     assert browser.evaluate(hidden) == []
 
 
-def test_paper_is_light_narrow_and_unfolded_and_the_screen_comes_back(browser: Browser) -> None:
+def test_print_is_light_narrow_and_unfolded_and_the_screen_is_restored(browser: Browser) -> None:
     state = (
         "[document.querySelector('.plot').layout.paper_bgcolor,"
         " document.querySelectorAll('details:not([open])').length,"
@@ -299,7 +299,7 @@ def test_paper_is_light_narrow_and_unfolded_and_the_screen_comes_back(browser: B
     assert len(re.findall(rb"/Type\s*/Page\b", document)) > 5
 
 
-def test_a_telephone_sees_no_sideways_scrolling(browser: Browser) -> None:
+def test_a_narrow_screen_needs_no_horizontal_scrolling(browser: Browser) -> None:
     browser.view(width=390, height=844)
     widths = "[...document.querySelectorAll('.plot .main-svg')].map(s => s.getBoundingClientRect().width)"
     shrunk = (

@@ -1,4 +1,4 @@
-"""A step that streams, for `predict` to run on a GPU that is not there."""
+"""A step that streams, for `predict` to run on a simulated GPU."""
 
 from __future__ import annotations
 

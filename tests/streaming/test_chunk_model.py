@@ -1,4 +1,4 @@
-"""Chunks by arithmetic: how fast they grow, where they settle, and how they shrink."""
+"""The chunk model: how fast chunks grow, where they settle, and how they shrink."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pinchpoint.streaming.chunk_model import GROWTH, Pace
 
 
 def run(pace: Pace, count: int, need: Callable[[int], int]) -> list[int]:
-    """The chunks taken when each takes `need(chunk)` bytes."""
+    """The chunks that the model chooses if a chunk needs `need(chunk)` bytes."""
     chunks = []
     while count > 0:
         chunks.append(pace.next(count))
@@ -24,12 +24,12 @@ def run(pace: Pace, count: int, need: Callable[[int], int]) -> list[int]:
     return chunks
 
 
-def test_an_affine_cost_is_met_after_trials_that_grow_by_at_most_eight() -> None:
+def test_an_affine_cost_is_learned_in_trials_that_grow_by_at_most_a_factor_of_eight() -> None:
     chunks = run(Pace(10**7, tile=1_000, room=Room(10**9, 10**9)), 10**7, lambda c: 10**8 + 900 * c)
     assert chunks[:4] == [250, 1_000, 8_000, 64_000]
     assert all(b <= GROWTH * a for a, b in pairwise(chunks[1:]))
     assert len(set(chunks[5:])) == 1
-    # (1e9 - 1e8) / 900 is 1,000,000 points; even calls take a little less.
+    # (1e9 - 1e8) / 900 is 1,000,000 points; calls of equal size are a little smaller.
     assert 850_000 <= chunks[-1] <= 1_000_000 and chunks[-1] % 1_000 == 0
 
 
@@ -46,7 +46,7 @@ def test_a_tail_of_one_point_does_not_cost_a_whole_chunk() -> None:
 @pytest.mark.parametrize(
     "bend", [lambda c: c * c, lambda c: 10**6 + int(3 * c**1.5), lambda c: 5_000 * -(-c // 5_000) * 900]
 )
-def test_a_cost_that_bends_or_jumps_keeps_within_the_bound_in_the_end(bend: Callable[[int], int]) -> None:
+def test_chunks_for_a_cost_that_bends_or_jumps_end_within_the_bound(bend: Callable[[int], int]) -> None:
     chunks = run(Pace(10**6, tile=100, room=Room(9 * 10**7, 10**8)), 10**6, bend)
     assert bend(chunks[-1]) <= 10**8
     assert len([chunk for chunk in chunks if bend(chunk) > 10**8]) <= 3
@@ -54,7 +54,7 @@ def test_a_cost_that_bends_or_jumps_keeps_within_the_bound_in_the_end(bend: Call
 
 
 def test_a_noisy_first_call_does_not_lead_far_beyond_the_budget() -> None:
-    """Libraries are set up in the first call, which then takes more than the second: no slope at all."""
+    """Libraries are initialised in the first call, which then needs more than the second: no slope."""
     calls: list[int] = []
 
     def need(chunk: int) -> int:

@@ -1,4 +1,4 @@
-"""Streaming returns the result of one whole call for any chunk, device and kind of points, or refuses."""
+"""Streaming gives the result of one call with all points for any chunk, device and kind of points."""
 
 from __future__ import annotations
 
@@ -48,14 +48,16 @@ class Recorder:
 @pytest.mark.parametrize("device", ["numpy", "cpu"])
 @pytest.mark.parametrize("pad", [True, False])
 @pytest.mark.parametrize("chunk", [1, 7, 1_000, 1_024, 5_002, 5_003, 5_004, 99_999, "auto"])
-def test_any_chunk_gives_the_bits_of_one_whole_call_in_order(chunk: Any, pad: bool, device: str) -> None:
+def test_any_chunk_gives_the_same_bits_as_one_call_with_all_points(
+    chunk: Any, pad: bool, device: str
+) -> None:
     points = POINTS[:300] if chunk == 1 else POINTS
     result = stream(wave, points, chunk=chunk, pad=pad, device=device)
     assert isinstance(result, np.ndarray) and result.dtype == np.float32
     assert np.array_equal(result, wave(points))
 
 
-def test_no_chunk_that_is_found_is_larger_than_the_most_that_may_be() -> None:
+def test_an_automatic_chunk_is_never_larger_than_most() -> None:
     records_seen, done = Recorder(), []
     result = stream(
         records_seen,
@@ -73,7 +75,7 @@ def test_no_chunk_that_is_found_is_larger_than_the_most_that_may_be() -> None:
 
 
 @pytest.mark.parametrize("chunk", [1_024, 2_048, 4_096, "auto"])
-def test_a_network_agrees_with_one_whole_call_to_rounding(chunk: Any) -> None:
+def test_a_network_agrees_with_one_call_with_all_points_up_to_rounding(chunk: Any) -> None:
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(3, 64), nn.GELU(), nn.Linear(64, 2)).double()
     points = POINTS.astype(np.float64)
@@ -83,7 +85,7 @@ def test_a_network_agrees_with_one_whole_call_to_rounding(chunk: Any) -> None:
 
 
 @pytest.mark.parametrize("device", ["numpy", "cpu"])
-def test_several_arrays_go_in_and_several_come_out(device: str) -> None:
+def test_several_arrays_can_be_streamed_and_returned(device: str) -> None:
     weights = RNG.normal(size=N)
 
     def both(x: Any, w: Any, shift: Any) -> Any:
@@ -105,20 +107,20 @@ def test_several_arrays_go_in_and_several_come_out(device: str) -> None:
     "dtype", ["float64", "float32", "float16", "int64", "int32", "uint8", "bool", "complex64", ">f4", ">i8"]
 )
 @pytest.mark.parametrize("device", ["numpy", "cpu"])
-def test_types_stay_what_they_are(dtype: str, device: str) -> None:
+def test_dtypes_are_preserved(dtype: str, device: str) -> None:
     points = (10 * POINTS).astype(dtype)
     result = stream(lambda x: x[:, 1], points, chunk=1_000, device=device)
     assert result.dtype == np.dtype(dtype).newbyteorder("=") and np.array_equal(result, points[:, 1])
 
 
-def test_bfloat16_reaches_numpy_as_float32_and_a_tensor_as_itself() -> None:
+def test_bfloat16_becomes_float32_in_numpy_and_stays_bfloat16_in_a_tensor() -> None:
     values = torch.from_numpy(POINTS).bfloat16()
     assert stream(lambda x: x * 2, values, chunk=1_000, device="cpu", out="numpy").dtype == np.float32
     result = stream(lambda x: x * 2, values, chunk=1_000, device="cpu")
     assert result.dtype == torch.bfloat16 and torch.equal(result, values * 2)
 
 
-def test_tensors_in_give_tensors_out_and_the_caller_may_choose() -> None:
+def test_tensors_give_tensors_unless_the_caller_chooses_another_output() -> None:
     values = torch.from_numpy(POINTS).requires_grad_()
     result = stream(wave, values, chunk=1_000, device="cpu")
     assert (
@@ -145,7 +147,7 @@ def test_a_number_or_range_gives_the_function_indices(numbers: Any, device: str)
     )
 
 
-def test_all_calls_have_one_shape_when_padded_and_a_ragged_tail_when_not() -> None:
+def test_padded_calls_have_one_shape_and_others_a_ragged_last_chunk() -> None:
     padded, ragged = Recorder(), Recorder()
     stream(padded, POINTS, chunk=1_000, device="cpu")
     stream(ragged, POINTS, chunk=1_000, device="cpu", pad=False)
@@ -153,14 +155,14 @@ def test_all_calls_have_one_shape_when_padded_and_a_ragged_tail_when_not() -> No
     assert ragged.rows == [1_000] * 5 + [3]
 
 
-def test_a_chunk_that_was_given_is_the_shape_of_every_call_however_few_points_there_are() -> None:
+def test_a_padded_chunk_has_its_shape_even_for_few_points() -> None:
     padded, ragged = Recorder(), Recorder()
     assert np.array_equal(stream(padded, POINTS[:10], chunk=64, device="cpu"), wave(POINTS[:10]))
     stream(ragged, POINTS[:10], chunk=64, device="cpu", pad=False)
     assert padded.rows == [64] and ragged.rows == [10]
 
 
-def test_padding_repeats_the_last_point_so_that_no_strange_point_is_ever_seen() -> None:
+def test_padding_repeats_the_last_point() -> None:
     records_seen: list[Any] = []
     stream(lambda x: (records_seen.append(x.copy()), x)[1], POINTS[:10], chunk=8, device="numpy")
     assert np.array_equal(records_seen[-1][2:], np.repeat(POINTS[9:10], 6, axis=0))
@@ -195,7 +197,7 @@ def test_out_of_memory_halves_the_chunk_and_no_finished_chunk_is_computed_again(
     assert (flows[0].halvings, flows[0].chunk, flows[0].calls) == (2, 1_024, 7)
 
 
-def test_out_of_memory_in_the_middle_keeps_what_is_done() -> None:
+def test_out_of_memory_in_the_middle_keeps_finished_chunks() -> None:
     starts: list[int] = []
 
     def late(i: Any) -> Any:
@@ -209,7 +211,7 @@ def test_out_of_memory_in_the_middle_keeps_what_is_done() -> None:
     assert starts == [0, 1_000, *range(2_000, 4_000, 200)]  # 1,000 -> 500 -> 250, which is 2 tiles of 100
 
 
-def test_out_of_memory_at_one_tile_says_the_chunk_and_the_bytes() -> None:
+def test_out_of_memory_at_one_tile_names_the_chunk_and_the_bytes() -> None:
     with pytest.raises(
         DoesNotFit, match=r"at a chunk of 256 points, with [\d.,]+ GiB free: CUDA out of memory. Tried to"
     ) as caught:
@@ -219,13 +221,13 @@ def test_out_of_memory_at_one_tile_says_the_chunk_and_the_bytes() -> None:
     )
 
 
-def test_a_small_chunk_that_was_given_may_be_halved_three_times() -> None:
+def test_a_small_fixed_chunk_may_be_halved_three_times() -> None:
     limited = Recorder(limit=15)
     stream(limited, POINTS[:200], chunk=100, device="numpy")
     assert limited.rows[:4] == [100, 48, 24, 12] and set(limited.done) == {12}
 
 
-def test_other_errors_of_the_function_are_not_taken_for_memory() -> None:
+def test_other_errors_of_the_function_are_not_mistaken_for_out_of_memory() -> None:
     with pytest.raises(ZeroDivisionError) as caught:
         stream(lambda x: 1 // 0, POINTS, chunk=1_000, device="numpy")
     assert caught.value.__notes__ == ["stream: the results of 0 of 5,003 points are stored"]
@@ -247,7 +249,9 @@ def test_an_interrupt_leaves_the_finished_chunks_in_out(device: str) -> None:
     assert caught.value.__notes__ == ["stream: the results of 3,000 of 5,003 points are stored"]
 
 
-def test_a_result_that_cannot_be_stored_is_told_with_what_was(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_result_that_cannot_be_stored_is_reported_with_the_number_of_stored_points(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     stored = Outputs.store
 
     def full(self: Outputs, part: int, start: int, stop: int, rows: Any) -> None:
@@ -269,7 +273,7 @@ def test_results_are_never_rounded_into_a_narrower_type(device: str) -> None:
             stream(lambda x: x * 2, POINTS.astype(np.float64), chunk=1_000, device=device, out=out)
 
 
-def test_progress_starts_at_nothing_grows_and_ends_with_all() -> None:
+def test_progress_starts_at_zero_increases_and_ends_with_all_points() -> None:
     messages: list[tuple[int, int]] = []
     stream(
         wave, POINTS, chunk=1_000, device="numpy", progress=lambda done, total: messages.append((done, total))
@@ -277,7 +281,7 @@ def test_progress_starts_at_nothing_grows_and_ends_with_all() -> None:
     assert messages == [(done, N) for done in (0, 1_000, 2_000, 3_000, 4_000, 5_000, N)]
 
 
-def test_out_is_filled_and_given_back_and_a_wider_type_is_fine(tmp_path: Path) -> None:
+def test_out_is_filled_and_returned_and_may_have_a_wider_dtype(tmp_path: Path) -> None:
     for out in (
         np.empty((N, 3)),
         torch.empty(N, 3, dtype=torch.float64),
@@ -290,7 +294,7 @@ def test_out_is_filled_and_given_back_and_a_wider_type_is_fine(tmp_path: Path) -
     assert result[0] is pair[0] and result[1] is pair[1] and np.array_equal(result[1], POINTS[:, 0])
 
 
-def test_results_are_written_in_place_and_never_gathered() -> None:
+def test_results_are_written_in_place_without_a_second_copy() -> None:
     points = np.zeros((400_000, 1))
     tracemalloc.start()
     try:
@@ -298,17 +302,17 @@ def test_results_are_written_in_place_and_never_gathered() -> None:
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    # The result and a few chunks; a list of chunks to be joined would take twice the result.
+    # The result and a few chunks; joining a list of chunks would take twice the result.
     assert result.nbytes <= peak <= result.nbytes + 10 * 1_000 * 5 * 8 + 100_000
 
 
 @pytest.mark.parametrize("device", ["numpy", "cpu"])
-def test_the_byte_model_finds_the_chunk_of_a_function_whose_bytes_are_known(device: str) -> None:
+def test_the_byte_model_finds_the_chunk_of_a_function_with_known_bytes(device: str) -> None:
     budget, fixed, count = 40 * 2**20, 8 * 2**20, 2_000_000
     flows: list[Flow] = []
 
     def known(i: Any) -> Any:
-        """Per point 8 bytes of indices, 3 x 64 of temporaries, 8 of results; and 8 MiB for any chunk."""
+        """Takes 8 bytes of indices, 3 x 64 of temporaries and 8 of results per point, and 8 MiB per chunk."""
         new = np.empty if device == "numpy" else lambda shape: torch.empty(*shape, dtype=torch.float64)
         blocks = [new((fixed // 8,)), *(new((len(i), 8)) for _ in range(3))]
         result = i.astype(float) if device == "numpy" else i.double()
@@ -326,15 +330,15 @@ def test_the_byte_model_finds_the_chunk_of_a_function_whose_bytes_are_known(devi
     best = (budget - fixed) / per_point
     assert (
         0.9 * best <= flow.chunk <= best
-    )  # below the best only by the share that is spared and by even chunks
-    # Quarter of a tile, a tile, eight times that and so on, then one shape to the end.
+    )  # below the optimum only by the reserved share and by chunks of equal size
+    # A quarter of a tile, a tile, eight times that and so on, then one shape to the end.
     assert rows.rows[:3] == [64, 256, 2_048] and len(set(rows.rows)) <= 6 and rows.rows[-2] == flow.chunk
 
 
-def test_bytes_that_are_known_need_no_trials() -> None:
+def test_known_bytes_per_point_need_no_trials() -> None:
     rows, flows = Recorder(), []
     stream(rows, POINTS, bytes_per_point=1_000, budget="2MB", tile=100, device="cpu", report=flows.append)
-    # 98 % of 2 MB is 1,960 points, so 3 calls, of which each takes 1,668 and that rounded up to tiles.
+    # 98 % of 2 MB is 1,960 points, so there are 3 calls of 1,668 points each, rounded up to tiles.
     assert rows.rows == [1_700] * 3 and flows[0].bytes_per_point == 1_000
 
 
@@ -347,7 +351,7 @@ def test_without_a_budget_a_cpu_gets_chunks_that_suit_its_caches(device: str) ->
     assert flows[0].peak_bytes is not None and flows[0].peak_bytes <= 16 * 2**20
 
 
-def test_weights_beyond_the_default_chunk_are_no_reason_to_refuse() -> None:
+def test_weights_larger_than_the_default_budget_are_not_refused() -> None:
     weights = torch.ones(10 * 2**20)  # 40 MiB, twice
     rows = Recorder(lambda x: wave(x) * (weights * 2)[0])
     assert np.array_equal(stream(rows, POINTS, device="cpu"), 2 * wave(POINTS)) and set(rows.rows) == {
@@ -365,7 +369,7 @@ def test_a_card_is_a_budget_without_its_context() -> None:
         assert flows[0].budget_bytes == card("rtx4090").memory_bytes - card("rtx4090").context_bytes
 
 
-def test_few_points_go_in_one_call_without_padding() -> None:
+def test_few_points_are_processed_in_one_call_without_padding() -> None:
     rows = Recorder()
     stream(rows, POINTS[:10], device="cpu")
     assert rows.rows == [10]
@@ -389,7 +393,7 @@ def test_no_points_give_an_empty_array_of_the_right_shape(device: str) -> None:
     assert stream(wave, POINTS[:0], device=device, out=out) is out
 
 
-def test_not_a_number_passes_through() -> None:
+def test_nan_passes_through() -> None:
     points = POINTS.copy()
     points[::17] = np.nan
     assert np.array_equal(
@@ -421,7 +425,7 @@ def test_the_check_refuses_a_function_that_mixes_rows(mixes: Any) -> None:
         stream(mixes, torch.from_numpy(POINTS), chunk=1_000, device="cpu", check=True)
 
 
-def test_the_check_lets_row_wise_functions_pass() -> None:
+def test_the_check_accepts_row_wise_functions() -> None:
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(3, 64), nn.BatchNorm1d(64), nn.SiLU(), nn.Linear(64, 4)).eval()
     checked = stream(net, POINTS, device="cpu", check=True)
@@ -431,7 +435,7 @@ def test_the_check_lets_row_wise_functions_pass() -> None:
     stream(wave, POINTS[:1], device="cpu", check=True)
 
 
-def test_the_check_itself_takes_fewer_points_when_memory_runs_out() -> None:
+def test_the_check_uses_fewer_points_when_memory_runs_out() -> None:
     limited = Recorder(limit=300)
     assert np.array_equal(
         stream(limited, POINTS, chunk=250, tile=1_024, device="numpy", check=True), wave(POINTS)
@@ -496,7 +500,7 @@ def _changes(x: Any) -> Any:
         ((wave, POINTS), {"device": "tpu"}, "device 'tpu' is unknown"),
     ],
 )
-def test_what_cannot_be_streamed_is_refused_with_a_hint(
+def test_invalid_arguments_are_refused_with_a_hint(
     wrong: tuple[Any, Any], options: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(BadInput, match=said) as caught:
@@ -504,7 +508,7 @@ def test_what_cannot_be_streamed_is_refused_with_a_hint(
     assert caught.value.hint
 
 
-def test_torch_refuses_what_is_no_tensor_and_types_it_lacks() -> None:
+def test_torch_refuses_objects_and_dtypes_that_it_does_not_support() -> None:
     with pytest.raises(BadInput, match="returned ndarray") as caught:
         stream(lambda x: x.numpy(), POINTS, chunk=1_000, device="cpu")
     assert 'device="numpy"' in caught.value.hint
@@ -517,7 +521,7 @@ def test_torch_refuses_what_is_no_tensor_and_types_it_lacks() -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-def test_cuda_without_a_gpu_is_missing() -> None:
+def test_cuda_without_a_gpu_raises_missing() -> None:
     with pytest.raises(Missing, match="No CUDA device"):
         stream(wave, POINTS, device="cuda")
 

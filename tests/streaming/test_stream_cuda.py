@@ -27,11 +27,11 @@ def wave(x: Any) -> Any:
     return x * x + 2 * x[:, :1]
 
 
-# -- a GPU played by the CPU -------------------------------------------------------------------
+# -- A GPU simulated by the CPU ----------------------------------------------------------------
 
 
 class Queue:
-    """A stream whose work is done only when somebody waits for it."""
+    """A stream whose work runs only when something waits for it."""
 
     def __init__(self, *_: Any) -> None:
         self.work: list[Any] = []
@@ -61,7 +61,7 @@ class Mark:
 
 
 class LateCopies(TorchDispatchMode):
-    """Puts every copy of a side stream off until its stream is run."""
+    """Delays every copy on a side stream until the stream runs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -112,20 +112,20 @@ def late(monkeypatch: pytest.MonkeyPatch) -> Iterator[LateCopies]:
 
 @pytest.mark.parametrize("chunk", [1_000, 1_024, 5_002, 9_999, "auto"])
 @pytest.mark.parametrize("given", [POINTS, torch.from_numpy(POINTS)])
-def test_copies_that_come_late_change_nothing(late: LateCopies, chunk: Any, given: Any) -> None:
+def test_late_copies_do_not_change_the_result(late: LateCopies, chunk: Any, given: Any) -> None:
     result = stream(wave, given, chunk=chunk, device="cpu")
     assert late.late >= 2 and np.array_equal(result, wave(POINTS))
 
 
-def test_a_function_may_hand_out_the_same_memory_at_every_call(late: LateCopies) -> None:
-    """As a captured graph does."""
+def test_a_function_may_return_the_same_memory_at_every_call(late: LateCopies) -> None:
+    """A captured graph does this."""
     static = torch.empty(1_000, 3)
     assert np.array_equal(
         stream(lambda x: static.copy_(wave(x)), POINTS, chunk=1_000, device="cpu"), wave(POINTS)
     )
 
 
-def test_running_out_of_memory_lands_what_is_under_way(late: LateCopies) -> None:
+def test_chunks_in_flight_are_stored_when_memory_runs_out(late: LateCopies) -> None:
     starts: list[int] = []
 
     def limited(i: Tensor) -> Tensor:
@@ -141,7 +141,7 @@ def test_running_out_of_memory_lands_what_is_under_way(late: LateCopies) -> None
     assert starts == [0, 1_000, *range(2_000, N, 500)] and flows[0].halvings == 1
 
 
-def test_an_interrupt_lands_what_is_under_way(late: LateCopies) -> None:
+def test_chunks_in_flight_are_stored_after_an_interrupt(late: LateCopies) -> None:
     def interrupted(i: Tensor) -> Tensor:
         if i[0] >= 3_000:
             raise KeyboardInterrupt
@@ -169,11 +169,11 @@ def test_several_outputs_and_bfloat16_reach_numpy(late: LateCopies) -> None:
     )
 
 
-# -- a GPU that is predicted -------------------------------------------------------------------
+# -- A predicted GPU ---------------------------------------------------------------------------
 
 
 def test_the_predicted_peak_is_two_slots_and_one_call_whatever_the_size() -> None:
-    """Counted by hand: chunks of 4,096, points of 3 floats, 128 wide, one float out; two slots of both."""
+    """Counted by hand: chunks of 4,096, points of 3 floats, width 128, one output; two slots for each."""
     with Forecaster(f"{STEPS}:step_of") as forecaster:
         for size in (10_000, 40_961):
             result = forecaster.predict(size=size, mode="infer")
@@ -182,7 +182,7 @@ def test_the_predicted_peak_is_two_slots_and_one_call_whatever_the_size() -> Non
             assert result.breakdown["activations"] == 0
 
 
-def test_results_left_on_the_device_are_all_that_grows_with_the_points() -> None:
+def test_only_results_on_the_device_grow_with_the_points() -> None:
     with Forecaster(f"{STEPS}:numbered") as forecaster:
         small, large = (
             forecaster.predict(size=size, mode="infer").peak_allocated_bytes for size in (10_240, 51_200)

@@ -1,4 +1,4 @@
-"""Streaming on a GPU: the values of one whole call, within the budget, after OOM and in captured graphs."""
+"""Streaming on a GPU gives the result of one call: within a budget, after OOM and in captured graphs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def network() -> nn.Module:
 
 @pytest.mark.parametrize("chunk", [1_024, 10_000, 65_536, "auto"], ids=str)
 @pytest.mark.parametrize("kind", ["numpy", "cpu", "cuda"])
-def test_a_gpu_gives_what_one_whole_call_gives(chunk: Any, kind: str) -> None:
+def test_a_gpu_gives_the_result_of_one_call_with_all_points(chunk: Any, kind: str) -> None:
     net, points = network(), np.random.default_rng(2).normal(size=(300_007, 3)).astype(np.float32)
     with torch.no_grad():
         whole = net(torch.from_numpy(points).cuda())
@@ -41,7 +41,7 @@ def test_a_gpu_gives_what_one_whole_call_gives(chunk: Any, kind: str) -> None:
     assert (torch.as_tensor(result).cuda() - whole).abs().max() <= 1e-5
 
 
-def test_a_gpu_keeps_the_budget_and_settles_near_it() -> None:
+def test_chunks_on_a_gpu_stay_within_the_budget_and_close_to_it() -> None:
     net = network()
     flows: list[Flow] = []
     torch.cuda.empty_cache()
@@ -54,7 +54,7 @@ def test_a_gpu_keeps_the_budget_and_settles_near_it() -> None:
     assert flow.chunk * flow.bytes_per_point >= 0.6 * 2**30
 
 
-def test_a_gpu_out_of_memory_halves_the_chunk() -> None:
+def test_out_of_memory_on_a_gpu_halves_the_chunk() -> None:
     net = network()
     flows: list[Flow] = []
     torch.cuda.empty_cache()
@@ -110,7 +110,7 @@ def test_a_captured_graph_can_be_streamed() -> None:
 
 
 def test_slow_work_on_a_gpu_is_waited_for() -> None:
-    """Each chunk sleeps on the device, so that a copy that did not wait would bring what is not there yet."""
+    """Each chunk sleeps on the device, so that a copy that does not wait would read unfinished results."""
 
     def slow(x: Tensor) -> Tensor:
         torch.cuda._sleep(5_000_000)

@@ -1,4 +1,4 @@
-"""The examples of docs/stream.md run as they stand and give what one whole call gives."""
+"""The examples of docs/stream.md run unchanged and give the result of one call with all points."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "stream.md"
 
 
 def example(head: str, **names: Any) -> dict[str, Any]:
-    """Run the first block of Python under a heading; what it defines."""
+    """Run the first block of Python under a heading and return what it defines."""
     part = PAGE.read_text(encoding="utf-8").split(f"## {head}\n")[1]
     matches = re.search(r"```python\n(.*?)```", part, re.DOTALL)
     assert matches is not None
@@ -23,7 +23,7 @@ def example(head: str, **names: Any) -> dict[str, Any]:
     return names
 
 
-def test_the_radiance_field_of_the_page() -> None:
+def test_the_radiance_field_example_gives_the_result_of_one_call() -> None:
     torch.manual_seed(0)
     rng = np.random.default_rng(0)
     origins, directions = (rng.normal(size=(3_001, 3)).astype(np.float32) for _ in range(2))
@@ -36,7 +36,7 @@ def test_the_radiance_field_of_the_page() -> None:
     )
 
 
-def test_the_probes_of_the_page() -> None:
+def test_the_probes_example_matches_densities_computed_by_hand() -> None:
     from pinchpoint import stream
 
     # One atom at the origin of a cube of 5: by hand at a few points, periodic images included.

@@ -54,7 +54,7 @@ def test_an_unobserved_count_is_noted_and_judged_by_the_slope():
     assert any("not observed" in note for note in notes)
 
 
-def test_a_flat_variant_passes_flat_and_says_so():
+def test_a_flat_variant_passes_and_is_noted_as_flat():
     reasons, notes = judge(points(lambda size: 5e6, variant="chunked"), flat={"chunked": 0})
     assert reasons == ()
     assert notes[0].startswith("chunked train is flat, as declared")
@@ -113,7 +113,7 @@ def test_unknown_peaks_are_reported_as_unknown():
     )
 
 
-def test_a_flat_variant_may_grow_by_what_it_says_it_holds_and_no_more():
+def test_a_flat_variant_may_grow_only_by_the_bytes_per_point_that_it_declares():
     ladder = points(lambda size: 5e6 + 12 * size, variant="flat")
     reasons, notes = judge(ladder, flat={"flat": 16})
     assert reasons == ()
@@ -132,12 +132,12 @@ def test_sizes_up_to_a_known_chunk_neither_prove_nor_refute_a_flat_variant():
     )
 
 
-def test_sizes_beyond_a_known_chunk_are_judge():
+def test_sizes_beyond_a_known_chunk_are_judged():
     ladder = points(lambda size: 5e6 + 1_000 * size, variant="chunked")
     (reason,), _ = judge(ladder, flat={"chunked": 48}, chunk=10_000)
     assert "declared to grow by no more than 48 B/point, but it grows by" in reason
 
 
-def test_a_flat_variant_that_grows_is_told_which_sizes_to_study():
+def test_the_failure_of_a_flat_variant_names_the_sizes_to_study():
     (reason,), _ = judge(points(lambda size: 5e6 + 1_000 * size, variant="chunked"), flat={"chunked": 0})
     assert reason.endswith("it may grow up to its chunk, so also study --sizes 128k:2.048M")

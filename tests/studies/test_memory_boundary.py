@@ -33,7 +33,7 @@ def test_a_good_guess_needs_two_runs():
 
 
 @pytest.mark.parametrize("guess", [900_000.0, 1_050_000.0, 1_900_000.0, 5e9, float("inf")])
-def test_a_poor_guess_still_ends_right(guess):
+def test_a_poor_guess_still_finds_the_boundary(guess):
     run, sizes = probe(1_500_000)
     boundary = find_boundary(1_000_000, 2_000_000, guess=guess, run=run)
     assert boundary.fits <= 1_500_000 < boundary.fails
@@ -48,6 +48,6 @@ def test_neighbouring_sizes_end_the_search():
     assert len(sizes) == 2
 
 
-def test_a_crash_ends_the_search_where_it_stood():
+def test_a_crash_ends_the_search_at_the_current_bracket():
     boundary = find_boundary(1_000, 2_000, guess=None, run=lambda size: None)
     assert (boundary.fits, boundary.fails, boundary.runs) == (1_000, 2_000, 1)

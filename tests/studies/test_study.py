@@ -25,7 +25,7 @@ def line(result, variant, mode="train"):
 
 @pytest.fixture
 def no_figures(monkeypatch):
-    """Figures take seconds and have tests of their own."""
+    """Figures take seconds and have their own tests."""
     monkeypatch.setattr("pinchpoint.studies.study_folder.gallery.draw_all", lambda study: {})
 
 
@@ -49,7 +49,7 @@ def test_modes_and_variants_default_to_every_mode_of_the_baseline(forecasts):
 
 
 @pytest.mark.usefixtures("no_figures")
-def test_the_record_keeps_the_contract(forecasts, tmp_path):
+def test_the_record_has_the_keys_of_the_contract(forecasts, tmp_path):
     study("field", sizes=SIZES, modes="train", forecaster=forecasts(), output=tmp_path / "new" / "out")
     data = json.loads((tmp_path / "new" / "out" / "study.json").read_text())
     assert data["kind"] == "study"
@@ -84,7 +84,7 @@ def test_the_record_keeps_the_contract(forecasts, tmp_path):
     assert result.complete
 
 
-def test_the_folder_holds_record_table_figures_and_verdict(forecasts, tmp_path, monkeypatch):
+def test_the_folder_contains_record_table_figures_and_verdict(forecasts, tmp_path, monkeypatch):
     figures = {name: gallery.drawers()[name] for name in ("peak", "breakdown", "ratio", "theory")}
     # The others take seconds and have their own tests.
     monkeypatch.setattr(gallery, "drawers", lambda: figures)
@@ -144,7 +144,7 @@ def test_a_workload_that_ignores_its_axis_fails_and_is_still_written(forecasts, 
     assert "**failed**" in (tmp_path / "verdict.md").read_text()
 
 
-def test_one_point_that_cannot_be_faked_is_recorded_and_the_study_goes_on(forecasts):
+def test_one_point_that_cannot_be_faked_is_recorded_and_the_study_continues(forecasts):
     errors = {
         5_000: CannotFake("no fake of my_op at net.py:3", hint="register one"),
         1_000_000: TimedOut("slow", hint="wait"),
@@ -186,8 +186,8 @@ def test_running_out_of_memory_is_recorded_and_its_boundary_found_within_one_per
     truth = (limit - 74 * MIB) / 11_296
     assert found["fits"] <= truth < found["fails"] <= 1.01 * found["fits"]
     assert found["runs"] <= 6
-    assert result.passed  # running out is no fault of the axis
-    assert [law.points for law in result.laws] == [6]  # the law is of the ladder, not of the search
+    assert result.passed  # running out of memory does not fail the axis gate
+    assert [law.points for law in result.laws] == [6]  # the law is fitted to the ladder, not to the search
 
 
 def test_measured_points_carry_theory_times_and_all_three_peaks(forecasts, workers):
@@ -202,7 +202,7 @@ def test_measured_points_carry_theory_times_and_all_three_peaks(forecasts, worke
     assert {(r.timed, r.repeats) for r in run.requests} == {(True, 7)}
 
 
-def test_a_card_caps_cuda_to_what_it_leaves_beside_the_context(forecasts, workers):
+def test_a_card_limits_cuda_to_its_memory_without_the_context(forecasts, workers):
     run = workers()
     study("field", sizes="5k:1M:4", modes="train", on="card:24GiB", forecaster=forecasts(), runner=run)
     assert {r.cap_bytes for r in run.requests} == {24 * GIB - 751 * MIB}
@@ -233,7 +233,7 @@ def test_a_crash_of_one_measured_point_is_recorded_and_a_slow_one_ends_its_line(
     assert result.points[1].reason == "was killed by SIGSEGV"
 
 
-def test_a_measured_study_goes_on_without_theory(forecasts, workers):
+def test_a_measured_study_continues_without_theory(forecasts, workers):
     error = CannotFake("no fake of my_op", hint="register one")
     fakes = forecasts(errors=dict.fromkeys((1_000, 2_000, 4_000, 8_000), error))
     result = study("field", sizes="1k,2k,4k,8k", modes="train", on="cpu", forecaster=fakes, runner=workers())
@@ -256,7 +256,7 @@ class Stops:
 
 
 @pytest.mark.usefixtures("no_figures")
-def test_ctrl_c_keeps_what_is_done_and_resume_goes_on_from_it(forecasts, workers, tmp_path):
+def test_ctrl_c_keeps_finished_points_and_resume_continues_from_them(forecasts, workers, tmp_path):
     options = {"sizes": "1k:32k:6", "modes": "train", "on": "cpu"}
     whole = study("field", **options, forecaster=forecasts(), runner=workers())
     with pytest.raises(KeyboardInterrupt):
@@ -386,7 +386,7 @@ def test_cuda_without_a_gpu_is_a_missing_device(forecasts, on):
     assert caught.value.exit_code == 3
 
 
-def test_forecasts_are_reopened_after_a_time_limit(forecasts):
+def test_the_forecaster_restarts_after_a_time_limit(forecasts):
     opened = []
 
     class Manager(forecasts):
@@ -430,16 +430,16 @@ def test_theory_and_cpu_agree_in_fresh_interpreters(tmp_path):
     assert [p.status for p in result.points] == ["ok"] * 3
     assert {p.mode for p in result.points} == {"train"}
     assert all(p.time_s is not None and p.time_s > 0 for p in result.points)
-    # The backward pass of exp holds x, the saved output, the incoming gradient and the outgoing one.
+    # The backward pass of exp needs x, the saved output, and the incoming and outgoing gradients.
     assert line(result, "baseline").slope_bytes_per_point == pytest.approx(4 * 1024, rel=0.02)
     for point in result.points:
-        # Theory is of a GPU, whose allocator rounds up: blocks over 10 MiB to 2 MiB.
+        # Theory describes a GPU, whose allocator rounds blocks over 10 MiB up to 2 MiB.
         assert point.theory_bytes == pytest.approx(point.peak_allocated_bytes, rel=0.04), result.notes
     assert result.passed
 
 
 @pytest.mark.gpu
-def test_a_capped_gpu_runs_out_where_theory_says(tmp_path):
+def test_a_limited_gpu_runs_out_of_memory_where_theory_predicts(tmp_path):
     torch = pytest.importorskip("torch", reason="measures torch")
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device is visible here")
@@ -478,7 +478,7 @@ def test_a_setting_with_several_values_is_a_second_axis(forecasts):
     assert result.settings == {"part": "encoder", "precision": "fp32"}, "what varies is in the names"
 
 
-def test_a_flat_variant_is_held_to_its_claim_under_every_setting(forecasts):
+def test_a_flat_variant_is_judged_under_every_setting(forecasts):
     result = study(
         "operator",
         sizes="200k:1600k:4",

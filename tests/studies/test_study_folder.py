@@ -17,7 +17,7 @@ from pinchpoint.studies.study import study
 
 @pytest.fixture
 def write(forecasts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., set[str]]:
-    """Run a study in tmp_path with figures of the given names; return the file names there afterwards."""
+    """Run a study in tmp_path with figures of these names; return the names of the files in it afterwards."""
 
     def writing(*figures: str, **options: object) -> set[str]:
         contents = {name: f"drawing {name}".encode() for name in figures}
@@ -36,7 +36,7 @@ def test_figures_of_an_earlier_study_do_not_linger(write: Callable[..., set[str]
 
 
 @pytest.mark.parametrize("name", ["theory.png", "ratio.svg", "mine.png"])
-def test_a_figure_of_the_users_own_stays_also_under_a_name_studies_use(
+def test_a_figure_of_the_user_stays_even_under_a_name_that_studies_use(
     write: Callable[..., set[str]], tmp_path: Path, name: str
 ) -> None:
     (tmp_path / name).write_bytes(b"of the user")
@@ -45,16 +45,14 @@ def test_a_figure_of_the_users_own_stays_also_under_a_name_studies_use(
     assert (tmp_path / name).read_bytes() == b"of the user"
 
 
-def test_a_figure_the_user_has_changed_since_is_the_users(
-    write: Callable[..., set[str]], tmp_path: Path
-) -> None:
+def test_a_figure_that_the_user_has_changed_is_kept(write: Callable[..., set[str]], tmp_path: Path) -> None:
     write("peak.png", "theory.png")
     (tmp_path / "theory.png").write_bytes(b"retouched")
     write("peak.png")
     assert (tmp_path / "theory.png").read_bytes() == b"retouched"
 
 
-def test_a_card_table_goes_with_its_study_and_stays_when_it_is_the_users(
+def test_a_card_table_is_removed_with_its_study_unless_it_belongs_to_the_user(
     write: Callable[..., set[str]], forecasts, tmp_path: Path
 ) -> None:
     write()
@@ -66,7 +64,7 @@ def test_a_card_table_goes_with_its_study_and_stays_when_it_is_the_users(
     assert (tmp_path / "cards.csv").read_text(encoding="utf-8") == "mine"
 
 
-def test_a_list_that_names_files_elsewhere_removes_none(
+def test_a_list_that_names_files_in_other_folders_removes_nothing(
     write: Callable[..., set[str]], tmp_path: Path
 ) -> None:
     other = tmp_path.parent / "other.txt"
@@ -80,7 +78,7 @@ def test_a_list_that_names_files_elsewhere_removes_none(
 
 
 @pytest.mark.skipif(which("sha256sum") is None, reason="needs sha256sum")
-def test_the_list_is_one_that_sha256sum_agrees_with(write: Callable[..., set[str]], tmp_path: Path) -> None:
+def test_sha256sum_accepts_the_list_of_files(write: Callable[..., set[str]], tmp_path: Path) -> None:
     names = write("peak.png", "peak.svg")
     done = subprocess.run(
         ["sha256sum", "--check", "files.sha256"], cwd=tmp_path, capture_output=True, text=True, check=True

@@ -1,4 +1,4 @@
-"""Timing: the clock, the order of runs, and intervals that hold what they claim."""
+"""Timing: the clock, the order of runs, and intervals that cover as often as claimed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pinchpoint.studies.timing import interleave, measure, ratio_interval, timin
 
 
 class Bench:
-    """A fake clock that a step moves, and a log of what was called."""
+    """A fake clock that steps advance, and a log of the calls."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -41,7 +41,7 @@ def test_warm_up_runs_are_not_timed_and_the_device_is_awaited_before_the_clock_i
     assert (timing.median_s, timing.low_s, timing.high_s, timing.runs) == (2.0, 1.0, 3.0, 3)
 
 
-def test_two_steps_take_turns_and_neither_is_always_second():
+def test_two_steps_alternate_and_neither_is_always_second():
     bench = Bench()
     a, b = interleave(
         bench.step("a", [9, 1, 2, 3]),

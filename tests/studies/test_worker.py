@@ -1,4 +1,4 @@
-"""Measured points: what a worker answers, and the result of a worker that dies."""
+"""Measured points: the result of a worker, and of a worker that dies."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def request_of(tmp_path, monkeypatch):
     sys.modules.pop("grower", None)
 
 
-def test_the_peak_of_a_point_is_what_it_holds_at_once(request_of):
+def test_the_peak_of_a_point_is_the_most_bytes_alive_at_once(request_of):
     # `kept`, the result of one step, and the result of the step before it.
     result = worker.answer(request_of(1_000, timed=False))
     assert (result["status"], result["peak_allocated_bytes"], result["processed"]) == ("ok", 8_000, None)
@@ -113,7 +113,7 @@ def test_running_out_of_memory_is_recorded_as_such(request_of):
     assert worker.answer(request_of(14))["status"] == "oom"
 
 
-def test_a_factory_that_returns_no_callable_is_bad_input(request_of):
+def test_a_factory_that_does_not_return_a_callable_is_bad_input(request_of):
     result = worker.answer(request_of(15))
     assert result["error"] == "BadInput"
     assert "step_of returned int, not a step" in result["what"]
@@ -124,7 +124,7 @@ def test_a_factory_may_return_a_function_with_its_arguments(request_of):
     assert (result["status"], result["peak_allocated_bytes"], result["processed"]) == ("ok", 160, 20)
 
 
-def test_a_point_is_what_its_worker_found(request_of):
+def test_a_point_contains_the_result_of_its_worker(request_of):
     def run(request, *, timeout_s):
         return {"status": "oom", "reason": "CUDA out of memory", "limit_bytes": 5}
 
@@ -160,9 +160,7 @@ def test_a_run_beyond_its_time_limit_is_ended_and_recorded(request_of, workers):
     ("size", "status", "reason"),
     [(18, "timeout", "while timing: took longer"), (19, "failed", "while timing: exited with code 3")],
 )
-def test_a_peak_is_kept_when_its_timing_does_not_end_well(
-    request_of, workers, monkeypatch, size, status, reason
-):
+def test_a_peak_is_kept_when_the_timing_fails(request_of, workers, monkeypatch, size, status, reason):
     plain = subprocess.Popen.wait
 
     def wait(self, timeout=None):
@@ -177,7 +175,7 @@ def test_a_peak_is_kept_when_its_timing_does_not_end_well(
     assert result["reason"].startswith(reason)
 
 
-def test_a_framework_without_bytecode_is_compiled_once_a_study(tmp_path, monkeypatch):
+def test_a_framework_without_bytecode_is_compiled_once_per_study(tmp_path, monkeypatch):
     package = tmp_path / "torch"
     package.mkdir()
     (package / "__init__.py").touch()
@@ -190,7 +188,7 @@ def test_a_framework_without_bytecode_is_compiled_once_a_study(tmp_path, monkeyp
     assert "PYTHONPYCACHEPREFIX" not in _environment("torch", "/shared")
 
 
-def test_a_device_that_is_not_here_is_raised_not_recorded(request_of, monkeypatch):
+def test_a_missing_device_raises_instead_of_being_recorded(request_of, monkeypatch):
     torch = pytest.importorskip("torch")
     if torch.cuda.is_available():
         pytest.skip("a CUDA device is here")
@@ -205,5 +203,5 @@ def test_requests_survive_json(request_of):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the guard uses Linux limits")
-def test_the_host_has_memory_left_and_the_guard_reads_it():
+def test_the_guard_reads_the_free_memory_of_the_host():
     assert 2**20 < host_memory.available_bytes() < 2**50

@@ -37,14 +37,14 @@ def test_rounding_is_within_the_tolerance() -> None:
     assert 0 < result.error < 1e-7
 
 
-def test_a_square_result_transposed_is_refused_and_recognised() -> None:
+def test_a_transposed_square_result_is_refused_and_named_as_such() -> None:
     square = RNG.normal(size=(6, 6))
     result = one(square, square.T)
     assert not result.ok
     assert "transposed" in result.reason
 
 
-def test_another_shape_is_refused_even_where_numbers_would_broadcast() -> None:
+def test_another_shape_is_refused_even_if_it_would_broadcast() -> None:
     assert "the shape is (50, 1), but the baseline's is (50)" in one(np.ones(50), np.ones((50, 1))).reason
     result = one(VALUES, VALUES.T)
     assert not result.ok
@@ -53,7 +53,7 @@ def test_another_shape_is_refused_even_where_numbers_would_broadcast() -> None:
 
 
 @pytest.mark.parametrize(("bad", "word"), [(np.nan, "NaN"), (np.inf, "infinity"), (-np.inf, "infinity")])
-def test_what_is_not_finite_is_refused_with_its_index(bad: float, word: str) -> None:
+def test_a_value_that_is_not_finite_is_refused_with_its_index(bad: float, word: str) -> None:
     after = VALUES.copy()
     after[4, 3] = bad
     result = one(VALUES, after, tolerance=1e9)
@@ -97,13 +97,13 @@ def test_against_exact_zeros_the_error_is_absolute() -> None:
     assert not one(np.zeros(4), np.ones(4)).ok
 
 
-def test_scalars_empty_and_complex_arrays_compare() -> None:
+def test_scalars_and_empty_and_complex_arrays_can_be_compared() -> None:
     assert one(np.float32(2.0), np.float32(2.0)).where == "[]: 2, baseline 2"
     assert one(np.empty((0, 3)), np.empty((0, 3))).ok
     assert one(np.array([1 + 1j]), np.array([1 - 1j])).error == pytest.approx(2 / np.sqrt(2))
 
 
-def test_what_is_no_number_is_refused() -> None:
+def test_arrays_that_are_not_numbers_are_refused() -> None:
     assert "not arrays of numbers" in one(np.array(["a"]), np.array(["a"])).reason
 
 
@@ -130,7 +130,7 @@ def both(before: dict[str, np.ndarray], after: dict[str, np.ndarray]) -> dict[st
     return {c.name: c for c in compare(Probe({}, before), Probe({}, after), Tolerance())}
 
 
-def test_a_parameters_gradient_of_rounding_only_is_held_against_rounding_and_keeps_its_error() -> None:
+def test_a_gradient_of_a_parameter_that_is_only_rounding_is_compared_with_rounding() -> None:
     # A bias before a normalisation has a gradient of rounding noise only: no two ways of computing it agree.
     noise, other = (RNG.normal(size=20).astype(np.float32) * np.float32(1e-8) for _ in range(2))
     weight = RNG.normal(size=1000).astype(np.float32)
@@ -143,13 +143,13 @@ def test_a_parameters_gradient_of_rounding_only_is_held_against_rounding_and_kee
     assert "rounding" in result.reason
 
 
-def test_a_small_gradient_that_is_wrong_is_refused_though_the_difference_is_small() -> None:
+def test_a_small_wrong_gradient_is_refused_although_the_difference_is_small() -> None:
     weight = RNG.normal(size=1000).astype(np.float32)
     small = np.float32(1e-4) * weight[:20]
     result = both({"w": weight, "b": small}, {"w": weight, "b": np.float32(1.1) * small})["b"]
     assert not result.ok
     assert result.error == pytest.approx(0.1, rel=1e-3)
-    # Off by less than the rounding of the weight's, but the baseline's own has digits to be wrong in.
+    # The error is below the rounding of the weight's gradient, but above that of the baseline's own.
     small = np.float32(2e-6) * weight[:20]
     result = both({"w": weight, "b": small}, {"w": weight, "b": np.float32(1.1) * small})["b"]
     assert not result.ok
@@ -165,7 +165,7 @@ def test_noise_that_grows_beyond_rounding_is_refused_with_its_error() -> None:
 
 
 @pytest.mark.parametrize(("points_", "kind"), [(1_000_000, np.float32), (2048, np.float16)])
-def test_the_gradient_of_inputs_by_a_mean_of_many_points_is_not_taken_for_rounding(
+def test_the_gradient_of_inputs_by_a_mean_of_many_points_is_not_mistaken_for_rounding(
     points_: int, kind: type
 ) -> None:
     each = RNG.normal(size=points_) + 0.5
@@ -180,7 +180,7 @@ def test_the_gradient_of_inputs_by_a_mean_of_many_points_is_not_taken_for_roundi
         )
 
 
-def test_a_gradient_where_the_baselines_is_exactly_zero_is_refused_unless_it_is_rounding() -> None:
+def test_a_gradient_is_refused_if_the_baseline_is_exactly_zero_unless_it_is_rounding() -> None:
     assert not compare_gradient("w", np.zeros(10), np.full(10, 5e-5), 1e-4).ok
     assert not compare_gradient("w", np.zeros(10), np.full(10, 1e-30), 1e9).ok
     assert compare_gradient("w", np.zeros(10), np.zeros(10), 0.0).ok
@@ -196,14 +196,14 @@ def test_a_gradient_where_the_baselines_is_exactly_zero_is_refused_unless_it_is_
     assert result.error == pytest.approx(5e-5)
 
 
-def test_outputs_only_one_side_has_are_refused() -> None:
+def test_outputs_of_only_one_side_are_refused() -> None:
     result = compare(Probe({"a": 1.0, "b": 1.0}), Probe({"a": 1.0, "c": 1.0}), Tolerance(), at="seed 3")
     assert {c.name: c.ok for c in result} == {"a": True, "b": False, "c": False}
     assert result[1].reason == "only the baseline has this output"
     assert result[2].where == "seed 3"
 
 
-def test_the_points_processed_must_be_as_many() -> None:
+def test_the_numbers_of_processed_points_must_be_equal() -> None:
     assert compare_counts(100, 100).ok
     result = compare_counts(100, 96)
     assert not result.ok

@@ -21,7 +21,7 @@ def right(rng: np.random.Generator) -> np.ndarray:
 
 
 def compare_sides(before: Draw, after: Draw, *, seeds: int = SEEDS) -> list[Comparison]:
-    """Compare two sides that draw with generators of their own, as two correct implementations would."""
+    """Compare two sides that draw with separate generators, as two correct implementations would."""
     sides = [
         [Probe({"x": draw(np.random.default_rng([side, s]))}) for s in range(seeds)]
         for side, draw in enumerate((before, after))
@@ -46,14 +46,14 @@ def test_identical_draws_are_accepted_with_no_error_at_all() -> None:
     assert all(c.ok and c.error == 0 for c in compare_draws(probes, probes, at=[""] * SEEDS))
 
 
-def test_correlated_points_of_the_baseline_itself_are_no_fault() -> None:
+def test_correlated_points_are_accepted_if_the_baseline_has_them_too() -> None:
     def walk(rng: np.random.Generator) -> np.ndarray:
         return np.cumsum(rng.normal(size=(POINTS, 3)), axis=0)
 
     assert refused_tests(walk, before=walk) == set()
 
 
-def test_a_chunk_of_noise_used_again_is_refused() -> None:
+def test_reused_noise_of_a_chunk_is_refused() -> None:
     assert "order" in refused_tests(lambda rng: np.tile(rng.normal(size=(POINTS // 4, 3)), (4, 1)))
 
 
@@ -73,7 +73,7 @@ def test_noise_shared_by_all_points_of_a_draw_is_refused() -> None:
     )
 
 
-def test_antithetic_points_are_refused_though_their_values_are_right() -> None:
+def test_antithetic_points_are_refused_although_their_values_are_correct() -> None:
     def mirrored(rng: np.random.Generator) -> np.ndarray:
         half = rng.normal(size=(POINTS // 2, 3))
         return np.concatenate([half, -half])
@@ -109,7 +109,7 @@ def test_a_small_shift_a_wider_spread_and_another_shape_are_refused() -> None:
     )
 
 
-def test_correlated_columns_with_right_margins_are_refused() -> None:
+def test_correlated_columns_with_correct_margins_are_refused() -> None:
     def tied(rng: np.random.Generator) -> np.ndarray:
         points = right(rng)
         points[:, 1] = 0.5 * points[:, 0] + np.sqrt(0.75) * points[:, 1]
@@ -128,7 +128,7 @@ def test_whole_numbers_are_compared_by_their_shares() -> None:
     assert "values" in refused_tests(dice(0.45, 0.35, 0.2), before=dice(0.5, 0.3, 0.2))
 
 
-def test_many_columns_and_single_numbers_can_be_drawn() -> None:
+def test_many_columns_and_single_numbers_can_be_compared() -> None:
     assert (
         refused_tests(lambda rng: rng.normal(size=(64, 5, 7)), before=lambda rng: rng.normal(size=(64, 5, 7)))
         == set()
@@ -139,7 +139,7 @@ def test_many_columns_and_single_numbers_can_be_drawn() -> None:
     assert refused_tests(lambda rng: np.array(3 + rng.normal()), before=lambda rng: np.array(rng.normal()))
 
 
-def test_nan_another_shape_and_a_missing_output_are_refused_outright() -> None:
+def test_nan_and_another_shape_and_a_missing_output_are_refused_without_a_test() -> None:
     def spoiled(rng: np.random.Generator) -> np.ndarray:
         points = right(rng)
         points[5, 1] = np.nan
@@ -185,7 +185,7 @@ def test_a_gradient_missing_or_zero_in_every_draw_is_refused(value: np.ndarray |
     assert result.reason == reason
 
 
-def test_p_values_are_the_share_of_all_swaps_counted_by_hand() -> None:
+def test_p_values_match_a_count_of_all_swaps_by_hand() -> None:
     differences = np.random.default_rng(3).normal(size=(6, 4)) + 0.7
     for norm in (max_norm, square_norm):
         observed = norm(differences.sum(axis=0, keepdims=True))[0]
@@ -205,7 +205,7 @@ def test_holm_matches_the_textbook_example() -> None:
 
 def test_correct_variants_are_refused_no_more_often_than_stated() -> None:
     # The points of a draw are strongly correlated: a test that assumes independence would nearly always
-    # alarm.
+    # reject.
     rng = np.random.default_rng(11)
     rate, verdicts = 0.2, 150
     alarms = 0
@@ -222,7 +222,7 @@ def test_correct_variants_are_refused_no_more_often_than_stated() -> None:
     assert alarms / verdicts < rate + 3 * np.sqrt(rate * (1 - rate) / verdicts)
 
 
-def test_too_few_seeds_cannot_refuse_and_it_is_known() -> None:
+def test_too_few_seeds_are_known_to_be_unable_to_refuse() -> None:
     assert can_refuse(SEEDS, 30)
     assert not can_refuse(8, 7)
     assert ALPHA == 0.01

@@ -33,7 +33,7 @@ class Clock:
 
 
 def ticking() -> Callable[[], float]:
-    """A clock by which every step takes a second."""
+    """A clock that advances by one second per step."""
     return itertools.count(0.0, 1.0).__next__
 
 
@@ -56,7 +56,7 @@ def chunks(size: int, chunk: int) -> list[tuple[int, int]]:
 
 
 def evaluate(size: int, variant: str, seed: int, chunk: int | None) -> Probe:
-    """Points through two layers, in chunks for every variant but `whole`; the variant's name is its fault."""
+    """Evaluate two layers, in chunks except for the variant `whole`; a variant is named by its fault."""
     torch.manual_seed(seed)
     inner, outer = torch.nn.Linear(3, 5), torch.nn.Linear(5, 5)
     x = torch.randn(size, 3, requires_grad=True)
@@ -93,7 +93,7 @@ def workload(
     seconds: dict[str, Callable[[int], float]] | None = None,
     **options: Any,
 ) -> Workload:
-    """`seconds`: how long call i of a variant's step takes, by the fake clock; 1 s where nothing is said."""
+    """`seconds`: how long call i of a variant's step takes on the fake clock; 1 s by default."""
 
     def build(
         size: int, *, device: str, mode: str, variant: str, seed: int, chunk: int | None = None
@@ -131,7 +131,7 @@ def judge(
     )
 
 
-def test_a_right_and_faster_variant_passes_with_its_speed_up_and_peaks() -> None:
+def test_a_correct_and_faster_variant_passes_with_its_speed_up_and_peaks() -> None:
     verdict = judge("chunked", baseline_s=3.0, variant_s=2.0)
     assert verdict.status == "pass"
     assert verdict.speedup == verdict.speedup_low == verdict.speedup_high == pytest.approx(1.5)
@@ -197,7 +197,7 @@ def with_faint_gradients(*, follows_size: bool) -> Workload:
     )
 
 
-def test_the_gradient_of_an_input_is_held_against_its_tolerance_however_small() -> None:
+def test_the_gradient_of_an_input_is_compared_with_its_tolerance_however_small_it_is() -> None:
     verdict = verify(
         with_faint_gradients(follows_size=True), device="cpu", clock=ticking(), forecaster=Peaks()
     )
@@ -207,7 +207,7 @@ def test_the_gradient_of_an_input_is_held_against_its_tolerance_however_small() 
     assert not any("rounding" in note for note in verdict.notes)
 
 
-def test_the_gradient_of_a_parameter_that_is_rounding_only_is_not_refused_and_the_record_says_so() -> None:
+def test_the_gradient_of_a_parameter_that_is_only_rounding_passes_with_a_note() -> None:
     verdict = verify(
         with_faint_gradients(follows_size=False), device="cpu", clock=ticking(), forecaster=Peaks()
     )
@@ -219,7 +219,7 @@ def test_the_gradient_of_a_parameter_that_is_rounding_only_is_not_refused_and_th
     assert any("faint" in note and "rounding" in note for note in verdict.notes)
 
 
-def test_an_input_is_known_by_a_shape_that_follows_the_points() -> None:
+def test_an_input_is_recognised_by_a_shape_that_changes_with_the_points() -> None:
     two = [
         (8, {"x": (8, 3), "edges": (21,), "bias": (8,)}),
         (11, {"x": (11, 3), "edges": (30,), "bias": (8,)}),
@@ -254,7 +254,7 @@ def test_a_transposed_square_result_is_refused() -> None:
     assert verdict.where.startswith("output square [")
 
 
-def test_a_nan_is_refused_with_its_place() -> None:
+def test_a_nan_is_refused_with_its_index() -> None:
     verdict = judge("divides by zero")
     assert verdict.status == "fail"
     assert "NaN" in verdict.reason
@@ -263,7 +263,7 @@ def test_a_nan_is_refused_with_its_place() -> None:
 
 
 def noisy(seed: int) -> Verdict:
-    """Both variants take 1 s and up to 0.3 s of noise: what looks like a speed-up is none."""
+    """Both variants take 1 s and up to 0.3 s of noise, so that an apparent speed-up is only noise."""
     rng = np.random.default_rng(seed)
     clock = Clock()
     seconds = {name: (1 + 0.3 * rng.random(64)).tolist().__getitem__ for name in ("whole", "chunked")}
@@ -289,7 +289,7 @@ def test_a_step_too_short_for_the_clock_is_inconclusive() -> None:
     assert verdict.speedup is None
 
 
-def test_equal_speed_with_a_lower_peak_is_inconclusive_and_says_the_peak() -> None:
+def test_equal_speed_with_a_lower_peak_is_inconclusive_and_names_the_peak() -> None:
     verdict = judge("chunked")
     assert verdict.status == "inconclusive"
     assert (
@@ -324,7 +324,7 @@ def test_peaks_that_cannot_be_predicted_are_unknown_with_the_reason() -> None:
     assert judge("chunked", variant_s=0.5, peaks=Refuses()).status == "pass"
 
 
-def test_slow_steps_are_timed_in_fewer_pairs_and_it_is_said() -> None:
+def test_slow_steps_are_timed_in_fewer_pairs_with_a_note() -> None:
     verdict = judge("chunked", baseline_s=2.0, variant_s=1.0)
     assert verdict.repeats == 20  # 60 s of 3 s pairs
     assert any("20 pairs instead of 30" in note for note in verdict.notes)
@@ -363,7 +363,7 @@ def test_a_variant_that_raises_at_a_ragged_size_where_the_baseline_runs_is_refus
     assert "only even sizes" in verdict.reason
 
 
-def test_a_ragged_size_the_baseline_does_not_take_is_left_out_with_a_note() -> None:
+def test_a_ragged_size_that_the_baseline_does_not_support_is_skipped_with_a_note() -> None:
     def build(size: int, **_: Any) -> Case:
         if size % 2:
             raise ValueError("only even sizes")
@@ -403,7 +403,7 @@ def sampler(fault: str = "") -> Workload:
 
     def build(size: int, *, variant: str, seed: int, **_: Any) -> Case:
         def draw() -> Probe:
-            # The variant draws other numbers than the baseline: only the distribution can be the same.
+            # The variant draws different numbers from the baseline: only the distribution can be the same.
             rng = np.random.default_rng([seed, variant == "tuned"])
             parts = [stop - start for start, stop in chunks(size, 100)]
             if variant == "tuned" and fault == "same noise":
@@ -442,7 +442,7 @@ def test_too_few_draws_are_inconclusive_not_a_pass() -> None:
     assert "8 seeds are too few" in verdict.reason
 
 
-def test_every_variant_but_the_baseline_gets_its_verdict() -> None:
+def test_every_variant_except_the_baseline_gets_a_verdict() -> None:
     clock = Clock()
     verdicts = verify_all(
         workload("chunked", "transposes", clock=clock), device="cpu", clock=clock, forecaster=Peaks()
@@ -450,7 +450,7 @@ def test_every_variant_but_the_baseline_gets_its_verdict() -> None:
     assert [(v.variant, v.status) for v in verdicts] == [("chunked", "inconclusive"), ("transposes", "fail")]
 
 
-def test_the_record_survives_json_even_with_a_nan_and_holds_the_contracts_keys() -> None:
+def test_the_record_survives_json_even_with_a_nan_and_has_the_keys_of_the_contract() -> None:
     for verdict in (judge("chunked"), judge("divides by zero")):
         assert Verdict.from_json(verdict.to_json()) == verdict
         assert {
@@ -499,7 +499,7 @@ def test_bad_input_is_refused_with_a_hint(target: Any, options: dict[str, Any], 
     assert raised.value.hint
 
 
-def test_a_case_without_a_probe_says_what_to_give() -> None:
+def test_a_case_without_a_probe_is_refused_with_a_hint() -> None:
     target = Workload(
         "blind",
         "points",
@@ -512,7 +512,7 @@ def test_a_case_without_a_probe_says_what_to_give() -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")
-def test_a_gpu_asked_for_and_absent_is_missing() -> None:
+def test_a_requested_gpu_that_is_not_available_raises_missing() -> None:
     with pytest.raises(Missing):
         verify(workload("chunked"), device="cuda", forecaster=Peaks())
 

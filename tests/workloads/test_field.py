@@ -47,7 +47,7 @@ def test_the_gradient_of_the_coordinates_is_the_finite_difference_of_the_loss():
     assert gradient[5, 1] == pytest.approx((loss(where + push) - loss(where - push)) / 2e-6, rel=1e-3)
 
 
-def test_chunks_are_the_same_points_whatever_the_chunk():
+def test_the_points_do_not_depend_on_the_chunk():
     whole = points(0, 1000, seed=1, device="cpu")
     parts = torch.cat([points(0, 300, seed=1, device="cpu"), points(300, 1000, seed=1, device="cpu")])
     assert torch.equal(whole, parts)
@@ -82,7 +82,7 @@ def test_chunked_stays_flat_beyond_its_chunk(mode):
 
 
 def test_eager_training_grows_by_what_the_network_saves_for_backward():
-    # 5 layers save their input and what GELU was given, both 1,024 B a point; +1,024 B of gradient in flight.
+    # 5 layers save their input and that of GELU, both 1,024 B per point; +1,024 B for the current gradient.
     growth = (peak("eager", 4096) - peak("eager", 2048)) / 2048
     assert growth == pytest.approx(11 * 1024, rel=0.01)
     assert (peak("checkpoint", 4096) - peak("checkpoint", 2048)) / 2048 < 0.75 * growth

@@ -67,7 +67,7 @@ def test_the_energy_gradient_is_that_of_the_mean_energy_over_the_walkers_density
 
 
 @pytest.mark.parametrize("mode", WORKLOAD.modes)
-def test_every_variant_is_the_same_computation(mode):
+def test_every_variant_computes_the_same(mode):
     base = WORKLOAD.case(75, device="cpu", mode=mode, variant="hessian").probe()
     for variant in VARIANTS[1:]:
         other = WORKLOAD.case(75, device="cpu", mode=mode, variant=variant, chunk=32).probe()
@@ -89,7 +89,7 @@ def test_the_probe_covers_every_weight_and_the_walkers():
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 16, 64])
-def test_no_ragged_chunk_is_dropped(chunk):
+def test_a_ragged_last_chunk_is_not_dropped(chunk):
     walkers = jnp.asarray(model.sample(16, seed=2))
     total, rows = model.over_chunks(
         lambda done, part: (done + part.sum(), part * 2), 0.0, walkers, chunk=min(chunk, 16)
@@ -124,14 +124,14 @@ def test_a_training_step_is_adam_along_the_probed_gradient():
     want, _ = model.adam(params, state, gradient)
     got, _, energy = case.step(*case.args)
     assert float(energy) == pytest.approx(probe.outputs["energy"].mean(), rel=1e-5)
-    # The first step has the rate's length whatever the gradient's, so signs decide; tiny gradients may round
-    # over.
+    # The length of the first step is the learning rate, whatever the gradient's, so only signs matter; tiny
+    # gradients may be rounded to the other sign.
     for name in params:
         moved = np.asarray(got[name]) - np.asarray(params[name])
         assert np.mean(np.isclose(moved, np.asarray(want[name]) - np.asarray(params[name]), atol=1e-5)) > 0.99
 
 
-def test_another_seed_is_another_case_and_the_same_seed_the_same():
+def test_the_same_seed_gives_the_same_walkers_and_another_seed_others():
     a, b, c = (WORKLOAD.case(8, device="cpu", mode="infer", seed=seed).args[1] for seed in (0, 0, 1))
     assert np.array_equal(a, b)
     assert not np.array_equal(a, c)
@@ -140,7 +140,7 @@ def test_another_seed_is_another_case_and_the_same_seed_the_same():
 @pytest.mark.skipif(any(d.platform == "gpu" for d in jax.devices()), reason="the asked device is here")
 @pytest.mark.parametrize("mode", ["train", "infer"])
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_a_card_that_is_not_here_is_predicted_from_shapes(mode, variant):
+def test_a_card_that_is_not_available_is_predicted_from_shapes(mode, variant):
     case = WORKLOAD.case(10_000_000, device="cuda", mode=mode, variant=variant)
     assert all(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(case.args))
     assert case.processed == 10_000_000
@@ -150,7 +150,7 @@ def test_a_card_that_is_not_here_is_predicted_from_shapes(mode, variant):
     assert found.breakdown["inputs"] == pytest.approx(10_000_000 * 12 * 4, abs=512)
 
 
-def test_the_hessian_costs_most_and_chunks_least():
+def test_the_hessian_needs_the_most_memory_and_chunks_the_least():
     def peak(variant, size):
         case = WORKLOAD.case(size, device="cuda", mode="train", variant=variant)
         return observe(case.step, case.args, card=card("h200")).peak_bytes
@@ -164,7 +164,7 @@ def test_the_hessian_costs_most_and_chunks_least():
 
 
 @pytest.mark.parametrize("chunk", [0, -3])
-def test_a_chunk_of_no_walkers_is_refused(chunk):
+def test_a_chunk_of_zero_walkers_is_refused(chunk):
     with pytest.raises(BadInput, match="chunk"):
         WORKLOAD.case(10, device="cpu", variant="chunked", chunk=chunk)
 
