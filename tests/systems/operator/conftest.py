@@ -19,13 +19,14 @@ def bodies_in_process() -> Iterator[None]:
 
     test_dataset tests the workers.
     """
-    from pinchpoint.systems.operator.data import dataset, workers
+    from pinchpoint.systems.common.data import dataset_folder
+    from pinchpoint.systems.operator.data import workers
 
-    def create(orders: Any, *, jobs: int) -> Iterator[tuple[Any, bytes]]:
+    def create(program: Any, orders: Any, *, jobs: int) -> Iterator[tuple[Any, bytes]]:
         return ((order, workers.make(asdict(order))) for order in orders)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dataset, "made_bodies", create)
+        patch.setattr(dataset_folder, "run_workers", create)
         yield
 
 

@@ -84,17 +84,12 @@ def import_data(
     }
     identity = {"format": FORMAT, "generator": GENERATOR, "seed": seed, **deciding}
     refuse_other_source(folder, GENERATOR)
-    there = samples.existing_samples(folder, SET, identity)
-    if there and not resume:
-        raise BadInput(
-            f"{folder} holds {len(there):,} samples of an earlier run.",
-            hint="Choose another -o, or continue that run.",
-        )
+    existing = samples.existing_samples(folder, SET, identity, resume=resume)
     # A file that has changed its split is imported again: a training sample holds other points than a test
     # sample.
     entries = {
         name: entry
-        for name, entry in there.items()
+        for name, entry in existing.items()
         if name not in orders or entry["kind"] == orders[name].kind
     }
     todo = [order for name, order in orders.items() if name not in entries]
