@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pinchpoint.backends.base import backend, resolve_device
 from pinchpoint.core.files import check_folder
-from pinchpoint.systems.common.budgets import BudgetChoice
+from pinchpoint.systems.common.budgets import BudgetChoice, budget_of
 from pinchpoint.systems.common.training.precision import check_precision
 from pinchpoint.systems.common.training.runs import at_data, data_folder
 from pinchpoint.systems.common.training.seeding import at_turn
@@ -46,6 +46,8 @@ def train(
     resume, and are then raised.
     """
     tell = progress or (lambda report: None)
+    if budget is not None:
+        budget_of(budget)  # a bad budget is refused before the data are read
     where = data_folder(data, Path(output), Settings, resume=resume, system="operator")
     dataset = open_dataset(where)
     run = at_data(begin(Path(output), dataset, resume=resume, choices=choices), where)
