@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.templates import Template
@@ -176,6 +177,7 @@ def density_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("torch", reason="densities are torch's")
     import numpy as np
 
+    from pinchpoint.systems.common.data import dataset_folder
     from pinchpoint.systems.density.data import dataset, sample
     from pinchpoint.systems.density.data.molecules import VALENCE
 
@@ -192,13 +194,13 @@ def density_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
             apart = np.linalg.norm(points[:, None] - self.positions, axis=2)
             return np.exp(-(apart**2) / 0.5) @ self.each / (0.5 * np.pi) ** 1.5
 
-    def made(orders: list[sample.Order], *, jobs: int) -> Iterator[tuple[sample.Order, bytes]]:
+    def made(program: Any, orders: list[sample.Order], *, jobs: int) -> Iterator[tuple[sample.Order, bytes]]:
         for order in orders:
             yield order, sample.pack(sample.make_sample(order))
 
     folder = tmp_path_factory.mktemp("density") / "data"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dataset, "make_samples", made)
+        patch.setattr(dataset_folder, "run_workers", made)
         patch.setattr(sample, "solve", Solved)
         patch.setattr(dataset, "require_pyscf", lambda: None)
         dataset.make_data(folder, preset="tiny", geometries=4, spacing_a=0.6)

@@ -1,8 +1,13 @@
-"""Free memory of this machine: what the system calls available, limited by the process's control group."""
+"""Memory of this machine and of this process.
+
+Free memory is what the system calls available, limited by the process's control group.
+"""
 
 from __future__ import annotations
 
 import os
+import resource
+import sys
 from pathlib import Path
 
 _GROUPS = (
@@ -19,6 +24,21 @@ def free_bytes(root: Path = Path("/")) -> int:
         if most is not None and now is not None:
             limits.append(max(0, most - now))
     return min(limits)
+
+
+def resident_bytes() -> int:
+    """Return the resident bytes of this process, or their peak if the system does not report them."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * resource.getpagesize()
+    except OSError:
+        return peak_resident_bytes()
+
+
+def peak_resident_bytes() -> int:
+    """Return the most resident bytes that this process has had."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
 
 
 def available_bytes(root: Path = Path("/")) -> int:

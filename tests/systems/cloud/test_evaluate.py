@@ -17,7 +17,7 @@ from pinchpoint.systems.cloud.data.dataset import make_dataset, open_dataset
 from pinchpoint.systems.cloud.evaluate import DENSITIES, evaluate
 from pinchpoint.systems.cloud.train import train
 from pinchpoint.systems.cloud.training.records import Evaluation, name_of
-from pinchpoint.systems.cloud.training.runs import trained
+from pinchpoint.systems.cloud.training.runs import load_trained
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def test_every_row_equals_a_count_point_by_point(tiny_rooms: Path, run: Path, tm
     uniform = [f"uniform {share}%" for share in (100, 50, 25, 10, 5)]
     assert names == [*uniform, "one-per-cell", *(f"distance {share}%" for share in (50, 25, 10, 5))]
     assert reports[-1] == (20, 20)
-    data, model_of_run = open_dataset(tiny_rooms), trained(run)
+    data, model_of_run = open_dataset(tiny_rooms), load_trained(run)
     truth, predictions = [], []
     for number, name in enumerate(data.names("test")):
         scene = data.scene(name)

@@ -17,7 +17,7 @@ import torch
 from pinchpoint.core.errors import BadInput, DoesNotFit
 from pinchpoint.systems.cloud.train import train
 from pinchpoint.systems.cloud.training.breakdown import Log, Row
-from pinchpoint.systems.cloud.training.runs import read_settings, trained
+from pinchpoint.systems.cloud.training.runs import load_trained, read_settings
 from pinchpoint.systems.common.training import logs
 from pinchpoint.systems.common.training.checkpoints import Checkpoints
 from pinchpoint.systems.common.training.training_loop import Report
@@ -126,7 +126,7 @@ def test_averaged_weights_keep_the_statistics_of_the_current_weights(whole: Path
     names = [name for name in state["ema"] if "running" in name]
     assert names and all(torch.equal(state["ema"][name], state["model"][name]) for name in names)
     assert any(state["ema"][name].abs().sum() > 0 for name in names if "mean" in name)
-    assert trained(whole).step == STEPS
+    assert load_trained(whole).step == STEPS
 
 
 def test_a_run_can_be_resumed_with_another_views_mode_but_not_with_other_views(

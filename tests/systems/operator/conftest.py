@@ -19,13 +19,18 @@ def bodies_in_process() -> Iterator[None]:
 
     test_dataset tests the workers.
     """
-    from pinchpoint.systems.operator.data import dataset, workers
+    from pinchpoint.systems.common.data import dataset_folder
+    from pinchpoint.systems.operator.data import workers
 
-    def create(orders: Any, *, jobs: int) -> Iterator[tuple[Any, bytes]]:
+    run_workers = dataset_folder.run_workers
+
+    def create(program: Any, orders: Any, *, jobs: int) -> Iterator[tuple[Any, bytes]]:
+        if program is not workers.PROGRAM:
+            return run_workers(program, orders, jobs=jobs)
         return ((order, workers.make(asdict(order))) for order in orders)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dataset, "made_bodies", create)
+        patch.setattr(dataset_folder, "run_workers", create)
         yield
 
 

@@ -266,8 +266,8 @@ def test_a_model_worse_than_the_mean_is_reported_as_such() -> None:
 @pytest.mark.parametrize(
     ("verb", "says"),
     [
-        ("data", "the same command creates the others"),
-        ("eval", "there is no evaluation"),
+        ("data", "the same command makes the others"),
+        ("eval", "no evaluation was written"),
         ("predict", "nothing was written"),
     ],
 )

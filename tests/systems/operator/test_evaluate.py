@@ -22,7 +22,7 @@ from pinchpoint.systems.operator.model.graph import graph_of
 from pinchpoint.systems.operator.plots import picture
 from pinchpoint.systems.operator.predict import predict
 from pinchpoint.systems.operator.train import train
-from pinchpoint.systems.operator.training.runs import trained
+from pinchpoint.systems.operator.training.runs import load_trained
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def test_errors_match_those_of_the_model_on_every_test_body(
     tiny_data: Path, run: Path, tmp_path: Path
 ) -> None:
     result = evaluate(run, tiny_data, tmp_path / "out", device="cpu", pictures=False)
-    data, trained_run = open_dataset(tiny_data), trained(run)
+    data, trained_run = open_dataset(tiny_data), load_trained(run)
     assert [row["name"] for row in result.bodies] == data.names("test")
     row = result.bodies[0]
     sample = data.sample(row["name"])
@@ -164,7 +164,7 @@ def test_a_predicted_mesh_has_the_cp_of_the_model_for_its_body(
 ) -> None:
     path, body = car
     result = predict(run, path, tmp_path / "out.vtp", yaw=body.parameters["yaw_deg"], device="cpu", chunk=100)
-    trained_run, data = trained(run), open_dataset(tiny_data)
+    trained_run, data = load_trained(run), open_dataset(tiny_data)
     sample = data.sample(body.name)
     features = sample.features.clone()
     features[:, 6] = body.mesh.vertices[

@@ -37,7 +37,7 @@ from pinchpoint.kit.segments.take_rows import take_rows
 from pinchpoint.studies.timing import Clock, ratio_interval, timing_of
 from pinchpoint.systems.cloud.baseline import GridSampler, grid_of, grouped
 from pinchpoint.systems.cloud.workload import Problem, off_by, problem_of
-from pinchpoint.systems.common import bench_command
+from pinchpoint.systems.common import bench_command, commands
 
 KIT_VARIANTS = ("sort", "exact", "nested")
 REPORT_VARIANTS = ("loop", "grouped", "grouped, cells given")
@@ -406,7 +406,7 @@ def command(
         "  [default: all; 5,000 on a GPU]",
     ),
     seed: int = typer.Option(0, "--seed", help="Seed of the cells and the samples."),
-    device: str = bench_command.DEVICE,
+    device: str = commands.DEVICE,
 ) -> None:
     """Time one sample from every cell with all variants.
 

@@ -13,24 +13,18 @@ import typer
 
 from pinchpoint.console import printing, progress_bar
 from pinchpoint.systems.cloud.settings import Settings
-from pinchpoint.systems.common.overrides import Overrides
-from pinchpoint.systems.common.train_options import BUDGET, NO_OVERRIDES, OUTPUT, RESUME, settings_command
+from pinchpoint.systems.common import commands
 from pinchpoint.systems.common.training.progress import show as show_step
-from pinchpoint.systems.common.training.progress import show_progress
 
 if TYPE_CHECKING:
     from pinchpoint.systems.cloud.training.records import Evaluation
 
 app = typer.Typer(rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]})
 
-DEVICE: Any = typer.Option("auto", "--device", help="auto, cpu or cuda.")
-
 
 @app.command("data")
 def data(
-    output: Path = typer.Option(
-        ..., "-o", "--output", metavar="DIR", help="Folder of the data set; resumed if it exists."
-    ),
+    output: Path = commands.DATA_OUTPUT,
     train: int = typer.Option(80, "--train", help="Rooms to train with."),
     test: int = typer.Option(16, "--test", help="Rooms to test with; the same for every --train."),
     points: str = typer.Option("20k", "--points", help="Points per room."),
@@ -38,7 +32,7 @@ def data(
         False, "--gaussians", help="Add what a Gaussian splat stores: opacity, scales and rotation."
     ),
     seed: int = typer.Option(0, "--seed", help="Seed of the rooms, which do not depend on --points."),
-    jobs: int = typer.Option(None, "--jobs", help="Processes to use.  [default: one per core]"),
+    jobs: int = commands.JOBS,
 ) -> None:
     """Make labelled rooms as a scanner sees them.
 
@@ -47,16 +41,14 @@ def data(
     """
     import time
 
-    from pinchpoint.core.units import parse_size, show_bytes, show_seconds
+    from pinchpoint.core.units import parse_size
 
     count = parse_size(points)
     with printing.loading("the generator"):
         from pinchpoint.systems.cloud.data.dataset import make_dataset
 
     start = time.perf_counter()
-    kept = "finished rooms are kept, and the same command makes the others"
-    with printing.explain_interrupt(kept), progress_bar.bar("data") as tell:
-        progress = progress_bar.AddedProgress(tell, "rooms")
+    with commands.making_data("rooms") as (_, progress):
         dataset = make_dataset(
             output,
             train=train,
@@ -67,7 +59,6 @@ def data(
             jobs=jobs,
             progress=progress,
         )
-    size = sum(file.stat().st_size for file in output.glob("*") if file.is_file())
     counts = [len(dataset.names(split)) for split in ("train", "test")]
     printing.show_pairs(
         [
@@ -77,32 +68,22 @@ def data(
                 f"{counts[0]:,} to train, {counts[1]:,} to test; {progress.there:,} already existed",
             ),
             ("points", f"{count:,} per room, with {', '.join(dataset.features)}"),
-            ("size", show_bytes(size)),
-            ("time", show_seconds(time.perf_counter() - start)),
+            *commands.size_and_time(output, start),
         ]
     )
     if not dataset.names("train"):
         printing.say("note: There are no rooms to train with; --train 12 makes some.")
 
 
-@settings_command(
+@commands.train_command(
     app,
-    "train",
     training=Settings,
     model="pinchpoint.systems.cloud.model.config:CloudConfig",
     preset=Settings.preset,
+    source_help="Folder that `cloud data` made, or one of your own with train/ and test/. "
+    "--resume needs none.",
 )
-def train(
-    data: Path = typer.Argument(
-        None,
-        metavar="DATA",
-        help="Folder that `cloud data` made, or one of your own with train/ and test/. --resume needs none.",
-    ),
-    output: Path = OUTPUT,
-    resume: bool = RESUME,
-    budget: str = BUDGET,
-    overrides: Overrides = NO_OVERRIDES,
-) -> None:
+def train(request: commands.TrainRequest) -> None:
     """Train at many densities, or resume a run.
 
     Each step samples views of some scenes: dense (all points), uniform:LO:HI (a share of every cell),
@@ -112,40 +93,22 @@ def train(
     holds config.json, log.csv (with the seconds of each part of a step), checkpoints (the last two
     and the best) and record.json.
     """
-    import os
-
-    from pinchpoint.backends.base import backend
-
-    with printing.loading("torch"):
-        backend("torch")  # says how to install torch if it is missing
+    with commands.loading_torch():
         from pinchpoint.systems.cloud.train import train as run_training
-        from pinchpoint.systems.common.budgets import budget_of
 
-    if budget is not None:
-        budget_of(budget)
-    with show_progress(by=_show_step) as watch:
-        record = run_training(
-            data, output, resume=resume, budget=budget, progress=watch, **overrides.choices()
-        )
-    if os.environ.get("RANK", "0") == "0":
-        printing.show_pairs(
-            [
-                *record.summary(),
-                (
-                    "next",
-                    printing.shell_command("cloud", "eval", output, record.data, "-o", f"{output}-scores"),
-                ),
-            ]
-        )
+    record = request.run(run_training, show=_show_step)
+    scores = f"{request.output}-scores"
+    evaluation = printing.shell_command("cloud", "eval", request.output, record.data, "-o", scores)
+    commands.show_record(record, ("next", evaluation))
 
 
 def _show_step(tell: progress_bar.Bar, report: Any, errors: list[float]) -> None:
-    show_step(tell, report, errors, held=lambda error: f"mIoU {1 - error:.1%}")
+    show_step(tell, report, errors, describe=lambda error: f"mIoU {1 - error:.1%}")
 
 
 @app.command("eval")
 def evaluate(
-    run: Path = typer.Argument(..., metavar="RUN", help="Folder of a run."),
+    run: Path = commands.RUN,
     data: Path = typer.Argument(
         ..., metavar="DATA", help="Folder of a data set with the same features and classes."
     ),
@@ -164,7 +127,7 @@ def evaluate(
         None, "--budget", help="Memory to use while points are streamed, such as 8GiB."
     ),
     seed: int = typer.Option(0, "--seed", help="Seed of the choice of points."),
-    device: str = DEVICE,
+    device: str = commands.DEVICE,
     plot: bool = typer.Option(True, help="Draw scores.png."),
 ) -> None:
     """Score a run against density.
@@ -175,7 +138,6 @@ def evaluate(
     of training everywhere. DIR gets scores.csv, scores.png and evaluation.json, which replace those of an
     earlier evaluation.
     """
-    from pinchpoint.backends.base import backend
     from pinchpoint.core.errors import BadInput
 
     try:
@@ -185,8 +147,7 @@ def evaluate(
             f"--densities {densities} is not a list of numbers.",
             hint="Give shares separated by commas: 1,0.5,0.1.",
         ) from None
-    with printing.loading("torch"):
-        backend("torch")
+    with commands.loading_torch():
         from pinchpoint.systems.cloud.evaluate import evaluate as measure
 
     with printing.explain_interrupt("no evaluation was written"), progress_bar.bar("eval") as tell:
@@ -251,19 +212,17 @@ def sample(
         help="What to do with the faces of a PLY mesh, which lose vertices: refuse or drop.",
     ),
     seed: int = typer.Option(0, "--seed", help="Seed of the sample."),
-    device: str = DEVICE,
+    device: str = commands.DEVICE,
 ) -> None:
     """Thin a point cloud, cell by cell.
 
     Every cell of a grid keeps a random share of its points, and at least one, so that no place is lost.
     All subsets are equally likely. The same seed gives the same points on every device.
     """
-    from pinchpoint.backends.base import backend
+    from pinchpoint.backends.base import backend, resolve_device
     from pinchpoint.core.units import show_seconds
 
-    with printing.loading("torch"):
-        backend("torch")
-        from pinchpoint.backends.base import resolve_device
+    with commands.loading_torch():
         from pinchpoint.systems.cloud.sample_file import sample_file
 
     with printing.explain_interrupt("nothing was written"), printing.progress("sample") as tell:

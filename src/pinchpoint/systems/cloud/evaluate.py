@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,7 +19,7 @@ import numpy as np
 
 from pinchpoint.backends.base import backend, resolve_device
 from pinchpoint.core.errors import BadInput
-from pinchpoint.core.files import make_folder, write_text
+from pinchpoint.core.files import write_text
 from pinchpoint.systems.cloud.data import eval_subsampling
 from pinchpoint.systems.cloud.data.scene import Scene
 from pinchpoint.systems.cloud.data.sources import Source, Split, open_source
@@ -28,15 +27,14 @@ from pinchpoint.systems.cloud.metrics import confusion, predict_everywhere, scor
 from pinchpoint.systems.cloud.model.model import predict_labels
 from pinchpoint.systems.cloud.plots import plot
 from pinchpoint.systems.cloud.training.records import Evaluation
-from pinchpoint.systems.cloud.training.runs import Trained, Which, trained
-from pinchpoint.systems.common.folders import refuse_others
+from pinchpoint.systems.cloud.training.runs import Trained, Which, load_trained
+from pinchpoint.systems.common.evaluations import make_evaluation_folder, save_evaluation
 from pinchpoint.systems.common.training.precision import autocast, matmuls, usable_precision
 
 DEFINITION = (
     "IoU = correct / (true or predicted points of the class), over the points of all scenes;"
     " mIoU: mean over the classes that occur"
 )
-RECORD = "evaluation.json"
 TABLE, PLOT = "scores.csv", "scores.png"
 DENSITIES = (1.0, 0.5, 0.25, 0.1, 0.05)
 Thinning = tuple[str, float | None]
@@ -64,20 +62,18 @@ def evaluate(
     """
     start = time.perf_counter()
     device = resolve_device(device, backend("torch"))
-    found = trained(run, which=which, device=device)
-    source = open_source(data, ignore=found.settings.ignore)
-    names = _names(source, found, split)
+    trained = load_trained(run, which=which, device=device)
+    source = open_source(data, ignore=trained.settings.ignore)
+    names = _names(source, trained, split)
     ways = _ways(densities)
     if cell is None:
-        cell = found.settings.cell or found.config.cell
+        cell = trained.settings.cell or trained.config.cell
     eval_subsampling.check_cell(cell)
-    refuse_others(Path(output), own=RECORD)
-    folder = make_folder(output)
-    earlier = _earlier(folder)
-    classes = len(found.settings.classes)
+    folder = make_evaluation_folder(output)
+    classes = len(trained.settings.classes)
     counts = {way: np.zeros((classes, classes), dtype=np.int64) for way in ways}
     points_left, total, done = dict.fromkeys(ways, 0), 0, 0
-    precision = usable_precision(found.settings.precision, device)
+    precision = usable_precision(trained.settings.precision, device)
     with matmuls(precision), autocast(precision, device):
         for number, name in enumerate(names):
             scene = source.scene(name)
@@ -85,36 +81,34 @@ def evaluate(
             for way in ways:
                 part = _thinned(scene, way, cell=cell, seed=seed * 1_000_003 + number)
                 assert part.labels is not None
-                predictions = predict_labels(found.model, part, budget=budget, device=device)
+                predictions = predict_labels(trained.model, part, budget=budget, device=device)
                 counts[way] += confusion(part.labels, predictions, classes)
                 points_left[way] += part.points
                 done += 1
                 if progress is not None:
                     progress(done, len(names) * len(ways))
-    majority = int(np.argmax(found.settings.frequency))
+    majority = int(np.argmax(trained.settings.frequency))
     rows = [_row(way, counts[way], points_left[way] / total, majority) for way in ways]
-    files = [_table(folder / TABLE, rows, found.settings.classes)]
-    title = f"{Path(run).name}, step {found.step:,}: {len(names):,} {split} scenes"
+    files = [_table(folder / TABLE, rows, trained.settings.classes)]
+    title = f"{Path(run).name}, step {trained.step:,}: {len(names):,} {split} scenes"
     if pictures:
-        files.append(plot(folder / PLOT, rows, title=title, majority=found.settings.classes[majority]))
+        files.append(plot(folder / PLOT, rows, title=title, majority=trained.settings.classes[majority]))
     record = Evaluation(
         target=str(run),
         data=str(data),
         split=split,
-        step=found.step,
+        step=trained.step,
         scenes=len(names),
-        classes=tuple(found.settings.classes),
+        classes=tuple(trained.settings.classes),
         rows=tuple(rows),
-        majority=found.settings.classes[majority],
+        majority=trained.settings.classes[majority],
         cell=cell,
         seed=seed,
         seconds=time.perf_counter() - start,
         definition=DEFINITION,
         files=tuple(file.name for file in files),
     )
-    record.save(folder / RECORD)
-    for name in earlier - set(record.files):
-        (folder / name).unlink(missing_ok=True)
+    save_evaluation(record, folder, own=(TABLE, PLOT))
     return record
 
 
@@ -141,32 +135,32 @@ def _thinned(scene: Scene, way: Thinning, *, cell: float, seed: int) -> Scene:
 
 
 def _row(way: Thinning, counts: np.ndarray, points_left: float, majority: int) -> dict[str, Any]:
-    found, without = scores_of(counts), scores_of(predict_everywhere(majority, counts))
+    scores, majority_scores = scores_of(counts), scores_of(predict_everywhere(majority, counts))
     return {
         "thinning": way[0],
         "density": way[1],
         "kept": points_left,
-        "points": found.points,
-        "miou": found.miou,
-        "accuracy": found.accuracy,
-        "majority_miou": without.miou,
-        "majority_accuracy": without.accuracy,
-        "iou": list(found.iou),
+        "points": scores.points,
+        "miou": scores.miou,
+        "accuracy": scores.accuracy,
+        "majority_miou": majority_scores.miou,
+        "majority_accuracy": majority_scores.accuracy,
+        "iou": list(scores.iou),
     }
 
 
-def _names(source: Source, found: Trained, split: Split) -> list[str]:
-    of_classes = list(found.settings.classes)
+def _names(source: Source, trained: Trained, split: Split) -> list[str]:
+    expected_classes = list(trained.settings.classes)
     # Unnamed classes are numbered up to the largest label in the files: a folder may lack the last ones.
     if (
         list(source.classes)
         == [str(number) for number in range(len(source.classes))]
-        == of_classes[: len(source.classes)]
+        == expected_classes[: len(source.classes)]
     ):
-        of_classes = list(source.classes)
+        expected_classes = list(source.classes)
     for what, of_run, of_data in (
-        ("features", found.settings.features, source.features),
-        ("classes", of_classes, source.classes),
+        ("features", trained.settings.features, source.features),
+        ("classes", expected_classes, source.classes),
     ):
         if list(of_run) != list(of_data):
             raise BadInput(
@@ -199,12 +193,3 @@ def _cell(value: Any) -> str:
     if value is None:
         return ""
     return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def _earlier(folder: Path) -> set[str]:
-    """Return the files that a previous evaluation wrote to the folder."""
-    try:
-        files = json.loads((folder / RECORD).read_text(encoding="utf-8"))["files"]
-        return {name for name in files if name in (TABLE, PLOT)}
-    except (OSError, ValueError, KeyError, TypeError):
-        return set()

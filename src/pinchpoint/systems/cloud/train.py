@@ -33,8 +33,11 @@ from pinchpoint.systems.cloud.training.records import Training
 from pinchpoint.systems.cloud.training.runs import Run, begin, read_settings
 from pinchpoint.systems.cloud.training.training_step import Stepper
 from pinchpoint.systems.common.budgets import budget_of
+from pinchpoint.systems.common.training import logs
 from pinchpoint.systems.common.training.distributed import NEXT, Ranks, follow, join_ranks, lead
+from pinchpoint.systems.common.training.optimizer import count_parameters
 from pinchpoint.systems.common.training.precision import autocast, check_precision
+from pinchpoint.systems.common.training.records import shared_fields
 from pinchpoint.systems.common.training.runs import CONFIG, at_data, data_folder
 from pinchpoint.systems.common.training.torch_loop import take_steps
 from pinchpoint.systems.common.training.training_loop import Ended, Progress, Report, preparing
@@ -88,28 +91,15 @@ def train(
             if not ranks.leads:
                 return Training.from_json(follow(run, ranks, restore=learner.restore, take=learner.follow))
 
-            def record(ended: Ended) -> Training:
+            def record(ended: Ended[logs.Row]) -> Training:
                 return Training(
-                    target=str(run.folder),
-                    data=str(folder),
-                    settings=run.settings.to_dict(),
-                    step=ended.step,
-                    loss=ended.loss,
-                    validation=ended.validation,
-                    best_step=ended.best_step,
-                    parameters=sum(p.numel() for p in learner.stepper.model.parameters()),
+                    **shared_fields(run, ended, data=folder, device=device, chunk=None, prediction=way),
+                    parameters=count_parameters(learner.stepper.model),
                     scenes=len(names),
                     points=most,
                     points_seen=learner.stepper.points_seen * ranks.world,
                     views_mode=run.settings.views_mode,
-                    device=device,
-                    chunk=None,
                     breakdown=shares(run.folder / "log.csv"),
-                    peak_bytes=ended.peak_bytes,
-                    seconds=ended.seconds,
-                    complete=ended.complete,
-                    predicted_bytes=way.predicted_bytes if way else None,
-                    budget_bytes=way.budget_bytes if way else None,
                 )
 
             how: dict[str, Any] = {"device": device, "record": record, "tell": tell, "clock": clock}

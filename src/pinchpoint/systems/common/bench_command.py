@@ -10,20 +10,15 @@ import typer
 
 from pinchpoint.console import printing, progress_bar
 from pinchpoint.core.files import check_output
+from pinchpoint.systems.common.commands import show_record
 
 OUTPUT: Any = typer.Option(None, "-o", "--output", metavar="FILE.json", help="Write the record here.")
-DEVICE: Any = typer.Option("auto", "--device", help="Device: auto, cpu or cuda.")
 
 
 def run_bench(measure: Callable[..., Any], *, output: Path | None, kept: str = "nothing was written") -> None:
-    """Call `measure(output=, progress=)`, which returns a record, and show it. kept: what Ctrl-C leaves
-    behind.
-    """
+    """Call `measure(output=, progress=)`, which returns a record, and show it. kept: what Ctrl-C leaves."""
     if output is not None:
         check_output(output)
     with printing.explain_interrupt(kept), progress_bar.bar("bench") as tell:
         record = measure(output=output, progress=lambda stage, done, total: tell(stage, done, total))
-    written = [] if output is None else [("written", str(output))]
-    printing.show_pairs([*record.summary(), *written])
-    for note in getattr(record, "notes", ()):
-        printing.say(f"note: {note}")
+    show_record(record, *([] if output is None else [("written", str(output))]))

@@ -1,4 +1,4 @@
-"""Memory budgets of a training step: parsing them, what they allow, and the error where nothing fits."""
+"""Memory budgets of a training step: parse them, count what a step needs, and refuse what does not fit."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import re
 from dataclasses import dataclass
 
 from pinchpoint.core.errors import BadInput, DoesNotFit
+from pinchpoint.core.records import Forecast
 from pinchpoint.core.units import parse_bytes, show_bytes
 from pinchpoint.forecasting.cards import Card, card, cards, nameless
 
+RESERVED = 1.1  # what CUDA's caching allocator reserves, relative to the tensors
 _NOT_ABOVE_0 = re.compile(r"-\s*\.?[0-9].*|0*\.?0+\s*[a-z]*", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class BudgetChoice:
-    """What a budget allows. chunk: points processed together; None where a step is not split into chunks."""
+    """What a budget allows. chunk: points processed together; None if a step is not split into chunks."""
 
     chunk: int | None
     predicted_bytes: int
@@ -22,7 +24,7 @@ class BudgetChoice:
 
 
 def budget_of(budget: str | int) -> Card:
-    """The card of that name; for a number of bytes, a nameless card with that much memory."""
+    """Return the card of that name; for a number of bytes, a nameless card with that much memory."""
     if _NOT_ABOVE_0.fullmatch(str(budget).strip()):
         raise BadInput(
             f"--budget {budget} is not possible: a budget must be above 0.",
@@ -34,10 +36,25 @@ def budget_of(budget: str | int) -> Card:
     return card(budget)
 
 
+def cuda_bytes(tensor_bytes: float, card: Card) -> int:
+    """Return what a step with these tensors needs on a card, with the allocator's reserve and the context."""
+    return round(tensor_bytes * RESERVED) + card.cublas_workspace_bytes + card.context_bytes
+
+
+def forecast_bytes(forecast: Forecast) -> int:
+    """Return the upper end of a forecast in all: with the allocator's reserve, the context and the margin."""
+    return forecast.total_bytes + uncertain_bytes(forecast) + forecast.margin_bytes
+
+
+def uncertain_bytes(forecast: Forecast) -> int:
+    """Return how far the upper end of a forecast is above its peak."""
+    return max(0, (forecast.high_bytes or 0) - forecast.peak_allocated_bytes)
+
+
 def does_not_fit(
     need_bytes: int, budget_bytes: int, *, how: str, otherwise: str = "", hint: str = ""
 ) -> DoesNotFit:
-    """The error where the smallest step exceeds the budget.
+    """Return the error for a smallest step that exceeds the budget.
 
     how: what needs that much, such as " in chunks of 64 edges"; otherwise: what to do instead of raising the
     budget; hint: for another hint than to raise it.

@@ -24,7 +24,7 @@ from pinchpoint.core.settings import Overrides, parse_pairs, suggest
 from pinchpoint.core.units import parse_size, show_bytes, show_seconds
 from pinchpoint.core.workload import Workload
 from pinchpoint.studies.timing import Clock, interleave, measure, ratio_interval, timing_of
-from pinchpoint.systems.common import bench_command
+from pinchpoint.systems.common import bench_command, commands
 
 WARMUP = {"cuda": 3, "cpu": 1}
 Progress = Callable[[str, int, int], None]
@@ -180,7 +180,7 @@ def variant_command(workload: Workload, about: str) -> Callable[..., None]:
         ),
         repeats: int = typer.Option(9, "--repeats", help="Runs of each variant."),
         seed: int = typer.Option(0, "--seed", help="Seed of weights and data."),
-        device: str = bench_command.DEVICE,
+        device: str = commands.DEVICE,
     ) -> None:
         measure_variants = partial(
             bench_variants,

@@ -30,7 +30,7 @@ from pinchpoint.core.errors import BadInput
 from pinchpoint.core.records import Record, now
 from pinchpoint.core.units import show_bytes, show_seconds
 from pinchpoint.studies.timing import ratio_interval, timing_of
-from pinchpoint.systems.common import bench_command
+from pinchpoint.systems.common import bench_command, commands
 from pinchpoint.systems.density.data.data_settings import check_seed
 from pinchpoint.systems.density.grid.bricks import Surroundings, bricks_of, surroundings_of
 from pinchpoint.systems.density.grid.grids import choose_grid, parse_grid
@@ -379,7 +379,7 @@ def command(
     ),
     repeats: int = typer.Option(7, "--repeats", help="Number of timed runs per form."),
     seed: int = typer.Option(0, "--seed", help="Seed of the random weights."),
-    device: str = bench_command.DEVICE,
+    device: str = commands.DEVICE,
 ) -> None:
     """Time the forms of the model in turn on HfO2.
 

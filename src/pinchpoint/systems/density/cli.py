@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,18 +14,14 @@ import typer
 
 from pinchpoint.console import printing, progress_bar
 from pinchpoint.console.list_options import command_with_lists
-from pinchpoint.systems.common.overrides import Overrides
-from pinchpoint.systems.common.train_options import BUDGET, NO_OVERRIDES, OUTPUT, RESUME, settings_command
+from pinchpoint.systems.common import commands
 from pinchpoint.systems.common.training.progress import show as show_step
 from pinchpoint.systems.density.settings import Settings
 
 if TYPE_CHECKING:
-    from pinchpoint.systems.common.training.training_loop import Report
     from pinchpoint.systems.density.predict import Prediction
 
 app = typer.Typer(rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]})
-
-DEVICE: Any = typer.Option("auto", "--device", help="Device: auto, cpu or cuda.")
 
 
 @app.command("predict")
@@ -70,7 +67,7 @@ def predict(
         "scalar", "--form", help="Form of the model: scalar, or the slow references full and original."
     ),
     seed: int = typer.Option(0, "--seed", help="Seed of the weights that only the slow references have."),
-    device: str = DEVICE,
+    device: str = commands.DEVICE,
 ) -> None:
     """Predict the electron density of a structure on a grid.
 
@@ -83,12 +80,10 @@ def predict(
 
     points = None if grid is None else parse_grid(grid)
     probes = None if chunk is None else parse_size(chunk)
-    from pinchpoint.backends.base import backend
-
-    backend("torch")  # says how to install torch if it is missing
     import time
 
-    from pinchpoint.systems.density.predict import predict as predict_density
+    with commands.loading_torch():
+        from pinchpoint.systems.density.predict import predict as predict_density
 
     started: dict[str, float] = {}
     with printing.explain_interrupt("nothing was written"), progress_bar.bar("predict") as tell:
@@ -197,9 +192,7 @@ def evaluate(
 
 @app.command("data", cls=command_with_lists("--from", "--test-files"))
 def data(
-    output: Path = typer.Option(
-        ..., "-o", "--output", metavar="DIR", help="Folder of the data set; resumed if it exists."
-    ),
+    output: Path = commands.DATA_OUTPUT,
     files: list[Path] = typer.Option(
         None,
         "--from",
@@ -237,7 +230,7 @@ def data(
         None, "--spacing", help="Spacing of full grids in angstrom.  [default: 0.25]"
     ),
     seed: int = typer.Option(0, "--seed", help="Seed of the geometries, the probes and the split."),
-    jobs: int = typer.Option(None, "--jobs", help="Processes to use.  [default: one per core]"),
+    jobs: int = commands.JOBS,
 ) -> None:
     """Make densities to learn from, from your files or for molecules.
 
@@ -248,7 +241,6 @@ def data(
     """
     import time
 
-    from pinchpoint.core.units import show_bytes, show_seconds
     from pinchpoint.systems.density.data.collect import import_data
     from pinchpoint.systems.density.data.dataset import make_data
 
@@ -270,9 +262,7 @@ def data(
     else:
         _refuse_options(of_files, "is only for files of your own.", "Name them with --from, or leave it out.")
     start = time.perf_counter()
-    kept = "complete samples are kept, and the same command continues"
-    with printing.explain_interrupt(kept), progress_bar.bar("data") as tell:
-        progress = progress_bar.AddedProgress(tell, "samples")
+    with commands.making_data("samples") as (tell, progress):
         if files:
             dataset = import_data(
                 output,
@@ -314,8 +304,7 @@ def data(
             ("samples", f"{counts}; {progress.there:,} already existed"),
             ("not sound", f"{len(left_out):,}, left out of the splits{finer}" if left_out else "none"),
             ("species", ", ".join(dataset.species) + (", with spin" if dataset.spin else "")),
-            ("size", show_bytes(sum(file.stat().st_size for file in output.glob("*") if file.is_file()))),
-            ("time", show_seconds(time.perf_counter() - start)),
+            *commands.size_and_time(output, start),
         ]
     )
     for note in (
@@ -338,22 +327,14 @@ def _names(text: str | None) -> tuple[str, ...] | None:
     return None if text is None else tuple(name.strip() for name in text.split(",") if name.strip())
 
 
-@settings_command(
+@commands.train_command(
     app,
-    "train",
     training=Settings,
     model="pinchpoint.systems.density.model.config:DensityConfig",
     preset=Settings.preset,
+    source_help="Folder that `density data` made. --resume needs none.",
 )
-def train(
-    data: Path = typer.Argument(
-        None, metavar="DATA", help="Folder that `density data` made. --resume needs none."
-    ),
-    output: Path = OUTPUT,
-    resume: bool = RESUME,
-    budget: str = BUDGET,
-    overrides: Overrides = NO_OVERRIDES,
-) -> None:
+def train(request: commands.TrainRequest) -> None:
     """Train a density model on a data set, or resume a run.
 
     Ctrl-C and SIGTERM write a checkpoint and stop; --resume then continues as if the run had never
@@ -361,30 +342,10 @@ def train(
     learning rate follows the cosine of N steps. RUN holds config.json, log.csv, checkpoints (the last
     two and the best) and record.json, and can be given to `predict` as --weights.
     """
-    from pinchpoint.backends.base import backend
+    with commands.loading_torch():
+        from pinchpoint.systems.density.train import train as run_training
 
-    backend("torch")
-    from pinchpoint.systems.density.train import train as run_training
-
-    errors: list[float] = []
-    stages: set[str] = set()
-    with progress_bar.bar("train") as tell:
-
-        def progress(report: Report) -> None:
-            stages.add(report.stage)
-            show_step(tell, report, errors, form=".2%")
-
-        try:
-            record = run_training(
-                data, output, resume=resume, budget=budget, progress=progress, **overrides.choices()
-            )
-        except SystemExit:  # SIGTERM; Ctrl-C is reported further up
-            if not stages & {"stopped", "train"}:
-                printing.say("Stopped before the first step; nothing was written.")
-            raise
-    printing.show_summary(record)
-    for note in record.notes:
-        printing.say(f"note: {note}")
+    commands.show_record(request.run(run_training, show=partial(show_step, form=".2%")))
 
 
 @app.command("score")
@@ -396,18 +357,17 @@ def score(
     split: str = typer.Option("test", "--split", help="Split to score: test, heldout or train."),
     output: Path = typer.Option(None, "-o", "--output", metavar="FILE.json", help="Write the record here."),
     chunk: int = typer.Option(None, "--chunk", help="Probes processed together."),
-    device: str = DEVICE,
+    device: str = commands.DEVICE,
 ) -> None:
     """Score a model on a data set, beside superposed atoms.
 
     NMAE = sum w |predicted - true| / sum w |true|, where w is the volume that a probe stands for; the mean is
     over the samples.
     """
-    from pinchpoint.backends.base import backend
-
-    backend("torch")
     from pinchpoint.core.files import check_output
-    from pinchpoint.systems.density.scores import evaluate_set
+
+    with commands.loading_torch():
+        from pinchpoint.systems.density.scores import evaluate_set
 
     if output is not None:
         check_output(output)

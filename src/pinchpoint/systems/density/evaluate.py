@@ -24,11 +24,12 @@ from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import check_folder, make_folder, write_bytes
 from pinchpoint.core.records import Record, now
 from pinchpoint.reporting.figures import style
+from pinchpoint.systems.common.colour_bar import add_colour_bar
+from pinchpoint.systems.common.evaluations import RECORD
 from pinchpoint.systems.common.folders import refuse_others
 from pinchpoint.systems.density.files.formats import read_volume
 from pinchpoint.systems.density.files.volume import Volume
 
-RECORD = "evaluation.json"
 DEFINITION = "NMAE = sum |predicted - reference| / sum |reference| over the grid points"
 _SAME_CELL = 1e-4  # fraction of the longest lattice vector: some programs write six decimals
 _SAME_PLACE_A = 0.01
@@ -238,6 +239,7 @@ def draw_slices(
         )
         worst = worst_of(off)
         from matplotlib.colors import FuncNorm, PowerNorm
+        from matplotlib.ticker import MaxNLocator
 
         scale, around = PowerNorm(0.5, 0.0, most), FuncNorm((_root, _square), -worst, worst)
         parts = (
@@ -255,9 +257,10 @@ def draw_slices(
             axes[row][0].set_ylabel(f"{at_row}\ntowards {y}, Å")
             for column in range(3):
                 axes[row][column].set_xlabel(f"along {x}, Å")
-        _bar(figure, axes[:, :2], VALUES, scale, "e / Å³; colours follow the square root", extend="max")
+        label = "e / Å³; colours follow the square root"
+        add_colour_bar(figure, axes[:, :2], VALUES, scale, label, extend="max", ticks=MaxNLocator(4))
         label = f"predicted − reference:\nat most {worst:.2g} e / Å³ here;\ncolours follow the square root"
-        _bar(figure, axes[:, 2:], DIFFERENCE, around, label, extend="neither")
+        add_colour_bar(figure, axes[:, 2:], DIFFERENCE, around, label, extend="neither", ticks=MaxNLocator(4))
         figure.suptitle(style.drawable(title), fontsize=11.5, fontweight="bold", x=0.01, ha="left")
         data = io.BytesIO()
         figure.savefig(data, format="png")
@@ -307,23 +310,3 @@ def _draw(
     )
     axes.set_aspect("equal")
     axes.grid(False)
-
-
-def _bar(figure: Any, axes: Any, colours: str, norm: Any, label: str, *, extend: str) -> None:
-    from matplotlib.cm import ScalarMappable
-    from matplotlib.ticker import MaxNLocator
-
-    mappable = ScalarMappable(norm, cmap=colours)
-    bar = figure.colorbar(
-        mappable,
-        ax=axes.ravel().tolist(),
-        location="bottom",
-        shrink=0.6,
-        aspect=30,
-        pad=0.02,
-        label=label,
-        extend=extend,
-        ticks=MaxNLocator(4),
-    )
-    bar.outline.set_visible(False)
-    bar.ax.grid(False)

@@ -26,8 +26,9 @@ from pinchpoint.systems.common.budgets import BudgetChoice, budget_of
 from pinchpoint.systems.common.folders import check_run_folder
 from pinchpoint.systems.common.settings import apply_choices
 from pinchpoint.systems.common.training import logs, runs
+from pinchpoint.systems.common.training.optimizer import count_parameters
 from pinchpoint.systems.common.training.precision import check_precision
-from pinchpoint.systems.common.training.records import TrainingRecord
+from pinchpoint.systems.common.training.records import TrainingRecord, shared_fields
 from pinchpoint.systems.common.training.runs import (
     at_data,
     count_held_back,
@@ -108,7 +109,7 @@ def train(
     check_precision(run.settings.precision, device)
     check_folder(run.folder)
     names, validation_names = run.split_names(dataset.names("train"))
-    fit: BudgetChoice | None = None
+    choice: BudgetChoice | None = None
     domain: TrainingDomain | None = None
     with preparing(run, tell):
         items: dict[str, Item] = {}
@@ -120,29 +121,18 @@ def train(
             tell(Report("data", len(items), len(names) + len(validation_names)))
         if budget is not None:
             tell(Report("budget", 0, 0, note="largest structures"))
-            fit = chunk_for(run.config, run.settings, list(items.values()), budget=budget, device=device)
-            run = replace(run, settings=replace(run.settings, chunk=fit.chunk))
+            choice = chunk_for(run.config, run.settings, list(items.values()), budget=budget, device=device)
+            run = replace(run, settings=replace(run.settings, chunk=choice.chunk))
     learner = _Learner(run, items, names, validation_names, device=device)
 
-    def record(ended: Ended) -> Training:
+    def record(ended: Ended[logs.Row]) -> Training:
         return Training(
-            target=str(run.folder),
-            data=str(where),
-            settings=run.settings.to_dict(),
-            step=ended.step,
-            loss=ended.loss,
-            validation=ended.validation,
-            best_step=ended.best_step,
-            parameters=sum(p.numel() for p in learner.stepper.model.parameters()),
+            **shared_fields(
+                run, ended, data=where, device=device, chunk=run.settings.chunk, prediction=choice
+            ),
+            parameters=count_parameters(learner.stepper.model),
             structures=len(names),
             probes=sum(len(items[name].probes) for name in names),
-            device=device,
-            chunk=run.settings.chunk,
-            peak_bytes=ended.peak_bytes,
-            seconds=ended.seconds,
-            complete=ended.complete,
-            predicted_bytes=fit.predicted_bytes if fit else None,
-            budget_bytes=fit.budget_bytes if fit else None,
             notes=loss_notes(
                 [row.loss for row in logs.read(run.folder / LOG)], run.settings, best_step=ended.best_step
             ),

@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import typer
 
 from pinchpoint.console import printing, progress_bar
-from pinchpoint.systems.common.overrides import Overrides
-from pinchpoint.systems.common.train_options import BUDGET, NO_OVERRIDES, OUTPUT, RESUME, settings_command
-from pinchpoint.systems.common.training.progress import show_progress
+from pinchpoint.systems.common import commands
 from pinchpoint.systems.operator.settings import Settings
 
 if TYPE_CHECKING:
@@ -24,7 +22,6 @@ MIN_BODIES = 6  # the fewest that give a 95 % interval of a median
 
 app = typer.Typer(rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]})
 
-DEVICE: Any = typer.Option("auto", "--device", help="Device: auto, cpu or cuda.")
 CHECKPOINT: Any = typer.Option(
     "last", "--checkpoint", help="Checkpoint: last, or best if bodies were held back."
 )
@@ -32,9 +29,7 @@ CHECKPOINT: Any = typer.Option(
 
 @app.command("data")
 def data(
-    output: Path = typer.Option(
-        ..., "-o", "--output", metavar="DIR", help="Folder of the dataset; resumed if it exists."
-    ),
+    output: Path = commands.DATA_OUTPUT,
     kind: str = typer.Option(
         "flow",
         "--kind",
@@ -46,7 +41,7 @@ def data(
     ),
     panels: int = typer.Option(2000, "--panels", help="Approximate number of faces of a body."),
     seed: int = typer.Option(0, "--seed", help="Seed of the shapes, which do not depend on --panels."),
-    jobs: int = typer.Option(None, "--jobs", help="Number of processes; all cores by default."),
+    jobs: int = commands.JOBS,
     device: str = typer.Option("cpu", "--device", help="Device: cpu, or cuda for many panels."),
 ) -> None:
     """Create bodies with a known field.
@@ -56,15 +51,11 @@ def data(
     """
     import time
 
-    from pinchpoint.core.units import show_bytes, show_seconds
-
     with printing.loading("torch"):
         from pinchpoint.systems.operator.data.dataset import make_dataset
 
     start = time.perf_counter()
-    note = "finished bodies are kept, and the same command creates the others"
-    with printing.explain_interrupt(note), progress_bar.bar("data") as tell:
-        progress = progress_bar.AddedProgress(tell, "bodies")
+    with commands.making_data("bodies") as (_, progress):
         dataset = make_dataset(
             output,
             kind=cast("Any", kind),
@@ -77,7 +68,6 @@ def data(
             progress=progress,
         )
     left_out = dataset.left_out()
-    size = sum(file.stat().st_size for file in output.glob("*") if file.is_file())
     counts = [len(dataset.names(split)) for split in ("train", "test")]
     printing.show_pairs(
         [
@@ -88,8 +78,7 @@ def data(
             ),
             ("inaccurate", f"{len(left_out):,}, excluded from the splits"),
             ("panels", f"about {panels:,} per body"),
-            ("size", show_bytes(size)),
-            ("time", show_seconds(time.perf_counter() - start)),
+            *commands.size_and_time(output, start),
         ]
     )
     for name, faults in left_out.items():
@@ -104,22 +93,14 @@ def data(
         printing.say("note: there are no training bodies; --train 64 creates some")
 
 
-@settings_command(
+@commands.train_command(
     app,
-    "train",
     training=Settings,
     model="pinchpoint.systems.operator.model.config:OperatorConfig",
     preset=Settings.preset,
+    source_help="Folder that `operator data` made. --resume needs none.",
 )
-def train(
-    data: Path = typer.Argument(
-        None, metavar="DATA", help="Folder created by `operator data`; not needed with --resume."
-    ),
-    output: Path = OUTPUT,
-    resume: bool = RESUME,
-    budget: str = BUDGET,
-    overrides: Overrides = NO_OVERRIDES,
-) -> None:
+def train(request: commands.TrainRequest) -> None:
     """Train an operator on a dataset, or resume a run.
 
     Ctrl-C and SIGTERM write a checkpoint and stop; --resume then continues as if the run had never
@@ -127,25 +108,15 @@ def train(
     learning rate follows the cosine of N steps. RUN holds config.json, log.csv, checkpoints (the last
     two and the best) and record.json.
     """
-    from pinchpoint.backends.base import backend
-
-    with printing.loading("torch"):
-        backend("torch")  # says how to install torch if it is missing
-        from pinchpoint.systems.common.budgets import budget_of
+    with commands.loading_torch():
         from pinchpoint.systems.operator.train import train as run_training
 
-    if budget is not None:
-        budget_of(budget)  # refuse a bad budget before the graphs are built
-    with show_progress() as watch:
-        record = run_training(
-            data, output, resume=resume, budget=budget, progress=watch, **overrides.choices()
-        )
-    printing.show_summary(record)
+    commands.show_record(request.run(run_training))
 
 
 @app.command("eval")
 def evaluate(
-    run: Path = typer.Argument(..., metavar="RUN", help="Folder of a run."),
+    run: Path = commands.RUN,
     data: Path = typer.Argument(
         ..., metavar="DATA", help="Folder of a dataset; its bodies may be finer than in training."
     ),
@@ -154,7 +125,7 @@ def evaluate(
     ),
     split: str = typer.Option("test", "--split", help="Split to evaluate: test or train."),
     checkpoint: str = CHECKPOINT,
-    device: str = DEVICE,
+    device: str = commands.DEVICE,
     pictures: bool = typer.Option(True, help="Draw the best, the median and the worst body."),
 ) -> None:
     """Measure the errors on unseen bodies, and draw some of them.
@@ -165,13 +136,10 @@ def evaluate(
     fewer than 6 bodies. Writes errors.csv, evaluation.json and pictures of the predicted field, the true
     field and the error to DIR; files of an earlier evaluation are replaced.
     """
-    from pinchpoint.backends.base import backend
-
-    with printing.loading("torch"):
-        backend("torch")
+    with commands.loading_torch():
         from pinchpoint.systems.operator.evaluate import evaluate as measure
 
-    with printing.explain_interrupt("there is no evaluation"), progress_bar.bar("eval") as tell:
+    with printing.explain_interrupt("no evaluation was written"), progress_bar.bar("eval") as tell:
         evaluation = measure(
             run,
             data,
@@ -214,7 +182,7 @@ def predict(
         help="Metres from the ground to the lowest point; the mesh's own height by default.",
     ),
     scale: float = typer.Option(1.0, "--scale", help="Metres per unit of the mesh: 0.001 for millimetres."),
-    device: str = DEVICE,
+    device: str = commands.DEVICE,
     budget: str = typer.Option(
         None, "--budget", help="Use the largest chunk predicted to stay within this memory: 8GiB, or a card."
     ),
@@ -226,11 +194,9 @@ def predict(
     The mesh is a closed surface in metres, with x along the car and z up. It is moved so that it is centred
     over the ground like the training bodies; OUT contains it at its original place.
     """
-    from pinchpoint.backends.base import backend
     from pinchpoint.core.units import show_seconds
 
-    with printing.loading("torch"):
-        backend("torch")
+    with commands.loading_torch():
         from pinchpoint.systems.operator.predict import predict as run_prediction
 
     with printing.explain_interrupt("nothing was written"), printing.progress("predict") as tell:

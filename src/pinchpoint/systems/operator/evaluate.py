@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -19,22 +18,21 @@ import torch
 
 from pinchpoint.backends.base import backend, resolve_device
 from pinchpoint.core.errors import BadInput
-from pinchpoint.core.files import make_folder, write_text
-from pinchpoint.systems.common.folders import refuse_others
+from pinchpoint.core.files import write_text
+from pinchpoint.systems.common.evaluations import make_evaluation_folder, save_evaluation
 from pinchpoint.systems.common.training.precision import matmuls, usable_precision
 from pinchpoint.systems.operator.data.dataset import Dataset, Split, open_dataset
 from pinchpoint.systems.operator.metrics import middle_of, relative_errors
 from pinchpoint.systems.operator.model.graph import graph_of
 from pinchpoint.systems.operator.plots import picture
 from pinchpoint.systems.operator.training.records import Evaluation
-from pinchpoint.systems.operator.training.runs import Trained, Which, trained
+from pinchpoint.systems.operator.training.runs import Trained, Which, load_trained
 from pinchpoint.systems.operator.training.training_step import forward
 
 DEFINITION = (
     "relative L1 = sum a |p - t| / sum a |t|; "
     "relative L2 = sqrt(sum a (p - t)^2 / sum a t^2); a: area of a panel"
 )
-RECORD = "evaluation.json"
 PLOTS = ("best", "median", "worst")
 _FILES = {"errors.csv", *(f"{which}.png" for which in PLOTS)}
 LABELS = {"cp": "Cp", "potential": "potential"}
@@ -57,7 +55,7 @@ def evaluate(
     """
     start = time.perf_counter()
     device = resolve_device(device, backend("torch"))
-    trained_run = trained(Path(run), which=which, device=device)
+    trained_run = load_trained(Path(run), which=which, device=device)
     # Bodies may be finer than in training, so that all edges at once might not fit.
     settings = replace(
         trained_run.settings,
@@ -69,9 +67,7 @@ def evaluate(
     names = _names(dataset, trained_run, split)
     fields: dict[str, Any] = {}
     rows = []
-    refuse_others(Path(output), own=RECORD)
-    folder = make_folder(output)
-    earlier = _earlier_files(folder)
+    folder = make_evaluation_folder(output)
     with matmuls(settings.precision):
         for number, name in enumerate(names):
             row, fields[name] = _evaluate_body(trained_run, dataset, name, device)
@@ -99,19 +95,8 @@ def evaluate(
         definition=DEFINITION,
         files=tuple(file.name for file in files),
     )
-    evaluation.save(folder / RECORD)
-    for name in earlier - set(evaluation.files):  # they show other bodies or another model
-        (folder / name).unlink(missing_ok=True)
+    save_evaluation(evaluation, folder, own=_FILES)
     return evaluation
-
-
-def _earlier_files(folder: Path) -> set[str]:
-    """The files that the record of an earlier evaluation in the folder lists."""
-    try:
-        files = json.loads((folder / RECORD).read_text(encoding="utf-8"))["files"]
-        return {name for name in files if name in _FILES}
-    except (OSError, ValueError, KeyError, TypeError):
-        return set()
 
 
 def _names(dataset: Dataset, trained_run: Trained, split: Split) -> list[str]:

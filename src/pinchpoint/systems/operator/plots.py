@@ -15,6 +15,7 @@ import numpy as np
 
 from pinchpoint.core.files import write_bytes
 from pinchpoint.reporting.figures import style
+from pinchpoint.systems.common.colour_bar import add_colour_bar
 from pinchpoint.systems.operator.data.surface import Mesh
 
 # Azimuth and elevation of the eye in degrees: from ahead and from behind, both from one side and above.
@@ -99,21 +100,8 @@ def _around_zero(values: np.ndarray) -> tuple[float, float]:
 def _bar(
     figure: Any, axes: Any, colours: str, limits: tuple[float, float], label: str, *, values: np.ndarray
 ) -> None:
-    from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
 
     ends = {(False, False): "neither", (True, False): "min", (False, True): "max", (True, True): "both"}
     extend = ends[bool(values.min() < limits[0]), bool(values.max() > limits[1])]
-    mappable = ScalarMappable(Normalize(*limits), cmap=colours)
-    bar = figure.colorbar(
-        mappable,
-        ax=axes.ravel().tolist(),
-        location="bottom",
-        shrink=0.6,
-        aspect=30,
-        pad=0.02,
-        label=label,
-        extend=extend,
-    )
-    bar.outline.set_visible(False)
-    bar.ax.grid(False)
+    add_colour_bar(figure, axes, colours, Normalize(*limits), label, extend=extend)

@@ -39,7 +39,7 @@ from pinchpoint.systems.operator.model.inference import POINTS, infer
 from pinchpoint.systems.operator.model.model import Operator
 from pinchpoint.systems.operator.settings import Settings
 from pinchpoint.systems.operator.training.budget import chunk_for
-from pinchpoint.systems.operator.training.runs import Which, trained
+from pinchpoint.systems.operator.training.runs import Which, load_trained
 
 _SMALLEST = 0.3  # fraction of the longest side of the box; a shorter body is not a car in metres
 # Relative to the panel size in training: panel sizes vary this much with the same number of faces.
@@ -87,7 +87,7 @@ def predict(
     if budget is not None:
         budget_of(budget)  # check it before the work starts
     device = resolve_device(device, backend("torch"))
-    trained_run = trained(Path(run), which=which, device=device)
+    trained_run = load_trained(Path(run), which=which, device=device)
     if trained_run.settings.kind != "flow":
         raise BadInput(
             f"The run was trained on {trained_run.settings.kind} data, which a mesh file does not contain.",

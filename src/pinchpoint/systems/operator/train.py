@@ -1,4 +1,4 @@
-"""Train an operator: AdamW, warm-up and cosine, one body a turn, resumable to the bit on a CPU."""
+"""Training of an operator: AdamW, warm-up and cosine, one body at a time; resumes bit for bit on a CPU."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from torch import Tensor
 
 from pinchpoint.backends.base import backend, resolve_device
 from pinchpoint.core.files import check_folder
-from pinchpoint.systems.common.budgets import BudgetChoice
+from pinchpoint.systems.common.budgets import BudgetChoice, budget_of
+from pinchpoint.systems.common.training import logs
+from pinchpoint.systems.common.training.optimizer import count_parameters
 from pinchpoint.systems.common.training.precision import check_precision
+from pinchpoint.systems.common.training.records import shared_fields
 from pinchpoint.systems.common.training.runs import at_data, data_folder
 from pinchpoint.systems.common.training.seeding import at_turn
 from pinchpoint.systems.common.training.torch_loop import take_steps
@@ -38,27 +41,29 @@ def train(
     clock: Callable[[], float] = time.perf_counter,
     **choices: Any,
 ) -> Training:
-    """Train on the data set in `data`; the run lies in `output`. choices: fields of `Settings`.
+    """Train on the data set in `data` and write the run to `output`. choices: fields of `Settings`.
 
     data: None for a run that is resumed, which remembers its folder.
-    budget: bytes, "8GiB" or a card's name; the largest chunk predicted to stay within it is taken.
-    Ctrl-C and SIGTERM write a checkpoint after the step at hand, or before the first step what there is to
-    resume, and are then raised.
+    budget: bytes, "8GiB" or the name of a card. The largest chunk predicted to stay within it is used.
+    Ctrl-C and SIGTERM write a checkpoint after the current step, or before the first step a run that can be
+    resumed, and are then raised.
     """
     tell = progress or (lambda report: None)
+    if budget is not None:
+        budget_of(budget)  # a bad budget is refused before the data are read
     where = data_folder(data, Path(output), Settings, resume=resume, system="operator")
     dataset = open_dataset(where)
     run = at_data(begin(Path(output), dataset, resume=resume, choices=choices), where)
     device = resolve_device(run.settings.device, backend("torch"))
     check_precision(run.settings.precision, device)
-    names, held = run.split_names(dataset.names("train"))
+    names, validation_names = run.split_names(dataset.names("train"))
     check_folder(run.folder)
     bodies = Supply(dataset, run.config, graphs=run.folder / "graphs", pinned=device == "cuda")
-    chosen: BudgetChoice | None = None
+    choice: BudgetChoice | None = None
     with preparing(run, tell):
-        largest = _largest(bodies, [*names, *held], tell)
+        largest = _largest(bodies, [*names, *validation_names], tell)
         if budget is not None:
-            chosen = chunk_for(
+            choice = chunk_for(
                 run.config,
                 run.settings,
                 bodies.get(largest)[1],
@@ -67,37 +72,26 @@ def train(
                 mode="train",
                 progress=lambda text: tell(Report("budget", 0, 0, note=text)),
             )
-            run = replace(run, settings=replace(run.settings, chunk=chosen.chunk))
-    learner = _Learner(run, bodies, names, held, device=device)
+            run = replace(run, settings=replace(run.settings, chunk=choice.chunk))
+    learner = _Learner(run, bodies, names, validation_names, device=device)
 
-    def record(ended: Ended) -> Training:
+    def record(ended: Ended[logs.Row]) -> Training:
         sample, graph = bodies.get(largest)
         return Training(
-            target=str(run.folder),
-            data=str(where),
-            settings=run.settings.to_dict(),
-            step=ended.step,
-            loss=ended.loss,
-            validation=ended.validation,
-            best_step=ended.best_step,
-            parameters=sum(p.numel() for p in learner.stepper.model.parameters()),
+            **shared_fields(
+                run, ended, data=where, device=device, chunk=run.settings.chunk, prediction=choice
+            ),
+            parameters=count_parameters(learner.stepper.model),
             bodies=len(names),
             points=len(sample.points),
             edges=graph.edges,
-            device=device,
-            chunk=run.settings.chunk,
-            peak_bytes=ended.peak_bytes,
-            seconds=ended.seconds,
-            complete=ended.complete,
-            predicted_bytes=chosen.predicted_bytes if chosen else None,
-            budget_bytes=chosen.budget_bytes if chosen else None,
         )
 
     return take_steps(run, learner, device=device, record=record, tell=tell, clock=clock)
 
 
 def _largest(bodies: Supply, names: list[str], tell: Progress) -> str:
-    """Make every graph once; the body with the most edges."""
+    """Build every graph once and return the name of the body with the most edges."""
     edges = {}
     for number, name in enumerate(names):
         edges[name] = bodies.get(name)[1].edges
@@ -106,27 +100,30 @@ def _largest(bodies: Supply, names: list[str], tell: Progress) -> str:
 
 
 class _Learner:
-    """A stepper with the bodies of each step, and those held back."""
+    """A stepper with the bodies of each step and the validation bodies."""
 
-    def __init__(self, run: Run, bodies: Supply, names: list[str], held: list[str], *, device: str) -> None:
-        self.told, self.bodies, self.names, self.held = run.settings, bodies, names, held
-        self.holds_back = bool(held)
+    def __init__(
+        self, run: Run, bodies: Supply, names: list[str], validation_names: list[str], *, device: str
+    ) -> None:
+        self.settings, self.bodies = run.settings, bodies
+        self.names, self.validation_names = names, validation_names
+        self.holds_back = bool(validation_names)
         self.stepper = Stepper(run.config, run.settings, device)
 
     def step(self, number: int) -> Tensor:
-        turns = range((number - 1) * self.told.accumulate, number * self.told.accumulate)
-        taken = (self.bodies.get(at_turn(self.names, seed=self.told.seed, turn=turn)) for turn in turns)
-        return self.stepper.step(taken, number=number)
+        turns = range((number - 1) * self.settings.accumulate, number * self.settings.accumulate)
+        bodies = (self.bodies.get(at_turn(self.names, seed=self.settings.seed, turn=turn)) for turn in turns)
+        return self.stepper.step(bodies, number=number)
 
     def validate(self) -> float:
-        """Median relative L1 of the bodies held back."""
-        found = []
-        for name in self.held:
+        """Return the median relative L1 of the validation bodies."""
+        errors = []
+        for name in self.validation_names:
             sample, graph = self.bodies.get(name)
-            found.append(
+            errors.append(
                 relative_errors(self.stepper.predict(sample, graph).cpu(), sample.target, sample.areas).l1
             )
-        return middle_of(found).median
+        return middle_of(errors).median
 
     def state(self) -> dict[str, Any]:
         return self.stepper.updates.state()

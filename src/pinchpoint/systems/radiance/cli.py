@@ -14,15 +14,12 @@ from typing import Any
 import typer
 
 from pinchpoint.console import printing, progress_bar
-from pinchpoint.systems.common.overrides import Overrides
-from pinchpoint.systems.common.train_options import BUDGET, NO_OVERRIDES, OUTPUT, RESUME, settings_command
+from pinchpoint.systems.common import commands
 from pinchpoint.systems.common.training.progress import show as show_step
-from pinchpoint.systems.common.training.progress import show_progress
 from pinchpoint.systems.radiance.settings import Settings
 
 app = typer.Typer(rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]})
 
-DEVICE: Any = typer.Option("auto", "--device", help="Device to use: auto, cpu or cuda.")
 CHECKPOINT: Any = typer.Option(
     "last", "--checkpoint", help="Checkpoint to load: last, or best by the distances measured while training."
 )
@@ -32,14 +29,12 @@ _WIDE = 150  # width from which a table of tricks includes descriptions
 
 @app.command("data")
 def data(
-    output: Path = typer.Option(
-        ..., "-o", "--output", metavar="DIR", help="Folder of the data set; resumed if it exists."
-    ),
+    output: Path = commands.DATA_OUTPUT,
     images: str = typer.Option("2k", "--images", help="Number of pictures."),
     size: int = typer.Option(64, "--size", help="Width and height of a picture in pixels."),
     seed: int = typer.Option(0, "--seed", help="Seed of cars and poses; they do not depend on --size."),
-    jobs: int = typer.Option(None, "--jobs", help="Number of parallel processes.  [one per core]"),
-    device: str = typer.Option("cpu", "--device", help="Device to use: cpu or cuda."),
+    jobs: int = commands.JOBS,
+    device: str = typer.Option("cpu", "--device", help="Device: cpu or cuda."),
 ) -> None:
     """Create pictures of cars.
 
@@ -49,49 +44,35 @@ def data(
     """
     import time
 
-    from pinchpoint.core.units import parse_size, show_bytes, show_count, show_seconds
+    from pinchpoint.core.units import parse_size, show_count
 
     count = parse_size(images, what="--images")
     with printing.loading("the generator"):
         from pinchpoint.systems.radiance.data.dataset import make_dataset
 
     start = time.perf_counter()
-    message = "finished pictures are kept, and the same command creates the rest"
-    with printing.explain_interrupt(message), progress_bar.bar("data") as tell:
-        progress = progress_bar.AddedProgress(tell, "pictures")
+    with commands.making_data("pictures") as (_, progress):
         dataset = make_dataset(
             output, images=count, size=size, seed=seed, jobs=jobs, device=device, progress=progress
         )
-    stored_bytes = sum(file.stat().st_size for file in output.glob("*") if file.is_file())
     printing.show_pairs(
         [
             ("data", f"{output}, {show_count(dataset.images, 'picture')} of {dataset.size} x {dataset.size}"),
             ("already there", f"{progress.there:,}"),
-            ("size", show_bytes(stored_bytes)),
-            ("time", show_seconds(time.perf_counter() - start)),
+            *commands.size_and_time(output, start),
             ("next", printing.shell_command("radiance", "train", output, "-o", "RUN")),
         ]
     )
 
 
-@settings_command(
+@commands.train_command(
     app,
-    "train",
     training=Settings,
     model="pinchpoint.systems.radiance.model.config:FieldConfig",
     preset=Settings.preset,
+    source_help="Folder that `radiance data` made, or any folder of images. --resume needs none.",
 )
-def train(
-    data: Path = typer.Argument(
-        None,
-        metavar="DATA",
-        help="Folder that `radiance data` created, or any folder of images. --resume needs none.",
-    ),
-    output: Path = OUTPUT,
-    resume: bool = RESUME,
-    budget: str = BUDGET,
-    overrides: Overrides = NO_OVERRIDES,
-) -> None:
+def train(request: commands.TrainRequest) -> None:
     """Train on images, or resume a run.
 
     Images need no poses: poses are sampled from a prior (--set v_low, v_high). Ctrl-C and SIGTERM write
@@ -101,26 +82,17 @@ def train(
     """
     import os
 
-    from pinchpoint.backends.base import backend
-
-    with printing.loading("torch"):
-        backend("torch")  # says how to install torch if it is missing
+    with commands.loading_torch():
         from pinchpoint.systems.radiance.train import train as run_training
 
+    output = request.output
     again = printing.shell_command(
         "radiance", "train", "-o", output, "--resume", processes=os.environ.get("WORLD_SIZE", "1")
     )
-    with show_progress(by=partial(_show, again=again)) as watch:
-        record = run_training(
-            data, output, resume=resume, budget=budget, progress=watch, **overrides.choices()
-        )
-    if os.environ.get("RANK", "0") == "0":
-        printing.show_pairs(
-            [
-                *record.summary(),
-                ("next", printing.shell_command("radiance", "orbit", output, "-o", f"{output}.gif")),
-            ]
-        )
+    record = request.run(run_training, show=partial(_show, again=again))
+    commands.show_record(
+        record, ("next", printing.shell_command("radiance", "orbit", output, "-o", f"{output}.gif"))
+    )
 
 
 def _show(tell: progress_bar.Bar, report: Any, distances: list[float], *, again: str) -> None:
@@ -147,7 +119,7 @@ def _show(tell: progress_bar.Bar, report: Any, distances: list[float], *, again:
 
 @app.command("eval")
 def evaluate(
-    run: Path = typer.Argument(..., metavar="RUN", help="Folder of a run."),
+    run: Path = commands.RUN,
     data: Path = typer.Argument(..., metavar="DATA", help="Folder of images to compare with."),
     output: Path = typer.Option(
         ..., "-o", "--output", metavar="DIR", help="Folder for the scores and pictures."
@@ -159,7 +131,7 @@ def evaluate(
     ),
     checkpoint: str = CHECKPOINT,
     seed: int = typer.Option(0, "--seed", help="Seed of objects and poses."),
-    device: str = DEVICE,
+    device: str = commands.DEVICE,
     pictures: bool = typer.Option(True, help="Write sheets of generated and real images and of orbits."),
 ) -> None:
     """Score a run.
@@ -168,10 +140,7 @@ def evaluate(
     and KID need --inception. Also printed: how evenly hues are covered, how much of an image is not
     background, and how well views of one object agree. DIR receives evaluation.json and PNG sheets.
     """
-    from pinchpoint.backends.base import backend
-
-    with printing.loading("torch"):
-        backend("torch")
+    with commands.loading_torch():
         from pinchpoint.systems.radiance.evaluate import evaluate as measure
 
     with printing.explain_interrupt("no evaluation was written"), progress_bar.bar("eval") as tell:
@@ -195,7 +164,7 @@ def evaluate(
 
 @app.command("orbit")
 def orbit(
-    run: Path = typer.Argument(..., metavar="RUN", help="Folder of a run."),
+    run: Path = commands.RUN,
     output: Path = typer.Option(
         ...,
         "-o",
@@ -214,16 +183,13 @@ def orbit(
     fps: float = typer.Option(16, "--fps", help="Frames per second."),
     checkpoint: str = CHECKPOINT,
     seed: int = typer.Option(0, "--seed", help="Seed of the objects."),
-    device: str = DEVICE,
+    device: str = commands.DEVICE,
 ) -> None:
     """Render orbits around new objects.
 
     Writes the movie and, beside it, NAME-sheet.png with eight views of each object.
     """
-    from pinchpoint.backends.base import backend
-
-    with printing.loading("torch"):
-        backend("torch")
+    with commands.loading_torch():
         from pinchpoint.systems.radiance.orbit import orbit as turn
 
     with printing.explain_interrupt("nothing was written"), progress_bar.bar("orbit") as tell:
@@ -252,7 +218,7 @@ def explain_memory(
     card: str = typer.Option("h200", "--card", help="GPU whose peaks are predicted."),
     repeats: int = typer.Option(5, "--repeats", help="Timed iterations of each trick."),
     seed: int = typer.Option(0, "--seed", help="Seed of weights and draws."),
-    device: str = DEVICE,
+    device: str = commands.DEVICE,
 ) -> None:
     """Measure what every memory trick does.
 
@@ -260,15 +226,13 @@ def explain_memory(
     at 8 images of 32 x 32 rays with 64 points each; on a GPU also measured), its time, and how far its
     gradients are from the baseline. Verdicts: helps, no effect, wrong, crashes.
     """
-    from pinchpoint.backends.base import backend
     from pinchpoint.core.files import check_output
 
     figure_file = figure if figure is not None or output is None else output.with_suffix(".png")
     for path in (output, figure_file):
         if path is not None:
             check_output(path)
-    with printing.loading("torch"):
-        backend("torch")
+    with commands.loading_torch():
         from pinchpoint.systems.radiance.explain.explain import explain_memory as explain
 
     with printing.explain_interrupt("nothing was written"), progress_bar.bar("explain-memory") as tell:

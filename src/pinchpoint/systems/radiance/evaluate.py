@@ -4,7 +4,6 @@ consistency between views.
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Callable
@@ -21,6 +20,7 @@ from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import make_folder
 from pinchpoint.core.records import Record, now
 from pinchpoint.core.units import show_count, show_seconds
+from pinchpoint.systems.common.evaluations import RECORD, save_evaluation
 from pinchpoint.systems.common.folders import refuse_others, refuse_within
 from pinchpoint.systems.common.training.precision import matmuls, usable_precision
 from pinchpoint.systems.radiance.data.images import Images, open_images, pillow
@@ -35,7 +35,6 @@ from pinchpoint.systems.radiance.rendering.rays import draw_poses
 from pinchpoint.systems.radiance.rendering.render import Codes, generator_for
 from pinchpoint.systems.radiance.training.runs import TrainedModel, Which, fingerprint, load_trained
 
-RECORD = "evaluation.json"
 SHEETS = ("made.png", "real.png", "orbits.png")
 DEFINITION = (
     "KD: unbiased squared maximum mean discrepancy of ImageNet features with the kernel (x.y / D + 1)^3, "
@@ -171,7 +170,6 @@ def evaluate(
         )
     real = sample_real(dataset, images, seed=seed)
     folder = make_folder(output)
-    earlier = _earlier(folder)
     with matmuls(usable_precision(settings.precision, device)):
         high, low = generate_images(
             model.generator,
@@ -217,9 +215,7 @@ def evaluate(
         definition=DEFINITION,
         files=tuple(file.name for file in files),
     )
-    evaluation.save(folder / RECORD)
-    for name in earlier - set(evaluation.files):
-        (folder / name).unlink(missing_ok=True)
+    save_evaluation(evaluation, folder, own=SHEETS)
     return evaluation
 
 
@@ -322,15 +318,6 @@ def _areas(generated: Tensor, real: Tensor, *, white: bool) -> dict[str, float]:
         areas = silhouette_area(images, white=white)
         areas_by_kind |= {name: float(areas.mean()), f"{name}_spread": float(areas.std())}
     return areas_by_kind
-
-
-def _earlier(folder: Path) -> set[str]:
-    """The files an earlier evaluation lists in its record."""
-    try:
-        files = json.loads((folder / RECORD).read_text(encoding="utf-8"))["files"]
-        return {name for name in files if name in SHEETS}
-    except (OSError, ValueError, KeyError, TypeError):
-        return set()
 
 
 def _show_number(value: float | None) -> str:

@@ -20,8 +20,9 @@ from pinchpoint.core.files import check_folder, make_folder
 from pinchpoint.systems.common.budgets import BudgetChoice, budget_of
 from pinchpoint.systems.common.training import logs
 from pinchpoint.systems.common.training.distributed import NEXT, Ranks, follow, join_ranks, lead
+from pinchpoint.systems.common.training.optimizer import count_parameters
 from pinchpoint.systems.common.training.precision import check_precision
-from pinchpoint.systems.common.training.records import TrainingRecord
+from pinchpoint.systems.common.training.records import TrainingRecord, shared_fields
 from pinchpoint.systems.common.training.runs import CONFIG, at_data, data_folder
 from pinchpoint.systems.common.training.torch_loop import take_steps
 from pinchpoint.systems.common.training.training_loop import Ended, Progress, Report, preparing
@@ -124,27 +125,16 @@ def train(
         begun = clock()
         first = 0 if (last := run.checkpoints.last()) is None else last.step
 
-        def record(ended: Ended) -> Training:
+        def record(ended: Ended[logs.Row]) -> Training:
             steps, seconds = ended.step - first, clock() - begun
             return Training(
-                target=str(run.folder),
-                data=str(folder),
-                settings=run.settings.to_dict(),
-                step=ended.step,
-                loss=ended.loss,
-                validation=ended.validation,
-                best_step=ended.best_step,
-                parameters=_count(learner.stepper.generator),
-                critic_parameters=_count(learner.stepper.critics),
+                **shared_fields(
+                    run, ended, data=folder, device=device, chunk=run.settings.chunk, prediction=choice
+                ),
+                parameters=count_parameters(learner.stepper.generator),
+                critic_parameters=count_parameters(learner.stepper.critics),
                 images=len(images),
                 skipped=images.skipped,
-                device=device,
-                chunk=run.settings.chunk,
-                peak_bytes=ended.peak_bytes,
-                seconds=ended.seconds,
-                complete=ended.complete,
-                predicted_bytes=choice.predicted_bytes if choice else None,
-                budget_bytes=choice.budget_bytes if choice else None,
                 steps_per_s=steps / seconds if steps > 0 and seconds > 0 else None,
                 samples=learner.sheets(),
             )
@@ -303,7 +293,3 @@ class _Learner:
 
     def restore(self, state: dict[str, Any]) -> None:
         self.stepper.restore(state)
-
-
-def _count(module: torch.nn.Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())

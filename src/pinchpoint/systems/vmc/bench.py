@@ -31,7 +31,7 @@ from pinchpoint.core.errors import BadInput
 from pinchpoint.core.records import Record, now
 from pinchpoint.core.units import show_seconds
 from pinchpoint.studies.timing import Clock, Wait, interleave, ratio_interval, timing_of
-from pinchpoint.systems.common import bench_command
+from pinchpoint.systems.common import bench_command, commands
 from pinchpoint.systems.vmc.data.system import System, system_of
 from pinchpoint.systems.vmc.model.baseline import Baseline, nested_energies
 from pinchpoint.systems.vmc.model.config import NetConfig
@@ -349,7 +349,7 @@ def command(
     ),
     repeats: int = typer.Option(15, "--repeats", help="Number of timed runs per figure."),
     seed: int = typer.Option(0, "--seed", help="Seed of parameters and walkers."),
-    device: str = bench_command.DEVICE,
+    device: str = commands.DEVICE,
 ) -> None:
     """Time a training step and its parts, compared with the baseline.
 

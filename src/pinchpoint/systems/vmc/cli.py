@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from pinchpoint.console import printing, progress_bar
+from pinchpoint.systems.common import commands
 from pinchpoint.systems.common.overrides import Overrides
-from pinchpoint.systems.common.train_options import BUDGET, NO_OVERRIDES, OUTPUT, RESUME, settings_command
-from pinchpoint.systems.common.training.progress import show_progress
+from pinchpoint.systems.common.train_options import BUDGET, NO_OVERRIDES, settings_command
+from pinchpoint.systems.common.training.progress import say_stopped, show_progress
 from pinchpoint.systems.vmc.settings import RunOptions, Settings
 
 if TYPE_CHECKING:
@@ -26,23 +27,21 @@ MODEL = "pinchpoint.systems.vmc.model.config:NetConfig"
 MOLECULE: Any = typer.Argument(
     ..., metavar="MOLECULE", help="H2, LiH, He ..., H10 for a chain, or an .xyz file in angstrom."
 )
-DEVICE: Any = typer.Option("auto", "--device", help="auto, cpu or cuda.")
 SPIN: Any = typer.Option(
     None, "--spin", help="Spin-up minus spin-down electrons.  [default: that of the ground state]"
 )
 CHARGE: Any = typer.Option(None, "--charge", help="Charge of the molecule.  [default: 0]")
 
 
-@settings_command(app, "train", training=(RunOptions, Settings), model=MODEL, preset="small")
-def train(
-    molecule: str = typer.Argument(
-        None, metavar="MOLECULE", help="H2, LiH, He ..., H10, or an .xyz file in angstrom."
-    ),
-    output: Path = OUTPUT,
-    resume: bool = RESUME,
-    budget: str = BUDGET,
-    overrides: Overrides = NO_OVERRIDES,
-) -> None:
+@commands.train_command(
+    app,
+    training=(RunOptions, Settings),
+    model=MODEL,
+    preset="small",
+    metavar="MOLECULE",
+    source_help="H2, LiH, He ..., H10, or an .xyz file in angstrom.",
+)
+def train(request: commands.TrainRequest) -> None:
     """Train the wave function of a molecule, or resume a run.
 
     Ctrl-C and SIGTERM write a checkpoint and stop; --resume then continues as if the run had never
@@ -55,34 +54,40 @@ def train(
 
     with show_progress("vmc", by=lambda tell, report, _: _show(tell, report)) as watch:
         record = run_training(
-            molecule,
-            output,
-            resume=resume,
-            budget=budget,
-            net_changes=overrides.model,
+            request.source,
+            request.output,
+            resume=request.resume,
+            budget=request.budget,
+            net_changes=request.overrides.model,
             progress=watch,
-            **overrides.training,
+            **request.overrides.training,
         )
-    printing.show_pairs(
-        [*record.summary(), ("next", printing.shell_command("vmc", "eval", output, "-o", "eval.json"))]
+    commands.show_record(
+        record, ("next", printing.shell_command("vmc", "eval", request.output, "-o", "eval.json"))
     )
 
 
 @app.command("eval")
 def evaluate(
-    run: Path = typer.Argument(..., metavar="RUN", help="Folder of a run."),
-    output: Path = typer.Option(None, "-o", "--output", metavar="FILE.json", help="The record."),
-    samples: int = typer.Option(1000, "--samples", help="Of each walker."),
-    walkers: int = typer.Option(None, "--walkers", help="As many as in training without it."),
-    moves: int = typer.Option(None, "--moves", help="Of every walker between two samples.  [as in training]"),
+    run: Path = commands.RUN,
+    output: Path = typer.Option(
+        None, "-o", "--output", metavar="FILE.json", help="Write the record to this file."
+    ),
+    samples: int = typer.Option(1000, "--samples", help="Samples of each walker."),
+    walkers: int = typer.Option(None, "--walkers", help="Number of walkers.  [default: as in training]"),
+    moves: int = typer.Option(
+        None, "--moves", help="Moves of each walker between two samples.  [default: as in training]"
+    ),
     cube: Path = typer.Option(
         None, "--cube", metavar="FILE.cube", help="Write the one-electron density here."
     ),
-    spacing: float = typer.Option(0.2, "--spacing", help="Of the density's grid, bohr."),
-    seed: int = typer.Option(None, "--seed", help="Of the moves.  [as in training]"),
-    precision: str = typer.Option(None, "--precision", help="float32 or float64.  [as in training]"),
+    spacing: float = typer.Option(0.2, "--spacing", help="Spacing of the density's grid in bohr."),
+    seed: int = typer.Option(None, "--seed", help="Seed of the moves.  [default: as in training]"),
+    precision: str = typer.Option(
+        None, "--precision", help="Precision: float32 or float64.  [default: as in training]"
+    ),
     budget: str = BUDGET,
-    device: str = DEVICE,
+    device: str = commands.DEVICE,
 ) -> None:
     """Measure the energy of a trained wave function.
 
@@ -93,8 +98,8 @@ def evaluate(
     start_jax()
     from pinchpoint.systems.vmc.evaluate import evaluate as measure
 
-    with printing.explain_interrupt("there is no evaluation"), progress_bar.bar("vmc") as tell:
-        made = measure(
+    with printing.explain_interrupt("no evaluation was written"), progress_bar.bar("vmc") as tell:
+        evaluation = measure(
             run,
             output,
             samples=samples,
@@ -108,9 +113,7 @@ def evaluate(
             spacing=spacing,
             progress=lambda stage, done, total: tell(stage, done, total),
         )
-    printing.show_pairs([*made.summary(), *([("written", str(output))] if output is not None else [])])
-    for note in made.notes:
-        printing.say(f"note: {note}")
+    commands.show_record(evaluation, *([("written", str(output))] if output is not None else []))
 
 
 @settings_command(
@@ -152,7 +155,7 @@ def scan(
         if report.stage != "stopped":
             _show(tell, report, stage=f"{length:.3g} bohr {number}/{count}")
 
-    kept = "the lengths that are done are kept, and the same command continues"
+    kept = "finished bond lengths are kept, and the same command continues"
     with printing.explain_interrupt(kept), progress_bar.bar("vmc") as tell:
         record = run_scan(
             molecule,
@@ -171,16 +174,15 @@ def scan(
 @app.command("orbitals")
 def orbitals(
     molecule: str = MOLECULE,
-    output: Path = typer.Option(..., "-o", "--output", metavar="FILE.npz", help="The orbitals."),
+    output: Path = typer.Option(..., "-o", "--output", metavar="FILE.npz", help="File for the orbitals."),
     spin: int = SPIN,
     charge: int = CHARGE,
-    bond: float = typer.Option(None, "--bond", help="Length in bohr, of two atoms or within a chain."),
-    basis: str = typer.Option("cc-pvdz", "--basis", help="One that PySCF knows."),
+    bond: float = typer.Option(None, "--bond", help="Bond length in bohr, of two atoms or in a chain."),
+    basis: str = typer.Option("cc-pvdz", "--basis", help="Basis set, as PySCF names it."),
 ) -> None:
-    """Keep Hartree-Fock orbitals by PySCF, to pretrain elsewhere.
+    """Compute Hartree-Fock orbitals with PySCF, to pretrain elsewhere.
 
-    Those of molecules with a name and of atoms up to Ar come with the package;
-    these are for others.
+    The package has those of named molecules and of atoms up to Ar; this command is for other systems.
     """
     from pinchpoint.backends.base import backend
     from pinchpoint.core.files import check_output
@@ -194,17 +196,17 @@ def orbitals(
 
     with printing.explain_interrupt("nothing was written"), printing.progress("orbitals") as tell:
         tell(f"{system.name}, {system.electrons} electrons in {basis}")
-        made = solve(system, basis=basis)
+        solution = solve(system, basis=basis)
     printing.show_pairs(
         [
-            ("written", str(made.save(output))),
-            ("energy", f"{made.energy_ha:.6f} Ha by Hartree-Fock in {basis}"),
+            ("written", str(solution.save(output))),
+            ("energy", f"{solution.energy_ha:.6f} Ha by Hartree-Fock in {basis}"),
         ]
     )
 
 
 def start_jax() -> None:
-    """JAX, or how to install it; programs that were compiled before are taken from the user's cache."""
+    """Import JAX, or say how to install it; compiled programs are kept in the user's cache."""
     import os
 
     from pinchpoint.backends.base import backend
@@ -221,27 +223,22 @@ def start_jax() -> None:
 
 
 def _show(tell: progress_bar.Bar, report: Report, *, stage: str = "") -> None:
-    """One report on the bar, short enough for 80 columns."""
+    """Show one report on the bar, short enough for 80 columns."""
     if report.stage == "stopped":
-        where = (
-            f"at step {report.done:,} of {report.total:,} with a checkpoint"
-            if report.done
-            else "before the first step"
-        )
-        printing.say(f"stopped {where}; continue with --resume")
+        say_stopped(report.done, report.total)
     elif report.stage == "budget" and report.total:
         printing.say(report.note)
     elif report.stage == "train":
         tell(stage, report.done, report.total, text=_numbers(report), eta_s=report.eta_s)
     else:
-        # To choose within a budget is to compile one step after another.
+        # Choosing within a budget compiles one step after another.
         named = {"evaluate": report.note, "budget": "compile"}.get(report.stage, report.stage)
         note = "" if report.stage == "evaluate" else report.note
         tell(f"{stage} {named}".strip(), report.done, report.total, text=note)
 
 
 def _numbers(report: Report) -> str:
-    """`-1.1745±0.0001 var 1e-3 acc 52% 8ms`: as many digits as the error has a say in."""
+    """Return `-1.1745±0.0001 var 1e-3 acc 52% 8ms`, with as many digits as the error justifies."""
     import math
 
     parts = []

@@ -116,10 +116,10 @@ def train(
         every = checkpoint_every or max(1, -(-setup.settings.steps // CHECKPOINTS))
         return run_loop(
             setup.run,
-            driver,  # pyright: ignore[reportArgumentType]
+            driver,
             checkpoint_every=every,
             eval_every=every,
-            record=lambda ended: _record(setup, driver, ended, choice),  # pyright: ignore[reportArgumentType]
+            record=lambda ended: _record(setup, driver, ended, choice),
             tell=tell,
             clock=clock,
         )

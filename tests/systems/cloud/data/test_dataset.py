@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.systems.cloud.data import dataset as dataset_module
 from pinchpoint.systems.cloud.data.dataset import make_dataset, open_dataset
 from pinchpoint.systems.cloud.data.rooms import make_room
 from pinchpoint.systems.cloud.data.workers import make
@@ -39,7 +38,7 @@ def names_made(monkeypatch):
     """Make rooms in this process, and return the list of their names."""
     names: list[str] = []
 
-    def make_in_process(orders, *, jobs):
+    def make_in_process(program, orders, *, jobs):
         for order in orders:
             names.append(order.name)
             yield (
@@ -47,7 +46,7 @@ def names_made(monkeypatch):
                 make({key: getattr(order, key) for key in ("name", "seed", "number", "points", "gaussians")}),
             )
 
-    monkeypatch.setattr(dataset_module, "made_rooms", make_in_process)
+    monkeypatch.setattr(folder_module, "run_workers", make_in_process)
     return names
 
 

@@ -17,6 +17,7 @@ from pinchpoint.systems.cloud.settings import Settings
 from pinchpoint.systems.cloud.training import budget
 from pinchpoint.systems.cloud.training.budget import way_for, ways_of
 from pinchpoint.systems.cloud.training.training_step import Stepper
+from pinchpoint.systems.common import budgets
 
 CONFIG = CloudConfig(
     in_features=0, classes=2, cell=0.1, widths=(16, 16), blocks=(1, 1), attention=(0, 0), point_width=32
@@ -100,5 +101,5 @@ def test_the_prediction_for_a_card_includes_the_larger_chunks_of_convolutions(
     peak_bytes = (
         measurement.account(lambda: [stepper.step([scene()], number=number) for number in (1, 2)]) or 0
     )
-    result = (on_card - h200.cublas_workspace_bytes - h200.context_bytes) / budget.ROUNDED
+    result = (on_card - h200.cublas_workspace_bytes - h200.context_bytes) / budgets.RESERVED
     assert peak_bytes <= result < 2 * peak_bytes

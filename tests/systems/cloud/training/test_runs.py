@@ -11,7 +11,7 @@ import pytest
 from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.cloud.data.scene import Scene
 from pinchpoint.systems.cloud.data.sources import open_source
-from pinchpoint.systems.cloud.training.runs import begin, statistics_of, trained
+from pinchpoint.systems.cloud.training.runs import begin, load_trained, statistics_of
 
 
 def test_statistics_equal_those_of_all_points_in_one_array() -> None:
@@ -75,4 +75,4 @@ def test_invalid_settings_are_rejected(
 
 def test_a_folder_without_a_run_has_no_model(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="no run in"):
-        trained(tmp_path)
+        load_trained(tmp_path)

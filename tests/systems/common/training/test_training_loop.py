@@ -16,6 +16,7 @@ from pinchpoint.core.records import Record
 from pinchpoint.systems.common.settings import TrainSettings
 from pinchpoint.systems.common.training import logs
 from pinchpoint.systems.common.training.optimizer import Updates
+from pinchpoint.systems.common.training.records import mean_loss
 from pinchpoint.systems.common.training.runs import Run
 from pinchpoint.systems.common.training.torch_loop import take_steps
 from pinchpoint.systems.common.training.training_loop import Ended, Report, preparing
@@ -65,8 +66,8 @@ class Toy:
 def go(
     folder: Path, settings: TrainSettings, learner: Toy | None = None, reports: list[Report] | None = None
 ) -> ToyRecord:
-    def record(ending: Ended) -> ToyRecord:
-        return ToyRecord(ending.step, ending.loss, ending.validation)
+    def record(ending: Ended[logs.Row]) -> ToyRecord:
+        return ToyRecord(ending.step, mean_loss(ending.late), ending.validation)
 
     tell = (lambda report: None) if reports is None else reports.append
     return take_steps(Run(folder, settings), learner or Toy(settings), device="cpu", record=record, tell=tell)

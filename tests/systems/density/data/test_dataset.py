@@ -15,15 +15,15 @@ import numpy as np
 import pytest
 
 from pinchpoint.core.errors import BadInput, Missing, TargetFailed, from_dict
+from pinchpoint.systems.common.data import dataset_folder
 from pinchpoint.systems.common.data import workers as common_workers
-from pinchpoint.systems.density.data import dataset as dataset_module
 from pinchpoint.systems.density.data import sample as sample_module
 from pinchpoint.systems.density.data import workers
 from pinchpoint.systems.density.data.data_settings import PRESETS, orders_of
 from pinchpoint.systems.density.data.dataset import make_data, open_dataset
 from pinchpoint.systems.density.data.quantum import solve
 from pinchpoint.systems.density.data.sample import decode, encode, make_sample, pack, sample_of, unpack
-from pinchpoint.systems.density.data.workers import make_samples
+from pinchpoint.systems.density.data.workers import PROGRAM
 
 pytest.importorskip("pyscf", reason="densities are computed with PySCF")
 TINY = orders_of(PRESETS["tiny"], 0)
@@ -60,13 +60,13 @@ def asked(monkeypatch, made):
     """
     names: list[str] = []
 
-    def taken(orders, *, jobs):
+    def taken(program, orders, *, jobs):
         for order in orders:
             names.append(order.name)
             file = made[0] / f"{order.name}.npz"
             yield order, file.read_bytes() if file.exists() else pack(make_sample(order))
 
-    monkeypatch.setattr(dataset_module, "make_samples", taken)
+    monkeypatch.setattr(dataset_folder, "run_workers", taken)
     return names
 
 
@@ -274,7 +274,7 @@ def test_a_process_that_dies_is_told_with_the_sample(monkeypatch, tmp_path):
         (folder / "__init__.py").write_text("")
     (package / "workers.py").write_text("import sys; sys.stdin.readline(); sys.exit('no room')")
     with pytest.raises(TargetFailed, match=r"ended: no room \(water-900000\)"):
-        list(make_samples(TINY[:1], jobs=1))
+        list(common_workers.run_workers(PROGRAM, TINY[:1], jobs=1))
 
 
 def test_the_default_set_is_within_its_size():

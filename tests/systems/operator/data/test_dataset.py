@@ -17,15 +17,15 @@ torch = pytest.importorskip("torch", reason="the operator needs torch")
 from pinchpoint.core.errors import BadInput, Missing, TargetFailed, from_dict  # noqa: E402
 from pinchpoint.systems.common.data import dataset_folder as folder_module  # noqa: E402
 from pinchpoint.systems.common.data import workers as common_workers  # noqa: E402
+from pinchpoint.systems.common.data.workers import run_workers  # noqa: E402
 from pinchpoint.systems.operator.data import body as body_module  # noqa: E402
-from pinchpoint.systems.operator.data import dataset as dataset_module  # noqa: E402
 from pinchpoint.systems.operator.data import workers  # noqa: E402
 from pinchpoint.systems.operator.data.body import Body, make_body, pack, unpack  # noqa: E402
 from pinchpoint.systems.operator.data.cars import draw_car  # noqa: E402
 from pinchpoint.systems.operator.data.dataset import make_dataset, open_dataset  # noqa: E402
 from pinchpoint.systems.operator.data.flow import onset, solve_flow  # noqa: E402
 from pinchpoint.systems.operator.data.surface import facets, smooth_normals  # noqa: E402
-from pinchpoint.systems.operator.data.workers import Order, made_bodies  # noqa: E402
+from pinchpoint.systems.operator.data.workers import PROGRAM, Order  # noqa: E402
 
 SETTINGS = {"kind": "flow", "train": 3, "test": 2, "panels": 200}
 
@@ -36,7 +36,7 @@ def small_dataset(tmp_path_factory):
     folder = tmp_path_factory.mktemp("data") / "new" / "flow"
     calls: list[tuple[int, int]] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dataset_module, "made_bodies", made_bodies)
+        patch.setattr(folder_module, "run_workers", run_workers)
         make_dataset(folder, **SETTINGS, jobs=1, progress=lambda done, total: calls.append((done, total)))
     return folder, calls
 
@@ -51,7 +51,7 @@ def here(monkeypatch):
     """Create bodies in this process, and list their names."""
     names: list[str] = []
 
-    def in_process(orders, *, jobs):
+    def in_process(program, orders, *, jobs):
         for order in orders:
             names.append(order.name)
             yield (
@@ -63,7 +63,7 @@ def here(monkeypatch):
                 ),
             )
 
-    monkeypatch.setattr(dataset_module, "made_bodies", in_process)
+    monkeypatch.setattr(folder_module, "run_workers", in_process)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # as in the worker processes: the last bits of a sum depend on it
     yield names
@@ -75,7 +75,7 @@ def bytes_of(folder):
 
 
 def test_the_bytes_do_not_depend_on_the_number_of_jobs(small_dataset, tmp_path, monkeypatch):
-    monkeypatch.setattr(dataset_module, "made_bodies", made_bodies)
+    monkeypatch.setattr(folder_module, "run_workers", run_workers)
     make_dataset(tmp_path, **SETTINGS, jobs=2)
     assert bytes_of(tmp_path) == bytes_of(small_dataset[0])
     assert sorted(bytes_of(tmp_path)) == [
@@ -273,7 +273,7 @@ def test_invalid_settings_are_refused_before_a_file_is_written(tmp_path, change,
 def test_as_many_bodies_are_created_in_parallel_as_fit_in_memory(tmp_path, monkeypatch):
     job_counts: list[int] = []
     monkeypatch.setattr(
-        dataset_module, "made_bodies", lambda orders, *, jobs: job_counts.append(jobs) or iter(())
+        folder_module, "run_workers", lambda program, orders, *, jobs: job_counts.append(jobs) or iter(())
     )
     monkeypatch.setattr(folder_module.os, "sched_getaffinity", lambda _: range(8), raising=False)
     one = 8 * 20_000**2 + 2**29
@@ -283,14 +283,14 @@ def test_as_many_bodies_are_created_in_parallel_as_fit_in_memory(tmp_path, monke
             make_dataset(tmp_path, **SETTINGS | {"panels": 20_000}, jobs=jobs)
         assert job_counts.pop() == expected_jobs
     monkeypatch.setattr(folder_module, "free_bytes", lambda: one - 1)
-    with pytest.raises(BadInput, match=r"a body of 20,000 panels takes 3\.48 GiB") as excinfo:
+    with pytest.raises(BadInput, match=r"A body of 20,000 panels takes 3\.48 GiB") as excinfo:
         make_dataset(tmp_path, **SETTINGS | {"panels": 20_000})
     assert "--panels" in excinfo.value.hint
 
 
 def test_a_missing_gpu_is_reported(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(Missing, match="no CUDA device"):
+    with pytest.raises(Missing, match="No CUDA device"):
         make_dataset(tmp_path, **SETTINGS, device="cuda")
 
 
@@ -346,12 +346,12 @@ def test_a_worker_reports_an_error_and_continues_with_the_next_order():
 def test_a_library_that_prints_does_not_corrupt_the_results(monkeypatch):
     monkeypatch.setenv("MKL_VERBOSE", "1")  # every matrix product prints a line to standard output
     order = Order("flow", "a", 0, 0, 60, "cpu")
-    ((answer, data),) = made_bodies([order], jobs=1)
+    ((answer, data),) = run_workers(PROGRAM, [order], jobs=1)
     assert answer == order and unpack(data, where="a").origin.panels == 60
 
 
 def test_a_worker_that_dies_is_reported(monkeypatch):
     monkeypatch.setattr(common_workers.sys, "executable", shutil.which("false"))
     with pytest.raises(TargetFailed, match="A process that makes bodies ended") as excinfo:
-        list(made_bodies([Order("flow", "a", 0, 0, 200, "cpu")], jobs=1))
+        list(run_workers(PROGRAM, [Order("flow", "a", 0, 0, 200, "cpu")], jobs=1))
     assert "only the missing bodies" in excinfo.value.hint

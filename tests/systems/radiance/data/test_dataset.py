@@ -12,12 +12,13 @@ import pytest
 torch = pytest.importorskip("torch", reason="cars are torch's")
 
 from pinchpoint.core.errors import BadInput, Missing  # noqa: E402
+from pinchpoint.systems.common.data import dataset_folder as folder_module  # noqa: E402
 from pinchpoint.systems.radiance.data import dataset as dataset_module  # noqa: E402
 from pinchpoint.systems.radiance.data.cars import RANGES, draw_car  # noqa: E402
 from pinchpoint.systems.radiance.data.dataset import make_dataset, open_dataset  # noqa: E402
 from pinchpoint.systems.radiance.data.sheets import FACTORS, make_sheet, pack, unpack  # noqa: E402
 from pinchpoint.systems.radiance.data.sphere_tracing import picture  # noqa: E402
-from pinchpoint.systems.radiance.data.workers import made_sheets, make  # noqa: E402
+from pinchpoint.systems.radiance.data.workers import PROGRAM, make  # noqa: E402
 
 
 @pytest.fixture
@@ -25,12 +26,12 @@ def here(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Create sheets of 4 images in this process, and list their names."""
     names: list[str] = []
 
-    def in_process(orders, *, jobs):
+    def in_process(program, orders, *, jobs):
         for order in orders:
             names.append(order.name)
             yield order, make(vars(order).copy())
 
-    monkeypatch.setattr(dataset_module, "made_sheets", in_process)
+    monkeypatch.setattr(folder_module, "run_workers", in_process)
     monkeypatch.setattr(dataset_module, "SHEET", 4)
     return names
 
@@ -81,7 +82,9 @@ def test_worker_processes_write_the_same_bytes_as_this_process(tmp_path: Path) -
         }
     finally:
         torch.set_num_threads(threads)
-    assert {order.name: data for order, data in made_sheets(orders, jobs=2)} == expected
+    assert {
+        order.name: data for order, data in folder_module.run_workers(PROGRAM, orders, jobs=2)
+    } == expected
 
 
 def test_other_settings_in_the_same_folder_are_refused(here, tmp_path: Path) -> None:

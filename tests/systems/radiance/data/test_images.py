@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch", reason="images are held as tensors")
 Image = pytest.importorskip("PIL.Image", reason="image files are pillow's")
 
 from pinchpoint.core.errors import BadInput, Missing  # noqa: E402
-from pinchpoint.systems.radiance.data import dataset as dataset_module  # noqa: E402
+from pinchpoint.systems.common.data import dataset_folder as folder_module  # noqa: E402
 from pinchpoint.systems.radiance.data import images as images_module  # noqa: E402
 from pinchpoint.systems.radiance.data.dataset import make_dataset  # noqa: E402
 from pinchpoint.systems.radiance.data.images import from_bytes, open_images, to_bytes  # noqa: E402
@@ -203,9 +203,9 @@ def test_our_own_data_sets_open_as_images_at_any_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        dataset_module,
-        "made_sheets",
-        lambda orders, jobs: ((order, make(vars(order).copy())) for order in orders),
+        folder_module,
+        "run_workers",
+        lambda program, orders, jobs: ((order, make(vars(order).copy())) for order in orders),
     )
     result = make_dataset(tmp_path, images=3, size=16)
     assert (open_images(tmp_path).pixels.numpy() == result.pixels()).all()

@@ -11,9 +11,10 @@ import pytest
 pytest.importorskip("jax", reason="wave functions are JAX's")
 
 from pinchpoint.core.errors import DoesNotFit
+from pinchpoint.core.host_memory import resident_bytes
 from pinchpoint.systems.common.training.training_loop import Report
 from pinchpoint.systems.vmc.evaluate import evaluate
-from pinchpoint.systems.vmc.optimization.devices import on, resident_bytes
+from pinchpoint.systems.vmc.optimization.devices import on
 from pinchpoint.systems.vmc.settings import Settings
 from pinchpoint.systems.vmc.train import train
 from pinchpoint.systems.vmc.training.budget import device_bytes, fastest_fit, fit

@@ -7,7 +7,6 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -23,9 +22,8 @@ from pinchpoint.systems.cloud.data.rooms import (
     unpack,
 )
 from pinchpoint.systems.cloud.data.scene import Scene
-from pinchpoint.systems.cloud.data.workers import made_rooms
+from pinchpoint.systems.cloud.data.workers import PROGRAM
 from pinchpoint.systems.common.data import dataset_folder as samples
-from pinchpoint.systems.common.folders import refuse_others
 
 Split = Literal["train", "test"]
 FORMAT = "pinchpoint cloud data"
@@ -65,16 +63,16 @@ def make_dataset(
     seed: int = 0,
     gaussians: bool = False,
     jobs: int | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: samples.Progress | None = None,
 ) -> Dataset:
     """Make the rooms that are missing in `output` and return the dataset.
 
     A folder with an interrupted or damaged dataset of the same points and seed is resumed: intact rooms stay,
-    with or without an index. `progress(made, wanted)` is called before the first room and after each;
-    existing rooms count.
+    with or without an index. `progress(done, total)` is called before the first room and after each, and
+    counts existing rooms.
     """
     folder = Path(output)
-    wanted = orders_of(train=train, test=test, points=points, seed=seed, gaussians=gaussians)
+    orders = orders_of(train=train, test=test, points=points, seed=seed, gaussians=gaussians)
     samples.check_jobs(jobs)
     identity = {
         "format": FORMAT,
@@ -83,23 +81,19 @@ def make_dataset(
         "points": points,
         "gaussians": gaussians,
     }
-    refuse_others(folder, own=samples.INDEX)
-    held = samples.existing_samples(folder, SET, identity)
-    orders = [order for order in wanted if order.name not in held]
-    at_once = 1
-    if orders:
-        what = f"a room of {points:,} points takes"
-        at_once = samples.processes(
-            jobs, need_bytes=making_bytes(points), what=what, hint="ask for fewer --points"
-        )
-    samples.add_samples(
+    samples.make_missing(
         folder,
         SET,
-        held,
-        lambda: made_rooms(orders, jobs=at_once),
-        missing=len(orders),
-        total=len(wanted),
-        save=lambda: _save(folder, identity, held, wanted),
+        identity,
+        PROGRAM,
+        orders,
+        processes=lambda: samples.count_processes(
+            jobs,
+            need_bytes=making_bytes(points),
+            what=f"A room of {points:,} points takes",
+            hint="Give fewer --points.",
+        ),
+        save=lambda entries: _save(folder, identity, entries, orders),
         progress=progress,
     )
     return open_dataset(folder)
@@ -122,14 +116,14 @@ def open_dataset(path: str | Path, *, check: bool = True) -> Dataset:
         )
 
 
-def _save(folder: Path, identity: dict[str, Any], held: samples.Entries, wanted: list[Order]) -> None:
+def _save(folder: Path, identity: dict[str, Any], entries: samples.Entries, orders: list[Order]) -> None:
     about = identity | {"features": feature_names(identity["gaussians"]), "classes": CLASSES}
-    there = [order for order in wanted if order.name in held]
+    existing = [order for order in orders if order.name in entries]
     splits = {
-        "train": [order.name for order in there if order.number < FIRST_TEST],
-        "test": [order.name for order in there if order.number >= FIRST_TEST],
+        "train": [order.name for order in existing if order.number < FIRST_TEST],
+        "test": [order.name for order in existing if order.number >= FIRST_TEST],
     }
-    samples.write_index(folder, SET, about, held, [order.name for order in wanted], splits)
+    samples.write_index(folder, SET, about, entries, [order.name for order in orders], splits)
 
 
 def _look(data: bytes, where: str) -> samples.SampleInfo:

@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pinchpoint.backends.torch import measurement
-from pinchpoint.core.errors import DoesNotFit
-from pinchpoint.core.units import show_bytes
+from pinchpoint.core.host_memory import resident_bytes
 from pinchpoint.systems.cloud.data.batches import crop
 from pinchpoint.systems.cloud.data.scene import Scene
 from pinchpoint.systems.cloud.model.config import CloudConfig
@@ -24,11 +23,9 @@ from pinchpoint.systems.cloud.model.convolution import CPU_BYTES, GPU_BYTES
 from pinchpoint.systems.cloud.model.views import Batch, LogUniform, Uniform, View, draw_views, parse_views
 from pinchpoint.systems.cloud.settings import Settings
 from pinchpoint.systems.cloud.training.training_step import Stepper
-from pinchpoint.systems.common.budgets import budget_of
-from pinchpoint.systems.common.training.precision import resident_bytes
+from pinchpoint.systems.common.budgets import budget_of, cuda_bytes, does_not_fit
 
 WHOLE = 40_000  # points per step, over all views, up to which the step is measured whole
-ROUNDED = 1.1  # factor for what CUDA's allocator reserves beyond the tensors
 BENT = 1.1  # margin for the linear fit through two sizes of one crop
 
 
@@ -66,7 +63,7 @@ def way_for(
             need = resident_bytes() + live
         else:
             live += _gather_bytes(config, way, scenes) + _prefetch_bytes(config, way, scenes)
-            need = round(live * ROUNDED) + within.cublas_workspace_bytes + within.context_bytes
+            need = cuda_bytes(live, within)
         candidates.append(Way(mode, need, budget_bytes))
         if need <= budget_bytes:
             return candidates[-1]
@@ -77,13 +74,7 @@ def way_for(
         else "--points, --scenes or --views"
     )
     scope = "including what this process already uses" if device == "cpu" else "including context and margin"
-    raise DoesNotFit(
-        f"A step needs {show_bytes(least.predicted_bytes)}, {scope},"
-        f" but the budget is {show_bytes(budget_bytes)}.",
-        hint=f"Raise --budget by at least {show_bytes(least.predicted_bytes - budget_bytes)},"
-        f" or use fewer {fewer}.",
-        need_bytes=least.predicted_bytes,
-    )
+    raise does_not_fit(least.predicted_bytes, budget_bytes, how=f", {scope}", otherwise=f"use fewer {fewer}")
 
 
 def ways_of(config: CloudConfig, settings: Settings) -> tuple[str, ...]:

@@ -46,37 +46,35 @@ def begin(
     ranks: int = 1,
     read: Callable[[str], Scene] | None = None,
 ) -> Run:
-    """Return a new run, or with `resume` the existing one, without writing. `choices`: only explicit
-    settings.
+    """Return a new run, or with `resume` the existing one, without writing.
 
-    read: returns a scene by name (default: `data.scene`).
+    choices: only explicit settings; read: returns a scene by name (default: `data.scene`).
     """
     check_run_folder(folder, resume=resume)
-    overridden = json_values(choices)
-    if "views" in overridden:
-        overridden["views"] = [view.name for view in parse_views(overridden["views"])]
+    overrides = json_values(choices)
+    if "views" in overrides:
+        overrides["views"] = [view.name for view in parse_views(overrides["views"])]
     if resume:
-        return Run(
-            folder,
-            resume_settings(
-                folder, read_settings(folder), {**overridden, "ranks": ranks}, data=fingerprint(data)
-            ),
-        )
+        overrides["ranks"] = ranks
+        return Run(folder, resume_settings(folder, read_settings(folder), overrides, data=fingerprint(data)))
     known = {
         "features": list(data.features),
         "classes": list(data.classes),
         "data": fingerprint(data),
         "ranks": ranks,
     }
-    settings = apply_choices(Settings(), {**overridden, "model": {}, **known})
-    held_back = count_held_back(
-        settings.validation, len(data.names("train")), what="scenes", hint="make some: cloud data --train 12"
+    settings = apply_choices(Settings(), {**overrides, "model": {}, **known})
+    validation_count = count_held_back(
+        settings.validation,
+        len(data.names("train")),
+        what="scenes",
+        hint="Make some with `pinchpoint cloud data --train 12`.",
     )
-    settings = replace(settings, validation=held_back)
+    settings = replace(settings, validation=validation_count)
     names, _ = Run(folder, settings).split_names(data.names("train"))
-    found = statistics_of(map(read or data.scene, names), len(data.classes))
-    config = _configured(data, found, settings, choices.get("model", {}))
-    return Run(folder, replace(settings, frequency=found.frequency, model=json.loads(config.to_json())))
+    statistics = statistics_of(map(read or data.scene, names), len(data.classes))
+    config = _model_config(data, statistics, settings, choices.get("model", {}))
+    return Run(folder, replace(settings, frequency=statistics.frequency, model=json.loads(config.to_json())))
 
 
 def read_settings(folder: Path) -> Settings:
@@ -84,23 +82,13 @@ def read_settings(folder: Path) -> Settings:
     return runs.read_settings(folder, Settings, made_by="cloud train")
 
 
-@dataclass(frozen=True)
-class Trained:
-    """A model with its weights, ready to predict."""
-
-    model: CloudModel
-    config: CloudConfig
-    settings: Settings
-    step: int
+Trained = runs.Trained[CloudModel, CloudConfig, Settings]
 
 
-def trained(folder: str | Path, *, which: Which = "last", device: str = "cpu") -> Trained:
+def load_trained(folder: str | Path, *, which: Which = "last", device: str = "cpu") -> Trained:
     """Load the model of a run, with averaged weights if the run has them."""
     run = Run(Path(folder), read_settings(Path(folder)))
-    entry = run.find_checkpoint(which)
-    model = CloudModel(run.config)
-    run.load_weights(model, entry)
-    return Trained(model.to(device).eval(), run.config, run.settings, entry.step)
+    return runs.load_trained(run, run.config, CloudModel, which=which, device=device)
 
 
 @dataclass(frozen=True)
@@ -132,8 +120,8 @@ def statistics_of(scenes: Iterable[Scene], classes: int) -> Statistics:
     return Statistics(mean.tolist(), spread.tolist(), (counts / counts.sum()).tolist())
 
 
-def _configured(
-    data: Source, found: Statistics, settings: Settings, overrides: Mapping[str, Any]
+def _model_config(
+    data: Source, statistics: Statistics, settings: Settings, overrides: Mapping[str, Any]
 ) -> CloudConfig:
     """Return the configuration of the model, with the statistics of the training scenes."""
     fixed = [name for name in _FOLLOWS if name in overrides]
@@ -146,8 +134,8 @@ def _configured(
         settings.preset,
         in_features=len(data.features),
         classes=len(data.classes),
-        feature_shift=tuple(found.mean),
-        feature_scale=tuple(found.spread),
+        feature_shift=tuple(statistics.mean),
+        feature_scale=tuple(statistics.spread),
         **overrides,
     )
     if config.norm == "per-view":

@@ -1,8 +1,7 @@
-"""Folders of data sets: sample files with an index, resumed where they stopped and verified when read.
+"""Dataset folders: sample files with an index, made in parallel, resumed after a stop, verified when read.
 
-`DIR/index.json` describes the set and holds a sha256 of every sample's file, `DIR/NAME.npz`. Files are
-written whole or not at all, and each records what it was made from: a lost or damaged index is rebuilt from
-them.
+`DIR/index.json` describes the dataset and holds the sha256 of every sample file, `DIR/NAME.npz`. Files are
+written atomically, and each records what it was made from, so a lost or damaged index is rebuilt from them.
 """
 
 from __future__ import annotations
@@ -10,57 +9,57 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pinchpoint.core.errors import BadInput
+from pinchpoint.core.errors import BadInput, Missing
 from pinchpoint.core.files import make_folder, write_bytes, write_text
 from pinchpoint.core.host_memory import free_bytes
 from pinchpoint.core.units import show_bytes
-from pinchpoint.systems.common.data.workers import Named
+from pinchpoint.systems.common.data.workers import Named, Order, Program, run_workers
 from pinchpoint.systems.common.folders import refuse_others
 
 INDEX = "index.json"
 OURS = "pinchpoint "  # the start of every kind's format
-Entries = dict[
-    str, dict[str, Any]
-]  # by name what the index holds for a sample: sha256, faults, and what its kind adds
+Progress = Callable[[int, int], None]  # (done, total), in samples
+# What the index holds for each sample, by name: sha256, faults, and what the kind of dataset adds.
+Entries = dict[str, dict[str, Any]]
 
 
 @dataclass(frozen=True)
 class SampleInfo:
-    """What a sample's file records about itself."""
+    """What a sample file records about itself."""
 
     name: str
-    origin: dict[str, Any]  # what it was made from, including the values that identify its set
-    entry: dict[str, Any]  # for the index, without its sha256
+    origin: dict[str, Any]  # what it was made from, including the values that identify its dataset
+    entry: dict[str, Any]  # its entry in the index, without the sha256
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of data set: its names, its files and how to read one."""
+    """A kind of dataset: its names, its files and how to read one."""
 
-    format: str  # as the index names it
-    command: str  # that makes such sets: "operator data"
-    one: str  # the name of a sample: "body"
-    many: str  # its plural, and the key of the index
+    format: str  # value of `format` in the index
+    command: str  # the command that makes such datasets: "operator data"
+    one: str  # what a sample is called: "body"
+    many: str  # its plural, and the key of the entries in the index
     files: str  # pattern of the file names
-    keys: frozenset[str]  # of a complete entry
+    keys: frozenset[str]  # keys of a complete entry
     look: Callable[[bytes, str], SampleInfo]  # from bytes and their path; BadInput if they are not a sample
 
     @property
     def again(self) -> str:
-        """The hint where samples are missing."""
+        """Hint for missing samples."""
         return f"Run `pinchpoint {self.command}` again with the same settings: it makes only what is missing."
 
     def entry(self, data: bytes, info: SampleInfo) -> dict[str, Any]:
         return {"sha256": hashlib.sha256(data).hexdigest()} | info.entry
 
     def damaged(self, folder: Path, why: str) -> BadInput:
-        """The error for an index that cannot be read."""
+        """Return the error for an index that cannot be read."""
         return BadInput(
             f"{folder / INDEX} is damaged: {why}.",
             hint=f"Run `pinchpoint {self.command} -o {folder}` again with the same settings: "
@@ -68,9 +67,45 @@ class Kind:
         )
 
 
-def existing_samples(folder: Path, kind: Kind, identity: dict[str, Any]) -> Entries:
-    """Entries of the complete samples that an earlier run of the same set left in the folder, which is made
-    if missing.
+def make_missing(
+    folder: Path,
+    kind: Kind,
+    identity: dict[str, Any],
+    program: Program,
+    orders: Sequence[Order],
+    *,
+    processes: Callable[[], int],
+    save: Callable[[Entries], None],
+    progress: Progress | None = None,
+    resume: bool = True,
+) -> None:
+    """Make the samples of `orders` that the folder lacks; complete ones of the same dataset are kept.
+
+    identity: what the index and all files of the dataset have in common. processes: returns the number of
+    worker processes, called only if samples are missing. save(entries): writes the index. progress(done,
+    total): called before the first sample and after each, counts existing ones. resume=False refuses a folder
+    that already has samples.
+    """
+    refuse_others(folder, own=INDEX)
+    entries = existing_samples(folder, kind, identity, resume=resume)
+    missing = [order for order in orders if order.name not in entries]
+    jobs = processes() if missing else 1
+    add_samples(
+        folder,
+        kind,
+        entries,
+        lambda: run_workers(program, missing, jobs=jobs),
+        missing=len(missing),
+        total=len(orders),
+        save=lambda: save(entries),
+        progress=progress,
+    )
+
+
+def existing_samples(folder: Path, kind: Kind, identity: dict[str, Any], *, resume: bool = True) -> Entries:
+    """Return the entries of the complete samples in the folder, which is created if it does not exist.
+
+    Samples of another dataset are refused; with resume=False, those of the same dataset too.
     """
     make_folder(folder)
     known: dict[str, Any] = {}
@@ -79,7 +114,7 @@ def existing_samples(folder: Path, kind: Kind, identity: dict[str, Any]) -> Entr
             index = read_index(folder, kind)
         except BadInput:
             _refuse_other_format(folder, kind)
-            index = {}  # damaged: the files themselves say what they are
+            index = {}  # damaged: the files record what they are
         if identity.keys() <= index.keys():
             _require_same(folder, index, identity)
             known = index[kind.many] if isinstance(index.get(kind.many), dict) else {}
@@ -98,11 +133,16 @@ def existing_samples(folder: Path, kind: Kind, identity: dict[str, Any]) -> Entr
             info = kind.look(data, str(file))
         except BadInput:
             continue  # damaged: made again
-        # A damaged index does not say whose folder it is, but the samples do: those of another set are not
-        # overwritten.
+        # A damaged index does not say what the folder is for, but the samples do: those of another dataset
+        # are not overwritten.
         _require_same(folder, {"format": kind.format} | info.origin, identity)
         if info.name == file.stem:
             entries[file.stem] = kind.entry(data, info)
+    if entries and not resume:
+        raise BadInput(
+            f"{folder} holds {len(entries):,} {kind.many} of an earlier run.",
+            hint="Choose another -o, or continue that run.",
+        )
     return entries
 
 
@@ -115,18 +155,19 @@ def add_samples(
     missing: int,
     total: int,
     save: Callable[[], None],
-    progress: Callable[[int, int], None] | None,
+    progress: Progress | None,
 ) -> None:
-    """Write the samples of `make` and add them to `entries`, saving now and then. `progress(done, total)`
-    counts existing ones.
+    """Write the samples of `make` and add them to `entries`, saving the index now and then.
+
+    progress(done, total): counts existing samples too.
     """
     save_every = max(1, missing // 50)
     done = total - missing
     if progress:
         progress(done, total)
     try:
-        # Created here, not passed in: only the loop holds the iterator, so its processes end before the last
-        # save.
+        # The iterator is created here because its processes must end before the last save: only this loop
+        # refers to it.
         for order, data in make():
             write_bytes(folder / file_of(order.name), data)
             entries[order.name] = kind.entry(data, kind.look(data, order.name))
@@ -148,8 +189,9 @@ def write_index(
     names: Iterable[str],
     splits: dict[str, list[str]],
 ) -> None:
-    """Write index.json. about: what identifies and describes the set; names: all its samples, also those
-    still missing.
+    """Write index.json.
+
+    about: what identifies and describes the dataset; names: all its samples, including missing ones.
     """
     names = list(names)
     index = about | {
@@ -162,6 +204,7 @@ def write_index(
 
 
 def read_index(folder: Path, kind: Kind) -> dict[str, Any]:
+    """Return the contents of index.json; BadInput if it is damaged or of another format."""
     try:
         index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -173,7 +216,7 @@ def read_index(folder: Path, kind: Kind) -> dict[str, Any]:
 
 @contextmanager
 def finished_index(folder: Path, kind: Kind) -> Iterator[dict[str, Any]]:
-    """The index of a finished data set; BadInput for any other folder or an unfinished set.
+    """Yield the index of a finished dataset; BadInput for any other folder or an unfinished dataset.
 
     Within the block, a missing key or a value of the wrong type is reported as a damaged index.
     """
@@ -197,7 +240,7 @@ def finished_index(folder: Path, kind: Kind) -> Iterator[dict[str, Any]]:
 
 
 def read_sample(folder: Path, kind: Kind, entries: Entries, name: str, *, check: bool) -> bytes:
-    """The bytes of a sample's file, refused if they differ from the index."""
+    """Return the bytes of a sample file; BadInput if it is missing or differs from the index."""
     if name not in entries:
         raise BadInput(
             f"{folder} has no {kind.one} {name!r}.", hint=f"Use one of those listed in {folder / INDEX}."
@@ -213,13 +256,14 @@ def read_sample(folder: Path, kind: Kind, entries: Entries, name: str, *, check:
 
 
 def split_names(splits: dict[str, tuple[str, ...]], split: str) -> list[str]:
+    """Return the names in a split; BadInput if the dataset has no such split."""
     if split not in splits:
         raise BadInput(f"The data set has no split {split!r}.", hint=f"Use {' or '.join(splits)}.")
     return list(splits[split])
 
 
 def faults_of(entries: Entries) -> dict[str, list[str]]:
-    """The samples that exceed a limit, and their faults."""
+    """Return the samples that exceed a limit, with their faults."""
     return {name: entry["faults"] for name, entry in entries.items() if entry["faults"]}
 
 
@@ -228,18 +272,32 @@ def file_of(name: str) -> str:
 
 
 def check_jobs(jobs: int | None) -> None:
+    """Refuse a number of processes below 1."""
     if jobs is not None and jobs < 1:
         raise BadInput(
             f"--jobs {jobs} is out of range; at least 1 process is needed.", hint="Give --jobs 1 or more."
         )
 
 
-def processes(jobs: int | None, *, need_bytes: int, what: str, hint: str) -> int:
-    """How many samples to make at a time: `jobs`, or as many as there are cores and memory for.
+def check_device(device: str) -> None:
+    """Refuse a device that cannot make samples."""
+    if device.partition(":")[0] not in ("cpu", "cuda"):
+        raise BadInput(f"The device {device!r} cannot create data.", hint="Give --device cpu or cuda.")
+    if device != "cpu":
+        import torch
 
-    need_bytes: of one sample; what: "A room of 20,000 points takes", for the error where there is no memory
-    for one.
+        if not torch.cuda.is_available():
+            raise Missing("No CUDA device is available.", hint="Create the data with --device cpu.")
+
+
+def count_processes(jobs: int | None, *, need_bytes: int, what: str, hint: str, device: str = "cpu") -> int:
+    """Return how many samples to make at a time: `jobs`, or as many as there are cores and memory for.
+
+    A GPU is used by one process only. need_bytes: memory for one sample; what: "a room of 20,000 points
+    takes", for the error raised if there is not enough.
     """
+    if device != "cpu":
+        return 1
     free = free_bytes()
     if need_bytes > free:
         raise BadInput(
@@ -250,13 +308,14 @@ def processes(jobs: int | None, *, need_bytes: int, what: str, hint: str) -> int
 
 
 def cores() -> int:
-    """The number of cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _refuse_other_format(folder: Path, kind: Kind) -> None:
-    """Refuse the index of another kind of data set, which would be overwritten. An index that no kind wrote
-    is damaged.
+    """Refuse the index of another kind of dataset, which would be overwritten.
+
+    An index without a known format is damaged.
     """
     try:
         text = json.loads((folder / INDEX).read_text(encoding="utf-8"))["format"]

@@ -23,7 +23,7 @@ class Updates(Generic[Net]):
         self.averaged = copy.deepcopy(model) if settings.ema else None
 
     def trained(self) -> Net:
-        """The model to predict with: the averaged weights if there are any."""
+        """Return the model to predict with: the one with averaged weights if there is one."""
         return self.model if self.averaged is None else self.averaged
 
     def begin(self, number: int) -> None:
@@ -34,7 +34,7 @@ class Updates(Generic[Net]):
         self.optimizer.zero_grad(set_to_none=True)
 
     def finish(self, number: int) -> Tensor:
-        """Take the step with the current gradients. Returns (): their norm before clipping."""
+        """Take the step with the current gradients. Returns their norm before clipping, shape ()."""
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip)
         self.optimizer.step()
         if self.averaged is not None:
@@ -54,6 +54,11 @@ class Updates(Generic[Net]):
         self.optimizer.load_state_dict(state["optimizer"])
         if self.averaged is not None:
             self.averaged.load_state_dict(state["ema"])
+
+
+def count_parameters(model: nn.Module) -> int:
+    """Return the number of weights of a model."""
+    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def _groups(model: nn.Module, decay: float) -> list[dict[str, Any]]:

@@ -16,10 +16,10 @@ Show = Callable[[progress_bar.Bar, Any, list[float]], None]
 
 @contextmanager
 def show_progress(label: str = "train", *, by: Show | None = None) -> Iterator[Callable[[Any], None]]:
-    """`with show_progress() as watch: train(..., progress=watch)`: a bar that shows the reports of a run by
-    `by`.
+    """`with show_progress() as watch: train(..., progress=watch)`: show the reports of a run on a bar.
 
-    After Ctrl-C the process ends here if the run has already said that it stopped.
+    by: shows one report; `show` by default. After Ctrl-C the process ends here if the run has already
+    reported that it stopped.
     """
     show_report, errors, stages = by or show, [], set()
     try:
@@ -34,6 +34,10 @@ def show_progress(label: str = "train", *, by: Show | None = None) -> Iterator[C
         if "stopped" in stages:
             raise SystemExit(130) from stop
         raise
+    except SystemExit:  # SIGTERM
+        if not stages & {"stopped", "train"}:
+            printing.say("Stopped before the first step; nothing was written.")
+        raise
 
 
 def show(
@@ -42,19 +46,16 @@ def show(
     errors: list[float],
     *,
     form: str = ".1%",
-    held: Callable[[float], str] | None = None,
+    describe: Callable[[float], str] | None = None,
 ) -> None:
-    """Show one report on the bar. errors: the validation errors so far; the last one stays visible, formatted
-    by `held`.
+    """Show one report on the bar.
+
+    errors: the validation errors so far. The last one stays visible, in the format `form` or as the text that
+    `describe` returns.
     """
     row = report.row
     if report.stage == "stopped":
-        where = (
-            f"at step {report.done:,} of {report.total:,} with a checkpoint"
-            if report.done
-            else "before the first step"
-        )
-        printing.say(f"stopped {where}; continue with --resume")
+        say_stopped(report.done, report.total)
         return
     if row is None:
         tell(report.stage, report.done, report.total, text=report.note)
@@ -63,5 +64,11 @@ def show(
     if row.validation is not None:
         errors.append(row.validation)
     if errors:
-        text += "  " + (f"held back {errors[-1]:{form}}" if held is None else held(errors[-1]))
+        text += "  " + (f"held back {errors[-1]:{form}}" if describe is None else describe(errors[-1]))
     tell("steps", report.done, report.total, text=text, eta_s=report.eta_s)
+
+
+def say_stopped(step: int, steps: int) -> None:
+    """Say where a run stopped. step: 0 before the first step."""
+    where = f"at step {step:,} of {steps:,} with a checkpoint" if step else "before the first step"
+    printing.say(f"stopped {where}; continue with --resume")

@@ -1,25 +1,30 @@
-"""The record of a training run: the part that all systems share."""
+"""The record of a training run: the part that all torch systems share."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 from pinchpoint.core import machine as _machine
 from pinchpoint.core.records import Record, now
 from pinchpoint.core.units import show_bytes, show_seconds
+from pinchpoint.systems.common.training.logs import Row
+from pinchpoint.systems.common.training.runs import Run
+from pinchpoint.systems.common.training.training_loop import Ended
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingRecord(Record):
-    """record.json of a run. A system adds what it trained on, and names its loss and error."""
+    """The record of a run. A system adds what it trained on, and names its loss and its error."""
 
     target: str  # the folder of the run
     data: str  # the folder of the data set
     settings: dict[str, Any]
     step: int
     loss: float | None  # mean of the last tenth of the steps
-    validation: float | None  # error on the samples held back, at the best checkpoint
+    validation: float | None  # validation error of the best checkpoint
     best_step: int | None
     parameters: int
     device: str
@@ -27,7 +32,7 @@ class TrainingRecord(Record):
     peak_bytes: int  # peak allocated on CUDA, peak resident on CPU
     seconds: float
     complete: bool
-    predicted_bytes: int | None = None  # by --budget
+    predicted_bytes: int | None = None  # with --budget
     budget_bytes: int | None = None
     machine: dict[str, Any] = field(default_factory=_machine.describe)
     created: str = field(default_factory=now)
@@ -35,8 +40,9 @@ class TrainingRecord(Record):
     def rows(
         self, trained_on: tuple[str, str], *, loss: str, error: str, points: str
     ) -> list[tuple[str, str]]:
-        """The summary. loss: the text after its number; error: the name of the validation error; points: what
-        a chunk holds.
+        """Return the rows of the summary.
+
+        loss: the text after its number; error: the name of the validation error; points: what a chunk holds.
         """
         rows = [
             ("run", self.target),
@@ -58,3 +64,46 @@ class TrainingRecord(Record):
         if self.chunk is not None:
             rows.append(("chunk", f"{self.chunk:,} {points} per chunk"))
         return [*rows, ("time", f"{show_seconds(self.seconds)} on {self.device}")]
+
+
+class Prediction(Protocol):
+    """What was predicted for a budget."""
+
+    @property
+    def predicted_bytes(self) -> int: ...
+
+    @property
+    def budget_bytes(self) -> int: ...
+
+
+def shared_fields(
+    run: Run[Any],
+    ended: Ended[Row],
+    *,
+    data: Path,
+    device: str,
+    chunk: int | None,
+    prediction: Prediction | None,
+) -> dict[str, Any]:
+    """Return the fields of a `TrainingRecord` that every system fills in the same way."""
+    return {
+        "target": str(run.folder),
+        "data": str(data),
+        "settings": run.settings.to_dict(),
+        "step": ended.step,
+        "loss": mean_loss(ended.late),
+        "validation": ended.validation,
+        "best_step": ended.best_step,
+        "device": device,
+        "chunk": chunk,
+        "peak_bytes": ended.peak_bytes,
+        "seconds": ended.seconds,
+        "complete": ended.complete,
+        "predicted_bytes": None if prediction is None else prediction.predicted_bytes,
+        "budget_bytes": None if prediction is None else prediction.budget_bytes,
+    }
+
+
+def mean_loss(rows: Sequence[Row]) -> float | None:
+    """Return the mean loss of some steps; None without any."""
+    return sum(row.loss for row in rows) / len(rows) if rows else None

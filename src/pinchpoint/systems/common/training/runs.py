@@ -1,7 +1,7 @@
-"""The folder of a run: refused, begun, resumed, trained longer.
+"""Run folders: started, resumed, trained longer, or read for the trained model.
 
 RUN/config.json holds the settings, RUN/log.csv one row per step, RUN/checkpoints the last two and the best,
-and RUN/record.json the summary of a run that ended. A system may keep files of its own beside them.
+and RUN/record.json the summary of a run that ended. A system may add files of its own.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import shlex
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 Which = Literal["last", "best"]
 CONFIG, LOG, RECORD = "config.json", "log.csv", "record.json"
+C = TypeVar("C")  # the configuration of a model
+Net = TypeVar("Net", bound="nn.Module")
 RESTORE = "Restore the checkpoints that this run wrote, or start again with another -o."
 
 
@@ -43,14 +45,14 @@ class RunFolder(ABC):
 
     @abstractmethod
     def to_dict(self) -> dict[str, Any]:
-        """The settings, as config.json and every checkpoint hold them."""
+        """Return the settings as config.json and every checkpoint hold them."""
 
     @property
     def checkpoints(self) -> Checkpoints:
         return Checkpoints(self.folder / "checkpoints", self.codec)
 
     def last_path(self) -> Path | None:
-        """The file of the last checkpoint."""
+        """Return the file of the last checkpoint."""
         entry = self.checkpoints.last()
         return None if entry is None else self.checkpoints.folder / entry.file
 
@@ -69,7 +71,7 @@ class RunFolder(ABC):
 
 @dataclass(frozen=True)
 class Run(RunFolder, Generic[S]):
-    """A folder and the settings of the torch run in it."""
+    """The folder and the settings of a torch run."""
 
     settings: S
 
@@ -81,7 +83,7 @@ class Run(RunFolder, Generic[S]):
         return self.settings.to_dict()
 
     def resumed_state(self) -> dict[str, Any] | None:
-        """The state of the last checkpoint; None where there is none yet."""
+        """Return the state of the last checkpoint; None if there is none yet."""
         entry = self.checkpoints.last()
         if entry is None:
             return None
@@ -99,16 +101,12 @@ class Run(RunFolder, Generic[S]):
         return state
 
     def split_names(self, names: list[str]) -> tuple[list[str], list[str]]:
-        """Split the names of the training split: those to train with, and the last ones, held back to
-        validate.
-        """
+        """Split the training names into those to train with and the last ones, which validate."""
         cut = len(names) - (self.settings.validation or 0)
         return names[:cut], names[cut:]
 
     def load_weights(self, model: nn.Module, entry: Entry, *, key: str = "model") -> None:
-        """Load a checkpoint's weights into a model: the averaged ones where the run kept them, else those
-        under `key`.
-        """
+        """Load a checkpoint's weights into a model: averaged ones if there are any, else those of `key`."""
         state = self.checkpoints.load(entry)
         try:
             model.load_state_dict(state["ema"] or state[key])
@@ -119,7 +117,7 @@ class Run(RunFolder, Generic[S]):
             ) from error
 
     def find_checkpoint(self, which: Which) -> Entry:
-        """The last or the best checkpoint; BadInput where there is none."""
+        """Return the last or the best checkpoint; BadInput if there is none."""
         if which not in ("last", "best"):
             raise BadInput(f"There is no checkpoint called {which!r}.", hint="Use last or best.")
         entry = self.checkpoints.last() if which == "last" else self.checkpoints.best()
@@ -129,7 +127,7 @@ class Run(RunFolder, Generic[S]):
         return entry
 
     def _lacking(self) -> tuple[str, str]:
-        """What is missing where there is no checkpoint, or none with a score, and the hint."""
+        """Return what is missing if there is no checkpoint, or none with a score, and the hint."""
         last = self.checkpoints.last()
         if last is None:
             return "checkpoint", "Train it, or restore the files of its folder checkpoints."
@@ -145,8 +143,28 @@ class Run(RunFolder, Generic[S]):
 RunT = TypeVar("RunT", bound=Run[Any])
 
 
+@dataclass(frozen=True)
+class Trained(Generic[Net, C, S]):
+    """A model with its weights, ready to predict."""
+
+    model: Net
+    config: C
+    settings: S
+    step: int  # of the checkpoint
+
+
+def load_trained(
+    run: Run[S], config: C, build: Callable[[C], Net], *, which: Which, device: str
+) -> Trained[Net, C, S]:
+    """Load the model of a run from its last or best checkpoint, with averaged weights if the run has them."""
+    entry = run.find_checkpoint(which)
+    model = build(config)
+    run.load_weights(model, entry)
+    return Trained(model.to(device).eval(), config, run.settings, entry.step)
+
+
 def data_folder(data: str | Path | None, run: Path, kind: type[S], *, resume: bool, system: str) -> Path:
-    """The folder of the data to train on: the one that is given, or that of the run that is resumed."""
+    """Return the folder of the data to train on: `data`, or that of the run that is resumed."""
     if data is not None:
         return Path(data)
     command = ["pinchpoint", system, "train", "DATA", "-o", str(run)]
@@ -164,54 +182,55 @@ def data_folder(data: str | Path | None, run: Path, kind: type[S], *, resume: bo
 
 
 def at_data(run: RunT, data: str | Path) -> RunT:
-    """The run with the folder of its data, which config.json then remembers."""
-    where = {"data_path": str(Path(data).resolve()), "data_given": str(data)}
-    return replace(run, settings=replace(run.settings, **where))
+    """Return the run with the folder of its data, which config.json then holds."""
+    paths = {"data_path": str(Path(data).resolve()), "data_given": str(data)}
+    return replace(run, settings=replace(run.settings, **paths))
 
 
-def resume_settings(folder: Path, stored: S, asked: Mapping[str, Any], *, data: str) -> S:
-    """The settings to resume the run in a folder with: `stored` with what may change, and more steps if it is
-    complete.
+def resume_settings(folder: Path, stored: S, overrides: Mapping[str, Any], *, data: str) -> S:
+    """Return the settings to resume the run in a folder: `stored`, with overrides that a run may change.
 
-    data: the fingerprint of the data set of this call.
+    A complete run may get more steps. data: the fingerprint of the data set of this call.
     """
-    if _longer(folder, stored, asked):
-        stored = replace(stored, steps=asked["steps"])
-    differ = differences(stored, {**asked, "data": data})
+    if _is_longer(folder, stored, overrides):
+        stored = replace(stored, steps=overrides["steps"])
+    differ = differences(stored, {**overrides, "data": data})
     if differ:
-        todo = ["give the data set it was started with"] if data != stored.data else []
-        todo += _with_ranks(stored, asked)
-        todo += ["leave these options out"] if len(differ) > len(todo) else []
-        todo_text = " and ".join(todo)
+        actions = ["give the data set it was started with"] if data != stored.data else []
+        actions += _ranks_hint(stored, overrides)
+        actions += ["leave these options out"] if len(differ) > len(actions) else []
+        hint = " and ".join(actions)
         raise BadInput(
             f"The run in {folder} was started with other settings: {'; '.join(differ)}.",
-            hint=f"{todo_text[0].upper()}{todo_text[1:]} to resume it, or start a new run with another -o.",
+            hint=f"{hint[0].upper()}{hint[1:]} to resume it, or start a new run with another -o.",
         )
-    return apply_choices(stored, {name: value for name, value in asked.items() if name != "model"})
+    return apply_choices(stored, {name: value for name, value in overrides.items() if name != "model"})
 
 
-def _with_ranks(stored: TrainSettings, asked: Mapping[str, Any]) -> list[str]:
-    """How to get the number of processes a run was started with, which torchrun sets and no option does."""
-    was = getattr(stored, "ranks", 1)
-    if asked.get("ranks", was) == was:
+def _ranks_hint(stored: TrainSettings, overrides: Mapping[str, Any]) -> list[str]:
+    """Return how to start as many processes as before: torchrun sets their number, not an option."""
+    ranks = getattr(stored, "ranks", 1)
+    if overrides.get("ranks", ranks) == ranks:
         return []
-    return [f"start it with `torchrun --nproc-per-node {was}`" if was > 1 else "start it without torchrun"]
+    return [
+        f"start it with `torchrun --nproc-per-node {ranks}`" if ranks > 1 else "start it without torchrun"
+    ]
 
 
-def _longer(folder: Path, stored: TrainSettings, asked: Mapping[str, Any]) -> bool:
-    """Whether the run is to be trained longer, which needs a run that is complete.
+def _is_longer(folder: Path, stored: TrainSettings, overrides: Mapping[str, Any]) -> bool:
+    """Return whether the run is to be trained longer, which needs a complete run.
 
     Its learning rate then follows the cosine of the new length from the step it is at. Changing the length
     half-way through a schedule would give a run that no command could repeat.
     """
-    steps = asked.get("steps", stored.steps)
+    steps = overrides.get("steps", stored.steps)
     if not isinstance(steps, int) or steps <= stored.steps:
         return False
-    at = Run(folder, stored).checkpoints.last_step()
-    if at < stored.steps:
+    last_step = Run(folder, stored).checkpoints.last_step()
+    if last_step < stored.steps:
         raise BadInput(
-            f"The run in {folder} is at step {at:,} of {stored.steps:,}; only a finished run can be longer: "
-            f"steps (was {stored.steps}, is {steps}).",
+            f"The run in {folder} is at step {last_step:,} of {stored.steps:,}; only a finished run can be "
+            f"longer: steps (was {stored.steps}, is {steps}).",
             hint=f"Finish it with --resume alone, then train it longer with --resume --steps {steps}.",
         )
     return True
@@ -228,7 +247,7 @@ ConfigT = TypeVar("ConfigT", bound=Config)
 
 
 def read_settings(folder: Path, kind: type[ConfigT], *, made_by: str) -> ConfigT:
-    """The settings of the run in a folder. made_by: the command that writes such runs."""
+    """Return the settings of the run in a folder. made_by: the command that writes such runs."""
     path = folder / CONFIG
     try:
         return kind.from_dict(json.loads(path.read_text(encoding="utf-8")))
@@ -244,21 +263,21 @@ def read_settings(folder: Path, kind: type[ConfigT], *, made_by: str) -> ConfigT
 
 
 def json_values(choices: Mapping[str, Any]) -> dict[str, Any]:
-    """Choices as config.json would hold them, to compare with it."""
+    """Return choices as config.json would hold them, to compare with it."""
     return json.loads(json.dumps(dict(choices)))
 
 
-def count_held_back(asked: int | None, count: int, *, what: str, hint: str) -> int:
-    """How many of `count` items to hold back for validation: by default an eighth of them, at most 4.
+def count_held_back(setting: int | None, count: int, *, what: str, hint: str) -> int:
+    """Return how many of `count` items to hold back for validation: by default an eighth, at most 4.
 
-    hint: how to make some, where there are none.
+    hint: how to make some if there are none.
     """
     if not count:
         raise BadInput(f"The data set has no {what} to train with.", hint=hint)
-    held = min(4, count // 8) if asked is None else asked
-    if held >= count:
+    validation_count = min(4, count // 8) if setting is None else setting
+    if validation_count >= count:
         raise BadInput(
-            f"{held} of {count} training {what} would be held back.",
+            f"{validation_count} of {count} training {what} would be held back.",
             hint=f"Give --set validation a smaller number, or make more {what}.",
         )
-    return held
+    return validation_count

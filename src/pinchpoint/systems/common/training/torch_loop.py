@@ -11,10 +11,11 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from pinchpoint.core.host_memory import peak_resident_bytes
 from pinchpoint.core.records import Record
 from pinchpoint.systems.common.settings import flag
 from pinchpoint.systems.common.training import logs
-from pinchpoint.systems.common.training.precision import matmuls, peak_bytes
+from pinchpoint.systems.common.training.precision import matmuls
 from pinchpoint.systems.common.training.runs import Run
 from pinchpoint.systems.common.training.training_loop import Ended, Fault, Progress, Report, run_loop
 
@@ -61,7 +62,7 @@ def take_steps(
     with matmuls(settings.precision):
         return run_loop(
             run,
-            _TorchDriver(run, learner, device=device, log=log, completed=completed),  # pyright: ignore[reportArgumentType]
+            _TorchDriver(run, learner, device=device, log=log, completed=completed),
             checkpoint_every=settings.checkpoint_steps(),
             eval_every=settings.eval_steps(),
             record=record,
@@ -173,6 +174,11 @@ class _TorchDriver:
         if self.settings.precision == "bf16":
             cause, options = cause + ", or bf16 being too coarse", options + " or --precision fp32"
         return Fault(step, what, cause, options)
+
+
+def peak_bytes(device: str) -> int:
+    """Return the peak allocated bytes on CUDA; on a CPU the peak resident bytes of this process."""
+    return torch.cuda.max_memory_allocated() if device == "cuda" else peak_resident_bytes()
 
 
 def _is_finite(value: Any) -> bool:

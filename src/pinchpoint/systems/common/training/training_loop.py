@@ -58,21 +58,30 @@ Progress = Callable[[Report], None]
 
 @dataclass(frozen=True)
 class Fault:
-    """Why a run cannot go on."""
+    """Why a run cannot continue."""
 
     step: int
     what: str  # a clause, such as "the loss is not finite"
-    cause: str  # the likely one
-    options: str  # to train again with
+    cause: str  # the likely cause
+    options: str  # options to train again with
     advice: str = ""  # a further clause of the hint
 
 
 class Driver(Protocol[R]):
     """Starts the steps of a run and reads back what they measured; the loop decides when."""
 
-    log: type[logs.RowLog[R]]
-    holds_back: bool  # whether there is anything to validate with
-    saves_start: bool  # whether a new run has a checkpoint before its first step
+    @property
+    def log(self) -> type[logs.RowLog[R]]: ...
+
+    @property
+    def holds_back(self) -> bool:
+        """Whether there is anything to validate with."""
+        ...
+
+    @property
+    def saves_start(self) -> bool:
+        """Whether a new run has a checkpoint before its first step."""
+        ...
 
     def resume(self) -> dict[str, Any] | None:
         """Restore the last checkpoint and return its state; None for a new run."""
@@ -90,7 +99,7 @@ class Driver(Protocol[R]):
         ...
 
     def check(self, rows: list[R]) -> Fault | None:
-        """What is wrong with new rows. Sound ones count in reports from now on."""
+        """Return what is wrong with new rows, if anything. Sound rows count in reports from now on."""
         ...
 
     def validate(self) -> float:
@@ -113,21 +122,15 @@ class Ended(Generic[R]):
     step: int
     validation: float | None  # of the best checkpoint
     best_step: int | None
-    peak_bytes: int
+    peak_bytes: int | None  # as the driver measured it
     seconds: float
     complete: bool
-    rows: list[R] = field(default_factory=list, repr=False)  # all of the log
+    rows: list[R] = field(default_factory=list, repr=False)  # all rows of the log
 
     @property
     def late(self) -> list[R]:
         """Rows of the last tenth of the steps."""
         return [row for row in self.rows if row.step > LATE * self.step]
-
-    @property
-    def loss(self) -> float | None:
-        """Mean of the last tenth of the steps."""
-        losses: list[float] = [row.loss for row in self.late]  # pyright: ignore[reportAttributeAccessIssue]
-        return sum(losses) / len(losses) if losses else None
 
 
 def run_loop(
@@ -158,7 +161,7 @@ def run_loop(
 
 @contextmanager
 def preparing(run: RunFolder, tell: Progress) -> Iterator[None]:
-    """Within, a stop leaves a run that can be resumed from where it was; an error leaves no new run."""
+    """Within the block, a stop leaves a run that can be resumed; an error leaves no new run."""
     try:
         yield
     except (KeyboardInterrupt, SystemExit):
@@ -223,7 +226,7 @@ class _Loop(Generic[R]):
             self.step,
             self.best,
             self.best_step,
-            self.driver.peak_bytes(),  # pyright: ignore[reportArgumentType]
+            self.driver.peak_bytes(),
             self.elapsed(),
             self.step >= self.run.steps,
             self.driver.log.read(self.log.path),

@@ -81,12 +81,7 @@ def import_data(
     }
     identity = {"format": FORMAT, "generator": GENERATOR, "seed": seed, **deciding}
     refuse_other_source(folder, GENERATOR)
-    existing = samples.existing_samples(folder, SET, identity)
-    if existing and not resume:
-        raise BadInput(
-            f"{folder} already has {len(existing):,} samples of an earlier run.",
-            hint="Choose another -o, or continue that run.",
-        )
+    existing = samples.existing_samples(folder, SET, identity, resume=resume)
     # A file whose split has changed is imported again, because training and test samples have different
     # points.
     entries = {

@@ -11,14 +11,12 @@ is rebuilt from them.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.common.data import dataset_folder as samples
-from pinchpoint.systems.common.folders import refuse_others
 from pinchpoint.systems.density.data.data_settings import (
     DECIDING,
     PRESETS,
@@ -40,7 +38,7 @@ from pinchpoint.systems.density.data.sample import (
     unpack,
     unpack_arrays,
 )
-from pinchpoint.systems.density.data.workers import make_samples
+from pinchpoint.systems.density.data.workers import PROGRAM
 
 Split = Literal["train", "test", "heldout"]
 SPLITS: tuple[Split, ...] = get_args(Split)
@@ -124,7 +122,7 @@ def make_data(
     rattle_a: float | None = None,
     seed: int = 0,
     jobs: int | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: samples.Progress | None = None,
     resume: bool = True,
 ) -> Dataset:
     """Add the missing samples of this data set to `output`, and return the set.
@@ -153,7 +151,6 @@ def make_data(
     folder = Path(output)
     orders = {order.name: order for order in orders_of(check_settings(settings), check_seed(seed))}
     samples.check_jobs(jobs)
-    refuse_others(folder, own=samples.INDEX)
     identity = {
         "format": FORMAT,
         "generator": GENERATOR,
@@ -161,24 +158,21 @@ def make_data(
         **{key: getattr(settings, key) for key in DECIDING},
     }
     refuse_other_source(folder, GENERATOR)
-    entries = samples.existing_samples(folder, SET, identity)
-    if entries and not resume:
-        raise BadInput(
-            f"{folder} holds {len(entries):,} samples of an earlier run.",
-            hint="Choose another -o, or continue that run.",
-        )
-    todo = [order for name, order in orders.items() if name not in entries]
-    if todo:
+
+    def count_processes() -> int:
         require_pyscf()
-    samples.add_samples(
+        return jobs or samples.cores()
+
+    samples.make_missing(
         folder,
         SET,
-        entries,
-        lambda: make_samples(todo, jobs=jobs or samples.cores()),
-        missing=len(todo),
-        total=len(orders),
-        save=lambda: _save(folder, identity, settings, entries, orders),
+        identity,
+        PROGRAM,
+        list(orders.values()),
+        processes=count_processes,
+        save=lambda entries: _save(folder, identity, settings, entries, orders),
         progress=progress,
+        resume=resume,
     )
     return open_dataset(folder)
 

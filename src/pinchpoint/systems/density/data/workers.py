@@ -1,6 +1,4 @@
-"""Worker processes that make samples of molecules and of density files; run as a program it is one of
-them.
-"""
+"""Worker processes that make samples of molecules and density files; run as a program, it is one of them."""
 
 from __future__ import annotations
 
@@ -18,11 +16,6 @@ PROGRAM = Program(
     "samples",
     hint="Run the command again with fewer --jobs; it makes only the missing samples.",
 )
-
-
-def make_samples(orders: Sequence[Order], *, jobs: int) -> Iterator[tuple[Order, bytes]]:
-    """Yield each order with its file's bytes, as they are ready. All processes end with the iteration."""
-    return run_workers(PROGRAM, orders, jobs=jobs)
 
 
 def import_samples(

@@ -20,9 +20,10 @@ import torch
 from torch import Tensor
 
 from pinchpoint.backends.torch import compat, measurement
-from pinchpoint.systems.common.budgets import BudgetChoice, budget_of, does_not_fit
+from pinchpoint.core.host_memory import resident_bytes
+from pinchpoint.systems.common.budgets import BudgetChoice, budget_of, cuda_bytes, does_not_fit
 from pinchpoint.systems.common.training.optimizer import Updates
-from pinchpoint.systems.common.training.precision import autocast, matmuls, resident_bytes
+from pinchpoint.systems.common.training.precision import autocast, matmuls
 from pinchpoint.systems.density.data.atomic import radial_tables
 from pinchpoint.systems.density.data.batches import Batch, Item, batch_of, choose_probes
 from pinchpoint.systems.density.model.atom_network import AtomGraph
@@ -35,7 +36,6 @@ from pinchpoint.systems.density.settings import Settings
 FIRST_OUTPUT = 0.01
 AT_ONCE = 4096  # probes per chunk in evaluation, unless a chunk is given
 LEAST = 16  # probes per chunk: below this a step is mostly overhead
-ROUNDED = 1.1  # allowance for what the allocator reserves beyond the tensors
 BENT = 1.02  # allowance for the error of a straight line through two sizes
 
 
@@ -137,7 +137,7 @@ def chunk_for(
         live = BENT * (fixed + each * chunk)
         if device == "cpu":
             return resident + round(live)
-        return round((live + data_bytes) * ROUNDED) + within.cublas_workspace_bytes + within.context_bytes
+        return cuda_bytes(live + data_bytes, within)
 
     chunk = bisect_right(range(most + 1), budget_bytes, key=need) - 1  # `need` is linear in the chunk
     least = min(most, max(LEAST, settings.molecules))  # a chunk has some probes of every structure

@@ -9,14 +9,12 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pinchpoint.core.errors import BadInput, Missing
+from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.common.data import dataset_folder as samples
-from pinchpoint.systems.common.folders import refuse_others
 from pinchpoint.systems.operator.data import cars, harmonic
 from pinchpoint.systems.operator.data.body import (
     FEATURES,
@@ -31,7 +29,7 @@ from pinchpoint.systems.operator.data.body import (
 )
 from pinchpoint.systems.operator.data.sample import Sample, check_sample
 from pinchpoint.systems.operator.data.triangulation import counts_for
-from pinchpoint.systems.operator.data.workers import Order, made_bodies
+from pinchpoint.systems.operator.data.workers import PROGRAM, Order
 
 Split = Literal["train", "test"]
 FORMAT = "pinchpoint operator data"
@@ -86,7 +84,7 @@ def make_dataset(
     seed: int = 0,
     jobs: int | None = None,
     device: str = "cpu",
-    progress: Callable[[int, int], None] | None = None,
+    progress: samples.Progress | None = None,
 ) -> Dataset:
     """Create the bodies that `output` lacks, and return the dataset.
 
@@ -97,23 +95,21 @@ def make_dataset(
     folder = Path(output)
     _check(kind, train, test, panels, seed, jobs, device)
     identity = {"format": FORMAT, "generator": GENERATOR, "kind": kind, "seed": seed, "panels": panels}
-    refuse_others(folder, own=samples.INDEX)
-    existing = samples.existing_samples(folder, SET, identity)
     numbers = {_name(number): number for number in (*range(train), *range(FIRST_TEST, FIRST_TEST + test))}
-    orders = [
-        Order(kind, name, seed, number, panels, device)
-        for name, number in numbers.items()
-        if name not in existing
-    ]
-    processes = _processes(kind, panels, jobs, device) if orders else 1
-    samples.add_samples(
+    samples.make_missing(
         folder,
         SET,
-        existing,
-        lambda: made_bodies(orders, jobs=processes),
-        missing=len(orders),
-        total=len(numbers),
-        save=lambda: _save(folder, identity, existing, numbers),
+        identity,
+        PROGRAM,
+        [Order(kind, name, seed, number, panels, device) for name, number in numbers.items()],
+        processes=lambda: samples.count_processes(
+            jobs,
+            need_bytes=making_bytes(kind, panels),
+            what=f"A body of {panels:,} panels takes",
+            hint="Request fewer --panels, or use --device cuda.",
+            device=device,
+        ),
+        save=lambda entries: _save(folder, identity, entries, numbers),
         progress=progress,
     )
     return open_dataset(folder)
@@ -150,20 +146,14 @@ def _check(kind: str, train: int, test: int, panels: int, seed: int, jobs: int |
         raise BadInput(f"The seed is {seed}; it must not be negative.", hint="Give a seed of 0 or more.")
     samples.check_jobs(jobs)
     counts_for(panels, length=1.0, girth=1.0)  # refuses a too small count before any process starts
-    if device.partition(":")[0] not in ("cpu", "cuda"):
-        raise BadInput(f"The device {device!r} cannot create data.", hint="Choose cpu or cuda.")
-    if device != "cpu":
-        import torch
-
-        if not torch.cuda.is_available():
-            raise Missing("This machine has no CUDA device.", hint="Create the data with --device cpu.")
+    samples.check_device(device)
 
 
-def _save(folder: Path, identity: dict[str, Any], existing: samples.Entries, numbers: dict[str, int]) -> None:
+def _save(folder: Path, identity: dict[str, Any], entries: samples.Entries, numbers: dict[str, int]) -> None:
     kind: Kind = identity["kind"]
     low, high = (cars if kind == "flow" else harmonic).largest_box()
     margin = [_MARGIN * (b - a) for a, b in zip(low, high, strict=True)]
-    good = [name for name in numbers if name in existing and not existing[name]["faults"]]
+    good = [name for name in numbers if name in entries and not entries[name]["faults"]]
     about = identity | {
         "low": [a - m for a, m in zip(low, margin, strict=True)],
         "high": [b + m for b, m in zip(high, margin, strict=True)],
@@ -174,7 +164,7 @@ def _save(folder: Path, identity: dict[str, Any], existing: samples.Entries, num
         "train": [name for name in good if numbers[name] < FIRST_TEST],
         "test": [name for name in good if numbers[name] >= FIRST_TEST],
     }
-    samples.write_index(folder, SET, about, existing, numbers, splits)
+    samples.write_index(folder, SET, about, entries, numbers, splits)
 
 
 def _name(number: int) -> str:
@@ -185,18 +175,6 @@ def _look(data: bytes, where: str) -> samples.SampleInfo:
     body = unpack(data, where=where)
     entry = {"panels": len(body.mesh.faces), "quality": body.quality, "faults": list(body.faults)}
     return samples.SampleInfo(_name(body.origin.number), asdict(body.origin), entry)
-
-
-def _processes(kind: Kind, panels: int, jobs: int | None, device: str) -> int:
-    """How many bodies are created at the same time."""
-    if device != "cpu":
-        return 1
-    return samples.processes(
-        jobs,
-        need_bytes=making_bytes(kind, panels),
-        what=f"a body of {panels:,} panels takes",
-        hint="Request fewer --panels, or use --device cuda.",
-    )
 
 
 SET = samples.Kind(

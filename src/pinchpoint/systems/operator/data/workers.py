@@ -1,20 +1,16 @@
-"""Worker processes that create bodies; run as a program, this module is one of them.
-
-Only one process uses a GPU.
-"""
+"""Worker processes that create bodies; run as a program, this module is one of the workers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pinchpoint.systems.common.data.workers import Program, run_workers, serve_pipes
+from pinchpoint.systems.common.data.workers import Program, serve_pipes
 
 PROGRAM = Program(
     "pinchpoint.systems.operator.data.workers",
     "bodies",
-    hint="Run it again with fewer --jobs or --panels: it creates only the missing bodies.",
+    hint="Run the command again with fewer --jobs or --panels: it creates only the missing bodies.",
 )
 
 
@@ -30,16 +26,8 @@ class Order:
     device: str
 
 
-def made_bodies(orders: Sequence[Order], *, jobs: int) -> Iterator[tuple[Order, bytes]]:
-    """Each order with its file's bytes, as they finish.
-
-    All processes end with the iteration, however it ends.
-    """
-    return run_workers(PROGRAM, orders, jobs=jobs)
-
-
 def make(order: dict[str, Any]) -> bytes:
-    """The bytes of the body's file, from the fields of an order."""
+    """Return the bytes of a body's file, from the fields of an order."""
     from pinchpoint.systems.operator.data.body import make_body, pack
 
     return pack(make_body(**order))

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Literal
 
 from pinchpoint.backends.torch import compat, measurement
+from pinchpoint.core.host_memory import resident_bytes
 from pinchpoint.forecasting.forecaster import Forecaster
 from pinchpoint.planning.search import Sample as Trial
 from pinchpoint.planning.search import largest_that_fits
-from pinchpoint.systems.common.budgets import BudgetChoice, budget_of, does_not_fit
-from pinchpoint.systems.common.training.precision import resident_bytes
+from pinchpoint.systems.common.budgets import BudgetChoice, budget_of, does_not_fit, forecast_bytes
 from pinchpoint.systems.operator.model.config import OperatorConfig
 from pinchpoint.systems.operator.model.graph import Graph
 from pinchpoint.systems.operator.settings import Settings
@@ -119,11 +119,7 @@ def _on_card(folder: str, settings: Settings, graph: Graph, mode: Mode, name: st
                 forecast = forecaster.predict(
                     size=graph.edges, mode=mode, variant=settings.memory, chunk=chunk
                 )
-                high = max(0, (forecast.high_bytes or 0) - forecast.peak_allocated_bytes)
-                return (
-                    forecast.total_bytes + high + forecast.margin_bytes,
-                    forecast.peak_allocated_bytes,
-                )
+                return forecast_bytes(forecast), forecast.peak_allocated_bytes
 
             yield peaks
     finally:

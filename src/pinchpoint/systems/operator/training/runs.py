@@ -1,6 +1,7 @@
-"""The run of an operator: begun anew, taken up again, or read for its trained model.
+"""Runs of an operator: start a new run, resume one, or load its trained model.
 
-Beside what every run keeps in its folder, RUN/graphs holds the graphs of its bodies, which may be removed.
+In addition to what every run keeps in its folder, RUN/graphs holds the graphs of its bodies, which may be
+removed.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ SIDE = "onset_y"  # the feature that changes its sign in the mirror y -> -y
 
 @dataclass(frozen=True)
 class Run(runs.Run[Settings]):
-    """A folder and what the run in it is told."""
+    """A run folder and its settings."""
 
     @property
     def config(self) -> OperatorConfig:
@@ -36,82 +37,80 @@ class Run(runs.Run[Settings]):
 
 
 def begin(folder: Path, data: Dataset, *, resume: bool, choices: Mapping[str, Any]) -> Run:
-    """A new run, or, with `resume`, the existing one; nothing is written. choices: only chosen settings."""
+    """Return a new run, or with `resume` the existing one, without writing. choices: only explicit
+    settings.
+    """
     check_run_folder(folder, resume=resume)
-    asked = json_values(choices)
+    overrides = json_values(choices)
     if resume:
-        return Run(folder, resume_settings(folder, read_settings(folder), asked, data=fingerprint(data)))
-    settings = apply_choices(Settings(), {**asked, "model": {}, "data": fingerprint(data), "kind": data.kind})
-    held = count_held_back(
+        return Run(folder, resume_settings(folder, read_settings(folder), overrides, data=fingerprint(data)))
+    settings = apply_choices(
+        Settings(), {**overrides, "model": {}, "data": fingerprint(data), "kind": data.kind}
+    )
+    validation_count = count_held_back(
         settings.validation,
         len(data.names("train")),
         what="bodies",
-        hint="make some: operator data --train 64",
+        hint="Make some with `pinchpoint operator data --train 64`.",
     )
-    settings = replace(settings, validation=held)
+    settings = replace(settings, validation=validation_count)
     names, _ = Run(folder, settings).split_names(data.names("train"))
-    found = statistics_of(data.sample(name) for name in names)
-    ends = zip(found.feature_low, found.feature_high, strict=True)
+    statistics = statistics_of(data.sample(name) for name in names)
+    ends = zip(statistics.feature_low, statistics.feature_high, strict=True)
     ranges = {name: list(both) for name, both in zip(data.features, ends, strict=True)}
-    model = _configured(data, found, settings.preset, choices.get("model", {}))
+    model = _model_config(data, statistics, settings.preset, choices.get("model", {}))
     return Run(folder, replace(settings, ranges=ranges, model=model))
 
 
 def read_settings(folder: Path) -> Settings:
-    """What the run in a folder was told."""
+    """Read the settings of the run in a folder."""
     return runs.read_settings(folder, Settings, made_by="operator train")
 
 
-@dataclass(frozen=True)
-class Trained:
-    """A model with its weights, ready to predict."""
-
-    model: Operator
-    config: OperatorConfig
-    settings: Settings
-    step: int
+Trained = runs.Trained[Operator, OperatorConfig, Settings]
 
 
-def trained(folder: Path, *, which: Which = "last", device: str = "cpu") -> Trained:
-    """The model of a run: averaged weights where the run kept some."""
+def load_trained(folder: Path, *, which: Which = "last", device: str = "cpu") -> Trained:
+    """Load the model of a run, with averaged weights if the run has them."""
     run = Run(folder, read_settings(folder))
-    entry = run.find_checkpoint(which)
-    model = Operator(run.config)
-    run.load_weights(model, entry)
-    return Trained(model.to(device).eval(), run.config, run.settings, entry.step)
+    return runs.load_trained(run, run.config, Operator, which=which, device=device)
 
 
-def _configured(
-    data: Dataset, found: Statistics, preset: str, overrides: Mapping[str, Any]
+def _model_config(
+    data: Dataset, statistics: Statistics, preset: str, overrides: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The whole configuration of the model, with the training bodies' statistics, as JSON values."""
-    given = {name for name in ("in_features", "out_features") if name in overrides}
-    if given:
+    """Return the configuration of the model, with the statistics of the training bodies, as JSON values."""
+    fixed = {name for name in ("in_features", "out_features") if name in overrides}
+    if fixed:
         raise BadInput(
-            f"--set cannot change {' and '.join(sorted(given))}, which follow from the dataset.",
+            f"--set cannot change {' and '.join(sorted(fixed))}, which follow from the dataset.",
             hint="Leave them out.",
         )
     vectors = [column for column, name in enumerate(data.features) if name.endswith("_x")]
-    # Parts of unit vectors need no other units.
+    # Components of unit vectors are not scaled.
     plain = {column + part for column in vectors for part in range(3)}
     known: dict[str, Any] = {
         "low": data.low,
         "high": data.high,
-        "feature_shift": tuple(0.0 if at in plain else value for at, value in enumerate(found.feature_mean)),
-        "feature_scale": tuple(1.0 if at in plain else value for at, value in enumerate(found.feature_std)),
-        "target_shift": found.target_mean,
-        "target_scale": found.target_std,
+        "feature_shift": tuple(
+            0.0 if at in plain else value for at, value in enumerate(statistics.feature_mean)
+        ),
+        "feature_scale": tuple(
+            1.0 if at in plain else value for at, value in enumerate(statistics.feature_std)
+        ),
+        "target_shift": statistics.target_mean,
+        "target_scale": statistics.target_std,
     }
     if not overrides.get("compat", preset == "compat"):
         known["vectors"] = tuple(vectors)
         if SIDE in data.features:
-            # Bodies have a mirror image where the wind has: its sign then says which of the two is read.
+            # Bodies in a side wind have a mirror image: the sign of the wind tells the two apart.
             known |= {"mirror": data.features.index(SIDE), "turning": True}
     config = OperatorConfig.preset(
         preset,
         in_features=len(data.features),
         out_features=len(data.targets),
-        panel_side=found.panel_side,
+        panel_side=statistics.panel_side,
         **{**known, **overrides},
     )
     return json.loads(config.to_json())

@@ -1,26 +1,25 @@
-"""Data sets of cars on disk: sheets of pictures, created in parallel, resumable, and verified when read.
+"""Data sets of cars on disk: sheets of images, created in parallel, resumable, and verified when read.
 
 `DIR/index.json` describes the set and holds a sha256 of every sheet file, `DIR/cars-FIRST-COUNT.npz`. Car
 NUMBER of a seed is the same in sets of every length. Files appear whole or not at all, and each records its
-own origin: a lost or damaged index is rebuilt from them.
+own origin, so a lost or damaged index is rebuilt from them.
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from pinchpoint.core.errors import BadInput, Missing
+from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.common.data import dataset_folder as samples
 from pinchpoint.systems.common.folders import image_files, refuse_others
 from pinchpoint.systems.radiance.data.cars import GENERATOR
 from pinchpoint.systems.radiance.data.sheets import FACTORS, Sheet, making_bytes, sheet_name, unpack
-from pinchpoint.systems.radiance.data.workers import Order, made_sheets
+from pinchpoint.systems.radiance.data.workers import PROGRAM, Order
 
 FORMAT = "pinchpoint radiance data"
 SHEET = 50  # images per file
@@ -29,7 +28,7 @@ LARGEST = 1024  # pixels per side
 
 @dataclass(frozen=True)
 class Dataset:
-    """Pictures on disk. A file is read, and its sha256 verified, on access."""
+    """Images on disk. A file is read, and its sha256 verified, on access."""
 
     path: Path
     seed: int
@@ -45,11 +44,11 @@ class Dataset:
         return unpack(data, where=str(self.path / samples.file_of(name)))
 
     def pixels(self) -> np.ndarray:
-        """All pictures, (images, size, size, 3) uint8."""
+        """All images, (images, size, size, 3) uint8."""
         return np.concatenate([self.sheet(name).pixels for name in self.splits["all"]])
 
     def factors(self) -> np.ndarray:
-        """The factors of each picture, (images, len(factors_are))."""
+        """The factors of each image, (images, len(factors_are))."""
         return np.concatenate([self.sheet(name).factors for name in self.splits["all"]])
 
 
@@ -61,7 +60,7 @@ def make_dataset(
     seed: int = 0,
     jobs: int | None = None,
     device: str = "cpu",
-    progress: Callable[[int, int], None] | None = None,
+    progress: samples.Progress | None = None,
 ) -> Dataset:
     """Create what `output` lacks of this data set and return the set.
 
@@ -71,7 +70,7 @@ def make_dataset(
     folder = Path(output)
     _check(images, size, seed, jobs, device)
     identity = {"format": FORMAT, "generator": GENERATOR, "seed": seed, "size": size}
-    refuse_others(folder, own=samples.INDEX)
+    refuse_others(folder, own=samples.INDEX)  # a run or an evaluation may hold images too
     if other := image_files(folder):
         raise BadInput(
             f"{folder} contains images that are not a `radiance data` set, such as "
@@ -79,28 +78,31 @@ def make_dataset(
             hint="Choose another folder with -o; or train on these images: "
             f"pinchpoint radiance train {shlex.quote(str(folder))} -o RUN",
         )
-    entries = samples.existing_samples(folder, SET, identity)
-    all_orders = [
+    orders = [
         Order(sheet_name(first, count), seed, first, count, size, device)
         for first in range(0, images, SHEET)
         if (count := min(SHEET, images - first))
     ]
-    missing_orders = [order for order in all_orders if order.name not in entries]
-    processes = _processes(size, jobs, device) if missing_orders else 1
 
-    def report(sheets: int, all_sheets: int) -> None:
+    def report_images(done: int, total: int) -> None:
         if progress:
-            progress(images * sheets // all_sheets, images)
+            progress(images * done // total, images)
 
-    samples.add_samples(
+    samples.make_missing(
         folder,
         SET,
-        entries,
-        lambda: made_sheets(missing_orders, jobs=processes),
-        missing=len(missing_orders),
-        total=len(all_orders),
-        save=lambda: _save(folder, identity | {"images": images}, entries, all_orders),
-        progress=report,
+        identity,
+        PROGRAM,
+        orders,
+        processes=lambda: samples.count_processes(
+            jobs,
+            need_bytes=making_bytes(size, SHEET),
+            what=f"Images of {size} pixels take",
+            hint="Give a smaller --size, or use --device cuda.",
+            device=device,
+        ),
+        save=lambda entries: _save(folder, identity | {"images": images}, entries, orders),
+        progress=report_images,
     )
     return open_dataset(folder)
 
@@ -133,13 +135,7 @@ def _check(images: int, size: int, seed: int, jobs: int | None, device: str) -> 
     if seed < 0:
         raise BadInput(f"The seed is {seed}, but it must not be negative.", hint="Give --seed 0 or more.")
     samples.check_jobs(jobs)
-    if device.partition(":")[0] not in ("cpu", "cuda"):
-        raise BadInput(f"Data cannot be created on {device!r}.", hint="Give --device cpu or cuda.")
-    if device != "cpu":
-        import torch
-
-        if not torch.cuda.is_available():
-            raise Missing("No CUDA device is available.", hint="Create the data with --device cpu.")
+    samples.check_device(device)
 
 
 def _save(folder: Path, about: dict[str, Any], entries: samples.Entries, orders: list[Order]) -> None:
@@ -153,18 +149,6 @@ def _look(data: bytes, where: str) -> samples.SampleInfo:
     origin = unpack(data, where=where).origin
     return samples.SampleInfo(
         sheet_name(origin.first, origin.count), asdict(origin), {"images": origin.count, "faults": []}
-    )
-
-
-def _processes(size: int, jobs: int | None, device: str) -> int:
-    """Number of sheets created at a time."""
-    if device != "cpu":
-        return 1
-    return samples.processes(
-        jobs,
-        need_bytes=making_bytes(size, SHEET),
-        what=f"images of {size} pixels take",
-        hint="Give a smaller --size, or use --device cuda.",
     )
 
 

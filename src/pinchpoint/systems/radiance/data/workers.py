@@ -1,25 +1,22 @@
-"""Sheets of cars made by processes of their own: run as a program it is one of them. A GPU is used by one
-process alone.
-"""
+"""Worker processes that create sheets of cars; run as a program, this module is one of the workers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pinchpoint.systems.common.data.workers import Program, run_workers, serve_pipes
+from pinchpoint.systems.common.data.workers import Program, serve_pipes
 
 PROGRAM = Program(
     "pinchpoint.systems.radiance.data.workers",
-    "pictures of cars",
-    hint="run it again with fewer --jobs or a smaller --size: it makes only what is missing",
+    "images of cars",
+    hint="Run the command again with fewer --jobs or a smaller --size: it creates only the missing images.",
 )
 
 
 @dataclass(frozen=True)
 class Order:
-    """One sheet to make."""
+    """One sheet to create."""
 
     name: str
     seed: int
@@ -29,15 +26,8 @@ class Order:
     device: str
 
 
-def made_sheets(orders: Sequence[Order], *, jobs: int) -> Iterator[tuple[Order, bytes]]:
-    """Each order with its file's bytes, as they come ready. All processes end with the iteration, however it
-    ends.
-    """
-    return run_workers(PROGRAM, orders, jobs=jobs)
-
-
 def make(order: dict[str, Any]) -> bytes:
-    """An order's values -> the bytes of the sheet's file."""
+    """Return the bytes of a sheet's file, from the fields of an order."""
     from pinchpoint.systems.radiance.data.sheets import make_sheet, pack
 
     del order["name"]

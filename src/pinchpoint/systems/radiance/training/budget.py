@@ -21,12 +21,18 @@ from torch import Tensor
 
 from pinchpoint.backends.torch import compat, measurement
 from pinchpoint.core.errors import BadInput
+from pinchpoint.core.host_memory import resident_bytes
 from pinchpoint.core.settings import Setting
 from pinchpoint.core.workload import Case, Mode, Variant, Workload
 from pinchpoint.forecasting.forecaster import Forecaster
 from pinchpoint.planning.search import Sample
-from pinchpoint.systems.common.budgets import BudgetChoice, budget_of, does_not_fit
-from pinchpoint.systems.common.training.precision import resident_bytes
+from pinchpoint.systems.common.budgets import (
+    BudgetChoice,
+    budget_of,
+    does_not_fit,
+    forecast_bytes,
+    uncertain_bytes,
+)
 from pinchpoint.systems.radiance.data.images import Images
 from pinchpoint.systems.radiance.evaluate import IMAGES_PER_BATCH
 from pinchpoint.systems.radiance.metrics.features import open_extractor
@@ -191,13 +197,10 @@ def _on_card(
 
         def peaks(chunk: int | None) -> tuple[int, int]:
             forecast = forecaster.predict(size=size, mode=mode, variant=memory, chunk=chunk)
-            high = max(0, (forecast.high_bytes or 0) - forecast.peak_allocated_bytes)
-            total = (
-                forecast.total_bytes + forecast.margin_bytes
-                if counted == "total"
-                else forecast.peak_allocated_bytes
-            )
-            return total + high, forecast.peak_allocated_bytes
+            allocated = forecast.peak_allocated_bytes
+            if counted == "total":
+                return forecast_bytes(forecast), allocated
+            return allocated + uncertain_bytes(forecast), allocated
 
         yield peaks
 

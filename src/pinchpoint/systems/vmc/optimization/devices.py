@@ -7,8 +7,6 @@ mesh, everything is on one device.
 
 from __future__ import annotations
 
-import resource
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +19,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from pinchpoint.backends.base import backend, resolve_device
 from pinchpoint.backends.jax import measurement
 from pinchpoint.core.errors import BadInput
+from pinchpoint.core.host_memory import peak_resident_bytes
 from pinchpoint.systems.vmc.optimization.sampling import Walkers
 
 AXIS = "walkers"
@@ -47,8 +46,7 @@ class Host:
         """Return the peak allocated on CUDA since the process started; on a CPU, its peak resident memory."""
         if self.name == "cuda":
             return measurement.peaks("cuda").allocated_bytes
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return peak if sys.platform == "darwin" else peak * 1024
+        return peak_resident_bytes()
 
 
 @contextmanager
@@ -62,15 +60,6 @@ def on(device: str, *, precision: str) -> Iterator[Host]:
     wide = precision == "float64" or bool(jax.config.jax_enable_x64)  # pyright: ignore[reportAttributeAccessIssue]
     with jax.default_device(devices[0]), jax.enable_x64(wide):
         yield Host(name, tuple(devices))
-
-
-def resident_bytes() -> int:
-    """Return the resident memory of this process, or its peak if the system does not report the former."""
-    try:
-        with open("/proc/self/statm", encoding="ascii") as file:
-            return int(file.read().split()[1]) * resource.getpagesize()
-    except OSError:
-        return Host("cpu", ()).peak_bytes() or 0
 
 
 def mesh_of(walkers: int, devices: Sequence[Any] | None = None) -> Mesh | None:

@@ -15,11 +15,12 @@ from typing import Any
 
 from pinchpoint.backends.jax import xla
 from pinchpoint.core.errors import DoesNotFit, Missing
+from pinchpoint.core.host_memory import resident_bytes
 from pinchpoint.core.units import show_bytes
 from pinchpoint.kit.laplacians.chunk_plan import MIN_FAST_CHUNK
 from pinchpoint.kit.laplacians.derivatives import fastest_method
 from pinchpoint.systems.common.budgets import budget_of, does_not_fit
-from pinchpoint.systems.vmc.optimization.devices import Host, resident_bytes
+from pinchpoint.systems.vmc.optimization.devices import Host
 from pinchpoint.systems.vmc.settings import Method, Settings
 from pinchpoint.systems.vmc.training.records import describe_laplacian
 
