@@ -217,9 +217,9 @@ def test_both_begin_as_superposed_atoms_and_see_the_same_batches(data, monkeypat
         assert first == pytest.approx(base, abs=0.06)
     seen: list[Any] = []
 
-    def noted(taken, config, *, chosen):
-        seen.append([(item.name, of.tolist()) for item, of in zip(taken, chosen, strict=True)])
-        return batch_of(taken, config, probe_indices=chosen)
+    def noted(taken, config, *, probe_indices):
+        seen.append([(item.name, of.tolist()) for item, of in zip(taken, probe_indices, strict=True)])
+        return batch_of(taken, config, probe_indices=probe_indices)
 
     monkeypatch.setattr("pinchpoint.systems.density.data.batches.batch_of", noted)
     for name in ("ours", "painn"):

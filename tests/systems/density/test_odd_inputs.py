@@ -213,8 +213,8 @@ def flat(raw: float, structure: Structure) -> Volume:
 def test_a_count_that_no_atoms_have_is_told_whatever_the_weights() -> None:
     hydride = Structure(np.eye(3) * 2, ("H", "O"), np.array([[0, 0, 0], [0.5, 0.5, 0.5]]))
     for raw, said in (
-        (-2956.0, "not a number above zero"),
-        (99.0, "more than all 9 of the atoms"),
+        (-2956.0, "which is not above zero"),
+        (99.0, "more than all 9 electrons of the atoms"),
         (0.1, "fewer than 0.1 per atom"),
     ):
         (note,) = count_notes(flat(raw, hydride), raw, neutral=None, requested=None)

@@ -219,7 +219,7 @@ def test_the_budget_that_an_error_tells_is_enough() -> None:
     assert "features of 3 atoms" in refused[0] and "Even a chunk of 8 probes does not fit" in refused[1]
     made = predict(CRYSTAL, **options, budget=need)
     assert made.peak_bytes is not None and made.peak_bytes <= need
-    with pytest.raises(DoesNotFit, match="do not fit"):
+    with pytest.raises(DoesNotFit, match="does not fit"):
         predict(CRYSTAL, **options, budget=need * 8 // 10)
 
 
@@ -234,7 +234,7 @@ def test_the_file_of_the_structure_is_never_written_over(tmp_path: Path) -> None
     before = made.path.read_bytes()
     (tmp_path / "other.vasp").symlink_to(made.path)
     for output in (made.path, tmp_path / "other.vasp"):
-        with pytest.raises(BadInput, match="it would be lost") as caught:
+        with pytest.raises(BadInput, match="would be overwritten") as caught:
             predict(made.path, output=output, weights=model_of(), grid=(6, 6, 6), device="cpu")
         assert "-o" in caught.value.hint
     assert made.path.read_bytes() == before
@@ -260,8 +260,8 @@ def test_progress_names_the_stages_and_counts_the_probes() -> None:
         ({"form": "fast"}, "no form 'fast'"),
         ({"padding_a": 0.0}, "padding of 0"),
         ({"electrons": -1.0}, "-1 electrons"),
-        ({"chunk": 0}, "chunk of 0"),
-        ({"chunk": 2.5}, "chunk of 2.5"),
+        ({"chunk": 0}, "A chunk cannot have 0 probes"),
+        ({"chunk": 2.5}, "A chunk cannot have 2.5 probes"),
         ({"chunk": 64, "budget": "1GiB"}, "A chunk and a budget were both given"),
         ({"grid": (8, 8, 8), "spacing_a": 0.1}, "A grid and a spacing were both given"),
         ({"spacing_a": 0.0}, "spacing of 0"),
