@@ -90,6 +90,7 @@ def test_the_energy_gradient_is_that_of_the_mean_energy_over_the_walkers_density
     assert float(by_params["w2"][3, 0]) == pytest.approx(slope, rel=2e-2)
 
 
+@pytest.mark.slow
 def test_every_variant_gives_the_same_energies_and_gradients(shared):
     base = shared("train", "hessian").probe
     for variant in VARIANTS[1:]:
@@ -105,6 +106,7 @@ def test_every_variant_gives_the_same_energies_and_gradients(shared):
             assert error < WORKLOAD.tolerance.gradients, name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_inference_gives_the_energies_of_training(shared, variant):
     case, train = shared("infer", variant).case, shared("train", variant)
@@ -145,6 +147,7 @@ def test_adam_moves_by_its_rate_at_the_first_step():
     assert float(state["count"]) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_training_step_can_be_repeated_and_is_adam_along_the_probed_gradient(shared, variant):
     case, probe = shared("train", variant).case, shared("train", variant).probe
@@ -182,6 +185,7 @@ def test_a_card_that_is_not_available_is_predicted_from_shapes(mode, variant):
     assert found.breakdown["inputs"] == pytest.approx(10_000_000 * 12 * 4, abs=512)
 
 
+@pytest.mark.slow
 def test_the_hessian_needs_the_most_memory_and_chunks_the_least():
     def peak(variant, size):
         case = WORKLOAD.case(size, device="cuda", mode="train", variant=variant)
