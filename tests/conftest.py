@@ -26,7 +26,7 @@ if os.environ["JAX_PLATFORMS"] == "cpu" and find_spec("jaxlib") and version("jax
     # half the time for one. Only for versions that know the flags: an unknown one ends the process.
     os.environ["XLA_FLAGS"] = " ".join(
         [
-            "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=1",
+            "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0",
             os.environ.get("XLA_FLAGS", ""),
         ]
     ).strip()

@@ -45,9 +45,12 @@ FLAGS = (
 CHROMIUM = next((path for name in NAMES if (path := shutil.which(name))), None)
 NASTY = """<script>window.hacked=1</script><img src=x onerror="window.hacked=1">'</script>%{x}"""
 
-pytestmark = pytest.mark.skipif(
-    CHROMIUM is None, reason="no Chromium or Chrome on this machine; install the distribution's package"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        CHROMIUM is None, reason="no Chromium or Chrome on this machine; install the distribution's package"
+    ),
+]
 
 
 class Browser:

@@ -203,6 +203,7 @@ def test_holm_matches_the_textbook_example() -> None:
     assert holm([0.9, 0.8]) == [1.0, 1.0]
 
 
+@pytest.mark.slow
 def test_correct_variants_are_refused_no_more_often_than_stated() -> None:
     # The points of a draw are strongly correlated: a test that assumes independence would nearly always
     # reject.

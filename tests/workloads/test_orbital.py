@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import dataclass
+from functools import cache, cached_property
 
 import jax
 import jax.numpy as jnp
@@ -15,11 +17,33 @@ import pytest
 
 from pinchpoint.backends.jax.analysis import observe
 from pinchpoint.core.errors import BadInput
+from pinchpoint.core.workload import Case, Mode, Probe
 from pinchpoint.forecasting.cards import card
 from pinchpoint.workloads.orbital import WORKLOAD, model
 
 LAPLACIANS = (model.laplacian_by_hessian, model.laplacian_by_loop)
 VARIANTS = [v.name for v in WORKLOAD.variants]
+
+
+@dataclass(frozen=True)
+class Shared:
+    """A case of 40 walkers, in chunks of 16 where it is chunked; its programs are compiled once."""
+
+    case: Case
+
+    @cached_property
+    def probe(self) -> Probe:
+        assert self.case.probe is not None
+        return self.case.probe()
+
+
+@pytest.fixture(scope="module")
+def shared():
+    @cache
+    def build(mode: Mode, variant: str) -> Shared:
+        return Shared(WORKLOAD.case(40, device="cpu", mode=mode, variant=variant, seed=4, chunk=16))
+
+    return build
 
 
 @pytest.mark.parametrize("laplacian", LAPLACIANS)
@@ -66,11 +90,11 @@ def test_the_energy_gradient_is_that_of_the_mean_energy_over_the_walkers_density
     assert float(by_params["w2"][3, 0]) == pytest.approx(slope, rel=2e-2)
 
 
-@pytest.mark.parametrize("mode", WORKLOAD.modes)
-def test_every_variant_computes_the_same(mode):
-    base = WORKLOAD.case(75, device="cpu", mode=mode, variant="hessian").probe()
+@pytest.mark.slow
+def test_every_variant_gives_the_same_energies_and_gradients(shared):
+    base = shared("train", "hessian").probe
     for variant in VARIANTS[1:]:
-        other = WORKLOAD.case(75, device="cpu", mode=mode, variant=variant, chunk=32).probe()
+        other = shared("train", variant).probe
         assert set(other.outputs) == set(base.outputs)
         assert set(other.gradients) == set(base.gradients)
         for name in base.outputs:
@@ -82,10 +106,26 @@ def test_every_variant_computes_the_same(mode):
             assert error < WORKLOAD.tolerance.gradients, name
 
 
-def test_the_probe_covers_every_weight_and_the_walkers():
-    probe = WORKLOAD.case(16, device="cpu", mode="train", variant="loop").probe()
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_inference_gives_the_energies_of_training(shared, variant):
+    case, train = shared("infer", variant).case, shared("train", variant)
+    assert case.processed == train.case.processed == 40
+    first, second = (np.asarray(case.step(*case.args)) for _ in range(2))
+    assert np.array_equal(first, second)
+    assert np.allclose(first, train.probe.outputs["energy"], rtol=1e-4)
+
+
+def test_a_probe_of_inference_holds_the_energies_alone(shared):
+    probe = shared("infer", "loop").probe
+    assert np.allclose(probe.outputs["energy"], shared("train", "loop").probe.outputs["energy"], rtol=1e-4)
+    assert set(probe.outputs) == {"energy"} and not probe.gradients
+
+
+def test_the_probe_covers_every_weight_and_the_walkers(shared):
+    probe = shared("train", "loop").probe
     assert set(probe.gradients) == {f"params.{name}" for name in model.init(0)} | {"walkers"}
-    assert probe.outputs["energy"].shape == (16,)
+    assert probe.outputs["energy"].shape == (40,)
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 16, 64])
@@ -107,22 +147,17 @@ def test_adam_moves_by_its_rate_at_the_first_step():
     assert float(state["count"]) == 1
 
 
-@pytest.mark.parametrize("mode", ["train", "infer"])
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_a_step_can_be_repeated_and_counts_its_walkers(mode, variant):
-    case = WORKLOAD.case(40, device="cpu", mode=mode, variant=variant)
-    first, second = (jax.tree.leaves(case.step(*case.args)) for _ in range(2))
-    assert all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
-    assert case.processed == 40
-
-
-def test_a_training_step_is_adam_along_the_probed_gradient():
-    case = WORKLOAD.case(64, device="cpu", mode="train", variant="hessian", seed=4)
+def test_a_training_step_can_be_repeated_and_is_adam_along_the_probed_gradient(shared, variant):
+    case, probe = shared("train", variant).case, shared("train", variant).probe
     params, state, _ = case.args
-    probe = case.probe()
     gradient = {name: probe.gradients[f"params.{name}"] for name in params}
     want, _ = model.adam(params, state, gradient)
-    got, _, energy = case.step(*case.args)
+    first, second = (case.step(*case.args) for _ in range(2))
+    leaves = (jax.tree.leaves(result) for result in (first, second))
+    assert all(np.array_equal(a, b) for a, b in zip(*leaves, strict=True))
+    got, _, energy = first
     assert float(energy) == pytest.approx(probe.outputs["energy"].mean(), rel=1e-5)
     # The length of the first step is the learning rate, whatever the gradient's, so only signs matter; tiny
     # gradients may be rounded to the other sign.
@@ -150,6 +185,7 @@ def test_a_card_that_is_not_available_is_predicted_from_shapes(mode, variant):
     assert found.breakdown["inputs"] == pytest.approx(10_000_000 * 12 * 4, abs=512)
 
 
+@pytest.mark.slow
 def test_the_hessian_needs_the_most_memory_and_chunks_the_least():
     def peak(variant, size):
         case = WORKLOAD.case(size, device="cuda", mode="train", variant=variant)

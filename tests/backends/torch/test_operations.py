@@ -82,6 +82,7 @@ def exception(name: str) -> tuple[float, float] | None:
     return next(((low, high) for pattern, low, high, _ in EXCEPTIONS if fnmatch(name, pattern)), None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_an_operation_takes_what_it_takes_on_an_h200(
     allocations_of: dict[str, dict[str, Any]], name: str
@@ -105,6 +106,7 @@ def test_an_operation_takes_what_it_takes_on_an_h200(
             )
 
 
+@pytest.mark.slow
 def test_every_exception_is_still_needed(allocations_of: dict[str, dict[str, Any]]) -> None:
     """An exception that no operation needs hides the next defect."""
     needed = set()

@@ -35,7 +35,7 @@ def test_nested_energies_of_exact_hydrogen_are_its_energy_everywhere() -> None:
 
 def test_the_energies_of_the_baseline_are_the_nested_ones_without_the_nuclear_repulsion() -> None:
     baseline = Baseline(system_of("H2", charge=1), TINY, moves=1)
-    params, x = baseline.init(jax.random.key(0)), walkers(2, 1)
+    params, x = baseline.init(jax.random.key(0)), walkers(4, 1)
     # Jitted, so that its derivatives are compiled once and not operation by operation.
     wanted = (
         nested_energies(jax.jit(baseline.log_psi), params, baseline.system, x) - baseline.system.repulsion
@@ -46,8 +46,8 @@ def test_the_energies_of_the_baseline_are_the_nested_ones_without_the_nuclear_re
 def test_the_baseline_moves_without_a_program_and_steps_along_its_gradient(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    baseline = Baseline(system_of("H2"), TINY, moves=1)
-    params, x = baseline.init(jax.random.key(0)), walkers(8, 2)
+    baseline = Baseline(system_of("H2", charge=1), TINY, moves=1)
+    params, x = baseline.init(jax.random.key(0)), walkers(4, 1)
     seen: list[int] = []
     plain = Baseline.log_psi
     monkeypatch.setattr(Baseline, "log_psi", lambda self, p, x: (seen.append(1), plain(self, p, x))[1])

@@ -181,7 +181,8 @@ jax.monitoring.register_event_listener(lambda name, **_: events.append(name.rspl
 for seed in (0, 1):
     events.clear()
     jax.clear_caches()  # as a new process would find them
-    train.train("H", f"{sys.argv[2]}/{seed}", seed=seed, **made.SMALL)
+    options = {**made.SMALL, "optimizer": "adam", "steps": 10}
+    train.train("H", f"{sys.argv[2]}/{seed}", seed=seed, **options)
     kept = len([path for path in folder.iterdir() if path.name.endswith("-cache")])
     print(events.count("cache_hits"), events.count("cache_misses"), kept)
 """
@@ -199,7 +200,7 @@ def test_a_run_with_another_seed_compiles_nothing_anew(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     counts = [[int(part) for part in line.split()] for line in done.stdout.splitlines()[-2:]]
     (_, misses, kept), (hits, missed, kept_after) = counts
-    assert misses >= 3 and kept >= 3  # Adam's, SPRING's and the warm-up's programs
+    assert misses >= 2 and kept >= 2  # Adam's and the warm-up's programs
     assert missed == 0 and hits >= misses and kept_after == kept
     first, second = (Log.read(tmp_path / seed / "log.csv") for seed in ("0", "1"))
     assert first[0].energy_ha != second[0].energy_ha

@@ -95,6 +95,7 @@ def build(
         raise BadInput(f"--chunk {chunk} is not a number of walkers.", hint="Give --chunk at least 1.")
     wave = wave_function(system_of(settings["system"]), NetConfig.preset(settings["net"]))
     job = Job(wave, _METHODS[variant], min(chunk or CHUNK, size) if variant == "chunked" else None)
+    energies = job.energies  # one object, so that JAX traces it once for the shapes and the step
     place = _device(device)
     make = _makers(wave, wave.system, size, seed)
     if place is None:
@@ -105,15 +106,15 @@ def build(
 
     def probe() -> Probe:
         if mode == "infer":
-            return Probe({"energy": np.asarray(jax.jit(job.energies)(params, x))})
-        energies, by_params, by_x = jax.jit(job.gradients)(params, x)
+            return Probe({"energy": np.asarray(jax.jit(energies)(params, x))})
+        each, by_params, by_x = jax.jit(job.gradients)(params, x)
         leaves, _ = jax.tree_util.tree_flatten_with_path(by_params)
         named = {f"params{jax.tree_util.keystr(path)}": np.asarray(leaf) for path, leaf in leaves}
-        return Probe({"energy": np.asarray(energies)}, named | {"walkers": np.asarray(by_x)})
+        return Probe({"energy": np.asarray(each)}, named | {"walkers": np.asarray(by_x)})
 
     return Case(
-        step=jax.jit(job.train if mode == "train" else job.energies),
-        processed=jax.eval_shape(job.energies, params, x).shape[0],
+        step=jax.jit(job.train if mode == "train" else energies),
+        processed=jax.eval_shape(energies, params, x).shape[0],
         args=(params, state, x) if mode == "train" else (params, x),
         probe=probe if place is not None else None,
     )
