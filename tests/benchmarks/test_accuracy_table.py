@@ -88,7 +88,7 @@ def test_a_boundary_that_was_never_tried_misses_the_bar(
     assert missed_bars(table, predicted, measured) == [FITS]
 
 
-@pytest.mark.parametrize("below", [{"ran": True}, {"ran": False}, {}])
+@pytest.mark.parametrize("outcome", [{"ran": True}, {"ran": False}, {}])
 def test_results_below_the_boundary_are_not_judged(
     table: ModuleType, entries: ModuleType, outcome: dict[str, bool]
 ) -> None:

@@ -25,10 +25,9 @@ from pinchpoint.systems.vmc.model.wavefunction import wave_function  # noqa: E40
 from pinchpoint.systems.vmc.optimization.training_step import clip  # noqa: E402
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "vmc"
-NET = NetConfig("ferminet", entry=4, two=2, layers=2, determinants=2)
-compiled = partial(
-    jax.jit, compiler_options={"xla_backend_optimization_level": 0}
-)  # compiles fast to slower code
+NET = NetConfig("ferminet", one=4, two=2, layers=2, determinants=2)
+# Compiles faster, to slower code.
+compiled = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 
 
 @pytest.fixture(autouse=True)
