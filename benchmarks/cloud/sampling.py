@@ -45,12 +45,12 @@ def prefix_bias(seed: int, *, cells: int = 20_000, points: int = 20) -> dict[str
     segments = even_cells(cells, points)
     draws_per_cell = draw_counts(segments, RATIOS, seed=seed)
     result: dict[str, Any] = {"points": points, "cells": cells}
-    for name, points in (
+    for name, index in (
         ("prefix", baseline.prefix(segments, draws_per_cell)),
         ("exact", sample_subset(segments, draws_per_cell, seed=seed)),
     ):
         is_drawn = torch.zeros(cells * points)
-        is_drawn[points.long()] = 1
+        is_drawn[index.long()] = 1
         shares = is_drawn.view(cells, points).mean(dim=0)
         result[name] = {
             "first": float(shares[0]),
