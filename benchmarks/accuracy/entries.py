@@ -181,12 +181,12 @@ def key(name: str, size: int) -> str:
 
 
 def names_in(which: str) -> list[str]:
-    """which: heldout, development or all."""
+    """Return the names of the models in a set. which: heldout, development or all."""
     return [name for name, entry in MODELS.items() if which in (entry.set, "all")]
 
 
 def select(which: str, only: str | None) -> Iterator[tuple[str, Entry, int]]:
-    """Every model and size of a set, or those of the comma-separated names. An unknown name is an error."""
+    """Yield every model and size of a set, or of the comma-separated names. Unknown names are an error."""
     available = names_in(which)
     names = available if only is None else [name.strip() for name in only.split(",")]
     missing = [name for name in names if name not in available]

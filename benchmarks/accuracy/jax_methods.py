@@ -48,7 +48,7 @@ UNTUNED = "--xla_gpu_autotune_level=0"
 
 
 def build(name: str, device: str) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """A jitted step and its arguments: arrays on the GPU, or shapes if there is none."""
+    """Return a jitted step and its arguments: arrays on the GPU, or shapes if there is none."""
     if name in ORBITAL:
         from pinchpoint.workloads.orbital import WORKLOAD
 
@@ -67,7 +67,7 @@ def build(name: str, device: str) -> tuple[Callable[..., Any], tuple[Any, ...]]:
 
 
 def mlp(donate: bool = False) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """One Adam step on six layers of width 512 and 65,536 points (with optax if it is installed)."""
+    """Return one Adam step on six layers of width 512 and 65,536 points (with optax if it is installed)."""
     import jax
     import jax.numpy as jnp
 
@@ -106,7 +106,7 @@ def mlp(donate: bool = False) -> tuple[Callable[..., Any], tuple[Any, ...]]:
 
 
 def remat() -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """Eight checkpointed blocks of two layers."""
+    """Return the gradient of eight checkpointed blocks of two layers."""
     import jax
     import jax.numpy as jnp
 
@@ -125,7 +125,7 @@ def remat() -> tuple[Callable[..., Any], tuple[Any, ...]]:
 
 
 def scan() -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """The gradient of a recurrent network over 64 steps."""
+    """Return the gradient of a recurrent network over 64 steps."""
     import jax
     import jax.numpy as jnp
 
@@ -142,7 +142,7 @@ def scan() -> tuple[Callable[..., Any], tuple[Any, ...]]:
 
 
 def conv() -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """The gradient of four 3 x 3 convolutions with 64 channels."""
+    """Return the gradient of four 3 x 3 convolutions with 64 channels."""
     import jax
     import jax.numpy as jnp
 
@@ -160,7 +160,7 @@ def conv() -> tuple[Callable[..., Any], tuple[Any, ...]]:
 
 
 def attention() -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """The gradient of one attention layer without a fused kernel: 8 x 16 heads, 1,024 tokens."""
+    """Return the gradient of one attention layer without a fused kernel: 8 x 16 heads, 1,024 tokens."""
     import jax
     import jax.numpy as jnp
 
@@ -184,7 +184,7 @@ _STEPS: dict[str, Callable[[], tuple[Callable[..., Any], tuple[Any, ...]]]] = {
 
 
 def topology(name: str, config: str) -> dict[str, Any]:
-    """Both topology analyses and the walk, in a process that must not use the GPU."""
+    """Run both topology analyses and the walk, in a process that must not use the GPU."""
     from pinchpoint.backends.jax import compat, xla
     from pinchpoint.backends.jax.captured_arrays import hoist
     from pinchpoint.backends.jax.compile_targets import matmul_workspace

@@ -66,7 +66,7 @@ FORMATS = {2: torch.channels_last, 3: torch.channels_last_3d}
 
 
 def observe_blocks(run: Callable[[], Any]) -> tuple[Any, list[int], list[int]]:
-    """The result of `run`, the blocks that it allocated and freed, and those that stayed, in order."""
+    """Return the result of `run`, the blocks that it allocated and freed, and those that stayed, in order."""
     torch.cuda.memory._record_memory_history(
         "all", context=None, stacks="python", max_entries=20_000, clear_history=True
     )
@@ -88,7 +88,7 @@ def observe_blocks(run: Callable[[], Any]) -> tuple[Any, list[int], list[int]]:
 
 
 def rnn_shapes() -> Iterator[dict[str, Any]]:
-    """Shapes that vary one quantity at a time, then random shapes."""
+    """Yield shapes that vary one quantity at a time, then random shapes."""
     steps = (1, 2, 4, 16, 31, 64, 100, 128, 200, 256, 257, 300, 384, 480, 512, 640, 1000, 2048)
     for length, (batch, width, hidden), layers in product(
         steps, ((64, 256, 256), (128, 192, 320), (32, 512, 512), (16, 64, 128)), (1, 2)
@@ -292,7 +292,9 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("what", choices=["rnn", "conv"])
     parser.add_argument("-o", "--output", type=Path, required=True, help="JSON file to write.")
-    parser.add_argument("--count", type=int, default=1000, help="Most calls to probe (default: %(default)s).")
+    parser.add_argument(
+        "--count", type=int, default=1000, help="Largest number of calls to probe (default: %(default)s)."
+    )
     args = parser.parse_args(argv)
     if not torch.cuda.is_available():
         print(

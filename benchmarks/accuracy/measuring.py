@@ -42,7 +42,7 @@ def load_factory(entry: Entry) -> Callable[[int, str], Callable[[], Any]]:
 
 
 def idle_bytes() -> int | None:
-    """Bytes that the driver counts on the idle card; None if nvidia-smi is not available."""
+    """Return the bytes that the driver counts on the idle card; None if nvidia-smi is not available."""
     command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "--id=0"]
     try:
         reply = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)

@@ -11,7 +11,7 @@ from op_live import Case
 
 
 def cases() -> Iterator[Case]:
-    """Every operation; matrix products first, so that they are the first calls of the process."""
+    """Yield every operation, matrix products first, so that they are the first calls of the process."""
     for group in (
         op_layers.matrix_cases,
         op_layers.attention_cases,

@@ -28,7 +28,7 @@ class Case:
 
 
 def once(make: Callable[[str], Callable[[], Any]]) -> Callable[[str], Live]:
-    """A case of one stage; the result of the call stays alive until the figures are read."""
+    """Return a case of one stage; the result of the call stays alive until the figures are read."""
 
     def build(device: str) -> Live:
         call = make(device)
@@ -43,7 +43,7 @@ def once(make: Callable[[str], Callable[[], Any]]) -> Callable[[str], Live]:
 
 
 def both_ways(make: Callable[[str], tuple[Callable[[], Tensor], list[Tensor]]]) -> Callable[[str], Live]:
-    """Forward, then backward with a gradient created beforehand; every reset drops the gradients."""
+    """Return a case of forward, then backward with a given gradient; every reset drops the gradients."""
 
     def build(device: str) -> Live:
         forward, inputs = make(device)

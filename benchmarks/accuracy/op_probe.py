@@ -51,7 +51,7 @@ def record_history(on: bool) -> None:
 
 
 def observe(run: Any) -> dict[str, Any]:
-    """One stage: its allocator events, the most bytes it added, and the bytes it left allocated."""
+    """Run one stage and return its allocator events, the peak it added, and the bytes it left allocated."""
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
@@ -71,7 +71,7 @@ def observe(run: Any) -> dict[str, Any]:
 
 
 def context_bytes() -> int:
-    """Bytes that the driver counts beyond the allocator: the context, loaded kernels, library state."""
+    """Return the bytes that the driver counts beyond the allocator: context, kernels, library state."""
     free, total = torch.cuda.mem_get_info()
     return total - free - torch.cuda.memory_reserved()
 

@@ -14,7 +14,7 @@ STEPS = 2
 
 
 def predict_case(name: str, entry: Entry, size: int, *, card: str, timeout_s: float) -> dict[str, Any]:
-    """The forecast of one case; a failed forecast is recorded with its reason."""
+    """Return the forecast of one case; a failed forecast is recorded with its reason."""
     case: dict[str, Any] = {"model": name, "size": size}
     start = time.perf_counter()
     try:

@@ -29,7 +29,7 @@ TITLES: dict[Set, tuple[str, str]] = {
 
 @dataclass(frozen=True)
 class Row:
-    """One model at one size. Errors are (predicted - measured) / measured; None if one side is missing."""
+    """One model at one size. Errors are (predicted - measured) / measured, or None if one side is missing."""
 
     model: str
     size: int
@@ -50,9 +50,9 @@ class Row:
         return self.predicted[name] / self.measured[name] - 1
 
     def ran_at(self, cap: str) -> bool | None:
-        """Whether it ran with this share of the boundary from which the forecast says it fits.
+        """Return whether the model ran with this share of the boundary from which the forecast says it fits.
 
-        None if it was not tried.
+        The result is None if this was not tried.
         """
         return self.measured.get(f"cap_{cap}", {}).get("ran")
 
@@ -65,7 +65,7 @@ class Bar:
 
 
 def rows_of(predicted: dict[str, Any], measured: dict[str, Any], which: str) -> list[Row]:
-    """Every model and size of a set in the listed order; a case that was not run has an empty side."""
+    """Return every model and size of a set in the listed order; a case that was not run has an empty side."""
     return [
         Row(
             name,
@@ -79,18 +79,18 @@ def rows_of(predicted: dict[str, Any], measured: dict[str, Any], which: str) -> 
 
 
 def by_set(rows: list[Row]) -> dict[Set, list[Row]]:
-    """Rows by set, held-out first; a set without rows is omitted."""
+    """Return the rows by set, held-out first; a set without rows is omitted."""
     parts: dict[Set, list[Row]] = {name: [row for row in rows if row.set == name] for name in TITLES}
     return {name: part for name, part in parts.items() if part}
 
 
 def rows_to_judge(rows: list[Row]) -> list[Row]:
-    """The held-out rows; the development rows only if there are no others."""
+    """Return the held-out rows, or the development rows if there are no others."""
     return next(iter(by_set(rows).values()))
 
 
 def worst_by_model(rows: list[Row], name: str) -> dict[str, float]:
-    """The larger error of a model's two sizes; a size without a figure counts as infinitely wrong."""
+    """Return the larger error of each model's two sizes; a size without a figure counts as infinite."""
     worst: dict[str, float] = {}
     for row in rows:
         error = row.error(name)
@@ -147,7 +147,7 @@ def outcome(ran: bool | None) -> str:
 
 
 def section(rows: list[Row]) -> list[str]:
-    """The table of one set, worst allocated error first, followed by the bars and the models."""
+    """Return the table of one set, worst allocated error first, followed by the bars and the models."""
     title, about = TITLES[rows[0].set]
     ordered = sorted(
         rows, key=lambda row: -abs(e) if (e := row.error("peak_allocated_bytes")) is not None else -math.inf
@@ -177,7 +177,7 @@ def section(rows: list[Row]) -> list[str]:
 
 
 def markdown(rows: list[Row], machine: dict[str, Any]) -> str:
-    """A table for each set, the held-out models first."""
+    """Return a table for each set, the held-out models first."""
     versions = machine.get("versions", {})
     lines = [
         "# Predicted against measured",

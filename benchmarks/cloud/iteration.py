@@ -1,17 +1,17 @@
-"""Where the time of a training iteration goes at a million points: the parts of `cloud train`'s log, the
-device awaited.
+"""Breakdown of the time of a training iteration at a million points, by the parts of `cloud train`'s log.
 
     python benchmarks/cloud/iteration.py rooms-1m --device cuda -o
     benchmarks/results/cloud_iteration_h200.json
     python benchmarks/cloud/iteration.py rooms --points 5k --steps 3 --preset small --device cpu -o
     iteration.json  # small
 
-pinchpoint must be importable: installed, or `PYTHONPATH=src`. The rooms are made where the folder has none.
-One scene a step, without crops; each row is one recipe: the means of its timed steps after the first
-(`counted_steps`; on a GPU every tenth is timed), and what share is sampling. On a GPU points are moved and
-drawn ahead, and data and sampling are what a step still waits for. What drawing costs in all, overlapped or
-not, is told by steps that draw anew in turn with the same steps whose draws are given (`drawing_costs`); what
-a draw takes alone, when nothing else computes, stands beside.
+pinchpoint must be importable: installed, or `PYTHONPATH=src`. If the folder does not exist, the rooms are
+made. Every step processes one scene without a crop, and every part ends with a wait for the device. Each row
+is one recipe: the means over its timed steps after the first (`counted_steps`; on a GPU every tenth step is
+timed), and the share of sampling. On a GPU points are moved and views are drawn ahead of time, so data and
+sampling are the times that a step still waits. `drawing_costs` is the total cost of drawing, overlapped or
+not: steps that draw their views run in turn with the same steps whose views are already drawn.
+`draw_alone_s` is the time of one draw while nothing else is computed.
 """
 
 from __future__ import annotations
@@ -49,15 +49,17 @@ RECIPES: dict[str, dict[str, Any]] = {
     "recommended": {},
     "three views, consistency": {"views": ["dense", "uniform:0.3:0.7", "one-per-cell"], "consistency": "kl"},
 }
-MOST = 0.01  # share of sampling
+MAX_SAMPLING_SHARE = 0.01  # of an iteration
 DRAWS = 15
-BLOCK = 5  # steps that are timed as a whole
+BLOCK = 5  # steps that are timed together
 
 
-def timed(data: Path, *, points: int, steps: int, blocks: int, device: str, **choices: Any) -> dict[str, Any]:
-    """Train for some steps; mean seconds of each part of those that were timed."""
+def time_recipe(
+    data: Path, *, points: int, steps: int, blocks: int, device: str, **choices: Any
+) -> dict[str, Any]:
+    """Train for some steps and return the row of a recipe, with the mean seconds of each part."""
     with tempfile.TemporaryDirectory() as folder:
-        told = {
+        settings = {
             "steps": steps,
             "points": points,
             "scenes": 1,
@@ -65,76 +67,80 @@ def timed(data: Path, *, points: int, steps: int, blocks: int, device: str, **ch
             "validation": 0,
             "augment": False,
         }
-        made = train(data, Path(folder) / "run", **told, **choices)
+        record = train(data, Path(folder) / "run", **settings, **choices)
         rows = sum(
             getattr(row, "forward_s", None) is not None for row in Log.read(Path(folder) / "run" / "log.csv")
         )
-    whole = sum(made.breakdown.values())
-    costs, low, high = (ratio - 1 for ratio in drawing_anew(data, made.settings, device, blocks=blocks))
+    iteration_s = sum(record.breakdown.values())
+    costs, low, high = (ratio - 1 for ratio in time_drawing(data, record.settings, device, blocks=blocks))
     return {
-        "seconds": made.breakdown,
-        "iteration_s": whole,
-        "sampling_share": made.breakdown["sampling"] / whole,
+        "seconds": record.breakdown,
+        "iteration_s": iteration_s,
+        "sampling_share": record.breakdown["sampling"] / iteration_s,
         "drawing_costs": {"share": costs, "low": low, "high": high, "steps": BLOCK * blocks},
-        "draw_alone_s": drawn_alone(data, made.settings, device),
-        "points_a_step": made.points_seen / steps,
-        "peak_bytes": made.peak_bytes,
+        "draw_alone_s": time_draw_alone(data, record.settings, device),
+        "points_a_step": record.points_seen / steps,
+        "peak_bytes": record.peak_bytes,
         "counted_steps": max(1, rows - 1),
     }
 
 
-def drawing_anew(data: Path, told: dict[str, Any], device: str, *, blocks: int) -> tuple[float, float, float]:
-    """Seconds of steps that draw their views, ahead where a run does, over those of the same steps with
-    views drawn before.
+def time_drawing(
+    data: Path, settings_dict: dict[str, Any], device: str, *, blocks: int
+) -> tuple[float, float, float]:
+    """Return the ratio of the time of steps that draw their views to that of steps with prepared views.
+
+    The result is the ratio with its interval. On a GPU views are drawn ahead of time, as in a training run.
     """
-    settings, source = Settings.from_dict(told), open_source(data)
+    settings, source = Settings.from_dict(settings_dict), open_source(data)
     stepper = Stepper(CloudConfig.from_json(json.dumps(settings.model)), settings, device)
     names = source.names("train")
     scenes = [
         step_scenes(Supply(source), names, settings, step=number, rank=0) for number in range(1, BLOCK + 1)
     ]
-    batches = [Batch.from_scenes(some, device=device) for some in scenes]
-    given = [
+    batches = [Batch.from_scenes(scenes_of_step, device=device) for scenes_of_step in scenes]
+    prepared = [
         PreparedStep(batch, stepper.draw(batch, number=number)) for number, batch in enumerate(batches, 1)
     ]
-    aside = SideStream() if device == "cuda" else None
+    side_stream = SideStream() if device == "cuda" else None
 
     def make(number: int) -> PreparedStep:
-        def drawn() -> tuple[Batch, ViewDraw]:
+        def make_draw() -> tuple[Batch, ViewDraw]:
             batch = batches[(number - 1) % BLOCK]
             return batch, stepper.draw(batch, number=(number - 1) % BLOCK + 1)
 
-        return PreparedStep(*drawn()) if aside is None else aside.prepare(drawn)
+        return PreparedStep(*make_draw()) if side_stream is None else side_stream.prepare(make_draw)
 
     numbers = itertools.count(1)
-    with Prefetcher(make, last=10**9) as ahead:
+    with Prefetcher(make, last=10**9) as prefetcher:
 
-        def block(ready: Callable[[int], PreparedStep]) -> None:
-            for at in range(BLOCK):
-                stepper.step_on(*receive(ready(at)), number=at + 1)
+        def block(get_prepared: Callable[[int], PreparedStep]) -> None:
+            for place in range(BLOCK):
+                stepper.step_on(*receive(get_prepared(place)), number=place + 1)
 
-        anew, before = interleave(
-            lambda: block(lambda _: ahead.get(next(numbers))),
-            lambda: block(lambda at: given[at]),
+        with_drawing, without_drawing = interleave(
+            lambda: block(lambda _: prefetcher.get(next(numbers))),
+            lambda: block(lambda place: prepared[place]),
             wait=lambda _: wait(device),
             warmup=1,
             repeats=blocks,
         )
-    return ratio_interval(anew, before)
+    return ratio_interval(with_drawing, without_drawing)
 
 
-def drawn_alone(data: Path, told: dict[str, Any], device: str) -> float:
-    """Seconds of drawing the views of a scene that lies on the device, cells and all, when nothing else
-    computes: the median.
+def time_draw_alone(data: Path, settings: dict[str, Any], device: str) -> float:
+    """Return the median seconds to draw the views of a scene on the device, while nothing else is computed.
+
+    The time includes building the cells.
     """
     source = open_source(data)
     batch = Batch.from_scenes([source.scene(source.names("train")[0])], device=device)
-    cell = told["cell"] or CloudConfig.preset(told["preset"], in_features=0, classes=2).cell
+    cell = settings["cell"] or CloudConfig.preset(settings["preset"], in_features=0, classes=2).cell
     seconds = []
     for step in range(DRAWS):
         wait(device)
         start = time.perf_counter()
-        draw_views(batch, parse_views(told["views"]), cell=cell, seed=0, step=step)
+        draw_views(batch, parse_views(settings["views"]), cell=cell, seed=0, step=step)
         wait(device)
         seconds.append(time.perf_counter() - start)
     return median(seconds)
@@ -142,14 +148,16 @@ def drawn_alone(data: Path, told: dict[str, Any], device: str) -> float:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("data", type=Path)
-    parser.add_argument("--points", type=parse_size, default=1_000_000)
-    parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--blocks", type=int, default=11, help=f"of {BLOCK} steps, with and without drawing")
+    parser.add_argument("data", type=Path, help="Folder of rooms; made if it does not exist.")
+    parser.add_argument("--points", type=parse_size, default=1_000_000, help="Points per room.")
+    parser.add_argument("--steps", type=int, default=60, help="Training steps of each recipe.")
+    parser.add_argument(
+        "--blocks", type=int, default=11, help=f"Blocks of {BLOCK} steps to time with and without drawing."
+    )
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--precision", default="bf16")
-    parser.add_argument("--preset", default="base", help="base is the one for so many points")
-    parser.add_argument("-o", "--output", type=Path, required=True)
+    parser.add_argument("--preset", default="base", help="Preset of the model; base suits a million points.")
+    parser.add_argument("-o", "--output", type=Path, required=True, help="File of the record.")
     args = parser.parse_args(arguments)
     try:
         run(args)
@@ -163,7 +171,7 @@ def run(args: argparse.Namespace) -> None:
     check_output(args.output)
     if not args.data.exists():
         make_dataset(args.data, train=2, test=1, points=args.points)
-    told = {
+    settings = {
         "points": args.points,
         "steps": args.steps,
         "device": args.device,
@@ -171,16 +179,17 @@ def run(args: argparse.Namespace) -> None:
         "preset": args.preset,
     }
     rows = {
-        name: timed(args.data, blocks=args.blocks, **told, **choices) for name, choices in RECIPES.items()
+        name: time_recipe(args.data, blocks=args.blocks, **settings, **choices)
+        for name, choices in RECIPES.items()
     }
     record = {
         "what": "parts of a training iteration",
         "command": "python " + " ".join(sys.argv),
         "created": now(),
         "machine": describe(),
-        **told,
+        **settings,
         "rows": rows,
-        "held": all(row["sampling_share"] <= MOST for row in rows.values()),
+        "held": all(row["sampling_share"] <= MAX_SAMPLING_SHARE for row in rows.values()),
     }
     write_text(args.output, json.dumps(record, indent=1) + "\n")
     for name, row in rows.items():

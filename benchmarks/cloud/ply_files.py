@@ -1,4 +1,6 @@
-"""Our PLY reader and writer beside plyfile: ASCII, binary, big-endian and Gaussian splats with 60 columns.
+"""Comparison of pinchpoint's PLY reader and writer with plyfile.
+
+The files are ASCII, binary, big-endian, and Gaussian splats with 60 columns.
 
     OMP_NUM_THREADS=1 python benchmarks/cloud/ply_files.py -o record.json [--points 300000] [--repeats 9]
 
@@ -32,7 +34,7 @@ TYPES = {"f4": "float", "u1": "uchar", "i4": "int"}
 
 
 def columns(name: str) -> list[tuple[str, str]]:
-    """Property names and numpy kinds of a vertex."""
+    """Return the property names of a vertex and their NumPy types."""
     if name == "splats":
         names = [
             *("x", "y", "z", "nx", "ny", "nz", "f_dc_0", "f_dc_1", "f_dc_2"),
@@ -45,7 +47,7 @@ def columns(name: str) -> list[tuple[str, str]]:
 
 
 def make_file(path: Path, name: str, points: int, seed: int = 0) -> Path:
-    """A PLY file written without either program."""
+    """Write a PLY file without using either program."""
     rng = np.random.default_rng(seed)
     order = ">" if name == "binary_big_endian" else "<"
     kinds = columns(name)
@@ -59,7 +61,7 @@ def make_file(path: Path, name: str, points: int, seed: int = 0) -> Path:
     if name != "ascii":
         path.write_bytes(text + vertices.tobytes())
         return path
-    # Trailing zeros and plus-free exponents as other programs write them: a reprint would change the text.
+    # Numbers have trailing zeros, as other programs write them, so printing them again would change the text.
     lines = [
         " ".join(
             f"{value:.6f}" if kind == "f4" else str(value)
@@ -84,7 +86,7 @@ def thin_plyfile(source: Path, output: Path, index: np.ndarray) -> None:
 
 
 def keeps_vertices(source: Path, output: Path, index: np.ndarray) -> bool:
-    """Whether the vertices of `output` are, byte for byte, those of `source` at `index`."""
+    """Return whether the vertices of `output` are, byte for byte, those of `source` at `index`."""
     before, after = (path.read_bytes().partition(b"end_header\n")[2] for path in (source, output))
     if b"format ascii" in source.read_bytes()[:100]:
         lines = before.splitlines()

@@ -1,4 +1,4 @@
-"""The picture of a merged record of `robustness.py`: mIoU against density, a line a recipe with its interval.
+"""Figure of a merged record of `robustness.py`: mIoU by density, with a line and an interval per recipe.
 
 python benchmarks/cloud/robustness_figure.py benchmarks/results/cloud_robustness_h200.json -o
 docs/images/cloud-robustness.png
@@ -30,24 +30,22 @@ LOOKS = {
 
 
 def plot(path: Path, table: list[dict[str, Any]]) -> Path:
-    """Write a PNG: equal steps and equal points side by side. table: as `robustness_table.table_of` makes
-    it.
-    """
+    """Write a PNG with equal steps and equal points side by side. table: see `robustness_table.table_of`."""
     with style.figure_style():
         figure, axes = style.canvas(columns=2, width=9.6, height=4.6, sharey=True)
-        for one, regime in zip(axes[0], ("steps", "points"), strict=True):
+        for panel, regime in zip(axes[0], ("steps", "points"), strict=True):
             for recipe in LOOKS:
                 _line(
-                    one,
+                    panel,
                     recipe,
                     [
                         row
                         for row in table
-                        if row["recipe"] == recipe and row["regime"] in (regime, _own(recipe))
+                        if row["recipe"] == recipe and row["regime"] in (regime, _regime_of(recipe))
                     ],
                 )
-            one.set_title(f"equal {regime}")
-            _density_axis(one)
+            panel.set_title(f"equal {regime}")
+            _density_axis(panel)
         axes[0][0].set_ylabel("mIoU, %")
         axes[0][0].set_ylim(bottom=0)
         handles, names = axes[0][0].get_legend_handles_labels()
@@ -57,22 +55,22 @@ def plot(path: Path, table: list[dict[str, Any]]) -> Path:
     return write_bytes(path, data.getvalue())
 
 
-def _own(recipe: str) -> str | None:
-    """Dense alone is the same in both regimes and stands under steps."""
+def _regime_of(recipe: str) -> str | None:
+    """Return steps for dense, which is the same in both regimes and listed under steps; otherwise None."""
     return "steps" if recipe == "dense" else None
 
 
 def _line(axes: Any, recipe: str, rows: list[dict[str, Any]]) -> None:
-    some = sorted((row for row in rows if row["thinning"] == "uniform"), key=lambda row: row["density"])
-    if not some:
+    curve = sorted((row for row in rows if row["thinning"] == "uniform"), key=lambda row: row["density"])
+    if not curve:
         return
-    shares, (stroke, marker) = [100 * row["density"] for row in some], LOOKS[recipe]
+    shares, (stroke, marker) = [100 * row["density"] for row in curve], LOOKS[recipe]
     colour = palette.LIGHT[palette.of_series(recipe, list(LOOKS))]
     axes.plot(
-        shares, [row["miou"] for row in some], linestyle=stroke, marker=marker, color=colour, label=recipe
+        shares, [row["miou"] for row in curve], linestyle=stroke, marker=marker, color=colour, label=recipe
     )
-    if all(row["low"] is not None for row in some):
-        low, high = [row["low"] for row in some], [row["high"] for row in some]
+    if all(row["low"] is not None for row in curve):
+        low, high = [row["low"] for row in curve], [row["high"] for row in curve]
         axes.fill_between(shares, low, high, color=colour, alpha=0.18, linewidth=0)
 
 
@@ -84,7 +82,7 @@ def _density_axis(axes: Any) -> None:
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xlabel("points left, %")
+    axes.set_xlabel("points kept, %")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -98,7 +96,8 @@ def main(arguments: list[str] | None = None) -> int:
             table = json.loads(args.record.read_text(encoding="utf-8"))["table"]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise BadInput(
-                f"no table in {args.record}: {error}", hint="name a file that `robustness.py merge` wrote"
+                f"There is no table in {args.record}: {error}",
+                hint="Give a file written by `robustness.py merge`.",
             ) from error
         plot(args.output, table)
     except PinchpointError as error:

@@ -1,7 +1,8 @@
-"""What the runs of `robustness.py` say: means with intervals, differences seed by seed, and the bars.
+"""Evaluation of the runs of `robustness.py`: means with intervals, differences seed by seed, and the bars.
 
-Scores are mIoU in points (0 to 100) under uniform thinning, unless told otherwise. Intervals are Student's,
-95 %. A bar is held or missed where the whole interval lies on one side, else open.
+Scores are mIoU in points (0 to 100), by default under uniform thinning. Intervals are Student's 95 %
+intervals. The verdict on a bar is held or missed if the whole interval lies on one side of it, and open
+otherwise.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ BARS: tuple[tuple[float, str | None, float], ...] = (
     (1.0, "points", -3.0),
     (1.0, "steps", -4.5),
 )
-# Of two recipes: the first less the second. Dense alone stands under equal steps and is both.
-COMPARED = (
+# Pairs of recipes whose difference, first minus second, is listed. Dense is listed under equal steps, and is
+# the same at equal points.
+PAIRS = (
     ("log-uniform", "dense"),
     ("dense+log-uniform", "dense"),
     ("three", "dense"),
@@ -29,79 +31,79 @@ COMPARED = (
 
 
 def table_of(runs: dict[str, Any]) -> list[dict[str, Any]]:
-    """A row for each recipe, regime and way to thin: mIoU in points with its interval, over the seeds."""
-    made = []
-    for recipe, regime in dict.fromkeys((one["recipe"], one["regime"]) for one in runs.values()):
-        found = [one for one in runs.values() if (one["recipe"], one["regime"]) == (recipe, regime)]
-        for row in found[0]["rows"]:
-            way = row["thinning"], row["density"]
-            mean, low, high = interval([100 * miou_of(one, *way) for one in found])
-            made.append(
+    """Return a row per recipe, regime and thinning: the mean mIoU over the seeds, with its interval."""
+    rows = []
+    for recipe, regime in dict.fromkeys((run["recipe"], run["regime"]) for run in runs.values()):
+        matching = [run for run in runs.values() if (run["recipe"], run["regime"]) == (recipe, regime)]
+        for row in matching[0]["rows"]:
+            thinning = row["thinning"], row["density"]
+            mean, low, high = interval([100 * miou_of(run, *thinning) for run in matching])
+            rows.append(
                 {
                     "recipe": recipe,
                     "regime": regime,
-                    "thinning": way[0],
-                    "density": way[1],
+                    "thinning": thinning[0],
+                    "density": thinning[1],
                     "miou": mean,
                     "low": low,
                     "high": high,
-                    "seeds": len(found),
-                    "steps": found[0]["steps"],
-                    "points_seen": statistics.mean(o["points_seen"] for o in found),
+                    "seeds": len(matching),
+                    "steps": matching[0]["steps"],
+                    "points_seen": statistics.mean(o["points_seen"] for o in matching),
                 }
             )
-    return made
+    return rows
 
 
 def bars_of(runs: dict[str, Any]) -> list[dict[str, Any]]:
-    """Every bar for every recipe beside dense: the difference seed by seed, with what is to be said of it."""
-    made = []
+    """Return every bar for every recipe except dense: the difference seed by seed, and the verdict."""
+    rows = []
     for recipe, regime in dict.fromkeys(
-        (one["recipe"], one["regime"]) for one in runs.values() if one["recipe"] != "dense"
+        (run["recipe"], run["regime"]) for run in runs.values() if run["recipe"] != "dense"
     ):
-        for density, only, least in BARS:
-            apart = _apart(runs, recipe, "dense", regime, density) if only in (None, regime) else []
-            if not apart:
+        for density, only, minimum in BARS:
+            differences = (
+                _differences(runs, recipe, "dense", regime, density) if only in (None, regime) else []
+            )
+            if not differences:
                 continue
-            mean, low, high = interval(apart)
-            told = (
+            mean, low, high = interval(differences)
+            verdict = (
                 "open"
                 if low is None or high is None
                 else "held"
-                if low >= least
+                if low >= minimum
                 else "missed"
-                if high < least
+                if high < minimum
                 else "open"
             )
-            bar = f"at {density:.0%}, equal {regime}, {least:+g} mIoU against dense or better"
-            made.append(
+            bar = f"at {density:.0%}, equal {regime}, {minimum:+g} mIoU against dense or better"
+            rows.append(
                 {
                     "recipe": recipe,
                     "regime": regime,
                     "bar": bar,
-                    "least": least,
+                    "least": minimum,
                     "difference": mean,
                     "low": low,
                     "high": high,
-                    "seeds": len(apart),
-                    "verdict": told,
+                    "seeds": len(differences),
+                    "verdict": verdict,
                 }
             )
-    return made
+    return rows
 
 
 def differences_of(runs: dict[str, Any]) -> list[dict[str, Any]]:
-    """A row for each two recipes that are compared, regime and density: the first less the second, seed
-    by seed.
-    """
-    made = []
-    for recipe, other in COMPARED:
-        for regime in dict.fromkeys(one["regime"] for one in runs.values()):
+    """Return a row per pair of recipes, regime and density: the first minus the second, seed by seed."""
+    rows = []
+    for recipe, other in PAIRS:
+        for regime in dict.fromkeys(run["regime"] for run in runs.values()):
             for density in DENSITIES:
-                apart = _apart(runs, recipe, other, regime, density)
-                if apart:
-                    mean, low, high = interval(apart)
-                    made.append(
+                differences = _differences(runs, recipe, other, regime, density)
+                if differences:
+                    mean, low, high = interval(differences)
+                    rows.append(
                         {
                             "recipe": recipe,
                             "less": other,
@@ -110,14 +112,14 @@ def differences_of(runs: dict[str, Any]) -> list[dict[str, Any]]:
                             "difference": mean,
                             "low": low,
                             "high": high,
-                            "seeds": len(apart),
+                            "seeds": len(differences),
                         }
                     )
-    return made
+    return rows
 
 
-def _apart(runs: dict[str, Any], recipe: str, other: str, regime: str, density: float) -> list[float]:
-    """mIoU of one recipe less another's, for each seed that both have."""
+def _differences(runs: dict[str, Any], recipe: str, other: str, regime: str, density: float) -> list[float]:
+    """Return the mIoU of one recipe minus that of another, for each seed that both have."""
     first, second = (_by_seed(runs, name, "steps" if name == "dense" else regime) for name in (recipe, other))
     return [
         100 * (miou_of(first[seed], "uniform", density) - miou_of(second[seed], "uniform", density))
@@ -126,22 +128,23 @@ def _apart(runs: dict[str, Any], recipe: str, other: str, regime: str, density: 
 
 
 def _by_seed(runs: dict[str, Any], recipe: str, regime: str) -> dict[int, dict[str, Any]]:
-    return {one["seed"]: one for one in runs.values() if (one["recipe"], one["regime"]) == (recipe, regime)}
+    return {run["seed"]: run for run in runs.values() if (run["recipe"], run["regime"]) == (recipe, regime)}
 
 
 def interval(values: list[float]) -> tuple[float, float | None, float | None]:
-    """Mean and Student's 95 % interval of it; none of a single value."""
+    """Return the mean and its Student's 95 % interval, which is None for a single value."""
     mean = statistics.mean(values)
     if len(values) < 2:
         return mean, None, None
     freedom = len(values) - 1
-    # Of more seeds than the table goes the last quantile: an interval a little too wide, never too narrow.
+    # With more seeds than the table covers, use its last quantile: the interval is slightly too wide, never
+    # too narrow.
     half = STUDENT[min(freedom, len(STUDENT)) - 1] * statistics.stdev(values) / math.sqrt(len(values))
     return mean, mean - half, mean + half
 
 
 def markdown(table: list[dict[str, Any]]) -> str:
-    """Uniform thinning: a line for each recipe and regime."""
+    """Return the table of uniform thinning, with a line per recipe and regime."""
     lines = [
         "| recipe | equal | " + " | ".join(f"{density:.0%}" for density in DENSITIES) + " |",
         "|---" * 7 + "|",
@@ -161,24 +164,24 @@ def markdown(table: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def miou_of(one: dict[str, Any], thinning: str, density: float | None) -> float:
+def miou_of(run: dict[str, Any], thinning: str, density: float | None) -> float:
     return next(
-        row["miou"] for row in one["rows"] if (row["thinning"], row["density"]) == (thinning, density)
+        row["miou"] for row in run["rows"] if (row["thinning"], row["density"]) == (thinning, density)
     )
 
 
 def markdown_of_differences(rows: list[dict[str, Any]]) -> str:
-    """A line for each two recipes and regime: what the first has more, with its interval."""
+    """Return the table of differences with intervals, with a line per pair of recipes and regime."""
     lines = [
         "| | equal | seeds | " + " | ".join(f"{density:.0%}" for density in DENSITIES) + " |",
         "|---" * 8 + "|",
     ]
     for key in dict.fromkeys((row["recipe"], row["less"], row["regime"], row["seeds"]) for row in rows):
-        found = [row for row in rows if (row["recipe"], row["less"], row["regime"], row["seeds"]) == key]
+        matching = [row for row in rows if (row["recipe"], row["less"], row["regime"], row["seeds"]) == key]
         cells = [
             f"{row['difference']:+.1f}"
             + ("" if row["low"] is None else f" [{row['low']:+.1f}, {row['high']:+.1f}]")
-            for row in found
+            for row in matching
         ]
         lines.append(f"| {key[0]} less {key[1]} | {key[2]} | {key[3]} | " + " | ".join(cells) + " |")
     return "\n".join(lines)

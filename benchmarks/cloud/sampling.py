@@ -1,9 +1,9 @@
-"""Randomness of draws: the faults of the point-cloud report's sampler in numbers, and our statistics.
+"""Statistics of random draws: the faults of the point-cloud report's sampler, and pinchpoint's samplers.
 
     python benchmarks/cloud/sampling.py -o benchmarks/results/cloud_sampling_cpu.json
 
-pinchpoint must be importable: installed, or `PYTHONPATH=src`. Runs in a minute on one core; --seed changes
-every draw. The threshold of the chi-squares is set before: p of at least 1e-4 in every one.
+pinchpoint must be importable: installed, or `PYTHONPATH=src`. The script takes a minute on one core. --seed
+changes every draw. The threshold of the chi-square tests is fixed in advance: each p must be at least 1e-4.
 """
 
 from __future__ import annotations
@@ -36,56 +36,57 @@ METHODS: tuple[Method, ...] = ("exact", "sort", "nested", "bernoulli")
 
 
 def even_cells(cells: int, points: int) -> Segments:
-    """`cells` cells of `points` points each, one after another."""
+    """Return `cells` consecutive cells of `points` points each."""
     return Segments.from_offsets(torch.arange(0, cells * points + 1, points))
 
 
 def prefix_bias(seed: int, *, cells: int = 20_000, points: int = 20) -> dict[str, Any]:
-    """Share of cells whose first, middle and last place are taken, by prefix sampling and by ours."""
+    """Return the shares of cells whose first, middle and last place are drawn, by `prefix` and by `exact`."""
     segments = even_cells(cells, points)
-    wanted = draw_counts(segments, RATIOS, seed=seed)
-    found: dict[str, Any] = {"points": points, "cells": cells}
-    for name, drawn in (
-        ("prefix", baseline.prefix(segments, wanted)),
-        ("exact", sample_subset(segments, wanted, seed=seed)),
+    draws_per_cell = draw_counts(segments, RATIOS, seed=seed)
+    result: dict[str, Any] = {"points": points, "cells": cells}
+    for name, index in (
+        ("prefix", baseline.prefix(segments, draws_per_cell)),
+        ("exact", sample_subset(segments, draws_per_cell, seed=seed)),
     ):
-        taken = torch.zeros(cells * points)
-        taken[drawn.long()] = 1
-        shares = taken.view(cells, points).mean(dim=0)
-        found[name] = {
+        is_drawn = torch.zeros(cells * points)
+        is_drawn[index.long()] = 1
+        shares = is_drawn.view(cells, points).mean(dim=0)
+        result[name] = {
             "first": float(shares[0]),
             "middle": float(shares[points // 2]),
             "last": float(shares[-1]),
         }
-    again = [
-        torch.equal(baseline.prefix(segments, wanted), baseline.prefix(segments, wanted)) for _ in range(4)
+    repeats = [
+        torch.equal(baseline.prefix(segments, draws_per_cell), baseline.prefix(segments, draws_per_cell))
+        for _ in range(4)
     ]
-    return {**found, "prefix_same_every_time": all(again)}
+    return {**result, "prefix_same_every_time": all(repeats)}
 
 
 def mean_shares(seed: int, *, cells: int = 400_000) -> list[dict[str, float]]:
-    """E[k / n] where half is meant: floor and at least one, against floor(n r + u) and at least one."""
-    rng, made = np.random.default_rng(seed), []
+    """Return E[k / n] for a mean ratio of one half, by max(floor(n r), 1) and by max(floor(n r + u), 1)."""
+    rng, rows = np.random.default_rng(seed), []
     for n in (1, 2, 3, 4, 5, 20):
-        cut = np.maximum(np.floor(n * rng.uniform(*RATIOS, cells)), 1) / n
+        floored = np.maximum(np.floor(n * rng.uniform(*RATIOS, cells)), 1) / n
         ours = draw_counts(even_cells(cells, n), RATIOS, seed=seed, view=n).double() / n
-        made.append({"n": n, "floor": float(cut.mean()), "ours": float(ours.mean())})
-    return made
+        rows.append({"n": n, "floor": float(floored.mean()), "ours": float(ours.mean())})
+    return rows
 
 
 def subset_test(method: Method, n: int, k: int, seed: int, *, cells: int = 200_000) -> dict[str, Any]:
-    """Chi-square of all C(n, k) subsets; of bernoulli those of its cells that have k."""
+    """Return the chi-square test of all C(n, k) subsets; for bernoulli, of the cells that draw k points."""
     segments = even_cells(cells, n)
-    how: Any = 0.5 if method == "bernoulli" else k
-    drawn = sample_subset(segments, how, method=method, seed=seed, view=1)
-    taken = torch.zeros(cells * n, dtype=torch.int64)
-    taken[drawn.long()] = 1
-    taken = taken.view(cells, n)
-    codes = (taken << torch.arange(n)).sum(dim=1)[taken.sum(dim=1) == k]
-    names = [sum(1 << place for place in chosen) for chosen in combinations(range(n), k)]
-    seen = np.bincount(codes.numpy(), minlength=2**n)[names]
-    due = len(codes) / len(names)
-    statistic = float(((seen - due) ** 2 / due).sum())
+    count_or_ratio: Any = 0.5 if method == "bernoulli" else k
+    points = sample_subset(segments, count_or_ratio, method=method, seed=seed, view=1)
+    is_drawn = torch.zeros(cells * n, dtype=torch.int64)
+    is_drawn[points.long()] = 1
+    is_drawn = is_drawn.view(cells, n)
+    codes = (is_drawn << torch.arange(n)).sum(dim=1)[is_drawn.sum(dim=1) == k]
+    names = [sum(1 << place for place in subset) for subset in combinations(range(n), k)]
+    observed = np.bincount(codes.numpy(), minlength=2**n)[names]
+    expected = len(codes) / len(names)
+    statistic = float(((observed - expected) ** 2 / expected).sum())
     p = chi_square_tail(statistic, len(names) - 1)
     return {
         "method": method,
@@ -99,47 +100,48 @@ def subset_test(method: Method, n: int, k: int, seed: int, *, cells: int = 200_0
 
 
 def chi_square_tail(statistic: float, freedom: int) -> float:
-    """P(chi-square > statistic), by Wilson and Hilferty's cube root: good to a few percent for 10 degrees
-    and more.
+    """Return P(chi-square > statistic) by the cube-root approximation of Wilson and Hilferty.
+
+    It is accurate to a few percent for 10 or more degrees of freedom.
     """
-    spread = 2 / (9 * freedom)
-    score = ((statistic / freedom) ** (1 / 3) - (1 - spread)) / math.sqrt(spread)
+    variance = 2 / (9 * freedom)
+    score = ((statistic / freedom) ** (1 / 3) - (1 - variance)) / math.sqrt(variance)
     return 0.5 * math.erfc(score / math.sqrt(2))
 
 
 def alike(seed: int) -> dict[str, float]:
-    """What two cells of one count both took, over what is due if neither knows of the other."""
+    """Return the number of places that two cells of one count both draw, relative to independent draws."""
     problem = problem_of(200_000, 10_000, device="cpu")
     torch.manual_seed(seed)
-    ways: dict[str, Callable[[Any, int], Tensor]] = {
+    draws: dict[str, Callable[[Any, int], Tensor]] = {
         "shared": lambda p, step: baseline.grouped(p.segments, p.wanted, shared=True),
         "loop": lambda p, step: baseline.loop(p.segments, p.wanted),
         "exact": lambda p, step: sample_subset(p.segments, p.wanted, seed=seed),
     }
     return {
-        name: float(probe_of(draw, problem, problem).outputs["alike"].mean()) for name, draw in ways.items()
+        name: float(probe_of(draw, problem, problem).outputs["alike"].mean()) for name, draw in draws.items()
     }
 
 
 def cache_by_size(seed: int) -> dict[str, float]:
     """Count the errors of the point-cloud report's sampler on a second scene of equal size.
 
-    Returns cells with a wrong number of points, and points of other cells.
+    Returns the share of cells with a wrong number of points, and the share of points from other cells.
     """
     first, second = (problem_of(200_000, 10_000, device="cpu", scene=scene) for scene in (seed, seed + 1))
     sampler = baseline.GridSampler()
     sampler.by_count(baseline.grid_of(first.segments), first.wanted)
-    drawn = sampler.by_count(baseline.grid_of(second.segments), second.wanted)[0]
-    meant = torch.repeat_interleave(torch.arange(second.segments.cells), second.wanted)
-    elsewhere = second.segments.of_point()[drawn.long()] != meant
+    points = sampler.by_count(baseline.grid_of(second.segments), second.wanted)[0]
+    expected_cells = torch.repeat_interleave(torch.arange(second.segments.cells), second.wanted)
+    elsewhere = second.segments.of_point()[points.long()] != expected_cells
     return {
-        "cells_off": float((off_by(second, drawn) != 0).mean()),
+        "cells_off": float((off_by(second, points) != 0).mean()),
         "points_of_other_cells": float(elsewhere.double().mean()),
     }
 
 
 def item_cost(*, cells: int = 50_000) -> dict[str, float]:
-    """Seconds of reading one number, and of the reads a loop over the cells makes."""
+    """Return the seconds to read one number, and those of all reads in a loop over the cells."""
     counts = torch.arange(cells)
     best = math.inf
     for _ in range(3):
@@ -159,7 +161,7 @@ def main() -> int:
     args = parser.parse_args()
     check_output(args.output)
     tests = [subset_test(method, n, k, args.seed) for method in METHODS for n, k in ((8, 4), (12, 6))]
-    made = {
+    record = {
         "what": "statistics of draws from cells",
         "command": "python " + " ".join(sys.argv),
         "created": now(),
@@ -172,19 +174,20 @@ def main() -> int:
         "cache_by_size": cache_by_size(args.seed),
         "item": item_cost(),
     }
-    write_text(args.output, json.dumps(made, indent=1) + "\n")
+    write_text(args.output, json.dumps(record, indent=1) + "\n")
     print(
         json.dumps(
-            {key: made[key] for key in ("prefix", "mean_shares", "alike", "cache_by_size", "item")}, indent=1
+            {key: record[key] for key in ("prefix", "mean_shares", "alike", "cache_by_size", "item")},
+            indent=1,
         )
     )
-    for one in tests:
-        told = "fine" if one["p"] >= LEAST_P else "REFUSED"
+    for test in tests:
+        verdict = "passed" if test["p"] >= LEAST_P else "FAILED"
         print(
-            f"{one['method']:10} C({one['n']}, {one['k']}): {one['chi_square']:.1f} of {one['freedom']},"
-            f" p {one['p']:.3f} {told}"
+            f"{test['method']:10} C({test['n']}, {test['k']}): {test['chi_square']:.1f} of {test['freedom']},"
+            f" p {test['p']:.3f} {verdict}"
         )
-    return 0 if all(one["p"] >= LEAST_P for one in tests) else 1
+    return 0 if all(test["p"] >= LEAST_P for test in tests) else 1
 
 
 if __name__ == "__main__":

@@ -36,9 +36,9 @@ PEERS = ("ase", "pymatgen")
 
 
 def hafnia(points: int) -> Volume:
-    """Return 12 atoms in the cell of monoclinic HfO2 with a Gaussian at each.
+    """Return a density of 12 atoms in the cell of monoclinic HfO2, with a Gaussian at each atom.
 
-    96 electrons, all values positive.
+    The density has 96 electrons, and all values are positive.
     """
     beta = np.radians(99.18)
     lattice = np.array([[5.1156, 0, 0], [0, 5.1722, 0], [5.2948 * np.cos(beta), 0, 5.2948 * np.sin(beta)]])

@@ -26,7 +26,7 @@ from pinchpoint.core.errors import BadInput, PinchpointError, TargetFailed
 from pinchpoint.core.files import check_output, write_text
 from pinchpoint.core.units import parse_size
 
-HALVINGS = 3  # of the learning rate, before a diverging run is given up
+HALVINGS = 3  # how often the learning rate of a diverging run is halved before giving up
 EVERYTHING = ["superposition", "tune", "ours:0,1,2", "painn:0,1,2"]
 
 
@@ -80,12 +80,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def train_at_rate(contest: Any, name: str, *, seed: int, lr: float) -> dict[str, Any]:
-    """Train at the tuned rate, and at half of it for as long as the run diverges.
+    """Train at the tuned rate, and halve it for as long as the run diverges.
 
-    `diverged`: the rates that did.
-
-    Tuning takes fewer steps, so its best rate may be too high for a full run; neither model should lose by
-    that.
+    Tuning takes fewer steps, so its best rate may be too high for a full run, which should not count against
+    a model. The result has the rates that diverged under `diverged`.
     """
     diverged: list[float] = []
     while True:
@@ -128,45 +126,47 @@ def merge(args: argparse.Namespace) -> int:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     verbs = parser.add_subparsers(required=True)
-    one = verbs.add_parser("run", help="Superpose, tune, train and evaluate whatever -o does not hold yet.")
-    one.add_argument("data", type=Path)
-    one.add_argument("-o", "--output", type=Path, required=True)
-    one.add_argument(
+    run_parser = verbs.add_parser(
+        "run", help="Superpose, tune, train and evaluate whatever -o does not hold yet."
+    )
+    run_parser.add_argument("data", type=Path)
+    run_parser.add_argument("-o", "--output", type=Path, required=True)
+    run_parser.add_argument(
         "--from", dest="earlier", type=Path, nargs="*", default=[], help="Earlier parts to continue from."
     )
-    one.add_argument(
+    run_parser.add_argument(
         "--only", nargs="+", default=EVERYTHING, help="Work to do: superposition, tune, MODEL:SEED,SEED."
     )
-    one.add_argument(
+    run_parser.add_argument(
         "--steps", type=parse_size, help="Training steps; all defaults are those of `density train`."
     )
-    one.add_argument("--molecules", type=int, help="Structures per step.")
-    one.add_argument("--probes", type=int, help="Probes per structure and step.")
-    one.add_argument("--preset", help="Preset of pinchpoint's model.")
-    one.add_argument(
+    run_parser.add_argument("--molecules", type=int, help="Structures per step.")
+    run_parser.add_argument("--probes", type=int, help="Probes per structure and step.")
+    run_parser.add_argument("--preset", help="Preset of pinchpoint's model.")
+    run_parser.add_argument(
         "--set",
         action="append",
         default=[],
         help="KEY=VALUE of pinchpoint's configuration; species, cutoff and prior apply to both models.",
     )
-    one.add_argument("--precision", choices=("fp32", "tf32", "bf16"))
-    one.add_argument("--ema", type=float)
-    one.add_argument("--weight-decay", type=float)
-    one.add_argument("--validation", type=int, help="Training geometries held back for tuning.")
-    one.add_argument("--rates", type=float, nargs="+", default=[2e-3, 5e-3, 1e-2, 2e-2])
-    one.add_argument("--tune-steps", type=parse_size, default=500)
-    one.add_argument(
+    run_parser.add_argument("--precision", choices=("fp32", "tf32", "bf16"))
+    run_parser.add_argument("--ema", type=float)
+    run_parser.add_argument("--weight-decay", type=float)
+    run_parser.add_argument("--validation", type=int, help="Training geometries held back for tuning.")
+    run_parser.add_argument("--rates", type=float, nargs="+", default=[2e-3, 5e-3, 1e-2, 2e-2])
+    run_parser.add_argument("--tune-steps", type=parse_size, default=500)
+    run_parser.add_argument(
         "--judge", type=parse_size, default=0, help="Probes of each grid that are evaluated; 0: all."
     )
-    one.add_argument("--device", default="auto")
-    one.add_argument(
+    run_parser.add_argument("--device", default="auto")
+    run_parser.add_argument(
         "--minutes", type=float, default=0, help="Start no training that would end later; 0: no limit."
     )
-    one.set_defaults(do=run)
-    join = verbs.add_parser("merge", help="Merge parts into one record and one table.")
-    join.add_argument("parts", type=Path, nargs="+")
-    join.add_argument("-o", "--output", type=Path, required=True)
-    join.set_defaults(do=merge)
+    run_parser.set_defaults(do=run)
+    merge_parser = verbs.add_parser("merge", help="Merge parts into one record and one table.")
+    merge_parser.add_argument("parts", type=Path, nargs="+")
+    merge_parser.add_argument("-o", "--output", type=Path, required=True)
+    merge_parser.set_defaults(do=merge)
     try:
         args = parser.parse_args(arguments)
         return args.do(args)

@@ -1,4 +1,4 @@
-"""Training of both models with the same steps and evaluation on the same grids, beside superposed atoms.
+"""Training of both models with the same steps, and evaluation on the same grids, also of superposed atoms.
 
 Everything but the network is pinchpoint's trainer: its settings and schedule, the structures and probes of
 each step, the loss, AdamW and the averaged weights. The averaged weights of the last step are evaluated: none
@@ -33,14 +33,14 @@ from pinchpoint.systems.density.training.training_step import (
     values_at,
 )
 
-# painn has as many parameters as ours; painn-128 has that width.
+# painn has as many parameters as ours; painn-128 has the width 128.
 CONTENDERS = re.compile(r"ours|painn(-[1-9]\d*)?")
 JUDGED: tuple[Split, ...] = ("test", "heldout")
 STRETCHES = 20  # losses recorded per training
 
 
 class Contest:
-    """A data set, the settings of all runs, and the items of its samples, built once."""
+    """A dataset, the settings of all runs, and the items of its samples, built once."""
 
     def __init__(
         self,
@@ -51,9 +51,10 @@ class Contest:
         judge: int = 0,
         say: Callable[[str], None] = print,
     ) -> None:
-        """choices: fields of `Settings`, as for `density train`.
+        """Open a contest.
 
-        judge: probes of each grid to evaluate, 0 for all.
+        choices: fields of `Settings`, as for `density train`; judge: probes of each grid to evaluate, 0 for
+        all.
         """
         run = begin(data.path / "no run", data, resume=False, choices=choices)
         self.data, self.settings, self.config = data, run.settings, run.config
@@ -62,7 +63,7 @@ class Contest:
         self.items: dict[str, Item] = {}
 
     def about(self) -> dict[str, Any]:
-        """Return what must be equal for two results to be in one table."""
+        """Return the settings that must be equal for two results to be in one table."""
         settings = self.settings.to_dict()
         free = ("seed", "lr", "model", "data", *Settings.changeable())
         shape = {f"model {key}": value for key, value in settings["model"].items()}
@@ -70,7 +71,7 @@ class Contest:
         return {"data": self.data.sha256, "device": self.device, "judge": self.judge, **same, **shape}
 
     def build(self, name: str, *, seed: int) -> DensityModel | PaiNN:
-        """Return an untrained model: superposed atoms, where the configuration has them, and little else."""
+        """Return an untrained model, which starts close to superposed atoms if the configuration has them."""
         if name == "ours":
             return new_model(self.config, seed=seed).to(self.device)
         width_text = name.partition("-")[2]
@@ -96,8 +97,7 @@ class Contest:
         Every model of a seed sees the same structures and probes in the same order.
         """
         settings = replace(self.settings, seed=seed, lr=lr, steps=steps or self.settings.steps)
-        # Pyright: ignore[reportArgumentType].
-        stepper = Stepper(self.build(name, seed=seed), settings, self.device)
+        stepper = Stepper(self.build(name, seed=seed), settings, self.device)  # pyright: ignore[reportArgumentType]
         items = {one: self.item(one) for one in self.names}
         stretch = max(1, settings.steps // STRETCHES)
         losses: list[float] = []
@@ -141,7 +141,7 @@ class Contest:
         }  # pyright: ignore[reportArgumentType]
 
     def superposition(self) -> dict[str, Any]:
-        """Return the errors of superposed spherical atoms; empty where a species has no table."""
+        """Return the errors of superposed spherical atoms; empty if a species has no table."""
         result: dict[str, Any] = {}
         if unknown := sorted(set(self.data.species) - set(load_table().species)):
             self.say(f"superposed atoms are skipped: there is no table of {', '.join(unknown)}")
@@ -201,7 +201,7 @@ class Contest:
         return [(name, self._some(self.item(name))) for name in names]
 
     def _some(self, item: Item) -> Item:
-        """Return an item with the probes to evaluate: all, or some that follow from its name."""
+        """Return an item with the probes to evaluate: all, or a subset determined by its name."""
         if not self.judge:
             return item
         at = choose_probes(item, self.judge, seed=0, step=0)

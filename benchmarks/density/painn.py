@@ -1,11 +1,11 @@
 """PaiNN for densities, the peer model: scalar and vector features of atoms, and probes as nodes that only
 receive.
 
-Letters: A atoms, E edges, T tiles of B probes, K slots, F width. Written from the published equations (Schütt
-et al. 2021; probes as in Jørgensen and Bhowmik 2022): in each interaction a message weights features of the
-neighbours by filters of the distance, and an update mixes scalars with the norms and products of vectors. It
-has the methods of `DensityModel`, so the same batches, loss, steps and evaluation serve both; what the probes
-read of the atoms is computed once.
+Letters: A atoms, E edges, T tiles of B probes, K slots, F width. The model follows the published equations
+(Schütt et al. 2021; probes as in Jørgensen and Bhowmik 2022): in each interaction a message weights features
+of the neighbours by filters of the distance, and an update mixes scalars with the norms and products of
+vectors. It has the methods of `DensityModel`, so both models use the same batches, loss, steps and
+evaluation. The features of the atoms that probes read are computed once.
 """
 
 from __future__ import annotations
@@ -27,9 +27,7 @@ _NEAR = 1e-6  # squared distance below which a direction is undefined
 
 
 class Filters(nn.Module):
-    """Filters (..., outputs) of distances (...,): sines over the distance, a linear map, the cosine
-    cutoff.
-    """
+    """Filters (..., outputs) of distances (...,): sines over the distance, a linear map, and a cutoff."""
 
     def __init__(self, outputs: int, cutoff_a: float) -> None:
         super().__init__()
@@ -44,7 +42,7 @@ class Filters(nn.Module):
 
 
 class Update(nn.Module):
-    """Mixes the scalars (..., F) and vectors (..., 3, F) of each node."""
+    """Update that mixes the scalars (..., F) and vectors (..., 3, F) of each node."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -85,12 +83,13 @@ class PaiNN(nn.Module):
         self.get_buffer("prior").copy_(tables)
 
     def fields(self, atoms: AtomGraph) -> Tensor:
-        """Return (A, 6 F interactions), what the probes read of each atom: in layer i the atoms after
-        layer i.
+        """Return (A, 6 F interactions), the features of each atom that probes read.
+
+        Layer i of the probes reads the atoms after layer i.
         """
         scalars = self.embedding(atoms.species)
         vectors = scalars.new_zeros(len(scalars), 3, self.width)
-        # From the source to the destination, as from an atom to a probe.
+        # Vectors point from the source to the destination, as from an atom to a probe.
         distance, direction = apart(-atoms.vectors)
         read = []
         for net, filters, update, probe_net in zip(
@@ -105,7 +104,7 @@ class PaiNN(nn.Module):
         return torch.cat(read, dim=1)
 
     def forward(self, fields: Tensor, species: Tensor, neighbours: Tensor, vectors: Tensor) -> Tensor:
-        """Return (T, B, outputs).
+        """Return the densities (T, B, outputs).
 
         fields: (A, W); neighbours: (T, K); vectors: (T, B, K, 3), from atom to probe.
         """

@@ -57,7 +57,7 @@ def save(path: Path, part: Part) -> None:
 
 
 def merge_parts(first: Part, *others: Part) -> Part:
-    """Merge all parts. Where two hold the same piece of work, that of the first one is kept."""
+    """Merge all parts. If two contain the same piece of work, that of the first is kept."""
     result = json.loads(json.dumps(first))
     for other in others:
         differ = sorted(
@@ -80,9 +80,7 @@ def merge_parts(first: Part, *others: Part) -> Part:
 
 
 def means(part: Part, name: str) -> dict[str, tuple[float, float, float, int]]:
-    """Return for each split the mean over the seeds of a model, the lowest, the highest, and the number of
-    seeds.
-    """
+    """Return the mean, minimum and maximum over the seeds of a model, and the number of seeds, per split."""
     result = {}
     for split in BARS:
         own = [run[split]["mean"] for key, run in part["runs"].items() if key.partition(":")[0] == name]

@@ -1,11 +1,10 @@
-"""Times from a structure to a CHGCAR, and of a fine grid within a card of 6 GiB, for HfO2 with random
-weights.
+"""Time from a structure to a CHGCAR, and time of a fine grid within 6 GiB, for HfO2 with random weights.
 
 python benchmarks/density/whole.py --device cuda -o benchmarks/results/density_whole_h200.json
 
 The model has the widths of the ChargE3Net-style density report. pinchpoint must be importable: installed, or
-`PYTHONPATH=src`. The first run includes what happens once per process (compiling kernels, loading the
-device's libraries) and is reported separately; the others give the median with its interval.
+`PYTHONPATH=src`. The first run includes the work done once per process (compiling kernels, loading the
+device's libraries) and is reported separately; the other runs give the median with its interval.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ def surface(count: int, seed: int) -> torch.Tensor:
 
 
 def trees(x: Any, y: Any, radius: float, workers: int) -> dict[str, Callable[[], Any]]:
-    """Return the calls of a k-d tree that find all pairs within a radius, each from the bare coordinates."""
+    """Return the calls of a k-d tree that find all pairs within a radius, including building the tree."""
     return {
         "query_ball_point": lambda: cKDTree(x).query_ball_point(y, radius, workers=workers),
         "sparse_distance_matrix": lambda: cKDTree(x).sparse_distance_matrix(
@@ -55,7 +55,7 @@ def trees(x: Any, y: Any, radius: float, workers: int) -> dict[str, Callable[[],
 def compare(
     kind: str, ours: Callable[[], Any], theirs: dict[str, Callable[[], Any]], repeats: int
 ) -> dict[str, Any]:
-    """Time ours and the fastest of theirs in alternation."""
+    """Time our search and the fastest call of the tree in alternation."""
     alone = {
         name: measure(run, wait=lambda _: None, warmup=1, repeats=5).median_s for name, run in theirs.items()
     }

@@ -222,55 +222,55 @@ def merge(args: argparse.Namespace) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     verbs = parser.add_subparsers(required=True)
-    data = verbs.add_parser("data", help="create DATA/coarse and, for the test bodies, DATA/fine")
+    data = verbs.add_parser("data", help="Create DATA/coarse and, for the test bodies, DATA/fine.")
     data.add_argument("data", type=Path)
     data.add_argument("--train", type=parse_size, default=400)
     data.add_argument("--test", type=parse_size, default=50)
     data.add_argument("--panels", type=parse_size, default=5000)
-    data.add_argument("--fine", type=parse_size, default=20_000, help="panels of DATA/fine")
+    data.add_argument("--fine", type=parse_size, default=20_000, help="Panels per body of DATA/fine.")
     data.add_argument("--no-fine", dest="fine", action="store_const", const=0)
     data.add_argument("--seed", type=int, default=0)
     data.add_argument("--device", default="cpu")
     data.set_defaults(do=make_data)
-    one = verbs.add_parser("run", help="tune, train and time what -o lacks")
-    one.add_argument("data", type=Path)
-    one.add_argument("-o", "--output", type=Path, required=True)
-    one.add_argument(
-        "--from", dest="earlier", type=Path, nargs="*", default=[], help="earlier parts to continue from"
+    run_parser = verbs.add_parser("run", help="Tune, train and time whatever -o lacks.")
+    run_parser.add_argument("data", type=Path)
+    run_parser.add_argument("-o", "--output", type=Path, required=True)
+    run_parser.add_argument(
+        "--from", dest="earlier", type=Path, nargs="*", default=[], help="Earlier parts to continue from."
     )
     everything = ["tune", "time", "ours:0,1,2", "gino:0,1,2"]
-    one.add_argument(
+    run_parser.add_argument(
         "--only",
         nargs="+",
         default=everything,
-        help="prepare, tune, time, MODEL:SEED,SEED; all but prepare by default",
+        help="Work to do: prepare, tune, time, MODEL:SEED,SEED; by default all except prepare.",
     )
-    one.add_argument("--steps", type=parse_size, default=6000)
-    one.add_argument("--tune-steps", type=parse_size, default=1200)
-    one.add_argument("--rates", type=float, nargs="+", default=[3e-4, 1e-3, 3e-3])
-    one.add_argument("--loss", choices=("l1", "l2"), default="l2")
-    one.add_argument("--preset", default="base")
-    one.add_argument(
-        "--set", action="append", default=[], help="KEY=VALUE of the configuration of pinchpoint's operator"
+    run_parser.add_argument("--steps", type=parse_size, default=6000)
+    run_parser.add_argument("--tune-steps", type=parse_size, default=1200)
+    run_parser.add_argument("--rates", type=float, nargs="+", default=[3e-4, 1e-3, 3e-3])
+    run_parser.add_argument("--loss", choices=("l1", "l2"), default="l2")
+    run_parser.add_argument("--preset", default="base")
+    run_parser.add_argument(
+        "--set", action="append", default=[], help="KEY=VALUE of pinchpoint's operator configuration."
     )
-    one.add_argument(
+    run_parser.add_argument(
         "--memory",
         choices=("flat", "eager", "checkpoint"),
         default="eager",
-        help="how pinchpoint's operator stores its edges",
+        help="How pinchpoint's operator stores its edges.",
     )
-    one.add_argument("--device", default="cpu")
-    one.add_argument("--tf32", action=argparse.BooleanOptionalAction, default=True)
-    one.add_argument(
+    run_parser.add_argument("--device", default="cpu")
+    run_parser.add_argument("--tf32", action=argparse.BooleanOptionalAction, default=True)
+    run_parser.add_argument(
         "--minutes",
         type=float,
         default=0,
-        help="suspend the training after this time; run again to resume; 0: no limit",
+        help="Suspend the training after this time; run again to resume. 0: no limit.",
     )
-    one.add_argument("--repeats", type=int, default=30, help="timed steps per model")
-    one.add_argument("--loops", type=int, default=1, help="timed steps with GINO's own reduce; 0: none")
-    one.set_defaults(do=run)
-    join = verbs.add_parser("merge", help="merge several parts into one record and one table")
+    run_parser.add_argument("--repeats", type=int, default=30, help="Timed steps per model.")
+    run_parser.add_argument("--loops", type=int, default=1, help="Timed steps with GINO's own reduce.")
+    run_parser.set_defaults(do=run)
+    join = verbs.add_parser("merge", help="Merge several parts into one record and one table.")
     join.add_argument("parts", type=Path, nargs="+")
     join.add_argument("-o", "--output", type=Path, required=True)
     join.set_defaults(do=merge)

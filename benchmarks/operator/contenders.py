@@ -22,7 +22,7 @@ NAMES = ("ours", "gino", "gino+query")
 
 @dataclass(frozen=True)
 class Scales:
-    """Means and standard deviations over the training bodies, with which both models are scaled."""
+    """Means and standard deviations over the training bodies, by which both models scale their values."""
 
     feature_shift: tuple[float, ...]
     feature_scale: tuple[float, ...]
@@ -31,7 +31,7 @@ class Scales:
 
 
 def scales_of(samples: Sequence[Sample], *, vectors: Sequence[int]) -> Scales:
-    """Scales over all points of the bodies.
+    """Return the scales over all points of the bodies.
 
     Values that hardly vary, and the unit vectors at `vectors`, are not scaled.
     """
@@ -47,7 +47,7 @@ def scales_of(samples: Sequence[Sample], *, vectors: Sequence[int]) -> Scales:
 
 
 class Ours(nn.Module):
-    """pinchpoint's operator. Its configuration contains the scales."""
+    """pinchpoint's operator, whose configuration contains the scales."""
 
     def __init__(self, config: OperatorConfig, *, memory: str) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ Query = Callable[[Sample], Tensor]
 
 
 def query_of(config: OperatorConfig) -> Query:
-    """A function that returns all inputs of pinchpoint's decoder at the points of a sample, (P, I)."""
+    """Return a function that computes all inputs (P, I) of pinchpoint's decoder at the points of a sample."""
 
     @torch.no_grad()
     def query(sample: Sample) -> Tensor:
@@ -118,7 +118,7 @@ class Problem:
         return parameter_count(Operator(self.config))
 
     def build(self, name: str, *, seed: int, choices: Choices) -> Contender:
-        """The untrained model, the same for the same seed."""
+        """Return the untrained model, which is determined by the seed."""
         torch.manual_seed(seed)
         if name == "ours":
             return Ours(self.config, memory=self.memory)
@@ -133,5 +133,5 @@ class Problem:
             "choices": replace(choices, query_features=input_count(self.config) if query else 0),
         }
         channels = gino_of_size(self.parameters(), **about).channels
-        torch.manual_seed(seed)  # again: the search for the size drew random numbers too
+        torch.manual_seed(seed)  # again, because the search for the size also drew random numbers
         return ScaledGino(Gino(channels=channels, **about), self.scales, query)

@@ -39,8 +39,8 @@ def run(
 ) -> None:
     """Run one study per part.
 
-    The record is written after each study, so that a lost machine costs one. Parts that are not run again
-    stay in the record.
+    The record is written after each study, so that an interruption loses at most one. Parts that are not run
+    again stay in the record.
     """
     record: dict[str, Any] = {"commands": {}, "studies": {}}
     if output.is_file():
@@ -75,7 +75,7 @@ def read(path: Path) -> Studies:
 
 
 def line_name(variant: str, mlp: str, record: Study) -> str:
-    """Return the name of a line of the study, which contains the MLP if there are several."""
+    """Return the name of a line of the study, including the MLP if there are several."""
     return variant if "mlp" in record.settings else f"{variant}[mlp={mlp}]"
 
 
@@ -147,7 +147,7 @@ def peaks(predicted: Studies, measured: Studies) -> Iterator[list[str]]:
 
 
 def cards(predicted: Studies) -> Iterator[list[str]]:
-    """Yield rows of the most edges that each card can train with, a tenth of its memory left free."""
+    """Yield rows of the most edges that fit each card in training, with a tenth of its memory left free."""
     record = predicted.get("encoder")
     rows = [] if record is None else [row for row in record.cards if row["mode"] == "train"]
     for card, memory in dict.fromkeys((row["card"], row["memory_bytes"]) for row in rows):
@@ -160,7 +160,7 @@ def cards(predicted: Studies) -> Iterator[list[str]]:
 
 
 def _round(size: int) -> int:
-    """Round down to three digits; more would be noise."""
+    """Round down to three digits, because further digits are noise."""
     digits = max(len(str(size)) - 3, 0)
     return size // 10**digits * 10**digits
 

@@ -57,7 +57,7 @@ def save(path: Path, part: Part) -> None:
 
 
 def merge(first: Part, *others: Part) -> Part:
-    """All parts as one. If two contain the same piece of work, that of the first is used."""
+    """Merge all parts. If two contain the same piece of work, that of the first is used."""
     result = json.loads(json.dumps(first))
     for other in others:
         differ = sorted(

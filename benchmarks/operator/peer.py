@@ -70,7 +70,7 @@ class GinoBody:
 
 
 class Gino(nn.Module):
-    """GINO over a lattice: `prepare` a sample once, then call the model with the result."""
+    """GINO on a lattice. Call `prepare` once per sample, then call the model with the result."""
 
     gino: Any
     tokens: Tensor  # (L, 3), in units of the box
@@ -85,7 +85,7 @@ class Gino(nn.Module):
         channels: int,
         choices: Choices,
     ) -> None:
-        """radii: the smallest and the largest to choose from."""
+        """Build the model. radii: the smallest and the largest radius to choose from."""
         super().__init__()
         self.choices, self.lattice, self.channels = choices, lattice, channels
         self.in_radius, self.out_radius = radii[1], radii[choices.decoder_radius == "largest"]
@@ -131,7 +131,7 @@ class Gino(nn.Module):
         self.register_buffer("tokens", self._units(lattice.points()), persistent=False)
 
     def prepare(self, sample: Sample, *, normals: Tensor, query: Tensor | None = None) -> GinoBody:
-        """The inputs of `forward`, computed once per body.
+        """Return the inputs of `forward`, computed once per body.
 
         normals: (P, 3), of length 1; query: (P, query_features), if the model has any.
         """
@@ -174,12 +174,12 @@ class Gino(nn.Module):
         )[0]
 
     def _units(self, points: Tensor) -> Tensor:
-        # One scale for all axes: a ball stays a ball, so that both models have the same graph.
+        # Use one scale for all axes, so that a ball stays a ball and both models have the same graph.
         return (points - points.new_tensor(self.low)) / self.unit
 
 
 class FixedNeighbours(nn.Module):
-    """Replaces the neighbour search and returns the graph of the current body."""
+    """A replacement of the neighbour search that returns the graph of the current body."""
 
     neighbours: dict[str, Tensor]
 
@@ -206,7 +206,7 @@ class Appending(nn.Module):
 
 
 def gino_of_size(parameters: int, *, within: float = 0.05, **about: Any) -> Gino:
-    """The GINO with the number of parameters closest to `parameters`.
+    """Return the GINO with the number of parameters closest to `parameters`.
 
     Raises `NoSuchSize` if none is close enough.
     """
@@ -231,27 +231,27 @@ def gino_of_size(parameters: int, *, within: float = 0.05, **about: Any) -> Gino
 
 
 def parameter_count(model: nn.Module) -> int:
-    """The number of trained real numbers; a complex one counts as two."""
+    """Return the number of trained real numbers; a complex number counts as two."""
     return sum(p.numel() * (2 if p.is_complex() else 1) for p in model.parameters() if p.requires_grad)
 
 
 def modes_of(shape: tuple[int, ...], part: str) -> tuple[int, ...]:
-    """Modes along each axis: even, and at least 4 if the lattice has as many points."""
+    """Return the modes along each axis: an even number, at least 4 if the lattice has that many points."""
     return tuple(max(min(4, size), size // (4 if part == "quarter" else 2) // 2 * 2) for size in shape)
 
 
 def as_neighbours(edges: Edges) -> dict[str, Tensor]:
-    """Edges in neuralop's format."""
+    """Return the edges in neuralop's format."""
     return {"neighbors_index": edges.sources.long(), "neighbors_row_splits": edges.offsets}
 
 
 def squared_lengths(edges: Edges, queries: Tensor, sources: Tensor) -> Tensor:
-    """(E,): the inputs of GINO's weighting functions. queries: (Q, 3), sources: (S, 3)."""
+    """Return (E,), the inputs of GINO's weighting functions. queries: (Q, 3); sources: (S, 3)."""
     return (queries[edges.destinations().long()] - sources[edges.sources.long()]).square().sum(1)
 
 
 def signed_distance(tokens: Tensor, points: Tensor, normals: Tensor) -> Tensor:
-    """(L,): the distance to the nearest panel, negative inside the body. points, normals: (P, 3)."""
+    """Return (L,), the distance to the nearest panel, negative inside the body. points, normals: (P, 3)."""
     parts = []
     for some in tokens.split(max(1, 100_000_000 // len(points))):
         nearest = torch.cdist(some, points, compute_mode="donot_use_mm_for_euclid_dist").argmin(1)
@@ -261,7 +261,7 @@ def signed_distance(tokens: Tensor, points: Tensor, normals: Tensor) -> Tensor:
 
 
 def segment_csr(src: Tensor, indptr: Tensor, reduction: str, use_scatter: bool = False) -> Tensor:
-    """neuralop's function of this name, without a loop.
+    """Compute neuralop's function of this name without a loop.
 
     src: (1, E, C) or (E, C); indptr: (1, Q + 1) or (Q + 1,).
     """
@@ -275,7 +275,7 @@ def segment_csr(src: Tensor, indptr: Tensor, reduction: str, use_scatter: bool =
 
 @contextmanager
 def reduce_by(which: Literal["vectorised", "loop"]) -> Iterator[None]:
-    """Within this context, GINO reduces with our function, or with its own loop."""
+    """Make GINO reduce with our function, or with its own loop, within this context."""
     load_gino()
     transform = importlib.import_module("neuralop.layers.integral_transform")
     own = importlib.import_module("neuralop.layers.segment_csr").segment_csr
@@ -287,7 +287,7 @@ def reduce_by(which: Literal["vectorised", "loop"]) -> Iterator[None]:
 
 
 def load_gino(local_copy: Path = LOCAL_COPY) -> ModuleType:
-    """The module neuralop.models.gino, from an installed neuralop or from a local copy."""
+    """Return the module neuralop.models.gino, from an installed neuralop or from a local copy."""
     if "neuralop.models.gino" in sys.modules:
         return sys.modules["neuralop.models.gino"]
     if local_copy.is_dir() and str(local_copy) not in sys.path:

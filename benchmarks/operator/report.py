@@ -14,7 +14,7 @@ MAX_GROWTH = 1.2  # of the error from coarse to fine bodies
 
 
 def judge_targets(part: Part) -> list[tuple[str, float | None, float, bool]]:
-    """Each target: its name, the figure (None if runs are missing), its limit, and whether it is met."""
+    """Return each target: name, figure (None if runs are missing), limit, and whether it is met."""
     ours, gino = medians(part, "ours", "test"), medians(part, "gino", "test")
     ratio = ours / gino if ours is not None and gino is not None else None
     growths = [
@@ -30,7 +30,7 @@ def judge_targets(part: Part) -> list[tuple[str, float | None, float, bool]]:
 
 
 def medians(part: Part, name: str, split: str, error: str = "l1") -> float | None:
-    """The median over the seeds of the median over bodies."""
+    """Return the median over the seeds of the median over bodies."""
     values = [
         run[split]["median"][error]
         for key, run in part["runs"].items()
@@ -40,7 +40,7 @@ def medians(part: Part, name: str, split: str, error: str = "l1") -> float | Non
 
 
 def growth_of(run: dict[str, Any]) -> float | None:
-    """The median error of the fine bodies divided by that of the same bodies at the coarse resolution."""
+    """Return the median error of the fine bodies divided by that of the same bodies at coarse resolution."""
     if "fine" not in run:
         return None
     coarse = {body["name"]: body["l1"] for body in run["test"]["bodies"]}

@@ -1,8 +1,8 @@
 """States of suspended trainings, in files next to the record, so that a time limit wastes no work.
 
 A state is written at least every minute, and when the time is up. The next call that writes the same record,
-or gets it with --from, resumes from there; on a CPU bit for bit. The file is removed when its training is
-finished.
+or gets it with --from, resumes from there; on a CPU the result is bitwise identical. The file is removed when
+its training is finished.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _EVERY_S = 60.0
 
 
 class Late(Exception):
-    """The time is up. The current training is suspended."""
+    """Raised when the time is up and the current training is suspended."""
 
 
 @dataclass
@@ -44,7 +44,7 @@ class States:
     last_write: float = field(default=float("-inf"))
 
     def read(self, what: str) -> dict[str, Any] | None:
-        """The newest state of a training, by its steps, or None."""
+        """Return the state of a training with the most steps, or None."""
         states = [
             state
             for record in (self.record, *self.earlier)
@@ -54,7 +54,7 @@ class States:
         return max(states, key=lambda state: state["step"], default=None)
 
     def due(self) -> bool:
-        """Whether the last state is more than a minute old, or the time is up."""
+        """Return whether the last state is more than a minute old, or the time is up."""
         return self.late() or self.clock() - self.last_write >= _EVERY_S
 
     def write(self, what: str, state: dict[str, Any]) -> None:

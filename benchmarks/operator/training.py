@@ -1,8 +1,8 @@
 """The training loop and the errors that both models share.
 
-One body per step, AdamW, a linear warm-up of the learning rate over a twentieth of the steps and half a
-cosine down to a hundredth, gradients clipped to norm 1, float32. The order of the bodies depends only on the
-seed. The weights of the last step are evaluated: none are selected with test bodies.
+Each step trains on one body with AdamW in float32. The learning rate has a linear warm-up over a twentieth of
+the steps, then half a cosine down to a hundredth; gradients are clipped to norm 1. The order of the bodies
+depends only on the seed. The weights of the last step are evaluated: none are selected with test bodies.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Schedule:
     clip: float = 1.0
 
     def rate(self, step: int) -> float:
-        """The learning rate of step 0, 1, ..., as a fraction of `lr`."""
+        """Return the learning rate of step 0, 1, ..., as a fraction of `lr`."""
         rise = max(1, self.steps // 20)
         if step < rise:
             return (step + 1) / rise
@@ -44,7 +44,7 @@ class Schedule:
 
 
 class Contender(Protocol):
-    """A model of the comparison: prepares a sample once, then predicts from it in the target's units."""
+    """A model of the comparison, which prepares a sample once and predicts from it in the target's units."""
 
     def prepare(self, sample: Sample) -> Any: ...
     def __call__(self, body: Any) -> Tensor: ...
@@ -76,7 +76,7 @@ def prepare(model: Contender, samples: Sequence[Sample], device: torch.device) -
 
 
 def relative_error(prediction: Tensor, target: Tensor, which: str) -> Tensor:
-    """l1: sum |p - t| / sum |t|; l2: the same with squares, under a square root."""
+    """Return the relative error. l1: sum |p - t| / sum |t|; l2: sqrt(sum (p - t)^2 / sum t^2)."""
     if which == "l1":
         return (prediction - target).abs().sum() / target.abs().sum()
     return ((prediction - target).square().sum() / target.square().sum()).sqrt()
@@ -158,7 +158,7 @@ def train(
 
 
 def bodies_in_order(count: int, schedule: Schedule) -> list[int]:
-    """The body of each step: all bodies in a new order, again and again."""
+    """Yield the body of each step: every epoch visits all bodies in a new order."""
     generator = torch.Generator().manual_seed(schedule.seed)
     turns = -(-schedule.steps // count)
     return torch.cat([torch.randperm(count, generator=generator) for _ in range(turns)])[
@@ -168,7 +168,7 @@ def bodies_in_order(count: int, schedule: Schedule) -> list[int]:
 
 @torch.no_grad()
 def judge(model: Contender, bodies: Sequence[Prepared]) -> dict[str, Any]:
-    """Relative errors of every body and their medians; `l1_by_area` weights each panel by its area."""
+    """Return the relative errors of all bodies and their medians; `l1_by_area` weights panels by area."""
     model.train(False)
     rows = []
     for one in bodies:

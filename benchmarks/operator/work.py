@@ -63,7 +63,7 @@ class Work:
             best[name] = min(trials)
         error, rate = best["gino"]
         choices = Choices()
-        for change in (*CHANGES, *CHANGES):  # twice, since a change may help only together with another
+        for change in (*CHANGES, *CHANGES):  # twice, because a change may help only together with another
             candidate = replace(choices, **change)
             trial = self._error_of(part, save, "gino", rate, candidate)
             if trial < error:
@@ -110,10 +110,10 @@ class Work:
                 )
 
     def reduces_differ(self, part: Part) -> dict[str, float]:
-        """Relative L2 difference of outputs and gradients between GINO's own reduce and the vectorised one.
+        """Return the relative L2 difference of outputs and gradients between GINO's own reduce and ours.
 
-        Of all gradients together, not of each separately: the exact gradient of a bias before a norm is
-        zero, and the rest is rounding.
+        All gradients are compared together, not separately: the exact gradient of a bias before a norm is
+        zero, so its relative difference would be rounding error.
         """
         model, _ = self.model(part, "gino", 0)
         one = self.prepared(model, "gino", "test")[0]
@@ -140,7 +140,7 @@ class Work:
         return self._build(name, seed, choices), about["lr"]
 
     def prepared(self, model: Contender, name: str, split: str) -> list[Prepared]:
-        """The prepared bodies of a split, computed once for all models with the same inputs."""
+        """Return the prepared bodies of a split, computed once for all models with the same inputs."""
         key = (name, split, *_input_choices(model))
         if key not in self.in_memory:
             stale = [old for old in self.in_memory if old[:2] == key[:2]]
@@ -152,7 +152,7 @@ class Work:
         return self.in_memory[key]
 
     def _load_or_prepare(self, key: tuple[Any, ...], make: Callable[[], list[Prepared]]) -> list[Prepared]:
-        """Prepared bodies, cached on disk: hundreds of graphs take longer than a short training."""
+        """Return prepared bodies, cached on disk because building hundreds of graphs is slow."""
         bodies = [(body.name, len(body.points), float(body.target.sum())) for body in self.bodies[key[1]]]
         identity = json.dumps([*map(str, key), self.problem.config.to_json(), torch.__version__, bodies])
         path = self.cache / f"{hashlib.sha256(identity.encode()).hexdigest()[:20]}.prepared"
@@ -240,7 +240,7 @@ class Work:
 
 
 def _input_choices(model: Any) -> tuple[Any, ...]:
-    """The choices that change a model's inputs."""
+    """Return the choices that change a model's inputs."""
     gino = getattr(model, "gino", None)
     return () if gino is None else (gino.out_radius, gino.choices.weighting, gino.choices.repeat)
 

@@ -1,4 +1,4 @@
-"""Cars in eight minutes: data, pace, timed training, scores beside a ladder of the same size, and pictures.
+"""Cars in eight minutes: data, pace, timed training, scores with a ladder of the same size, and pictures.
 
     python benchmarks/radiance/eight_minutes.py WORK -o benchmarks/results/radiance_eight_minutes_h200.json
     python benchmarks/radiance/eight_minutes.py WORK --until pace -o eight.json   # resume without --until
@@ -6,12 +6,12 @@
         --scored 8 -o small.json
 
 pinchpoint must be importable: installed, or `PYTHONPATH=src`; the distances need its extra `radiance`. A
-short run measures the steps per second, from which the length of the run follows, because rates and annealing
-depend on it; at the time limit the run is stopped with a checkpoint in any case. WORK is resumed: data and
-pace are kept, training continues, and the seconds of all its parts add up. The checkpoint nearest to the
-training images is scored, or the last one if no distances were measured: against cars of another seed, which
-it never saw, and against a ladder of as many images of that size. --set changes the recipe below and any
-other setting of a run; --field changes the field.
+short run measures the steps per second, which determine the length of the run, because learning rates and
+annealing depend on it. In any case the run stops with a checkpoint at the time limit. A later call with the
+same WORK resumes: data and pace are kept, training continues, and the seconds of all its parts are added up.
+The checkpoint nearest to the training images is scored, or the last one if no distances were measured. It is
+compared with cars of another seed, which it never saw, and with a ladder of as many images of that size.
+--set changes the recipe below and any other setting of a run; --field changes the field.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ EIGHT = 480.0  # seconds
 
 
 def pace(data: Path, folder: Path, choices: dict[str, Any], *, steps: int) -> float:
-    """Steps per second of a short run; stored in its folder."""
+    """Return the steps per second of a short run, which are stored in its folder."""
     file = folder / "pace.json"
     if file.exists():
         return json.loads(file.read_text(encoding="utf-8"))["steps_per_s"]
@@ -75,16 +75,14 @@ def pace(data: Path, folder: Path, choices: dict[str, Any], *, steps: int) -> fl
     shutil.rmtree(folder, ignore_errors=True)  # left by an interrupted short run
     quiet = {"eval_images": 0, "sample_every": 2 * (PACED + steps), "checkpoint_every": 2 * (PACED + steps)}
     train(data, folder, progress=watch, **{**choices, **quiet, "steps": PACED + steps})
-    first = next(one for one in times if one[0] >= PACED)
+    first = next(entry for entry in times if entry[0] >= PACED)
     rate = (times[-1][0] - first[0]) / (times[-1][1] - first[1])
     write_text(file, json.dumps({"steps_per_s": rate}) + "\n")
     return rate
 
 
 def limit_seconds(seconds: float, tell: Callable[[Report], None]) -> Callable[[Report], None]:
-    """A watcher that requests a checkpoint and an end, as SIGTERM does, once the steps have
-    taken `seconds`.
-    """
+    """Return a progress callback that stops the run with a checkpoint, as SIGTERM does, after `seconds`."""
 
     def watch(report: Report) -> None:
         tell(report)
@@ -119,7 +117,7 @@ def train_run(data: Path, run: Path, choices: dict[str, Any], *, steps: int, sec
 
 
 def read_distances(run: Path) -> list[dict[str, float]]:
-    """The distances to the training images measured during training."""
+    """Return the distances to the training images that were measured during training."""
     return [
         {"step": row.step, NAME: row.validation}
         for row in Log.read(run / "log.csv")
@@ -130,16 +128,16 @@ def read_distances(run: Path) -> list[dict[str, float]]:
 def score_run(
     args: argparse.Namespace, data: Path, run: Path, training: Training, side: int
 ) -> dict[str, Any]:
-    """Scores of the run, the ladder to read them by, and the pictures."""
+    """Return the scores of the run and the ladder for comparison, and write the pictures."""
     device = training.device
     pictures = make_folder(args.work / "pictures")
-    how: dict[str, Any] = {
+    options: dict[str, Any] = {
         "which": "last" if training.best_step is None else "best",
         "seed": args.seed,
         "device": device,
     }
-    evaluation = evaluate(run, data, pictures, images=args.scored, orbits=args.orbits, **how)
-    movie = orbit(run, pictures / "orbit.gif", **how)
+    evaluation = evaluate(run, data, pictures, images=args.scored, orbits=args.orbits, **options)
+    movie = orbit(run, pictures / "orbit.gif", **options)
     rungs = ladder(open_extractor(device=device), images=args.scored, size=side, seed=args.seed + 2)
     return {
         "evaluation": evaluation.to_dict(),
@@ -149,8 +147,8 @@ def score_run(
 
 
 def verdicts(scores: dict[str, Any], training: dict[str, Any]) -> list[dict[str, Any]]:
-    """Each bar with its verdict: held or missed."""
-    rung = next(one["distances"][NAME] for one in scores["ladder"] if one["rung"] == RUNG)
+    """Return each bar with its verdict, held or missed."""
+    rung = next(entry["distances"][NAME] for entry in scores["ladder"] if entry["rung"] == RUNG)
     distance = scores["evaluation"]["distances"][NAME]
     bars = [(f"{NAME} below {RUNG!r}", distance, rung), ("seconds of training", training["seconds"], EIGHT)]
     if scores["evaluation"]["bicubic"] is not None:
@@ -162,8 +160,8 @@ def verdicts(scores: dict[str, Any], training: dict[str, Any]) -> list[dict[str,
             )
         )
     return [
-        {"bar": bar, "found": value, "most": most, "verdict": "held" if value < most else "missed"}
-        for bar, value, most in bars
+        {"bar": bar, "found": value, "most": limit, "verdict": "held" if value < limit else "missed"}
+        for bar, value, limit in bars
     ]
 
 
@@ -191,8 +189,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     }
     clock = time.perf_counter()
 
-    def done(stage: str, **more: Any) -> bool:
-        """Write the record so far; return whether this was the last requested stage."""
+    def finish_stage(stage: str, **more: Any) -> bool:
+        """Write the record so far, and return whether this is the last requested stage."""
         nonlocal clock
         record["took_s"][stage], clock = time.perf_counter() - clock, time.perf_counter()
         record.update(more)
@@ -202,18 +200,18 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
     for name, images, seed in (("cars", args.images, args.seed), ("unseen", args.scored, args.seed + 1)):
         make_dataset(work / name, images=images, size=side, seed=seed, device=device)
-    if done("data"):
+    if finish_stage("data"):
         return record
     rate = pace(work / "cars", work / "pace", choices, steps=args.paced)
     steps = args.steps or max(1, int((1 - SPARE) * args.seconds * rate))
     print(f"{rate:.2f} steps per second: {steps:,} steps", flush=True)
-    if done("pace", steps_per_s=rate, steps=steps):
+    if finish_stage("pace", steps_per_s=rate, steps=steps):
         return record
     training = train_run(work / "cars", work / "run", choices, steps=steps, seconds=args.seconds)
-    if done("train", training=training.to_dict(), distances=read_distances(work / "run")):
+    if finish_stage("train", training=training.to_dict(), distances=read_distances(work / "run")):
         return record
     scores = score_run(args, work / "unseen", work / "run", training, side)
-    done("score", scores=scores, verdicts=verdicts(scores, training.to_dict()))
+    finish_stage("score", scores=scores, verdicts=verdicts(scores, training.to_dict()))
     return record
 
 
@@ -221,22 +219,25 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("work", type=Path, metavar="WORK", help="folder for data, run and pictures")
-    parser.add_argument("--seconds", type=float, default=475.0, help="seconds of training")
+    parser.add_argument("work", type=Path, metavar="WORK", help="Folder for data, run and pictures.")
+    parser.add_argument("--seconds", type=float, default=475.0, help="Seconds of training.")
     parser.add_argument(
-        "--steps", type=int, help="steps, instead of those the pace gives; the time limit still applies"
+        "--steps", type=int, help="Steps, instead of those from the pace; the time limit still applies."
     )
-    parser.add_argument("--paced", type=int, default=100, help="steps timed for the pace")
-    parser.add_argument("--until", choices=STAGES, default="score", help="last stage of this call")
-    parser.add_argument("--images", type=int, default=4000, help="training images")
+    parser.add_argument("--paced", type=int, default=100, help="Steps timed for the pace.")
+    parser.add_argument("--until", choices=STAGES, default="score", help="Last stage of this call.")
+    parser.add_argument("--images", type=int, default=4000, help="Training images.")
     parser.add_argument(
-        "--scored", type=int, default=512, help="generated images, and unseen ones to compare with"
+        "--scored",
+        type=int,
+        default=512,
+        help="Generated images to score, and unseen images to compare with.",
     )
     parser.add_argument("--orbits", type=int, default=8)
-    parser.add_argument("--size", type=int, default=64, help="rendered pixels per side")
+    parser.add_argument("--size", type=int, default=64, help="Rendered pixels per side.")
     parser.add_argument("--preset", default="tuned", choices=tuple(PRESETS))
-    parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="settings of the run")
-    parser.add_argument("--field", nargs="*", default=[], metavar="KEY=VALUE", help="settings of the field")
+    parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="Settings of the run.")
+    parser.add_argument("--field", nargs="*", default=[], metavar="KEY=VALUE", help="Settings of the field.")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("-o", "--output", type=Path, required=True)

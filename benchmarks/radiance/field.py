@@ -4,14 +4,14 @@
     python benchmarks/radiance/field.py --device cpu --preset tiny --batch 2 --side 8 --samples 8 \\
         --repeats 3 -o small.json
 
-pinchpoint must be importable: installed, or `PYTHONPATH=src`. The step is the one `train --budget` predicts:
-a render without gradients, one with, and its backward pass, without an optimizer, in chunks whose allocated
-bytes stay within --budget. Each row runs in turn with folded bf16 in one process, with the device
-synchronised; medians and ratios have 95 % intervals: with every kernel launched separately and, on a GPU,
-also replayed as one graph, as in training. Peaks are allocated bytes of two steps, measured in a process of
-their own that renders every chunk, and predicted for --card. A whole iteration of both players with
-super-resolution x2 follows, as in training. Bars are judged on a GPU at the full size; the record is written
-after every row.
+pinchpoint must be importable: installed, or `PYTHONPATH=src`. The step is the one that `train --budget`
+predicts: a render without gradients, a render with gradients, and its backward pass, without an optimizer, in
+chunks whose allocated bytes stay within --budget. Each row runs in turn with folded bf16 in one process, and
+the clock waits for the device. Every kernel is launched separately and, on a GPU, the step is also replayed
+as one graph, as in training. Medians and ratios have 95 % intervals. Peaks are allocated bytes of two steps,
+measured in a separate process that renders every chunk, and predicted for --card. A whole iteration of both
+players with super-resolution x2 follows, as in training. Bars are judged on a GPU at the full size. The
+record is written after every row.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ Step = Callable[[], Any]
 
 
 @dataclass(frozen=True)
-class Way:
-    """One way to compute the step."""
+class Strategy:
+    """One form, precision and memory strategy of the step."""
 
     form: str
     precision: str
@@ -75,16 +75,16 @@ class Way:
         return f"{self.form} {self.precision}" + ("" if self.memory == "none" else f" {self.memory}")
 
 
-YARDSTICK = Way("folded", "bf16")
-WAYS = (
+YARDSTICK = Strategy("folded", "bf16")
+STRATEGIES = (
     YARDSTICK,
-    Way("eager", "fp32"),
-    Way("eager", "tf32"),
-    Way("eager", "bf16"),
-    Way("folded", "fp32"),
-    Way("folded", "tf32"),
-    Way("folded", "bf16", "checkpoint"),
-    Way("folded", "bf16", "deferred"),
+    Strategy("eager", "fp32"),
+    Strategy("eager", "tf32"),
+    Strategy("eager", "bf16"),
+    Strategy("folded", "fp32"),
+    Strategy("folded", "tf32"),
+    Strategy("folded", "bf16", "checkpoint"),
+    Strategy("folded", "bf16", "deferred"),
 )
 
 
@@ -92,43 +92,48 @@ class Bench:
     """The step at one size, on one device."""
 
     def __init__(self, args: argparse.Namespace, device: str) -> None:
-        self.args, self.device, self.used = args, device, backend("torch")
+        self.args, self.device, self.torch_backend = args, device, backend("torch")
         self.config = FieldConfig.preset(args.preset)
         self.rays = args.batch * args.side**2
 
     def wait(self, result: Any) -> None:
-        self.used.wait(self.device, result)
+        self.torch_backend.wait(self.device, result)
 
-    def ways(self) -> list[tuple[Way, Row]]:
-        """The ways this device supports, with the chunks the budget allows and their peaks, computed in
-        parallel.
+    def strategies(self) -> list[tuple[Strategy, Row]]:
+        """Return the strategies that this device supports, with their chunks and peaks."""
+        strategies = [
+            strategy for strategy in STRATEGIES if strategy.precision != "tf32" or self.device == "cuda"
+        ]
+        with ThreadPoolExecutor(min(len(strategies), max(2, (os.cpu_count() or 1) // 2))) as pool:
+            return list(pool.map(self.peaks, strategies))
+
+    def peaks(self, strategy: Strategy) -> tuple[Strategy, Row]:
+        """Return a strategy with its chunk, and its predicted and measured peak.
+
+        The peak is measured in a separate process, on a GPU only.
         """
-        ways = [way for way in WAYS if way.precision != "tf32" or self.device == "cuda"]
-        with ThreadPoolExecutor(min(len(ways), max(2, (os.cpu_count() or 1) // 2))) as pool:
-            return list(pool.map(self.peaks, ways))
-
-    def peaks(self, way: Way) -> tuple[Way, Row]:
-        """A way with its chunk, its predicted peak and, on a GPU, its peak measured in a separate process."""
-        way = way if way.memory == "none" else replace(way, chunk=self.chunk(way))
+        strategy = strategy if strategy.memory == "none" else replace(strategy, chunk=self.chunk(strategy))
         with Forecaster(
-            TARGET, card=self.args.card, settings=self.build_settings(way, walked="some")
+            TARGET, card=self.args.card, settings=self.build_settings(strategy, walked="some")
         ) as forecaster:
-            forecast = forecaster.predict(size=self.rays, mode="train", variant=way.memory, chunk=way.chunk)
+            forecast = forecaster.predict(
+                size=self.rays, mode="train", variant=strategy.memory, chunk=strategy.chunk
+            )
         predicted = forecast.peak_allocated_bytes
         if self.device != "cuda":
-            return way, {"predicted_bytes": predicted, "measured_bytes": None, "predicted_off": None}
-        full = replace(forecast, settings=self.build_settings(way, walked="all"))
+            return strategy, {"predicted_bytes": predicted, "measured_bytes": None, "predicted_off": None}
+        full = replace(forecast, settings=self.build_settings(strategy, walked="all"))
         measurement = gpu_measurement.measure(
-            find(TARGET), full, chunk=way.chunk, steps=2, seed=0, timeout_s=120.0
+            find(TARGET), full, chunk=strategy.chunk, steps=2, seed=0, timeout_s=120.0
         )
         peak = measurement["allocated_bytes"]
-        return way, {
+        return strategy, {
             "predicted_bytes": predicted,
             "measured_bytes": peak,
             "predicted_off": predicted / peak - 1,
         }
 
-    def chunk(self, way: Way) -> int | None:
+    def chunk(self, strategy: Strategy) -> int | None:
         args = self.args
         return chunk_for(
             self.config,
@@ -137,61 +142,62 @@ class Bench:
             samples=args.samples,
             budget=args.budget,
             device="cuda",
-            form=way.form,  # pyright: ignore[reportArgumentType]
-            memory=way.memory,  # pyright: ignore[reportArgumentType]
-            precision=way.precision,  # pyright: ignore[reportArgumentType]
+            form=strategy.form,  # pyright: ignore[reportArgumentType]
+            memory=strategy.memory,  # pyright: ignore[reportArgumentType]
+            precision=strategy.precision,  # pyright: ignore[reportArgumentType]
             counted="allocated",
         ).chunk
 
-    def build_settings(self, way: Way, *, walked: str, drawn: str = "anew") -> dict[str, str]:
+    def build_settings(self, strategy: Strategy, *, walked: str, drawn: str = "anew") -> dict[str, str]:
         return {
             "config": self.config.to_json(),
             "batch": str(self.args.batch),
             "samples": str(self.args.samples),
-            "form": way.form,
-            "precision": way.precision,
+            "form": strategy.form,
+            "precision": strategy.precision,
             "features": "no",
             "walked": walked,
             "drawn": drawn,
         }
 
-    def step(self, way: Way, *, drawn: str = "anew") -> Step:
-        settings = self.build_settings(way, walked="all", drawn=drawn)
+    def step(self, strategy: Strategy, *, drawn: str = "anew") -> Step:
+        settings = self.build_settings(strategy, walked="all", drawn=drawn)
         case = build(
             self.rays,
             device=self.device,
             mode="train",
-            variant=way.memory,
+            variant=strategy.memory,
             seed=0,
             settings=settings,
-            chunk=way.chunk,
+            chunk=strategy.chunk,
         )
 
         def run() -> Any:
-            with matmuls(way.precision):
+            with matmuls(strategy.precision):
                 return case.step()
 
         return run
 
-    def replay(self, way: Way) -> Step:
-        """The step as one graph, with random numbers drawn once: a graph can only use the device's own
-        generator.
+    def replay(self, strategy: Strategy) -> Step:
+        """Return the step as one graph.
+
+        Its random numbers are drawn once, because a graph can only use the device's own generator.
         """
-        step = self.step(way, drawn="once")
+        step = self.step(strategy, drawn="once")
         return ReplayedTurn(lambda: (step(),), pool=new_pool())
 
     def yardsticks(self) -> tuple[Step, Step | None]:
-        """The yardstick launched kernel by kernel and, on a GPU, replayed."""
+        """Return the yardstick launched kernel by kernel and, on a GPU, replayed as a graph."""
         return self.step(YARDSTICK), self.replay(YARDSTICK) if self.device == "cuda" else None
 
-    def row(self, way: Way, peak: Row, yardsticks: tuple[Step, Step | None]) -> Row:
-        """The times of one way, and their ratios to the yardsticks."""
+    def row(self, strategy: Strategy, peak: Row, yardsticks: tuple[Step, Step | None]) -> Row:
+        """Return the times of one strategy, and their ratios to the yardsticks."""
         launched, replay = yardsticks
-        same = way == YARDSTICK
-        times = self.timed(launched if same else self.step(way), launched)
+        same = strategy == YARDSTICK
+        times = self.timed(launched if same else self.step(strategy), launched)
         if replay is not None:
-            times["replayed"] = self.timed(replay if same else self.replay(way), replay)
-        return {"row": way.name, "chunk": way.chunk, **times, **peak}
+            times["replayed"] = self.timed(replay if same else self.replay(strategy), replay)
+        return {"row": strategy.name, "chunk": strategy.chunk, **times, **peak}
 
     def timed(self, step: Step, yardstick: Step) -> Row:
         # Graphs are recorded at the fourth run.
@@ -214,7 +220,7 @@ class Bench:
         }
 
     def iteration(self) -> Row:
-        """One iteration of both players: super-resolution x2, images on the device, bf16, folded."""
+        """Time one iteration of both players: super-resolution x2, images on the device, folded bf16."""
         args = self.args
         settings = replace(
             Settings(**PRESETS[args.preset]),
@@ -233,7 +239,7 @@ class Bench:
         stepper = Stepper(self.config, settings, Images("noise", pixels.to(self.device)), self.device)
         numbers = iter(range(1, settings.steps))
         gc.collect()
-        self.used.reset_peak(self.device)
+        self.torch_backend.reset_peak(self.device)
         runs: dict[str, Callable[[], Any]] = {
             "whole": lambda: stepper.step(next(numbers)),
             "discriminators": lambda: stepper.discriminate(next(numbers)),
@@ -245,26 +251,27 @@ class Bench:
                 name: measure(run, wait=self.wait, warmup=5, repeats=args.repeats)
                 for name, run in runs.items()
             }
-        whole = timings["whole"]
+        timing = timings["whole"]
         return {
             "size": settings.size,
             "superres": settings.superres,
             "patch": settings.patch,
-            "seconds": whole.median_s,
-            "low_s": whole.low_s,
-            "high_s": whole.high_s,
-            "runs": whole.runs,
-            "steps_per_s": 1 / whole.median_s,
+            "seconds": timing.median_s,
+            "low_s": timing.low_s,
+            "high_s": timing.high_s,
+            "runs": timing.runs,
+            "steps_per_s": 1 / timing.median_s,
             "discriminators_s": timings["discriminators"].median_s,
             "generator_s": timings["generator"].median_s,
-            "measured_bytes": self.used.peaks(self.device).allocated_bytes,
+            "measured_bytes": self.torch_backend.peaks(self.device).allocated_bytes,
         }
 
 
 def operations(config: FieldConfig, points: int, form: str) -> int:
-    """Multiplications and additions of the linear layers over the points in one step, by arithmetic.
+    """Return the multiplications and additions of the linear layers over the points in one step.
 
-    Two forward passes; backward, the weights of every layer and the inputs of layers whose input is computed.
+    The count covers two forward passes and, in the backward pass, the weights of every layer and the inputs
+    of layers whose input is computed.
     """
     width, half, deep = config.width, config.features, config.depth - 1
     if form == "eager":  # one product per layer, however its input is assembled
@@ -279,7 +286,10 @@ def operations(config: FieldConfig, points: int, form: str) -> int:
 
 
 def verdicts(rows: list[Row]) -> list[Row]:
-    """Each bar with its value: held or missed if the whole 95 % interval is on one side, else open."""
+    """Return each bar with its value and verdict.
+
+    A bar is held or missed if the whole 95 % interval is on one side, and open otherwise.
+    """
     by = {row["row"]: row for row in rows}
     plain, again = by[YARDSTICK.name], by[f"{YARDSTICK.name} checkpoint"]
     worst = max((row["predicted_off"] for row in rows), key=abs)
@@ -299,18 +309,20 @@ def verdicts(rows: list[Row]) -> list[Row]:
         _judge(
             f"checkpoint <= {SLOWER} of folded bf16's time, replayed",
             *again["replayed"]["over_folded_bf16"],
-            most=SLOWER,
+            limit=SLOWER,
         ),
         _judge(
-            f"checkpoint <= {SLOWER} of folded bf16's time, launched", *again["over_folded_bf16"], most=SLOWER
+            f"checkpoint <= {SLOWER} of folded bf16's time, launched",
+            *again["over_folded_bf16"],
+            limit=SLOWER,
         ),
-        *(_judge(bar, value, value, value, most) for bar, value, most in exact),
+        *(_judge(bar, value, value, value, limit) for bar, value, limit in exact),
     ]
 
 
-def _judge(bar: str, value: float, low: float, high: float, most: float) -> Row:
-    verdict = "held" if high <= most else "missed" if low > most else "open"
-    return {"bar": bar, "found": value, "low": low, "high": high, "most": most, "verdict": verdict}
+def _judge(bar: str, value: float, low: float, high: float, limit: float) -> Row:
+    verdict = "held" if high <= limit else "missed" if low > limit else "open"
+    return {"bar": bar, "found": value, "low": low, "high": high, "most": limit, "verdict": verdict}
 
 
 def describe_row(row: Row) -> str:
@@ -333,7 +345,7 @@ def describe_row(row: Row) -> str:
 def run(args: argparse.Namespace) -> Row:
     start, device = time.perf_counter(), resolve_device(args.device, backend("torch"))
     bench = Bench(args, device)
-    counted = {
+    operation_counts = {
         form: operations(bench.config, bench.rays * args.samples, form) for form in ("eager", "folded")
     }
     sizes = {name: getattr(args, name) for name in FULL}
@@ -346,8 +358,8 @@ def run(args: argparse.Namespace) -> Row:
         **sizes,
         "card": args.card,
         "budget": args.budget,
-        "operations": counted,
-        "floor_s": counted["folded"] / DENSE,
+        "operations": operation_counts,
+        "floor_s": operation_counts["folded"] / DENSE,
         "peer_s": PEER_S,
         "rows": [],
         "iteration": None,
@@ -359,13 +371,13 @@ def run(args: argparse.Namespace) -> Row:
         record.update(more, took_s=time.perf_counter() - start)
         write_text(args.output, json.dumps(record, indent=1) + "\n")
 
-    ways = bench.ways()
+    strategies = bench.strategies()
     print(
         f"peaks in {time.perf_counter() - start:.0f} s; floor {show_seconds(record['floor_s'])}", flush=True
     )
     yardsticks = bench.yardsticks()
-    for way, peak in ways:
-        row = bench.row(way, peak, yardsticks)
+    for strategy, peak in strategies:
+        row = bench.row(strategy, peak, yardsticks)
         write(rows=[*record["rows"], row])
         print(describe_row(row), flush=True)
     del yardsticks
@@ -388,10 +400,10 @@ def main() -> int:
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--preset", default=FULL["preset"], choices=tuple(PRESETS))
     parser.add_argument("--batch", type=int, default=FULL["batch"])
-    parser.add_argument("--side", type=int, default=FULL["side"], help="rays per side of an image")
+    parser.add_argument("--side", type=int, default=FULL["side"], help="Rays per side of an image.")
     parser.add_argument("--samples", type=int, default=FULL["samples"])
-    parser.add_argument("--budget", default="1GiB", help="budget of allocated bytes for the ways in chunks")
-    parser.add_argument("--card", default="h200", help="GPU whose workspaces are predicted")
+    parser.add_argument("--budget", default="1GiB", help="Allocated bytes of the strategies with chunks.")
+    parser.add_argument("--card", default="h200", help="Card whose workspaces are predicted.")
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("-o", "--output", type=Path, required=True)
     args = parser.parse_args()

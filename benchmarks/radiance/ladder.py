@@ -1,14 +1,13 @@
-"""A ladder to read distances by: sets of cars that are each worse in one known way, measured against good
-ones.
+"""A ladder for interpreting distances: sets of cars, each with one known defect, compared with good cars.
 
     python benchmarks/radiance/ladder.py [-o record.json] [--images 128] [--size 64] [--seeds 0 1 2]
         [--inception FILE]
 
-Each rung is measured against as many cars of the same kind that it does not contain, for every seed, with the
-features of EfficientNet-Lite0 (or FID's Inception if its file is given). The lowest rung, cars of the same
-kind, shows what chance alone gives; a generator's distance lies between two rungs. Prints a table of means
-with minimum and maximum, and writes a JSON record. Needs pinchpoint importable (installed, or PYTHONPATH=src)
-and its extra `radiance`.
+Each rung is compared, for every seed, with as many other cars of the same kind, with the features of
+EfficientNet-Lite0 (or FID's Inception if its file is given). The lowest rung, cars of the same kind, shows
+the distance due to chance; a generator's distance lies between two rungs. The script prints a table of means
+with minimum and maximum, and writes a JSON record. pinchpoint must be importable (installed, or
+PYTHONPATH=src), with its extra `radiance`.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ class Rung:
 
 
 def rungs(*, images: int, size: int, seed: int, device: str | torch.device = "cpu") -> dict[str, Tensor]:
-    """The reference, under "reference", and the images (N, 3, W, W) in [-1, 1] of every rung."""
+    """Return the images (N, 3, W, W) in [-1, 1] of every rung, and the reference under "reference"."""
     if images < COLLAPSED:
         raise BadInput(
             f"A ladder of {images} images is too small.", hint=f"Give --images {COLLAPSED} or more."
@@ -82,7 +81,7 @@ def ladder(
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Rung]:
-    """The distances of every rung to the reference, with these features."""
+    """Return the distances of every rung to the reference, with these features."""
     sets = rungs(images=images, size=size, seed=seed, device=extract.device)
     reference = extract(sets.pop("reference"))
     rungs_measured = []
@@ -94,7 +93,7 @@ def ladder(
 
 
 def _pictures(pairs: list[tuple[Car, Pose]], size: int, device: str | torch.device) -> Tensor:
-    """(N, W, W, 3) in [0, 1]."""
+    """Return the pictures (N, W, W, 3) in [0, 1]."""
     return picture([car for car, _ in pairs], [pose for _, pose in pairs], size=size, device=device).rgb
 
 
@@ -109,7 +108,7 @@ def _blur(images: Tensor, sigma: float) -> Tensor:
 
 
 def measure(args: argparse.Namespace) -> tuple[str, list[dict[str, Any]]]:
-    """The name of the features, and the distances of each rung for every seed."""
+    """Return the name of the features, and the distances of each rung for every seed."""
     extract = open_extractor(inception_file=args.inception, device=args.device)
     rows: dict[str, dict[str, Any]] = {}
     for seed in args.seeds:

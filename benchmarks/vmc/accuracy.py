@@ -11,13 +11,13 @@
 
 pinchpoint must be importable: installed, or `PYTHONPATH=src`. --set takes any field of `Settings` and
 `NetConfig` (`kind` is that of the network) and `pretrain`; the recipes above are for a GPU, up to 4 and 14
-electrons. Runs are written beside the part, in a folder of its name; the curve of each run (means of its
-steps as a CSV file, and the plot) is written beside the part itself. A stopped run is resumed, also with
+electrons. Runs are stored next to the part, in a folder of the same name; the curve of each run (means of its
+steps as a CSV file, and the plot) is written next to the part itself. A stopped run is resumed, also with
 fewer or more --steps; its `train_s` then includes the steps taken before (`before_s`), but not their
-pretraining. A system is right where at least three seeds of one recipe have mixed (R-hat < 1.01) to an error
+pretraining. A system is right if at least three seeds of one recipe have mixed (R-hat < 1.01) with an error
 bar of at most 0.3 mHa, and each energy lies within 1.6 mHa of the reference, including its error bar, and at
-most three error bars below it; H2O and a CPU have their own bars (`verdicts.py`). Several processes may share
-a GPU with XLA_PYTHON_CLIENT_PREALLOCATE=false.
+most three error bars below it. H2O and runs on a CPU have their own bars (`verdicts.py`). Several processes
+can share a GPU with XLA_PYTHON_CLIENT_PREALLOCATE=false.
 """
 
 from __future__ import annotations
@@ -107,21 +107,21 @@ def run(args: argparse.Namespace) -> None:
 
 
 def seconds_before(run: Path) -> float:
-    """Seconds of the steps that a run has taken; 0 for a new one."""
+    """Return the seconds of the steps that a run has taken; 0 for a new run."""
     state = read_run(run).resumed_state() if (run / CONFIG).exists() else None
     return float(state["seconds"]) if state is not None else 0.0
 
 
 def choices_of(texts: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Fields of `NetConfig`, and the other arguments of `train`."""
+    """Return the fields of `NetConfig`, and the other arguments of `train`."""
     overrides = parse_overrides(texts, training=(RunOptions, Settings), model=NetConfig, main=True)
     return overrides.model, overrides.training
 
 
 def curve(run: Path, path: Path) -> list[str]:
-    """Write the convergence of a run to `path` and its plot beside it; returns their names.
+    """Write the convergence of a run to `path` and its plot next to it, and return their names.
 
-    A row holds the means of some steps.
+    Each row has the means of several steps.
     """
     rows = Log.read(run / LOG)
     width = -(-len(rows) // CURVE) or 1
@@ -197,42 +197,42 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     verbs = parser.add_subparsers(required=True)
-    one = verbs.add_parser("run")
-    one.add_argument("systems", nargs="+")
-    one.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    one.add_argument("--net", default="small")
-    one.add_argument("--steps", type=int)
-    one.add_argument("--walkers", type=int)
-    one.add_argument(
+    run_parser = verbs.add_parser("run")
+    run_parser.add_argument("systems", nargs="+")
+    run_parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    run_parser.add_argument("--net", default="small")
+    run_parser.add_argument("--steps", type=int)
+    run_parser.add_argument("--walkers", type=int)
+    run_parser.add_argument(
         "--set",
         nargs="+",
         default=[],
         metavar="NAME=VALUE",
         help="Set fields of Settings and NetConfig, and pretrain.",
     )
-    one.add_argument("--samples", type=int, default=4000, help="Samples per walker of the evaluation.")
-    one.add_argument(
+    run_parser.add_argument("--samples", type=int, default=4000, help="Samples per walker of the evaluation.")
+    run_parser.add_argument(
         "--moves",
         type=int,
         help="Moves of every walker between two samples of the evaluation; by default as in training.",
     )
-    one.add_argument("--device", default="cuda")
-    one.add_argument("-o", "--output", type=Path, required=True)
-    one.set_defaults(do=run)
-    other = verbs.add_parser("merge")
-    other.add_argument("parts", type=Path, nargs="+")
-    other.add_argument("-o", "--output", type=Path, required=True)
-    other.add_argument(
+    run_parser.add_argument("--device", default="cuda")
+    run_parser.add_argument("-o", "--output", type=Path, required=True)
+    run_parser.set_defaults(do=run)
+    merge_parser = verbs.add_parser("merge")
+    merge_parser.add_argument("parts", type=Path, nargs="+")
+    merge_parser.add_argument("-o", "--output", type=Path, required=True)
+    merge_parser.add_argument(
         "--without",
         default="",
         metavar="TEXT",
         help="Remove this text wherever it occurs, such as a private folder.",
     )
-    other.set_defaults(do=merge)
-    shown = verbs.add_parser("table")
-    shown.add_argument("record", type=Path, nargs="?", default=RECORD)
-    shown.add_argument("--page", type=Path, default=PAGE)
-    shown.set_defaults(do=table)
+    merge_parser.set_defaults(do=merge)
+    table_parser = verbs.add_parser("table")
+    table_parser.add_argument("record", type=Path, nargs="?", default=RECORD)
+    table_parser.add_argument("--page", type=Path, default=PAGE)
+    table_parser.set_defaults(do=table)
     args = parser.parse_args()
     try:
         use_compile_cache()

@@ -3,12 +3,13 @@
     python benchmarks/vmc/claims.py -o benchmarks/results/vmc_claims_cpu.json
     python benchmarks/vmc/claims.py --parts faults -o faults.json
 
-pinchpoint must be importable: installed, or `PYTHONPATH=src`. `laplacian`: local energies of 128 walkers with
-the network `report` by each method, in turn with the forward one, the temporaries in XLA's memory analysis,
-the difference of the energies of two walkers from the forward ones in float64, and the nested gradients from
-Python on one walker, scaled up. `chunks`: the energies of 512 walkers of 10 electrons at once, in chunks, and
-by the loop in chunks. `faults`: what the code of the report asks of JAX, and its wave function with two
-electrons swapped. The record is written after every part and row; a later call on the same file adds to it.
+pinchpoint must be importable: installed, or `PYTHONPATH=src`. The part `laplacian` times the local energies
+of 128 walkers with the network `report` by each method, in turn with the forward method. It also records the
+temporaries from XLA's memory analysis, the difference of the energies of two walkers from the forward ones in
+float64, and nested gradients from Python on one walker, scaled up. The part `chunks` times the energies of
+512 walkers of 10 electrons at once, in chunks, and by the loop in chunks. The part `faults` runs what the
+code of the report does with JAX, and its wave function with two electrons swapped. The record is written
+after every part and row, and a later call on the same file adds to it.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ Row = dict[str, Any]
 
 
 def energies_of(system: System, net: str, walkers: int, **how: Any) -> tuple[Callable[[], Any], int]:
-    """A compiled call for the energies of the walkers, and the bytes of its temporaries."""
+    """Return a compiled call for the energies of the walkers, and the bytes of its temporaries."""
     wave = wave_function(system, NetConfig.preset(net))
     params, x = wave.init(key_of(0, Stage.PARAMETERS)), start(system, walkers, key_of(0, Stage.WALKERS))
     program = jax.jit(local_energies(wave.log, system, **how)).lower(params, x).compile()
@@ -55,7 +56,7 @@ def energies_of(system: System, net: str, walkers: int, **how: Any) -> tuple[Cal
 
 
 def distance(system: System, net: str, method: Any, *, walkers: int = 2) -> float:
-    """Largest relative difference of the energies by a method from the forward ones, in float64."""
+    """Return the largest relative difference of a method's energies from the forward ones, in float64."""
     with jax.enable_x64(True):
         wave = wave_function(system, NetConfig.preset(net))
         params = jax.tree_util.tree_map(
@@ -70,7 +71,7 @@ def distance(system: System, net: str, method: Any, *, walkers: int = 2) -> floa
 
 
 def laplacian(tell: Callable[[Row], None], *, systems: tuple[str, ...], walkers: int, repeats: int) -> None:
-    """One row for each system and method."""
+    """Measure one row per system and method."""
     for name in systems:
         system = system_of(name)
         quick, temp = energies_of(system, NET, walkers, method="forward")
@@ -113,7 +114,7 @@ def laplacian(tell: Callable[[Row], None], *, systems: tuple[str, ...], walkers:
 
 
 def chunks(tell: Callable[[Row], None], *, walkers: int, chunk: int, repeats: int) -> None:
-    """Energies of 10 electrons in chunks, compared with all at once and with the loop in the same chunks."""
+    """Time energies of 10 electrons in chunks, compared with all at once and with the loop in chunks."""
     system = system_of("H2O")
     quick, temp = energies_of(system, "small", walkers, method="forward", chunk=chunk)
     others: dict[str, Row] = {
@@ -142,7 +143,7 @@ def _timed(method: str, seconds: list[float], temp: int) -> Row:
 
 
 def faults(tell: Callable[[Row], None]) -> None:
-    """Run what the code of the report asks of JAX and of physics."""
+    """Run what the code of the report does with JAX, and check its wave function."""
     tell(
         {
             "claim": "jit over a callable argument",

@@ -1,4 +1,4 @@
-"""Time and peak memory of a whole training step of N2: ours, at once and in chunks, and a plain form.
+"""Time and peak memory of a whole training step of N2: ours at once, ours in chunks, and a plain form.
 
     python benchmarks/vmc/forms.py -o benchmarks/results/vmc_forms_h200.json
     python benchmarks/vmc/forms.py --forms ours chunks --chunks 512 -o forms.json    # a part
@@ -7,11 +7,12 @@
 pinchpoint must be importable: installed, or `PYTHONPATH=src`. Each form is one compiled program of moves,
 local energies, gradient and Adam. The plain form (`plain.py`) has the same network and parameters, and
 products in full precision like ours; on a GPU it is also timed with the reduced precision (TF32) that JAX
-uses by default. The faster of the two is the yardstick of the call. All forms start from the same weights and
-walkers; each runs in turn with the yardstick, and with ours at once, in one process, and the clock waits for
-the device; medians and ratios have 95 % intervals. Peaks come from XLA's memory analysis of each program
+uses by default. The faster of the two is the yardstick. All forms start from the same weights and walkers.
+Each runs in turn with the yardstick, and with ours at once, in one process, and the clock waits for the
+device. Medians and ratios have 95 % intervals. Peaks come from XLA's memory analysis of each program
 (arguments, results and temporaries). The record is written after every form, and a later call on the same
-file keeps what it does not time again. Programs are cached on disk: `compile_s` is short for a cached one.
+file keeps the forms that it does not time again. Programs are cached on disk, so `compile_s` is short for a
+cached program.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from pinchpoint.systems.vmc.optimization.compile_cache import use_compile_cache
 from pinchpoint.systems.vmc.optimization.training_step import begin, make_step
 from pinchpoint.systems.vmc.settings import Settings
 
-# The form that is judged, how much slower its chunks may be, and how large their peak.
+# The form that is judged, the largest ratio of times in chunks, and the largest ratio of peaks.
 WHOLE, SLOWER, HALF = "ours", 1.15, 0.5
 FORMS = ("ours", "chunks", "loop")
 SAME = ("system", "net", "walkers", "moves", "device")  # must be equal in calls that share a record
@@ -68,7 +69,7 @@ class Form:
 
 
 class Maker:
-    """Builds forms of one step that all start from the same weights and walkers."""
+    """A builder of forms of one step, all of which start from the same weights and walkers."""
 
     def __init__(self, system: System, net: str, *, walkers: int, moves: int, device: str) -> None:
         self.system, self.net, self.moves, self.device = system, net, moves, device
@@ -102,8 +103,9 @@ class Maker:
 def rows_of(
     maker: Any, forms: Sequence[str], chunks: list[int], *, repeats: int, tell: Callable[[Row], None]
 ) -> None:
-    """Report each form as soon as it is timed: its time and peak, and their ratios to the yardstick and to
-    ours at once.
+    """Report each form as soon as it is timed.
+
+    A row has the time and peak of a form, and their ratios to the yardstick and to ours at once.
     """
 
     def in_turn(a: Form, b: Form) -> tuple[list[float], list[float]]:
@@ -158,9 +160,10 @@ def _row(form: Form, seconds: list[float], yardstick: Form, over: tuple[float, f
 
 
 def verdicts(rows: list[Row]) -> list[Row]:
-    """Each bar with its result: held or missed where the whole 95 % interval lies on one side, else open.
+    """Return each bar with its verdict.
 
-    A bar whose forms were not timed is left out.
+    A bar is held or missed if the whole 95 % interval lies on one side, and open otherwise. Bars whose forms
+    were not timed are left out.
     """
     results = [
         _verdict("step of ours <= the plain form's", row, "over_plain", 1.0)
@@ -195,7 +198,7 @@ def _verdict(bar: str, row: Row, ratio: str, most: float) -> Row:
 
 
 class Book:
-    """The record on disk: a new one, or continued where it is of the same step."""
+    """The record on disk, either new or continued if it belongs to the same step."""
 
     def __init__(self, path: Path, settings: Row) -> None:
         self.path = path

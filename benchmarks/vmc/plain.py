@@ -3,9 +3,9 @@
 Letters: B walkers, n electrons, D determinants. Each layer concatenates [h, mean up, mean down, pairs up,
 pairs down] for every electron and multiplies by one matrix; determinants use slogdet (on a CPU ours, since
 JAX's batched LAPACK calls can deadlock there); the Laplacian is `folx.forward_laplacian` of log|psi|,
-vmapped; moves, energies, gradient and Adam are one jitted program. Architecture and parameters are ours:
-`join_weights` converts our weights, and both give the same log|psi|. For FermiNets of at least two electrons,
-one of each spin.
+vmapped; moves, energies, gradient and Adam are one jitted program. Architecture and parameters are those of
+pinchpoint: `join_weights` converts its weights, and both give the same log|psi|. Only FermiNets with at least
+one electron of each spin are supported.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ RATE, DECAYS, TINY, CLIP, WIDTH = 1e-3, (0.9, 0.999), 1e-8, 5.0, 0.1
 
 
 def join_weights(params: Any) -> Any:
-    """Our parameters with the weights of the parts of each layer joined into one matrix."""
+    """Return pinchpoint's parameters with the weights of each layer joined into one matrix."""
     ones = [
         {"weights": jnp.concatenate([one[part] for part in PARTS]), "bias": one["bias"]}
         for one in params["network"]["one"]
@@ -43,7 +43,7 @@ def join_weights(params: Any) -> Any:
 class State(NamedTuple):
     """The state between steps.
 
-    x: (B, n, 3); mean, square: of Adam, like the parameters; step: () steps taken.
+    x: (B, n, 3); mean, square: the moments of Adam, shaped like the parameters; step: (), steps taken.
     """
 
     params: Any
@@ -55,7 +55,7 @@ class State(NamedTuple):
 
 
 def begin(params: Any, x: Any, seed: int = 0) -> State:
-    """A state from joined weights and positions, both copied: a step reuses the memory of its state."""
+    """Return a state of joined weights and positions, both copied, because a step reuses their memory."""
     params = jax.tree_util.tree_map(jnp.array, params)
     mean, square = (jax.tree_util.tree_map(jnp.zeros_like, params) for _ in range(2))
     return State(params, mean, square, jnp.array(x), jax.random.key(seed), jnp.asarray(0, jnp.int32))
@@ -87,7 +87,7 @@ class Plain:
             )
 
     def log(self, params: Any, x: Any) -> Any:
-        """log|psi| of one walker x: (n, 3); params: from `join_weights`."""
+        """Return log|psi| of one walker x (n, 3). params: from `join_weights`."""
         places, up = geometry(self.system, x), self.system.up
         h, pairs = one_electron(self.system, places), two_electrons(places)
         for one, two in zip(params["network"]["one"], params["network"]["two"], strict=True):
@@ -104,7 +104,7 @@ class Plain:
         return log + log_jastrow(self.system, params["jastrow"], places.apart) if self.config.jastrow else log
 
     def _log_determinants(self, orbitals: Any) -> Any:
-        """log|sum of the determinants| of (D, n, n)."""
+        """Return log|sum of the determinants| of matrices (D, n, n)."""
         if not self.library:
             return sum_of_determinants([orbitals])[1]
         sign, log = jnp.linalg.slogdet(orbitals)
@@ -112,7 +112,7 @@ class Plain:
         return jnp.log(jnp.abs(jnp.sum(sign * jnp.exp(log - largest)))) + largest
 
     def _orbitals(self, params: Any, h: Any, radii: Any) -> Any:
-        """(D, n, n): the network's factors times the envelopes."""
+        """Return the orbitals (D, n, n): the network's factors times the envelopes."""
         rows = []
         for spin, part in (("up", slice(0, self.system.up)), ("down", slice(self.system.up, None))):
             orbital, shape = params["orbital"][spin], params["envelope"][spin]
@@ -126,7 +126,7 @@ class Plain:
         return jnp.matmul(x, weights, precision=self.precision)
 
     def energies(self, params: Any, x: Any) -> Any:
-        """(B,) local energies. x: (B, n, 3)."""
+        """Return the local energies (B,) of walkers x (B, n, 3)."""
 
         def energy(walker: Any) -> Any:
             forward = folx.forward_laplacian(lambda x: self.log(params, x), sparsity_threshold=0)
@@ -137,7 +137,7 @@ class Plain:
         return jax.vmap(energy)(x)
 
     def walk(self, params: Any, x: Any, key: Any) -> Any:
-        """(B, n, 3) after Metropolis moves that move all electrons at once."""
+        """Return the walkers (B, n, 3) after Metropolis moves that move all electrons at once."""
         logs = jax.vmap(self.log, (None, 0))
 
         def turn(carried: Any, key: Any) -> Any:
@@ -151,7 +151,7 @@ class Plain:
         return jax.lax.scan(turn, (x, logs(params, x)), jax.random.split(key, self.moves))[0][0]
 
     def step(self) -> Callable[[State], tuple[State, Any]]:
-        """state -> (state, energy): one jitted program, the state donated."""
+        """Return a jitted function from state to (state, energy), which donates the state."""
         return jax.jit(self._step, donate_argnums=0)
 
     def _step(self, state: State) -> tuple[State, Any]:

@@ -24,7 +24,7 @@ Run = dict[str, Any]
 
 @dataclass(frozen=True)
 class Bar:
-    """What the runs of a system must meet to be called right."""
+    """The conditions under which the runs of a system are right."""
 
     within_ha: float = 1.6e-3  # of the reference, including the error bar
     widest_ha: float = 0.3e-3  # largest error bar
@@ -40,12 +40,12 @@ CPU_BARS = {"H2": Bar(0.3e-3, train_s=180.0)}  # two cores
 
 
 def bar_of(run: Run) -> Bar:
-    """The bar for the system and device of a run."""
+    """Return the bar for the system and device of a run."""
     return (CPU_BARS if run.get("device") == "cpu" else BARS).get(run["system"], Bar())
 
 
 def judge(runs: list[Run], bar: Bar | None = None) -> str:
-    """`right`, or all that speaks against it. runs: of one system and network, one per seed."""
+    """Return `right`, or all conditions that fail. runs: of one system and network, one per seed."""
     bar = bar or bar_of(runs[0])
     if any(one["difference_ha"] is None for one in runs):
         return "no reference"
@@ -69,7 +69,7 @@ def judge(runs: list[Run], bar: Bar | None = None) -> str:
 
 
 def by_system(runs: dict[str, Run]) -> dict[str, list[Run]]:
-    """The runs of each `system:network`, in order of appearance and by seed."""
+    """Return the runs of each `system:network`, in order of appearance and by seed."""
     groups: dict[str, list[Run]] = {}
     for one in runs.values():
         groups.setdefault(f"{one['system']}:{one['net']}", []).append(one)
@@ -81,7 +81,7 @@ def verdicts(runs: dict[str, Run]) -> dict[str, str]:
 
 
 def table(runs: dict[str, Run]) -> list[str]:
-    """Markdown lines: one row per system and network with a reference, and the systems that were not run."""
+    """Return Markdown lines: a row per system and network with a reference, and systems that were not run."""
     place = {name: at for at, name in enumerate(BARS)}
     judged = verdicts(runs)
     groups = sorted(by_system(runs).items(), key=lambda group: place.get(group[1][0]["system"], len(place)))
@@ -119,8 +119,9 @@ def _row(runs: list[Run], bar: Bar, verdict: str) -> str:
 
 
 def into_page(page: Path, lines: list[str]) -> str:
-    """Write lines between the two markers of a page, with the plot of H2O if it is beside the page; returns
-    the text.
+    """Write lines between the two markers of a page, and return the text.
+
+    The plot of H2O is included if it is stored next to the page.
     """
     try:
         text = page.read_text(encoding="utf-8")

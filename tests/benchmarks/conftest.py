@@ -11,7 +11,10 @@ import pytest
 
 @pytest.fixture(scope="module", autouse=True)
 def sibling_scripts(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Make the scripts of a test module's FOLDER importable, and forget them after: folders share names."""
+    """Make the scripts of a test module's FOLDER importable, and forget them afterwards.
+
+    Scripts in different folders have the same names.
+    """
     folder: Path | None = getattr(request.module, "FOLDER", None)
     if folder is None:
         yield

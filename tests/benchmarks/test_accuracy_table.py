@@ -1,4 +1,4 @@
-"""The bars of the accuracy table: what they must refuse."""
+"""The bars of the accuracy table: which results meet and which miss them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def sides(
     allocated: dict[str, float] | None = None,
     reserved: dict[str, float] | None = None,
 ) -> Any:
-    """Measured 1 GB allocated and 1.1 GB reserved for every case; predictions with these relative errors."""
+    """Return predictions with these relative errors; 1 GB allocated and 1.1 GB reserved are measured."""
     predicted: dict[str, Any] = {"cases": {}}
     measured: dict[str, Any] = {"cases": {}}
     for name, _, size in entries.select("all", None):
@@ -71,7 +71,7 @@ def test_exact_predictions_meet_every_bar(table: ModuleType, entries: ModuleType
 
 
 @pytest.mark.parametrize("cap", ["cap_1.00", "cap_1.02"])
-def test_a_run_out_of_memory_at_or_above_the_predicted_boundary_is_refused(
+def test_running_out_of_memory_at_or_above_the_predicted_boundary_misses_the_bar(
     table: ModuleType, entries: ModuleType, cap: str
 ) -> None:
     predicted, measured = sides(entries)
@@ -80,22 +80,24 @@ def test_a_run_out_of_memory_at_or_above_the_predicted_boundary_is_refused(
 
 
 @pytest.mark.parametrize("cap", ["cap_1.00", "cap_1.02"])
-def test_a_boundary_that_was_never_tried_is_refused(table: ModuleType, entries: ModuleType, cap: str) -> None:
+def test_a_boundary_that_was_never_tried_misses_the_bar(
+    table: ModuleType, entries: ModuleType, cap: str
+) -> None:
     predicted, measured = sides(entries)
     del measured["cases"][first_case(entries)][cap]
     assert missed_bars(table, predicted, measured) == [FITS]
 
 
-@pytest.mark.parametrize("below", [{"ran": True}, {"ran": False}, {}])
-def test_what_happens_below_the_boundary_is_not_judged(
-    table: ModuleType, entries: ModuleType, below: dict[str, bool]
+@pytest.mark.parametrize("outcome", [{"ran": True}, {"ran": False}, {}])
+def test_results_below_the_boundary_are_not_judged(
+    table: ModuleType, entries: ModuleType, outcome: dict[str, bool]
 ) -> None:
     predicted, measured = sides(entries)
-    measured["cases"][first_case(entries)]["cap_0.98"] = below
+    measured["cases"][first_case(entries)]["cap_0.98"] = outcome
     assert missed_bars(table, predicted, measured) == []
 
 
-def test_the_columns_say_what_ran_at_above_and_below_the_boundary(
+def test_the_columns_show_which_cases_ran_at_above_and_below_the_boundary(
     table: ModuleType, entries: ModuleType
 ) -> None:
     predicted, measured = sides(entries)
@@ -110,7 +112,7 @@ def test_the_columns_say_what_ran_at_above_and_below_the_boundary(
     )
 
 
-def test_one_model_six_percent_off_is_refused_whatever_the_sign(
+def test_one_model_six_percent_off_misses_the_bar_with_either_sign(
     table: ModuleType, entries: ModuleType
 ) -> None:
     for error in (0.06, -0.06):
@@ -125,25 +127,25 @@ def test_ten_of_twelve_or_thirteen_models_must_be_within_one_percent(
 ) -> None:
     names = entries.names_in("heldout")[:models]
     assert len(names) == models
-    for off, refused in ((models - needed, []), (models - needed + 1, ["allocated within 1 % for 10 of 12"])):
+    for off, missed in ((models - needed, []), (models - needed + 1, ["allocated within 1 % for 10 of 12"])):
         sides_off = sides(entries, allocated=dict.fromkeys(names[:off], 0.02))
         rows = [row for row in table.rows_of(*sides_off, "heldout") if row.model in names]
-        assert [bar.name for bar in table.judge(rows) if not bar.met] == refused
+        assert [bar.name for bar in table.judge(rows) if not bar.met] == missed
 
 
-def test_reserved_eleven_percent_off_is_refused(table: ModuleType, entries: ModuleType) -> None:
+def test_reserved_eleven_percent_off_misses_the_bar(table: ModuleType, entries: ModuleType) -> None:
     assert missed_bars(table, *sides(entries, reserved={"heartbeats": -0.11})) == [
         "reserved within 10 % for all"
     ]
 
 
-def test_a_failed_measurement_counts_against_every_bar_but_the_count(
+def test_a_failed_measurement_counts_against_every_bar_except_the_count(
     table: ModuleType, entries: ModuleType
 ) -> None:
     predicted, measured = sides(entries)
     measured["cases"][first_case(entries)] = {"status": "failed", "reason": "segmentation fault"}
-    refused = missed_bars(table, predicted, measured)
-    assert refused == [
+    missed = missed_bars(table, predicted, measured)
+    assert missed == [
         "allocated within 5 % for all",
         "reserved within 10 % for all",
         FITS,
@@ -154,7 +156,7 @@ def test_a_failed_measurement_counts_against_every_bar_but_the_count(
 
 
 def first_cells(text: str) -> list[str]:
-    """The model of every row of the tables in print, in order."""
+    """Return the model of every row of the printed tables, in order."""
     return [
         line.split(" | ")[0].removeprefix("| ")
         for line in text.splitlines()
@@ -169,7 +171,7 @@ def test_the_table_prints_the_worst_error_first(table: ModuleType, entries: Modu
     assert "-3.00 %" in text
 
 
-def test_a_bad_development_model_changes_no_bar_and_stands_in_the_second_table(
+def test_a_bad_development_model_changes_no_bar_and_is_in_the_second_table(
     table: ModuleType, entries: ModuleType
 ) -> None:
     predicted, measured = sides(entries, allocated={"gpt": 0.5})
@@ -181,13 +183,13 @@ def test_a_bad_development_model_changes_no_bar_and_stands_in_the_second_table(
     assert "FAIL" not in heldout and "FAIL" in development
 
 
-def test_a_development_model_is_not_among_the_held_out(entries: ModuleType) -> None:
+def test_a_development_model_cannot_be_selected_from_the_held_out_set(entries: ModuleType) -> None:
     with pytest.raises(SystemExit, match="The set heldout has no model gpt"):
         list(entries.select("heldout", "melodies,gpt"))
     assert {entry.set for _, entry, _ in entries.select("all", "melodies,gpt")} == {"heldout", "development"}
 
 
-def test_every_model_is_a_plain_factory_that_knows_nothing_of_pinchpoint(entries: ModuleType) -> None:
+def test_every_model_is_a_plain_factory_that_does_not_use_pinchpoint(entries: ModuleType) -> None:
     for name, entry in entries.MODELS.items():
         path, _, factory = entry.target.rpartition(":")
         source = Path(path).read_text(encoding="utf-8")

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch", reason="training is torch's")
+pytest.importorskip("torch", reason="needs torch")
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "cloud"
 
 
-def test_each_recipe_tells_the_seconds_of_its_parts_and_sampling_s_share(
+def test_each_recipe_has_the_seconds_of_its_parts_and_the_share_of_sampling(
     tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     iteration = importlib.import_module("iteration")
     output = tmp_path / "iteration.json"
-    small = [
+    options = [
         "--points",
         "1000",
         "--steps",
@@ -32,11 +32,11 @@ def test_each_recipe_tells_the_seconds_of_its_parts_and_sampling_s_share(
         "--preset",
         "small",
     ]
-    told = [str(tmp_path / "rooms"), *small]
-    assert iteration.main([*told, "-o", str(output)]) == 0
-    made = json.loads(output.read_text())
-    assert list(made["rows"]) == list(iteration.RECIPES)
-    for row in made["rows"].values():
+    arguments = [str(tmp_path / "rooms"), *options]
+    assert iteration.main([*arguments, "-o", str(output)]) == 0
+    record = json.loads(output.read_text())
+    assert list(record["rows"]) == list(iteration.RECIPES)
+    for row in record["rows"].values():
         assert row["iteration_s"] == pytest.approx(sum(row["seconds"].values()))
         assert (
             -0.9
@@ -45,6 +45,6 @@ def test_each_recipe_tells_the_seconds_of_its_parts_and_sampling_s_share(
             <= row["drawing_costs"]["high"]
         )
         assert row["sampling_share"] == pytest.approx(row["seconds"]["sampling"] / row["iteration_s"])
-    three = made["rows"]["three views, consistency"]
+    three = record["rows"]["three views, consistency"]
     assert three["points_a_step"] > 1000 and three["seconds"]["consistency"] > 0
     assert "sampling" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""What the pages on clouds say of their records is what the records hold."""
+"""The pages on point clouds contain the figures of their records."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "benchmarks" / "cloud"
-SAID = {
+NAMES = {
     "dense": "dense",
     "log-uniform": "log-uniform",
     "dense+log-uniform": "dense,log-uniform",
@@ -27,8 +27,8 @@ def page(name: str) -> str:
     return (ROOT / "docs" / name).read_text(encoding="utf-8")
 
 
-def shown(seconds: float) -> str:
-    """Three digits of the unit that leaves one to three before the point."""
+def format_seconds(seconds: float) -> str:
+    """Return three digits in the unit that leaves one to three digits before the point."""
     unit, size = next(
         (unit, size) for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)) if seconds >= size
     )
@@ -36,34 +36,34 @@ def shown(seconds: float) -> str:
     return f"{number:.{2 - (number >= 10) - (number >= 100)}f} {unit}"
 
 
-def test_the_table_of_recipes_and_its_differences_are_the_records() -> None:
-    table, made, text = (
+def test_the_page_has_the_table_of_recipes_and_differences_of_the_record() -> None:
+    table, data, text = (
         importlib.import_module("robustness_table"),
         record("cloud_robustness_h200.json"),
         page("cloud.md"),
     )
-    assert made["table"] == table.table_of(made["runs"]) and made["differences"] == table.differences_of(
-        made["runs"]
+    assert data["table"] == table.table_of(data["runs"]) and data["differences"] == table.differences_of(
+        data["runs"]
     )
-    for line in table.markdown(made["table"]).splitlines()[2:]:
+    for line in table.markdown(data["table"]).splitlines()[2:]:
         assert line.partition(" | ")[2].partition(" | ")[2] in text, line
-    for recipe, name in SAID.items():
+    for recipe, name in NAMES.items():
         row = next(
-            row for row in made["table"] if row["recipe"] == recipe and row["regime"] in ("points", "steps")
+            row for row in data["table"] if row["recipe"] == recipe and row["regime"] in ("points", "steps")
         )
         assert f"| `{name}` |" in text and row["seeds"] in (5, 10)
-    for bar in (bar for bar in made["bars"] if bar["recipe"] == "log-uniform"):
+    for bar in (bar for bar in data["bars"] if bar["recipe"] == "log-uniform"):
         assert bar["verdict"] == "held"
         assert f"{bar['difference']:+.1f} [{bar['low']:+.1f}, {bar['high']:+.1f}]" in text, bar["bar"]
 
 
 @pytest.mark.parametrize("name", ["loop", "grouped", "sort", "exact", "nested", "three views"])
 @pytest.mark.parametrize("points", [1_000_000, 10_000_000])
-def test_the_times_of_draws_on_the_gpu_are_the_records(name: str, points: int) -> None:
-    made, text = record("cloud_bench_h200.json"), page("cloud-claims.md")
-    for row in made["rows"]:
-        if (row["name"], row["points"]) == (name, points) and (name != "nested" or points == made["points"]):
-            low, high = shown(row["seconds_low"]), shown(row["seconds_high"])
-            assert f"{shown(row['seconds'])} [{low}, {high}]" in text
+def test_the_page_has_the_gpu_times_of_draws_of_the_record(name: str, points: int) -> None:
+    data, text = record("cloud_bench_h200.json"), page("cloud-claims.md")
+    for row in data["rows"]:
+        if (row["name"], row["points"]) == (name, points) and (name != "nested" or points == data["points"]):
+            low, high = format_seconds(row["seconds_low"]), format_seconds(row["seconds_high"])
+            assert f"{format_seconds(row['seconds'])} [{low}, {high}]" in text
             for other in ("queued_s", "device_s"):
-                assert row[other] is None or f"| {shown(row[other])} |" in text
+                assert row[other] is None or f"| {format_seconds(row[other])} |" in text

@@ -18,7 +18,7 @@ def bench() -> Any:
     return importlib.import_module("chgcar")
 
 
-def test_the_density_is_of_twelve_atoms_and_96_electrons(bench: Any) -> None:
+def test_the_density_has_twelve_atoms_and_96_electrons(bench: Any) -> None:
     volume = bench.hafnia(12)
     check_structure(volume.structure)
     assert volume.species.count("Hf") == 4 and volume.species.count("O") == 8

@@ -1,6 +1,4 @@
-"""The comparison with PaiNN: that the peer is what it should be, that the contest is fair, and what it
-must refuse.
-"""
+"""The comparison with PaiNN: the peer is correct, the contest is fair, and bad input is rejected."""
 
 from __future__ import annotations
 
@@ -56,7 +54,7 @@ TOY += [
 ]
 
 
-def loaded(name: str) -> ModuleType:
+def load(name: str) -> ModuleType:
     return importlib.import_module(name)
 
 
@@ -69,16 +67,16 @@ def data(tmp_path_factory) -> Path:
 
 
 def sample_at(positions: np.ndarray, species: tuple[str, ...], probes: np.ndarray) -> Sample:
-    blank = np.zeros(len(probes))
+    zeros = np.zeros(len(probes))
     return Sample(
-        "x", "methanol", species, positions, None, probes, blank.astype(np.float32), blank + 1.0, 14.0
+        "x", "methanol", species, positions, None, probes, zeros.astype(np.float32), zeros + 1.0, 14.0
     )
 
 
 def methanol(seed: int = 0) -> tuple[np.ndarray, tuple[str, ...], np.ndarray]:
-    found = molecule("methanol")
+    result = molecule("methanol")
     probes = np.random.default_rng(seed).normal(size=(12, 3)) * 1.5
-    return found.positions, found.species, probes
+    return result.positions, result.species, probes
 
 
 def densities(model: Any, positions: np.ndarray, species: tuple[str, ...], probes: np.ndarray) -> Any:
@@ -88,68 +86,70 @@ def densities(model: Any, positions: np.ndarray, species: tuple[str, ...], probe
 
 
 def peer(**options: Any) -> Any:
-    return loaded("painn").PaiNN(CONFIG, **{"width": 6, "seed": 3} | options).double()
+    return load("painn").PaiNN(CONFIG, **{"width": 6, "seed": 3} | options).double()
 
 
-def test_the_peer_does_not_feel_rotation_reflection_translation_or_the_order_of_atoms() -> None:
+def test_the_peer_is_invariant_to_rotation_reflection_translation_and_atom_order() -> None:
     model, (positions, species, probes) = peer(), methanol()
     truth = densities(model, positions, species, probes)
     turn, _ = np.linalg.qr(np.random.default_rng(1).normal(size=(3, 3)))
     for sign in (1, -1):
-        moved = densities(model, sign * positions @ turn + 3.0, species, sign * probes @ turn + 3.0)
-        assert torch.allclose(moved, truth, rtol=1e-9, atol=1e-12)
+        transformed = densities(model, sign * positions @ turn + 3.0, species, sign * probes @ turn + 3.0)
+        assert torch.allclose(transformed, truth, rtol=1e-9, atol=1e-12)
     order = np.random.default_rng(2).permutation(len(species))
     shuffled = densities(model, positions[order], tuple(species[i] for i in order), probes)
     assert torch.allclose(shuffled, truth, rtol=1e-9, atol=1e-12)
     assert truth.std() > 1e-3
 
 
-def test_a_probe_feels_directions_through_vectors() -> None:
-    # Two probes as far from every atom of a straight pair, then a bent one: only what atoms tell of each
-    # other differs.
+def test_a_probe_depends_on_directions_through_vectors() -> None:
+    # The probe is equally far from every atom of a straight and of a bent molecule. Only the messages between
+    # atoms differ.
     model = peer()
-    near = np.array([[0.0, 0, 1.0]])
+    probe = np.array([[0.0, 0, 1.0]])
     straight, bent = (
         np.array([[0.0, 0, 0], [0, 0, -1.0], other]) for other in ([0.0, 0, 2.0], [1.0, 0, 1.0])
     )
-    assert abs(np.linalg.norm(near - straight, axis=1) - np.linalg.norm(near - bent, axis=1)).max() < 1e-12
-    found = [densities(model, x, ("C", "O", "H"), near) for x in (straight, bent)]
-    assert (found[0] - found[1]).abs() > 1e-6
+    assert abs(np.linalg.norm(probe - straight, axis=1) - np.linalg.norm(probe - bent, axis=1)).max() < 1e-12
+    result = [densities(model, x, ("C", "O", "H"), probe) for x in (straight, bent)]
+    assert (result[0] - result[1]).abs() > 1e-6
 
 
-def test_a_layer_is_the_sum_over_neighbours_written_as_a_loop() -> None:
-    """One interaction of one probe, from the published equations with plain loops."""
+def test_a_layer_equals_a_loop_over_neighbours() -> None:
+    """Compute one interaction of one probe from the published equations with plain loops."""
     config = DensityConfig.preset("small", ("C", "H", "O"), interactions=1)
-    model = loaded("painn").PaiNN(config, width=5, seed=1).double()
+    model = load("painn").PaiNN(config, width=5, seed=1).double()
     rng = np.random.default_rng(0)
     scalars, vectors = torch.tensor(rng.normal(size=(3, 15))), torch.tensor(rng.normal(size=(3, 3, 5)))
-    apart = torch.tensor(rng.normal(size=(1, 1, 3, 3)))
+    vectors_to_atoms = torch.tensor(rng.normal(size=(1, 1, 3, 3)))
     fields = torch.cat([scalars, vectors.flatten(1)], dim=1)
-    found = model(fields, torch.zeros(3, dtype=torch.int64), torch.arange(3)[None], apart)[0, 0, 0]
+    result = model(fields, torch.zeros(3, dtype=torch.int64), torch.arange(3)[None], vectors_to_atoms)[
+        0, 0, 0
+    ]
     s, v = torch.zeros(5).double(), torch.zeros(3, 5).double()
     for atom in range(3):
-        r = apart[0, 0, atom].norm()
+        r = vectors_to_atoms[0, 0, atom].norm()
         basis = torch.tensor([math.sin(n * math.pi * r / 4.0) / r for n in range(1, 21)]).double()
         linear = model.probe_filters[0].map
         weight = (linear.weight @ basis + linear.bias) * 0.5 * (math.cos(math.pi * r / 4.0) + 1)
         one, other, third = (weight * scalars[atom]).split(5)
         s += one
         for axis in range(3):
-            v[axis] += other * vectors[atom, axis] + third * apart[0, 0, atom, axis] / r
+            v[axis] += other * vectors[atom, axis] + third * vectors_to_atoms[0, 0, atom, axis] / r
 
-    def updated(s: Any, v: Any) -> Any:
+    def apply_update(s: Any, v: Any) -> Any:
         update = model.probe_updates[0]
         left, right = (v @ part.T for part in update.both.weight.split(5))
         own, across, _ = update.net(torch.cat([s, (right.square().sum(0) + 1e-8).sqrt()])).split(5)
         return s + own + across * (left * right).sum(0)
 
-    empty = updated(torch.zeros(5).double(), torch.zeros(3, 5).double())
+    empty = apply_update(torch.zeros(5).double(), torch.zeros(3, 5).double())
     with torch.no_grad():
-        truth = float(model.read(updated(s, v)) - model.read(empty))
-    assert float(found.detach()) == pytest.approx(truth, rel=1e-5)
+        truth = float(model.read(apply_update(s, v)) - model.read(empty))
+    assert float(result.detach()) == pytest.approx(truth, rel=1e-5)
 
 
-def test_far_probes_and_unused_slots_are_exactly_zero_for_the_peer_too() -> None:
+def test_the_peer_is_exactly_zero_at_far_probes_and_in_unused_slots() -> None:
     model, (positions, species, probes) = peer(), methanol()
     assert (densities(model, positions, species, probes + 50.0) == 0).all()
     fields = torch.zeros(2, 6 * 6 * 3).double()
@@ -174,20 +174,20 @@ def test_probes_of_one_tile_and_tiles_of_one_probe_agree() -> None:
     assert torch.allclose(alone[:, 0], truth[0], rtol=1e-10, atol=1e-13)
 
 
-def test_every_parameter_of_the_peer_learns_but_what_cannot_matter() -> None:
+def test_every_parameter_of_the_peer_that_matters_receives_a_gradient() -> None:
     model, (positions, species, probes) = peer(), methanol()
     densities(model, positions, species, probes).square().sum().backward()
-    still = [
+    without_gradient = [
         name
         for name, parameter in model.named_parameters()
         if parameter.grad is None or not parameter.grad.any()
     ]
-    # A constant of the read-out is taken away again; vectors after the last update are read by nobody.
-    assert still == ["read.2.bias"]
+    # The constant of the read-out cancels, because the output of an empty probe is subtracted.
+    assert without_gradient == ["read.2.bias"]
 
 
 def test_the_peer_has_as_many_parameters_as_ours() -> None:
-    painn = loaded("painn")
+    painn = load("painn")
     config = DensityConfig.preset("small", ("C", "H", "N", "O"))
     ours = painn.parameter_count(DensityModel(config))
     width = painn.width_for(config, ours)
@@ -200,8 +200,8 @@ def test_the_peer_has_as_many_parameters_as_ours() -> None:
         painn.PaiNN(config, width=0)
 
 
-def test_both_begin_as_superposed_atoms_and_see_the_same_batches(data, monkeypatch) -> None:
-    contest = loaded("contest")
+def test_both_models_start_as_superposed_atoms_and_see_the_same_batches(data, monkeypatch) -> None:
+    contest = load("contest")
     choices = {
         "steps": 2,
         "molecules": 2,
@@ -209,28 +209,33 @@ def test_both_begin_as_superposed_atoms_and_see_the_same_batches(data, monkeypat
         "validation": 1,
         "model": {"mul": 8, "lmax": 1, "hidden": 8},
     }
-    held = contest.Contest(open_dataset(data), choices, judge=300, say=lambda text: None)
-    base = held.superposition()["test"]["samples"]
+    contest_under_test = contest.Contest(open_dataset(data), choices, judge=300, say=lambda text: None)
+    base = contest_under_test.superposition()["test"]["samples"]
     for name in ("ours", "painn"):
-        first = held.errors(held.build(name, seed=0).eval(), held.data.names("test"))
-        # Tables of 401 knots that end at the cutoff, and a hundredth of a random read-out.
+        first = contest_under_test.errors(
+            contest_under_test.build(name, seed=0).eval(), contest_under_test.data.names("test")
+        )
+        # The difference is due to tables of 401 knots that end at the cutoff, and a small random read-out.
         assert first == pytest.approx(base, abs=0.06)
-    seen: list[Any] = []
+    batches: list[Any] = []
 
-    def noted(taken, config, *, probe_indices):
-        seen.append([(item.name, of.tolist()) for item, of in zip(taken, probe_indices, strict=True)])
-        return batch_of(taken, config, probe_indices=probe_indices)
+    def record_batch(items, config, *, probe_indices):
+        batches.append([(item.name, of.tolist()) for item, of in zip(items, probe_indices, strict=True)])
+        return batch_of(items, config, probe_indices=probe_indices)
 
-    monkeypatch.setattr("pinchpoint.systems.density.data.batches.batch_of", noted)
+    monkeypatch.setattr("pinchpoint.systems.density.data.batches.batch_of", record_batch)
     for name in ("ours", "painn"):
-        held.train(name, seed=1, lr=1e-3)
-    assert seen[:2] == seen[2:] and seen[0] != seen[1]
-    assert seen[0][0][1] == choose_probes(held.items[seen[0][0][0]], 16, seed=1, step=1).tolist()
-    assert not set(held.validation_names) & {name for batch in seen for name, _ in batch}
+        contest_under_test.train(name, seed=1, lr=1e-3)
+    assert batches[:2] == batches[2:] and batches[0] != batches[1]
+    assert (
+        batches[0][0][1]
+        == choose_probes(contest_under_test.items[batches[0][0][0]], 16, seed=1, step=1).tolist()
+    )
+    assert not set(contest_under_test.validation_names) & {name for batch in batches for name, _ in batch}
 
 
-def test_a_toy_comparison_runs_and_goes_on_where_it_stopped(data, tmp_path, capsys) -> None:
-    main = loaded("compare").main
+def test_a_toy_comparison_runs_and_can_be_resumed(data, tmp_path, capsys) -> None:
+    main = load("compare").main
     part, record = tmp_path / "part.json", tmp_path / "record.json"
     assert (
         main(
@@ -259,8 +264,8 @@ def test_a_toy_comparison_runs_and_goes_on_where_it_stopped(data, tmp_path, caps
     assert "The parts belong to different comparisons: steps is 5 in one and 4 in another" in err
 
 
-def test_means_and_bars_are_those_of_the_runs() -> None:
-    results = loaded("results")
+def test_means_and_bars_are_computed_from_the_runs() -> None:
+    results = load("results")
     splits = [
         {"test": {"mean": a}, "heldout": {"mean": b}}
         for a, b in ((0.008, 0.02), (0.012, 0.04), (0.009, 0.03))
@@ -281,8 +286,8 @@ def test_means_and_bars_are_those_of_the_runs() -> None:
     assert results.table(better).count("holds") == 2
 
 
-def test_work_that_is_not_known_and_files_of_others_are_refused(tmp_path) -> None:
-    pieces, read = loaded("compare").pieces, loaded("results").read
+def test_unknown_work_and_foreign_files_are_rejected(tmp_path) -> None:
+    pieces, read = load("compare").pieces, load("results").read
     assert list(pieces(["tune", "painn-64:0,2"])) == [("tune", None), ("painn-64", 0), ("painn-64", 2)]
     for word in ("gino:0", "ours", "ours:x", "painn-0:1"):
         with pytest.raises(BadInput, match="--only"):
@@ -293,7 +298,7 @@ def test_work_that_is_not_known_and_files_of_others_are_refused(tmp_path) -> Non
 
 
 class Diverging:
-    """A contest in which every rate above one diverges."""
+    """A contest in which every rate above `most` diverges."""
 
     def __init__(self, most: float) -> None:
         self.most, self.tried = most, []
@@ -301,12 +306,12 @@ class Diverging:
     def run(self, name: str, *, seed: int, lr: float) -> dict[str, Any]:
         self.tried.append(lr)
         if lr > self.most:
-            raise TargetFailed("the loss is nan at step 600", hint="take a lower learning rate")
+            raise TargetFailed("The loss is nan at step 600.", hint="Use a lower learning rate.")
         return {"lr": lr}
 
 
-def test_a_run_that_diverges_is_trained_again_at_half_the_rate() -> None:
-    compare, contest = loaded("compare"), Diverging(most=0.006)
+def test_a_diverging_run_is_repeated_at_half_the_rate() -> None:
+    compare, contest = load("compare"), Diverging(most=0.006)
     assert compare.train_at_rate(contest, "painn", seed=0, lr=0.02) == {"lr": 0.005, "diverged": [0.02, 0.01]}
     assert compare.train_at_rate(Diverging(1.0), "ours", seed=0, lr=0.02) == {"lr": 0.02, "diverged": []}
     hopeless = Diverging(most=0.0)

@@ -1,4 +1,4 @@
-"""The comparison with GINO: its fairness, where that can be checked, and the inputs it must refuse."""
+"""The comparison with GINO: its fairness where it can be checked, and inputs that are rejected."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def load(name: str) -> ModuleType:
 
 
 def ball(count: int = 200) -> Sample:
-    """A ball in the wind: Cp = 1 - 9/4 sin^2, in closed form."""
+    """Return a ball in the wind, whose pressure has the closed form Cp = 1 - 9/4 sin^2."""
     normals = torch.nn.functional.normalize(
         torch.randn(count, 3, generator=torch.Generator().manual_seed(1)), dim=1
     )
@@ -45,7 +45,7 @@ def ball(count: int = 200) -> Sample:
 
 
 def part(**changes: Any) -> dict[str, Any]:
-    made = {
+    defaults = {
         "what": "operator against GINO",
         "commands": ["a"],
         "created": "now",
@@ -56,7 +56,7 @@ def part(**changes: Any) -> dict[str, Any]:
         "runs": {},
         "times": {},
     }
-    return copy.deepcopy(made) | changes
+    return copy.deepcopy(defaults) | changes
 
 
 def a_run(l1: float, fine: float | None = None) -> dict[str, Any]:
@@ -66,27 +66,27 @@ def a_run(l1: float, fine: float | None = None) -> dict[str, Any]:
             "bodies": [{"name": "b", "l1": value}],
         }
 
-    found = {"parameters": 1, "step_s": 1.0, "peak_bytes": None, "test": errors(l1)}
-    return found if fine is None else found | {"fine": errors(fine)}
+    result = {"parameters": 1, "step_s": 1.0, "peak_bytes": None, "test": errors(l1)}
+    return result if fine is None else result | {"fine": errors(fine)}
 
 
 @pytest.mark.parametrize("reduction", ["sum", "mean"])
-def test_the_vectorised_reduce_gives_sums_and_means_of_rows_also_of_empty_ones(reduction: str) -> None:
+def test_the_vectorised_reduce_computes_sums_and_means_of_rows_including_empty_ones(reduction: str) -> None:
     src = torch.arange(12, dtype=torch.float64).reshape(1, 6, 2).requires_grad_()
-    found = load("peer").segment_csr(src, torch.tensor([[0, 2, 2, 5, 6]]), reduction)
+    result = load("peer").segment_csr(src, torch.tensor([[0, 2, 2, 5, 6]]), reduction)
     counts = torch.tensor([2.0, 1.0, 3.0, 1.0])[:, None] if reduction == "mean" else 1
     rows = torch.stack([src[0, :2].sum(0), torch.zeros(2), src[0, 2:5].sum(0), src[0, 5]]) / counts
-    assert torch.equal(found[0], rows)
-    (gradient,) = torch.autograd.grad(found.sum(), src)
-    (wanted,) = torch.autograd.grad(rows.sum(), src)
-    assert torch.allclose(gradient, wanted)
+    assert torch.equal(result[0], rows)
+    (gradient,) = torch.autograd.grad(result.sum(), src)
+    (expected,) = torch.autograd.grad(rows.sum(), src)
+    assert torch.allclose(gradient, expected)
 
 
 @needs_neuralop
 @pytest.mark.parametrize(
     "change", [{}, {"decoder": "nonlinear"}, {"weighting": "half_cos", "decoder_radius": "smallest"}]
 )
-def test_gino_gives_the_same_with_its_own_reduce_and_search(change: dict[str, str]) -> None:
+def test_gino_has_the_same_result_with_its_own_reduce_and_search(change: dict[str, str]) -> None:
     peer = load("peer")
     torch.manual_seed(0)
     model = peer.Gino(channels=8, choices=peer.Choices(**change), **ABOUT)
@@ -108,7 +108,7 @@ def test_gino_gives_the_same_with_its_own_reduce_and_search(change: dict[str, st
 
 
 @needs_neuralop
-def test_gino_gets_as_many_parameters_as_asked_for_within_5_percent() -> None:
+def test_gino_has_the_requested_number_of_parameters_within_5_percent() -> None:
     peer = load("peer")
     for change in (
         {},
@@ -117,16 +117,16 @@ def test_gino_gets_as_many_parameters_as_asked_for_within_5_percent() -> None:
         {"query_features": 44},
     ):
         model = peer.gino_of_size(600_000, choices=peer.Choices(**change), **ABOUT)
-        counted = (
+        parameters = (
             sum(p.numel() * p.element_size() for p in model.parameters()) / 4
         )  # bytes: a complex number has eight
-        assert abs(counted / 600_000 - 1) <= 0.05
+        assert abs(parameters / 600_000 - 1) <= 0.05
     with pytest.raises(peer.NoSuchSize, match="nearest GINO"):
         peer.gino_of_size(10_000, choices=peer.Choices(), **ABOUT)
 
 
 @needs_neuralop
-def test_gino_with_the_query_reads_there_what_ours_does_and_gino_does_not() -> None:
+def test_gino_with_the_query_reads_the_query_features_of_ours_and_plain_gino_does_not() -> None:
     contenders, peer = load("contenders"), load("peer")
     low, high = LATTICE.low, LATTICE.high
     config = OperatorConfig.preset(
@@ -151,19 +151,19 @@ def test_gino_with_the_query_reads_there_what_ours_does_and_gino_does_not() -> N
             assert model(body).shape == (200, 1)
         queries.append(body.query)
     assert queries[0] is None
-    seen: list[torch.Tensor] = []
-    ours.lift.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    inputs_read: list[torch.Tensor] = []
+    ours.lift.register_forward_pre_hook(lambda _, inputs: inputs_read.append(inputs[0]))
     ours(
         sample.points,
         sample.features,
         sample.areas,
         contenders.Ours(config, memory="eager").prepare(sample)[1],
     )
-    assert torch.equal(queries[1][0], seen[0])
+    assert torch.equal(queries[1][0], inputs_read[0])
 
 
 @needs_neuralop
-def test_gino_refuses_the_graph_of_another_body() -> None:
+def test_gino_rejects_the_graph_of_another_body() -> None:
     peer = load("peer")
     search = peer.FixedNeighbours()
     search.neighbours = peer.as_neighbours(lattice_edges(ball().points, LATTICE, 0.5)[1])
@@ -171,14 +171,14 @@ def test_gino_refuses_the_graph_of_another_body() -> None:
         search(LATTICE.points(), ball(150).points, 0.5)
 
 
-def test_the_signed_distance_of_a_ball_is_the_distance_from_its_middle_less_the_radius() -> None:
+def test_the_signed_distance_of_a_ball_is_the_distance_from_its_centre_minus_the_radius() -> None:
     sample = ball(4000)
     tokens = LATTICE.points()
-    found = load("peer").signed_distance(tokens, sample.points, sample.features[:, :3])
-    assert torch.allclose(found, tokens.norm(dim=1) - 0.5, atol=0.03)
+    result = load("peer").signed_distance(tokens, sample.points, sample.features[:, :3])
+    assert torch.allclose(result, tokens.norm(dim=1) - 0.5, atol=0.03)
 
 
-def test_both_models_meet_the_bodies_in_the_same_order_and_each_as_often() -> None:
+def test_both_models_see_the_bodies_in_the_same_order_and_equally_often() -> None:
     training = load("training")
     order = training.bodies_in_order(5, training.Schedule(steps=20, lr=1.0, seed=3))
     assert order == training.bodies_in_order(5, training.Schedule(steps=20, lr=9.0, seed=3))
@@ -186,7 +186,7 @@ def test_both_models_meet_the_bodies_in_the_same_order_and_each_as_often() -> No
     assert order != training.bodies_in_order(5, training.Schedule(steps=20, lr=1.0, seed=4))
 
 
-def test_the_rate_rises_to_one_and_ends_at_a_hundredth() -> None:
+def test_the_learning_rate_rises_to_its_maximum_and_ends_at_a_hundredth_of_it() -> None:
     schedule = load("training").Schedule(steps=1000, lr=1.0)
     rates = [schedule.rate(step) for step in range(1001)]
     assert max(rates) == rates[49] == 1.0
@@ -194,7 +194,7 @@ def test_the_rate_rises_to_one_and_ends_at_a_hundredth() -> None:
     assert rates[525] == pytest.approx(0.505, abs=1e-3)
 
 
-def test_training_fits_what_can_be_fitted_and_judging_reads_plain_and_weighted_errors() -> None:
+def test_training_fits_a_constant_and_judge_returns_plain_and_weighted_errors() -> None:
     training = load("training")
 
     class Constant(torch.nn.Module):
@@ -214,16 +214,16 @@ def test_training_fits_what_can_be_fitted_and_judging_reads_plain_and_weighted_e
     model = Constant()
     bodies = training.prepare(model, [sample], torch.device("cpu"))
     training.train(model, bodies, training.Schedule(steps=150, lr=0.2, weight_decay=0.0))
-    assert model.value.item() == pytest.approx(2.0, abs=0.02)  # the mean: least squares
+    assert model.value.item() == pytest.approx(2.0, abs=0.02)  # the mean minimises the squares
     model.value.data.fill_(2.0)
-    found = training.judge(model, bodies)["median"]
-    assert found["l1"] == pytest.approx(2 / 4)
-    assert found["l2"] == pytest.approx(math.sqrt(2 / 10))
-    assert found["l1_by_area"] == pytest.approx((3 + 1) / (3 + 3))
+    result = training.judge(model, bodies)["median"]
+    assert result["l1"] == pytest.approx(2 / 4)
+    assert result["l2"] == pytest.approx(math.sqrt(2 / 10))
+    assert result["l1_by_area"] == pytest.approx((3 + 1) / (3 + 3))
 
 
 class Bent(torch.nn.Module):
-    """A small network over the features: the states of AdamW and of the schedule matter for it."""
+    """A small network on the features, for which the states of AdamW and of the schedule matter."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -237,41 +237,47 @@ class Bent(torch.nn.Module):
         return self.network(body)
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """With a function among the tensors, as GINO's has."""
+        """Return the state with a function among the tensors, as GINO's state has."""
         return {**super().state_dict(*args, **kwargs), "_metadata": {"activation": torch.nn.functional.gelu}}
 
 
-def test_a_training_put_aside_goes_on_to_the_bits_of_one_that_was_not(tmp_path: Path) -> None:
+def test_a_suspended_training_resumes_bit_for_bit(tmp_path: Path) -> None:
     training, states = load("training"), load("states")
     schedule = training.Schedule(steps=60, lr=0.01, seed=1)
     bodies = training.prepare(Bent(), [ball(40), ball(50), ball(60)], torch.device("cpu"))
-    whole = Bent()
-    losses = training.train(whole, bodies, schedule)["losses"]
-    now = iter(range(1000))  # a clock that is read at every look
-    kept = states.States(tmp_path / "part.json", about={"steps": 60}, end=3, clock=lambda: float(next(now)))
-    cut = Bent()
+    uninterrupted = Bent()
+    losses = training.train(uninterrupted, bodies, schedule)["losses"]
+    now = iter(range(1000))  # a clock that advances at every reading
+    saved_states = states.States(
+        tmp_path / "part.json", about={"steps": 60}, end=3, clock=lambda: float(next(now))
+    )
+    suspended = Bent()
     with pytest.raises(states.Late, match="ours:0"):
-        training.train(cut, bodies, schedule, states=kept, what="ours:0")
-    assert not torch.equal(cut.network[0].weight, whole.network[0].weight)
+        training.train(suspended, bodies, schedule, states=saved_states, what="ours:0")
+    assert not torch.equal(suspended.network[0].weight, uninterrupted.network[0].weight)
     (file,) = tmp_path.iterdir()
     assert file.name.startswith("part.ours-0-") and file.suffix == ".state"
-    again = states.States(tmp_path / "other.json", [tmp_path / "part.json"], about={"steps": 60})
+    resumed_states = states.States(tmp_path / "other.json", [tmp_path / "part.json"], about={"steps": 60})
     resumed = Bent()
-    found = training.train(resumed, bodies, schedule, states=again, what="ours:0")
-    assert found["losses"] == losses
-    assert all(torch.equal(a, b) for a, b in zip(resumed.parameters(), whole.parameters(), strict=True))
-    kept.remove("ours:0")
+    result = training.train(resumed, bodies, schedule, states=resumed_states, what="ours:0")
+    assert result["losses"] == losses
+    assert all(
+        torch.equal(a, b) for a, b in zip(resumed.parameters(), uninterrupted.parameters(), strict=True)
+    )
+    saved_states.remove("ours:0")
     assert not list(tmp_path.iterdir())
 
 
-def test_a_training_is_put_aside_now_and_then_and_none_of_another_comparison_is_gone_on_from(
+def test_states_are_saved_regularly_and_only_resumed_within_the_same_comparison(
     tmp_path: Path,
 ) -> None:
     training, states = load("training"), load("states")
     bodies = training.prepare(Bent(), [ball(40)], torch.device("cpu"))
     seconds = iter(range(0, 100_000, 45))
-    kept = states.States(tmp_path / "part.json", about=1, clock=lambda: float(next(seconds)))
-    training.train(Bent(), bodies, training.Schedule(steps=50, lr=0.01), states=kept, what="gino lr=0.001")
+    saved_states = states.States(tmp_path / "part.json", about=1, clock=lambda: float(next(seconds)))
+    training.train(
+        Bent(), bodies, training.Schedule(steps=50, lr=0.01), states=saved_states, what="gino lr=0.001"
+    )
     assert states.States(tmp_path / "part.json", about=1).read("gino lr=0.001")["step"] == 40
     assert states.States(tmp_path / "part.json", about=1).read("gino lr=0.003") is None
     with pytest.raises(BadInput, match="another comparison"):
@@ -286,10 +292,12 @@ def test_parts_of_different_comparisons_are_not_merged() -> None:
         parts.merge(part(chosen={"ours": {"lr": 1}}), part(chosen={"ours": {"lr": 2}}))
 
 
-def test_merging_keeps_every_run_and_the_first_of_two() -> None:
-    one = part(runs={"ours:0": a_run(0.1)}, commands=["a"])
-    two = part(runs={"ours:0": a_run(0.9), "gino:0": a_run(0.2)}, commands=["b"], chosen={"ours": {"lr": 1}})
-    result = load("parts").merge(one, two)
+def test_merging_keeps_every_run_and_the_first_of_two_equal_ones() -> None:
+    first = part(runs={"ours:0": a_run(0.1)}, commands=["a"])
+    second = part(
+        runs={"ours:0": a_run(0.9), "gino:0": a_run(0.2)}, commands=["b"], chosen={"ours": {"lr": 1}}
+    )
+    result = load("parts").merge(first, second)
     assert {key: run["test"]["median"]["l1"] for key, run in result["runs"].items()} == {
         "ours:0": 0.1,
         "gino:0": 0.2,
@@ -298,7 +306,7 @@ def test_merging_keeps_every_run_and_the_first_of_two() -> None:
     assert result["chosen"] == {"ours": {"lr": 1}}
 
 
-def test_a_bar_is_missed_above_two_thirds_and_open_while_runs_are_missing() -> None:
+def test_a_target_is_missed_above_two_thirds_and_open_while_runs_are_missing() -> None:
     report = load("report")
     holds = part(runs={"ours:0": a_run(0.10, 0.119), "gino:0": a_run(0.16)})
     missed = part(runs={"ours:0": a_run(0.10, 0.121), "gino:0": a_run(0.149), "gino+query:0": a_run(9.0)})
@@ -308,7 +316,7 @@ def test_a_bar_is_missed_above_two_thirds_and_open_while_runs_are_missing() -> N
     assert "| ours | 0 | 1 | 10.00%" in report.table(holds)
 
 
-def test_a_word_that_names_no_piece_of_work_is_refused() -> None:
+def test_an_unknown_piece_of_work_is_rejected() -> None:
     compare = load("compare")
     names = [piece.name for piece in compare.pieces(["tune", "ours:0,2", "time"], ("ours",))]
     assert names == ["tune", "ours:0", "ours:2", "time"]

@@ -1,7 +1,4 @@
-"""The tables of the operator's memory page.
-
-Numbers of the records in the right cells, and nothing else changes.
-"""
+"""The tables of the operator's memory page have the numbers of the records in the right cells."""
 
 from __future__ import annotations
 
@@ -67,17 +64,17 @@ def test_the_tables_show_predicted_and_measured_side_by_side(script: Any) -> Non
 
 
 def test_filling_the_page_again_changes_nothing(script: Any) -> None:
-    """The committed page therefore has the tables of the committed records."""
+    """Therefore the committed page has the tables of the committed records."""
     text = (ROOT / "docs" / "operator-memory.md").read_text(encoding="utf-8")
     assert script.page(text, script.read(script.PREDICTED), script.read(script.MEASURED)) == text
 
 
-def test_a_page_without_its_markers_is_refused(script: Any) -> None:
+def test_a_page_without_markers_is_rejected(script: Any) -> None:
     with pytest.raises(SystemExit, match="no markers for slopes"):
         script.page("# A page\n", {}, {})
 
 
-def test_without_a_measurement_there_are_no_columns_for_one(script: Any) -> None:
+def test_without_a_measurement_its_columns_are_omitted(script: Any) -> None:
     text = script.page(script.PAGE.read_text(encoding="utf-8"), script.read(script.PREDICTED), {})
     header = next(line for line in text.splitlines() if line.startswith("| variant | edges"))
     assert header == "| variant | edges | predicted |"

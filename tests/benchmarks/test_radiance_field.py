@@ -1,4 +1,4 @@
-"""The benchmark of a field's step: operations it counts, whole steps, and verdicts on its bars."""
+"""The benchmark of a field's step: counts of operations, whole steps, and verdicts on the bars."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="the radiance fields are torch's")
+torch = pytest.importorskip("torch", reason="needs torch")
 
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
@@ -21,18 +21,18 @@ from pinchpoint.systems.radiance.training.budget import build  # noqa: E402
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "radiance"
 aten = torch.ops.aten
-# Products of the folded field that torch's own counter does not know.
+# Products of the folded field that torch's counter does not include.
 MORE = {
     aten._addmm_activation: lambda bias, a, b, *_, **__: 2 * a[0] * a[1] * b[1],
     aten.baddbmm_: lambda out, a, b, *_, **__: 2 * a[0] * a[1] * a[2] * b[2],
 }
 
 
-def loaded() -> ModuleType:
+def load_script() -> ModuleType:
     return importlib.import_module("field")
 
 
-def asked() -> argparse.Namespace:
+def arguments() -> argparse.Namespace:
     inputs = {
         "preset": "tiny",
         "batch": 2,
@@ -45,8 +45,10 @@ def asked() -> argparse.Namespace:
     return argparse.Namespace(**inputs, device="cpu", output=Path("unused"))
 
 
-@pytest.mark.parametrize(("form", "most"), [("eager", 1.0), ("folded", 1.06)])
-def test_the_operations_are_those_torch_counts_but_for_what_folding_fills_up(form: str, most: float) -> None:
+@pytest.mark.parametrize(("form", "largest_ratio"), [("eager", 1.0), ("folded", 1.06)])
+def test_the_operations_equal_those_counted_by_torch_without_the_padding_of_folding(
+    form: str, largest_ratio: float
+) -> None:
     config = FieldConfig.preset("graf")
     settings = {
         "config": config.to_json(),
@@ -59,34 +61,36 @@ def test_the_operations_are_those_torch_counts_but_for_what_folding_fills_up(for
     case = build(32, device="cpu", mode="train", variant="none", seed=0, settings=settings)
     with FlopCounterMode(display=False, custom_mapping=MORE) as counter:
         case.step()
-    ratio = counter.get_total_flops() / loaded().operations(config, 32 * 32, form)
+    ratio = counter.get_total_flops() / load_script().operations(config, 32 * 32, form)
     # Layers of directions and codes, which folding applies to rays and images, do not count per point.
-    assert 1.0 <= ratio <= most + 1e-12 if form == "folded" else ratio == pytest.approx(1.0)
+    assert 1.0 <= ratio <= largest_ratio + 1e-12 if form == "folded" else ratio == pytest.approx(1.0)
 
 
-def test_at_the_published_size_a_step_has_the_operations_that_are_told_of_it() -> None:
+def test_a_step_of_the_published_size_has_the_stated_number_of_operations() -> None:
     value = {
-        form: loaded().operations(FieldConfig.preset("graf"), 2**19, form) / 1e12
+        form: load_script().operations(FieldConfig.preset("graf"), 2**19, form) / 1e12
         for form in ("eager", "folded")
     }
     assert value == pytest.approx({"eager": 2.83, "folded": 2.20}, rel=0.02)
 
 
-def test_every_chunk_of_a_timed_step_is_rendered_and_the_loss_is_that_of_all_at_once() -> None:
-    field = loaded()
-    bench = field.Bench(asked(), "cpu")
+def test_every_chunk_of_a_timed_step_is_rendered_and_the_loss_equals_that_without_chunks() -> None:
+    field = load_script()
+    bench = field.Bench(arguments(), "cpu")
     losses = {}
     for memory, chunk in (("none", None), ("checkpoint", 2), ("deferred", 2)):
-        torch.manual_seed(0)  # of the codes
-        losses[memory] = float(bench.step(field.Way("folded", "fp32", memory, chunk))())
+        torch.manual_seed(0)  # determines the codes
+        losses[memory] = float(bench.step(field.Strategy("folded", "fp32", memory, chunk))())
     assert losses["checkpoint"] == pytest.approx(losses["none"], rel=1e-6)
     assert losses["deferred"] == pytest.approx(losses["none"], rel=1e-6)
-    settings = bench.build_settings(field.Way("folded", "fp32"), walked="some")
+    settings = bench.build_settings(field.Strategy("folded", "fp32"), walked="some")
     torch.manual_seed(0)
-    some = build(
+    partial_loss = build(
         bench.rays, device="cpu", mode="train", variant="none", seed=0, settings=settings, chunk=2
     ).step()
-    assert float(some) != pytest.approx(losses["none"], rel=1e-6), "three of sixteen chunks are another image"
+    assert float(partial_loss) != pytest.approx(losses["none"], rel=1e-6), (
+        "three of sixteen chunks give a different image"
+    )
 
 
 def row(name: str, seconds: float, *, over: Any, peak: int, off: float) -> dict[str, Any]:
@@ -102,8 +106,8 @@ def row(name: str, seconds: float, *, over: Any, peak: int, off: float) -> dict[
     }
 
 
-def test_bars_are_held_or_missed_by_the_whole_interval_and_open_between() -> None:
-    field = loaded()
+def test_a_bar_is_held_or_missed_by_the_whole_interval_and_open_otherwise() -> None:
+    field = load_script()
 
     def value(seconds: float, over: Any, peak: int, off: float) -> list[str]:
         rows = [
@@ -120,15 +124,17 @@ def test_bars_are_held_or_missed_by_the_whole_interval_and_open_between() -> Non
 def test_a_small_run_on_a_cpu_writes_every_row_and_judges_no_bar(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    field, path = loaded(), tmp_path / "field.json"
+    field, path = load_script(), tmp_path / "field.json"
     peak = {"predicted_bytes": 1, "measured_bytes": None, "predicted_off": None}
-    monkeypatch.setattr(field.Bench, "peaks", lambda self, way: (way, peak))
+    monkeypatch.setattr(field.Bench, "peaks", lambda self, strategy: (strategy, peak))
     timed = {"seconds": 1e-3, "over_folded_bf16": (1.0, 0.9, 1.1)}
     monkeypatch.setattr(
-        field.Bench, "row", lambda self, way, peak, _: {"row": way.name, "chunk": None, **timed, **peak}
+        field.Bench,
+        "row",
+        lambda self, strategy, peak, _: {"row": strategy.name, "chunk": None, **timed, **peak},
     )
-    whole = {"seconds": 1.0, "steps_per_s": 1.0, "discriminators_s": 0.5, "generator_s": 0.4}
-    monkeypatch.setattr(field.Bench, "iteration", lambda self: whole)
+    iteration = {"seconds": 1.0, "steps_per_s": 1.0, "discriminators_s": 0.5, "generator_s": 0.4}
+    monkeypatch.setattr(field.Bench, "iteration", lambda self: iteration)
     settings = {
         "device": "cpu",
         "preset": "tiny",
@@ -143,11 +149,13 @@ def test_a_small_run_on_a_cpu_writes_every_row_and_judges_no_bar(
     )
     assert field.main() == 0
     record = json.loads(path.read_text())
-    assert [one["row"] for one in record["rows"]] == [
-        way.name for way in field.WAYS if way.precision != "tf32"
+    assert [row_record["row"] for row_record in record["rows"]] == [
+        strategy.name for strategy in field.STRATEGIES if strategy.precision != "tf32"
     ]
-    assert all(one["seconds"] == 1e-3 and one["predicted_bytes"] == 1 for one in record["rows"])
-    assert record["iteration"] == whole
+    assert all(
+        row_record["seconds"] == 1e-3 and row_record["predicted_bytes"] == 1 for row_record in record["rows"]
+    )
+    assert record["iteration"] == iteration
     assert record["verdicts"] == [] and record["floor_s"] > 0 and record["machine"]["python"]
     monkeypatch.setattr(
         field.sys, "argv", ["field.py", "--device", "cpu", "-o", str(tmp_path / "no" / "such" / "f.json")]
@@ -156,15 +164,19 @@ def test_a_small_run_on_a_cpu_writes_every_row_and_judges_no_bar(
 
 
 def test_a_budget_in_gibibytes_chooses_the_chunk_that_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    field = loaded()
-    images: dict[str, Any] = {}
+    field = load_script()
+    options_used: dict[str, Any] = {}
 
-    def chunk_for(config: Any, **how: Any) -> Any:
-        images.update(how)
+    def chunk_for(config: Any, **options: Any) -> Any:
+        options_used.update(options)
         return argparse.Namespace(chunk=6)
 
     monkeypatch.setattr(field, "chunk_for", chunk_for)
-    bench = field.Bench(asked(), "cpu")
-    way, peak = bench.peaks(field.Way("folded", "bf16", "checkpoint"))
-    assert way.chunk == 6 and peak["predicted_bytes"] > 0 and peak["measured_bytes"] is None
-    assert images["counted"] == "allocated" and images["budget"] == "1GiB" and images["rays"] == 16
+    bench = field.Bench(arguments(), "cpu")
+    strategy, peak = bench.peaks(field.Strategy("folded", "bf16", "checkpoint"))
+    assert strategy.chunk == 6 and peak["predicted_bytes"] > 0 and peak["measured_bytes"] is None
+    assert (
+        options_used["counted"] == "allocated"
+        and options_used["budget"] == "1GiB"
+        and options_used["rays"] == 16
+    )

@@ -1,4 +1,4 @@
-"""The page on radiance fields states what its records hold."""
+"""The page on radiance fields contains the figures of its records."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ def page() -> str:
     return (ROOT / "docs" / "radiance.md").read_text(encoding="utf-8")
 
 
-def test_the_ladder_and_the_scores_are_the_records() -> None:
+def test_the_page_has_the_ladder_and_the_scores_of_the_records() -> None:
     result, text = record("radiance_eight_minutes_h200.json"), page()
     rungs = {rung["rung"]: rung["distances"][NAME] for rung in result["scores"]["ladder"]}
-    for message, rung in RUNGS.items():
-        assert f"| {message} | {rungs[rung]:.1f} |" in text, message
+    for label, rung in RUNGS.items():
+        assert f"| {label} | {rungs[rung]:.1f} |" in text, label
     scores, training = result["scores"]["evaluation"], result["training"]
     assert f"| **{scores['distances'][NAME]:.1f}** |" in text
     assert f"| made, enlarged bicubically | {scores['bicubic'][NAME]:.1f} |" in text
     assert f"{training['step']:,} steps in {training['seconds']:.0f} s" in text
     assert f"the render to {scores['projection_residual']:.1e}".replace("e-07", "e-7") in text
     assert f"changes by {scores['consistency']['hue_spread']:.3f} of a turn" in text
-    other = record("radiance_eight_minutes_seed1_h200.json")["scores"]
-    rung = next(rung["distances"][NAME] for rung in other["ladder"] if rung["rung"] == "no wheels")
-    value, plain = other["evaluation"]["distances"][NAME], other["evaluation"]["bicubic"][NAME]
+    second_seed = record("radiance_eight_minutes_seed1_h200.json")["scores"]
+    rung = next(rung["distances"][NAME] for rung in second_seed["ladder"] if rung["rung"] == "no wheels")
+    value, plain = second_seed["evaluation"]["distances"][NAME], second_seed["evaluation"]["bicubic"][NAME]
     assert f"{value:.1f}, where its ladder has {rung:.1f} and bicubic {plain:.1f}" in text
 
 
-def test_what_cutting_on_pixels_gave_is_the_records() -> None:
+def test_the_page_has_the_distances_with_aligned_patches_of_the_records() -> None:
     text = page()
     runs = [
         record(f"radiance_eight_minutes_{name}h200.json")
@@ -58,18 +58,22 @@ def test_what_cutting_on_pixels_gave_is_the_records() -> None:
         f"distances of {best[0][0]:.1f} at step {best[0][1]:,} and {best[1][0]:.1f} at {best[1][1]:,}" in text
     )
     scores = [result["scores"]["evaluation"] for result in runs[2:]]
-    assert "with both seeds: {:.1f} and {:.1f} (".format(*(one["distances"][NAME] for one in scores)) in text
+    assert (
+        "with both seeds: {:.1f} and {:.1f} (".format(*(score["distances"][NAME] for score in scores)) in text
+    )
     assert f"the nearest on the way {best[2][0]:.1f} and {best[3][0]:.1f}." in text
     assert (
-        "Enlarged bicubically they have {:.1f} and {:.1f}:".format(*(one["bicubic"][NAME] for one in scores))
+        "Enlarged bicubically they have {:.1f} and {:.1f}:".format(
+            *(score["bicubic"][NAME] for score in scores)
+        )
         in text
     )
 
 
-def test_the_tuned_preset_is_what_made_the_cars() -> None:
+def test_the_tuned_preset_has_the_settings_of_the_recorded_run() -> None:
     result = record("radiance_eight_minutes_h200.json")["training"]["settings"]
-    settings = Settings(**{**PRESETS["tuned"], "samples": 24, "bound": 1.0})  # as the page's command says
-    assert "--set bound=1 --set haze=0.05 --samples 24" in page()  # haze is of whole images alone
+    settings = Settings(**{**PRESETS["tuned"], "samples": 24, "bound": 1.0})  # as in the page's command
+    assert "--set bound=1 --set haze=0.05 --samples 24" in page()  # haze affects whole images only
     assert all(result["model"][name] == value for name, value in FIELDS["tuned"].items())
     for name in (
         "samples",
@@ -89,7 +93,7 @@ def test_the_tuned_preset_is_what_made_the_cars() -> None:
         assert result[name] == getattr(settings, name), name
 
 
-def test_times_and_peaks_of_the_field_are_the_records() -> None:
+def test_the_page_has_the_times_and_peaks_of_the_field_of_the_record() -> None:
     result, text = record("radiance_field_h200.json"), page()
     for row in result["rows"]:
         replayed, over = (
@@ -101,15 +105,15 @@ def test_times_and_peaks_of_the_field_are_the_records() -> None:
             f"| {row['row']} | {1e3 * row['seconds']:.1f} ms | {1e3 * replayed['seconds']:.2f} ms | "
             f"{over} | {peak} |" in text
         )
-    whole = result["iteration"]
-    assert f"takes {1e3 * whole['seconds']:.1f} ms, {whole['steps_per_s']:.1f} a second" in text
+    iteration = result["iteration"]
+    assert f"takes {1e3 * iteration['seconds']:.1f} ms, {iteration['steps_per_s']:.1f} a second" in text
     assert f"needs {1e3 * result['floor_s']:.2f} ms" in text
     (launched,) = (bar for bar in result["verdicts"] if "launched" in bar["bar"])
     assert "{found:.2f} [{low:.2f}, {high:.2f}]".format(**launched) in text
     assert {bar["verdict"] for bar in result["verdicts"]} == {"held"}
 
 
-def test_the_trials_that_are_told_of_are_the_records() -> None:
+def test_the_page_has_the_trials_of_the_record() -> None:
     rows = record("radiance_trials_h200.json")["rows"]
 
     def distance(**expected: object) -> int:

@@ -1,4 +1,4 @@
-"""The table of energies: what its choices are of, the curve it keeps, and when a system is called right."""
+"""The table of energies: choices of a run, its curve, and the verdict on a system."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("jax", reason="wave functions are JAX's")
+pytest.importorskip("jax", reason="needs JAX")
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.vmc.training.runs import Log, Row, begin
@@ -41,7 +41,7 @@ def energy(difference: float, *, error: float = 0.1e-3, rhat: float = 1.001, **o
     }
 
 
-def test_right_are_three_seeds_that_mixed_to_a_narrow_bar_near_the_reference(verdicts: ModuleType) -> None:
+def test_a_system_is_right_with_three_mixed_seeds_close_to_the_reference(verdicts: ModuleType) -> None:
     good = [energy(1e-3), energy(0.2e-3), energy(-0.2e-3)]
     assert verdicts.judge(good) == "right"
     assert verdicts.judge([*good, energy(1.5e-3)]) == "right"
@@ -49,14 +49,14 @@ def test_right_are_three_seeds_that_mixed_to_a_narrow_bar_near_the_reference(ver
     assert verdicts.judge([*good[:2], energy(0.0, rhat=1.01)]) == "walkers have not mixed"
     assert verdicts.judge([*good[:2], energy(0.0, rhat=float("nan"))]) == "walkers have not mixed"
     assert verdicts.judge([*good[:2], energy(0.0, error=0.31e-3)]) == "an error bar above 0.3 mHa"
-    assert verdicts.judge([*good[:2], energy(1.55e-3)]) == "too high"  # with its error bar 1.65
+    assert verdicts.judge([*good[:2], energy(1.55e-3)]) == "too high"  # 1.65 mHa including the error bar
     assert verdicts.judge([*good[:2], energy(-0.4e-3)]) == "below the reference"
     assert verdicts.judge([*good[:2], energy(0.0, changes={"steps": 9})]) == "seeds of several recipes"
     assert verdicts.judge([energy(5e-3, rhat=1.2)]) == "1 of 3 seeds; walkers have not mixed; too high"
     assert verdicts.judge([{**good[0], "difference_ha": None}]) == "no reference"
 
 
-def test_water_has_a_bar_of_its_own_in_energy_and_time(verdicts: ModuleType) -> None:
+def test_water_has_its_own_bar_in_energy_and_time(verdicts: ModuleType) -> None:
     bar = verdicts.BARS["H2O"]
     good = energy(9e-3, error=0.9e-3, train_s=480.0)
     assert verdicts.judge([good], bar) == "right"
@@ -65,7 +65,7 @@ def test_water_has_a_bar_of_its_own_in_energy_and_time(verdicts: ModuleType) -> 
     assert verdicts.judge([good]) == "1 of 3 seeds; an error bar above 0.3 mHa; too high"
 
 
-def test_hydrogens_molecule_on_a_cpu_has_a_bar_in_energy_and_time(verdicts: ModuleType) -> None:
+def test_h2_on_a_cpu_has_its_own_bar_in_energy_and_time(verdicts: ModuleType) -> None:
     good = energy(0.15e-3, train_s=180.0, system="H2", device="cpu")
     assert verdicts.judge([good] * 3) == "right"
     assert verdicts.judge([good, good, {**good, "train_s": 181.0}]) == "trained longer than 180 s"
@@ -87,7 +87,7 @@ def run_of(system: str, seed: int, difference: float, **others: Any) -> dict[str
     return {**energy(difference), "train_s": 100.0, "before_s": 0.0, **shared, **others}
 
 
-def test_a_table_has_a_row_for_each_system_and_is_put_between_the_marks_of_its_page(
+def test_the_table_has_a_row_per_system_and_is_written_between_the_markers(
     accuracy: ModuleType,
     verdicts: ModuleType,
     tmp_path: Path,
@@ -95,14 +95,14 @@ def test_a_table_has_a_row_for_each_system_and_is_put_between_the_marks_of_its_p
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     record, page = tmp_path / "whole.json", tmp_path / "page.md"
-    made = [run_of("LiH", seed, at) for seed, at in ((1, 0.2e-3), (0, 0.387e-3), (2, -0.1e-3))] + [
+    all_runs = [run_of("LiH", seed, at) for seed, at in ((1, 0.2e-3), (0, 0.387e-3), (2, -0.1e-3))] + [
         run_of("H2", 0, 1e-6)
     ]
-    runs = {f"{one['system']}:small:{one['seed']}": one for one in made}
+    runs = {f"{run_record['system']}:small:{run_record['seed']}": run_record for run_record in all_runs}
     record.write_text(json.dumps({"what": accuracy.WHAT, "runs": runs}), encoding="utf-8")
     page.write_text(f"before\n{verdicts.BEGIN}\nold\n{verdicts.END}\nafter\n", encoding="utf-8")
     monkeypatch.setattr(sys, "argv", ["accuracy.py", "table", str(record), "--page", str(page)])
-    for _ in range(2):  # a second time changes nothing
+    for _ in range(2):  # the second call changes nothing
         assert accuracy.main() == 0
         lines = page.read_text(encoding="utf-8").splitlines()
         assert lines[:2] == ["before", verdicts.BEGIN] and lines[-2:] == [verdicts.END, "after"]
@@ -110,16 +110,16 @@ def test_a_table_has_a_row_for_each_system_and_is_put_between_the_marks_of_its_p
             lines[4]
             == "| H2 | 1 | -8.0705 | -8.070499 ± 0.000100 | +0.001 ± 0.100 | 1.0010 | 1.6 | 1 of 3 seeds |"
         )
-        wanted = (
+        expected_row = (
             "| LiH | 3 | -8.0705 | -8.070113 ± 0.000100 | +0.387 ± 0.100, +0.200 ± 0.100, -0.100 ± 0.100 "
             "| 1.0010 | 1.6 | right |"
         )
-        assert lines[5] == wanted and wanted in capsys.readouterr().out
+        assert lines[5] == expected_row and expected_row in capsys.readouterr().out
         assert lines[6:8] == ["", "Not run yet: He, Be, H2O."] and len(lines) == 10
         assert {line.count("|") for line in lines[2:6]} == {9}
 
 
-def test_the_row_of_water_tells_its_seconds_and_its_picture_follows_where_there_is_one(
+def test_the_row_of_water_has_its_seconds_and_its_plot_follows_if_it_exists(
     verdicts: ModuleType, tmp_path: Path
 ) -> None:
     runs = {"a": run_of("H2O", 0, 4e-3, net="medium", train_s=470.4)}
@@ -141,12 +141,12 @@ def test_the_row_of_water_tells_its_seconds_and_its_picture_follows_where_there_
         verdicts.into_page(tmp_path / "none.md", ["table"])
 
 
-def test_a_stopped_run_goes_on_to_fewer_steps_and_counts_the_seconds_before(
+def test_a_stopped_run_resumes_with_fewer_steps_and_counts_earlier_seconds(
     accuracy: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[Any] = []
+    train_calls: list[Any] = []
 
-    class Made:
+    class FakeEvaluation:
         def to_json(self) -> str:
             return json.dumps({"energy_ha": -1.1744, "error_ha": 1e-4, "difference_ha": 1e-4, "rhat": 1.0})
 
@@ -155,14 +155,14 @@ def test_a_stopped_run_goes_on_to_fewer_steps_and_counts_the_seconds_before(
     ) -> None:
         del device
         pretrain = choices.pop("pretrain")
-        found = begin(
+        run = begin(
             where, system, resume=resume, net=net, net_changes=net_changes, pretrain=pretrain, choices=choices
         )
-        asked.append((resume, found.config.settings.steps))
+        train_calls.append((resume, run.config.settings.steps))
 
     monkeypatch.setattr(accuracy, "use_compile_cache", lambda: None)
     monkeypatch.setattr(accuracy, "train", train)
-    monkeypatch.setattr(accuracy, "evaluate", lambda where, **asked: Made())
+    monkeypatch.setattr(accuracy, "evaluate", lambda where, **arguments: FakeEvaluation())
     monkeypatch.setattr(accuracy, "curve", lambda run, path: [path.name])
     part = tmp_path / "part.json"
     run = begin(
@@ -170,22 +170,22 @@ def test_a_stopped_run_goes_on_to_fewer_steps_and_counts_the_seconds_before(
     )
     run.write()
     run.checkpoints.save({"arrays": {}, "settings": run.to_dict(), "seconds": 374.0, "step": 1250}, step=1250)
-    (tmp_path / "part" / "H2-small-1").mkdir()  # killed before it began
+    (tmp_path / "part" / "H2-small-1").mkdir()  # a run that was killed before its first step
     words = ["run", "H2", "--seeds", "0", "1", "--set", "pretrain=0", "steps=1300", "-o", str(part)]
     monkeypatch.setattr(sys, "argv", ["accuracy.py", *words])
     assert accuracy.main() == 0
-    assert asked == [(True, 1300), (False, 1300)]
-    found = json.loads(part.read_text())["runs"]
-    assert found["H2:small:0"]["before_s"] == 374.0 and 374.0 < found["H2:small:0"]["train_s"] < 400.0
-    assert found["H2:small:1"]["before_s"] == 0.0 and found["H2:small:1"]["train_s"] < 26.0
+    assert train_calls == [(True, 1300), (False, 1300)]
+    result = json.loads(part.read_text())["runs"]
+    assert result["H2:small:0"]["before_s"] == 374.0 and 374.0 < result["H2:small:0"]["train_s"] < 400.0
+    assert result["H2:small:1"]["before_s"] == 0.0 and result["H2:small:1"]["train_s"] < 26.0
     part.unlink()
     monkeypatch.setattr(
         sys, "argv", ["accuracy.py", *words[:-4], "pretrain=0", "steps=1000", "-o", str(part)]
     )
-    assert accuracy.main() == 1  # fewer than it has made
+    assert accuracy.main() == 1  # fewer steps than the run has taken
 
 
-def test_choices_are_of_the_network_of_the_training_or_of_its_pretraining(accuracy: ModuleType) -> None:
+def test_choices_are_split_into_network_training_and_pretraining(accuracy: ModuleType) -> None:
     net, others = accuracy.choices_of(
         ["layers=3", "optimizer=spring", "pretrain=2000", "moves=31", "clip=8", "steps=50"]
     )
@@ -196,7 +196,7 @@ def test_choices_are_of_the_network_of_the_training_or_of_its_pretraining(accura
             accuracy.choices_of([wrong])
 
 
-def test_a_curve_is_the_means_of_a_runs_steps_and_its_picture(accuracy: ModuleType, tmp_path: Path) -> None:
+def test_a_curve_has_the_means_of_the_steps_and_a_plot(accuracy: ModuleType, tmp_path: Path) -> None:
     run = tmp_path / "part" / "H2-small-0"
     run.mkdir(parents=True)
     lines = [
@@ -207,12 +207,12 @@ def test_a_curve_is_the_means_of_a_runs_steps_and_its_picture(accuracy: ModuleTy
     (run / "convergence.png").write_bytes(b"picture")
     assert accuracy.curve(run, tmp_path / "part-H2.csv") == ["part-H2.csv", "part-H2.png"]
     with (tmp_path / "part-H2.csv").open(encoding="utf-8") as file:
-        found = list(csv.DictReader(file))
-    assert len(found) == 201 and [float(row["energy_ha"]) for row in found[:2]] == [
+        result = list(csv.DictReader(file))
+    assert len(result) == 201 and [float(row["energy_ha"]) for row in result[:2]] == [
         -2.0,
         -5.0,
     ]  # three steps a row
-    assert found[-1] == {
+    assert result[-1] == {
         "step": "601",
         "energy_ha": "-601",
         "variance": "2",
@@ -222,22 +222,24 @@ def test_a_curve_is_the_means_of_a_runs_steps_and_its_picture(accuracy: ModuleTy
     assert (tmp_path / "part-H2.png").read_bytes() == b"picture"
 
 
-def test_a_part_is_trained_with_the_compile_cache_gone_on_with_and_merged(
+def test_a_part_is_trained_with_the_compile_cache_resumed_and_merged(
     accuracy: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trained: list[Any] = []
-    cached: list[int] = []
+    calls: list[Any] = []
+    cache_calls: list[int] = []
 
-    class Made:
+    class FakeEvaluation:
         def to_json(self) -> str:
             return json.dumps({"energy_ha": -1.1744, "error_ha": 1e-4, "difference_ha": 1e-4, "rhat": 1.0})
 
-    monkeypatch.setattr(accuracy, "use_compile_cache", lambda: cached.append(1))
-    monkeypatch.setattr(accuracy, "train", lambda system, where, **told: trained.append((system, told)))
-    monkeypatch.setattr(accuracy, "evaluate", lambda where, **asked: trained.append(asked) or Made())
+    monkeypatch.setattr(accuracy, "use_compile_cache", lambda: cache_calls.append(1))
+    monkeypatch.setattr(accuracy, "train", lambda system, where, **options: calls.append((system, options)))
+    monkeypatch.setattr(
+        accuracy, "evaluate", lambda where, **arguments: calls.append(arguments) or FakeEvaluation()
+    )
     monkeypatch.setattr(accuracy, "curve", lambda run, path: [path.name])
-    part, whole = tmp_path / "part.json", tmp_path / "whole.json"
-    asked = [
+    part, merged = tmp_path / "part.json", tmp_path / "whole.json"
+    arguments = [
         "accuracy.py",
         "run",
         "H2",
@@ -254,19 +256,19 @@ def test_a_part_is_trained_with_the_compile_cache_gone_on_with_and_merged(
         str(part),
     ]
     for _ in range(2):
-        monkeypatch.setattr(sys, "argv", asked)
+        monkeypatch.setattr(sys, "argv", arguments)
         assert accuracy.main() == 0
-    assert len(trained) == 6 and len(cached) == 2
-    assert trained[0][1]["net_changes"] == {"layers": 1} and trained[0][1]["pretrain"] == 0
-    assert trained[1] == {"samples": 4000, "moves": 7, "device": "cuda"}
+    assert len(calls) == 6 and len(cache_calls) == 2
+    assert calls[0][1]["net_changes"] == {"layers": 1} and calls[0][1]["pretrain"] == 0
+    assert calls[1] == {"samples": 4000, "moves": 7, "device": "cuda"}
     monkeypatch.setattr(
-        sys, "argv", ["accuracy.py", "merge", str(part), "--without", f"{tmp_path}/", "-o", str(whole)]
+        sys, "argv", ["accuracy.py", "merge", str(part), "--without", f"{tmp_path}/", "-o", str(merged)]
     )
     assert accuracy.main() == 0
-    found = json.loads(whole.read_text())
-    assert found["commands"] == ["python " + " ".join([*asked[:-1], "part.json"])]
-    assert found["judged"] == {"H2:small": "right"} and found["runs"]["H2:small:1"]["curve"] == [
+    result = json.loads(merged.read_text())
+    assert result["commands"] == ["python " + " ".join([*arguments[:-1], "part.json"])]
+    assert result["judged"] == {"H2:small": "right"} and result["runs"]["H2:small:1"]["curve"] == [
         "part-H2-small-1.csv"
     ]
-    monkeypatch.setattr(sys, "argv", [*asked[:-2], "--steps", "5", "-o", str(part)])
-    assert accuracy.main() == 1  # another recipe under the same name
+    monkeypatch.setattr(sys, "argv", [*arguments[:-2], "--steps", "5", "-o", str(part)])
+    assert accuracy.main() == 1  # a different recipe under the same name

@@ -1,6 +1,4 @@
-"""What the pages on wave functions say, measured: the faults are found, and methods are compared in full
-precision.
-"""
+"""The claims about wave functions: faults are reproduced, and methods are compared in full precision."""
 
 from __future__ import annotations
 
@@ -11,8 +9,8 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("jax", reason="wave functions are JAX's")
-pytest.importorskip("folx", reason="the forward Laplacian is folx's")
+pytest.importorskip("jax", reason="needs JAX")
+pytest.importorskip("folx", reason="needs folx")
 
 from pinchpoint.systems.vmc.data.system import system_of
 
@@ -24,15 +22,15 @@ def claims() -> ModuleType:
     return importlib.import_module("claims")
 
 
-def test_the_earlier_codes_faults_are_found_and_ours_has_none(claims: ModuleType) -> None:
-    told: list[dict[str, Any]] = []
-    claims.faults(told.append)
-    found = {row["claim"]: row["found"] for row in told}
-    assert found["jit over a callable argument"].startswith("TypeError")
-    assert found["the option jax_enable_x64x"].startswith("AttributeError")
-    assert "(2, 3)" in found["the Hessian's flat diagonal"]
+def test_the_faults_of_the_report_are_reproduced_and_ours_has_none(claims: ModuleType) -> None:
+    rows: list[dict[str, Any]] = []
+    claims.faults(rows.append)
+    findings = {row["claim"]: row["found"] for row in rows}
+    assert findings["jit over a callable argument"].startswith("TypeError")
+    assert findings["the option jax_enable_x64x"].startswith("AttributeError")
+    assert "(2, 3)" in findings["the Hessian's flat diagonal"]
     changes = {
-        name: float(text.rpartition(" ")[2]) for name, text in found.items() if name.startswith("|psi|")
+        name: float(text.rpartition(" ")[2]) for name, text in findings.items() if name.startswith("|psi|")
     }
     ours, original = (
         next(value for name, value in changes.items() if name.endswith(who)) for who in ("ours", "original")
@@ -40,5 +38,5 @@ def test_the_earlier_codes_faults_are_found_and_ours_has_none(claims: ModuleType
     assert ours < 1e-4 < 1e-2 < original
 
 
-def test_methods_agree_in_float64_to_its_last_digits(claims: ModuleType) -> None:
+def test_methods_agree_in_float64_to_the_last_digits(claims: ModuleType) -> None:
     assert claims.distance(system_of("He"), "report-cpu", "loop", walkers=2) < 1e-11

@@ -37,12 +37,12 @@ class StationNet(nn.Module):
         self.write = Attend(128, width, heads=2)
         self.head = nn.Linear(128, 3)
 
-    def forward(self, observed: torch.Tensor, asked: torch.Tensor) -> torch.Tensor:
+    def forward(self, observed: torch.Tensor, queries: torch.Tensor) -> torch.Tensor:
         z = self.latents.expand(observed.shape[0], -1, -1)
         z = self.read(z, self.embed(observed))
         for block in self.think:
             z = block(z, z)
-        return self.head(self.write(self.place(asked), z))
+        return self.head(self.write(self.place(queries), z))
 
 
 def stations(size: int, device: str) -> Callable[[], torch.Tensor]:
@@ -50,12 +50,12 @@ def stations(size: int, device: str) -> Callable[[], torch.Tensor]:
     model = StationNet().to(device)
     optimizer = torch.optim.RAdam(model.parameters(), lr=4e-4)
     observed = torch.randn(size, 700, 22, device=device)
-    asked = torch.rand(size, 200, 2, device=device)
+    queries = torch.rand(size, 200, 2, device=device)
     weather = torch.randn(size, 200, 3, device=device)
 
     def step() -> torch.Tensor:
         optimizer.zero_grad()
-        loss = F.smooth_l1_loss(model(observed, asked), weather)
+        loss = F.smooth_l1_loss(model(observed, queries), weather)
         loss.backward()
         optimizer.step()
         return loss.detach()

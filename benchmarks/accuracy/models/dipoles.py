@@ -55,11 +55,11 @@ def dipoles(size, device):
     source = torch.randint(0, atoms, (size,), device=device)
     target = torch.randint(0, atoms, (size,), device=device)
     species = torch.randint(0, 6, (atoms,), device=device)
-    wanted = torch.randn(atoms, 3, device=device)
+    targets = torch.randn(atoms, 3, device=device)
 
     def step():
         vectors = positions[target] - positions[source] + 1e-3
-        loss = (model(species, vectors, source, target) - wanted).abs().mean()
+        loss = (model(species, vectors, source, target) - targets).abs().mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

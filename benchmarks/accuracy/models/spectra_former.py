@@ -65,11 +65,11 @@ def spectra_former(size, device):
     groups = [{"params": decay, "weight_decay": 0.1}, {"params": plain, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=3e-4, betas=(0.9, 0.95))
     spectra = torch.randn(size, 384 * 16, device=device)
-    wanted = torch.randn(size, 12, device=device)
+    targets = torch.randn(size, 12, device=device)
 
     def step():
         with torch.autocast(kind, dtype=torch.bfloat16):
-            loss = F.mse_loss(model(spectra), wanted)
+            loss = F.mse_loss(model(spectra), targets)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -25,8 +25,8 @@ def confusion(truth: np.ndarray, predicted: np.ndarray, classes: int) -> np.ndar
             f"There are {len(predicted):,} predicted labels, but {len(truth):,} true labels.",
             hint="Give one of each for every point.",
         )
-    known = truth >= 0
-    truth, predicted = truth[known].astype(np.int64), predicted[known].astype(np.int64)
+    labelled = truth >= 0
+    truth, predicted = truth[labelled].astype(np.int64), predicted[labelled].astype(np.int64)
     if len(truth) and (max(truth.max(), predicted.max()) >= classes or predicted.min() < 0):
         raise BadInput(
             f"Some labels are not among the {classes} classes.",
@@ -50,13 +50,13 @@ def scores_of(counts: np.ndarray) -> Scores:
     points = int(counts.sum())
     if not points:
         raise BadInput("No point has a class.", hint="Give scenes with labels of 0 or more.")
-    right, of, predicted = np.diag(counts), counts.sum(axis=1), counts.sum(axis=0)
+    correct, true_counts, predicted = np.diag(counts), counts.sum(axis=1), counts.sum(axis=0)
     iou = tuple(
         float(hits) / float(true + guesses - hits) if true else None
-        for hits, true, guesses in zip(right, of, predicted, strict=True)
+        for hits, true, guesses in zip(correct, true_counts, predicted, strict=True)
     )
     present = [value for value in iou if value is not None]
-    return Scores(sum(present) / len(present), float(right.sum()) / points, iou, points)
+    return Scores(sum(present) / len(present), float(correct.sum()) / points, iou, points)
 
 
 def predict_everywhere(label: int, counts: np.ndarray) -> np.ndarray:

@@ -10,7 +10,7 @@ from pinchpoint.core.files import write_bytes
 from pinchpoint.reporting import palette
 from pinchpoint.reporting.figures import style
 
-LOOKS = {"uniform": ("-", "o"), "distance": ((0, (4, 2)), "s"), "one-per-cell": ("", "D")}
+STYLES = {"uniform": ("-", "o"), "distance": ((0, (4, 2)), "s"), "one-per-cell": ("", "D")}
 NAMES = {
     "uniform": "uniform",
     "distance": "fewer points far from a corner",
@@ -42,7 +42,7 @@ def _draw(axes: Any, rows: list[dict[str, Any]], key: str, majority: str) -> Non
     kinds = list(dict.fromkeys(row["thinning"] for row in rows))
     for kind in kinds:
         curve = sorted((row["kept"], row[key]) for row in rows if row["thinning"] == kind)
-        stroke, marker = LOOKS[kind]
+        stroke, marker = STYLES[kind]
         colour = palette.LIGHT[palette.of_series(kind, kinds)]
         axes.plot(
             [100 * share for share, _ in curve],

@@ -7,13 +7,22 @@ import math
 import numpy as np
 import pytest
 
-from pinchpoint.systems.cloud.data.shapes import ball, box, disc, drum, flat, move_surfaces, pipe, spread
+from pinchpoint.systems.cloud.data.shapes import (
+    ball,
+    box,
+    disc,
+    drum,
+    flat,
+    move_surfaces,
+    pipe,
+    sample_surfaces,
+)
 
 COUNT = 40_000
 
 
 def sample_points(parts, count=COUNT):
-    return spread(parts, count, np.random.default_rng(7))
+    return sample_surfaces(parts, count, np.random.default_rng(7))
 
 
 def test_areas_equal_the_closed_forms() -> None:

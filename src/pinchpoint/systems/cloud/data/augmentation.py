@@ -80,6 +80,6 @@ def draw_move(rng: np.random.Generator) -> Move:
 
 def augment(scene: Scene, rng: np.random.Generator) -> Scene:
     """Return the scene after a random move, with jitter on every coordinate."""
-    moved = draw_move(rng).apply(scene)
-    noise = rng.standard_normal(moved.xyz.shape, dtype=np.float32) * np.float32(JITTER_M)
-    return replace(moved, xyz=moved.xyz + np.clip(noise, -4 * JITTER_M, 4 * JITTER_M))
+    result = draw_move(rng).apply(scene)
+    noise = rng.standard_normal(result.xyz.shape, dtype=np.float32) * np.float32(JITTER_M)
+    return replace(result, xyz=result.xyz + np.clip(noise, -4 * JITTER_M, 4 * JITTER_M))

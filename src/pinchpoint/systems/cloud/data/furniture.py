@@ -149,13 +149,13 @@ def hanging_lamp(rng: Rng, ceiling: float) -> list[Surface]:
     return [pipe((0, 0, low), (0, 0, ceiling), 0.008), *_shade(rng, (0, 0, low), radius)]
 
 
-def clutter(rng: Rng, *, most: float = 0.4) -> tuple[list[Surface], float]:
-    """Return a random object of at most `most` metres, and the radius that it needs.
+def clutter(rng: Rng, *, max_size: float = 0.4) -> tuple[list[Surface], float]:
+    """Return a random object of at most `max_size` metres, and the radius that it needs.
 
     The object is a box, a pile of books, a ball, a vase, or a bin.
     """
     style = rng.random()
-    size = most * rng.uniform(0.25, 1.0)
+    size = max_size * rng.uniform(0.25, 1.0)
     if style < 0.3:
         a, b, c = size * rng.uniform(0.4, 1, 3)
         return box((-a / 2, -b / 2, 0), (float(a), float(b), float(c))), math.hypot(a, b) / 2

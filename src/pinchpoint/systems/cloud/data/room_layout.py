@@ -35,7 +35,7 @@ class Layout:
     def add(self, name: str, parts: list[Surface], to: Vector = (0.0, 0.0, 0.0), turn: float = 0.0) -> None:
         self.things.append(Thing(CLASSES.index(name), move_surfaces(parts, to, turn)))
 
-    def free(self, rng: np.random.Generator, radius: float) -> tuple[float, float] | None:
+    def reserve_spot(self, rng: np.random.Generator, radius: float) -> tuple[float, float] | None:
         """Reserve and return a free place on the floor; return None if no try succeeds."""
         half = np.array(self.size[:2]) / 2 - radius - 0.05
         if (half <= 0).any():
@@ -55,20 +55,20 @@ def draw_layout(rng: np.random.Generator) -> Layout:
     _tables(rng, room)
     for _ in range(int(rng.integers(1, 5))):
         parts, (long, wide, _high) = furniture.chair(rng)
-        if spot := room.free(rng, math.hypot(long, wide) / 2):
+        if spot := room.reserve_spot(rng, math.hypot(long, wide) / 2):
             room.add("chair", parts, (*spot, 0.0), rng.uniform(0, 2 * math.pi))
     for _ in range(int(rng.integers(2, 5))):
         if rng.random() < 0.55:
-            if spot := room.free(rng, 0.22):
+            if spot := room.reserve_spot(rng, 0.22):
                 room.add("lamp", furniture.floor_lamp(rng), (*spot, 0.0))
         else:
             x, y = rng.uniform(-0.35, 0.35, 2) * size[:2]
             room.add("lamp", furniture.hanging_lamp(rng, size[2]), (float(x), float(y), 0.0))
-    if rng.random() < 0.6 and (spot := room.free(rng, 0.25)):
+    if rng.random() < 0.6 and (spot := room.reserve_spot(rng, 0.25)):
         room.add("clutter", furniture.coat_stand(rng), (*spot, 0.0))
     for _ in range(int(rng.integers(4, 10))):
-        parts, radius = furniture.clutter(rng, most=0.7)
-        if spot := room.free(rng, radius):
+        parts, radius = furniture.clutter(rng, max_size=0.7)
+        if spot := room.reserve_spot(rng, radius):
             room.add("clutter", parts, (*spot, 0.0), rng.uniform(0, math.pi))
     return room
 
@@ -133,7 +133,7 @@ def _shelves(rng: np.random.Generator, room: Layout) -> None:
         room.add("shelf", parts, (x, y, 0.0), turn)
         for level in levels:
             for _ in range(int(rng.integers(0, 4))):
-                thing, radius = furniture.clutter(rng, most=0.25)
+                thing, radius = furniture.clutter(rng, max_size=0.25)
                 if radius > 0.6 * deep:
                     continue
                 s, t = float(rng.uniform(-0.4, 0.4)) * long, deep / 2
@@ -144,7 +144,7 @@ def _shelves(rng: np.random.Generator, room: Layout) -> None:
 def _tables(rng: np.random.Generator, room: Layout) -> None:
     for _ in range(int(rng.integers(1, 4))):
         parts, (long, wide, high) = furniture.table(rng)
-        spot = room.free(rng, 0.45 * math.hypot(long, wide))
+        spot = room.reserve_spot(rng, 0.45 * math.hypot(long, wide))
         if spot is None:
             continue
         turn = float(rng.uniform(0, 2 * math.pi))
@@ -168,4 +168,4 @@ def _tables(rng: np.random.Generator, room: Layout) -> None:
             if rng.random() < 0.15:
                 room.add("lamp", furniture.desk_lamp(rng), at, rng.uniform(0, 2 * math.pi))
             else:
-                room.add("clutter", furniture.clutter(rng, most=0.3)[0], at, rng.uniform(0, 2 * math.pi))
+                room.add("clutter", furniture.clutter(rng, max_size=0.3)[0], at, rng.uniform(0, 2 * math.pi))

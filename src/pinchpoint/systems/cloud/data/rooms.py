@@ -18,7 +18,7 @@ import numpy as np
 from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.cloud.data.room_layout import CLASSES, Layout, draw_layout
 from pinchpoint.systems.cloud.data.scene import Scene, check_scene
-from pinchpoint.systems.cloud.data.shapes import spread
+from pinchpoint.systems.cloud.data.shapes import sample_surfaces
 from pinchpoint.systems.common.data import sample_file
 
 GENERATOR = 1  # version of the generator: changes whenever the same seed would give a different room
@@ -85,7 +85,7 @@ def make_room(
     shift = once.uniform(-1, 1, 3)  # a floor at z = 0 would lie on a cell border of every grid
     parts = [part for thing in room.things for part in thing.parts]
     thing_of = np.repeat(np.arange(len(room.things)), [len(thing.parts) for thing in room.things])
-    at, normals, surface = spread(parts, _SPARE * points, rng)
+    at, normals, surface = sample_surfaces(parts, _SPARE * points, rng)
     density = _scan_density(at, normals, scanners)
     # The smallest of exponential random numbers divided by the weights are a weighted draw without
     # replacement, which is cheap and has an exact number of points.

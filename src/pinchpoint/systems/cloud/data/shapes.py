@@ -100,7 +100,7 @@ def move_surfaces(parts: Sequence[Surface], to: Vector, turn: float = 0.0) -> li
     ]
 
 
-def spread(
+def sample_surfaces(
     parts: Sequence[Surface], count: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Sample `count` points uniformly by area.
@@ -108,13 +108,13 @@ def spread(
     Returns the points (P, 3), their unit normals (P, 3), and the index of the surface of each (P,).
     """
     areas = np.array([part.area for part in parts])
-    of = np.sort(rng.choice(len(parts), count, p=areas / areas.sum()))
+    surface_index = np.sort(rng.choice(len(parts), count, p=areas / areas.sum()))
     at, u, v, w = (
-        np.array([getattr(part, name) for part in parts], dtype=np.float64)[of]
+        np.array([getattr(part, name) for part in parts], dtype=np.float64)[surface_index]
         for name in ("at", "u", "v", "w")
     )
-    r0, r1 = (np.array([getattr(part, name) for part in parts])[of, None] for name in ("r0", "r1"))
-    kind = np.array([part.kind for part in parts])[of]
+    r0, r1 = (np.array([getattr(part, name) for part in parts])[surface_index, None] for name in ("r0", "r1"))
+    kind = np.array([part.kind for part in parts])[surface_index]
     a, b = rng.random((2, count, 1))
     flats, balls = kind == _FLAT, kind == _BALL
     points, normals = at + a * u + b * v, np.cross(u, v)
@@ -140,7 +140,7 @@ def spread(
         out = np.concatenate([np.cos(angle), np.sin(angle), height], axis=1)
         out[:, :2] *= np.sqrt(1 - height**2)
         points[balls], normals[balls] = at[balls] + r0[balls] * out, out
-    return points, normals / np.linalg.norm(normals, axis=1, keepdims=True), of
+    return points, normals / np.linalg.norm(normals, axis=1, keepdims=True), surface_index
 
 
 def _vector(values: np.ndarray) -> Vector:

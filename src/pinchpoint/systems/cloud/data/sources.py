@@ -93,24 +93,28 @@ def open_source(
         )
     features: tuple[str, ...] | None = None
     class_names: tuple[str, ...] = ()
-    most, has_254 = 1, False
+    largest_label, has_254 = 1, False
     for number, file in enumerate(files.values(), start=1):
         scene = _read(file, features, ignore=ignore)
         features, class_names = scene.names, max(class_names, scene.classes, key=len)
         assert scene.labels is not None
-        most = max(most, int(scene.labels.max()))
+        largest_label = max(largest_label, int(scene.labels.max()))
         has_254 = has_254 or bool((scene.labels == UINT8_IGNORED - 1).any())
         if progress is not None:
             progress(number, len(files))
     assert features is not None
-    if most == UINT8_IGNORED and not has_254 and len(class_names) <= most:
+    if largest_label == UINT8_IGNORED and not has_254 and len(class_names) <= largest_label:
         raise BadInput(
             f"The labels of {folder} go up to {UINT8_IGNORED}, but none is {UINT8_IGNORED - 1}: it is not"
             f" clear whether {UINT8_IGNORED} is a class.",
             hint=f"Give --set ignore={UINT8_IGNORED} if it means no class; otherwise name the"
             f" {UINT8_IGNORED + 1} classes in an .npz (`classes`).",
         )
-    classes = class_names if len(class_names) > most else tuple(str(number) for number in range(most + 1))
+    classes = (
+        class_names
+        if len(class_names) > largest_label
+        else tuple(str(number) for number in range(largest_label + 1))
+    )
     return Own(folder, features, classes, files, tuple(ignore))
 
 

@@ -61,8 +61,8 @@ class CloudModel(nn.Module):
         """
         voxels = voxelise(xyz, offsets, cell=self.config.cell, levels=len(self.config.widths))
         points = self.embed(self.inputs(xyz, features, voxels))
-        voxel_features = self.of_voxels(points, voxels, view)
-        return self.of_points(points, _ToPoints.apply(voxel_features, voxels.segments, voxels.of_point))  # pyright: ignore[reportArgumentType]
+        voxel_features = self.voxel_features(points, voxels, view)
+        return self.point_outputs(points, _ToPoints.apply(voxel_features, voxels.segments, voxels.of_point))  # pyright: ignore[reportArgumentType]
 
     def inputs(self, xyz: Tensor, features: Tensor, voxels: Voxels) -> Tensor:
         """Return (M, point_inputs): the numbers read at each point."""
@@ -81,13 +81,13 @@ class CloudModel(nn.Module):
             )
         return torch.cat(columns, dim=1)
 
-    def of_voxels(self, points: Tensor, voxels: Voxels, view: Tensor | None = None) -> Tensor:
+    def voxel_features(self, points: Tensor, voxels: Voxels, view: Tensor | None = None) -> Tensor:
         """Map embedded points (M, point_width) to voxel features (C, widths[0])."""
         numbers = _view_of_groups(view, voxels) if self.config.views > 1 else _view_of_groups(None, voxels)
         voxel_inputs = self.enter(segment_mean(points, voxels.segments)).to(self.enter.weight.dtype)
         return self.unet(voxel_inputs, voxels, numbers)
 
-    def of_points(self, points: Tensor, voxel_features: Tensor) -> tuple[Tensor, Tensor]:
+    def point_outputs(self, points: Tensor, voxel_features: Tensor) -> tuple[Tensor, Tensor]:
         """Map points (M, point_width) and their voxels' features (M, widths[0]) to logits (M, K) and
         features (M, D).
         """
@@ -120,10 +120,10 @@ def predict_labels(
         offsets = torch.tensor([0, scene.points], device=device)
         voxels = voxelise(xyz, offsets, cell=model.config.cell, levels=len(model.config.widths))
         inputs = model.inputs(xyz, features, voxels)
-        voxel_features = model.of_voxels(model.embed(inputs), voxels)
+        voxel_features = model.voxel_features(model.embed(inputs), voxels)
 
         def label(chunk: Tensor, cells: Tensor, voxel_features: Tensor) -> Tensor:
-            logits, _ = model.of_points(model.embed(chunk), voxel_features.index_select(0, cells))
+            logits, _ = model.point_outputs(model.embed(chunk), voxel_features.index_select(0, cells))
             return logits.argmax(1).to(torch.int32)
 
         point_data = inputs, voxels.of_point

@@ -243,9 +243,9 @@ def draw_views(
         indices.append(index)
         starts.append(inner[:-1] + sum(sizes))
         sizes.append(index.shape[0])
-    whole = sum(sizes)
-    pieces = torch.cat([*starts, torch.full((1,), whole, dtype=torch.int64, device=device)])
-    piece = groups_of(pieces, whole)
+    total_points = sum(sizes)
+    pieces = torch.cat([*starts, torch.full((1,), total_points, dtype=torch.int64, device=device)])
+    piece = groups_of(pieces, total_points)
     return ViewDraw(
         torch.cat(indices), piece // scenes, piece % scenes, pieces, tuple(views), tuple(sizes), segments
     )
@@ -273,9 +273,9 @@ def _counts(
         return draw_counts(cells, (view.lo, view.hi), seed=seed, step=step, rank=rank, view=number)
     if not isinstance(view, LogUniform):
         return None
-    of_ratio = hashing.words(seed=seed, step=step, rank=rank, view=number, purpose=hashing.RATIOS)
-    of = hashing.words(seed=seed, step=step, rank=rank, view=number, purpose=hashing.COUNTS)
-    shares = [hashing.key(scene, of_ratio) / hashing.ONE for scene in range(scenes)]
+    ratio_words = hashing.words(seed=seed, step=step, rank=rank, view=number, purpose=hashing.RATIOS)
+    count_words = hashing.words(seed=seed, step=step, rank=rank, view=number, purpose=hashing.COUNTS)
+    shares = [hashing.key(scene, ratio_words) / hashing.ONE for scene in range(scenes)]
     fixed = _to_device(
         torch.tensor([int(view.ratio(share) * hashing.ONE) for share in shares]), ordered.device
     )
@@ -286,7 +286,10 @@ def _counts(
     # floor(n r + u) in integers, which is n r on average. There is no minimum of one point per cell, so a
     # sparse view has the stated density.
     lengths = cells.counts.long()
-    draws = hashing.keys(torch.arange(len(lengths), device=ordered.device), of).add_(lengths * ratio) >> 32
+    draws = (
+        hashing.keys(torch.arange(len(lengths), device=ordered.device), count_words).add_(lengths * ratio)
+        >> 32
+    )
     return torch.minimum(draws, lengths).to(torch.int32)
 
 

@@ -210,18 +210,21 @@ def neighbours(keys: Tensor, *, depth: int = 0) -> Tensor:
     """Return (C, 27) int32 for sorted keys: the voxel of the same group at each offset, or C."""
     count, bits = keys.shape[0], AXIS_BITS - depth
     group = (keys >> 3 * bits) << 3 * bits
-    sought, outside = group, torch.zeros((), dtype=torch.bool, device=keys.device)
+    neighbour_keys, outside = group, torch.zeros((), dtype=torch.bool, device=keys.device)
     for axis in range(3):
         at = _compact(keys >> (2 - axis), bits)
         steps = torch.stack([at - 1, at, at + 1])  # (3, C), placed along its own axis of (3, 3, 3, C)
         shape = (*(3 if one == axis else 1 for one in range(3)), count)
-        sought = sought | (_spread(steps.clamp(0, 2**bits - 1)) << (2 - axis)).reshape(shape)
+        neighbour_keys = neighbour_keys | (_spread(steps.clamp(0, 2**bits - 1)) << (2 - axis)).reshape(shape)
         outside = outside | ((steps < 0) | (steps >= 2**bits)).reshape(shape)
     # If i is at an offset from j, then j is at the opposite offset from i: only half of the offsets are
     # searched, all at once, because a GPU idles between many small steps.
-    sought, outside = sought.reshape(27, count)[SELF + 1 :], outside.reshape(27, count)[SELF + 1 :]
-    match = torch.searchsorted(keys, sought).clamp_(max=count - 1)
-    hit = (keys[match] == sought).logical_and_(~outside)
+    neighbour_keys, outside = (
+        neighbour_keys.reshape(27, count)[SELF + 1 :],
+        outside.reshape(27, count)[SELF + 1 :],
+    )
+    match = torch.searchsorted(keys, neighbour_keys).clamp_(max=count - 1)
+    hit = (keys[match] == neighbour_keys).logical_and_(~outside)
     rows = torch.arange(count, dtype=torch.int32, device=keys.device)
     # The table has one additional slot, into which misses are written.
     table = torch.full((count * 27 + 1,), count, dtype=torch.int32, device=keys.device)
