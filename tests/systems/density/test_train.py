@@ -177,7 +177,7 @@ def test_scores_are_those_of_the_definition(density_data: Path) -> None:
     assert scores.samples[0]["nmae"] == pytest.approx(scores.samples[0]["superposition"], rel=0.15)
     with pytest.raises(BadInput, match="no split"):
         evaluate_set(model, data, "training", device="cpu")  # pyright: ignore[reportArgumentType]
-    with pytest.raises(BadInput, match="chunk of -5 probes"):
+    with pytest.raises(BadInput, match="A chunk cannot have -5 probes"):
         evaluate_set(model, data, "test", device="cpu", chunk=-5)
 
 

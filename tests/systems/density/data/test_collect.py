@@ -141,7 +141,7 @@ def test_a_set_is_continued_and_grows_and_changes_sides(
         import_data(folder, [files], **OPTIONS | {"probes": 700})
     with pytest.raises(BadInput, match="a data set of your own files, not of computed molecules"):
         make_data(folder, preset="tiny")
-    with pytest.raises(BadInput, match="already has 5 samples of an earlier run"):
+    with pytest.raises(BadInput, match="holds 5 samples of an earlier run"):
         import_data(folder, [files], resume=False, **OPTIONS)
 
 

@@ -128,5 +128,5 @@ def test_a_tree_of_arrays_comes_back_in_its_own_form() -> None:
         from_arrays({**found, "['w'][0]": np.zeros((3, 2), np.float32)}, tree, where="file")
     with pytest.raises(BadInput, match=r"\['w'\]\[1\] is float64, but float32 is expected"):
         from_arrays({**found, "['w'][1]": np.zeros(())}, tree, where="file")
-    with pytest.raises(BadInput, match=r"\['more'\] is in only one of the two"):
+    with pytest.raises(BadInput, match=r"\['more'\] is in only one of them"):
         from_arrays({**found, "['more']": np.zeros(1)}, tree, where="file")
