@@ -114,9 +114,9 @@ def alike(seed: int) -> dict[str, float]:
     problem = problem_of(200_000, 10_000, device="cpu")
     torch.manual_seed(seed)
     draws: dict[str, Callable[[Any, int], Tensor]] = {
-        "shared": lambda p, step: baseline.grouped(p.segments, p.wanted, shared=True),
-        "loop": lambda p, step: baseline.loop(p.segments, p.wanted),
-        "exact": lambda p, step: sample_subset(p.segments, p.wanted, seed=seed),
+        "shared": lambda p, step: baseline.grouped(p.segments, p.draws_per_cell, shared=True),
+        "loop": lambda p, step: baseline.loop(p.segments, p.draws_per_cell),
+        "exact": lambda p, step: sample_subset(p.segments, p.draws_per_cell, seed=seed),
     }
     return {
         name: float(probe_of(draw, problem, problem).outputs["alike"].mean()) for name, draw in draws.items()
@@ -130,9 +130,9 @@ def cache_by_size(seed: int) -> dict[str, float]:
     """
     first, second = (problem_of(200_000, 10_000, device="cpu", scene=scene) for scene in (seed, seed + 1))
     sampler = baseline.GridSampler()
-    sampler.by_count(baseline.grid_of(first.segments), first.wanted)
-    points = sampler.by_count(baseline.grid_of(second.segments), second.wanted)[0]
-    expected_cells = torch.repeat_interleave(torch.arange(second.segments.cells), second.wanted)
+    sampler.by_count(baseline.grid_of(first.segments), first.draws_per_cell)
+    points = sampler.by_count(baseline.grid_of(second.segments), second.draws_per_cell)[0]
+    expected_cells = torch.repeat_interleave(torch.arange(second.segments.cells), second.draws_per_cell)
     elsewhere = second.segments.of_point()[points.long()] != expected_cells
     return {
         "cells_off": float((off_by(second, points) != 0).mean()),

@@ -59,7 +59,7 @@ def test_every_variant_is_timed_in_turn_and_the_loop_is_scaled_to_all_cells(tmp_
 
 def test_a_draw_with_missing_or_repeated_points_is_incorrect() -> None:
     problem = problem_of(200, 10, device="cpu")
-    points = benches.sample_subset(problem.segments, problem.wanted, seed=0)
+    points = benches.sample_subset(problem.segments, problem.draws_per_cell, seed=0)
     assert benches._is_correct(problem, points, None)
     assert not benches._is_correct(problem, points[:-1], None)
     twice = points.clone()

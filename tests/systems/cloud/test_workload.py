@@ -73,13 +73,13 @@ class Unforeseen:
 
 
 def test_verify_rejects_the_prefix_sampling_of_the_report() -> None:
-    failures = refusal(lambda problem, seed: baseline.prefix(problem.segments, problem.wanted))
+    failures = refusal(lambda problem, seed: baseline.prefix(problem.segments, problem.draws_per_cell))
     assert "places: " in failures and "taken: seeds" in failures and "off" not in failures
 
 
 def test_verify_rejects_a_permutation_shared_by_all_cells_of_one_count() -> None:
     assert "alike: " in refusal(
-        lambda problem, seed: baseline.grouped(problem.segments, problem.wanted, shared=True)
+        lambda problem, seed: baseline.grouped(problem.segments, problem.draws_per_cell, shared=True)
     )
 
 
@@ -87,7 +87,9 @@ def test_verify_rejects_the_cache_by_size_of_the_report() -> None:
     sampler = baseline.GridSampler()
 
     def draw_from_cache(problem: Problem, seed: int) -> Tensor:
-        return baseline.grouped(sampler.cached_segments(baseline.grid_of(problem.segments)), problem.wanted)
+        return baseline.grouped(
+            sampler.cached_segments(baseline.grid_of(problem.segments)), problem.draws_per_cell
+        )
 
     failures = refusal(draw_from_cache)
     assert "off_other: " in failures and "taken" not in failures
@@ -101,7 +103,7 @@ def test_verify_rejects_draws_with_the_right_counts_only_on_average() -> None:
 
 def test_verify_rejects_a_draw_that_ignores_the_seed() -> None:
     assert "taken: seeds" in refusal(
-        lambda problem, seed: sample_subset(problem.segments, problem.wanted, seed=0)
+        lambda problem, seed: sample_subset(problem.segments, problem.draws_per_cell, seed=0)
     )
 
 
@@ -144,10 +146,10 @@ def test_the_sampler_of_the_report_confuses_scenes_of_equal_size() -> None:
     first, second = (problem_of(400, 20, device="cpu", scene=scene) for scene in (0, 1))
     grids = [baseline.grid_of(problem.segments) for problem in (first, second)]
     for draw in (sampler.by_loop, sampler.by_count):
-        points, ratios = draw(grids[0], first.wanted)
+        points, ratios = draw(grids[0], first.draws_per_cell)
         assert not off_by(first, points).any() and len(points.unique()) == first.total
         assert len(ratios) in (20, first.total) and 0 < float(ratios.min()) <= float(ratios.max()) <= 1
-    errors = off_by(second, sampler.by_count(grids[1], second.wanted)[0])
+    errors = off_by(second, sampler.by_count(grids[1], second.draws_per_cell)[0])
     assert np.count_nonzero(errors) > 5
 
 

@@ -170,7 +170,7 @@ def bench(
             second, KIT_VARIANTS, torch_backend, device, speed, repeats, 0, seed, report_progress, clock
         )
     by_exact, by_sort = (
-        sample_subset(first.segments, first.wanted, method=m, seed=seed) for m in ("exact", "sort")
+        sample_subset(first.segments, first.draws_per_cell, method=m, seed=seed) for m in ("exact", "sort")
     )
     record = Benchmark(
         "draws from cells",
@@ -195,7 +195,7 @@ def three_views(problem: Problem, values: Tensor, *, seed: int, step: int) -> Te
     Does not wait for the device.
     """
     segments = problem.segments
-    half = sample_subset(segments, problem.wanted, seed=seed, step=step, view=1, total=problem.total)
+    half = sample_subset(segments, problem.draws_per_cell, seed=seed, step=step, view=1, total=problem.total)
     one = sample_one(segments, seed=seed, step=step, view=2)
     return take_rows(values, torch.cat([segments.order, half, one]))
 
@@ -212,7 +212,7 @@ def _rows(
     report_progress: Progress,
     clock: Clock,
 ) -> list[Row]:
-    segments, draws_per_cell = problem.segments, problem.wanted
+    segments, draws_per_cell = problem.segments, problem.draws_per_cell
     values = torch.empty(segments.points, WIDTH, device=device).uniform_()
     step = iter(range(1, 2**62))
 

@@ -1,8 +1,8 @@
-"""The sampling workload: `size` points in cells, some drawn from each by one of the variants.
+"""The sampling workload: `size` points in cells; each variant draws some of the points of every cell.
 
-The cells and how many are wanted of each follow from the size alone and are known on the host, so that the
-places of a draw are the same things for every seed, and can be compared. What is drawn follows from the seed.
-A probe draws from another scene too, of equal size and with other points in its cells.
+The cells, and the number of points to draw from each, depend only on the size and are known on the host.
+Draws with different seeds can therefore be compared place by place. The seed decides which points are drawn.
+A probe also draws from a second scene, which has the same cells but other points in them.
 """
 
 from __future__ import annotations
@@ -24,16 +24,19 @@ from pinchpoint.systems.cloud import baseline
 RATIOS = (0.3, 0.7)  # shares of a cell, as the "half" density of the point-cloud report
 LAYOUT = 20_240_601  # seed of the counts
 UNEVEN = 4.0  # shape of the gamma distribution the counts follow: they scatter by half their mean
-BINS = 16  # places of a cell that are told apart in a probe
-VIEW = 1  # any but 0, so that `nested` draws otherwise than `exact`
+BINS = 16  # a probe divides the places of a cell into this many bins
+VIEW = 1  # any view but 0, for which `nested` would draw the same points as `exact`
 
 
 @dataclass(frozen=True)
 class Problem:
-    """segments: points in cells; wanted: (C,) int32, how many to draw of each; total: their sum."""
+    """Points in cells, and how many to draw from each.
+
+    segments: the cells; draws_per_cell: (C,) int32; total: its sum.
+    """
 
     segments: Segments
-    wanted: Tensor
+    draws_per_cell: Tensor
     total: int
 
 
@@ -64,13 +67,15 @@ def problem_of(points: int, cells: int, *, device: str, scene: int = 0) -> Probl
     rng = np.random.default_rng((LAYOUT, points, cells))
     weights = rng.gamma(UNEVEN, size=cells)
     lengths = 1 + rng.multinomial(points - cells, weights / weights.sum())
-    wanted = np.floor(lengths * rng.uniform(*RATIOS, cells) + rng.uniform(size=cells)).clip(1, lengths)
+    draws_per_cell = np.floor(lengths * rng.uniform(*RATIOS, cells) + rng.uniform(size=cells)).clip(
+        1, lengths
+    )
     order = np.random.default_rng((scene, points, cells)).permutation(points)
     offsets = np.concatenate([[0], lengths.cumsum()])
-    made = (order, offsets, np.repeat(np.arange(cells), lengths), wanted)
-    placed = [torch.from_numpy(values.astype(np.int32)).to(device) for values in made]
-    segments = Segments(placed[0], placed[1], placed[2], None, int(lengths.max()), empty=False)
-    return Problem(segments, placed[3], int(wanted.sum()))
+    arrays = (order, offsets, np.repeat(np.arange(cells), lengths), draws_per_cell)
+    tensors = [torch.from_numpy(values.astype(np.int32)).to(device) for values in arrays]
+    segments = Segments(tensors[0], tensors[1], tensors[2], None, int(lengths.max()), empty=False)
+    return Problem(segments, tensors[3], int(draws_per_cell.sum()))
 
 
 def drawer(variant: str, *, seed: int) -> Draw:
@@ -79,62 +84,74 @@ def drawer(variant: str, *, seed: int) -> Draw:
     The variants of the point-cloud report use torch's random numbers and ignore the step.
     """
     if variant == "loop":
-        return lambda problem, step: baseline.loop(problem.segments, problem.wanted)
+        return lambda problem, step: baseline.loop(problem.segments, problem.draws_per_cell)
     if variant == "grouped":
-        return lambda problem, step: baseline.grouped(problem.segments, problem.wanted)
+        return lambda problem, step: baseline.grouped(problem.segments, problem.draws_per_cell)
     methods: dict[str, Method] = {"sort": "sort", "exact": "exact", "nested": "nested"}
     method = methods[variant]
     return lambda problem, step: sample_subset(
-        problem.segments, problem.wanted, method=method, seed=seed, step=step, view=VIEW, total=problem.total
+        problem.segments,
+        problem.draws_per_cell,
+        method=method,
+        seed=seed,
+        step=step,
+        view=VIEW,
+        total=problem.total,
     )
 
 
 def probe_of(draw: Draw, problem: Problem, other: Problem) -> Probe:
-    """What tells one way of drawing from another. other: a scene of the same cells, with other points in
-    them.
+    """Return outputs that show whether a draw is uniform and has the right counts.
 
-    taken: (N,) is the point at this place drawn? places: (BINS,) share of the points drawn at each sixteenth
-    of their cells, which the first of every cell give away. alike: what two cells of one count have both
-    taken, as a share of what is due if neither knows of the other. off, off_other: (C,) points drawn of a
-    cell beyond those wanted, repeated ones included.
+    other: a scene with the same cells, but other points in them.
+
+    taken: (N,) 1 where the point at this place is drawn, else 0.
+    places: (BINS,) share of points drawn in each bin of their cell; it exposes a draw that prefers the first
+    points of every cell.
+    alike: (pairs,) number of places drawn in both of two cells of one size, as a ratio to the number expected
+    of independent draws.
+    off, off_other: (C,) number of points drawn from a cell, repeated ones included, minus the number asked
+    for.
     """
-    drawn = draw(problem, 0)
-    taken = taken_places(problem, drawn)
+    points = draw(problem, 0)
+    is_drawn = drawn_places(problem, points)
     offsets = problem.segments.offsets.cpu().numpy()
     cell = problem.segments.of_place.cpu().numpy()
     lengths = np.diff(offsets)
     part = (np.arange(len(cell)) - offsets[cell]) * BINS // lengths[cell]
-    held = np.bincount(part, minlength=BINS)
+    bin_sizes = np.bincount(part, minlength=BINS)
     return Probe(
         outputs={
-            "taken": taken,
-            "places": np.bincount(part, weights=taken, minlength=BINS) / np.maximum(held, 1),
-            "alike": _alike(taken, offsets, lengths, problem.wanted.cpu().numpy()),
-            "off": off_by(problem, drawn),
+            "taken": is_drawn,
+            "places": np.bincount(part, weights=is_drawn, minlength=BINS) / np.maximum(bin_sizes, 1),
+            "alike": _alike(is_drawn, offsets, lengths, problem.draws_per_cell.cpu().numpy()),
+            "off": off_by(problem, points),
             "off_other": off_by(other, draw(other, 0)),
         }
     )
 
 
-def taken_places(problem: Problem, drawn: Tensor) -> np.ndarray:
-    """(N,) 1 where the point at this place is drawn, else 0."""
-    taken = torch.zeros(problem.segments.points, dtype=torch.uint8, device=drawn.device)
-    taken[drawn.long()] = 1
-    return taken[problem.segments.order.long()].cpu().numpy()
+def drawn_places(problem: Problem, points: Tensor) -> np.ndarray:
+    """Return (N,): 1 where the point at this place is among `points`, else 0."""
+    is_drawn = torch.zeros(problem.segments.points, dtype=torch.uint8, device=points.device)
+    is_drawn[points.long()] = 1
+    return is_drawn[problem.segments.order.long()].cpu().numpy()
 
 
-def off_by(problem: Problem, drawn: Tensor) -> np.ndarray:
-    """(C,) points drawn of each cell less those wanted of it."""
-    cells = problem.segments.of_point()[drawn.long()]
-    return (torch.bincount(cells, minlength=problem.segments.cells) - problem.wanted).cpu().numpy()
+def off_by(problem: Problem, points: Tensor) -> np.ndarray:
+    """Return (C,): the number of `points` in each cell minus the number to draw from it."""
+    cells = problem.segments.of_point()[points.long()]
+    return (torch.bincount(cells, minlength=problem.segments.cells) - problem.draws_per_cell).cpu().numpy()
 
 
-def _alike(taken: np.ndarray, offsets: np.ndarray, lengths: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """(pairs,) of cells with the same count, each cell in one pair at most."""
-    found = []
+def _alike(
+    is_drawn: np.ndarray, offsets: np.ndarray, lengths: np.ndarray, draws_per_cell: np.ndarray
+) -> np.ndarray:
+    """Return (pairs,), the output `alike` of a probe: pairs of cells of one size, no cell in two pairs."""
+    ratios = []
     for count in np.unique(lengths[lengths > 1]):
         cells = np.flatnonzero(lengths == count)
         for a, b in zip(cells[0::2], cells[1::2], strict=False):
-            both = taken[offsets[a] : offsets[a] + count] & taken[offsets[b] : offsets[b] + count]
-            found.append(both.sum() * count / (wanted[a] * wanted[b]))
-    return np.array(found or [1.0])
+            both = is_drawn[offsets[a] : offsets[a] + count] & is_drawn[offsets[b] : offsets[b] + count]
+            ratios.append(both.sum() * count / (draws_per_cell[a] * draws_per_cell[b]))
+    return np.array(ratios or [1.0])

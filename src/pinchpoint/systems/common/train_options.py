@@ -57,20 +57,20 @@ def settings_command(
             if declared.main and name not in omit
         }
 
-        def show_all(ctx: typer.Context, given: bool) -> None:
-            if given:
+        def show_all(ctx: typer.Context, requested: bool) -> None:
+            if requested:
                 typer.echo(ctx.get_help())
                 typer.echo(_help_all(configs, _load(model), _presets(model)[preset], omit))
                 raise typer.Exit()
 
         def run(**values: Any) -> None:
-            given = {name: values.pop(name) for name in main}
+            texts = {name: values.pop(name) for name in main}
             overrides = parse_overrides(values.pop("set_texts"), training=configs, model=_load(model))
             _refuse_omitted(overrides, omit, command)
             del values["help_all"]
             for parameter, (config, name, _) in main.items():
-                if given[parameter] is not None:
-                    overrides.training[name] = parse_field(config, name, given[parameter])
+                if texts[parameter] is not None:
+                    overrides.training[name] = parse_field(config, name, texts[parameter])
             function(**values, overrides=overrides)
 
         run.__doc__, run.__name__ = function.__doc__, function.__name__

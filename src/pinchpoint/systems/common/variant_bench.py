@@ -129,11 +129,11 @@ def bench_variants(
         gc.collect()
         rows.append((name, timing, ratio))
     del base
-    made = []
+    variant_times = []
     for name, timing, ratio in rows:
         gc.collect()
         peak = _peak(step_of(name), used, place)
-        made.append(
+        variant_times.append(
             VariantTime(name, timing.median_s, timing.low_s, timing.high_s, timing.runs, peak, *ratio)
         )
     record = VariantBench(
@@ -142,7 +142,7 @@ def bench_variants(
         workload.axis,
         points,
         workload.resolve_settings(settings),
-        tuple(made),
+        tuple(variant_times),
     )
     if output is not None:
         record.save(output)

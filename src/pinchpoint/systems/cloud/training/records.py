@@ -1,4 +1,4 @@
-"""What training and evaluating over point clouds leave behind: records that survive JSON."""
+"""The records of training and evaluation on point clouds."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ from pinchpoint.systems.common.training.records import TrainingRecord
 
 @dataclass(frozen=True, kw_only=True)
 class Training(TrainingRecord):
-    """loss: cross-entropy and what consistency adds; validation: 1 - mIoU of the scenes held back, over
-    100 % and 10 %.
+    """The record of a run.
+
+    loss: the cross-entropy plus the consistency loss; validation: 1 - mIoU of the validation scenes, averaged
+    over densities of 100 % and 10 %.
     """
 
     kind: ClassVar[str] = "cloud-training"
-    scenes: int  # trained on
-    points: int  # of the largest, as it is stored
-    # That passed the network in all steps, of all views; of several processes the first's times their number.
+    scenes: int  # in the training data
+    points: int  # of the largest scene, as stored
+    # Points of all views in all steps. With several processes: those of the first times their number.
     points_seen: int
     views_mode: str  # batched or accumulate
-    breakdown: dict[str, float] = field(
-        default_factory=dict
-    )  # mean seconds of a timed step: data, sampling, forward, ...
+    # Mean seconds of the parts of a timed step: data, sampling, forward, ...
+    breakdown: dict[str, float] = field(default_factory=dict)
 
     def summary(self) -> list[tuple[str, str]]:
         trained_on = (
             "scenes",
             f"{self.scenes:,}; the largest has {self.points:,} points; {show_size(self.points_seen)} seen",
         )
-        made = self.rows(trained_on, loss="(mean of the last tenth)", error="", points="points")
+        rows = self.rows(trained_on, loss="(mean of the last tenth)", error="", points="points")
         views = ("views", f"{', '.join(self.settings['views'])}; {self.views_mode}")
-        at = next(place for place, (label, _) in enumerate(made) if label == "scenes") + 1
-        made = [*made[:at], views, *made[at:]]
+        rows.insert(rows.index(trained_on) + 1, views)
         if self.validation is not None:
-            held = f"mIoU {1 - self.validation:.1%} at step {self.best_step:,}, the best"
-            made = [(label, held if label == "held back" else value) for label, value in made]
+            score = f"mIoU {1 - self.validation:.1%} at step {self.best_step:,}, the best"
+            rows = [(label, score if label == "held back" else value) for label, value in rows]
         if self.breakdown:
             whole = sum(self.breakdown.values()) or 1.0
             parts = ", ".join(f"{name} {seconds / whole:.1%}" for name, seconds in self.breakdown.items())
-            made.insert(-1, ("a step", f"{show_seconds(whole)}: {parts}"))
-        return made
+            rows.insert(-1, ("a step", f"{show_seconds(whole)}: {parts}"))
+        return rows
 
 
 @dataclass(frozen=True)
@@ -57,11 +57,10 @@ class Evaluation(Record):
     step: int  # of the checkpoint
     scenes: int
     classes: tuple[str, ...]
-    rows: tuple[
-        dict[str, Any], ...
-    ]  # {"thinning", "density", "kept", "points", "miou", "accuracy", "iou", "majority_..."}
-    majority: str  # the most frequent class of training: what one would answer without a model
-    cell: float  # of one-per-cell
+    # Keys: "thinning", "density", "kept", "points", "miou", "accuracy", "iou", "majority_..."
+    rows: tuple[dict[str, Any], ...]
+    majority: str  # the most frequent class of the training data, which is the answer without a model
+    cell: float  # side of the cells of the thinning `one-per-cell`
     seed: int
     seconds: float
     definition: str
@@ -70,27 +69,27 @@ class Evaluation(Record):
     created: str = field(default_factory=now)
 
     def row(self, thinning: str, density: float | None = None) -> dict[str, Any]:
-        """The scores of one way to thin; density: what was asked for, where that has one."""
+        """Return the scores of one thinning. density: the requested one; ignored for `one-per-cell`."""
         return next(
             row for row in self.rows if row["thinning"] == thinning and row["density"] in (None, density)
         )
 
     def summary(self) -> list[tuple[str, str]]:
-        made = [
+        summary = [
             ("run", f"{self.target}, step {self.step:,}"),
             ("scenes", f"{self.scenes:,} of {self.data}, {self.split}"),
         ]
         for row in self.rows:
-            made.append(
+            summary.append(
                 (
                     name_of(row),
                     f"mIoU {row['miou']:.1%}  accuracy {row['accuracy']:.1%}   ({self.majority} everywhere: "
                     f"{row['majority_miou']:.1%}, {row['majority_accuracy']:.1%})",
                 )
             )
-        return made
+        return summary
 
 
 def name_of(row: dict[str, Any]) -> str:
-    """`uniform 10%`, `one-per-cell`."""
+    """Return the name of a row, such as `uniform 10%` or `one-per-cell`."""
     return row["thinning"] if row["density"] is None else f"{row['thinning']} {row['density']:.0%}"

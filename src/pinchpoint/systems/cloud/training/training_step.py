@@ -24,7 +24,7 @@ from pinchpoint.systems.common.training.optimizer import Updates
 
 
 class Stepper:
-    """A model and the updates of its weights, which follow from the seed."""
+    """A model and the updates of its weights, determined by the seed."""
 
     def __init__(
         self,
@@ -42,10 +42,10 @@ class Stepper:
         self.model = CloudModel(config).to(device)
         self.updates = Updates(self.model, settings)
         self.objective = self.ranks.wrap(Objective(self.model, settings), device)
-        self.points_seen = 0  # points that have passed, of all views, in this process
+        self.points_seen = 0  # points of all views in all steps of this process
 
     def step(self, scenes: Sequence[Scene], *, number: int) -> Tensor:
-        """Step 1, 2, ...: (2,), the loss and the norm of its gradient."""
+        """Take step `number`, counted from 1; returns (2,): the loss and the norm of its gradient."""
         with self.parts.part("data"):
             batch = Batch.from_scenes(scenes, device=self.device)
         with self.parts.part("sampling"):
@@ -53,13 +53,13 @@ class Stepper:
         return self.step_on(batch, draw, number=number)
 
     def draw(self, batch: Batch, *, number: int) -> ViewDraw:
-        """The views of step 1, 2, ..."""
+        """Return the views of step `number`."""
         return draw_views(
             batch, self.views, cell=self.cell, seed=self.settings.seed, step=number, rank=self.ranks.rank
         )
 
     def step_on(self, batch: Batch, draw: ViewDraw, *, number: int) -> Tensor:
-        """The same, from points that lie on the device and are drawn."""
+        """Take step `number` with a batch that is on the device and views that are drawn already."""
         self.updates.begin(number)
         loss = self.gradients(batch, draw)
         with self.parts.part("optimizer"):
@@ -69,19 +69,19 @@ class Stepper:
         return torch.stack([self.ranks.mean(loss), norm])
 
     def gradients(self, batch: Batch, draw: ViewDraw) -> Tensor:
-        """Add those of all views to the weights'. (): the loss of this process."""
+        """Add the gradients of all views to those of the weights; returns (): the loss of this process."""
         compared = None
         if self.settings.consistency != "none":
             with self.parts.part("consistency"):
-                # As many as all processes have on average: theirs then average to the mean over the cells of
-                # all.
+                # Every process divides by the mean count of all processes: the mean of their losses is then
+                # the mean over the cells of all of them.
                 compared = self.ranks.mean(compared_cells(draw))
         losses: list[Tensor] = []
         teacher: TeacherMeans | None = None
         passes = self._passes(draw)
-        for place, some in enumerate(passes):
-            with self.ranks.unsynchronised(self.objective, when=place < len(passes) - 1):
-                loss, teacher_means = self.objective(batch, some, self.parts, compared, teacher)
+        for index, views in enumerate(passes):
+            with self.ranks.unsynchronised(self.objective, when=index < len(passes) - 1):
+                loss, teacher_means = self.objective(batch, views, self.parts, compared, teacher)
                 teacher = teacher or teacher_means
                 with self.parts.part("backward"):
                     loss.backward()
@@ -89,7 +89,7 @@ class Stepper:
         return torch.stack(losses).sum()
 
     def _passes(self, draw: ViewDraw) -> list[ViewDraw]:
-        """All views at once, or each alone, the teacher first."""
+        """Return all views together, or each view alone with the teacher first."""
         if self.settings.views_mode != "accumulate":
             return [draw]
         numbers = sorted(range(len(self.views)), key=lambda number: self.views[number].name != TEACHER)
@@ -97,7 +97,7 @@ class Stepper:
 
     @torch.no_grad()
     def _keep_statistics(self) -> None:
-        """Running statistics are not averaged, as weights are, but taken over: they are averages already."""
+        """Copy the running statistics to the averaged model: they are averages already."""
         if self.updates.averaged is not None:
             for average, current in zip(self.updates.averaged.buffers(), self.model.buffers(), strict=True):
                 average.copy_(current)

@@ -245,15 +245,16 @@ class _Loop(Generic[R]):
         batches = []
         for rows in self.driver.read(wait=wait, score=score, elapsed=self.elapsed):
             self.log.add(rows)
-            self._raise(self.driver.check(rows))
+            fault = self.driver.check(rows)
+            if fault is not None:
+                raise self._diverged(fault)
             batches.append(rows)
         return batches
 
     def _save(self, score: float | None) -> None:
         state = self.driver.state()
         if isinstance(state, Fault):
-            self._raise(state)
-            return
+            raise self._diverged(state)
         state = {
             **state,
             "settings": self.run.to_dict(),
@@ -264,16 +265,15 @@ class _Loop(Generic[R]):
         }
         self.run.checkpoints.save(state, step=self.step, score=score)
 
-    def _raise(self, fault: Fault | None) -> None:
-        if fault is None:
-            return
+    def _diverged(self, fault: Fault) -> Diverged:
+        """Return the error of a fault, which names the last good checkpoint."""
         last = self.run.checkpoints.last()
         good = (
             "No checkpoint was written before it."
             if last is None
             else f"The last good checkpoint is {last.file}."
         )
-        raise Diverged(
+        return Diverged(
             f"{fault.what[0].upper()}{fault.what[1:]} at step {fault.step:,}. {good} "
             f"The likely cause is {fault.cause}.",
             hint=f"Train again with {fault.options} and another -o{'; ' * bool(fault.advice)}{fault.advice}.",

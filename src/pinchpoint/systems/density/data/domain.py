@@ -66,7 +66,7 @@ class TrainingDomain:
 
 
 def domain_of(samples: Iterable[Sample], *, reach_a: float = REACH_A) -> TrainingDomain | None:
-    """Return the domain of all samples; None if cell_here are none."""
+    """Return the domain of all samples; None if there are none."""
     domain: TrainingDomain | None = None
     for sample in samples:
         domain = merge_domains(domain, sample_domain(sample, reach_a=reach_a))

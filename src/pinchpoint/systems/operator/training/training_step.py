@@ -29,9 +29,9 @@ class Stepper:
         self.scale = torch.tensor(config.target_scale or (1.0,) * config.out_features, device=device)
 
     def step(self, bodies: Iterable[tuple[Sample, Graph]], *, number: int) -> Tensor:
-        """Take step 1, 2, ...
+        """Take step `number` with the gradients of `accumulate` bodies.
 
-        with the gradients of `accumulate` bodies. Returns (2,): loss and norm of the gradient.
+        The first step is number 1. Returns (2,): the loss and the norm of its gradient.
         """
         self.updates.begin(number)
         total = torch.zeros((), device=self.device)
