@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+import pinchpoint.systems.common.training.checkpoints as checkpoints_module
 from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.common.training.checkpoints import ARRAYS, Checkpoints
 
@@ -72,6 +73,34 @@ def test_the_error_says_if_no_good_checkpoint_is_left(tmp_path: Path) -> None:
     (tmp_path / "step-00000001.pt").write_bytes(b"")
     with pytest.raises(BadInput, match="there is no other"):
         checkpoints.load(checkpoints.entries()[0])
+
+
+def test_checkpoints_without_their_list_are_refused_and_kept(tmp_path: Path) -> None:
+    checkpoints = save_scores(tmp_path, [None, None])
+    (tmp_path / "index.json").unlink()
+    with pytest.raises(BadInput, match=r"holds checkpoints, but their list index\.json is missing"):
+        checkpoints.last()
+    with pytest.raises(BadInput, match="list"):
+        checkpoints.save({"step": 3}, step=3)
+    assert len(list(tmp_path.glob("step-*"))) == 2
+
+
+def test_a_kill_during_the_first_checkpoint_leaves_a_run_that_starts_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoints, write = Checkpoints(tmp_path), checkpoints_module.write_bytes
+
+    def write_and_die(path: Path, data: bytes) -> Path:
+        write(path, data)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints_module, "write_bytes", write_and_die)
+        with pytest.raises(KeyboardInterrupt):
+            checkpoints.save({"step": 1}, step=1)
+    assert checkpoints.last() is None and checkpoints.last_step() == 0
+    checkpoints.save({"step": 1}, step=1)
+    assert checkpoints.last_step() == 1
 
 
 def test_a_checkpoint_file_that_is_not_listed_is_ignored(tmp_path: Path) -> None:

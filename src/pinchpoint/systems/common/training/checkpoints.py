@@ -1,7 +1,8 @@
 """Checkpoints of a run: written whole or not at all, hashed; the last two and the best are kept.
 
-`index.json` lists the checkpoints with their hashes. It is written after a new checkpoint and before an old
-one is removed, so a run that is killed at any moment finds a list of checkpoints that exist. A `Codec` turns
+`index.json` lists the checkpoints with their hashes. It is written empty before the first checkpoint, and
+again after each new checkpoint and before an old one is removed: a run that is killed at any moment finds a
+list of checkpoints that exist. Checkpoints without a list are an error. A `Codec` turns
 a state into the bytes of one file: `TORCH` for states of torch, `ARRAYS` for named numpy arrays and plain
 values. Neither reads pickled objects.
 """
@@ -101,6 +102,11 @@ class Checkpoints:
         """The checkpoints that the index lists and that exist, oldest first."""
         index = self.folder / INDEX
         if not index.exists():
+            if any(self.folder.glob("step-*")):
+                raise BadInput(
+                    f"{self.folder} holds checkpoints, but their list {INDEX} is missing.",
+                    hint=f"Restore {index}, or train again with another -o.",
+                )
             return []
         try:
             listed = [Entry(**entry) for entry in json.loads(index.read_text(encoding="utf-8"))]
@@ -135,6 +141,8 @@ class Checkpoints:
         Checkpoints of later steps are removed as well: they belong to a run that was cut back.
         """
         make_folder(self.folder)
+        if not self.entries():
+            write_text(self.folder / INDEX, "[]\n")
         data = self.codec.encode(state)
         entry = Entry(f"step-{step:08d}{self.codec.suffix}", step, hashlib.sha256(data).hexdigest(), score)
         path = write_bytes(self.folder / entry.file, data)
