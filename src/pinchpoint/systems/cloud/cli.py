@@ -14,6 +14,7 @@ import typer
 from pinchpoint.console import printing, progress_bar
 from pinchpoint.systems.cloud.settings import Settings
 from pinchpoint.systems.common import commands
+from pinchpoint.systems.common.processes import is_first_process
 from pinchpoint.systems.common.training.progress import show as show_step
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ def data(
     preset=Settings.preset,
     source_help="Folder that `cloud data` made, or one of your own with train/ and test/. "
     "--resume needs none.",
+    several_processes=True,
 )
 def train(request: commands.TrainRequest) -> None:
     """Train at many densities, or resume a run.
@@ -97,6 +99,8 @@ def train(request: commands.TrainRequest) -> None:
         from pinchpoint.systems.cloud.train import train as run_training
 
     record = request.run(run_training, show=_show_step)
+    if not is_first_process():
+        return
     scores = f"{request.output}-scores"
     evaluation = printing.shell_command("cloud", "eval", request.output, record.data, "-o", scores)
     commands.show_record(record, ("next", evaluation))

@@ -5,7 +5,6 @@ Imports no framework.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from pinchpoint.console import printing, progress_bar
 from pinchpoint.core.records import Record
 from pinchpoint.core.units import show_bytes, show_seconds
 from pinchpoint.systems.common.overrides import Overrides
+from pinchpoint.systems.common.processes import refuse_several_processes
 from pinchpoint.systems.common.train_options import BUDGET, NO_OVERRIDES, OUTPUT, RESUME, settings_command
 from pinchpoint.systems.common.training.progress import Show, show_progress
 
@@ -45,7 +45,7 @@ class TrainRequest:
 
     def run(self, train: Callable[..., Result], *, show: Show | None = None) -> Result:
         """Train a torch system with a progress bar. show: shows one report on the bar."""
-        with show_progress(by=show) as watch:
+        with show_progress(by=show, resume=self.resume) as watch:
             return train(
                 self.source,
                 self.output,
@@ -64,10 +64,12 @@ def train_command(
     preset: str,
     source_help: str,
     metavar: str = "DATA",
+    several_processes: bool = False,
 ) -> Callable[[Callable[[TrainRequest], None]], Callable[[TrainRequest], None]]:
     """Add the command `train`, with the options of `settings_command`, as a function of a `TrainRequest`.
 
-    source_help, metavar: of the argument that names what to train on.
+    source_help, metavar: of the argument that names what to train on. several_processes: whether processes
+    that torchrun starts train together.
     """
 
     def add(function: Callable[[TrainRequest], None]) -> Callable[[TrainRequest], None]:
@@ -78,6 +80,8 @@ def train_command(
             budget: str = BUDGET,
             overrides: Overrides = NO_OVERRIDES,
         ) -> None:
+            if not several_processes:
+                refuse_several_processes()
             function(TrainRequest(source, output, resume, budget, overrides))
 
         command.__doc__ = function.__doc__
@@ -113,12 +117,7 @@ def size_and_time(folder: Path, start_s: float) -> list[tuple[str, str]]:
 
 
 def show_record(record: Record, *rows: tuple[str, str]) -> None:
-    """Print the summary of a record with further rows, and its notes.
-
-    Of several processes that torchrun started, only the first prints.
-    """
-    if os.environ.get("RANK", "0") != "0":
-        return
+    """Print the summary of a record with further rows, and its notes."""
     printing.show_pairs([*record.summary(), *rows])
     for note in getattr(record, "notes", ()):
         printing.say(f"note: {note}")

@@ -15,6 +15,7 @@ import typer
 
 from pinchpoint.console import printing, progress_bar
 from pinchpoint.systems.common import commands
+from pinchpoint.systems.common.processes import is_first_process
 from pinchpoint.systems.common.training.progress import show as show_step
 from pinchpoint.systems.radiance.settings import Settings
 
@@ -71,6 +72,7 @@ def data(
     model="pinchpoint.systems.radiance.model.config:FieldConfig",
     preset=Settings.preset,
     source_help="Folder that `radiance data` made, or any folder of images. --resume needs none.",
+    several_processes=True,
 )
 def train(request: commands.TrainRequest) -> None:
     """Train on images, or resume a run.
@@ -90,6 +92,8 @@ def train(request: commands.TrainRequest) -> None:
         "radiance", "train", "-o", output, "--resume", processes=os.environ.get("WORLD_SIZE", "1")
     )
     record = request.run(run_training, show=partial(_show, again=again))
+    if not is_first_process():
+        return
     commands.show_record(
         record, ("next", printing.shell_command("radiance", "orbit", output, "-o", f"{output}.gif"))
     )

@@ -14,6 +14,7 @@ import typer
 from pinchpoint.console import printing, progress_bar
 from pinchpoint.systems.common import commands
 from pinchpoint.systems.common.overrides import Overrides
+from pinchpoint.systems.common.processes import refuse_several_processes
 from pinchpoint.systems.common.train_options import BUDGET, NO_OVERRIDES, settings_command
 from pinchpoint.systems.common.training.progress import say_stopped, show_progress
 from pinchpoint.systems.vmc.settings import RunOptions, Settings
@@ -52,7 +53,8 @@ def train(request: commands.TrainRequest) -> None:
     start_jax()
     from pinchpoint.systems.vmc.train import train as run_training
 
-    with show_progress("vmc", by=lambda tell, report, _: _show(tell, report)) as watch:
+    show = show_progress("vmc", by=lambda tell, report, _: _show(tell, report), resume=request.resume)
+    with show as watch:
         record = run_training(
             request.source,
             request.output,
@@ -95,6 +97,7 @@ def evaluate(
     samples; above an R-hat of 1.01 the walkers have not mixed. Where the log allows it the energy is
     also extrapolated to zero variance.
     """
+    refuse_several_processes()
     start_jax()
     from pinchpoint.systems.vmc.evaluate import evaluate as measure
 
@@ -148,6 +151,7 @@ def scan(
     steps of the first. DIR holds scan.csv, scan.png, scan.json and a run for each length. The same
     command resumes a scan that was stopped.
     """
+    refuse_several_processes()
     start_jax()
     from pinchpoint.systems.vmc.scan import scan as run_scan
 

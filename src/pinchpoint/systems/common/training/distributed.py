@@ -7,7 +7,6 @@ is one more. The others follow and leave signals to it. Announcements go over th
 from __future__ import annotations
 
 import atexit
-import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from pinchpoint.core.errors import BadInput, TargetFailed
+from pinchpoint.systems.common.processes import environment_number
 from pinchpoint.systems.common.training.precision import matmuls
 from pinchpoint.systems.common.training.stopping import stop_between_steps
 
@@ -70,11 +70,11 @@ class Ranks:
 @contextmanager
 def join_ranks(device: str) -> Iterator[Ranks]:
     """Within the block this process belongs to torchrun's group; a process that is alone needs no group."""
-    world = _number("WORLD_SIZE", 1)
+    world = environment_number("WORLD_SIZE", 1)
     if world == 1:
         yield Ranks()
         return
-    local: Any = _number("LOCAL_RANK", 0)
+    local: Any = environment_number("LOCAL_RANK", 0)
     if device == "cuda":
         if local >= torch.cuda.device_count():
             raise BadInput(
@@ -129,13 +129,3 @@ def follow(
 def _leave() -> None:
     if dist.is_initialized():
         dist.destroy_process_group()
-
-
-def _number(name: str, default: int) -> int:
-    text = os.environ.get(name, str(default))
-    if not text.isdigit():
-        raise BadInput(
-            f"The environment variable {name} is {text!r}, which is not a number.",
-            hint="Start the command with torchrun, which sets it, or unset it.",
-        )
-    return int(text)

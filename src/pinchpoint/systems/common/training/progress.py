@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from pinchpoint.console import printing, progress_bar
+from pinchpoint.systems.common.processes import is_first_process
 
 if TYPE_CHECKING:
     from pinchpoint.systems.common.training.training_loop import Report
@@ -15,11 +17,13 @@ Show = Callable[[progress_bar.Bar, Any, list[float]], None]
 
 
 @contextmanager
-def show_progress(label: str = "train", *, by: Show | None = None) -> Iterator[Callable[[Any], None]]:
+def show_progress(
+    label: str = "train", *, by: Show | None = None, resume: bool = False
+) -> Iterator[Callable[[Any], None]]:
     """`with show_progress() as watch: train(..., progress=watch)`: show the reports of a run on a bar.
 
-    by: shows one report; `show` by default. After Ctrl-C the process ends here if the run has already
-    reported that it stopped.
+    by: shows one report; `show` by default. resume: whether an existing run is continued. After Ctrl-C the
+    process ends here if the run has already reported that it stopped.
     """
     show_report, errors, stages = by or show, [], set()
     try:
@@ -34,9 +38,14 @@ def show_progress(label: str = "train", *, by: Show | None = None) -> Iterator[C
         if "stopped" in stages:
             raise SystemExit(130) from stop
         raise
-    except SystemExit:  # SIGTERM
-        if not stages & {"stopped", "train"}:
-            printing.say("Stopped before the first step; nothing was written.")
+    except SystemExit as stop:
+        is_terminated = stop.code == 128 + signal.SIGTERM
+        if is_terminated and is_first_process() and not stages & {"stopped", "train"}:
+            printing.say(
+                "Stopped before the next step; continue with --resume."
+                if resume
+                else "Stopped before the first step; nothing was written."
+            )
         raise
 
 
