@@ -26,6 +26,7 @@ from pinchpoint.systems.radiance import train as training  # noqa: E402
 from pinchpoint.systems.radiance.data.images import Images  # noqa: E402
 from pinchpoint.systems.radiance.explain.legacy import LegacySuperRes  # noqa: E402
 from pinchpoint.systems.radiance.metrics import features  # noqa: E402
+from pinchpoint.systems.radiance.model import discriminator  # noqa: E402
 from pinchpoint.systems.radiance.model.config import FieldConfig  # noqa: E402
 from pinchpoint.systems.radiance.model.objective import GeneratedImages, Generator, whole_images  # noqa: E402
 from pinchpoint.systems.radiance.rendering.render import Codes  # noqa: E402
@@ -50,6 +51,7 @@ CHOICES: dict[str, Any] = {
     "sample_every": 2,
     "device": "cpu",
 }
+SMALLER = {**CHOICES, "superres": 1, "size": 32}  # one discriminator, and no super-resolution
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +71,19 @@ def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(autouse=True)
+def _few_views(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One view per object on the sheets of each test's own runs; the run `whole` has the full sheets."""
+    monkeypatch.setattr(training, "VIEWS", 1)
+
+
+@pytest.fixture
+def few_iterations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One power iteration in place of 15, for tests that count bytes: each allocates the same bytes."""
+    monkeypatch.setattr(discriminator, "_WARM", 1)
+
+
+@pytest.mark.usefixtures("few_iterations")
 @pytest.mark.parametrize(
     ("chunk", "changes"),
     [(512, {"bound": 1.0}), (2048, {"optimizer": "rmsprop", "sr_pairs": 0.0})],
@@ -109,6 +124,7 @@ def test_a_budget_counts_all_memory_of_two_steps(chunk: int, changes: dict[str, 
     assert value <= predicted <= 1.3 * value
 
 
+@pytest.mark.usefixtures("few_iterations")
 def test_on_a_gpu_a_budget_counts_images_and_memory_that_graphs_cannot_share(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -123,6 +139,15 @@ def test_on_a_gpu_a_budget_counts_images_and_memory_that_graphs_cannot_share(
     monkeypatch.setattr(budget, "_of_steps", lambda *_: 0)  # above
     monkeypatch.setattr(budget, "IMAGES_PER_BATCH", 2)
     monkeypatch.setattr(features, "_TOGETHER", 2)
+    count, counts = budget._of_pictures, {}
+
+    def once(config: FieldConfig, settings: Settings) -> int:
+        """The bytes of whole images, which of the settings below depend on the chunk alone."""
+        if settings.chunk not in counts:
+            counts[settings.chunk] = count(config, settings)
+        return counts[settings.chunk]
+
+    monkeypatch.setattr(budget, "_of_pictures", once)
 
     def more(**changes: Any) -> Callable[[int | None], int]:
         return budget.beside_bytes(config, replace(settings, **changes), images, "cuda")
@@ -271,23 +296,23 @@ def test_a_generator_without_gradients_is_refused_at_the_first_step(
     with pytest.raises(
         TargetFailed, match=r"parameters of the generator do not get a gradient: field\."
     ) as excinfo:
-        train(data, tmp_path / "run", **{**CHOICES, "superres": 1, "size": 32})
+        train(data, tmp_path / "run", **SMALLER)
     assert "no_grad" in excinfo.value.hint
 
 
-@pytest.mark.usefixtures("remembered_peaks")
+@pytest.mark.usefixtures("remembered_peaks", "few_iterations")
 def test_a_budget_chooses_chunks_or_is_refused_before_a_run_is_created(data: Path, tmp_path: Path) -> None:
     with pytest.raises(DoesNotFit, match=r"the budget is 1\.00 MiB") as excinfo:
-        train(data, tmp_path / "run", budget="1MiB", **CHOICES, memory="checkpoint")
+        train(data, tmp_path / "run", budget="1MiB", **SMALLER, memory="checkpoint")
     assert "--budget" in excinfo.value.hint and not (tmp_path / "run").exists()
     with pytest.raises(BadInput, match="no card 'much'"):
         train(tmp_path / "not_read", tmp_path / "run", budget="much")
-    result = train(data, tmp_path / "run", budget="64GiB", **{**CHOICES, "steps": 1})
+    result = train(data, tmp_path / "run", budget="64GiB", **{**SMALLER, "steps": 1})
     assert result.chunk is None and (result.predicted_bytes or 0) < (result.budget_bytes or 0) == 64 * 2**30
     assert result.settings["memory"] == "none"
 
 
-@pytest.mark.usefixtures("remembered_peaks")
+@pytest.mark.usefixtures("remembered_peaks", "few_iterations")
 def test_a_tight_budget_trains_in_smaller_chunks_with_the_same_result(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -295,7 +320,7 @@ def test_a_tight_budget_trains_in_smaller_chunks_with_the_same_result(
         "pinchpoint.systems.radiance.training.budget.resident_bytes", lambda: 0
     )  # what is left is the step's own
     monkeypatch.setattr(budget, "LIBRARIES", 0)
-    choices, rays = {**CHOICES, "steps": 1}, 2 * 32 * 32  # rays of the images processed together
+    choices, rays = {**SMALLER, "steps": 1}, 2 * 32 * 32  # rays of the images processed together
     plenty = train(data, tmp_path / "plenty", budget="64GiB", **choices)
     assert plenty.chunk is None and plenty.predicted_bytes is not None
     limit = plenty.predicted_bytes * 3 // 4  # too little for all rays at once, even with checkpoints
@@ -317,40 +342,33 @@ def test_distances_are_measured_during_training_and_the_best_checkpoint_is_kept(
     assert [row.validation for row in Log.read(tmp_path / "run" / "log.csv")] == [30.0, 10.0, 20.0]
 
 
-WORKER = """
-import sys
+# Two processes with the variables of torchrun, forked after the imports, which take longer than the runs.
+WORKERS = """
+import os, sys
 import torch
+from pinchpoint.systems.radiance import train as training
+train, training.VIEWS = training.train, 1
 torch.set_num_threads(1)
-torch.distributed.init_process_group("gloo")  # once for both runs
-from pinchpoint.systems.radiance.train import train
+other = os.fork()
+os.environ |= {"RANK": str(int(other == 0)), "LOCAL_RANK": str(int(other == 0)), "WORLD_SIZE": "2"}
+torch.distributed.init_process_group("gloo", init_method="file://" + sys.argv[2] + ".store",
+                                     rank=int(other == 0), world_size=2)  # once for both runs
 choices = eval(sys.argv[3])
 made = train(sys.argv[1], sys.argv[2], **choices)
 assert made.complete and made.settings["ranks"] == 2, made
 made = train(sys.argv[1], sys.argv[2], resume=True, steps=choices["steps"] + 1)
 assert made.complete and made.step == choices["steps"] + 1, made
 torch.distributed.destroy_process_group()
+if other:
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(other, 0)[1]))
 """
 
 
 @pytest.mark.slow
-def test_two_torchrun_processes_take_the_same_steps_as_one_with_all_images(
-    data: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "work.py").write_text(WORKER, encoding="utf-8")
-    choices = {**CHOICES, "steps": 2, "batch": 2, "micro": None, "superres": 1, "size": 32}
+def test_two_processes_take_the_same_steps_as_one_with_all_images(data: Path, tmp_path: Path) -> None:
+    choices = {**SMALLER, "steps": 2, "batch": 2, "micro": None}
     done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "torch.distributed.run",
-            "--standalone",
-            "--nproc-per-node",
-            "2",
-            str(tmp_path / "work.py"),
-            str(data),
-            str(tmp_path / "run"),
-            repr(choices),
-        ],
+        [sys.executable, "-c", WORKERS, str(data), str(tmp_path / "run"), repr(choices)],
         capture_output=True,
         text=True,
         check=False,
