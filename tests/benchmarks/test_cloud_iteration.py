@@ -14,9 +14,11 @@ FOLDER = Path(__file__).parents[2] / "benchmarks" / "cloud"
 
 
 def test_each_recipe_has_the_seconds_of_its_parts_and_the_share_of_sampling(
-    tmp_path: Path, capsys: pytest.CaptureFixture
+    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     iteration = importlib.import_module("iteration")
+    monkeypatch.setattr(iteration, "BLOCK", 1)
+    monkeypatch.setattr(iteration, "DRAWS", 2)
     output = tmp_path / "iteration.json"
     options = [
         "--points",

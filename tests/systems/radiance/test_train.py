@@ -86,7 +86,7 @@ def few_iterations(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("few_iterations")
 @pytest.mark.parametrize(
     ("chunk", "changes"),
-    [(512, {"bound": 1.0}), (2048, {"optimizer": "rmsprop", "sr_pairs": 0.0})],
+    [(1024, {"bound": 1.0}), (2048, {"optimizer": "rmsprop", "sr_pairs": 0.0})],
 )
 def test_a_budget_counts_all_memory_of_two_steps(chunk: int, changes: dict[str, Any]) -> None:
     """The prediction for the field and everything else is compared with the tensors of real steps."""
