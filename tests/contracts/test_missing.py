@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +27,19 @@ Cartesian
 2.5 3.26 2.98
 2.5 1.74 2.98
 """
+
+FRAMEWORK_COMMANDS = {
+    "torch": (
+        "operator data -o out --train 1 --test 1",
+        "operator train data -o out",
+        "radiance data -o out --images 1",
+        "radiance train data -o out",
+        "cloud train data -o out",
+        "density train data -o out",
+        "bench operator",
+    ),
+    "jax": ("vmc train H2 -o out", "vmc eval run", "bench vmc"),
+}
 
 
 @pytest.fixture
@@ -91,6 +105,25 @@ def test_an_early_import_is_seen(tmp_path: Path) -> None:
         "import ase.io\ndef f():\n    import e3nn\nif True:\n    from spglib import x\n"
     )
     assert early_imports(tmp_path / "a.py") == ["ase.io", "spglib"]
+
+
+@pytest.mark.parametrize("framework", FRAMEWORK_COMMANDS)
+def test_commands_without_their_framework_say_how_to_install_it(framework: str, tmp_path: Path) -> None:
+    # A new process: here, modules that import the framework may have been imported before.
+    code = (
+        "import sys\n"
+        f"sys.modules[{framework!r}] = None\n"
+        "from pinchpoint.cli.main import run\n"
+        f"for command in {FRAMEWORK_COMMANDS[framework]!r}:\n"
+        "    print(run(command.split()), command, file=sys.stderr)\n"
+    )
+    process = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path
+    )
+    commands = FRAMEWORK_COMMANDS[framework]
+    assert [line for line in process.stderr.splitlines() if line[0].isdigit()] == [f"3 {c}" for c in commands]
+    assert process.stderr.count(f"The package {framework!r} is not installed.") == len(commands)
+    assert process.stderr.count(f"pip install 'pinchpoint[{framework}]'") == len(commands)
 
 
 def test_densities_without_pyscf_are_missed(hide, tmp_path: Path, capsys) -> None:

@@ -51,7 +51,7 @@ def data(
     """
     import time
 
-    with printing.loading("torch"):
+    with commands.loading_torch():
         from pinchpoint.systems.operator.data.dataset import make_dataset
 
     start = time.perf_counter()

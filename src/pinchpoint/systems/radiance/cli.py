@@ -48,7 +48,7 @@ def data(
     from pinchpoint.core.units import parse_size, show_count
 
     count = parse_size(images, what="--images")
-    with printing.loading("the generator"):
+    with commands.loading_torch():
         from pinchpoint.systems.radiance.data.dataset import make_dataset
 
     start = time.perf_counter()
