@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pinchpoint.core import files
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import check_folder, write_text
 
@@ -20,6 +21,25 @@ def test_a_folder_that_is_only_checked_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine", encoding="utf-8")
     with pytest.raises(BadInput, match="Cannot create the folder"):
         check_folder(tmp_path / "file" / "run")
+
+
+@pytest.mark.parametrize("other", ["uses", "removes"])
+def test_a_checked_folder_may_be_used_or_removed_by_another_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: str
+) -> None:
+    make = files.make_folder
+
+    def make_beside_another(path: Path) -> Path:
+        make(path)
+        if other == "uses":
+            (path / "config.json").write_text("{}", encoding="utf-8")
+        else:
+            path.rmdir()
+        return path
+
+    monkeypatch.setattr(files, "make_folder", make_beside_another)
+    check_folder(tmp_path / "a" / "run")
+    assert (tmp_path / "a" / "run" / "config.json").exists() is (other == "uses")
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt(), SystemExit(143)])

@@ -58,7 +58,8 @@ def check_folder(path: str | Path) -> Path:
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     make_folder(path)
     for folder in missing:  # the innermost first
-        folder.rmdir()
+        with suppress(OSError):  # another process may use the folder by now, or may have removed it
+            folder.rmdir()
     return path
 
 

@@ -78,8 +78,7 @@ def train(
         run = begin(Path(output), source, resume=resume, choices=choices, ranks=ranks.world, read=read)
         run = at_data(run, folder)
         check_precision(run.settings.precision, device)
-        check_folder(run.folder)
-        ranks.agree()  # every process checks the folder before any process creates it
+        ranks.check_first(lambda: check_folder(run.folder))
         names, held = run.split_names(source.names("train"))
         with preparing(run, tell):
             most = max(read(name).points for name in (*names, *held))

@@ -114,8 +114,7 @@ def train(
         for line in images.skipped:
             tell(Report("skipped", 0, 0, note=line))
         check_precision(run.settings.precision, device)
-        check_folder(run.folder)
-        ranks.agree()  # every process must look at the run's folder before another one creates it
+        ranks.check_first(lambda: check_folder(run.folder))
         extract = _extractor(run, device) if ranks.leads else None
         with preparing(run, tell):
             run, choice = _choose_chunk(run, images, ranks, budget=budget, device=device, tell=tell)

@@ -66,6 +66,18 @@ class Ranks:
         dist.broadcast(shared, 0)
         return int(shared)
 
+    def check_first(self, check: Callable[[], object]) -> None:
+        """Call `check` in the first process; the others wait, and fail if it fails. All must call this."""
+        word = FAILED
+        try:
+            if self.leads:
+                check()
+                word = NEXT
+        finally:
+            word = self.agree(word)
+        if word == FAILED:
+            raise _first_failed()
+
 
 @contextmanager
 def join_ranks(device: str) -> Iterator[Ranks]:
@@ -122,8 +134,12 @@ def follow(
             take(number)
     path: Path = run.folder / "record.json"
     if word == FAILED or not path.exists():
-        raise TargetFailed("The first process failed.", hint="See the error that it printed.")
+        raise _first_failed()
     return path.read_text(encoding="utf-8")
+
+
+def _first_failed() -> TargetFailed:
+    return TargetFailed("The first process failed.", hint="See the error that it printed.")
 
 
 def _leave() -> None:
