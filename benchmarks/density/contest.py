@@ -24,7 +24,7 @@ from pinchpoint.systems.density.data.batches import Item, choose_probes, item_of
 from pinchpoint.systems.density.data.dataset import Dataset, Split
 from pinchpoint.systems.density.model.model import PRIOR_KNOTS, DensityModel
 from pinchpoint.systems.density.settings import Settings
-from pinchpoint.systems.density.train import begin
+from pinchpoint.systems.density.training.runs import begin
 from pinchpoint.systems.density.training.training_step import (
     FIRST_OUTPUT,
     Stepper,

@@ -28,7 +28,8 @@ from pinchpoint.systems.density.grid.periodic_images import images_of
 from pinchpoint.systems.density.grid.structure import Structure, cell_volume, check_structure, reduced_cell
 from pinchpoint.systems.density.predict import predict
 from pinchpoint.systems.density.settings import Settings
-from pinchpoint.systems.density.train import loss_notes, read_domain
+from pinchpoint.systems.density.train import loss_notes
+from pinchpoint.systems.density.training.runs import read_domain
 from pinchpoint.systems.density.training.weights import load_weights
 
 SKEWED = np.array([[1000.0, 0, 0], [999.5, 0.8, 0], [0, 0, 8]])

@@ -29,11 +29,12 @@ from pinchpoint.systems.density.data.dataset import open_dataset  # noqa: E402
 from pinchpoint.systems.density.model.config import DensityConfig  # noqa: E402
 from pinchpoint.systems.density.scores import evaluate_set  # noqa: E402
 from pinchpoint.systems.density.settings import Settings  # noqa: E402
-from pinchpoint.systems.density.train import begin, train  # noqa: E402
-from pinchpoint.systems.density.training import training_step as fitting  # noqa: E402
+from pinchpoint.systems.density.train import train  # noqa: E402
+from pinchpoint.systems.density.training import budget as budget_module  # noqa: E402
+from pinchpoint.systems.density.training.budget import chunk_for  # noqa: E402
+from pinchpoint.systems.density.training.runs import begin  # noqa: E402
 from pinchpoint.systems.density.training.training_step import (  # noqa: E402
     Stepper,
-    chunk_for,
     new_model,
     nmae,
     values_at,
@@ -267,11 +268,11 @@ def test_a_run_takes_species_prior_and_neighbours_from_its_data(density_data: Pa
 def test_a_budget_picks_the_probes_at_one_time_by_what_a_real_step_holds(
     density_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fitting, "resident_bytes", lambda: 0)
+    monkeypatch.setattr(budget_module, "resident_bytes", lambda: 0)
     traced: dict[int, int] = {}  # each chunk is traced once for all budgets
-    trace = fitting._step_bytes
+    trace = budget_module._step_bytes
     monkeypatch.setattr(
-        fitting,
+        budget_module,
         "_step_bytes",
         lambda config, settings, batch, chunk: (
             traced[chunk]
@@ -311,7 +312,7 @@ def test_a_budget_picks_the_probes_at_one_time_by_what_a_real_step_holds(
 
 
 def test_a_card_holds_the_data_too(density_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fitting, "_step_bytes", lambda config, told, batch, chunk: 1000 * chunk)
+    monkeypatch.setattr(budget_module, "_step_bytes", lambda config, told, batch, chunk: 1000 * chunk)
     data = open_dataset(density_data)
     config = DensityConfig(("C", "H", "O"), mean_neighbours=3.0, **TINY)
     items = [item_of(data.sample(name), config) for name in data.names("train")[:2]]

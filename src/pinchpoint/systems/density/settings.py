@@ -12,7 +12,7 @@ from pinchpoint.systems.common.settings import PRECISIONS, TrainSettings, option
 
 @dataclass(frozen=True)
 class Settings(TrainSettings):
-    """The settings of a run, as stored in config.json. `data`: see `train.fingerprint`."""
+    """The settings of a run, as stored in config.json. `data`: see `training.runs.fingerprint`."""
 
     preset: str = option("small", "Preset of the model: small or original.", main=True)
     steps: int = option(4000, "Total number of training steps.", main=True, at_least=1)

@@ -8,53 +8,35 @@ checkpoint.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor
 
 from pinchpoint.backends.base import backend, resolve_device
-from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import check_folder, make_folder, write_text
 from pinchpoint.systems.common.budgets import BudgetChoice, budget_of
-from pinchpoint.systems.common.folders import check_run_folder
-from pinchpoint.systems.common.settings import apply_choices
-from pinchpoint.systems.common.training import logs, runs
+from pinchpoint.systems.common.training import logs
 from pinchpoint.systems.common.training.optimizer import count_parameters
 from pinchpoint.systems.common.training.precision import check_precision
 from pinchpoint.systems.common.training.records import TrainingRecord, shared_fields
-from pinchpoint.systems.common.training.runs import (
-    at_data,
-    count_held_back,
-    data_folder,
-    json_values,
-    resume_settings,
-)
-from pinchpoint.systems.common.training.seeding import at_turn
+from pinchpoint.systems.common.training.runs import at_data, data_folder
 from pinchpoint.systems.common.training.torch_loop import take_steps
 from pinchpoint.systems.common.training.training_loop import Ended, Progress, Report, preparing
-from pinchpoint.systems.density.data.atomic import load_table
 from pinchpoint.systems.density.data.batches import Item, item_of, step_batch
-from pinchpoint.systems.density.data.dataset import Dataset, open_dataset
+from pinchpoint.systems.density.data.dataset import open_dataset
 from pinchpoint.systems.density.data.domain import TrainingDomain, merge_domains, sample_domain
-from pinchpoint.systems.density.data.sample import Sample
-from pinchpoint.systems.density.model.config import DensityConfig
 from pinchpoint.systems.density.settings import Settings
-from pinchpoint.systems.density.training.training_step import Stepper, chunk_for, new_model, nmae, values_at
+from pinchpoint.systems.density.training.budget import chunk_for
+from pinchpoint.systems.density.training.runs import DOMAIN_FILE, Run, begin
+from pinchpoint.systems.density.training.training_step import Stepper, new_model, nmae, values_at
 
 VALIDATION_PROBES = 4096  # of each validation geometry
-COUNTED_GEOMETRIES = 32  # whose neighbours are counted before a run
 AVERAGED_LOSSES = 10  # at the start and at the end of a run, to detect divergence
 RISE = 2  # a loss that rises by more than this factor has diverged
-LOG = "log.csv"
-MADE_BY = "density train"
-DOMAIN_FILE = "seen.json"  # in a run folder: the domain of its training structures
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,15 +53,6 @@ class Training(TrainingRecord):
         return self.rows(
             trained_on, loss="per electron (mean of the last tenth)", error="NMAE", points="probes"
         )
-
-
-@dataclass(frozen=True)
-class Run(runs.Run[Settings]):
-    """A run folder and its settings."""
-
-    @property
-    def config(self) -> DensityConfig:
-        return DensityConfig.from_json(json.dumps(self.settings.model))
 
 
 def train(
@@ -133,34 +106,12 @@ def train(
             parameters=count_parameters(learner.stepper.model),
             structures=len(names),
             probes=sum(len(items[name].probes) for name in names),
-            notes=loss_notes(
-                [row.loss for row in logs.read(run.folder / LOG)], run.settings, best_step=ended.best_step
-            ),
+            notes=loss_notes([row.loss for row in ended.rows], run.settings, best_step=ended.best_step),
         )
 
     if domain is not None:
         write_text(make_folder(run.folder) / DOMAIN_FILE, domain.to_json() + "\n")
     return take_steps(run, learner, device=device, record=record, tell=tell, clock=clock)
-
-
-def begin(folder: Path, data: Dataset, *, resume: bool, choices: Mapping[str, Any]) -> Run:
-    """Return a new run, or with `resume` the existing one; writes nothing.
-
-    choices: only the fields that were given.
-    """
-    check_run_folder(folder, resume=resume)
-    given_settings = json_values(choices)
-    if resume:
-        stored = runs.read_settings(folder, Settings, made_by=MADE_BY)
-        return Run(folder, resume_settings(folder, stored, given_settings, data=fingerprint(data)))
-    settings = apply_choices(Settings(), {**given_settings, "model": {}, "data": fingerprint(data)})
-    count = len(data.names("train"))
-    validation_count = count_held_back(
-        settings.validation, count, what="geometries", hint="Make some with `pinchpoint density data`."
-    )
-    run = Run(folder, replace(settings, validation=validation_count))
-    config = _configured(data, run, choices.get("model", {}))
-    return replace(run, settings=replace(run.settings, model=json.loads(config.to_json())))
 
 
 def loss_notes(
@@ -180,12 +131,6 @@ def loss_notes(
         f"the first{best}; train again with --lr {settings.lr / 4:.2g} or a longer --set warmup (it was "
         f"{settings.warmup_steps():,} steps), and another -o",
     )
-
-
-def fingerprint(data: Dataset) -> str:
-    """Return a hash that identifies a data set wherever it is stored: that of its training samples' files."""
-    files = [(name, data.samples[name]["sha256"]) for name in data.names("train")]
-    return hashlib.sha256(json.dumps(files).encode()).hexdigest()
 
 
 class _Learner:
@@ -231,63 +176,3 @@ class _Learner:
 def _first(item: Item, count: int) -> Item:
     """Return an item with its first probes. They were drawn in random order, so any of them represent all."""
     return replace(item, probes=item.probes[:count], values=item.values[:count], weights=item.weights[:count])
-
-
-def _configured(data: Dataset, run: Run, overrides: Mapping[str, Any]) -> DensityConfig:
-    """Return the model's configuration, completed from the training geometries."""
-    if "species" in overrides:
-        raise BadInput(
-            "--set species is not allowed: the species follow from the data set.",
-            hint="Leave --set species out.",
-        )
-    names, _ = run.split_names(data.names("train"))
-    # A few geometries represent all of them: reading one draws all its probes again, which is slow. They are
-    # chosen at random, because molecules come in turn and every n-th geometry may be of the same molecule.
-    some = [
-        data.sample(at_turn(names, seed=0, turn=turn)) for turn in range(min(len(names), COUNTED_GEOMETRIES))
-    ]
-    species = data.species
-    # Where the atoms' densities are known, the model only has to learn what bonding changes.
-    prior = set(species) <= set(load_table().species)
-    known: dict[str, Any] = {"spin": data.spin, "prior": prior, **overrides}
-    config = DensityConfig.preset(run.settings.preset, species, **known)
-    if "mean_neighbours" in overrides:
-        return config
-    return replace(config, mean_neighbours=round(_neighbours(some, config), 2))
-
-
-def _neighbours(samples: list[Sample], config: DensityConfig) -> float:
-    """Return the mean number of atoms within the cutoff of an atom."""
-    graphs = [item_of(sample, config).atoms for sample in samples]
-    edges, atoms = (sum(len(getattr(graph, name)) for graph in graphs) for name in ("source", "species"))
-    return max(1.0, edges / atoms)
-
-
-def read_domain(folder: Path) -> TrainingDomain | None:
-    """Return the domain of a run's training data; None where the run has no such file."""
-    path = folder / DOMAIN_FILE
-    if not path.is_file():
-        return None
-    try:
-        return TrainingDomain.from_json(path.read_text(encoding="utf-8"))
-    except (BadInput, ValueError, OSError) as error:
-        why = error.what if isinstance(error, BadInput) else str(error)
-        raise BadInput(
-            f"{path} is damaged: {why}",
-            hint="Restore it, or remove it; structures are then not compared with the training data.",
-        ) from error
-
-
-def trained_state(
-    folder: Path, *, which: runs.Which = "best"
-) -> tuple[Run, dict[str, Tensor], int, float | None]:
-    """Return a run, the weights of its best or last checkpoint (averaged where it has them), their step and
-    error.
-    """
-    run = Run(folder, runs.read_settings(folder, Settings, made_by=MADE_BY))
-    if which == "best" and run.checkpoints.best() is None:
-        which = "last"
-    entry = run.find_checkpoint(which)
-    state = run.checkpoints.load(entry)
-    weights = state["ema"] or state["model"]
-    return run, {name: value.to(torch.float32) for name, value in weights.items()}, entry.step, entry.score

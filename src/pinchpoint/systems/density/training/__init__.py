@@ -1,1 +1,1 @@
-"""One training step, and trained weights: packaged, of a run, or exported to a file."""
+"""One training step, the budget search, runs, and trained weights: packaged, of a run, or in a file."""

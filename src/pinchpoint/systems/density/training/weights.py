@@ -25,7 +25,7 @@ from pinchpoint.systems.common.training.runs import Which
 from pinchpoint.systems.density.data.domain import TrainingDomain
 from pinchpoint.systems.density.model.config import DensityConfig
 from pinchpoint.systems.density.model.model import DensityModel
-from pinchpoint.systems.density.train import read_domain, trained_state
+from pinchpoint.systems.density.training.runs import read_domain, trained_state
 
 FORMAT = "pinchpoint density weights 1"
 PACKAGED = Path(__file__).parents[1] / "model" / "packaged" / "molecules.pt"
