@@ -13,9 +13,6 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "pinchpoint"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
-# Folders that are not converted yet. Whoever converts one removes its line here; the list must end empty.
-PENDING: tuple[str, ...] = ()
-
 PHRASES = (
     r"\bmend(s|ed)?\b",
     r"is no number any ?more",
@@ -109,14 +106,8 @@ def messages(source: str) -> Iterator[tuple[int, str]]:
                 yield from ((node.lineno, text) for text in texts(node.args[0]))
 
 
-def is_pending(path: Path) -> bool:
-    if path.suffix == ".md":
-        return "docs" in PENDING
-    return path.relative_to(SOURCE).as_posix().startswith(tuple(f"{folder}/" for folder in PENDING))
-
-
 def modules() -> list[Path]:
-    return [path for path in sorted(SOURCE.rglob("*.py")) if not is_pending(path)]
+    return sorted(SOURCE.rglob("*.py"))
 
 
 def test_errors_are_full_sentences() -> None:
@@ -133,7 +124,7 @@ def test_no_text_uses_a_phrase_of_the_old_style() -> None:
     pattern = re.compile("|".join(PHRASES), re.IGNORECASE)
     offenders = [
         f"{path.relative_to(ROOT)}:{number}: {found.group()}"
-        for path in [*modules(), *(page for page in PAGES if not is_pending(page))]
+        for path in [*modules(), *PAGES]
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
         for found in pattern.finditer(line)
     ]

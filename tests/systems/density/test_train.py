@@ -93,7 +93,7 @@ from pinchpoint.systems.common.training import checkpoints
 write = checkpoints.write_text
 
 def killed(path, text):
-    if json.loads(text)[-1]["step"] == 4:  # the checkpoint of step 4 is written, the list is not
+    if '"step": 4' in text:  # the checkpoint of step 4 is written, the list is not
         Path(path).with_name(".step-00000004.pt.half").write_bytes(b"half")
         os.kill(os.getpid(), signal.SIGKILL)
     return write(path, text)

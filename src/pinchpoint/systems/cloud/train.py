@@ -27,7 +27,7 @@ from pinchpoint.systems.cloud.model.model import predict_labels
 from pinchpoint.systems.cloud.model.views import Batch, ViewDraw
 from pinchpoint.systems.cloud.model.voxels import check_extent, grid_keys, groups_of
 from pinchpoint.systems.cloud.settings import Settings
-from pinchpoint.systems.cloud.training.breakdown import Log, Parts, shares
+from pinchpoint.systems.cloud.training.breakdown import Log, Parts, mean_seconds
 from pinchpoint.systems.cloud.training.budget import Way, way_for, ways_of
 from pinchpoint.systems.cloud.training.records import Training
 from pinchpoint.systems.cloud.training.runs import Run, begin, read_settings
@@ -98,11 +98,17 @@ def train(
                     points=most,
                     points_seen=learner.stepper.points_seen * ranks.world,
                     views_mode=run.settings.views_mode,
-                    breakdown=shares(run.folder / "log.csv"),
+                    breakdown=mean_seconds(ended.rows),
                 )
 
-            how: dict[str, Any] = {"device": device, "record": record, "tell": tell, "clock": clock}
-            return lead(ranks, lambda: take_steps(run, learner, log=Log, completed=parts.completed, **how))
+            how: dict[str, Any] = {
+                "device": device,
+                "record": record,
+                "tell": tell,
+                "clock": clock,
+                "log": Log,
+            }
+            return lead(ranks, lambda: take_steps(run, learner, complete_row=parts.complete_row, **how))
 
 
 class _ReadReporter:
@@ -205,7 +211,7 @@ class _Learner:
         process logs.
         """
         self.take(number)
-        self.parts.taken(number)
+        self.parts.pop_step(number)
 
     def _prepare(self, number: int) -> list[Scene] | PreparedStep:
         """Prepare step 1, 2, ... as far as possible.

@@ -15,7 +15,6 @@ class JsonConfig:
     """A mixin for frozen dataclasses whose fields are plain values and tuples of them."""
 
     def to_json(self) -> str:
-        # pyright: ignore[reportArgumentType]
         return json.dumps(dataclasses.asdict(self), indent=1, allow_nan=False)  # pyright: ignore[reportArgumentType]
 
     @classmethod

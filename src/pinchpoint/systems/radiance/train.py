@@ -138,8 +138,8 @@ def train(
                 samples=learner.sheets(),
             )
 
-        how: dict[str, Any] = {"device": device, "record": record, "tell": tell, "clock": clock}
-        return lead(ranks, lambda: take_steps(run, learner, log=Log, completed=learner.complete_row, **how))
+        how: dict[str, Any] = {"device": device, "record": record, "tell": tell, "clock": clock, "log": Log}
+        return lead(ranks, lambda: take_steps(run, learner, complete_row=learner.complete_row, **how))
 
 
 def _check_alone(budget: str | int, choices: Mapping[str, Any]) -> None:

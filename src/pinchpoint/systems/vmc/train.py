@@ -299,7 +299,7 @@ def _record(setup: _Setup, driver: ProgramDriver, ended: Ended[Row], choice: Fit
         method=settings.method,
         chunk=settings.chunk,
         step_s=driver.step_s(),
-        peak_bytes=setup.host.peak_bytes(),
+        peak_bytes=ended.peak_bytes,
         seconds=ended.seconds,
         files=files,
         skipped=len(ended.rows) - len(sound),

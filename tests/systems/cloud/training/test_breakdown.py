@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pinchpoint.systems.cloud.training.breakdown import PARTS, Log, Parts, Row, shares
+from pinchpoint.systems.cloud.training.breakdown import PARTS, Log, Parts, Row, mean_seconds
 from pinchpoint.systems.common.training import logs
 
 
@@ -33,9 +33,9 @@ def test_parts_add_up_within_a_step_and_restart_with_the_next() -> None:
         clock.now += 7.0
         with parts.part("backward"):
             clock.now += 2.0
-    assert parts.taken(1) == {**dict.fromkeys(PARTS, 0.0), "forward": 1.5, "backward": 2.0}
-    assert (parts.taken(2) or {})["forward"] == 3.0
-    assert parts.taken(2) is None, "times are dropped once they are read"
+    assert parts.pop_step(1) == {**dict.fromkeys(PARTS, 0.0), "forward": 1.5, "backward": 2.0}
+    assert (parts.pop_step(2) or {})["forward"] == 3.0
+    assert parts.pop_step(2) is None, "times are dropped once they are read"
 
 
 def test_on_cuda_only_steps_whose_losses_are_read_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,7 +47,7 @@ def test_on_cuda_only_steps_whose_losses_are_read_are_timed(monkeypatch: pytest.
         with parts.part("sampling"):
             pass
     assert waits == ["cuda"] * 4, "before and after the part, at steps 10 and 20"
-    assert [step for step in range(1, 21) if parts.taken(step) is not None] == [10, 20]
+    assert [step for step in range(1, 21) if parts.pop_step(step) is not None] == [10, 20]
 
 
 def test_a_log_keeps_the_parts_when_resumed_and_reads_like_any_log(tmp_path: Path) -> None:
@@ -58,11 +58,11 @@ def test_a_log_keeps_the_parts_when_resumed_and_reads_like_any_log(tmp_path: Pat
         parts.begin(step)
         with parts.part("sampling"):
             clock.now += step
-        log.add([parts.completed(logs.Row(step, 1.0 / step, 1e-3, 0.5, 100))])
-    log.add([parts.completed(logs.Row(4, 0.1, 1e-3, 0.5, 100, 0.25))])  # this step was not timed
+        log.add([parts.complete_row(logs.Row(step, 1.0 / step, 1e-3, 0.5, 100))])
+    log.add([parts.complete_row(logs.Row(4, 0.1, 1e-3, 0.5, 100, 0.25))])  # this step was not timed
     again = Log(tmp_path / "log.csv", keep_to=4).read(tmp_path / "log.csv")
     assert [row.sampling_s for row in again if isinstance(row, Row)] == [1.0, 2.0, 3.0, None]
     assert [row.validation for row in logs.read(tmp_path / "log.csv")] == [None, None, None, 0.25]
-    assert shares(tmp_path / "log.csv")["sampling"] == pytest.approx(2.5), (
+    assert mean_seconds(again)["sampling"] == pytest.approx(2.5), (
         "the mean of steps 2 and 3, because the first is mostly warm-up"
     )

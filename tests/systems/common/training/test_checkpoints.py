@@ -143,7 +143,7 @@ def test_arrays_and_plain_values_come_back_bit_for_bit(tmp_path: Path) -> None:
 
 def test_only_the_last_two_array_files_are_kept_and_none_is_partial(tmp_path: Path) -> None:
     (tmp_path / ".step-00000001.npz.abc").write_bytes(b"cut")
-    assert save_arrays(tmp_path, 3).steps() == [2, 3]
+    assert [entry.step for entry in save_arrays(tmp_path, 3).entries()] == [2, 3]
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "index.json",
         "step-00000002.npz",

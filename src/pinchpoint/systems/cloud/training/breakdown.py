@@ -8,10 +8,9 @@ separate part; at most it slows down the others. On a CPU every step is timed.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any, Literal, get_args
 
 from pinchpoint.backends.torch import measurement
@@ -31,7 +30,7 @@ class Parts:
         self._now: dict[str, float] | None = None
 
     def begin(self, step: int) -> None:
-        """From here on parts belong to that step. Before the first nothing is timed."""
+        """Assign the parts that follow to `step`. Nothing is timed before the first call."""
         timed = self.device != "cuda" or step % READ_EVERY == 0
         self._now = self._steps.setdefault(step, dict.fromkeys(PARTS, 0.0)) if timed else None
 
@@ -48,19 +47,19 @@ class Parts:
         measurement.wait_stream(self.device)
         seconds_by_part[name] += self.clock() - start
 
-    def taken(self, step: int) -> dict[str, float] | None:
+    def pop_step(self, step: int) -> dict[str, float] | None:
         """Return and forget the times of a step; None if it was not timed."""
         return self._steps.pop(step, None)
 
-    def completed(self, row: logs.Row) -> Row:
+    def complete_row(self, row: logs.Row) -> Row:
         """Return a row of the log with the times of its step."""
-        seconds_by_part = self.taken(row.step) or {}
+        seconds_by_part = self.pop_step(row.step) or {}
         return _extended(row, {f"{name}_s": seconds for name, seconds in seconds_by_part.items()})
 
 
 @dataclass(frozen=True)
 class Row(logs.Row):
-    """One step; None where it was not timed. validation: 1 - mIoU of the scenes held back."""
+    """One step; None where it was not timed. validation: 1 - mIoU of the validation scenes."""
 
     data_s: float | None = None
     sampling_s: float | None = None
@@ -96,10 +95,10 @@ def _extended(row: logs.Row, seconds_by_part: Mapping[str, float | None]) -> Row
     return Row(**columns)
 
 
-def shares(path: Path) -> dict[str, float]:
-    """Mean seconds of each part over the timed steps of a log, the first left out where there are more."""
-    rows = [row for row in Log.read(path) if isinstance(row, Row) and row.forward_s is not None]
-    rows = rows[1:] or rows
-    return (
-        {name: sum(getattr(row, f"{name}_s") for row in rows) / len(rows) for name in PARTS} if rows else {}
-    )
+def mean_seconds(rows: Iterable[logs.Row]) -> dict[str, float]:
+    """Return the mean seconds of each part over the timed rows, without the first if there are several."""
+    timed = [row for row in rows if isinstance(row, Row) and row.forward_s is not None]
+    timed = timed[1:] or timed
+    if not timed:
+        return {}
+    return {name: sum(getattr(row, f"{name}_s") for row in timed) / len(timed) for name in PARTS}

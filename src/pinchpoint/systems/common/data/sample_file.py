@@ -29,7 +29,6 @@ def pack_arrays(arrays: dict[str, np.ndarray], about: dict[str, Any]) -> bytes:
     """The bytes of a file; the same sample always gives the same bytes."""
     about = about | {"sha256": _digest(arrays, about)}
     buffer = io.BytesIO()
-    # pyright: ignore[reportArgumentType]
     np.savez(buffer, **arrays, about=np.array(json.dumps(about, sort_keys=True)))  # pyright: ignore[reportArgumentType]
     return buffer.getvalue()
 

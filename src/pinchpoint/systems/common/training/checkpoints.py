@@ -119,10 +119,6 @@ class Checkpoints:
             (entry for entry in listed if (self.folder / entry.file).is_file()), key=lambda entry: entry.step
         )
 
-    def steps(self) -> list[int]:
-        """The steps of all checkpoints, in order."""
-        return [entry.step for entry in self.entries()]
-
     def last(self) -> Entry | None:
         return max(self.entries(), key=lambda entry: entry.step, default=None)
 

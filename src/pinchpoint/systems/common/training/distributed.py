@@ -21,6 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from pinchpoint.core.errors import BadInput, TargetFailed
 from pinchpoint.systems.common.processes import environment_number
 from pinchpoint.systems.common.training.precision import matmuls
+from pinchpoint.systems.common.training.runs import RECORD
 from pinchpoint.systems.common.training.stopping import stop_between_steps
 
 ENDED, NEXT, FAILED = 0, 1, 2  # the words of the leader
@@ -122,7 +123,7 @@ def follow(
     """Take the same steps as the first process, from the run's last checkpoint on; returns the text of its
     record.
 
-    run: a `common.runs.Run`; take: takes step 1, 2, ... of this process.
+    run: a `common.training.runs.Run`; take: takes step 1, 2, ... of this process.
     """
     state = run.resumed_state()
     if state is not None:
@@ -132,7 +133,7 @@ def follow(
         while (word := ranks.agree()) == NEXT:
             number += 1
             take(number)
-    path: Path = run.folder / "record.json"
+    path: Path = run.folder / RECORD
     if word == FAILED or not path.exists():
         raise _first_failed()
     return path.read_text(encoding="utf-8")

@@ -17,7 +17,7 @@ from pinchpoint.systems.common.settings import flag
 from pinchpoint.systems.common.training import logs
 from pinchpoint.systems.common.training.precision import matmuls
 from pinchpoint.systems.common.training.runs import Run
-from pinchpoint.systems.common.training.training_loop import Ended, Fault, Progress, Report, run_loop
+from pinchpoint.systems.common.training.training_loop import TRAIN, Ended, Fault, Progress, Report, run_loop
 
 READ_EVERY = 10  # steps between two readings of the losses on CUDA: each waits for the device
 SMOOTHED = 20  # steps that the loss in a report is the mean of
@@ -51,18 +51,18 @@ def take_steps(
     tell: Progress,
     clock: Callable[[], float] = time.perf_counter,
     log: type[logs.Log] = logs.Log,
-    completed: Callable[[logs.Row], logs.Row] = lambda row: row,
+    complete_row: Callable[[logs.Row], logs.Row] = lambda row: row,
 ) -> Result:
     """Train a torch learner up to the last step; record.json is what `record` returns for the end of the run.
 
-    log: for a system whose rows have more columns, which `completed` adds to each.
+    log: for a system whose rows have more columns, which `complete_row` adds to each.
     Ctrl-C and SIGTERM write a checkpoint and the record after the step in progress and are then raised.
     """
     settings = run.settings
     with matmuls(settings.precision):
         return run_loop(
             run,
-            _TorchDriver(run, learner, device=device, log=log, completed=completed),
+            _TorchDriver(run, learner, device=device, log=log, complete_row=complete_row),
             checkpoint_every=settings.checkpoint_steps(),
             eval_every=settings.eval_steps(),
             record=record,
@@ -86,10 +86,10 @@ class _TorchDriver:
         *,
         device: str,
         log: type[logs.Log],
-        completed: Callable[[logs.Row], logs.Row],
+        complete_row: Callable[[logs.Row], logs.Row],
     ) -> None:
         self.run, self.settings, self.learner, self.device = run, run.settings, learner, device
-        self.log, self.completed = log, completed
+        self.log, self.complete_row = log, complete_row
         self.holds_back = learner.holds_back
         self.step = 0
         self._unread: list[tuple[int, float, Tensor]] = []
@@ -120,7 +120,7 @@ class _TorchDriver:
         values = torch.stack([measured for _, _, measured in self._unread]).tolist()
         memory = peak_bytes(self.device)
         rows = [
-            self.completed(
+            self.complete_row(
                 logs.Row(
                     step,
                     loss,
@@ -163,7 +163,7 @@ class _TorchDriver:
         return state if _is_finite(state) else self._fault(self.step, "the weights are not finite")
 
     def report(self, row: logs.Row, *, total: int, eta_s: float) -> Report:
-        return Report("train", row.step, total, row, sum(self._recent) / len(self._recent), eta_s)
+        return Report(TRAIN, row.step, total, row, sum(self._recent) / len(self._recent), eta_s)
 
     def peak_bytes(self) -> int:
         return peak_bytes(self.device)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from pinchpoint.core.errors import Diverged
 from pinchpoint.core.records import Record
@@ -24,27 +24,14 @@ LATE = 0.9  # rows after this part of the steps are the last tenth
 R = TypeVar("R", bound=logs.Stepped)
 Result = TypeVar("Result", bound=Record)
 
-Stage = Literal[
-    "files",
-    "data",
-    "skipped",
-    "graphs",
-    "orbitals",
-    "budget",
-    "compile",
-    "pretrain",
-    "warm-up",
-    "train",
-    "evaluate",
-    "stopped",
-]
+TRAIN, STOPPED = "train", "stopped"  # the stages that every run reports
 
 
 @dataclass(frozen=True)
 class Report:
     """Progress of a run: how far a stage is, and while training the last row."""
 
-    stage: Stage
+    stage: str  # TRAIN, STOPPED, or a name that the system chooses, such as "data"
     done: int
     total: int
     row: Any = None
@@ -154,7 +141,7 @@ def run_loop(
         result = record(ended)
         result.save(run.folder / RECORD)
         if stop.number is not None and not ended.complete:
-            tell(Report("stopped", ended.step, run.steps))
+            tell(Report(STOPPED, ended.step, run.steps))
         stop.leave()
     return result
 
@@ -167,7 +154,7 @@ def preparing(run: RunFolder, tell: Progress) -> Iterator[None]:
     except (KeyboardInterrupt, SystemExit):
         if not run.exists():
             run.write()
-        tell(Report("stopped", run.checkpoints.last_step(), run.steps))
+        tell(Report(STOPPED, run.checkpoints.last_step(), run.steps))
         raise
 
 

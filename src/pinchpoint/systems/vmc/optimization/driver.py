@@ -19,7 +19,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from pinchpoint.systems.common.training.training_loop import Fault, Report
+from pinchpoint.systems.common.training.training_loop import TRAIN, Fault, Report
 from pinchpoint.systems.vmc.analysis.statistics import block_estimate
 from pinchpoint.systems.vmc.data.system import System
 from pinchpoint.systems.vmc.optimization import trees
@@ -139,7 +139,7 @@ class ProgramDriver:
         energy, error = mean_energy(self._recent)
         last, pace = self._recent[-1] if self._recent else None, self.step_s()
         return EnergyReport(
-            "train",
+            TRAIN,
             row.step,
             total,
             row,
@@ -151,8 +151,8 @@ class ProgramDriver:
             step_s=pace,
         )
 
-    def peak_bytes(self) -> int:
-        return self.host.peak_bytes() or 0
+    def peak_bytes(self) -> int | None:
+        return self.host.peak_bytes()
 
     def step_s(self) -> float | None:
         """Return the seconds per step of the last programs; None until two have finished."""
