@@ -24,7 +24,10 @@ _HELP = {"help_option_names": ["-h", "--help"]}
 
 
 def benches() -> dict[str, str]:
-    """Systems that can be timed, with the first line of each bench module's docstring; imports nothing."""
+    """Return the systems that can be timed, each with the first line of its bench module's docstring.
+
+    Imports the package of each system, but no bench module.
+    """
     lines = {}
     for info in pkgutil.iter_modules(pinchpoint.systems.__path__):
         spec = find_spec(f"{pinchpoint.systems.__name__}.{info.name}.bench") if info.ispkg else None

@@ -8,7 +8,7 @@ import pytest
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.common.settings import LARGEST_SEED, TrainSettings
-from pinchpoint.systems.common.training.seeding import at_turn
+from pinchpoint.systems.common.training.sample_order import at_turn
 
 
 def test_the_learning_rate_rises_linearly_and_falls_by_a_cosine_to_a_hundredth() -> None:

@@ -28,7 +28,7 @@ from pinchpoint.systems.cloud.model.views import Batch, ViewDraw
 from pinchpoint.systems.cloud.model.voxels import check_extent, grid_keys, groups_of
 from pinchpoint.systems.cloud.settings import Settings
 from pinchpoint.systems.cloud.training.breakdown import Log, Parts, mean_seconds
-from pinchpoint.systems.cloud.training.budget import Way, way_for, ways_of
+from pinchpoint.systems.cloud.training.budget import ViewsModeChoice, possible_views_modes, views_mode_for
 from pinchpoint.systems.cloud.training.records import Training
 from pinchpoint.systems.cloud.training.runs import Run, begin, read_settings
 from pinchpoint.systems.cloud.training.training_step import Stepper
@@ -42,7 +42,7 @@ from pinchpoint.systems.common.training.runs import CONFIG, at_data, data_folder
 from pinchpoint.systems.common.training.torch_loop import take_steps
 from pinchpoint.systems.common.training.training_loop import Ended, Progress, Report, preparing
 
-HELD_AT = (1.0, 0.1)  # densities of the validation scenes
+VALIDATION_DENSITIES = (1.0, 0.1)  # shares of the points of a validation scene
 
 
 def train(
@@ -73,26 +73,28 @@ def train(
         source = open_source(
             folder, ignore=ignore, progress=lambda done, total: tell(Report("files", done, total))
         )
-        supply, way = Supply(source), None
+        supply, choice = Supply(source), None
         read = _ReadReporter(supply, len(source.names("train")), tell)
         run = begin(Path(output), source, resume=resume, choices=choices, ranks=ranks.world, read=read)
         run = at_data(run, folder)
         check_precision(run.settings.precision, device)
         ranks.check_first(lambda: check_folder(run.folder))
-        names, held = run.split_names(source.names("train"))
+        names, validation_names = run.split_names(source.names("train"))
         with preparing(run, tell):
-            most = max(read(name).points for name in (*names, *held))
+            most = max(read(name).points for name in (*names, *validation_names))
             _check_cells(run, step_scenes(supply, names, run.settings, step=1, rank=ranks.rank))
-            run, way = _choose_views_mode(run, supply, names, ranks, budget=budget, device=device, tell=tell)
+            run, choice = _choose_views_mode(
+                run, supply, names, ranks, budget=budget, device=device, tell=tell
+            )
         parts = Parts(device, clock=clock)
-        learner = _Learner(run, supply, names, held, device=device, parts=parts, ranks=ranks)
+        learner = _Learner(run, supply, names, validation_names, device=device, parts=parts, ranks=ranks)
         with learner.ahead:
             if not ranks.leads:
                 return Training.from_json(follow(run, ranks, restore=learner.restore, take=learner.follow))
 
             def record(ended: Ended[logs.Row]) -> Training:
                 return Training(
-                    **shared_fields(run, ended, data=folder, device=device, chunk=None, prediction=way),
+                    **shared_fields(run, ended, data=folder, device=device, chunk=None, prediction=choice),
                     parameters=count_parameters(learner.stepper.model),
                     scenes=len(names),
                     points=most,
@@ -143,13 +145,13 @@ def _choose_views_mode(
     budget: str | int | None,
     device: str,
     tell: Progress,
-) -> tuple[Run, Way | None]:
+) -> tuple[Run, ViewsModeChoice | None]:
     """Return the run with its views mode, which the first process chooses for all, as their memory use
     differs.
     """
-    ways, way = ways_of(run.config, run.settings), None
+    modes, choice = possible_views_modes(run.config, run.settings), None
     if budget is not None and ranks.leads:
-        way = way_for(
+        choice = views_mode_for(
             run.config,
             run.settings,
             [supply.scene(name) for name in names],
@@ -157,8 +159,8 @@ def _choose_views_mode(
             device=device,
             progress=lambda text: tell(Report("budget", 0, 0, note=text)),
         )
-    place = ranks.agree(0 if way is None else ways.index(way.views_mode))
-    return replace(run, settings=replace(run.settings, views_mode=ways[place])), way
+    place = ranks.agree(0 if choice is None else modes.index(choice.views_mode))
+    return replace(run, settings=replace(run.settings, views_mode=modes[place])), choice
 
 
 class _Learner:
@@ -169,21 +171,21 @@ class _Learner:
         run: Run,
         supply: Supply,
         names: list[str],
-        held: list[str],
+        validation_names: list[str],
         *,
         device: str,
         parts: Parts,
         ranks: Ranks,
     ) -> None:
-        self.settings, self.supply, self.held, self.parts, self.ranks = (
+        self.settings, self.supply, self.validation_names, self.parts, self.ranks = (
             run.settings,
             supply,
-            held,
+            validation_names,
             parts,
             ranks,
         )
         self.device = device
-        self.holds_back = bool(held)
+        self.validates = bool(validation_names)
         self.stepper = Stepper(run.config, run.settings, device, parts=parts, ranks=ranks)
         self.names = names
         self.aside = SideStream() if device == "cuda" else None
@@ -232,9 +234,9 @@ class _Learner:
         """Return 1 - mIoU of the validation scenes, averaged over densities."""
         model = self.stepper.updates.trained()
         scores = []
-        for fraction in HELD_AT:
+        for fraction in VALIDATION_DENSITIES:
             counts = np.zeros((len(self.settings.classes),) * 2, dtype=np.int64)
-            for number, name in enumerate(self.held):
+            for number, name in enumerate(self.validation_names):
                 scene = self.supply.scene(name)
                 part = (
                     scene

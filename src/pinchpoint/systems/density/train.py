@@ -147,7 +147,7 @@ class _Learner:
     ) -> None:
         self.settings, self.config, self.items, self.names = run.settings, run.config, items, names
         self.validation_items = [_first(items[name], VALIDATION_PROBES) for name in validation_names]
-        self.holds_back = bool(validation_names)
+        self.validates = bool(validation_names)
         self.stepper = Stepper(new_model(run.config, seed=run.settings.seed), run.settings, device)
 
     def step(self, number: int) -> Tensor:

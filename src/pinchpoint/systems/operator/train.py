@@ -18,7 +18,7 @@ from pinchpoint.systems.common.training.optimizer import count_parameters
 from pinchpoint.systems.common.training.precision import check_precision
 from pinchpoint.systems.common.training.records import shared_fields
 from pinchpoint.systems.common.training.runs import at_data, data_folder
-from pinchpoint.systems.common.training.seeding import at_turn
+from pinchpoint.systems.common.training.sample_order import at_turn
 from pinchpoint.systems.common.training.torch_loop import take_steps
 from pinchpoint.systems.common.training.training_loop import Ended, Progress, Report, preparing
 from pinchpoint.systems.operator.data.dataset import open_dataset
@@ -107,7 +107,7 @@ class _Learner:
     ) -> None:
         self.settings, self.bodies = run.settings, bodies
         self.names, self.validation_names = names, validation_names
-        self.holds_back = bool(validation_names)
+        self.validates = bool(validation_names)
         self.stepper = Stepper(run.config, run.settings, device)
 
     def step(self, number: int) -> Tensor:

@@ -250,7 +250,7 @@ class _Learner:
             if extract is None
             else extract(sample_real(images, run.settings.eval_images, seed=run.settings.seed))
         )
-        self.holds_back = extract is not None
+        self.validates = extract is not None
         self._unread: dict[int, Tensor] = {}
 
     def step(self, number: int) -> Tensor:

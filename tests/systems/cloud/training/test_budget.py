@@ -15,7 +15,7 @@ from pinchpoint.systems.cloud.model import convolution
 from pinchpoint.systems.cloud.model.config import CloudConfig
 from pinchpoint.systems.cloud.settings import Settings
 from pinchpoint.systems.cloud.training import budget
-from pinchpoint.systems.cloud.training.budget import way_for, ways_of
+from pinchpoint.systems.cloud.training.budget import possible_views_modes, views_mode_for
 from pinchpoint.systems.cloud.training.training_step import Stepper
 from pinchpoint.systems.common import budgets
 
@@ -40,7 +40,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def need(**changes: Any) -> int:
-    return way_for(
+    return views_mode_for(
         CONFIG, replace(SETTINGS, **changes), [scene()], budget="1TB", device="cpu"
     ).predicted_bytes
 
@@ -54,13 +54,15 @@ def test_views_are_batched_if_that_fits_and_accumulated_otherwise() -> None:
         (together - 1, "accumulate"),
         (one_by_one, "accumulate"),
     ):
-        result = way_for(CONFIG, SETTINGS, [scene()], budget=budget_bytes, device="cpu")
+        result = views_mode_for(CONFIG, SETTINGS, [scene()], budget=budget_bytes, device="cpu")
         assert result.views_mode == mode and result.predicted_bytes <= budget_bytes
     with pytest.raises(DoesNotFit) as error:
-        way_for(CONFIG, SETTINGS, [scene()], budget=one_by_one - 1, device="cpu")
+        views_mode_for(CONFIG, SETTINGS, [scene()], budget=one_by_one - 1, device="cpu")
     assert error.value.need_bytes == one_by_one and "fewer --points or --scenes" in error.value.hint
     with pytest.raises(DoesNotFit):  # only the requested mode is tried
-        way_for(CONFIG, replace(SETTINGS, views_mode="batched"), [scene()], budget=one_by_one, device="cpu")
+        views_mode_for(
+            CONFIG, replace(SETTINGS, views_mode="batched"), [scene()], budget=one_by_one, device="cpu"
+        )
 
 
 @pytest.mark.usefixtures("alone")
@@ -86,15 +88,15 @@ def test_the_peak_of_a_large_scene_is_extrapolated_from_parts_of_it(
 
 
 def test_the_prediction_for_a_card_includes_its_context() -> None:
-    on_card = way_for(CONFIG, SETTINGS, [scene()], budget="h200", device="cuda").predicted_bytes
-    assert on_card > 2**28 and ways_of(replace(CONFIG, norm="batch"), SETTINGS) == ("batched",)
+    on_card = views_mode_for(CONFIG, SETTINGS, [scene()], budget="h200", device="cuda").predicted_bytes
+    assert on_card > 2**28 and possible_views_modes(replace(CONFIG, norm="batch"), SETTINGS) == ("batched",)
 
 
 def test_the_prediction_for_a_card_includes_the_larger_chunks_of_convolutions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     settings, config = replace(SETTINGS, views=["dense"]), replace(CONFIG, cell=0.05, widths=(32, 16))
-    on_card = way_for(config, settings, [scene()], budget="h200", device="cuda").predicted_bytes
+    on_card = views_mode_for(config, settings, [scene()], budget="h200", device="cuda").predicted_bytes
     h200 = budget.budget_of("h200")
     monkeypatch.setattr(convolution, "CPU_BYTES", convolution.GPU_BYTES)  # use the chunks of a card
     stepper = Stepper(config, settings, "cpu")

@@ -36,7 +36,7 @@ class ToyRecord(Record):
 class Toy:
     """Learns the number 3. after: called after every step."""
 
-    holds_back = True
+    validates = True
 
     def __init__(self, settings: TrainSettings, *, score: Any = None, after: Any = None) -> None:
         self.model = nn.Linear(1, 1, bias=False)

@@ -15,7 +15,7 @@ from pinchpoint.core.units import GIB
 from pinchpoint.systems.cloud.data.augmentation import augment
 from pinchpoint.systems.cloud.data.scene import Scene
 from pinchpoint.systems.cloud.settings import Settings
-from pinchpoint.systems.common.training.seeding import at_turn
+from pinchpoint.systems.common.training.sample_order import at_turn
 
 CACHE_BYTES = 8 * GIB  # upper limit of the cache of scenes
 

@@ -30,15 +30,15 @@ BENT = 1.1  # margin for the linear fit through two sizes of one crop
 
 
 @dataclass(frozen=True)
-class Way:
-    """How views are processed, and the predicted bytes of a step."""
+class ViewsModeChoice:
+    """A views mode, and the predicted bytes of a step with it."""
 
     views_mode: str  # batched or accumulate
     predicted_bytes: int
     budget_bytes: int
 
 
-def way_for(
+def views_mode_for(
     config: CloudConfig,
     settings: Settings,
     scenes: Sequence[Scene],
@@ -46,28 +46,29 @@ def way_for(
     budget: str | int,
     device: str,
     progress: Callable[[str], None] | None = None,
-) -> Way:
-    """Return the chosen way, or with auto the first that fits: batched, then accumulate. Raises `DoesNotFit`.
+) -> ViewsModeChoice:
+    """Return the views mode of the settings, or for auto the first that fits: batched, then accumulate.
 
-    scenes: the training scenes.
+    scenes: the training scenes. Raises `DoesNotFit` if none fits.
     """
     within = budget_of(budget)
     budget_bytes = within.memory_bytes
-    candidates: list[Way] = []
-    for mode in ways_of(config, settings):
+    candidates: list[ViewsModeChoice] = []
+    for mode in possible_views_modes(config, settings):
         if progress is not None:
             progress("all views at once" if mode == "batched" else "view after view")
-        way = replace(settings, views_mode=mode)
-        live = _count_bytes(config, way, scenes)
+        mode_settings = replace(settings, views_mode=mode)
+        live = _count_bytes(config, mode_settings, scenes)
         if device == "cpu":
             need = resident_bytes() + live
         else:
-            live += _gather_bytes(config, way, scenes) + _prefetch_bytes(config, way, scenes)
+            live += _gather_bytes(config, mode_settings, scenes)
+            live += _prefetch_bytes(config, mode_settings, scenes)
             need = cuda_bytes(live, within)
-        candidates.append(Way(mode, need, budget_bytes))
+        candidates.append(ViewsModeChoice(mode, need, budget_bytes))
         if need <= budget_bytes:
             return candidates[-1]
-    least = min(candidates, key=lambda way: way.predicted_bytes)
+    least = min(candidates, key=lambda choice: choice.predicted_bytes)
     fewer = (
         "--points or --scenes"
         if least.views_mode != "batched" or len(candidates) > 1
@@ -77,7 +78,7 @@ def way_for(
     raise does_not_fit(least.predicted_bytes, budget_bytes, how=f", {scope}", otherwise=f"use fewer {fewer}")
 
 
-def ways_of(config: CloudConfig, settings: Settings) -> tuple[str, ...]:
+def possible_views_modes(config: CloudConfig, settings: Settings) -> tuple[str, ...]:
     """Return the possible views modes, fastest first.
 
     Batch statistics over all views need all of them at once.

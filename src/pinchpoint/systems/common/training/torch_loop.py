@@ -27,7 +27,7 @@ Result = TypeVar("Result", bound=Record)
 class Learner(Protocol):
     """A torch model in training. `validate` is called only where something is held back."""
 
-    holds_back: bool
+    validates: bool
 
     def step(self, number: int) -> Tensor:
         """Step 1, 2, ...: (2,) on the device, the loss and the norm of the gradient."""
@@ -90,7 +90,7 @@ class _TorchDriver:
     ) -> None:
         self.run, self.settings, self.learner, self.device = run, run.settings, learner, device
         self.log, self.complete_row = log, complete_row
-        self.holds_back = learner.holds_back
+        self.validates = learner.validates
         self.step = 0
         self._unread: list[tuple[int, float, Tensor]] = []
         self._norms: list[float] = []  # of the gradients of the rows read last

@@ -61,7 +61,7 @@ class Driver(Protocol[R]):
     def log(self) -> type[logs.RowLog[R]]: ...
 
     @property
-    def holds_back(self) -> bool:
+    def validates(self) -> bool:
         """Whether there is anything to validate with."""
         ...
 
@@ -192,7 +192,7 @@ class _Loop(Generic[R]):
             self._save(None)
         while self.step < steps and stop.number is None:
             before, self.step = self.step, self.driver.start(self.step, self.elapsed())
-            look = self.driver.holds_back and self._is_due(self.eval_every, before)
+            look = self.driver.validates and self._is_due(self.eval_every, before)
             due = self._is_due(self.checkpoint_every, before)
             score = self.driver.validate() if look else None
             batches = self._read(score, wait=look or due)

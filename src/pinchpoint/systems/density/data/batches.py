@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.systems.common.training.seeding import at_turn
+from pinchpoint.systems.common.training.sample_order import at_turn
 from pinchpoint.systems.density.data.sample import Sample
 from pinchpoint.systems.density.grid.periodic_images import atom_graph, images_of
 from pinchpoint.systems.density.grid.structure import Structure

@@ -20,7 +20,7 @@ from pinchpoint.systems.common.folders import check_run_folder
 from pinchpoint.systems.common.settings import apply_choices
 from pinchpoint.systems.common.training import runs
 from pinchpoint.systems.common.training.runs import Which, count_held_back, json_values, resume_settings
-from pinchpoint.systems.common.training.seeding import at_turn
+from pinchpoint.systems.common.training.sample_order import at_turn
 from pinchpoint.systems.density.data.atomic import load_table
 from pinchpoint.systems.density.data.batches import item_of
 from pinchpoint.systems.density.data.dataset import Dataset

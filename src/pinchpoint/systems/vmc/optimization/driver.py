@@ -55,7 +55,7 @@ class ProgramDriver:
     """
 
     log = Log
-    holds_back = False
+    validates = False
     saves_start = True  # pretraining and warm-up take long
 
     def __init__(

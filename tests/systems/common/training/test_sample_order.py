@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pinchpoint.systems.common.training.seeding import at_turn
+from pinchpoint.systems.common.training.sample_order import at_turn
 
 
 def test_every_epoch_uses_each_body_once_in_its_own_order() -> None:
