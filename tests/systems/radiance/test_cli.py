@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,21 @@ def cars(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("radiance") / "cars"
     assert run(["radiance", "data", "-o", str(folder), "--images", "6", "--size", "32", "--jobs", "1"]) == 0
     return folder
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick_runs() -> Iterator[None]:
+    """One view per object on sheets, and one power iteration before the first step, where 15 take a second
+    on fake tensors.
+    """
+    pytest.importorskip("torch", reason="the radiance fields are torch's")
+    from pinchpoint.systems.radiance import train
+    from pinchpoint.systems.radiance.model import discriminator
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(train, "VIEWS", 1)
+        patch.setattr(discriminator, "_WARM", 1)
+        yield
 
 
 @pytest.fixture(scope="module")

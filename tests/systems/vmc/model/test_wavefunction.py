@@ -168,7 +168,7 @@ def test_cusps_are_exact_for_any_weights(name: str, cases: dict[str, Case]) -> N
 def test_a_forward_laplacian_is_the_trace_of_the_hessian(name: str, cases: dict[str, Case]) -> None:
     folx: Any = pytest.importorskip("folx", reason="the forward Laplacian needs folx")
     found = (
-        made(system_of("B"), dataclasses.replace(FERMINET, determinants=1))
+        made(system_of("B"), dataclasses.replace(FERMINET, layers=1, determinants=1))
         if name == "boron"
         else cases[name]
     )
