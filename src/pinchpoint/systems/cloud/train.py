@@ -76,7 +76,7 @@ def train(
         supply, choice = Supply(source), None
         read = _ReadReporter(supply, len(source.names("train")), tell)
         run = begin(Path(output), source, resume=resume, choices=choices, ranks=ranks.world, read=read)
-        run = at_data(run, folder)
+        run = at_data(run, folder, data)
         check_precision(run.settings.precision, device)
         ranks.check_first(lambda: check_folder(run.folder))
         names, validation_names = run.split_names(source.names("train"))

@@ -77,7 +77,7 @@ def train(
         budget_of(budget)  # before the data are read
     where = data_folder(data, Path(output), Settings, resume=resume, system="density")
     dataset = open_dataset(where)
-    run = at_data(begin(Path(output), dataset, resume=resume, choices=choices), where)
+    run = at_data(begin(Path(output), dataset, resume=resume, choices=choices), where, data)
     device = resolve_device(run.settings.device, backend("torch"))
     check_precision(run.settings.precision, device)
     check_folder(run.folder)

@@ -110,7 +110,7 @@ def train(
         tell: Progress = progress if progress is not None and ranks.leads else lambda report: None
         tell(Report("data", 0, 0, note=f"images of {folder}"))
         run, images = begin(Path(output), folder, resume=resume, choices=choices, ranks=ranks.world)
-        run = at_data(run, folder)
+        run = at_data(run, folder, data)
         for line in images.skipped:
             tell(Report("skipped", 0, 0, note=line))
         check_precision(run.settings.precision, device)

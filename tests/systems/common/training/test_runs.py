@@ -84,7 +84,7 @@ def test_a_run_without_any_checkpoint_is_refused(which: str, tmp_path: Path) -> 
 
 def run_with_data(folder: Path, data: Path | str) -> Run[TrainSettings]:
     """A run that stores the path of its data."""
-    run = at_data(Run(folder, TrainSettings(data="a")), data)
+    run = at_data(Run(folder, TrainSettings(data="a")), Path(data), data)
     run.write()
     return run
 
@@ -106,6 +106,14 @@ def test_a_run_stores_the_path_of_its_data_as_typed_and_absolute(
     assert find_data(None, resume=True) == Path("rooms"), "the same name in the current folder"
 
 
+def test_a_run_resumed_without_data_keeps_their_path_as_typed(tmp_path: Path) -> None:
+    run = at_data(Run(tmp_path, TrainSettings(data="a")), Path("rooms"), "rooms")
+    settings = at_data(run, tmp_path / "rooms", None).settings
+    assert (settings.data_path, settings.data_given) == (str(tmp_path / "rooms"), "rooms")
+    settings = at_data(run, tmp_path / "moved", tmp_path / "moved").settings
+    assert settings.data_given == str(tmp_path / "moved")
+
+
 def test_missing_data_are_named_with_a_command_for_another_folder(tmp_path: Path) -> None:
     run_with_data(tmp_path / "my run", tmp_path / "rooms")
     find_data = partial(data_folder, None, kind=TrainSettings, system="cloud")
@@ -120,6 +128,7 @@ def test_missing_data_are_named_with_a_command_for_another_folder(tmp_path: Path
 
 
 def test_the_data_folder_does_not_count_as_a_difference_between_two_runs(tmp_path: Path) -> None:
-    settings = at_data(Run(tmp_path, TrainSettings(data="a")), "here").settings
-    elsewhere = at_data(Run(tmp_path, TrainSettings(data="a")), "there").settings
+    run = Run(tmp_path, TrainSettings(data="a"))
+    settings = at_data(run, Path("here"), "here").settings
+    elsewhere = at_data(run, Path("there"), "there").settings
     assert differences(settings, elsewhere.to_dict()) == []

@@ -181,9 +181,14 @@ def data_folder(data: str | Path | None, run: Path, kind: type[S], *, resume: bo
     )
 
 
-def at_data(run: RunT, data: str | Path) -> RunT:
-    """Return the run with the folder of its data, which config.json then holds."""
-    paths = {"data_path": str(Path(data).resolve()), "data_given": str(data)}
+def at_data(run: RunT, folder: Path, data: str | Path | None) -> RunT:
+    """Return the run with the folder of its data, which config.json then holds.
+
+    data: the folder as the user named it; None keeps the name that a resumed run has.
+    """
+    paths = {"data_path": str(folder.resolve())}
+    if data is not None:
+        paths["data_given"] = str(data)
     return replace(run, settings=replace(run.settings, **paths))
 
 

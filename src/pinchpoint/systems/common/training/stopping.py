@@ -28,7 +28,8 @@ class Stop:
 def stop_between_steps() -> Iterator[Stop]:
     """Within the block signals are recorded and not raised, so that no step is half done.
 
-    Outside the main thread, where no handler can be set, signals are not changed.
+    A signal that is ignored (Ctrl-C in a background job) stays so, and one whose handler Python does not
+    know is not changed. Outside the main thread, where no handler can be set, no signal is changed.
     """
     stop = Stop()
     if threading.current_thread() is not threading.main_thread():
@@ -41,7 +42,10 @@ def stop_between_steps() -> Iterator[Stop]:
         signal.signal(number, before[number])
 
     for number in (signal.SIGINT, signal.SIGTERM):
-        before[number] = signal.getsignal(number)
+        handler = signal.getsignal(number)
+        if handler is signal.SIG_IGN or handler is None:
+            continue
+        before[number] = handler
         signal.signal(number, ask)
     try:
         yield stop
