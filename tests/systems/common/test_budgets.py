@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
+from pathlib import Path
+
 import pytest
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.systems.common.budgets import budget_of
+from pinchpoint.systems.common.budgets import budget_of, refuse_both
 
 
 @pytest.mark.parametrize("budget", ["-1", "0", "0.0", "-1GiB", "-.5 GB", "-1e3MiB", " 0GiB ", "0b", 0, -3])
@@ -24,3 +27,22 @@ def test_only_valid_byte_counts_are_accepted(budget: str | int, memory_bytes: in
         return
     with pytest.raises(BadInput, match=r"There is no card|not a number of bytes"):
         budget_of(budget)
+
+
+def test_a_budget_or_a_chunk_alone_is_accepted() -> None:
+    refuse_both("8GiB", None)
+    refuse_both(None, 64)
+
+
+@pytest.mark.parametrize("system", ["operator", "density", "radiance"])
+def test_a_chunk_beside_a_budget_is_refused_before_the_data_are_read(system: str, tmp_path: Path) -> None:
+    train = importlib.import_module(f"pinchpoint.systems.{system}.train").train
+    with pytest.raises(BadInput, match="--budget 8GiB cannot be combined with a chunk of 64"):
+        train(tmp_path / "no data", tmp_path / "run", budget="8GiB", chunk=64)
+
+
+def test_a_chunk_beside_a_budget_is_refused_in_predictions_of_an_operator(tmp_path: Path) -> None:
+    from pinchpoint.systems.operator.predict import predict
+
+    with pytest.raises(BadInput, match="--budget 8GiB cannot be combined with a chunk of 64"):
+        predict(tmp_path / "run", tmp_path / "car.stl", tmp_path / "out.vtp", budget="8GiB", chunk=64)

@@ -183,7 +183,7 @@ def test_eval_names_its_distances_after_their_features(
         (
             ["train", "{cars}", "-o", "{tmp}/run", "--budget", "8GB", "--set", "chunk=64", *QUICK],
             2,
-            "--budget 8GB cannot be combined with --set chunk=64",
+            "--budget 8GB cannot be combined with a chunk of 64",
         ),
         (
             ["train", "{cars}", "-o", "{tmp}/run", "--budget", "1MiB", "--set", "memory=none", *QUICK],

@@ -497,6 +497,35 @@ def test_walkers_go_along_with_their_nuclei() -> None:
     assert resize(np.arange(3), 7).tolist() == [0, 1, 2, 0, 1, 2, 0]
 
 
+@pytest.mark.parametrize(
+    ("choices", "expected"),
+    [
+        ({}, (None, "auto")),
+        ({"chunk": 4}, (4, "auto")),
+        ({"method": "loop"}, (None, "loop")),
+        ({"chunk": 4, "method": "loop"}, (4, "loop")),
+    ],
+)
+def test_a_budget_of_a_resumed_run_keeps_a_chunk_and_a_method_named_with_it(
+    whole: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    choices: dict[str, Any],
+    expected: tuple[int | None, str],
+) -> None:
+    class Chosen(Exception):
+        """Ends the run once its budget is used."""
+
+    def fit(settings: Settings, **options: Any) -> None:
+        assert options["budget"] == "8GiB" and (settings.chunk, settings.method) == expected
+        raise Chosen
+
+    run = shutil.copytree(whole, tmp_path / "run")
+    monkeypatch.setattr(trainer, "fit", fit)
+    with pytest.raises(Chosen):
+        train(None, run, resume=True, budget="8GiB", **choices)
+
+
 def test_bad_requests_are_refused_before_anything_is_made(tiny: dict[str, Any], tmp_path: Path) -> None:
     for asked, what in (
         ({"walkers": 0}, "--walkers 0"),

@@ -36,6 +36,15 @@ def budget_of(budget: str | int) -> Card:
     return card(budget)
 
 
+def refuse_both(budget: str | int | None, chunk: int | None) -> None:
+    """Refuse a chunk beside a budget, which chooses the chunk: neither may be dropped silently."""
+    if budget is not None and chunk is not None:
+        raise BadInput(
+            f"--budget {budget} cannot be combined with a chunk of {chunk}: a budget chooses the chunk.",
+            hint="Give only one of them.",
+        )
+
+
 def cuda_bytes(tensor_bytes: float, card: Card) -> int:
     """Return what a step with these tensors needs on a card, with the allocator's reserve and the context."""
     return round(tensor_bytes * RESERVED) + card.cublas_workspace_bytes + card.context_bytes

@@ -19,7 +19,7 @@ from pinchpoint.backends.base import backend, resolve_device
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import check_output
 from pinchpoint.kit.edges.edge_mlp import is_one_kernel
-from pinchpoint.systems.common.budgets import budget_of
+from pinchpoint.systems.common.budgets import budget_of, refuse_both
 from pinchpoint.systems.common.settings import apply_choices
 from pinchpoint.systems.common.training.precision import autocast, matmuls, usable_precision
 from pinchpoint.systems.operator.data.sample import Sample
@@ -86,6 +86,7 @@ def predict(
     _check(Path(mesh), Path(output), scale, yaw, clearance)
     if budget is not None:
         budget_of(budget)  # check it before the work starts
+        refuse_both(budget, chunk)
     device = resolve_device(device, backend("torch"))
     trained_run = load_trained(Path(run), which=which, device=device)
     if trained_run.settings.kind != "flow":

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pinchpoint.backends.base import backend, resolve_device
 from pinchpoint.core.files import check_folder
-from pinchpoint.systems.common.budgets import BudgetChoice, budget_of
+from pinchpoint.systems.common.budgets import BudgetChoice, budget_of, refuse_both
 from pinchpoint.systems.common.training import logs
 from pinchpoint.systems.common.training.optimizer import count_parameters
 from pinchpoint.systems.common.training.precision import check_precision
@@ -51,6 +51,7 @@ def train(
     tell = progress or (lambda report: None)
     if budget is not None:
         budget_of(budget)  # a bad budget is refused before the data are read
+        refuse_both(budget, choices.get("chunk"))
     where = data_folder(data, Path(output), Settings, resume=resume, system="operator")
     dataset = open_dataset(where)
     run = at_data(begin(Path(output), dataset, resume=resume, choices=choices), where, data)

@@ -17,7 +17,7 @@ from torch import Tensor
 from pinchpoint.backends.base import backend, resolve_device
 from pinchpoint.core.errors import BadInput, DoesNotFit, Missing
 from pinchpoint.core.files import check_folder, make_folder
-from pinchpoint.systems.common.budgets import BudgetChoice, budget_of
+from pinchpoint.systems.common.budgets import BudgetChoice, budget_of, refuse_both
 from pinchpoint.systems.common.training import logs
 from pinchpoint.systems.common.training.distributed import NEXT, Ranks, follow, join_ranks, lead
 from pinchpoint.systems.common.training.optimizer import count_parameters
@@ -144,12 +144,7 @@ def train(
 
 def _check_alone(budget: str | int, choices: Mapping[str, Any]) -> None:
     """Refuse a chunk or memory beside a budget, which chooses both: neither may be dropped silently."""
-    if choices.get("chunk") is not None:
-        raise BadInput(
-            f"--budget {budget} cannot be combined with --set chunk={choices['chunk']}: "
-            "a budget chooses the chunk.",
-            hint="Give only one of them.",
-        )
+    refuse_both(budget, choices.get("chunk"))
     if choices.get("memory") == "none":
         raise BadInput(
             f"--budget {budget} cannot be combined with --set memory=none: a budget chooses the memory.",

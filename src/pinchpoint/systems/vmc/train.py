@@ -102,7 +102,7 @@ def train(
     with on(device, precision=run.config.settings.precision) as host:
         setup = _Setup(run, host, tell)
         with setup.programs, preparing(run, tell):
-            choice = setup.fit(budget, retry="method" not in choices)
+            choice = setup.fit(budget, choices)
             # While these are compiled, walkers are warmed up. SPRING's programs too: compiled when Adam's
             # steps are over, they would make the run seem to stand still.
             setup.programs.start(setup.settings, setup.needed())
@@ -151,17 +151,22 @@ class _Setup:
         """The programs that the run still needs."""
         return programs_from(self.run.checkpoints.last_step(), settings or self.settings, block=self.block)
 
-    def fit(self, budget: str | int | None, *, retry: bool) -> Fit | None:
+    def fit(self, budget: str | int | None, choices: Mapping[str, Any]) -> Fit | None:
         """Choose the method and the chunk, which the run has from then on; None where a resumed run keeps its
         own.
 
-        retry: whether a budget may change the method of a resumed run, since the user named none.
+        choices: what this call names; of a resumed run, a budget changes only a method and a chunk that are
+        not among them.
         """
         if budget is None and not self.is_new and self.settings.method != "auto":
             return None
         base = self.settings
         if budget is not None and not self.is_new:
-            base = replace(base, chunk=None, method="auto" if retry else base.method)
+            base = replace(
+                base,
+                chunk=base.chunk if "chunk" in choices else None,
+                method=base.method if "method" in choices else "auto",
+            )
 
         def compiled(tried: Settings) -> Any:
             measured = heaviest(programs_from(0, tried, block=self.block))
