@@ -68,9 +68,9 @@ def test_weights_are_chosen_with_other_images_than_those_they_are_scored_with(ru
             output.append(images)
             return super().__call__(images)
 
-    value.generator.field.density.bias.data.fill_(1.0)  # something to see
-    measure_kernel_distance(value.generator, value.config, torch.rand(4, 12), RecordingAverages(), count=3)
-    scored, _ = generate_images(value.generator, value.config, 3, seed=value.settings.seed, device="cpu")
+    value.model.field.density.bias.data.fill_(1.0)  # something to see
+    measure_kernel_distance(value.model, value.config, torch.rand(4, 12), RecordingAverages(), count=3)
+    scored, _ = generate_images(value.model, value.config, 3, seed=value.settings.seed, device="cpu")
     assert (
         output[0].shape == scored.shape and float((output[0] - scored).abs().amax(dim=(1, 2, 3)).min()) > 0.01
     )
@@ -82,7 +82,7 @@ def test_an_evaluation_records_the_distances_of_the_images_it_shows(
     monkeypatch.setattr(scoring, "open_extractor", lambda **how: Averages())
     result = evaluate(run, data, tmp_path / "scores", images=5, orbits=2, device="cpu")
     value = load_trained(run)
-    high, low = generate_images(value.generator, value.config, 5, seed=0, device="cpu")
+    high, low = generate_images(value.model, value.config, 5, seed=0, device="cpu")
     real = sample_real(open_images(data), 5, seed=0)
     assert low is not None and high.shape == (5, 3, 64, 64) == real.shape
     extract = Averages()

@@ -244,7 +244,7 @@ def test_the_trained_generator_has_the_averaged_weights(whole: Path) -> None:
     value = load_trained(whole)
     state = last_state(whole)
     assert value.step == STEPS
-    same(dict(value.generator.state_dict()), state["ema"])
+    same(dict(value.model.state_dict()), state["ema"])
     assert any(not torch.equal(state["ema"][name], state["generator"][name]) for name in state["ema"])
 
 

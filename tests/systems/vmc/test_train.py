@@ -533,7 +533,7 @@ def test_bad_requests_are_refused_before_anything_is_made(tiny: dict[str, Any], 
         ({"budget": "12"}, "'12' is not a number of bytes"),
         ({"checkpoint_every": 0}, "--set checkpoint_every=0"),
         ({"resume": True, "start_from": "x"}, "--from cannot be used with --resume"),
-        ({"pretrain": -1}, "--set pretrain=-1 is negative"),
+        ({"pretrain": -1}, "--set pretrain=-1 is out of range"),
         ({"net": "huge"}, "There is no network 'huge'"),
         ({"device": "tpu"}, "The device 'tpu' is unknown"),
     ):

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Protocol
 
-from pinchpoint.core.files import make_folder
+from pinchpoint.core.files import check_folder, make_folder
 from pinchpoint.systems.common.folders import refuse_others
 
 RECORD = "evaluation.json"
@@ -20,6 +20,12 @@ class Evaluation(Protocol):
     def files(self) -> tuple[str, ...]: ...
 
     def save(self, path: Path) -> Path: ...
+
+
+def check_evaluation_folder(output: str | Path) -> Path:
+    """Refuse a folder that cannot be created or holds something else; call this before the work."""
+    refuse_others(Path(output), own=RECORD)
+    return check_folder(output)
 
 
 def make_evaluation_folder(output: str | Path) -> Path:

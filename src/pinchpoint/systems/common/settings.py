@@ -9,7 +9,7 @@ settings it was started with, except for those declared with `may_change`.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from typing import Any, Self, TypeVar
 
@@ -71,6 +71,11 @@ def option(default: Any = MISSING, help: str = "", **details: Any) -> Any:
 def options_of(settings: Any) -> dict[str, Option]:
     """The options of a dataclass or of an instance, by field name."""
     return {f.name: f.metadata["option"] for f in fields(settings) if "option" in f.metadata}
+
+
+def changeable_options(settings: Any) -> frozenset[str]:
+    """The fields whose options declare `may_change`."""
+    return frozenset(name for name, declared in options_of(settings).items() if declared.may_change)
 
 
 def flag(settings: Any, name: str, value: Any = None) -> str:
@@ -167,8 +172,7 @@ class TrainSettings:
         """Fields that may differ when a run is resumed: they change where and how a run computes, not what it
         learns.
         """
-        declared = {name for name, option in options_of(cls).items() if option.may_change}
-        return frozenset(declared | {"data_path", "data_given"})
+        return changeable_options(cls) | {"data_path", "data_given"}
 
     def warmup_steps(self) -> int:
         return min(self.warmup or max(1, self.steps // 20), self.steps)
@@ -228,13 +232,20 @@ def differences(stored: TrainSettings, choices: Mapping[str, Any]) -> list[str]:
         if name in stored.changeable() or old.get(name) == value:
             continue
         if name == "model":
-            lines += [
-                f"{key} (was {old[name].get(key)}, is {new})"
-                for key, new in value.items()
-                if old[name].get(key) != new
-            ]
+            lines += changed_values(old[name], value)
         elif name == "data":
             lines.append("data (another data set)")
         else:
-            lines.append(f"{name} (was {old.get(name)}, is {value})")
+            lines += changed_values(old, {name: value})
     return lines
+
+
+def changed_values(
+    stored: Mapping[str, Any], values: Mapping[str, Any], *, ignore: Collection[str] = ()
+) -> list[str]:
+    """`key (was 1, is 2)` for every value that differs from the stored one."""
+    return [
+        f"{name} (was {stored.get(name)}, is {value})"
+        for name, value in values.items()
+        if name not in ignore and stored.get(name) != value
+    ]

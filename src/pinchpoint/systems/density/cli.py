@@ -183,11 +183,8 @@ def evaluate(
     from pinchpoint.systems.density.evaluate import parse_place
 
     evaluation = compare(predicted, reference, output, at=None if at is None else parse_place(at))
-    printing.show_summary(evaluation)
-    if evaluation.files:
-        printing.show_pairs([("written", f"{output}: evaluation.json, {', '.join(evaluation.files)}")])
-    for note in evaluation.notes:
-        printing.say(f"note: {note}")
+    files = f"{output}: evaluation.json, {', '.join(evaluation.files)}"
+    commands.show_record(evaluation, *([("written", files)] if evaluation.files else []))
 
 
 @app.command("data", cls=command_with_lists("--from", "--test-files"))

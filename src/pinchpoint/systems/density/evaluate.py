@@ -21,16 +21,20 @@ import numpy as np
 
 from pinchpoint.core import machine as _machine
 from pinchpoint.core.errors import BadInput
-from pinchpoint.core.files import check_folder, make_folder, write_bytes
+from pinchpoint.core.files import write_bytes
 from pinchpoint.core.records import Record, now
 from pinchpoint.reporting.figures import style
 from pinchpoint.systems.common.colour_bar import add_colour_bar
-from pinchpoint.systems.common.evaluations import RECORD
-from pinchpoint.systems.common.folders import refuse_others
+from pinchpoint.systems.common.evaluations import (
+    check_evaluation_folder,
+    make_evaluation_folder,
+    save_evaluation,
+)
 from pinchpoint.systems.density.files.formats import read_volume
 from pinchpoint.systems.density.files.volume import Volume
 
 DEFINITION = "NMAE = sum |predicted - reference| / sum |reference| over the grid points"
+SLICES = "slices.png"
 _SAME_CELL = 1e-4  # fraction of the longest lattice vector: some programs write six decimals
 _SAME_PLACE_A = 0.01
 
@@ -88,9 +92,7 @@ def evaluate(
     output: a folder for evaluation.json and slices.png. at: the fractional point where the planes cross; by
     default the reference's centre of charge.
     """
-    folder = None if output is None else check_folder(output)
-    if folder is not None:
-        refuse_others(folder, own=RECORD)
+    folder = None if output is None else check_evaluation_folder(output)
     if at is not None:
         _check_place(at, at)
     ours, theirs = read_volume(predicted), read_volume(reference)
@@ -99,9 +101,9 @@ def evaluate(
     notes, files = _notes(ours, theirs), ()
     nmae = nmae_of(ours.total, theirs.total)
     if folder is not None:
-        make_folder(folder)
+        make_evaluation_folder(folder)
         title = f"{theirs.structure.formula}: NMAE {nmae:.2%}"
-        files = (draw_slices(folder / "slices.png", ours.total, theirs, at=where, title=title).name,)
+        files = (draw_slices(folder / SLICES, ours.total, theirs, at=where, title=title).name,)
     off = np.abs(ours.total - theirs.total)
     place = np.unravel_index(int(off.argmax()), off.shape)
     x, y, z = (int(i) / n for i, n in zip(place, ours.grid, strict=True))
@@ -124,7 +126,7 @@ def evaluate(
         files=files,
     )
     if folder is not None:
-        evaluation.save(folder / RECORD)
+        save_evaluation(evaluation, folder, own=(SLICES,))
     return evaluation
 
 

@@ -17,11 +17,14 @@ from torch import Tensor
 from pinchpoint.backends.base import backend, resolve_device
 from pinchpoint.core import machine as _machine
 from pinchpoint.core.errors import BadInput
-from pinchpoint.core.files import make_folder
 from pinchpoint.core.records import Record, now
 from pinchpoint.core.units import show_count, show_seconds
-from pinchpoint.systems.common.evaluations import RECORD, save_evaluation
-from pinchpoint.systems.common.folders import refuse_others, refuse_within
+from pinchpoint.systems.common.evaluations import (
+    check_evaluation_folder,
+    make_evaluation_folder,
+    save_evaluation,
+)
+from pinchpoint.systems.common.folders import refuse_within
 from pinchpoint.systems.common.training.precision import matmuls, usable_precision
 from pinchpoint.systems.radiance.data.images import Images, open_images, pillow
 from pinchpoint.systems.radiance.metrics.features import Extractor, open_extractor
@@ -33,7 +36,7 @@ from pinchpoint.systems.radiance.model.superres import enlarge, residual
 from pinchpoint.systems.radiance.orbit import STEEP, VIEWS, codes_of, save_sheet, tile_images
 from pinchpoint.systems.radiance.rendering.rays import draw_poses
 from pinchpoint.systems.radiance.rendering.render import Codes, generator_for
-from pinchpoint.systems.radiance.training.runs import TrainedModel, Which, fingerprint, load_trained
+from pinchpoint.systems.radiance.training.runs import Trained, Which, fingerprint, load_trained
 
 SHEETS = ("made.png", "real.png", "orbits.png")
 DEFINITION = (
@@ -155,11 +158,11 @@ def evaluate(
     if pictures:
         pillow()
     refuse_within(Path(output), Path(data), hint="Choose a folder outside of it with -o.")
-    refuse_others(Path(output), own=RECORD)
+    check_evaluation_folder(output)
     device = resolve_device(device, backend("torch"))
-    model = load_trained(Path(run), which=which, device=device)
+    trained_run = load_trained(Path(run), which=which, device=device)
     extract = open_extractor(inception_file=inception, device=device)
-    settings = model.settings
+    settings = trained_run.settings
     dataset = open_images(data, size=settings.size * settings.superres, white=settings.white)
     if (
         fingerprint(dataset) != settings.data
@@ -169,11 +172,11 @@ def evaluate(
             hint=f"Give images of at least {dataset.size} x {dataset.size} pixels.",
         )
     real = sample_real(dataset, images, seed=seed)
-    folder = make_folder(output)
+    folder = make_evaluation_folder(output)
     with matmuls(usable_precision(settings.precision, device)):
         high, low = generate_images(
-            model.generator,
-            model.config,
+            trained_run.model,
+            trained_run.config,
             images,
             seed=seed,
             device=device,
@@ -185,7 +188,7 @@ def evaluate(
         smooth = None if low is None else extract(enlarge(low, settings.superres, mode="bicubic"))
         tell("features", 3, 3)
         agreement, views = _consistency(
-            model, orbits, seed=seed, device=device, tell=lambda n: tell("orbits", n, orbits)
+            trained_run, orbits, seed=seed, device=device, tell=lambda n: tell("orbits", n, orbits)
         )
     files = [
         save_sheet(folder / name, tile_images(picture, columns=columns))
@@ -197,7 +200,7 @@ def evaluate(
     evaluation = Evaluation(
         target=str(run),
         data=str(data),
-        step=model.step,
+        step=trained_run.step,
         images=len(high),
         real=len(real),
         size=high.shape[-1],
@@ -284,24 +287,24 @@ def measure_kernel_distance(
 
 
 def _consistency(
-    model: TrainedModel, orbits: int, *, seed: int, device: str, tell: Callable[[int], None]
+    trained_run: Trained, orbits: int, *, seed: int, device: str, tell: Callable[[int], None]
 ) -> tuple[dict[str, float | None], Tensor]:
     """Means over the orbits of new objects, None if no orbit has a value; and views of each orbit for a
     sheet.
     """
-    settings = model.settings
+    settings = trained_run.settings
     rise = settings.v_low + STEEP * (settings.v_high - settings.v_low)
-    codes = codes_of(model.config, orbits, seed=seed, device=device)
+    codes = codes_of(trained_run.config, orbits, seed=seed, device=device)
     u = torch.arange(_ORBIT, device=device) / _ORBIT
     v = torch.full_like(u, rise)
     rows, views = [], []
     for at in range(orbits):
         same = Codes(*(part[at : at + 1].expand(_ORBIT, -1) for part in codes))
-        images = whole_images(model.generator, same, u, v)
+        images = whole_images(trained_run.model, same, u, v)
         # Depth of the visible part: the render's depth lacks the share of the background.
         depth = images.depth / images.acc.clamp_min(1e-6)
         rows.append(
-            asdict(orbit_consistency(images.low, depth, images.acc, u, v, camera=model.generator.camera))
+            asdict(orbit_consistency(images.low, depth, images.acc, u, v, camera=trained_run.model.camera))
         )
         views.append(images.best[:: _ORBIT // VIEWS].cpu())
         tell(at + 1)

@@ -110,19 +110,19 @@ def orbit(
     path = check_output(output)
     check_movie(path)
     device = resolve_device(device, backend("torch"))
-    model = load_trained(Path(run), which=which, device=device)
-    settings = model.settings
+    trained_run = load_trained(Path(run), which=which, device=device)
+    settings = trained_run.settings
     _check_room(
         things, frames, (size or settings.size) * settings.superres, gif=path.suffix.lower() == ".gif"
     )
-    codes = codes_of(model.config, things, seed=seed, device=device)
+    codes = codes_of(trained_run.config, things, seed=seed, device=device)
     rise = settings.v_low + STEEP * (settings.v_high - settings.v_low) if height is None else height
     movie_frames: list[np.ndarray] = []
     sheet_views: list[torch.Tensor] = []
     every = max(1, frames // VIEWS)
     with matmuls(usable_precision(settings.precision, device)):
         for number in range(frames):
-            images = views(model.generator, codes, number / frames, rise, size=size)
+            images = views(trained_run.model, codes, number / frames, rise, size=size)
             movie_frames.append(tile_images(images.best, columns=things))
             if number % every == 0 and len(sheet_views) < VIEWS:
                 sheet_views.append(images.best.cpu())
@@ -135,7 +135,7 @@ def orbit(
     ]
     return Orbit(
         target=str(run),
-        step=model.step,
+        step=trained_run.step,
         things=things,
         frames=frames,
         size=sheet.shape[-1],

@@ -69,6 +69,7 @@ class RunOptions:
     pretrain: int | None = option(
         None,
         "Number of pretraining steps that fit Hartree-Fock orbitals.",
+        at_least=0,
         default_text="0; 1000 for more than 4 electrons",
     )
     orbitals: Path | None = option(
@@ -82,7 +83,7 @@ class RunOptions:
         metavar="RUN",
     )
     checkpoint_every: int | None = option(
-        None, "Steps between checkpoints.", default_text="a tenth of the steps"
+        None, "Steps between checkpoints.", at_least=1, default_text="a tenth of the steps"
     )
 
 
@@ -126,6 +127,7 @@ class Settings(JsonConfig):
         main=True,
         at_least=1,
         default_text="depends on network and electrons; 500 for small and H2",
+        may_change=True,
     )
     optimizer: Optimizer = option("adam+spring", "Optimizer", main=True, choices=get_args(Optimizer))
     adam_steps: int = option(
@@ -169,8 +171,11 @@ class Settings(JsonConfig):
         "Walkers processed together for local energies and gradients.",
         at_least=1,
         default_text="all, or chosen by --budget",
+        may_change=True,
     )
-    method: Method = option("auto", "How the Laplacian is computed", choices=get_args(Method))
+    method: Method = option(
+        "auto", "How the Laplacian is computed", choices=get_args(Method), may_change=True
+    )
     seed: int = option(
         0, "Seed of parameters, walkers and moves.", main=True, at_least=0, at_most=LARGEST_SEED
     )

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import check_folder
 from pinchpoint.systems.common.budgets import budget_of
+from pinchpoint.systems.common.settings import check_options
 from pinchpoint.systems.common.training.training_loop import Ended, Progress, Report, preparing, run_loop
 from pinchpoint.systems.vmc.analysis.plots import draw_convergence
 from pinchpoint.systems.vmc.data.gto import HartreeFock
@@ -37,7 +38,7 @@ from pinchpoint.systems.vmc.optimization.spring import spring_bytes
 from pinchpoint.systems.vmc.optimization.training_step import Carry, dtype_of, key_bits
 from pinchpoint.systems.vmc.optimization.training_step import begin as first_carry
 from pinchpoint.systems.vmc.optimization.warm_start import read_start, start_params
-from pinchpoint.systems.vmc.settings import OptimizerStage, Settings, Stage
+from pinchpoint.systems.vmc.settings import OptimizerStage, RunOptions, Settings, Stage
 from pinchpoint.systems.vmc.training.budget import Fit, fit
 from pinchpoint.systems.vmc.training.records import Training
 from pinchpoint.systems.vmc.training.runs import PICTURE, Row, Run, begin
@@ -318,11 +319,7 @@ def _check_options(
     *, resume: bool, start_from: str | Path | None, budget: str | int | None, every: int | None
 ) -> None:
     """Refuse wrong options before anything is written."""
-    if every is not None and every < 1:
-        raise BadInput(
-            f"--set checkpoint_every={every} is not a number of steps.",
-            hint="Give --set checkpoint_every at least 1.",
-        )
+    check_options(RunOptions(checkpoint_every=every))
     if resume and start_from is not None:
         raise BadInput(
             "--from cannot be used with --resume: a resumed run has its own parameters.",

@@ -38,8 +38,7 @@ class Updates(Generic[Net]):
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip)
         self.optimizer.step()
         if self.averaged is not None:
-            # Early averages forget quickly; otherwise the first weights would stay in them for long.
-            _average(self.averaged, self.model, min(self.settings.ema, number / (9 + number)))
+            update_average(self.averaged, self.model, ema=self.settings.ema, number=number)
         return norm.detach()
 
     def state(self) -> dict[str, Any]:
@@ -71,6 +70,9 @@ def _groups(model: nn.Module, decay: float) -> list[dict[str, Any]]:
 
 
 @torch.no_grad()
-def _average(averaged: nn.Module, model: nn.Module, decay: float) -> None:
+def update_average(averaged: nn.Module, model: nn.Module, *, ema: float, number: int) -> None:
+    """Add the weights of a model after step 1, 2, ... to their average, which decays by `ema` per step."""
+    # Early averages decay quickly; otherwise the initial weights would stay in them for long.
+    decay = min(ema, number / (9 + number))
     # One call for all parameters: on a GPU a launch for each would take longer than the work.
     get_ema_multi_avg_fn(decay)(list(averaged.parameters()), list(model.parameters()), 0)

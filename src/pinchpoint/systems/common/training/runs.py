@@ -154,12 +154,15 @@ class Trained(Generic[Net, C, S]):
 
 
 def load_trained(
-    run: Run[S], config: C, build: Callable[[C], Net], *, which: Which, device: str
+    run: Run[S], config: C, build: Callable[[C], Net], *, which: Which, device: str, key: str = "model"
 ) -> Trained[Net, C, S]:
-    """Load the model of a run from its last or best checkpoint, with averaged weights if the run has them."""
+    """Load the model of a run from its last or best checkpoint, with averaged weights if the run has them.
+
+    key: of the weights in the checkpoint.
+    """
     entry = run.find_checkpoint(which)
     model = build(config)
-    run.load_weights(model, entry)
+    run.load_weights(model, entry, key=key)
     return Trained(model.to(device).eval(), config, run.settings, entry.step)
 
 

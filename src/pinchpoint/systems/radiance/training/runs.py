@@ -86,26 +86,23 @@ def read_settings(folder: Path) -> Settings:
     return runs.read_settings(folder, Settings, made_by="radiance train")
 
 
-@dataclass(frozen=True)
-class TrainedModel:
-    """A generator with its weights, ready to generate images."""
-
-    generator: Generator
-    config: FieldConfig
-    settings: Settings
-    step: int
+Trained = runs.Trained[Generator, FieldConfig, Settings]
 
 
-def load_trained(folder: Path, *, which: Which = "last", device: str = "cpu") -> TrainedModel:
-    """Load the generator of a run: the averaged weights if the run kept them."""
+def load_trained(folder: Path, *, which: Which = "last", device: str = "cpu") -> Trained:
+    """Load the generator of a run, with averaged weights if the run has them."""
     run = Run(folder, read_settings(folder))
-    entry = run.find_checkpoint(which)
     # This machine may fit other chunks than the one it was trained on, and tf32 exists on CUDA only.
     settings = replace(run.settings, memory="none", chunk=None)
     if device != "cuda" and settings.precision != "bf16":
         settings = replace(settings, precision="fp32")
-    generator = Generator(run.config, settings)
-    run.load_weights(generator, entry, key="generator")
-    return TrainedModel(
-        generator.to(device).eval().requires_grad_(False), run.config, run.settings, entry.step
+    trained_run = runs.load_trained(
+        run,
+        run.config,
+        lambda config: Generator(config, settings),
+        which=which,
+        device=device,
+        key="generator",
     )
+    trained_run.model.requires_grad_(False)
+    return trained_run

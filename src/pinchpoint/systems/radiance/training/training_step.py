@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from pinchpoint.backends.torch import compat
 from pinchpoint.systems.common.training.distributed import Ranks
+from pinchpoint.systems.common.training.optimizer import update_average
 from pinchpoint.systems.radiance.data.images import Images
 from pinchpoint.systems.radiance.data.patches import Real, real_patches, rows_among, whole_rows
 from pinchpoint.systems.radiance.model.config import FieldConfig
@@ -87,7 +87,8 @@ class Stepper:
         loss_g = self.generate(number)
         norm_g = self._update(self.generator, self.optimizer_g, first=number == 1, most=self.settings.clip)
         self.scaler.update()
-        self._average(number)
+        if self.averaged is not None:
+            update_average(self.averaged, self.generator, ema=self.settings.ema, number=number)
         means = self.ranks.mean(torch.stack([loss_g, loss_d, slope]))
         return torch.stack(
             [means[0], self._reported_norm(torch.hypot(norm_g, norm_d), means[1]), means[1], means[2]]
@@ -300,15 +301,6 @@ class Stepper:
         # Computed on the device, so that no step waits. A finite loss minus itself is 0, any other is NaN.
         lost = (loss_d - loss_d).masked_fill(compat.loss_scale(self.scaler) < _HOPELESS, torch.nan)
         return torch.where(torch.isfinite(norm), norm, lost)
-
-    @torch.no_grad()
-    def _average(self, number: int) -> None:
-        if self.averaged is not None:
-            # Early averages decay quickly; otherwise the initial weights would stay in them for good.
-            decay = min(self.settings.ema, number / (9 + number))
-            get_ema_multi_avg_fn(decay)(
-                list(self.averaged.parameters()), list(self.generator.parameters()), 0
-            )
 
 
 def uses_graphs(settings: Settings, device: str) -> bool:

@@ -13,10 +13,11 @@ import jax
 import numpy as np
 
 from pinchpoint.core.errors import BadInput
+from pinchpoint.systems.common.settings import changed_values
 from pinchpoint.systems.vmc.data.system import System
 from pinchpoint.systems.vmc.optimization import trees
 from pinchpoint.systems.vmc.optimization.training_step import Wave
-from pinchpoint.systems.vmc.training.runs import Run, RunConfig, differences, read_run
+from pinchpoint.systems.vmc.training.runs import Run, RunConfig, read_run
 
 PARAMS, POSITIONS = "params", "walkers.x"
 
@@ -49,7 +50,7 @@ def read_start(folder: Path, config: RunConfig) -> Run:
             f"The run in {folder} is for {describe(theirs)} and cannot start a run for {describe(ours)}.",
             hint="Give a run with the same atoms in the same order, and as many electrons up and down.",
         )
-    different = differences(run.config.to_dict()["net"], config.to_dict()["net"])
+    different = changed_values(run.config.to_dict()["net"], config.to_dict()["net"])
     if different:
         raise BadInput(
             f"The run in {folder} has another network: {'; '.join(different)}.",

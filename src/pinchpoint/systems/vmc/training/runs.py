@@ -16,18 +16,18 @@ from typing import Any, ClassVar, Self
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.common.folders import check_run_folder
+from pinchpoint.systems.common.settings import changeable_options, changed_values, check_options
 from pinchpoint.systems.common.training.checkpoints import ARRAYS, Codec
 from pinchpoint.systems.common.training.logs import RowLog
 from pinchpoint.systems.common.training.runs import RESTORE, RunFolder, read_settings
 from pinchpoint.systems.vmc.data.system import System, system_of
 from pinchpoint.systems.vmc.model.config import NetConfig
-from pinchpoint.systems.vmc.settings import Settings
+from pinchpoint.systems.vmc.settings import RunOptions, Settings
 
 PICTURE = "convergence.png"
 KIND = "vmc"
-# Settings that may change when a run is resumed: they change its length or the order of sums, not what it
-# learns.
-FREE = ("steps", "chunk", "method")
+# They change the length of a run or the order of sums, not what it learns.
+_CHANGEABLE = changeable_options(Settings)
 FEW, PRETRAIN = 4, 1000  # electrons that need no pretraining, and its steps for more
 _NAMES = {"net": "network", "settings": "configuration"}
 
@@ -118,7 +118,7 @@ class Run(RunFolder):
                 hint=RESTORE,
             )
         for part, name in _NAMES.items():
-            changes = differences(stored[part], config[part], free=FREE)
+            changes = changed_values(stored[part], config[part], ignore=_CHANGEABLE)
             if changes:
                 raise BadInput(f"{where} belongs to another {name}: {'; '.join(changes)}.", hint=RESTORE)
         return state
@@ -144,11 +144,7 @@ def begin(
     run's own.
     """
     check_run_folder(folder, resume=resume)
-    if pretrain is not None and pretrain < 0:
-        raise BadInput(
-            f"--set pretrain={pretrain} is negative.",
-            hint="Give the number of steps, or 0 for no pretraining.",
-        )
+    check_options(RunOptions(pretrain=pretrain))
     changes = {name: value for name, value in (choices or {}).items() if value is not None}
     if resume:
         run = read_run(folder)
@@ -185,17 +181,6 @@ def read_run(folder: Path) -> Run:
     return Run(folder, read_settings(folder, RunConfig, made_by="pinchpoint vmc train"))
 
 
-def differences(
-    stored: Mapping[str, Any], values: Mapping[str, Any], *, free: tuple[str, ...] = ()
-) -> list[str]:
-    """`key (was 1, is 2)` for every value that differs from the stored one."""
-    return [
-        f"{name} (was {stored.get(name)}, is {value})"
-        for name, value in values.items()
-        if name not in free and stored.get(name) != value
-    ]
-
-
 def _check_system(
     run: Run, molecule: str | Path | System, *, spin: int | None, charge: int | None, bond: float | None
 ) -> None:
@@ -211,7 +196,7 @@ def _check_system(
             f"The run in {run.folder} is of {stored.name} with its nuclei at other positions.", hint=hint
         )
     electrons = {"spin": spin, "charge": charge}
-    changes = differences(
+    changes = changed_values(
         {"spin": stored.spin, "charge": stored.charge},
         {name: value for name, value in electrons.items() if value is not None},
     )
@@ -228,7 +213,7 @@ def _is_file(molecule: str | Path | System) -> bool:
 def _check_net(run: Run, net: str | None, changes: Mapping[str, Any]) -> None:
     base = run.config.net if net is None else NetConfig.preset(net)
     config = dataclasses.asdict(base if net is None and not changes else replace(base, **changes))
-    different = differences(dataclasses.asdict(run.config.net), config)
+    different = changed_values(dataclasses.asdict(run.config.net), config)
     if different:
         raise BadInput(
             f"The run in {run.folder} has another network: {'; '.join(different)}.",
@@ -239,7 +224,7 @@ def _check_net(run: Run, net: str | None, changes: Mapping[str, Any]) -> None:
 def _check_settings(run: Run, choices: Mapping[str, Any], pretrain: int | None) -> None:
     stored = {**dataclasses.asdict(run.config.settings), "pretrain": run.config.pretrain}
     values = choices if pretrain is None else {**choices, "pretrain": pretrain}
-    different = differences(stored, values, free=FREE)
+    different = changed_values(stored, values, ignore=_CHANGEABLE)
     if different:
         raise BadInput(
             f"The run in {run.folder} was started with other settings: {'; '.join(different)}.",
@@ -256,4 +241,4 @@ def _resumed_settings(run: Run, choices: Mapping[str, Any]) -> Settings:
             f"The run in {run.folder} is at step {at:,}, beyond {steps:,}.",
             hint=f"Give --steps more than {at:,}.",
         )
-    return replace(run.config.settings, **{name: choices[name] for name in FREE if name in choices})
+    return replace(run.config.settings, **{name: choices[name] for name in _CHANGEABLE if name in choices})
