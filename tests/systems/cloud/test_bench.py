@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch")
 
+from pinchpoint.cli.main import run  # noqa: E402
 from pinchpoint.core.errors import BadInput  # noqa: E402
 from pinchpoint.systems.cloud import bench as benches  # noqa: E402
 from pinchpoint.systems.cloud.bench import KIT_VARIANTS, REPORT_VARIANTS, WIDTH, Benchmark, bench, three_views  # noqa: E402
@@ -55,6 +57,18 @@ def test_every_variant_is_timed_in_turn_and_the_loop_is_scaled_to_all_cells(tmp_
     assert Benchmark.from_json((tmp_path / "bench.json").read_text()) == record
     summary = dict(record.summary())
     assert "timed on 10 cells" in summary["loop"] and "4x loop" in summary["exact"]
+
+
+@pytest.mark.parametrize(("text", "points"), [("0", 0), ("none", 0), ("2k", 2000)])
+def test_the_second_problem_can_be_skipped(monkeypatch: pytest.MonkeyPatch, text: str, points: int) -> None:
+    calls: list[dict[str, Any]] = []
+
+    def run_bench(measure: partial[Benchmark], *, output: Path | None) -> None:
+        calls.append(measure.keywords)
+
+    monkeypatch.setattr(benches.bench_command, "run_bench", run_bench)
+    assert run(["bench", "cloud", "--large", text]) == 0
+    assert calls[0]["large"] == points
 
 
 def test_a_draw_with_missing_or_repeated_points_is_incorrect() -> None:

@@ -396,7 +396,8 @@ def command(
     large: str = typer.Option(
         None,
         "--large",
-        help="Number of points of a second problem with equally full cells.  [default: 10M on a GPU]",
+        help="Number of points of a second problem with equally full cells; 0 skips it."
+        "  [default: 10M on a GPU, else 0]",
     ),
     repeats: int = typer.Option(15, "--repeats", help="Runs of each variant."),
     loop_cells: int = typer.Option(
@@ -419,7 +420,7 @@ def command(
         bench,
         points=parse_size(points),
         cells=parse_size(cells),
-        large=None if large is None else parse_size(large),
+        large=None if large is None else 0 if large in ("0", "none") else parse_size(large),
         repeats=repeats,
         loop_cells=loop_cells,
         seed=seed,
