@@ -171,6 +171,7 @@ def test_the_docs_page_agrees_with_the_record() -> None:
         if row.peak_allocated_bytes is None or row.predicted_bytes is None or row.measured_bytes is None:
             assert row.verdict == "crashes" and line.startswith("- | ")
             continue
+        assert row.peak_ratio is not None
         peak = f"{row.peak_allocated_bytes / 2**30:.2f} GiB | {100 * row.peak_ratio:.0f} %"
         off = f"{100 * (row.predicted_bytes / row.measured_bytes - 1):+.1f} %"
         times = f"{row.time_ratio:.2f} [{row.time_low:.2f}, {row.time_high:.2f}]"
