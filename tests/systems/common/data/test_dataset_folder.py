@@ -164,6 +164,31 @@ def test_a_file_that_differs_from_the_index_is_refused_unless_checks_are_off(tmp
         samples.read_sample(tmp_path, KIND, entries, "square-9", check=True)
 
 
+@pytest.mark.parametrize(
+    ("jobs", "free_bytes", "device", "count"),
+    [
+        (None, 100, "cpu", 4),
+        (None, 39, "cpu", 3),
+        (None, 10, "cpu", 1),
+        (2, 100, "cpu", 2),
+        (8, 0, "cuda", 1),
+    ],
+)
+def test_as_many_processes_as_cores_and_memory_allow(
+    monkeypatch: pytest.MonkeyPatch, jobs: int | None, free_bytes: int, device: str, count: int
+) -> None:
+    monkeypatch.setattr(samples, "cores", lambda: 4)
+    monkeypatch.setattr(samples, "free_bytes", lambda: free_bytes)
+    processes = samples.count_processes(jobs, need_bytes=10, what="A room takes", hint="-", device=device)
+    assert processes == count
+
+
+def test_a_sample_that_exceeds_the_free_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(samples, "free_bytes", lambda: 9)
+    with pytest.raises(BadInput, match="A room takes 10 B to make, but only 9 B of memory are free"):
+        samples.count_processes(2, need_bytes=10, what="A room takes", hint="Make fewer points.")
+
+
 def test_the_shared_modules_need_no_framework() -> None:
     code = (
         "import sys; import pinchpoint.systems.common.data.dataset_folder;"
