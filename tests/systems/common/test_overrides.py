@@ -37,14 +37,14 @@ def parse(*texts: str) -> Any:
 
 def test_values_have_the_types_of_their_fields() -> None:
     overrides = parse(
-        "points=20k", "shuffle=false", "labels=0,255", "table=a.npz", "lr=1e-3", "validation=none"
+        "points=20k", "shuffle=false", "labels=0,255", "table=a.npz", "ema=1e-3", "validation=none"
     )
     assert overrides.training == {
         "points": 20_000,
         "shuffle": False,
         "labels": [0, 255],
         "table": Path("a.npz"),
-        "lr": 1e-3,
+        "ema": 1e-3,
         "validation": None,
     }
     assert parse("widths=4,8", "lattice=1, 2, 3").model == {"widths": (4, 8), "lattice": (1, 2, 3)}
@@ -64,14 +64,14 @@ def test_a_command_without_train_options_can_set_every_field() -> None:
 @pytest.mark.parametrize(
     ("text", "what", "hint"),
     [
-        ("point=3", "--set point=3 is not a known setting.", "Did you mean points? Use one of: lr, "),
+        ("point=3", "--set point=3 is not a known setting.", "Did you mean points? Use one of: warmup, "),
         ("steps=3", "steps has an option of its own", "Write --steps 3."),
         ("inputs=3", "inputs follows from the data", "Leave out --set inputs."),
         ("ranks=3", "ranks follows from the data", "Leave out --set ranks."),
         ("points=many", "--set points=many is not valid: 'many' is not a whole number.", "such as 8 or 20k"),
         ("points=1.5", "'1.5' is not a whole number", "such as 8 or 20k"),
-        ("lr=nan", "'nan' is not a finite number", "such as 0.25"),
-        ("lr=fast", "'fast' is not a finite number", "such as 0.25"),
+        ("ema=nan", "'nan' is not a finite number", "such as 0.25"),
+        ("ema=fast", "'fast' is not a finite number", "such as 0.25"),
         ("shuffle=yes", "'yes' is neither true nor false", "Write true or false."),
         ("widths=4,x", "'x' is not a whole number", "such as 8"),
         ("lattice=1,2", "'1,2' is not a list of 3 values", "Give 3 values"),

@@ -174,14 +174,14 @@ def test_eval_names_its_distances_after_their_features(
         (["orbit", "{tmp}/none", "-o", "{tmp}/turn.gif"], 2, "no run in"),
         (["data", "-o", "{tmp}/cars", "--images", "0"], 2, "--images '0' is not a whole number above 0"),
         (["data", "-o", "{tmp}/cars", "--images", "foo"], 2, "--images 'foo' is not a number"),
-        (["train", "{cars}", "-o", "{tmp}/run", "--set", "chunk=x", *TINY], 2, "'x' is not a whole number"),
+        (["train", "{cars}", "-o", "{tmp}/run", "--chunk", "x", *TINY], 2, "'x' is not a whole number"),
         (
             ["train", "{cars}", "-o", "{tmp}/run", "--budget", "-1", *TINY],
             2,
             "--budget -1 is not possible: a budget must be above 0.",
         ),
         (
-            ["train", "{cars}", "-o", "{tmp}/run", "--budget", "8GB", "--set", "chunk=64", *QUICK],
+            ["train", "{cars}", "-o", "{tmp}/run", "--budget", "8GB", "--chunk", "64", *QUICK],
             2,
             "--budget 8GB cannot be combined with a chunk of 64",
         ),

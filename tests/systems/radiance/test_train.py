@@ -272,7 +272,7 @@ def test_a_nan_loss_ends_the_run_and_names_the_last_good_checkpoint(
         Diverged, match=r"The loss is not finite at step 4\. The last good checkpoint is step-00000002\.pt"
     ) as excinfo:
         train(data, tmp_path / "run", **CHOICES)
-    assert "--set lr=" in excinfo.value.hint and last_state(tmp_path / "run")["step"] == 2
+    assert "--lr " in excinfo.value.hint and last_state(tmp_path / "run")["step"] == 2
 
 
 def test_a_generator_without_gradients_is_refused_at_the_first_step(

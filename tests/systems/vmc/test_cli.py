@@ -206,7 +206,7 @@ def test_ctrl_c_stops_with_a_checkpoint_and_says_how_to_go_on(
         (["H2", "--resume"], 2, "There is no run in ", "Leave out --resume to start one"),
         ([], 2, "There is no molecule to train.", "Name one, such as H2, LiH or file.xyz, or resume"),
         (
-            ["H2", "--walkers", "9", "--set", "chunk=2"],
+            ["H2", "--walkers", "9", "--chunk", "2"],
             2,
             "9 walkers do not divide into chunks of 2",
             "Use a chunk of 1",

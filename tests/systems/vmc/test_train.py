@@ -422,7 +422,7 @@ def test_the_likely_cause_follows_from_the_last_rows() -> None:
         "walkers that do not sample (0.1% of moves accepted"
     )
     assert likely_cause(row(10, -1), told) == ("adam_rate being too high (0.003)", "--set adam_rate=0.00075")
-    assert likely_cause(row(500, -1), told)[1] == "--set spring_rate=0.013 --set precision=float64"
+    assert likely_cause(row(500, -1), told)[1] == "--set spring_rate=0.013 --precision float64"
 
 
 def test_a_gpu_that_is_not_here_is_missed_and_no_run_is_left(

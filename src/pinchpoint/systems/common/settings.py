@@ -79,8 +79,9 @@ def changeable_options(settings: Any) -> frozenset[str]:
 
 
 def flag(settings: Any, name: str, value: Any = None) -> str:
-    """How a field is typed on the command line: `--steps 100` or `--set lr=0.1`; without a value `--steps` or
-    `--set lr=`.
+    """How a field is typed on the command line: `--steps 100` or `--set ema=0.9`.
+
+    Without a value: `--steps` or `--set ema=`.
     """
     declared = options_of(settings).get(name, Option(""))
     key = declared.name or name
@@ -124,7 +125,7 @@ class TrainSettings:
     seed: int = option(
         0, "Seed of the weights and of all random draws.", main=True, at_least=0, at_most=LARGEST_SEED
     )
-    lr: float = option(2e-3, "Highest learning rate.", above=0)
+    lr: float = option(2e-3, "Highest learning rate.", main=True, above=0)
     warmup: int = option(
         0,
         "Steps in which the learning rate rises to its highest value; 0: a twentieth of all steps.",

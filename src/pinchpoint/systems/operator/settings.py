@@ -18,7 +18,6 @@ class Settings(TrainSettings):
     """The settings of a run, as stored in config.json. data: see `data.loading.fingerprint`."""
 
     preset: str = option("small", "Preset of the model: small, base or compat.", main=True)
-    lr: float = option(2e-3, "Highest learning rate.", main=True, above=0)
     validation: int | None = option(
         None,
         "Number of training bodies set aside to choose the best checkpoint.",

@@ -179,7 +179,7 @@ def orbit(
     things: int = typer.Option(4, "--things", help="Number of new objects, side by side."),
     frames: int = typer.Option(48, "--frames", help="Number of views per turn."),
     size: int = typer.Option(
-        None, "--size", help="Width and height of the render in pixels.  [as in training]"
+        None, "--size", help="Width and height of the render in pixels.  [default: as in training]"
     ),
     height: float = typer.Option(
         None, "--height", help="Camera height: 0 above, 0.5 the horizon.  [3/4 from v_low to v_high]"

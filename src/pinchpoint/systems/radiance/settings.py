@@ -81,8 +81,8 @@ class Settings(TrainSettings):
         default_text="the whole batch",
         may_change=True,
     )
-    lr: float = option(5e-4, "Learning rate of the generator.", above=0)
-    lr_d: float = option(2e-4, "Learning rate of the discriminator.", above=0)
+    lr: float = option(5e-4, "Highest learning rate of the generator.", main=True, above=0)
+    lr_d: float = option(2e-4, "Highest learning rate of the discriminator.", above=0)
     warmup: int = option(
         0,
         "Steps during which both learning rates rise; 0: a hundredth of all steps.",
@@ -178,6 +178,7 @@ class Settings(TrainSettings):
     chunk: int | None = option(
         None,
         "Rays per chunk, such as 4k.",
+        main=True,
         at_least=1,
         default_text="all, or chosen by --budget",
         may_change=True,

@@ -123,7 +123,7 @@ class Settings(JsonConfig):
     )
     steps: int = option(
         700,
-        "Total number of training steps.",
+        "Training steps in all.",
         main=True,
         at_least=1,
         default_text="depends on network and electrons; 500 for small and H2",
@@ -169,6 +169,7 @@ class Settings(JsonConfig):
     chunk: int | None = option(
         None,
         "Walkers processed together for local energies and gradients.",
+        main=True,
         at_least=1,
         default_text="all, or chosen by --budget",
         may_change=True,
@@ -179,7 +180,9 @@ class Settings(JsonConfig):
     seed: int = option(
         0, "Seed of parameters, walkers and moves.", main=True, at_least=0, at_most=LARGEST_SEED
     )
-    precision: Precision = option("float32", "Floating-point precision", choices=get_args(Precision))
+    precision: Precision = option(
+        "float32", "Floating-point precision", main=True, choices=get_args(Precision)
+    )
 
     def __post_init__(self) -> None:
         check_options(self)

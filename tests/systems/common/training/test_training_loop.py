@@ -125,7 +125,7 @@ def test_divergence_in_bf16_suggests_fp32(tmp_path: Path) -> None:
     settings = TrainSettings(steps=20, precision="bf16", lr=0.8)
     with pytest.raises(Diverged) as excinfo:
         go(tmp_path / "run", settings, Toy(settings, after=spoil))
-    assert excinfo.value.hint == "Train again with --set lr=0.2 or --precision fp32 and another -o."
+    assert excinfo.value.hint == "Train again with --lr 0.2 or --precision fp32 and another -o."
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt(), SystemExit(143)])

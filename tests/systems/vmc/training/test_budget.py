@@ -57,7 +57,7 @@ def test_a_method_or_a_chunk_that_is_asked_for_is_kept() -> None:
         DoesNotFit, match=r"A step needs 1\.07 KiB with 48 walkers at a time, but the budget is 1\.03 KiB"
     ) as caught:
         fastest_fit(need, methods=("forward", "loop"), walkers=WALKERS, chunk=48, budget_bytes=1050)
-    assert caught.value.hint == "Raise --budget by at least 46 B, or give a smaller --set chunk."
+    assert caught.value.hint == "Raise --budget by at least 46 B, or give a smaller --chunk."
 
 
 def test_every_device_has_the_same_share_of_a_chunk() -> None:

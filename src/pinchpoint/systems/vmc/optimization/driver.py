@@ -219,7 +219,7 @@ def likely_cause(row: Row, settings: Settings) -> tuple[str, str]:
         options += f" --walkers {4 * settings.walkers}"
     elif settings.precision == "float32" and rate == "spring_rate":
         cause += ", or float32 being too coarse for SPRING"
-        options += " --set precision=float64"
+        options += " --precision float64"
     return cause, options
 
 

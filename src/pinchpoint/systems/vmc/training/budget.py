@@ -78,7 +78,7 @@ def fit(
         if step is None:
             raise Missing(
                 "XLA has no memory analysis for this device, which --budget needs.",
-                hint="Leave out --budget and choose a chunk, such as --set chunk=64.",
+                hint="Leave out --budget and choose a chunk, such as --chunk 64.",
             )
         # The devices of a CPU share its memory. Read after compiling, whose memory stays resident while
         # training.
@@ -200,9 +200,7 @@ def _does_not_fit(
 ) -> DoesNotFit:
     at_once = chunk if chunk is not None else parts[0] if parts else None
     size = {None: "all walkers", 1: "one walker"}.get(at_once, f"{at_once} walkers")
-    smaller = (
-        "a smaller --set chunk" if chunk is not None and chunk > 1 else "fewer --walkers or a smaller --net"
-    )
+    smaller = "a smaller --chunk" if chunk is not None and chunk > 1 else "fewer --walkers or a smaller --net"
     if least - spring_bytes <= budget_bytes:
         smaller += f", or --optimizer adam: SPRING's own arrays take about {show_bytes(spring_bytes)}"
     return does_not_fit(
