@@ -337,15 +337,15 @@ def _bytes(problem: Problem, *, views: bool) -> int:
     """Return the bytes that must move: offsets, counts, order, and indices; with views also one row per
     gathered point.
     """
-    points, cells, drawn = problem.segments.points, problem.segments.cells, problem.total
-    draw = 4 * (2 * cells + points + drawn)
-    rows = points + drawn + cells
+    points, cells, draws = problem.segments.points, problem.segments.cells, problem.total
+    draw = 4 * (2 * cells + points + draws)
+    rows = points + draws + cells
     return draw + 4 * cells + 2 * 4 * WIDTH * rows if views else draw
 
 
-def _is_correct(problem: Problem, drawn: Tensor, cells: int | None) -> bool:
+def _is_correct(problem: Problem, points: Tensor, cells: int | None) -> bool:
     """Return whether the first `cells` cells yield the requested counts and no point is drawn twice."""
-    return len(drawn.unique()) == len(drawn) and not off_by(problem, drawn)[:cells].any()
+    return len(points.unique()) == len(points) and not off_by(problem, points)[:cells].any()
 
 
 def _waits(problem: Problem, device: str, seed: int) -> int | None:

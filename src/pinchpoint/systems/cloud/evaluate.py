@@ -27,7 +27,7 @@ from pinchpoint.systems.cloud.metrics import confusion, predict_everywhere, scor
 from pinchpoint.systems.cloud.model.model import predict_labels
 from pinchpoint.systems.cloud.plots import plot
 from pinchpoint.systems.cloud.training.records import Evaluation
-from pinchpoint.systems.cloud.training.runs import Trained, Which, load_trained
+from pinchpoint.systems.cloud.training.runs import TrainedRun, Which, load_trained
 from pinchpoint.systems.common.evaluations import make_evaluation_folder, save_evaluation
 from pinchpoint.systems.common.training.precision import autocast, matmuls, usable_precision
 
@@ -62,46 +62,48 @@ def evaluate(
     """
     start = time.perf_counter()
     device = resolve_device(device, backend("torch"))
-    trained = load_trained(run, which=which, device=device)
-    source = open_source(data, ignore=trained.settings.ignore)
-    names = _names(source, trained, split)
-    ways = _ways(densities)
+    trained_run = load_trained(run, which=which, device=device)
+    source = open_source(data, ignore=trained_run.settings.ignore)
+    names = _names(source, trained_run, split)
+    thinnings = _thinnings(densities)
     if cell is None:
-        cell = trained.settings.cell or trained.config.cell
+        cell = trained_run.settings.cell or trained_run.config.cell
     eval_subsampling.check_cell(cell)
     folder = make_evaluation_folder(output)
-    classes = len(trained.settings.classes)
-    counts = {way: np.zeros((classes, classes), dtype=np.int64) for way in ways}
-    points_left, total, done = dict.fromkeys(ways, 0), 0, 0
-    precision = usable_precision(trained.settings.precision, device)
+    classes = len(trained_run.settings.classes)
+    counts = {thinning: np.zeros((classes, classes), dtype=np.int64) for thinning in thinnings}
+    points_kept, total, done = dict.fromkeys(thinnings, 0), 0, 0
+    precision = usable_precision(trained_run.settings.precision, device)
     with matmuls(precision), autocast(precision, device):
         for number, name in enumerate(names):
             scene = source.scene(name)
             total += scene.points
-            for way in ways:
-                part = _thinned(scene, way, cell=cell, seed=seed * 1_000_003 + number)
+            for thinning in thinnings:
+                part = _thinned(scene, thinning, cell=cell, seed=seed * 1_000_003 + number)
                 assert part.labels is not None
-                predictions = predict_labels(trained.model, part, budget=budget, device=device)
-                counts[way] += confusion(part.labels, predictions, classes)
-                points_left[way] += part.points
+                predictions = predict_labels(trained_run.model, part, budget=budget, device=device)
+                counts[thinning] += confusion(part.labels, predictions, classes)
+                points_kept[thinning] += part.points
                 done += 1
                 if progress is not None:
-                    progress(done, len(names) * len(ways))
-    majority = int(np.argmax(trained.settings.frequency))
-    rows = [_row(way, counts[way], points_left[way] / total, majority) for way in ways]
-    files = [_table(folder / TABLE, rows, trained.settings.classes)]
-    title = f"{Path(run).name}, step {trained.step:,}: {len(names):,} {split} scenes"
+                    progress(done, len(names) * len(thinnings))
+    majority = int(np.argmax(trained_run.settings.frequency))
+    rows = [
+        _row(thinning, counts[thinning], points_kept[thinning] / total, majority) for thinning in thinnings
+    ]
+    files = [_table(folder / TABLE, rows, trained_run.settings.classes)]
+    title = f"{Path(run).name}, step {trained_run.step:,}: {len(names):,} {split} scenes"
     if pictures:
-        files.append(plot(folder / PLOT, rows, title=title, majority=trained.settings.classes[majority]))
+        files.append(plot(folder / PLOT, rows, title=title, majority=trained_run.settings.classes[majority]))
     record = Evaluation(
         target=str(run),
         data=str(data),
         split=split,
-        step=trained.step,
+        step=trained_run.step,
         scenes=len(names),
-        classes=tuple(trained.settings.classes),
+        classes=tuple(trained_run.settings.classes),
         rows=tuple(rows),
-        majority=trained.settings.classes[majority],
+        majority=trained_run.settings.classes[majority],
         cell=cell,
         seed=seed,
         seconds=time.perf_counter() - start,
@@ -112,7 +114,7 @@ def evaluate(
     return record
 
 
-def _ways(densities: Sequence[float]) -> list[Thinning]:
+def _thinnings(densities: Sequence[float]) -> list[Thinning]:
     wrong = [density for density in densities if not 0 < density <= 1]
     if wrong or not densities:
         raise BadInput(
@@ -124,8 +126,8 @@ def _ways(densities: Sequence[float]) -> list[Thinning]:
     return [*(("uniform", density) for density in densities), ("one-per-cell", None), *thinner]
 
 
-def _thinned(scene: Scene, way: Thinning, *, cell: float, seed: int) -> Scene:
-    kind, density = way
+def _thinned(scene: Scene, thinning: Thinning, *, cell: float, seed: int) -> Scene:
+    kind, density = thinning
     if density is None:
         return scene.take(eval_subsampling.one_per_cell(scene, cell, seed=seed))
     if density == 1:
@@ -134,12 +136,12 @@ def _thinned(scene: Scene, way: Thinning, *, cell: float, seed: int) -> Scene:
     return scene.take(draw(scene, density, seed=seed))
 
 
-def _row(way: Thinning, counts: np.ndarray, points_left: float, majority: int) -> dict[str, Any]:
+def _row(thinning: Thinning, counts: np.ndarray, points_kept: float, majority: int) -> dict[str, Any]:
     scores, majority_scores = scores_of(counts), scores_of(predict_everywhere(majority, counts))
     return {
-        "thinning": way[0],
-        "density": way[1],
-        "kept": points_left,
+        "thinning": thinning[0],
+        "density": thinning[1],
+        "kept": points_kept,
         "points": scores.points,
         "miou": scores.miou,
         "accuracy": scores.accuracy,
@@ -149,8 +151,8 @@ def _row(way: Thinning, counts: np.ndarray, points_left: float, majority: int) -
     }
 
 
-def _names(source: Source, trained: Trained, split: Split) -> list[str]:
-    expected_classes = list(trained.settings.classes)
+def _names(source: Source, trained_run: TrainedRun, split: Split) -> list[str]:
+    expected_classes = list(trained_run.settings.classes)
     # Unnamed classes are numbered up to the largest label in the files: a folder may lack the last ones.
     if (
         list(source.classes)
@@ -159,7 +161,7 @@ def _names(source: Source, trained: Trained, split: Split) -> list[str]:
     ):
         expected_classes = list(source.classes)
     for what, of_run, of_data in (
-        ("features", trained.settings.features, source.features),
+        ("features", trained_run.settings.features, source.features),
         ("classes", expected_classes, source.classes),
     ):
         if list(of_run) != list(of_data):

@@ -40,7 +40,7 @@ from pinchpoint.systems.common.training.precision import autocast, check_precisi
 from pinchpoint.systems.common.training.records import shared_fields
 from pinchpoint.systems.common.training.runs import CONFIG, at_data, data_folder
 from pinchpoint.systems.common.training.torch_loop import take_steps
-from pinchpoint.systems.common.training.training_loop import Ended, Progress, Report, preparing
+from pinchpoint.systems.common.training.training_loop import Outcome, Progress, Report, keep_run_on_stop
 
 VALIDATION_DENSITIES = (1.0, 0.1)  # shares of the points of a validation scene
 
@@ -80,7 +80,7 @@ def train(
         check_precision(run.settings.precision, device)
         ranks.check_first(lambda: check_folder(run.folder))
         names, validation_names = run.split_names(source.names("train"))
-        with preparing(run, tell):
+        with keep_run_on_stop(run, tell):
             most = max(read(name).points for name in (*names, *validation_names))
             _check_cells(run, step_scenes(supply, names, run.settings, step=1, rank=ranks.rank))
             run, choice = _choose_views_mode(
@@ -92,15 +92,15 @@ def train(
             if not ranks.leads:
                 return Training.from_json(follow(run, ranks, restore=learner.restore, take=learner.follow))
 
-            def record(ended: Ended[logs.Row]) -> Training:
+            def record(outcome: Outcome[logs.Row]) -> Training:
                 return Training(
-                    **shared_fields(run, ended, data=folder, device=device, chunk=None, prediction=choice),
+                    **shared_fields(run, outcome, data=folder, device=device, chunk=None, prediction=choice),
                     parameters=count_parameters(learner.stepper.model),
                     scenes=len(names),
                     points=most,
                     points_seen=learner.stepper.points_seen * ranks.world,
                     views_mode=run.settings.views_mode,
-                    breakdown=mean_seconds(ended.rows),
+                    breakdown=mean_seconds(outcome.rows),
                 )
 
             how: dict[str, Any] = {
@@ -188,7 +188,7 @@ class _Learner:
         self.validates = bool(validation_names)
         self.stepper = Stepper(run.config, run.settings, device, parts=parts, ranks=ranks)
         self.names = names
-        self.aside = SideStream() if device == "cuda" else None
+        self.side_stream = SideStream() if device == "cuda" else None
         self.ahead: Prefetcher[list[Scene] | PreparedStep] = Prefetcher(
             self._prepare, last=run.settings.steps
         )
@@ -205,8 +205,8 @@ class _Learner:
         if not isinstance(points, PreparedStep):
             return self.stepper.step(points, number=number)
         with self.parts.part("sampling"):
-            batch, drawn = receive(points)
-        return self.stepper.step_on(batch, drawn, number=number)
+            batch, draw = receive(points)
+        return self.stepper.step_on(batch, draw, number=number)
 
     def follow(self, number: int) -> None:
         """Take a step in a process other than the first, and drop its times, which only the first
@@ -221,14 +221,14 @@ class _Learner:
         On a CPU views are not drawn ahead: that would slow down the step.
         """
         scenes = step_scenes(self.supply, self.names, self.settings, step=number, rank=self.ranks.rank)
-        if self.aside is None:
+        if self.side_stream is None:
             return scenes
 
-        def drawn() -> tuple[Batch, ViewDraw]:
+        def draw_batch() -> tuple[Batch, ViewDraw]:
             batch = Batch.from_scenes(scenes, device=self.device)
             return batch, self.stepper.draw(batch, number=number)
 
-        return self.aside.prepare(drawn)
+        return self.side_stream.prepare(draw_batch)
 
     def validate(self) -> float:
         """Return 1 - mIoU of the validation scenes, averaged over densities."""

@@ -105,8 +105,8 @@ def making_data(samples: str) -> Iterator[tuple[progress_bar.Bar, progress_bar.A
 
     samples: their name in the plural.
     """
-    kept = f"finished {samples} are kept, and the same command makes the others"
-    with printing.explain_interrupt(kept), progress_bar.bar("data") as tell:
+    interrupt_note = f"finished {samples} are kept, and the same command makes the others"
+    with printing.explain_interrupt(interrupt_note), progress_bar.bar("data") as tell:
         yield tell, progress_bar.AddedProgress(tell, samples)
 
 

@@ -85,12 +85,12 @@ def predict(
     with commands.loading_torch():
         from pinchpoint.systems.density.predict import predict as predict_density
 
-    started: dict[str, float] = {}
+    start_times: dict[str, float] = {}
     with printing.explain_interrupt("nothing was written"), progress_bar.bar("predict") as tell:
 
         def progress(stage: str, done: int, total: int) -> None:
-            spent = time.perf_counter() - started.setdefault(stage, time.perf_counter())
-            tell(stage, done, total, eta_s=spent / done * (total - done) if done else None)
+            seconds = time.perf_counter() - start_times.setdefault(stage, time.perf_counter())
+            tell(stage, done, total, eta_s=seconds / done * (total - done) if done else None)
 
         prediction = predict_density(
             structure,
@@ -145,8 +145,8 @@ def _show(prediction: Prediction) -> None:
     if prediction.peak_bytes is not None:
         rows.append(("peak", f"{show_bytes(prediction.peak_bytes)} on {prediction.device}"))
     parts = ", ".join(
-        f"{name} {show_seconds(spent)}"
-        for name, spent in (
+        f"{name} {show_seconds(seconds)}"
+        for name, seconds in (
             ("atoms", prediction.atoms_s),
             ("probes", prediction.probes_s),
             ("file", prediction.file_s),

@@ -25,7 +25,7 @@ from pinchpoint.systems.common.training.precision import check_precision
 from pinchpoint.systems.common.training.records import TrainingRecord, shared_fields
 from pinchpoint.systems.common.training.runs import at_data, data_folder
 from pinchpoint.systems.common.training.torch_loop import take_steps
-from pinchpoint.systems.common.training.training_loop import Ended, Progress, Report, preparing
+from pinchpoint.systems.common.training.training_loop import Outcome, Progress, Report, keep_run_on_stop
 from pinchpoint.systems.density.data.batches import Item, item_of, step_batch
 from pinchpoint.systems.density.data.dataset import open_dataset
 from pinchpoint.systems.density.data.domain import TrainingDomain, merge_domains, sample_domain
@@ -85,7 +85,7 @@ def train(
     names, validation_names = run.split_names(dataset.names("train"))
     choice: BudgetChoice | None = None
     domain: TrainingDomain | None = None
-    with preparing(run, tell):
+    with keep_run_on_stop(run, tell):
         items: dict[str, Item] = {}
         for name in [*names, *validation_names]:
             sample = dataset.sample(name)
@@ -99,15 +99,15 @@ def train(
             run = replace(run, settings=replace(run.settings, chunk=choice.chunk))
     learner = _Learner(run, items, names, validation_names, device=device)
 
-    def record(ended: Ended[logs.Row]) -> Training:
+    def record(outcome: Outcome[logs.Row]) -> Training:
         return Training(
             **shared_fields(
-                run, ended, data=where, device=device, chunk=run.settings.chunk, prediction=choice
+                run, outcome, data=where, device=device, chunk=run.settings.chunk, prediction=choice
             ),
             parameters=count_parameters(learner.stepper.model),
             structures=len(names),
             probes=sum(len(items[name].probes) for name in names),
-            notes=loss_notes([row.loss for row in ended.rows], run.settings, best_step=ended.best_step),
+            notes=loss_notes([row.loss for row in outcome.rows], run.settings, best_step=outcome.best_step),
         )
 
     if domain is not None:

@@ -148,7 +148,7 @@ def evaluate(
             which=cast("Any", checkpoint),
             device=device,
             pictures=pictures,
-            progress=lambda finished, total: tell("bodies", finished, total),
+            progress=lambda done, total: tell("bodies", done, total),
         )
     files = ", ".join(evaluation.files)
     printing.show_pairs([*_errors(evaluation), ("written", f"{output}: evaluation.json, {files}")])

@@ -26,7 +26,7 @@ from pinchpoint.systems.operator.metrics import middle_of, relative_errors
 from pinchpoint.systems.operator.model.graph import graph_of
 from pinchpoint.systems.operator.plots import picture
 from pinchpoint.systems.operator.training.records import Evaluation
-from pinchpoint.systems.operator.training.runs import Trained, Which, load_trained
+from pinchpoint.systems.operator.training.runs import TrainedRun, Which, load_trained
 from pinchpoint.systems.operator.training.training_step import forward
 
 DEFINITION = (
@@ -99,7 +99,7 @@ def evaluate(
     return evaluation
 
 
-def _names(dataset: Dataset, trained_run: Trained, split: Split) -> list[str]:
+def _names(dataset: Dataset, trained_run: TrainedRun, split: Split) -> list[str]:
     if dataset.kind != trained_run.settings.kind:
         raise BadInput(
             f"The run was trained on {trained_run.settings.kind} data, but {dataset.path} contains "
@@ -116,7 +116,7 @@ def _names(dataset: Dataset, trained_run: Trained, split: Split) -> list[str]:
 
 
 def _evaluate_body(
-    trained_run: Trained, dataset: Dataset, name: str, device: str
+    trained_run: TrainedRun, dataset: Dataset, name: str, device: str
 ) -> tuple[dict[str, Any], np.ndarray]:
     """The errors of a body as a table row, and the prediction on it: (F, T)."""
     sample = dataset.sample(name)

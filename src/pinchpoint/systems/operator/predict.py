@@ -120,7 +120,7 @@ def predict(
         report = (
             None
             if len(sample.points) <= POINTS
-            else lambda finished, total: tell(f"predicting {finished:,} of {total:,} points")
+            else lambda done, total: tell(f"predicting {done:,} of {total:,} points")
         )
         cp = infer(trained_run.model, sample, graph, settings, progress=report)[:, 0]
     whole, _ = outward(check_mesh(surface))

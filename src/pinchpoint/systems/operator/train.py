@@ -20,7 +20,7 @@ from pinchpoint.systems.common.training.records import shared_fields
 from pinchpoint.systems.common.training.runs import at_data, data_folder
 from pinchpoint.systems.common.training.sample_order import at_turn
 from pinchpoint.systems.common.training.torch_loop import take_steps
-from pinchpoint.systems.common.training.training_loop import Ended, Progress, Report, preparing
+from pinchpoint.systems.common.training.training_loop import Outcome, Progress, Report, keep_run_on_stop
 from pinchpoint.systems.operator.data.dataset import open_dataset
 from pinchpoint.systems.operator.data.loading import Supply
 from pinchpoint.systems.operator.metrics import middle_of, relative_errors
@@ -61,7 +61,7 @@ def train(
     check_folder(run.folder)
     bodies = Supply(dataset, run.config, graphs=run.folder / "graphs", pinned=device == "cuda")
     choice: BudgetChoice | None = None
-    with preparing(run, tell):
+    with keep_run_on_stop(run, tell):
         largest = _largest(bodies, [*names, *validation_names], tell)
         if budget is not None:
             choice = chunk_for(
@@ -76,11 +76,11 @@ def train(
             run = replace(run, settings=replace(run.settings, chunk=choice.chunk))
     learner = _Learner(run, bodies, names, validation_names, device=device)
 
-    def record(ended: Ended[logs.Row]) -> Training:
+    def record(outcome: Outcome[logs.Row]) -> Training:
         sample, graph = bodies.get(largest)
         return Training(
             **shared_fields(
-                run, ended, data=where, device=device, chunk=run.settings.chunk, prediction=choice
+                run, outcome, data=where, device=device, chunk=run.settings.chunk, prediction=choice
             ),
             parameters=count_parameters(learner.stepper.model),
             bodies=len(names),

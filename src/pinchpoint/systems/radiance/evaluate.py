@@ -36,7 +36,7 @@ from pinchpoint.systems.radiance.model.superres import enlarge, residual
 from pinchpoint.systems.radiance.orbit import STEEP, VIEWS, codes_of, save_sheet, tile_images
 from pinchpoint.systems.radiance.rendering.rays import draw_poses
 from pinchpoint.systems.radiance.rendering.render import Codes, generator_for
-from pinchpoint.systems.radiance.training.runs import Trained, Which, fingerprint, load_trained
+from pinchpoint.systems.radiance.training.runs import TrainedRun, Which, fingerprint, load_trained
 
 SHEETS = ("made.png", "real.png", "orbits.png")
 DEFINITION = (
@@ -287,7 +287,7 @@ def measure_kernel_distance(
 
 
 def _consistency(
-    trained_run: Trained, orbits: int, *, seed: int, device: str, tell: Callable[[int], None]
+    trained_run: TrainedRun, orbits: int, *, seed: int, device: str, tell: Callable[[int], None]
 ) -> tuple[dict[str, float | None], Tensor]:
     """Means over the orbits of new objects, None if no orbit has a value; and views of each orbit for a
     sheet.

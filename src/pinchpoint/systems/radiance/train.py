@@ -25,7 +25,7 @@ from pinchpoint.systems.common.training.precision import check_precision
 from pinchpoint.systems.common.training.records import TrainingRecord, shared_fields
 from pinchpoint.systems.common.training.runs import CONFIG, at_data, data_folder
 from pinchpoint.systems.common.training.torch_loop import take_steps
-from pinchpoint.systems.common.training.training_loop import Ended, Progress, Report, preparing
+from pinchpoint.systems.common.training.training_loop import Outcome, Progress, Report, keep_run_on_stop
 from pinchpoint.systems.radiance.data.images import Images
 from pinchpoint.systems.radiance.evaluate import measure_kernel_distance, sample_real
 from pinchpoint.systems.radiance.metrics.features import Extractor, open_extractor
@@ -116,19 +116,19 @@ def train(
         check_precision(run.settings.precision, device)
         ranks.check_first(lambda: check_folder(run.folder))
         extract = _extractor(run, device) if ranks.leads else None
-        with preparing(run, tell):
+        with keep_run_on_stop(run, tell):
             run, choice = _choose_chunk(run, images, ranks, budget=budget, device=device, tell=tell)
             learner = _Learner(run, images, extract, device=device, ranks=ranks)
         if not ranks.leads:
             return Training.from_json(follow(run, ranks, restore=learner.restore, take=learner.stepper.step))
-        begun = clock()
+        start_s = clock()
         first = 0 if (last := run.checkpoints.last()) is None else last.step
 
-        def record(ended: Ended[logs.Row]) -> Training:
-            steps, seconds = ended.step - first, clock() - begun
+        def record(outcome: Outcome[logs.Row]) -> Training:
+            steps, seconds = outcome.step - first, clock() - start_s
             return Training(
                 **shared_fields(
-                    run, ended, data=folder, device=device, chunk=run.settings.chunk, prediction=choice
+                    run, outcome, data=folder, device=device, chunk=run.settings.chunk, prediction=choice
                 ),
                 parameters=count_parameters(learner.stepper.generator),
                 critic_parameters=count_parameters(learner.stepper.critics),

@@ -159,8 +159,8 @@ def scan(
         if report.stage != "stopped":
             _show(tell, report, stage=f"{length:.3g} bohr {number}/{count}")
 
-    kept = "finished bond lengths are kept, and the same command continues"
-    with printing.explain_interrupt(kept), progress_bar.bar("vmc") as tell:
+    interrupt_note = "finished bond lengths are kept, and the same command continues"
+    with printing.explain_interrupt(interrupt_note), progress_bar.bar("vmc") as tell:
         record = run_scan(
             molecule,
             output,

@@ -202,10 +202,11 @@ def _record(
     run: Run, settings: Settings, device: str, step: int, energies: np.ndarray, acceptance: float
 ) -> Evaluation:
     system = run.config.system
-    lost = int((~np.isfinite(energies)).sum())
-    if lost:
+    not_finite_count = int((~np.isfinite(energies)).sum())
+    if not_finite_count:
         raise Diverged(
-            f"{lost:,} of {energies.size:,} local energies are not finite at step {step:,} of {run.folder}.",
+            f"{not_finite_count:,} of {energies.size:,} local energies are not finite "
+            f"at step {step:,} of {run.folder}.",
             hint="Evaluate with --precision float64, or train again: the wave function has poles.",
         )
     estimate, mixing = block_estimate(energies), rhat(energies)

@@ -17,7 +17,13 @@ from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import check_folder
 from pinchpoint.systems.common.budgets import budget_of
 from pinchpoint.systems.common.settings import check_options
-from pinchpoint.systems.common.training.training_loop import Ended, Progress, Report, preparing, run_loop
+from pinchpoint.systems.common.training.training_loop import (
+    Outcome,
+    Progress,
+    Report,
+    keep_run_on_stop,
+    run_loop,
+)
 from pinchpoint.systems.vmc.analysis.plots import draw_convergence
 from pinchpoint.systems.vmc.data.gto import HartreeFock
 from pinchpoint.systems.vmc.data.system import System
@@ -102,7 +108,7 @@ def train(
         read_start(Path(start_from), run.config)
     with on(device, precision=run.config.settings.precision) as host:
         setup = _Setup(run, host, tell)
-        with setup.programs, preparing(run, tell):
+        with setup.programs, keep_run_on_stop(run, tell):
             choice = setup.fit(budget, choices)
             # While these are compiled, walkers are warmed up. SPRING's programs too: compiled when Adam's
             # steps are over, they would make the run seem to stand still.
@@ -120,7 +126,7 @@ def train(
             driver,
             checkpoint_every=every,
             eval_every=every,
-            record=lambda ended: _record(setup, driver, ended, choice),
+            record=lambda outcome: _record(setup, driver, outcome, choice),
             tell=tell,
             clock=clock,
         )
@@ -271,11 +277,11 @@ def _read_orbitals(path: str | Path, system: System) -> HartreeFock:
     return field
 
 
-def _record(setup: _Setup, driver: ProgramDriver, ended: Ended[Row], choice: Fit | None) -> Training:
+def _record(setup: _Setup, driver: ProgramDriver, outcome: Outcome[Row], choice: Fit | None) -> Training:
     """The record; the plot too, where there are steps to draw."""
     run, settings, system = setup.run, setup.settings, setup.run.config.system
-    sound = [row for row in ended.rows if row.energy_ha == row.energy_ha]
-    late = [row for row in ended.late if row.energy_ha == row.energy_ha]
+    sound = [row for row in outcome.rows if row.energy_ha == row.energy_ha]
+    late = [row for row in outcome.late if row.energy_ha == row.energy_ha]
     energy, error = mean_energy(late)
     files: tuple[str, ...] = ()
     if len(sound) > 1:
@@ -293,8 +299,8 @@ def _record(setup: _Setup, driver: ProgramDriver, ended: Ended[Row], choice: Fit
         net=run.config.net_name,
         parameters=trees.count(driver.carry.params),
         settings={**asdict(settings), "pretrain": run.config.pretrain},
-        step=ended.step,
-        complete=ended.complete,
+        step=outcome.step,
+        complete=outcome.complete,
         energy_ha=energy,
         error_ha=error,
         variance=sum(row.variance for row in late) / len(late) if late else None,
@@ -305,10 +311,10 @@ def _record(setup: _Setup, driver: ProgramDriver, ended: Ended[Row], choice: Fit
         method=settings.method,
         chunk=settings.chunk,
         step_s=driver.step_s(),
-        peak_bytes=ended.peak_bytes,
-        seconds=ended.seconds,
+        peak_bytes=outcome.peak_bytes,
+        seconds=outcome.seconds,
         files=files,
-        skipped=len(ended.rows) - len(sound),
+        skipped=len(outcome.rows) - len(sound),
         predicted_bytes=choice.predicted_bytes if choice else None,
         budget_bytes=choice.budget_bytes if choice else None,
         why=choice.why if choice else "as the run was started",

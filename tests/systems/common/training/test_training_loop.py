@@ -19,7 +19,7 @@ from pinchpoint.systems.common.training.optimizer import Updates
 from pinchpoint.systems.common.training.records import mean_loss
 from pinchpoint.systems.common.training.runs import Run
 from pinchpoint.systems.common.training.torch_loop import take_steps
-from pinchpoint.systems.common.training.training_loop import Ended, Report, preparing
+from pinchpoint.systems.common.training.training_loop import Outcome, Report, keep_run_on_stop
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Toy:
 def go(
     folder: Path, settings: TrainSettings, learner: Toy | None = None, reports: list[Report] | None = None
 ) -> ToyRecord:
-    def record(ending: Ended[logs.Row]) -> ToyRecord:
+    def record(ending: Outcome[logs.Row]) -> ToyRecord:
         return ToyRecord(ending.step, mean_loss(ending.late), ending.validation)
 
     tell = (lambda report: None) if reports is None else reports.append
@@ -133,10 +133,10 @@ def test_an_error_during_preparation_leaves_no_run_but_a_stop_leaves_one(
     tmp_path: Path, stop: BaseException
 ) -> None:
     run, reports = Run(tmp_path / "run", TrainSettings(steps=9)), []
-    with pytest.raises(ValueError), preparing(run, reports.append):
+    with pytest.raises(ValueError), keep_run_on_stop(run, reports.append):
         raise ValueError("bad data")
     assert not run.folder.exists() and reports == []
-    with pytest.raises(type(stop)), preparing(run, reports.append):
+    with pytest.raises(type(stop)), keep_run_on_stop(run, reports.append):
         raise stop
     assert (run.folder / "config.json").exists()
     assert [(report.stage, report.done, report.total) for report in reports] == [("stopped", 0, 9)]
@@ -146,6 +146,6 @@ def test_a_stop_during_preparation_to_resume_names_the_run(tmp_path: Path) -> No
     settings = TrainSettings(steps=6)
     go(tmp_path / "run", settings)
     reports: list[Report] = []
-    with pytest.raises(KeyboardInterrupt), preparing(Run(tmp_path / "run", settings), reports.append):
+    with pytest.raises(KeyboardInterrupt), keep_run_on_stop(Run(tmp_path / "run", settings), reports.append):
         raise KeyboardInterrupt
     assert [(report.stage, report.done) for report in reports] == [("stopped", 6)]

@@ -160,7 +160,7 @@ def _digest(place: Path) -> str:
     """Return the digest of a file, or of all arrays of a folder."""
     digest = hashlib.sha256()
     for file in sorted(place.glob("*.npy")) if place.is_dir() else [place]:
-        with file.open("rb") as opened:
-            content = hashlib.file_digest(opened, "sha256").hexdigest()
+        with file.open("rb") as stream:
+            content = hashlib.file_digest(stream, "sha256").hexdigest()
             digest.update(f"{file.name if place.is_dir() else ''}:{content};".encode())
     return digest.hexdigest()

@@ -109,9 +109,9 @@ def _gather_bytes(config: CloudConfig, settings: Settings, scenes: Sequence[Scen
     are counted.
     """
     points = min(settings.points, max(scene.points for scene in scenes)) * settings.scenes
-    passed = points * (1 if settings.views_mode == "accumulate" else len(settings.views))
+    points_together = points * (1 if settings.views_mode == "accumulate" else len(settings.views))
     # The finest level gathers most: coarser levels lose more voxels than they gain features.
-    whole = 27 * 4 * config.widths[0] * passed
+    whole = 27 * 4 * config.widths[0] * points_together
     return max(0, min(GPU_BYTES, whole) - CPU_BYTES)
 
 

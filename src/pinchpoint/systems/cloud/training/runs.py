@@ -82,10 +82,10 @@ def read_settings(folder: Path) -> Settings:
     return runs.read_settings(folder, Settings, made_by="cloud train")
 
 
-Trained = runs.Trained[CloudModel, CloudConfig, Settings]
+TrainedRun = runs.TrainedRun[CloudModel, CloudConfig, Settings]
 
 
-def load_trained(folder: str | Path, *, which: Which = "last", device: str = "cpu") -> Trained:
+def load_trained(folder: str | Path, *, which: Which = "last", device: str = "cpu") -> TrainedRun:
     """Load the model of a run, with averaged weights if the run has them."""
     run = Run(Path(folder), read_settings(Path(folder)))
     return runs.load_trained(run, run.config, CloudModel, which=which, device=device)

@@ -12,7 +12,7 @@ from pinchpoint.core.records import Record, now
 from pinchpoint.core.units import show_bytes, show_seconds
 from pinchpoint.systems.common.training.logs import Row
 from pinchpoint.systems.common.training.runs import Run
-from pinchpoint.systems.common.training.training_loop import Ended
+from pinchpoint.systems.common.training.training_loop import Outcome
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +78,7 @@ class Prediction(Protocol):
 
 def shared_fields(
     run: Run[Any],
-    ended: Ended[Row],
+    outcome: Outcome[Row],
     *,
     data: Path,
     device: str,
@@ -90,15 +90,15 @@ def shared_fields(
         "target": str(run.folder),
         "data": str(data),
         "settings": run.settings.to_dict(),
-        "step": ended.step,
-        "loss": mean_loss(ended.late),
-        "validation": ended.validation,
-        "best_step": ended.best_step,
+        "step": outcome.step,
+        "loss": mean_loss(outcome.late),
+        "validation": outcome.validation,
+        "best_step": outcome.best_step,
         "device": device,
         "chunk": chunk,
-        "peak_bytes": ended.peak_bytes,
-        "seconds": ended.seconds,
-        "complete": ended.complete,
+        "peak_bytes": outcome.peak_bytes,
+        "seconds": outcome.seconds,
+        "complete": outcome.complete,
         "predicted_bytes": None if prediction is None else prediction.predicted_bytes,
         "budget_bytes": None if prediction is None else prediction.budget_bytes,
     }

@@ -144,7 +144,7 @@ RunT = TypeVar("RunT", bound=Run[Any])
 
 
 @dataclass(frozen=True)
-class Trained(Generic[Net, C, S]):
+class TrainedRun(Generic[Net, C, S]):
     """A model with its weights, ready to predict."""
 
     model: Net
@@ -155,7 +155,7 @@ class Trained(Generic[Net, C, S]):
 
 def load_trained(
     run: Run[S], config: C, build: Callable[[C], Net], *, which: Which, device: str, key: str = "model"
-) -> Trained[Net, C, S]:
+) -> TrainedRun[Net, C, S]:
     """Load the model of a run from its last or best checkpoint, with averaged weights if the run has them.
 
     key: of the weights in the checkpoint.
@@ -163,7 +163,7 @@ def load_trained(
     entry = run.find_checkpoint(which)
     model = build(config)
     run.load_weights(model, entry, key=key)
-    return Trained(model.to(device).eval(), config, run.settings, entry.step)
+    return TrainedRun(model.to(device).eval(), config, run.settings, entry.step)
 
 
 def data_folder(data: str | Path | None, run: Path, kind: type[S], *, resume: bool, system: str) -> Path:

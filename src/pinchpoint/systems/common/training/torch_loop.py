@@ -17,7 +17,7 @@ from pinchpoint.systems.common.settings import flag
 from pinchpoint.systems.common.training import logs
 from pinchpoint.systems.common.training.precision import matmuls
 from pinchpoint.systems.common.training.runs import Run
-from pinchpoint.systems.common.training.training_loop import TRAIN, Ended, Fault, Progress, Report, run_loop
+from pinchpoint.systems.common.training.training_loop import TRAIN, Fault, Outcome, Progress, Report, run_loop
 
 READ_EVERY = 10  # steps between two readings of the losses on CUDA: each waits for the device
 SMOOTHED = 20  # steps that the loss in a report is the mean of
@@ -47,7 +47,7 @@ def take_steps(
     learner: Learner,
     *,
     device: str,
-    record: Callable[[Ended[logs.Row]], Result],
+    record: Callable[[Outcome[logs.Row]], Result],
     tell: Progress,
     clock: Callable[[], float] = time.perf_counter,
     log: type[logs.Log] = logs.Log,

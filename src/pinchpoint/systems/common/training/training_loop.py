@@ -103,7 +103,7 @@ class Driver(Protocol[R]):
 
 
 @dataclass(frozen=True)
-class Ended(Generic[R]):
+class Outcome(Generic[R]):
     """A run at the end of its loop."""
 
     step: int
@@ -126,7 +126,7 @@ def run_loop(
     *,
     checkpoint_every: int,
     eval_every: int,
-    record: Callable[[Ended[R]], Result],
+    record: Callable[[Outcome[R]], Result],
     tell: Progress,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Result:
@@ -137,17 +137,17 @@ def run_loop(
     with stop_between_steps() as stop:
         loop = _Loop(run, driver, checkpoint_every=checkpoint_every, eval_every=eval_every, clock=clock)
         loop.train(stop, tell)
-        ended = loop.ended()
-        result = record(ended)
+        outcome = loop.outcome()
+        result = record(outcome)
         result.save(run.folder / RECORD)
-        if stop.number is not None and not ended.complete:
-            tell(Report(STOPPED, ended.step, run.steps))
+        if stop.number is not None and not outcome.complete:
+            tell(Report(STOPPED, outcome.step, run.steps))
         stop.leave()
     return result
 
 
 @contextmanager
-def preparing(run: RunFolder, tell: Progress) -> Iterator[None]:
+def keep_run_on_stop(run: RunFolder, tell: Progress) -> Iterator[None]:
     """Within the block, a stop leaves a run that can be resumed; an error leaves no new run."""
     try:
         yield
@@ -208,8 +208,8 @@ class _Loop(Generic[R]):
             self._save(None)
         self._tell(batches, tell)
 
-    def ended(self) -> Ended[R]:
-        return Ended(
+    def outcome(self) -> Outcome[R]:
+        return Outcome(
             self.step,
             self.best,
             self.best_step,

@@ -219,10 +219,10 @@ def unknown_species(settings: DataSettings) -> list[str]:
     """Return a note for every held-out molecule that no model of this set can be scored on."""
     known = {symbol for name in settings.molecules for symbol in molecule(name).species}
     return [
-        f"{name} is held out, and no training molecule has {', '.join(lost)}: a model of this set cannot be "
-        "scored on it"
+        f"{name} is held out, and no training molecule has {', '.join(unknown_species)}: a model of this "
+        "set cannot be scored on it"
         for name in settings.heldout
-        if known and (lost := sorted(set(molecule(name).species) - known))
+        if known and (unknown_species := sorted(set(molecule(name).species) - known))
     ]
 
 

@@ -67,10 +67,10 @@ def read_settings(folder: Path) -> Settings:
     return runs.read_settings(folder, Settings, made_by="operator train")
 
 
-Trained = runs.Trained[Operator, OperatorConfig, Settings]
+TrainedRun = runs.TrainedRun[Operator, OperatorConfig, Settings]
 
 
-def load_trained(folder: Path, *, which: Which = "last", device: str = "cpu") -> Trained:
+def load_trained(folder: Path, *, which: Which = "last", device: str = "cpu") -> TrainedRun:
     """Load the model of a run, with averaged weights if the run has them."""
     run = Run(folder, read_settings(folder))
     return runs.load_trained(run, run.config, Operator, which=which, device=device)

@@ -151,10 +151,12 @@ def gradient_error(gradients: Mapping[str, Tensor | None], true: Mapping[str, Te
         names = [name for name in true if name.startswith(f"{part}.")]
         wrong, size = 0.0, 0.0
         for name in names:
-            want, got = true[name], gradients[name]
-            assert want is not None, f"the baseline gives {name} no gradient"
-            size += float(want.double().square().sum())
-            wrong += float((want.double() - (0.0 if got is None else got.double())).square().sum())
+            reference, gradient = true[name], gradients[name]
+            assert reference is not None, f"the baseline gives {name} no gradient"
+            size += float(reference.double().square().sum())
+            wrong += float(
+                (reference.double() - (0.0 if gradient is None else gradient.double())).square().sum()
+            )
         error = math.sqrt(wrong / size)
         worst = error if not error <= worst else worst  # keeps NaN
     return worst

@@ -341,7 +341,7 @@ def _of_pictures(config: FieldConfig, settings: Settings) -> int:
 def _stepper(config: FieldConfig, settings: Settings, images: Images) -> Stepper:
     """A stepper on fake tensors, with pixels that nothing computes."""
     # The fp16 scaler would read its scale, which a fake tensor does not have; bf16 takes the same bytes.
-    tried = replace(
+    step_settings = replace(
         settings, precision="bf16" if settings.precision == "fp16" else settings.precision, noise_until=1.0
     )
     pixels = Images(images.source, torch.zeros(1, *images.pixels.shape[1:], dtype=images.pixels.dtype))
@@ -354,7 +354,7 @@ def _stepper(config: FieldConfig, settings: Settings, images: Images) -> Stepper
         )
         return RenderOutput(rgb, depth, acc, features)
 
-    stepper = Stepper(config, tried, pixels, "cpu")
+    stepper = Stepper(config, step_settings, pixels, "cpu")
     stepper.generator.render_rays = blank
     return stepper
 

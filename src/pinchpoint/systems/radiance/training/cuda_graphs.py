@@ -31,7 +31,7 @@ class Pool(NamedTuple):
     stream: Any  # torch.cuda.Stream
 
     @contextmanager
-    def aside(self) -> Iterator[None]:
+    def use_side_stream(self) -> Iterator[None]:
         """Run work on the pool's stream, after everything queued before it and before everything queued
         later.
         """
@@ -89,7 +89,7 @@ class ReplayedTurn:
         everything is allocated.
         """
         copies = tuple(tensor.clone() for tensor in tensors)
-        with self.pool.aside():
+        with self.pool.use_side_stream():
             return self.run(*copies)
 
     def _record(self, tensors: tuple[Tensor, ...]) -> _Recording:

@@ -86,10 +86,10 @@ def read_settings(folder: Path) -> Settings:
     return runs.read_settings(folder, Settings, made_by="radiance train")
 
 
-Trained = runs.Trained[Generator, FieldConfig, Settings]
+TrainedRun = runs.TrainedRun[Generator, FieldConfig, Settings]
 
 
-def load_trained(folder: Path, *, which: Which = "last", device: str = "cpu") -> Trained:
+def load_trained(folder: Path, *, which: Which = "last", device: str = "cpu") -> TrainedRun:
     """Load the generator of a run, with averaged weights if the run has them."""
     run = Run(folder, read_settings(folder))
     # This machine may fit other chunks than the one it was trained on, and tf32 exists on CUDA only.

@@ -299,8 +299,8 @@ class Stepper:
         if not self.scaler.is_enabled():
             return norm
         # Computed on the device, so that no step waits. A finite loss minus itself is 0, any other is NaN.
-        lost = (loss_d - loss_d).masked_fill(compat.loss_scale(self.scaler) < _HOPELESS, torch.nan)
-        return torch.where(torch.isfinite(norm), norm, lost)
+        diverged_mark = (loss_d - loss_d).masked_fill(compat.loss_scale(self.scaler) < _HOPELESS, torch.nan)
+        return torch.where(torch.isfinite(norm), norm, diverged_mark)
 
 
 def uses_graphs(settings: Settings, device: str) -> bool:

@@ -132,23 +132,30 @@ def fastest_fit(
     parts: list[int | None] = [part for part in range(devices, walkers, devices) if walkers % part == 0]
     within = [part for part in parts if at_most is None or (part is not None and part <= at_most)]
     whole = [None] if at_most is None or walkers <= at_most or not within else []
-    refused, least = "", 0
+    rejections, least = "", 0
     for method in methods:
         if chunk is not None:
             sizes = [chunk]
         elif method == methods[-1]:
             # All walkers at once cannot fit where a faster method did not.
-            sizes = within if refused and within else [*within, *whole]
+            sizes = within if rejections and within else [*within, *whole]
         else:
             large = [part for part in within if part is not None and part >= MIN_FAST_CHUNK * devices]
             sizes = [*large, *whole] or within[-1:]
-        size, needed, most = _largest(lambda chunk, method=method: need(method, chunk), sizes, budget_bytes)
-        if needed <= budget_bytes:
-            why = f"{show_bytes(needed)} of {show_bytes(budget_bytes)}"
+        size, need_bytes, most = _largest(
+            lambda chunk, method=method: need(method, chunk), sizes, budget_bytes
+        )
+        if need_bytes <= budget_bytes:
+            why = f"{show_bytes(need_bytes)} of {show_bytes(budget_bytes)}"
             if size != sizes[-1]:
-                refused = f"{refused}{method} with {_size(sizes[-1])} at one time needs {show_bytes(most)}; "
-            return Fit(method, size, needed, budget_bytes, refused + why)
-        refused, least = f"{method} needs {show_bytes(needed)} with {_size(size)} at one time; ", needed
+                rejections = (
+                    f"{rejections}{method} with {_size(sizes[-1])} at one time needs {show_bytes(most)}; "
+                )
+            return Fit(method, size, need_bytes, budget_bytes, rejections + why)
+        rejections, least = (
+            f"{method} needs {show_bytes(need_bytes)} with {_size(size)} at one time; ",
+            need_bytes,
+        )
     raise _does_not_fit(least, budget_bytes, chunk, parts, on_top, spring_bytes)
 
 
@@ -176,18 +183,18 @@ def _largest(
     most = need(sizes[-1])
     if most <= budget_bytes or len(sizes) == 1:
         return sizes[-1], most, most
-    size, needed = sizes[0], need(sizes[0])
-    if needed > budget_bytes:
-        return size, needed, most
+    size, need_bytes = sizes[0], need(sizes[0])
+    if need_bytes > budget_bytes:
+        return size, need_bytes, most
     low, high = 1, len(sizes) - 1  # sizes[low - 1] fits; those from `high` on do not
     while low < high:
         middle = (low + high) // 2
-        tried = need(sizes[middle])
-        if tried <= budget_bytes:
-            size, needed, low = sizes[middle], tried, middle + 1
+        middle_bytes = need(sizes[middle])
+        if middle_bytes <= budget_bytes:
+            size, need_bytes, low = sizes[middle], middle_bytes, middle + 1
         else:
             high = middle
-    return size, needed, most
+    return size, need_bytes, most
 
 
 def _does_not_fit(
