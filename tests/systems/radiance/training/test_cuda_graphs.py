@@ -31,18 +31,18 @@ class Pool:
     """Tracks whether a run is on the side stream, and into which graph it is recorded."""
 
     def __init__(self) -> None:
-        self.aside_now, self.recorded, self.into = False, 0, None
+        self.on_side_stream, self.recorded, self.into = False, 0, None
 
     @contextmanager
-    def aside(self) -> Iterator[None]:
-        self.aside_now = True
+    def use_side_stream(self) -> Iterator[None]:
+        self.on_side_stream = True
         yield
-        self.aside_now = False
+        self.on_side_stream = False
 
     @contextmanager
     def recording(self, graph: Any) -> Iterator[None]:
         self.recorded, self.into = self.recorded + 1, graph
-        with self.aside():
+        with self.use_side_stream():
             yield
         self.into = None
 
@@ -68,7 +68,9 @@ class Turn:
 
     def __call__(self, x: Any) -> tuple[Any, ...]:
         assert self.weight.grad is None
-        assert self.pool.aside_now and x.is_contiguous(), "every run has the conditions of the recorded one"
+        assert self.pool.on_side_stream and x.is_contiguous(), (
+            "every run has the conditions of the recorded one"
+        )
         self.runs += 1
         loss = (self.weight * x).sum()
         loss.backward()
