@@ -98,6 +98,8 @@ def _show(forecast: Forecast, *, card_name: str | None) -> None:
     if forecast.measured:
         printing.stdout().print()
         _show_measured(forecast)
+    for reason in forecast.reasons:
+        printing.say(f"the peak may be higher: {reason}")
     for note in forecast.notes:
         printing.say(f"note: {note}")
 
@@ -115,6 +117,10 @@ def _show_fit(forecast: Forecast, card_name: str | None) -> None:
             printing.show(
                 f"fits {forecast.card}: {free} of {show_bytes(has)} left, including a margin of {margin}",
                 style="green",
+            )
+        elif forecast.fits[forecast.card] is None:
+            printing.show(
+                f"unknown whether it fits {forecast.card}, which has {show_bytes(has)}", style="yellow"
             )
         else:
             printing.show(
@@ -135,13 +141,18 @@ def _show_fit(forecast: Forecast, card_name: str | None) -> None:
             printing.show_table(("lever", "saves", "enough", "how"), rows, right=("saves",))
         return
     fitting = [name for name, fits in forecast.fits.items() if fits]
-    if not fitting:
+    unknown = [name for name, fits in forecast.fits.items() if fits is None]
+    if unknown:
+        larger = f" or any of the {len(unknown) - 1} larger cards" if len(unknown) > 1 else ""
+        printing.show(f"unknown whether it fits {unknown[0]}{larger}", style="yellow")
+    elif not fitting:
         printing.show(
             f"fits none of the {len(forecast.fits)} known cards, with a margin of {margin}", style="red"
         )
         return
-    printing.show(f"smallest card that fits, with a margin of {margin}: {fitting[0]}")
-    too_small = [name for name, fits in forecast.fits.items() if not fits]
+    if fitting:
+        printing.show(f"smallest card that fits, with a margin of {margin}: {fitting[0]}")
+    too_small = [name for name, fits in forecast.fits.items() if fits is False]
     if too_small:
         printing.show(f"does not fit: {', '.join(too_small)}")
 

@@ -6,7 +6,7 @@ Plain data, so that it crosses a process boundary and needs no framework to be r
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 Phase = Literal["data", "forward", "backward", "optimizer"]
 PHASES: tuple[Phase, ...] = ("data", "forward", "backward", "optimizer")
@@ -47,6 +47,8 @@ class Observation:
     marks: event index -> phase that starts there, for the timeline.
     trained: whether there was a backward pass or an optimizer step.
     counts: dimensions of the device tensors that steps created, without the data.
+    reasons: why the peak may be higher than observed by an unknown amount.
+    seen: what of the run was observed, as in a Forecast.
     """
 
     blocks: list[BlockInfo] = field(default_factory=list)
@@ -56,3 +58,5 @@ class Observation:
     trained: bool = False
     counts: set[int] = field(default_factory=set)
     notes: list[str] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
+    seen: dict[str, Any] = field(default_factory=dict)

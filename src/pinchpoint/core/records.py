@@ -109,14 +109,16 @@ class Forecast(Record):
     lines: tuple[Line, ...]
     modules: tuple[dict[str, Any], ...]  # {"name", "bytes"}: the module tree's share at the peak
     timeline: tuple[tuple[int, int, str], ...]  # (event number, allocated bytes, phase), thinned
-    fits: dict[str, bool]
+    fits: dict[str, bool | None]  # by card; None if it cannot be known, for one of the `reasons`
     margin_bytes: int  # left free on a card before it counts as fitting
     card: str  # the card whose workspace and context are modelled
     steps: int
     needs_bytes: int | None = None  # what the allocator must have for the step to fit, margin included
     processed: int | None = None
-    low_bytes: int | None = None  # set when counts depend on the data
+    low_bytes: int | None = None  # bounds of allocated, where libraries or the data decide
     high_bytes: int | None = None
+    reasons: tuple[str, ...] = ()  # why the peak may lie above every bound given here
+    seen: dict[str, Any] = field(default_factory=dict)  # {"training_steps", "inference_calls", "evaluation"}
     levers: tuple[Lever, ...] = ()
     notes: tuple[str, ...] = ()
     took_s: float = 0.0

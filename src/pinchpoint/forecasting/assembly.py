@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -49,6 +50,7 @@ def of_observation(
         card=card.name,
         steps=observation.steps,
         notes=(*observation.notes, *allocator_settings.notes()),
+        seen=observation.seen,
         low_bytes=low,
         high_bytes=high,
         needs_bytes=0,
@@ -56,7 +58,15 @@ def of_observation(
     )
     spare = (forecast.high_bytes or forecast.peak_allocated_bytes) - forecast.peak_allocated_bytes
     needs = int((result.peak_reserved_bytes + spare) * (1 + MARGIN))
-    return replace(forecast, needs_bytes=needs, fits=_fits(observation, forecast, card, expandable))
+    forecast = replace(forecast, needs_bytes=needs, fits=_fits(observation, forecast, card, expandable))
+    return with_reasons(forecast, observation.reasons)
+
+
+def with_reasons(forecast: Forecast, reasons: Iterable[str]) -> Forecast:
+    """The forecast with more reasons why its peak may be higher: no card is said to fit any more."""
+    every = tuple(dict.fromkeys((*forecast.reasons, *reasons)))
+    fits = {name: None if yes and every else yes for name, yes in forecast.fits.items()}
+    return replace(forecast, reasons=every, fits=fits)
 
 
 def _interval(observation: Observation, usual: int, expandable: bool) -> tuple[int, int] | tuple[None, None]:
@@ -101,7 +111,7 @@ def with_higher_end(forecast: Forecast, reach: int, card: Card) -> Forecast:
     return replace(
         forecast,
         fits={
-            name: yes and needs <= all_cards[name].memory_bytes - all_cards[name].context_bytes
+            name: yes if needs <= all_cards[name].memory_bytes - all_cards[name].context_bytes else False
             for name, yes in forecast.fits.items()
         },
         high_bytes=(forecast.high_bytes or forecast.peak_allocated_bytes) + reach,
@@ -109,12 +119,14 @@ def with_higher_end(forecast: Forecast, reach: int, card: Card) -> Forecast:
     )
 
 
-def _fits(observation: Observation, forecast: Forecast, card: Card, expandable: bool) -> dict[str, bool]:
+def _fits(
+    observation: Observation, forecast: Forecast, card: Card, expandable: bool
+) -> dict[str, bool | None]:
     """Whether the step fits each known card and the requested one.
 
     The slower exact replay runs only for cards that the quick comparison rejects.
     """
-    answers: dict[str, bool] = {}
+    answers: dict[str, bool | None] = {}
     reserved_bytes = forecast.peak_reserved_bytes or 0
     take = "most" if forecast.high_bytes is not None else "usual"
     spare = (forecast.high_bytes or forecast.peak_allocated_bytes) - forecast.peak_allocated_bytes

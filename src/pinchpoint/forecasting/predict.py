@@ -73,7 +73,7 @@ def predict(
             args=tuple(args),
             chunk_must_apply=True,
         )
-        if named_card is not None and not forecast.fits[named_card.name]:
+        if named_card is not None and forecast.fits[named_card.name] is False:
             ways = levers.find(forecaster, forecast, chunk=chunk, args=tuple(args))
             forecast = replace(forecast, levers=ways)
     if measure:

@@ -14,7 +14,7 @@ from pinchpoint.backends.sandbox.script_errors import script_error
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import shown_path
 from pinchpoint.core.records import Forecast
-from pinchpoint.forecasting import assembly, calibration
+from pinchpoint.forecasting import assembly, branches, calibration
 from pinchpoint.forecasting.target_loading import Fork, LoadedTarget
 
 _REAL_RUN_S = 60.0  # limit on the CPU seconds of the real run that counts what depends on the data
@@ -26,6 +26,10 @@ def predict(loaded_target: LoadedTarget, request: dict[str, Any], fork: Fork) ->
     def run(dynamic_options: dict[str, Any]) -> dict[str, Any]:
         return _in_scratch(loaded_target, request, fork, dynamic_options)
 
+    return branches.explore(_predict, run)
+
+
+def _predict(run: calibration.Run) -> Forecast:
     site = calibration.forecast_or_site(run)
     if isinstance(site, Forecast):
         return site
@@ -94,7 +98,11 @@ def _run(
             not_started=guards.processes.refused_commands,
         )
         if error is not None:
-            raise error
+            if observer.dynamic.decisions.flipped and (
+                end.kind != "raised" or branches.ends_on_purpose(end.error)
+            ):
+                return {branches.ENDED: True}
+            raise error from end.error
     if dynamic_options.get("calibrating"):
         return observer.dynamic.calibration_results()
     observation = observer.ledger.observation
@@ -122,7 +130,9 @@ def _run(
     )
     if "bound" not in dynamic_options:
         forecast = assembly.with_count_interval(forecast, observer.dynamic, loaded_target.card)
-    return calibration.with_blocks(forecast.to_dict(), observation)
+    return calibration.with_blocks(forecast.to_dict(), observation) | {
+        "decisions": observer.dynamic.decisions.results()
+    }
 
 
 def _limit_cpu(seconds: float) -> None:

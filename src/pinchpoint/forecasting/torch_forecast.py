@@ -9,21 +9,27 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from pinchpoint.core.errors import BadInput
+from pinchpoint.core.errors import BadInput, PinchpointError
 from pinchpoint.core.files import shown_path
 from pinchpoint.core.records import Forecast
 from pinchpoint.core.workload import Workload, settings_of
-from pinchpoint.forecasting import assembly, calibration
+from pinchpoint.forecasting import assembly, branches, calibration
 from pinchpoint.forecasting.target_loading import Fork, LoadedTarget
 
 _CALIBRATION_SIZES = (2048, 16384)  # points: small enough to run with real values in a moment
 
 
 def predict(loaded_target: LoadedTarget, request: dict[str, Any], fork: Fork) -> Forecast:
-    from pinchpoint.backends.torch.data_dependent import count_laws
-
     def run(dynamic_options: dict[str, Any]) -> dict[str, Any]:
         return fork(lambda: _forecast_once(loaded_target, request, **dynamic_options))
+
+    return branches.explore(lambda run: _predict(loaded_target, request, fork, run), run)
+
+
+def _predict(
+    loaded_target: LoadedTarget, request: dict[str, Any], fork: Fork, run: calibration.Run
+) -> Forecast:
+    from pinchpoint.backends.torch.data_dependent import count_laws
 
     site = calibration.forecast_or_site(run)
     if isinstance(site, Forecast):
@@ -50,6 +56,10 @@ def _forecast_once(
         run = _run_steps(loaded_target, request)
     except runner.NeedsCalibration as needs:
         return {"needs": needs.site}
+    except PinchpointError as error:
+        if observer.dynamic.decisions.flipped and branches.ends_on_purpose(error):
+            return {branches.ENDED: True}
+        raise
     if not run.observation.blocks:
         raise BadInput(
             f"A step of {loaded_target.target.text} allocates nothing on the GPU.",
@@ -71,7 +81,9 @@ def _forecast_once(
     )
     if "bound" not in dynamic_options:  # otherwise the range of the law says how far counts may vary
         forecast = assembly.with_count_interval(forecast, observer.dynamic, loaded_target.card)
-    return calibration.with_blocks(forecast.to_dict(), run.observation)
+    return calibration.with_blocks(forecast.to_dict(), run.observation) | {
+        "decisions": observer.dynamic.decisions.results()
+    }
 
 
 def _count(loaded_target: LoadedTarget, request: dict[str, Any]) -> dict[str, Any]:

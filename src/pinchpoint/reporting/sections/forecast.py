@@ -58,6 +58,8 @@ def _blocks(record: Forecast) -> list[Html | Figure]:
     beside = [_cards(record)]
     if record.measured:
         beside.append(_comparison(record, record.measured))
+    if record.reasons:
+        beside.append(panel("Why the peak may be higher", listing(record.reasons)))
     if record.notes:
         beside.append(panel("Notes", listing(record.notes)))
     blocks: list[Html | Figure] = [_composition(record), _breakdown(record), column(*beside)]
@@ -75,7 +77,8 @@ def _blocks(record: Forecast) -> list[Html | Figure]:
 def _tone(record: Forecast) -> Tone:
     """Return good or bad only if the forecast says whether it fits the card it was predicted for."""
     if record.card in record.fits:
-        return "good" if record.fits[record.card] else "bad"
+        fits = record.fits[record.card]
+        return "warn" if fits is None else ("good" if fits else "bad")
     return "plain"
 
 
@@ -102,8 +105,11 @@ def _tiles(record: Forecast) -> tuple[Tile, ...]:
         )
         tiles.append(Tile("range of allocated", between, why, "warn"))
     if record.fits:
-        fitting = sum(record.fits.values())
-        note = f"with a margin of {show_bytes(record.margin_bytes)}"
+        fitting = sum(yes is True for yes in record.fits.values())
+        unknown = sum(yes is None for yes in record.fits.values())
+        note = f"with a margin of {show_bytes(record.margin_bytes)}" + (
+            f"; unknown for {unknown}" if unknown else ""
+        )
         tiles.append(
             Tile("fits", f"{fitting} of {len(record.fits)} cards", note, "plain" if fitting else "bad")
         )
@@ -214,10 +220,17 @@ def _breakdown(record: Forecast) -> Html:
 def _cards(record: Forecast) -> Html:
     if not record.fits:
         return panel("Cards", tag("p", "The forecast was not compared with any card.", class_="quiet"))
+    signs: dict[bool | None, tuple[str, Tone]] = {
+        True: ("✓", "good"),
+        False: ("✗", "bad"),
+        None: ("?", "warn"),
+    }
     marks: list[tuple[object, Tone]] = [
-        (f"{'✓' if fits else '✗'} {name}", "good" if fits else "bad") for name, fits in record.fits.items()
+        (f"{signs[fits][0]} {name}", signs[fits][1]) for name, fits in record.fits.items()
     ]
     note = f"A forecast fits a card if the total leaves {show_bytes(record.margin_bytes)} free."
+    if None in record.fits.values():
+        note += " A question mark: it fits by what was predicted, but the peak may be higher."
     return panel("Cards", chips(marks), note=note)
 
 

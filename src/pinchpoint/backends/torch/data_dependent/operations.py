@@ -17,6 +17,7 @@ import torch
 
 from pinchpoint.backends.torch import compat
 from pinchpoint.backends.torch.data_dependent.count_laws import Bound, Law, resample
+from pinchpoint.backends.torch.data_dependent.decisions import Decisions
 from pinchpoint.backends.torch.data_dependent.unknown_values import DataFloat, DataNumber, NeedsCalibration
 from pinchpoint.backends.torch.ledger import Site
 
@@ -45,7 +46,7 @@ _FILLS = {
 _ALIKE = {_aten.equal.default: True, _aten.allclose.default: True}
 
 # Operations whose boolean result is most likely true in a run without NaN or infinity.
-_LIKELY_TRUE = ("isfinite", "all", "logical_not")
+_LIKELY_TRUE = ("isfinite", "all", "any", "logical_not")
 
 _SAMPLED = 512  # values stored from each array that is read, for the first _TURNS reads of a line
 _TURNS = 64
@@ -68,6 +69,8 @@ class Dynamic:
     calibrating: bool = False
     assume: bool = False
     guess: int | None = None
+    decisions: Decisions = field(default_factory=Decisions)
+    optimizer_steps: Callable[[], int] = lambda: 0  # taken so far
     size: int = 0  # points of the run; values read with item() are fitted against it
     most: Callable[[], int] = lambda: 1  # without a size: the largest dimension so far
     unknown_site: str = ""  # the line that last read an unknown count
@@ -104,7 +107,7 @@ class Dynamic:
         if func is _aten._local_scalar_dense.default:
             return self._value(args[0], shadow, where)
         if func in _ALIKE:
-            return _ALIKE[func] if shadow is None else shadow
+            return self.decide(_ALIKE[func]) if shadow is None else shadow
         if func in _INDEXING:
             return self._index(func, args, kwargs, plain, where, shadow_of)
         return self._count_rows(func, args, kwargs, shadow, plain, where)
@@ -121,10 +124,16 @@ class Dynamic:
             return shadow
         if not _is_whole(tensor):
             if key in self.values:
-                return bool(self.values[key]) if tensor.dtype is torch.bool else self.values[key]
+                return self.decide(bool(self.values[key])) if tensor.dtype is torch.bool else self.values[key]
             operation = getattr(tensor, "_pinchpoint_op", "")
-            return any(word in operation for word in _LIKELY_TRUE) if tensor.dtype is torch.bool else 1.0
+            if tensor.dtype is torch.bool:
+                return self.decide(any(word in operation for word in _LIKELY_TRUE))
+            return 1.0
         return self._number(key, key)
+
+    def decide(self, likely: bool) -> bool:
+        """The way a branch goes that depends on an unknown value; in a calibration values are real."""
+        return likely if self.calibrating else self.decisions.decide(likely, self.optimizer_steps())
 
     def _number(self, key: str, turn: str) -> int:
         """An unknown whole number: from a law, from the calibration, guessed, assumed, or an error."""
@@ -163,12 +172,12 @@ class Dynamic:
             key = f"{line()}:item"
             if key not in self.laws and key not in self.values and self.guess is None and not self.assume:
                 self.unknown_site = key
-                return DataNumber(key)
+                return DataNumber(key, decide=self.decide)
         value = plain()
         return (
             value
             if is_known or type(value) is not float
-            else DataFloat(value, lambda count: self._whole(count, line()))
+            else DataFloat(value, lambda count: self._whole(count, line()), self.decide)
         )
 
     def _whole(self, count: int, where: str) -> int:

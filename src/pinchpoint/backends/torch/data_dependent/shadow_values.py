@@ -7,6 +7,7 @@ values, so what depends on them is unknown, and nothing is trained for real.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,25 @@ Version = tuple[int, int]
 _SHADOW = "_pinchpoint_shadow"
 _READ_LIMIT = 100_000_000  # elements computed for one read: a second and half a GiB on the host
 _LOST = -1
+_SMALL = 1_000_000  # elements of a mask that is examined at once
+# Comparisons whose result is the same for all finite values: of a tensor with itself, with infinity, ...
+_OF_ITSELF = {"aten::eq.Tensor": True, "aten::ne.Tensor": False}
+_OF_INFINITY = {"aten::eq.Scalar": False, "aten::ne.Scalar": True}
+_FINITE = {
+    "aten::isnan": False,
+    "aten::isinf": False,
+    "aten::isposinf": False,
+    "aten::isneginf": False,
+    "aten::isfinite": True,
+}
+# ... and operations that do not depend on the other side if one side has this value.
+_ABSORBS = {
+    "aten::bitwise_and.Tensor": False,
+    "aten::logical_and": False,
+    "aten::mul.Tensor": False,
+    "aten::bitwise_or.Tensor": True,
+    "aten::logical_or": True,
+}
 # Writes its result into a scalar that stays zero if all gradients are finite.
 _KEEPS_VALUES = {"aten::_amp_foreach_non_finite_check_and_unscale_"}
 
@@ -109,6 +129,10 @@ class Shadows:
         mutable = compat.is_mutable(func)
         if any(s is None for s in shadows) or (mutable and any(t.numel() > limit for t in tensors)):
             self._forget_written(func, args)
+            answer = None if mutable else self._certain(func, args)
+            if answer is not None:
+                # One element, expanded: a check of a huge tensor takes no memory on the host.
+                self.set_value(out, torch.full((), answer).expand(out.shape))
             return None
         sources = tree_map_only(torch.Tensor, lambda t: t.__dict__[_SHADOW], (args, kwargs))
         recipe = Recipe(func, sources[0], sources[1], self._version)
@@ -140,6 +164,27 @@ class Shadows:
                 return func(*real_args, **real_kwargs)
         except (RuntimeError, NotImplementedError, IndexError):
             return None  # unknown, as in a recipe; the caller needs a calibration if a count depends on it
+
+    def _certain(self, func: Any, args: Any) -> bool | None:
+        """The result that a comparison of unknown values has in every element, if there is one.
+
+        Values are assumed to be finite, as in a healthy run. `and` with a known False, and `or` with a known
+        True, do not depend on the other side.
+        """
+        name = func.name()
+        if name in _OF_ITSELF and args[0] is args[1]:
+            return _OF_ITSELF[name]
+        if name in _OF_INFINITY and args[1] in (math.inf, -math.inf):
+            return _OF_INFINITY[name]
+        if name in _FINITE:
+            return _FINITE[name]
+        if name not in _ABSORBS or any(t.dtype is not torch.bool or t.numel() > _SMALL for t in args[:2]):
+            return None
+        for side in args[:2]:
+            value = self.real(side)
+            if value is not None and bool((value == _ABSORBS[name]).all()):
+                return _ABSORBS[name]
+        return None
 
     def _count_writes(self, func: Any, args: Any) -> None:
         for fake in _written_arguments(func, args):

@@ -16,6 +16,13 @@ class NeedsCalibration(Exception):
         self.site = site
 
 
+Decide = Callable[[bool], bool]
+
+
+def _as_likely(likely: bool) -> bool:
+    return likely
+
+
 class DataNumber:
     """A count read from the device whose data is unknown: it can be logged, but not used as a size.
 
@@ -23,8 +30,8 @@ class DataNumber:
     `NeedsCalibration`; in arithmetic and in print its value is `value`.
     """
 
-    def __init__(self, site: str, value: int = 1) -> None:
-        self.site, self.value = site, value
+    def __init__(self, site: str, value: int = 1, decide: Decide = _as_likely) -> None:
+        self.site, self.value, self._decide = site, value, decide
 
     def __index__(self) -> int:
         raise NeedsCalibration(self.site)
@@ -34,11 +41,14 @@ class DataNumber:
     def _with(self, work: Callable[[Any, Any], Any], other: Any) -> Any:
         result = work(self.value, other.value if isinstance(other, DataNumber) else other)
         if type(result) is float:
-            return DataFloat(result, self._refuse)
-        return DataNumber(self.site, result) if type(result) is int else result
+            return DataFloat(result, self._refuse, self._decide)
+        return DataNumber(self.site, result, self._decide) if type(result) is int else result
 
     def _refuse(self, count: int) -> int:
         raise NeedsCalibration(self.site)
+
+    def _compare(self, work: Callable[[Any, Any], Any], other: Any) -> bool:
+        return self._decide(bool(self._with(work, other)))
 
     def __add__(self, other: Any) -> Any:
         return self._with(operator.add, other)
@@ -71,25 +81,25 @@ class DataNumber:
         return float(self.value)
 
     def __bool__(self) -> bool:
-        return bool(self.value)
+        return self._decide(bool(self.value))
 
     def __round__(self, digits: int | None = None) -> Any:
         return self
 
     def __eq__(self, other: object) -> bool:
-        return bool(self._with(operator.eq, other))
+        return self._compare(operator.eq, other)
 
     def __lt__(self, other: Any) -> bool:
-        return bool(self._with(operator.lt, other))
+        return self._compare(operator.lt, other)
 
     def __gt__(self, other: Any) -> bool:
-        return bool(self._with(operator.gt, other))
+        return self._compare(operator.gt, other)
 
     def __le__(self, other: Any) -> bool:
-        return not self > other
+        return self._compare(operator.le, other)
 
     def __ge__(self, other: Any) -> bool:
-        return not self < other
+        return self._compare(operator.ge, other)
 
     def __hash__(self) -> int:
         return hash(self.value)
@@ -105,17 +115,20 @@ class DataFloat(float):
     """A float read from the device; libraries see an ordinary float, but int() of it depends on its data.
 
     whole: takes the count that int(), round(), floor or ceil would return and returns the one to use; it
-    raises `NeedsCalibration` if that is unknown. Arithmetic returns a DataFloat again; float() and numpy
-    return plain values.
+    raises `NeedsCalibration` if that is unknown. decide: takes the answer that a comparison would give and
+    returns the one to use. Arithmetic returns a DataFloat again; float() and numpy return plain values.
     """
 
     _whole: Callable[[int], int]
+    _decide: Decide
 
-    def __new__(cls, value: float, whole: Callable[[int], int] | None = None) -> Any:
+    def __new__(
+        cls, value: float, whole: Callable[[int], int] | None = None, decide: Decide = _as_likely
+    ) -> Any:
         if whole is None:
             return float(value)  # for a library that rebuilds numbers by their type
         number = super().__new__(cls, value)
-        number._whole = whole
+        number._whole, number._decide = whole, decide
         return number
 
     def __int__(self) -> int:
@@ -132,10 +145,10 @@ class DataFloat(float):
     def __round__(self, digits: Any = None) -> Any:
         if digits is None:
             return self._whole(round(float(self)))
-        return DataFloat(round(float(self), digits), self._whole)
+        return DataFloat(round(float(self), digits), self._whole, self._decide)
 
     def _keep(self, value: Any) -> Any:
-        return DataFloat(value, self._whole) if type(value) is float else value
+        return DataFloat(value, self._whole, self._decide) if type(value) is float else value
 
     def __add__(self, other: Any) -> Any:
         return self._keep(float.__add__(self, other))
@@ -173,6 +186,24 @@ class DataFloat(float):
     __radd__ = __add__
     __rmul__ = __mul__
 
+    def __bool__(self) -> bool:
+        return self._decide(float(self) != 0)
+
+    def __lt__(self, other: Any) -> Any:
+        return self._compare(float.__lt__(self, _plain(other)))
+
+    def __le__(self, other: Any) -> Any:
+        return self._compare(float.__le__(self, _plain(other)))
+
+    def __gt__(self, other: Any) -> Any:
+        return self._compare(float.__gt__(self, _plain(other)))
+
+    def __ge__(self, other: Any) -> Any:
+        return self._compare(float.__ge__(self, _plain(other)))
+
+    def _compare(self, likely: Any) -> Any:
+        return self._decide(likely) if isinstance(likely, bool) else likely
+
     def __copy__(self) -> DataFloat:
         return self
 
@@ -181,6 +212,10 @@ class DataFloat(float):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return float, (float(self),)  # another process receives only the value
+
+
+def _plain(other: Any) -> Any:
+    return float(other) if isinstance(other, DataNumber) else other
 
 
 def calibration_site(error: BaseException | None, unknown: str) -> str | None:

@@ -44,6 +44,7 @@ def simulate_device(
     progress = progress or library.Progress()
     observer = Observer(ledger, model, dynamic)
     observer.progress = progress
+    dynamic.optimizer_steps = lambda: sum(progress.steps.values())
     progress.on_weight = observer.forget_values
     with Patches() as patches:
         cuda_api.install(

@@ -1,0 +1,89 @@
+"""`Decisions`: which way a branch goes that depends on an unknown device value.
+
+A run answers every such question in the likely way and records where it was asked. Other runs answer some
+lines the other way; comparing their peaks shows whether the branch matters. A line that gets the same answer
+over and over without an optimizer step may be a loop that runs until a value converges: after `patience`
+answers it gets the other one, and the line is recorded as cut short.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+_BOUNDED_PATIENCE = 4096  # answers to a line outside a `while` loop, which most likely ends by itself
+# Files that ask on behalf of their caller; those of torch begin with an underscore.
+_OURS = str(Path(__file__).parents[2])
+_TENSORS = "/torch/_", "/torch/utils/_"
+
+
+@dataclass
+class Decisions:
+    """flipped: lines that get the unlikely answer. patience: turns of a `while` loop before it is ended."""
+
+    flipped: frozenset[str] = frozenset()
+    patience: int = 4
+    sites: dict[str, int] = field(default_factory=dict)  # lines that asked, with the number of questions
+    cut: set[str] = field(default_factory=set)  # lines whose loop was ended by `patience`
+    _streaks: dict[str, tuple[bool, int, int]] = field(default_factory=dict)
+
+    def decide(self, likely: bool, steps: int) -> bool:
+        """The answer to a question about an unknown value, asked by the line that runs now.
+
+        steps: optimizer steps so far; a loop that trains is not cut short.
+        """
+        site, in_while = asking_line()
+        self.sites[site] = self.sites.get(site, 0) + 1
+        answer = likely != (site in self.flipped)
+        previous, streak, since = self._streaks.get(site, (answer, 0, steps))
+        streak = streak + 1 if previous == answer and since == steps else 1
+        if streak > (self.patience if in_while else _BOUNDED_PATIENCE):
+            self.cut.add(site)
+            answer, streak = not answer, 1
+        self._streaks[site] = answer, streak, steps
+        return answer
+
+    def results(self) -> dict[str, Any]:
+        """Plain values for the process that compares the runs."""
+        return {"sites": sorted(self.sites), "cut": sorted(self.cut)}
+
+
+def asking_line() -> tuple[str, bool]:
+    """`file:line` of the innermost frame that asks for itself, and whether it is inside a `while` loop."""
+    frame: Any = sys._getframe(1)
+    while frame.f_back is not None and _asks_for_caller(frame.f_code.co_filename):
+        frame = frame.f_back
+    file, line = frame.f_code.co_filename, frame.f_lineno
+    return f"{file}:{line}", _in_while(file, line)
+
+
+@cache
+def _asks_for_caller(file: str) -> bool:
+    return file.startswith(("<", _OURS)) or any(part in file for part in _TENSORS)
+
+
+@cache
+def _while_ranges(file: str) -> tuple[tuple[int, int, bool], ...]:
+    """First line, last line and kind (is a `while`) of every loop and function of a file, innermost last."""
+    try:
+        tree = ast.parse(Path(file).read_text(encoding="utf-8", errors="replace"))
+    except (OSError, SyntaxError, ValueError):
+        return ()
+    kinds = (ast.While, ast.For, ast.AsyncFor, ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+    return tuple(
+        (node.lineno, node.end_lineno or node.lineno, isinstance(node, ast.While))
+        for node in ast.walk(tree)
+        if isinstance(node, kinds)
+    )
+
+
+@cache
+def _in_while(file: str, line: int) -> bool:
+    enclosing = [
+        (last - first, is_while) for first, last, is_while in _while_ranges(file) if first <= line <= last
+    ]
+    return min(enclosing)[1] if enclosing else False

@@ -1,0 +1,146 @@
+"""Branches and loops on device values: every way is run, the highest peak decides, unknown is said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pinchpoint.core.records import Forecast
+from pinchpoint.forecasting.predict import predict
+
+pytestmark = pytest.mark.usefixtures("quick_workers")
+
+GIB = 2**30
+BIG = 20_000 * 20_000 * 4  # bytes of the tensor that only one way of a branch creates
+HEAD = """
+import torch
+model = torch.nn.Linear(256, 256).cuda()
+optimizer = torch.optim.Adam(model.parameters())
+for step in range(5):
+    y = model(torch.randn(1000, 256, device="cuda"))
+    loss = y.square().mean()
+"""
+TAIL = """
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+Predict = Callable[[str], Forecast]
+
+
+@pytest.fixture
+def of_body(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Predict:
+    """Predict a training loop with these lines between its loss and its backward pass."""
+    monkeypatch.chdir(tmp_path)
+
+    def predict_body(body: str) -> Forecast:
+        lines = "".join(f"    {line}\n" for line in body.strip().splitlines())
+        Path("train.py").write_text(HEAD + lines + TAIL, encoding="utf-8")
+        return predict("train.py")
+
+    return predict_body
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "(y > 0).any()",
+        "bool((y > 0).sum() > 10)",
+        "y.sum().item() > 100",
+        "(y > 0).sum().item() > 10",
+        "loss.item() < 0.5",
+    ],
+)
+def test_both_ways_of_a_branch_are_in_the_interval(of_body: Predict, question: str) -> None:
+    forecast = of_body(f"""
+if {question}:
+    loss = loss + torch.zeros(20_000, 20_000, device="cuda").mean()
+""")
+    assert forecast.low_bytes is not None and forecast.high_bytes is not None
+    assert forecast.low_bytes < GIB < BIG < forecast.high_bytes < 1.2 * BIG + GIB
+    assert any("train.py:8" in note for note in forecast.notes)
+    assert forecast.fits["h200"] is True and not forecast.reasons
+
+
+def test_only_the_high_end_decides_whether_a_branch_fits(of_body: Predict) -> None:
+    forecast = of_body("""
+if loss.item() > 3:
+    loss = loss + torch.zeros(3 * 2**30, device="cuda").mean()
+""")
+    assert forecast.peak_allocated_bytes < GIB < 12 * GIB < (forecast.high_bytes or 0)
+    assert forecast.fits["rtx3060"] is False and forecast.fits["a100-80"] is True
+
+
+def test_a_branch_that_changes_nothing_leaves_the_forecast_exact(of_body: Predict) -> None:
+    forecast = of_body("""
+if loss.item() < 0.5:
+    print("good")
+""")
+    assert forecast.low_bytes is None and not forecast.notes and forecast.fits["h200"] is True
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        "torch.isnan(loss)",
+        "not torch.isfinite(loss)",
+        "torch.isinf(y).any()",
+        "(y != y).any() or loss.item() > 1e6",
+    ],
+)
+def test_a_way_that_raises_ends_the_run_and_counts_for_nothing(of_body: Predict, check: str) -> None:
+    forecast = of_body(f"""
+if {check}:
+    raise RuntimeError("diverged")
+""")
+    assert forecast.low_bytes is None and not forecast.reasons and forecast.fits["h200"] is True
+
+
+def test_a_loop_of_unknown_length_whose_memory_grows_makes_fits_unknown(of_body: Predict) -> None:
+    forecast = of_body("""
+while y.abs().max().item() > 1:
+    y = torch.tanh(model(y))
+loss = y.mean()
+""")
+    assert set(forecast.fits.values()) == {None}
+    assert len(forecast.reasons) == 1 and "train.py:8" in forecast.reasons[0]
+
+
+def test_a_loop_of_unknown_length_whose_memory_stays_is_exact(of_body: Predict) -> None:
+    forecast = of_body("""
+with torch.no_grad():
+    while True:
+        previous, y = y, torch.tanh(model(y))
+        if (y - previous).norm() < 1e-5:
+            break
+loss = model(y).mean()
+""")
+    assert forecast.fits["h200"] is True and not forecast.reasons
+
+
+def test_a_branch_that_data_decide_goes_the_way_of_the_data(of_body: Predict) -> None:
+    forecast = of_body("""
+labels = torch.arange(100).cuda()
+if (labels > 98).any() and not (labels > 99).any():
+    loss = loss + torch.zeros(20_000, 20_000, device="cuda").mean()
+""")
+    assert forecast.low_bytes is None and forecast.peak_allocated_bytes > BIG
+
+
+def test_an_and_with_a_known_false_does_not_depend_on_the_other_side(of_body: Predict) -> None:
+    forecast = of_body("""
+never = torch.zeros(1000, 256, dtype=torch.bool, device="cuda")
+if ((y > 0) & never).max() == 1:
+    loss = loss + torch.zeros(20_000, 20_000, device="cuda").mean()
+""")
+    assert forecast.high_bytes is None and forecast.peak_allocated_bytes < GIB
+
+
+def test_a_branch_of_which_one_way_cannot_run_makes_fits_unknown(of_body: Predict) -> None:
+    forecast = of_body("""
+if loss.item() > 3:
+    y = y.to_sparse()
+""")
+    assert set(forecast.fits.values()) == {None} and "train.py:8" in forecast.reasons[0]
