@@ -195,6 +195,81 @@ def norm_cases() -> Iterator[Case]:
         yield Case(f"layer_norm-rows{rows}-fp32", module_case(lambda: nn.LayerNorm(256), rows, 256))
 
 
+def _attention_choices() -> Iterator[Case]:
+    """What decides the kernel besides the type: masks and their strides, widths, layouts, shared heads."""
+
+    def attention(
+        dtype: torch.dtype,
+        *,
+        mask: str | None = None,
+        rows: int = 512,
+        columns: int = 512,
+        dim: int = 64,
+        value_dim: int | None = None,
+        heads: int = 8,
+        shared: int | None = None,
+        dropout: float = 0.0,
+        causal: bool = False,
+        layout: str = "usual",
+    ) -> Any:
+        def build(device: str) -> Live:
+            q = tensor(device, 4, heads, rows, dim, dtype=dtype)
+            k = tensor(device, 4, shared or heads, columns, dim, dtype=dtype)
+            v = tensor(device, 4, shared or heads, columns, value_dim or dim, dtype=dtype)
+            leaves = [q, k, v]
+            bias: Tensor | None = None
+            if mask == "learned":
+                bias = tensor(device, 1, heads, rows, columns, dtype=dtype)
+                leaves.append(bias)
+            elif mask == "learned-permuted":  # as relative position biases are made from an embedding
+                table = tensor(device, rows, columns, heads, dtype=dtype)
+                leaves.append(table)
+                bias = table.permute(2, 0, 1)[None]
+            elif mask == "permuted":
+                bias = torch.zeros(rows, columns, heads, dtype=dtype, device=device).permute(2, 0, 1)[None]
+            elif mask == "bool-heads":
+                bias = torch.ones(4, heads, rows, columns, dtype=torch.bool, device=device)
+            if layout == "three":
+                q, k, v = (t.flatten(0, 1) for t in (q, k, v))
+            elif layout == "strided":
+                q, k, v = (
+                    t.transpose(-2, -1).contiguous().transpose(-2, -1).detach().requires_grad_()
+                    for t in (q, k, v)
+                )
+                leaves = [q, k, v]
+            how = {
+                "attn_mask": bias,
+                "dropout_p": dropout,
+                "is_causal": causal,
+                "enable_gqa": shared is not None,
+            }
+
+            def forward() -> Tensor:
+                return F.scaled_dot_product_attention(q, k, v, **how)
+
+            live = both_ways(lambda _: (forward, leaves))(device)
+            choice = torch.ops.aten._fused_sdp_choice(q, k, v, **how)
+            live.notes["backend"] = torch.nn.attention.SDPBackend(choice).name
+            return live
+
+        return build
+
+    for name, dtype in {"fp32": torch.float32, "bf16": torch.bfloat16}.items():
+        for mask in ("learned", "learned-permuted", "permuted", "bool-heads"):
+            yield Case(f"sdpa-choice-{name}-mask-{mask}", attention(dtype, mask=mask))
+        yield Case(f"sdpa-choice-{name}-permuted-dropout", attention(dtype, mask="permuted", dropout=0.1))
+        yield Case(f"sdpa-choice-{name}-learned-odd", attention(dtype, mask="learned", columns=500))
+        for dim in (36, 100, 192, 256, 320):
+            yield Case(f"sdpa-choice-{name}-dim{dim}", attention(dtype, dim=dim))
+        yield Case(f"sdpa-choice-{name}-values-128", attention(dtype, value_dim=128))
+        yield Case(f"sdpa-choice-{name}-cross-causal", attention(dtype, rows=256, causal=True))
+        yield Case(f"sdpa-choice-{name}-one-column", attention(dtype, columns=1, rows=4096))
+        yield Case(f"sdpa-choice-{name}-shared-heads", attention(dtype, shared=2))
+        yield Case(f"sdpa-choice-{name}-three", attention(dtype, layout="three"))
+        yield Case(f"sdpa-choice-{name}-strided", attention(dtype, layout="strided"))
+    yield Case("sdpa-choice-fp64", attention(torch.float64))
+
+
 def attention_cases() -> Iterator[Case]:
     def attention(
         batch: int,
@@ -252,6 +327,8 @@ def attention_cases() -> Iterator[Case]:
             f"sdpa-{name}-seq197-dim64-mask-padding", attention(32, 12, 197, 64, dtype, "padding", False, 0.0)
         )
         yield Case(f"sdpa-{name}-seq1000-dim80", attention(4, 8, 1000, 80, dtype, None, False, 0.0))
+
+    yield from _attention_choices()
 
     def multihead(dtype: torch.dtype, need_weights: bool) -> Any:
         def make(device: str) -> tuple[Callable[[], Tensor], list[Tensor]]:

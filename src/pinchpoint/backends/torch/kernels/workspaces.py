@@ -324,9 +324,17 @@ _REDUCTIONS = (
     "argmax",
     "argmin",
 )
+
+
+def _safe_softmax(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
+    """The softmax before rows without a finite score are set to zero, and the mask of infinite scores."""
+    return [_bytes(out), out.numel()]
+
+
 _FAMILIES: dict[str, Callable[[KernelModel, Any, Any, Any, Any], Sizes]] = {
     **{f"aten::{name}": _reduction for name in _REDUCTIONS},
     "aten::_softmax_backward_data": _like_first,  # grad * output
+    "aten::_safe_softmax": _safe_softmax,
     "aten::logsumexp": _like_first,  # exp(x - max)
     "aten::mse_loss": _reduced_loss,
     "aten::smooth_l1_loss": _reduced_loss,
