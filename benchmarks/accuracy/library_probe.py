@@ -2,10 +2,14 @@
 
     PYTHONPATH=src python benchmarks/accuracy/library_probe.py rnn -o rnn_probe.json
     PYTHONPATH=src python benchmarks/accuracy/library_probe.py conv -o conv_probe.json
+    PYTHONPATH=src python benchmarks/accuracy/library_probe.py search -o search_probe.json
+    PYTHONPATH=src python benchmarks/accuracy/library_probe.py math -o math_probe.json
 
 A record holds its columns once and a row for every call. Workspaces are the blocks that are allocated and
 freed within a call (of a convolution: of forward, of backward); `reserve_bytes` is what a recurrent forward
-pass saves for backward.
+pass saves for backward. `search` runs the convolutions with `torch.backends.cudnn.benchmark`: the most that
+the search and a later call take, and with how much spare memory the same search still succeeds. `math` runs
+Fourier transforms, solvers, random numbers and the like.
 """
 
 from __future__ import annotations
@@ -61,6 +65,16 @@ CONV_COLUMNS = (
     "forward_bytes",
     "backward_bytes",
 )
+SEARCH_COLUMNS = (
+    *CONV_COLUMNS[:-2],
+    "search_forward_bytes",
+    "search_backward_bytes",
+    "forward_bytes",
+    "backward_bytes",
+    "spare_bytes",
+)
+MATH_COLUMNS = ("name", "shape", "dtype", "input_bytes", "peak_bytes", "kept_bytes")
+SPARE_BYTES = tuple(2**power for power in range(22, 37, 2))  # 4 MiB to 64 GiB
 KINDS = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn_tanh": nn.RNN}
 FORMATS = {2: torch.channels_last, 3: torch.channels_last_3d}
 
@@ -286,15 +300,217 @@ def probe_conv(
     ]
 
 
+# --- convolutions with a search for the fastest kernel
+
+
+def probe_search(**shape: Any) -> list[Any]:
+    """The blocks of a first and a later call, and the least spare memory with which the search succeeds."""
+    torch.backends.cudnn.benchmark = True
+    spare_bytes = 0
+    try:
+        for spare_bytes in SPARE_BYTES:
+            # A size that was searched before is not searched again: each attempt has another batch.
+            attempt = {**shape, "batch": shape["batch"] + 1}
+            try:
+                _convolve(attempt, spare_bytes=spare_bytes)
+                break
+            except torch.OutOfMemoryError:
+                continue
+        calls = [_convolve(shape, spare_bytes=None) for _ in range(2)]
+    finally:
+        torch.backends.cudnn.benchmark = False
+    (first, sides_out), (later, _) = calls
+    return [*shape.values(), sides_out, *(max(b, default=0) for b in (*first, *later)), spare_bytes]
+
+
+def _convolve(
+    shape: dict[str, Any], *, spare_bytes: int | None
+) -> tuple[tuple[list[int], list[int]], list[int]]:
+    """Passing blocks of forward and backward, and the sides of the result."""
+    torch.cuda.empty_cache()
+    dims, groups, transposed = len(shape["sides"]), shape["groups"], shape["transposed"]
+    channels, out_channels = shape["channels"], shape["out_channels"]
+    windows = (channels, out_channels // groups) if transposed else (out_channels, channels // groups)
+    dtype = getattr(torch, shape["dtype"])
+    source = torch.randn(shape["batch"], channels, *shape["sides"], device="cuda", dtype=dtype)
+    weight = torch.randn(*windows, *[shape["window"]] * dims, device="cuda", dtype=dtype)
+    if shape["channels_last"]:
+        source, weight = (t.contiguous(memory_format=FORMATS[dims]) for t in (source, weight))
+    source.requires_grad_(shape["wants_input"])
+    weight.requires_grad_()
+    inputs = [t for t in (source, weight) if t.requires_grad]
+    call = getattr(F, f"conv_transpose{dims}d" if transposed else f"conv{dims}d")
+    how = {name: shape[name] for name in ("stride", "padding", "dilation", "groups")}
+    total = torch.cuda.get_device_properties(0).total_memory
+    if spare_bytes is not None:
+        needed = 3 * sum(t.numel() * t.element_size() for t in inputs) + 4 * _out_bytes(shape)
+        torch.cuda.set_per_process_memory_fraction(min(1.0, (needed + spare_bytes) / total))
+    try:
+        out, forward, _ = observe_blocks(lambda: call(source, weight, **how))
+        gradient = torch.ones_like(out)
+        _, backward, _ = observe_blocks(lambda: torch.autograd.grad(out, inputs, gradient))
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    return (forward, backward), list(out.shape[2:])
+
+
+def _out_bytes(shape: dict[str, Any]) -> int:
+    scale = 2 if shape["transposed"] else 1 / shape["stride"]
+    points = shape["batch"]
+    for side in shape["sides"]:
+        points *= int(side * scale) + 2
+    return int(points * shape["out_channels"] * getattr(torch, shape["dtype"]).itemsize)
+
+
+# --- other libraries
+
+
+def math_calls() -> Iterator[dict[str, Any]]:
+    """Yield calls of cuFFT, cuSOLVER and of kernels with buffers of their own, at many sizes."""
+    rng = random.Random(2)
+    for _ in range(240):
+        dims = rng.choice([1, 2, 2, 3])
+        sides = [
+            rng.choice(
+                {
+                    1: [256, 1000, 1009, 4096, 65536, 100003],
+                    2: [16, 31, 64, 85, 128, 256, 509, 512],
+                    3: [16, 32, 48, 64, 97],
+                }[dims]
+            )
+        ] * dims
+        batch = rng.choice([1, 4, 20, 64, 256])
+        if batch * sides[0] ** dims > 1e8:
+            continue
+        name = rng.choice(["rfftn", "irfftn", "fftn", "ifftn", "rfftn-backward"])
+        yield {"name": name, "shape": [batch, *sides], "dtype": rng.choice(["float32", "float32", "float64"])}
+    for name in (
+        "eigh",
+        "eigvalsh",
+        "eig",
+        "svd",
+        "svdvals",
+        "qr",
+        "slogdet",
+        "inv",
+        "cholesky",
+        "solve",
+        "pinv",
+        "lstsq",
+        "matrix_exp",
+    ):
+        for side in (8, 32, 33, 64, 128, 512, 1024, 2048):
+            for batch in (1, 3, 64, 1000):
+                if batch * side**2 <= 2**24 and not (
+                    name in ("eig", "svd", "svdvals", "pinv") and batch * side > 66_000
+                ):
+                    yield {"name": name, "shape": [batch, side, side], "dtype": "float32"}
+    for count in (100, 1000, 30_000, 100_000, 1_000_000, 30_000_000):
+        yield {"name": "randperm", "shape": [count], "dtype": "int64"}
+        yield {"name": "topk", "shape": [count], "dtype": "float32"}
+        yield {"name": "argsort", "shape": [count], "dtype": "float32"}
+        yield {"name": "unique", "shape": [count], "dtype": "int64"}
+        yield {"name": "histc", "shape": [count], "dtype": "int32"}
+    for rows, columns in ((1, 1000), (64, 1000), (64, 50_000), (1024, 50_000), (1, 4_000_000)):
+        yield {"name": "multinomial", "shape": [rows, columns], "dtype": "float32"}
+        yield {"name": "multinomial-1", "shape": [rows, columns], "dtype": "float32"}
+        yield {"name": "topk-rows", "shape": [rows, columns], "dtype": "float32"}
+    for batch, channels, side in ((4, 16, 64), (32, 64, 56), (8, 3, 224)):
+        yield {"name": "unfold", "shape": [batch, channels, side, side], "dtype": "float32"}
+    for rows, columns in ((1000, 64), (100_000, 16), (1_000_000, 3)):
+        yield {"name": "scatter_reduce-mean", "shape": [rows, columns], "dtype": "float32"}
+    for batch, points, width in ((1, 1000, 3), (8, 1000, 3), (4, 1000, 64), (1, 4000, 16)):
+        yield {"name": "cdist-exact-backward", "shape": [batch, points, width], "dtype": "float32"}
+        yield {"name": "cdist", "shape": [batch, points, width], "dtype": "float32"}
+    for batch, hidden in ((64, 256), (512, 512), (4096, 128)):
+        yield {"name": "lstmcell", "shape": [batch, hidden], "dtype": "float32"}
+        yield {"name": "grucell", "shape": [batch, hidden], "dtype": "float32"}
+
+
+def _math_call(
+    name: str, shape: list[int], dtype: torch.dtype
+) -> tuple[list[torch.Tensor], Callable[[], Any]]:
+    """The inputs of a call, and the call."""
+    if name in ("randperm",):
+        return [], lambda: torch.randperm(shape[0], device="cuda")
+    if name in ("unique", "histc"):
+        x = torch.randint(0, max(shape[0] // 2, 1), shape, device="cuda", dtype=dtype)
+        return [x], (lambda: torch.unique(x)) if name == "unique" else (lambda: torch.histc(x, bins=64))
+    if name in ("lstmcell", "grucell"):
+        cell = (nn.LSTMCell if name == "lstmcell" else nn.GRUCell)(shape[1], shape[1], device="cuda")
+        x = torch.randn(*shape, device="cuda", requires_grad=True)
+        return [x], lambda: cell(x)
+    if "rfftn" in name or "fftn" in name:
+        axes = tuple(range(1, len(shape)))
+        x = torch.randn(*shape, device="cuda", dtype=dtype)
+        if name == "rfftn-backward":
+            x.requires_grad_()
+            y = torch.fft.rfftn(x, dim=axes)
+            gradient = torch.ones_like(y)
+            return [x], lambda: torch.autograd.grad(y, [x], gradient, retain_graph=True)
+        if name in ("irfftn",):
+            y = torch.fft.rfftn(x, dim=axes)
+            return [y], lambda: torch.fft.irfftn(y, s=shape[1:], dim=axes)
+        if name in ("fftn", "ifftn"):
+            x = x.to(torch.complex64 if dtype is torch.float32 else torch.complex128)
+        return [x], lambda: getattr(torch.fft, name)(x, dim=axes)
+    x = torch.randn(*shape, device="cuda", dtype=dtype)
+    if name in ("eigh", "eigvalsh", "cholesky"):
+        x = x @ x.mT + shape[-1] * torch.eye(shape[-1], device="cuda", dtype=dtype)
+    calls: dict[str, Callable[[], Any]] = {
+        "topk": lambda: x.topk(min(16, len(x))),
+        "topk-rows": lambda: x.topk(16, dim=-1),
+        "argsort": lambda: x.argsort(),
+        "multinomial": lambda: torch.multinomial(x.abs(), 16),
+        "multinomial-1": lambda: torch.multinomial(x.abs(), 1),
+        "unfold": lambda: F.unfold(x, 3, padding=1),
+        "scatter_reduce-mean": lambda: torch.zeros_like(x).scatter_reduce(0, index, x, "mean"),
+        "cdist": lambda: torch.cdist(x, x),
+        "lstsq": lambda: torch.linalg.lstsq(x, x),
+        "solve": lambda: torch.linalg.solve(x, x),
+        "matrix_exp": lambda: torch.linalg.matrix_exp(x),
+    }
+    if name == "scatter_reduce-mean":
+        index = torch.randint(0, shape[0], shape, device="cuda")
+    if name == "cdist-exact-backward":
+        x.requires_grad_()
+        y = torch.cdist(x, x, compute_mode="donot_use_mm_for_euclid_dist")
+        gradient = torch.ones_like(y)
+        return [x], lambda: torch.autograd.grad(y, [x], gradient, retain_graph=True)
+    return [x], calls[name] if name in calls else (lambda: getattr(torch.linalg, name)(x))
+
+
+def probe_math(name: str, shape: list[int], dtype: str) -> list[Any]:
+    """The most bytes that a later call adds to the allocated ones, and what it leaves allocated."""
+    torch.cuda.empty_cache()
+    inputs, call = _math_call(name, shape, getattr(torch, dtype))
+    size = sum(t.numel() * t.element_size() for t in inputs)
+    peak = kept = -1
+    try:
+        for _ in range(2):
+            result = None
+            torch.cuda.synchronize()
+            before = torch.cuda.memory_allocated()
+            torch.cuda.reset_peak_memory_stats()
+            result = call()
+            torch.cuda.synchronize()
+            peak, kept = torch.cuda.max_memory_allocated() - before, torch.cuda.memory_allocated() - before
+        del result
+    except (RuntimeError, NotImplementedError) as error:
+        return [name, shape, dtype, size, str(error).splitlines()[0][:80], -1]
+    return [name, shape, dtype, size, peak, kept]
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=["rnn", "conv"])
+    parser.add_argument("what", choices=["rnn", "conv", "search", "math"])
     parser.add_argument("-o", "--output", type=Path, required=True, help="JSON file to write.")
     parser.add_argument(
         "--count", type=int, default=1000, help="Largest number of calls to probe (default: %(default)s)."
     )
+    parser.add_argument("--seconds", type=float, default=3600.0, help="Stop after this time (default: 3600).")
     args = parser.parse_args(argv)
     if not torch.cuda.is_available():
         print(
@@ -306,10 +522,14 @@ def main(argv: list[str] | None = None) -> int:
     columns, shapes, probe = {
         "rnn": (RNN_COLUMNS, rnn_shapes(), probe_rnn),
         "conv": (CONV_COLUMNS, conv_shapes(), probe_conv),
+        "search": (SEARCH_COLUMNS, conv_shapes(), probe_search),
+        "math": (MATH_COLUMNS, math_calls(), probe_math),
     }[args.what]
     rows, start = [], time.perf_counter()
     for _, shape in zip(range(args.count), shapes, strict=False):
         rows.append(probe(**shape))
+        if time.perf_counter() - start > args.seconds:
+            break
     record = {
         "kind": f"{args.what}-probe",
         "schema": 1,

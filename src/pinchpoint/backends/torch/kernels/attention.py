@@ -210,9 +210,9 @@ def _plain(
     del scores
     if dropout_p:
         weights = F.dropout(weights, dropout_p)
-    out = (weights @ value).to(dtype)
-    weights.to(dtype)  # torch returns the weights too, which for 16-bit types is a copy that nobody keeps
-    return out
+    # torch returns the weights too, which for 16-bit types is a copy that nobody keeps.
+    _copy = weights.detach().to(dtype)
+    return (weights @ value).to(dtype)
 
 
 def _additive(mask: torch.Tensor, query: torch.Tensor) -> torch.Tensor:

@@ -274,10 +274,13 @@ def _cudnn_attention_backward(model: KernelModel, func: Any, args: Any, kwargs: 
 
 
 def _flash_attention_backward(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
-    query = args[1]
+    """Row sums and the query gradient in fp32; a gradient stored by heads is copied, as is the output."""
+    gradient, query = args[0], args[1]
     rows = -(-query.shape[2] // 128) * 128
     width = -(-query.shape[3] // 32) * 32
-    return [4 * query.shape[0] * query.shape[1] * rows, 4 * query.shape[0] * query.shape[1] * rows * width]
+    copy_bytes = 0 if _rows_before_heads(gradient) else _bytes(gradient)
+    row_bytes = 4 * query.shape[0] * query.shape[1] * rows
+    return [copy_bytes, copy_bytes, row_bytes, row_bytes * width]
 
 
 def _layer_norm_backward(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
@@ -327,8 +330,8 @@ _REDUCTIONS = (
 
 
 def _safe_softmax(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
-    """The softmax before rows without a finite score are set to zero, and the mask of infinite scores."""
-    return [_bytes(out), out.numel()]
+    """The mask of infinite scores, and of rows without a finite one, which are set to zero in place."""
+    return [out.numel(), out.numel() // max(out.shape[-1], 1)]
 
 
 _FAMILIES: dict[str, Callable[[KernelModel, Any, Any, Any, Any], Sizes]] = {
