@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from pinchpoint.core.errors import TargetFailed
+from pinchpoint.core.errors import BadInput, TargetFailed
 from pinchpoint.core.records import Forecast
 from pinchpoint.forecasting.predict import predict
 
@@ -52,10 +52,10 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Predict:
     work.mkdir()
     monkeypatch.chdir(work)
 
-    def predict_script(name: str, *args: str) -> Forecast:
+    def predict_script(name: str, *args: str, world_size: int | None = None) -> Forecast:
         before = snapshot(SCRIPTS)
         try:
-            return predict(str(SCRIPTS / name), args=args)
+            return predict(str(SCRIPTS / name), args=args, world_size=world_size)
         finally:
             assert snapshot(work) == {}
             assert snapshot(SCRIPTS) == before
@@ -203,12 +203,41 @@ def test_a_hugging_face_trainer_script_is_bounded_by_its_logits(run: Predict) ->
 
 
 def test_data_parallel_training_adds_its_gradient_buckets(run: Predict) -> None:
-    forecast = run("ddp_torchrun.py")
+    forecast = run("ddp_torchrun.py", world_size=4)
     check_whole(forecast, "ddp_torchrun.py")
+    assert "rank 0 of 4, without peers" in forecast.notes
     weights = 8 * 4_096 * 4_096 * F32
     # Weights, gradients, two moments, the foreach step's square roots; and the buckets, as large as the
     # gradients.
     assert without_workspace(forecast) == pytest.approx(6 * weights + 128 * 4_096 * F32, rel=0.02)
+
+
+def test_a_script_that_torchrun_starts_needs_a_world_size(run: Predict) -> None:
+    with pytest.raises(BadInput, match=r"starts a process group at .*ddp_torchrun\.py") as excinfo:
+        run("ddp_torchrun.py")
+    assert "--world-size N" in excinfo.value.hint
+
+
+def test_the_name_of_a_class_in_a_script_does_not_make_it_parallel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(
+        "import os, torch\n"
+        "from torch.nn.parallel import DistributedDataParallel\n"
+        "assert int(os.environ.get('RANK', -1)) == -1\n"
+        "model = torch.nn.Linear(1000, 1000).cuda()\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "for _ in range(3):\n"
+        "    model(torch.randn(10, 1000, device='cuda')).mean().backward()\n"
+        "    optimizer.step()\n",
+        encoding="utf-8",
+    )
+    assert not [note for note in predict("train.py").notes if "rank" in note]
+    Path("train.py").write_text("import os\nrank = os.environ['RANK']\n", encoding="utf-8")
+    with pytest.raises(TargetFailed, match=r"needs the variable RANK at .*train\.py:2") as excinfo:
+        predict("train.py")
+    assert "--world-size N" in excinfo.value.hint
 
 
 def test_an_inference_script_needs_the_input_and_output_of_one_layer(run: Predict) -> None:

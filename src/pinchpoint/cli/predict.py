@@ -30,6 +30,9 @@ def command(
         None, "--card", help="The name of a card or its bytes, such as rtx4090 or 24GiB."
     ),
     steps: int = typer.Option(2, "--steps", help="Steps to run; 2 include the optimizer state."),
+    world_size: int = typer.Option(
+        None, "--world-size", help="Predict a script as rank 0 of this many processes, as torchrun starts it."
+    ),
     measure: bool = typer.Option(False, "--measure", help="Also run it on this machine's GPU and compare."),
     settings: list[str] = options.SET,
     seed: int = options.SEED,
@@ -65,6 +68,7 @@ def command(
             timeout_s=timeout,
             measure=measure,
             settings=parse_pairs(settings or ()),
+            world_size=world_size,
         )
     if output is not None:
         forecast.save(output)

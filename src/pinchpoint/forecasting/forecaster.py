@@ -113,12 +113,14 @@ class Forecaster:
         steps: int = 2,
         half: bool = False,
         args: tuple[str, ...] = (),
+        world_size: int | None = None,
         settings: Overrides | None = None,
         chunk_must_apply: bool = False,
     ) -> Forecast:
         """Return one Forecast. size is None only for a script, which takes args instead.
 
         settings: by default those of this Forecaster. chunk_must_apply: raise if the variant ignores `chunk`.
+        world_size: run a script as torchrun would run its first process of so many.
         """
         request = {
             "size": size,
@@ -129,6 +131,7 @@ class Forecaster:
             "steps": steps,
             "half": half,
             "args": list(args),
+            "world_size": world_size,
             "seed": self.seed,
             "timeout_s": self.timeout_s,
             "settings": self.settings if settings is None else dict(settings),

@@ -29,6 +29,7 @@ def predict(
     timeout_s: float = 300.0,
     measure: bool = False,
     settings: Overrides | None = None,
+    world_size: int | None = None,
 ) -> Forecast:
     """Predict the peak of a target at a size, or of an unmodified script with its arguments.
 
@@ -36,6 +37,7 @@ def predict(
     fit a card that is named here, the Forecast has levers.
     measure: also run the target on this machine's GPU and store the measured peaks.
     settings: settings of a workload that declares some.
+    world_size: predict a script as rank 0 of so many processes, with RANK and WORLD_SIZE set as by torchrun.
     """
     resolved_target = find(target)
     if resolved_target.kind == "script":
@@ -58,6 +60,11 @@ def predict(
             f"The first step creates the optimizer state, so --steps {steps} does not show the peak.",
             hint="Use at least 2 steps.",
         )
+    if world_size is not None and (world_size < 1 or resolved_target.kind != "script"):
+        raise BadInput(
+            f"--world-size {world_size} cannot be used for {resolved_target.text}.",
+            hint="Give a script and at least 1 process.",
+        )
     check_seconds("timeout", timeout_s)
     points = None if size is None else parse_size(size)
     named_card = cards.card(card) if card is not None else None
@@ -71,6 +78,7 @@ def predict(
             chunk=chunk,
             steps=steps,
             args=tuple(args),
+            world_size=world_size,
             chunk_must_apply=True,
         )
         if named_card is not None and forecast.fits[named_card.name] is False:

@@ -84,7 +84,8 @@ def _run(
 
     progress.check = check
     path = loaded_target.target.where
-    _as_rank_zero(path)
+    if request.get("world_size"):
+        _as_rank_zero(request["world_size"])
     with Sandbox(scratch, locked=True) as guards:
         end = run_script(path, request["args"], scratch=scratch, stopper=stopper)
     needs = unknown_values.calibration_site(end.error, observer.dynamic.unknown_site)
@@ -144,16 +145,13 @@ def _limit_cpu(seconds: float) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
 
 
-def _as_rank_zero(path: str) -> None:
-    """Set the environment of torchrun's first process for a script that starts a process group."""
-    text = Path(path).read_text(encoding="utf-8", errors="replace")
-    if "init_process_group" in text or "DistributedDataParallel" in text:
-        for name, value in (
-            ("RANK", "0"),
-            ("LOCAL_RANK", "0"),
-            ("WORLD_SIZE", "2"),
-            ("LOCAL_WORLD_SIZE", "2"),
-            ("MASTER_ADDR", "127.0.0.1"),
-            ("MASTER_PORT", "29500"),
-        ):
-            os.environ.setdefault(name, value)
+def _as_rank_zero(world_size: int) -> None:
+    """Set the environment of torchrun's first process."""
+    os.environ |= {
+        "RANK": "0",
+        "LOCAL_RANK": "0",
+        "WORLD_SIZE": str(world_size),
+        "LOCAL_WORLD_SIZE": str(world_size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "29500",
+    }

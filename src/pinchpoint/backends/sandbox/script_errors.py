@@ -31,6 +31,7 @@ _PUBLISHED_AS = {
     "rdkit": "rdkit",
     "ase": "ase",
 }
+_TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _USAGE = 2  # the exit code of argparse, click and typer for wrong arguments
 _ARGUMENTS = "Pass the script's arguments after --"
 _UNSUPPORTED = (
@@ -92,6 +93,11 @@ def _raised_error(script: Path, error: BaseException, not_started: Sequence[str]
         )
     if isinstance(error, ImportError):
         return _import_error(script, error, where)
+    if isinstance(error, KeyError) and error.args[:1] and error.args[0] in _TORCHRUN:
+        return TargetFailed(
+            f"{name!r} needs the variable {error.args[0]}{where}, which torchrun sets.",
+            hint="Add --world-size N to predict it as rank 0 of N processes.",
+        )
     if isinstance(error, FileNotFoundError):
         return TargetFailed(
             f"{name!r} needs the file {error.filename or error}, which does not exist{where}{also}.",

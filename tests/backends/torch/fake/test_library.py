@@ -102,7 +102,7 @@ def test_gradient_buckets_are_as_large_as_the_parameters(take: Any) -> None:
 
 def test_collectives_return_at_once_and_rank_zero_is_noted(observer: Any) -> None:
     dist = torch.distributed
-    dist.init_process_group("nccl")
+    dist.init_process_group("nccl", rank=0, world_size=2)
     assert (dist.is_initialized(), dist.get_rank()) == (True, 0)
     x = torch.ones(3, device="cuda")
     assert dist.all_reduce(x, async_op=True).wait()

@@ -16,7 +16,7 @@ import torch
 from pinchpoint.backends.patches import Patches
 from pinchpoint.backends.torch.fake.devices import at_user_line
 from pinchpoint.backends.torch.ledger import Ledger
-from pinchpoint.core.errors import CannotFake
+from pinchpoint.core.errors import BadInput, CannotFake
 from pinchpoint.core.units import MIB
 
 _FIRST_BUCKET_BYTES = MIB
@@ -55,20 +55,26 @@ def install(patches: Patches, ledger: Ledger) -> None:
         return
     import torch.distributed as dist
 
-    state = {"started": False}
-    size = int(os.environ.get("WORLD_SIZE", "2"))
+    state = {"size": 0}  # 0 before the process group starts
 
-    def init_process_group(*_: Any, **kwargs: Any) -> None:
-        state["started"] = True
+    def init_process_group(*args: Any, **kwargs: Any) -> None:
         ranks = int(kwargs.get("world_size") or -1)
-        note = f"rank 0 of {ranks if ranks > 0 else size}, without peers"
+        if ranks < 1:
+            ranks = int(os.environ.get("WORLD_SIZE", "0"))
+        if ranks < 1:
+            raise BadInput(
+                f"The script starts a process group{at_user_line()}, whose size is not given.",
+                hint="Add --world-size N to predict it as rank 0 of N processes.",
+            )
+        state["size"] = ranks
+        note = f"rank 0 of {ranks}, without peers"
         if note not in ledger.observation.notes:
             ledger.observation.notes.append(note)
 
     patches.set(dist, "init_process_group", init_process_group)
-    patches.set(dist, "is_initialized", lambda: state["started"])
+    patches.set(dist, "is_initialized", lambda: state["size"] > 0)
     patches.set(dist, "get_rank", lambda group=None: 0)
-    patches.set(dist, "get_world_size", lambda group=None: size if state["started"] else 1)
+    patches.set(dist, "get_world_size", lambda group=None: state["size"] or 1)
     patches.set(dist, "get_backend", lambda group=None: "nccl")
     patches.set(dist, "is_nccl_available", lambda: True)
     patches.set(dist, "new_group", lambda *_, **__: None)
