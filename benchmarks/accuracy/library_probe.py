@@ -399,8 +399,8 @@ def math_calls() -> Iterator[dict[str, Any]]:
         "lstsq",
         "matrix_exp",
     ):
-        for side in (8, 32, 33, 64, 128, 512, 1024, 2048):
-            for batch in (1, 3, 64, 1000):
+        for side in (8, 32, 33, 64, 128, 512, 1024):
+            for batch in (1, 3, 64):
                 if batch * side**2 <= 2**24 and not (
                     name in ("eig", "svd", "svdvals", "pinv") and batch * side > 66_000
                 ):

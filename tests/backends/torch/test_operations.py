@@ -46,6 +46,7 @@ EXCEPTIONS: list[tuple[str, float, float, str]] = [
         2.3,
         "the kernel, and so the workspace, is cuDNN's choice; a Forecast carries an interval",
     ),
+    ("sdpa-choice-bf16-dim320", 1.0, 1.06, "gradients of very wide heads are accumulated in less than fp32"),
     ("rnn-b32-t128-h256-fp32", 0.98, 1.0, "a block that is not split keeps up to 1 MiB, twice here"),
     ("lstm-b256-t64-h128-fp32", 0.98, 1.0, "a block that is not split keeps up to 1 MiB, twice here"),
     ("lstmcell-fp32", 0.59, 1.0, "the fused cell of CUDA keeps its gates; the host composes it"),

@@ -120,7 +120,11 @@ def test_collectives_return_at_once_and_rank_zero_is_noted(observer: Any) -> Non
         ((8, 0), torch.bfloat16, True, 64, "efficient"),
         ((8, 6), torch.float32, False, 64, "efficient"),
         ((7, 5), torch.float16, False, 64, "efficient"),
-        ((9, 0), torch.bfloat16, False, 256, "flash"),
+        ((9, 0), torch.bfloat16, False, 256, "cudnn"),
+        ((9, 0), torch.bfloat16, False, 320, "efficient"),
+        ((8, 0), torch.bfloat16, False, 256, "flash"),
+        ((12, 0), torch.bfloat16, False, 64, "flash"),
+        ((7, 5), torch.bfloat16, False, 64, "plain"),
         ((9, 0), torch.float32, False, 30, "plain"),
         ((9, 0), torch.float64, False, 64, "plain"),
     ],
@@ -131,6 +135,29 @@ def test_attention_takes_the_kernel_cuda_takes(
     query = torch.empty(1, 2, 8, width, dtype=dtype)
     bias = torch.zeros(8, 8) if mask else None
     assert attention.choose(query, query, query, bias, capability=capability) == kernel
+
+
+def test_attention_with_a_permuted_mask_is_plain() -> None:
+    query = torch.empty(1, 2, 8, 64)
+    bias = torch.zeros(8, 8, 2).permute(2, 0, 1)[None]
+    assert attention.choose(query, query, query, bias, capability=(9, 0)) == "plain"
+    assert attention.choose(query, query, query, bias.contiguous(), capability=(9, 0)) == "efficient"
+
+
+@pytest.mark.parametrize(
+    ("capability", "width", "dropout", "kernel"),
+    [
+        ((8, 6), 192, 0.0, "flash"),
+        ((8, 6), 200, 0.0, "efficient"),
+        ((8, 9), 256, 0.1, "efficient"),
+        ((8, 0), 256, 0.1, "flash"),
+    ],
+)
+def test_training_with_wide_heads_needs_another_kernel_on_consumer_cards(
+    capability: tuple[int, int], width: int, dropout: float, kernel: str
+) -> None:
+    query = torch.empty(1, 2, 8, width, dtype=torch.bfloat16, requires_grad=True)
+    assert attention.choose(query, query, query, None, dropout_p=dropout, capability=capability) == kernel
 
 
 def test_attention_takes_no_kernel_that_was_switched_off() -> None:

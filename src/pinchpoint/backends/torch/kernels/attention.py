@@ -142,7 +142,7 @@ def _fits_cudnn(shapes: list[Any], mask: Any, dropout_p: float) -> bool:
     ):
         return False
     if (
-        max(width, value_width) > 128
+        max(width, value_width) > 256
         or width % 8
         or value_width % 8
         or columns == 1

@@ -252,7 +252,10 @@ def _efficient_attention_backward(args: Any) -> list[Sizes]:
     tiles = batch_heads * (-(-rows // 64) * 64 * padded_width * 4 + -(-rows // 64) * 16)
     gradient = args[0]
     copy_bytes = 0 if _rows_before_heads(gradient) else _bytes(gradient)
-    return [[copy_bytes, 4 * query.numel(), delta, delta], [copy_bytes, delta, tiles]]
+    # Keys and values too wide for the registers have their 16-bit gradients accumulated in fp32.
+    is_wide = width > 128 and query.element_size() < 4
+    wide = [4 * args[2].numel(), 4 * args[3].numel()] if is_wide else []
+    return [[copy_bytes, 4 * query.numel(), delta, delta, *wide], [copy_bytes, delta, tiles, *wide]]
 
 
 def _rows_before_heads(tensor: torch.Tensor) -> bool:
@@ -269,8 +272,17 @@ def _rows_before_heads(tensor: torch.Tensor) -> bool:
 
 
 def _cudnn_attention_backward(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
-    query = args[1]
-    return [4 * query.numel() + 4 * query.shape[0] * query.shape[1] * query.shape[2] + 256]
+    """The query gradient and row sums in fp32; key and value gradients before shared heads are summed."""
+    query, key, value = args[1], args[2], args[3]
+    repeats = query.shape[1] // max(key.shape[1], 1)
+    shared = [repeats * _bytes(key), repeats * _bytes(value)] if repeats > 1 else []
+    return [4 * query.numel() + 4 * query.shape[0] * query.shape[1] * query.shape[2] + 256, *shared]
+
+
+def _efficient_attention(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
+    """Wide values do not fit the registers: 16-bit outputs are accumulated in fp32."""
+    value, result = args[2], out[0]
+    return [4 * result.numel()] if value.shape[-1] > 128 and result.element_size() < 4 else []
 
 
 def _flash_attention_backward(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
@@ -355,6 +367,7 @@ _FAMILIES: dict[str, Callable[[KernelModel, Any, Any, Any, Any], Sizes]] = {
     "aten::masked_scatter_": _masked_scatter,
     "aten::masked_select": _masked_select,
     "aten::cumsum": _cumulative,
+    "aten::_scaled_dot_product_efficient_attention": _efficient_attention,
     "aten::_scaled_dot_product_cudnn_attention_backward": _cudnn_attention_backward,
     "aten::_scaled_dot_product_flash_attention_backward": _flash_attention_backward,
     "aten::native_layer_norm_backward": _layer_norm_backward,
