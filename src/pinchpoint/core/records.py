@@ -134,6 +134,8 @@ class Forecast(Record):
         if self.variant:
             rows.append(("variant", self.variant))
         rows += _settings(self.settings)
+        if self.seen:
+            rows.append(("observed", _observed(self.seen)))
         rows += [
             ("card", self.card),
             ("peak allocated", show_bytes(self.peak_allocated_bytes)),
@@ -147,6 +149,15 @@ class Forecast(Record):
                 -4, ("allocated between", f"{show_bytes(self.low_bytes)} and {show_bytes(self.high_bytes)}")
             )
         return rows
+
+
+def _observed(seen: dict[str, Any]) -> str:
+    """`2 training steps, no evaluation`."""
+    steps, calls = seen["training_steps"], seen["inference_calls"]
+    if not steps:
+        return f"{calls} inference call{'s' if calls != 1 else ''}"
+    evaluation = "with evaluation" if seen["evaluation"] else "no evaluation"
+    return f"{steps} training step{'s' if steps != 1 else ''}, {evaluation}"
 
 
 @dataclass(frozen=True)

@@ -108,6 +108,7 @@ def _run(
         return observer.dynamic.calibration_results()
     observation = observer.ledger.observation
     observation.steps = max(progress.steps.values(), default=progress.calls)
+    observation.seen = progress.seen(trained=observation.trained)
     mode = "train" if observation.trained else "infer"
     if request.get("mode") not in (None, mode):
         raise BadInput(

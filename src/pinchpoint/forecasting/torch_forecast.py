@@ -65,6 +65,7 @@ def _forecast_once(
             f"A step of {loaded_target.target.text} allocates nothing on the GPU.",
             hint="Move the model and the data to the `device` that is passed in.",
         )
+    run.observation.seen = observer.progress.seen(trained=run.observation.trained)
     thing = loaded_target.thing
     variant = thing.variant(request.get("variant")).name if isinstance(thing, Workload) else None
     forecast = assembly.of_observation(

@@ -236,9 +236,9 @@ class Observer(compat.DispatchMode):
     def _record_kernel(self, func: Any, args: Any, kwargs: Any, out: Any, phase: Phase, site: Site) -> None:
         """Record the GPU kernel's own memory: temporaries while it runs, and lasting workspaces."""
         name = func.name()
-        what = unmodelled.omission_of(func, args, kwargs)
-        if what is not None:
-            self.notes.say(name.split(".")[0], what, site)
+        note = unmodelled.note_on(name.split(".")[0])
+        if note is not None:
+            self.notes.say(name.split(".")[0], note, site)
         self.kernel_model.workspace(name.split(".")[0], ledger=self.ledger, phase=phase, site=site)
         for sizes in self.kernel_model.temporaries(func, args, kwargs, out):
             blocks = [

@@ -39,6 +39,15 @@ class Progress:
         self.on_weight: Callable[[torch.Tensor], None] = lambda _: None  # called with each trained weight
         self.files = False  # files are redirected to a scratch folder, so a script may load what it saved
 
+    def seen(self, *, trained: bool) -> dict[str, Any]:
+        """What of the run was observed, as a Forecast records it."""
+        steps = max(self.steps.values(), default=0) or self.backwards
+        return {
+            "training_steps": steps if trained else 0,
+            "inference_calls": self.quiet_calls if trained else self.calls,
+            "evaluation": trained and self.quiet_calls > 0,
+        }
+
     def is_enough(self, steps: int) -> bool:
         """Whether every optimizer took `steps` steps.
 

@@ -1,8 +1,4 @@
-"""Notes about operations that use more memory on a GPU than predicted; each appears once in a Forecast.
-
-They come from comparisons with an H200's allocator: the exceptions in
-tests/backends/torch/test_operations.py that are always predicted too low.
-"""
+"""Notes about operations whose memory on a GPU is not fully modelled; each appears once in a Forecast."""
 
 from __future__ import annotations
 
@@ -15,39 +11,17 @@ from pinchpoint.backends.patches import Patches
 from pinchpoint.backends.torch.ledger import Ledger, Site
 from pinchpoint.core.files import shown_path
 
-_SOLVER = "cuSOLVER's workspace is not modelled"
-_FFT = "cuFFT's workspace is not modelled"
-_UNMODELLED = {
-    "aten::_linalg_eigh": "cuSOLVER's workspace, a gigabyte for some batches, is not modelled",
-    "aten::linalg_eig": _SOLVER,
-    "aten::_linalg_svd": _SOLVER,
-    "aten::linalg_qr": _SOLVER,
-    "aten::_linalg_slogdet": _SOLVER,
-    "aten::linalg_pinv": _SOLVER,
-    "aten::_fft_r2c": _FFT,
-    "aten::_fft_c2r": _FFT,
-    "aten::_fft_c2c": _FFT,
-    "aten::multinomial": "the tensor of exponentials it samples with is not modelled",
-    "aten::randperm": "the sort of its random keys is not modelled",
-    "aten::im2col": "its copy of each point of the batch is not modelled",
-    "aten::_cdist_backward": "its buffer of all pairs times coordinates is not modelled",
-}
 _CELLS = (torch.nn.LSTMCell, torch.nn.GRUCell)
 
 
-def omission_of(func: Any, args: Any, kwargs: Any) -> str | None:
-    """What the prediction of this operation does not include, or None."""
-    name = func.name().split(".")[0]
-    if name.startswith("aten::scatter_reduce"):
-        reduce = kwargs.get("reduce", args[4] if len(args) > 4 else "")
-        return (
-            "the tensor in which a mean counts its contributions is not modelled"
-            if reduce == "mean"
-            else None
-        )
+def note_on(name: str) -> str | None:
+    """What a user should know about an operation, besides its memory."""
     if name == "aten::convolution" and torch.backends.cudnn.benchmark:
-        return "torch.backends.cudnn.benchmark is on: cuDNN may use more while it searches"
-    return _UNMODELLED.get(name)
+        return (
+            "torch.backends.cudnn.benchmark is on: while it searches, cuDNN takes memory that is left and "
+            "passes over kernels that do not fit, so the peak may be higher, but the run needs no more"
+        )
+    return None
 
 
 class Notes:
@@ -57,11 +31,13 @@ class Notes:
         self.ledger = ledger
         self._names: set[str] = set()
 
-    def say(self, name: str, what: str, site: Site) -> None:
+    def say(self, name: str, what: str, site: Site, *, is_reason: bool = False) -> None:
+        """Add a note; a reason also makes it unknown whether the run fits."""
         if name not in self._names:
             self._names.add(name)
             where = shown_path(f"{site.file}:{site.line}")
-            self.ledger.observation.notes.append(f"{name} at {where}: {what}, so the peak may be higher")
+            observation = self.ledger.observation
+            (observation.reasons if is_reason else observation.notes).append(f"{name} at {where}: {what}")
 
 
 def install(patches: Patches, notes: Notes, on_device: Callable[[object], bool]) -> None:
@@ -74,7 +50,7 @@ def install(patches: Patches, notes: Notes, on_device: Callable[[object], bool])
         ) -> Any:
             if on_device(source):
                 what = "CUDA's fused cell keeps its gates, which is not modelled"
-                notes.say(type(self).__name__, what, notes.ledger.site())
+                notes.say(type(self).__name__, what, notes.ledger.site(), is_reason=True)
             return _original(self, source, *args, **kwargs)
 
         patches.set(kind, "forward", forward)

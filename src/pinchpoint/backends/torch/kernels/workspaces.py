@@ -18,9 +18,10 @@ from pinchpoint.backends.torch.kernels import convolution
 from pinchpoint.backends.torch.kernels.reduction import staging_bytes
 from pinchpoint.backends.torch.ledger import Ledger, Site
 from pinchpoint.core.events import Phase, Span
+from pinchpoint.core.units import MIB
 
 _aten = torch.ops.aten
-Sizes = list[int]
+Sizes = list[int] | list[int | Span]
 
 MATRIX_OPS = {
     "aten::mm",
@@ -346,10 +347,113 @@ def _safe_softmax(model: KernelModel, func: Any, args: Any, kwargs: Any, out: An
     return [out.numel(), out.numel() // max(out.shape[-1], 1)]
 
 
+# --- libraries and kernels with buffers of their own; sizes from benchmarks/results/math_probe_h200.json
+
+_SMALL_PRIME = 7  # cuFFT transforms sides whose prime factors are at most this without a workspace ...
+_SHORT_SIDE = 32_768  # ... up to this length
+
+
+def _fourier(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any) -> list[int | Span]:
+    """cuFFT's workspace, and the copy of the input that a transform to real numbers overwrites."""
+    source, to_real = args[0], func.name().startswith("aten::_fft_c2r")
+    real = out if to_real or source.is_complex() else source
+    complex_bytes = real.numel() * (16 if real.dtype in (torch.float64, torch.complex128) else 8)
+    sides = [real.shape[dim] for dim in args[1]]
+    is_smooth = all(_largest_prime(side) <= _SMALL_PRIME for side in sides)
+    is_short = max(sides, default=1) <= _SHORT_SIDE
+    copies: list[int | Span] = [_bytes(source)] if to_real else []
+    if is_smooth and is_short:
+        return copies
+    if is_smooth:
+        return [*copies, Span(complex_bytes if source.is_complex() and not to_real else 0, 0, complex_bytes)]
+    if is_short:
+        return [*copies, Span(0, 0, complex_bytes)]
+    return [*copies, Span(int(2.55 * complex_bytes), 0, int(2.65 * complex_bytes))]
+
+
+def _largest_prime(number: int) -> int:
+    prime, largest = 2, 1
+    while prime * prime <= number:
+        while number % prime == 0:
+            number, largest = number // prime, prime
+        prime += 1
+    return max(number, largest)
+
+
+def _solver(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any) -> list[int | Span]:
+    """cuSOLVER's workspace: for one matrix of a batch, except for small eigenproblems, which run together."""
+    source, name = args[0], func.name().split(".")[0]
+    batch_bytes, side = _bytes(source), max(source.shape[-2:], default=1)
+    count = source.numel() // max(source.shape[-1] * source.shape[-2], 1)
+    matrix_bytes = batch_bytes // max(count, 1)
+    if name == "aten::_linalg_eigh":
+        computes_vectors = kwargs.get("compute_v", args[2] if len(args) > 2 else True)
+        copies: list[int | Span] = [] if computes_vectors else [batch_bytes]
+        if side <= 32:
+            each = 261_000 + 3_500 * side
+            return [*copies, Span(count * each, count * 280_000, count * 400_000)]
+        return [*copies, Span(matrix_bytes + 200_000, 0, 5 * matrix_bytes + 2 * MIB)]
+    usual, most = {
+        "aten::_linalg_svd": (batch_bytes + 2 * matrix_bytes, 7 * batch_bytes // 2 + 6 * matrix_bytes),
+        "aten::linalg_eig": (2 * batch_bytes + matrix_bytes, 7 * batch_bytes // 2),
+        "aten::linalg_qr": (3 * MIB + matrix_bytes, 4 * MIB + 4 * matrix_bytes),
+        "aten::_linalg_slogdet": (0, batch_bytes),
+    }[name]
+    return [Span(usual, 0, most + 200_000)]
+
+
+def _random_permutation(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
+    """Random keys, indices and the buffers of a radix sort."""
+    return [41 * out.numel() + 1024]
+
+
+def _multinomial(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
+    """Exponentials as large as the probabilities, and the buffers that select the largest quotients."""
+    return [_bytes(args[0]) + 1024 * (args[0].numel() // max(args[0].shape[-1], 1))]
+
+
+def _scatter_mean(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
+    """A mean counts its contributions: ones, counts, and the mask of those without any."""
+    reduce = kwargs.get("reduce", args[4] if len(args) > 4 else "")
+    return [_bytes(args[3]), _bytes(out), out.numel()] if reduce == "mean" else []
+
+
+def _distance_backward(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any) -> list[int | Span]:
+    """One row of coordinates per pair, and the stages of their sum."""
+    gradient, first = args[0], args[1]
+    pair_bytes = gradient.numel() * first.element_size()
+    return [pair_bytes * first.shape[-1], Span(2 * pair_bytes, 0, 3 * pair_bytes)]
+
+
+def _fold(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
+    return [max(_bytes(args[0]) - _bytes(out), 0)]
+
+
+def _complex_to_real(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
+    """The absolute value and the angle of complex numbers are computed as complex numbers first."""
+    return [_bytes(args[0])] if args[0].is_complex() else []
+
+
 _FAMILIES: dict[str, Callable[[KernelModel, Any, Any, Any, Any], Sizes]] = {
     **{f"aten::{name}": _reduction for name in _REDUCTIONS},
     "aten::_softmax_backward_data": _like_first,  # grad * output
     "aten::_safe_softmax": _safe_softmax,
+    "aten::_fft_r2c": _fourier,
+    "aten::_fft_c2r": _fourier,
+    "aten::_fft_c2c": _fourier,
+    **{
+        f"aten::{name}": _solver
+        for name in ("_linalg_eigh", "linalg_eig", "_linalg_svd", "linalg_qr", "_linalg_slogdet")
+    },
+    "aten::randperm": _random_permutation,
+    "aten::multinomial": _multinomial,
+    "aten::im2col": _like_first,
+    "aten::col2im": _fold,
+    "aten::abs": _complex_to_real,
+    "aten::angle": _complex_to_real,
+    "aten::scatter_reduce": _scatter_mean,
+    "aten::scatter_reduce_": _scatter_mean,
+    "aten::_cdist_backward": _distance_backward,
     "aten::logsumexp": _like_first,  # exp(x - max)
     "aten::mse_loss": _reduced_loss,
     "aten::smooth_l1_loss": _reduced_loss,
