@@ -122,9 +122,7 @@ def test_a_run_leaves_what_it_says(
     whole: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trainer, "draw_convergence", draw_convergence)
-    train(
-        None, whole, device="cpu", resume=True
-    )  # it is complete: only the record and the plot are written again
+    train(None, whole, device="cpu", resume=True)  # it is complete: only the plot is drawn again
     assert sorted(path.name for path in whole.iterdir()) == [
         "checkpoints",
         "config.json",

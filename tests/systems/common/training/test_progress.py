@@ -62,3 +62,10 @@ def test_a_run_that_said_where_it_stopped_says_it_once(
     captured = capsys.readouterr()
     text = captured.out + captured.err
     assert text.count("topped") == 1 and "at step 500 of 1,000 with a checkpoint" in text
+
+
+def test_a_finished_run_says_so_and_how_to_train_longer(capsys: pytest.CaptureFixture[str]) -> None:
+    with show_progress(resume=True) as watch:
+        watch(Report("finished", 1000, 1000))
+    captured = capsys.readouterr()
+    assert "already finished at step 1,000; add --steps N to train longer" in captured.out + captured.err

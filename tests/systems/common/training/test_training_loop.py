@@ -28,6 +28,8 @@ class ToyRecord(Record):
     step: int
     loss: float | None
     validation: float | None
+    complete: bool
+    seconds: float
 
     def summary(self) -> list[tuple[str, str]]:
         return []
@@ -67,7 +69,9 @@ def go(
     folder: Path, settings: TrainSettings, learner: Toy | None = None, reports: list[Report] | None = None
 ) -> ToyRecord:
     def record(ending: Outcome[logs.Row]) -> ToyRecord:
-        return ToyRecord(ending.step, mean_loss(ending.late), ending.validation)
+        return ToyRecord(
+            ending.step, mean_loss(ending.late), ending.validation, ending.complete, ending.seconds
+        )
 
     tell = (lambda report: None) if reports is None else reports.append
     return take_steps(Run(folder, settings), learner or Toy(settings), device="cpu", record=record, tell=tell)
@@ -81,6 +85,17 @@ def test_training_converges_and_logs_every_step(tmp_path: Path) -> None:
     assert rows[0].loss == 9.0, "(0 - 3)², before the first update"
     assert record.validation is not None and record.validation < 0.01
     assert ToyRecord.from_json((tmp_path / "run" / "record.json").read_text(encoding="utf-8")) == record
+
+
+def test_a_finished_run_keeps_its_record_and_reports_that_it_is_finished(tmp_path: Path) -> None:
+    settings, file = TrainSettings(steps=5), tmp_path / "run" / "record.json"
+    record = go(tmp_path / "run", settings)
+    written, reports = file.read_bytes(), []
+    assert go(tmp_path / "run", settings, reports=reports) == record
+    assert file.read_bytes() == written and reports == [Report("finished", 5, 5)]
+    file.write_text("{}", encoding="utf-8")
+    assert go(tmp_path / "run", settings).step == 5, "a damaged record is written again"
+    assert ToyRecord.from_json(file.read_text(encoding="utf-8")).complete
 
 
 def test_averaged_weights_follow_their_formula(tmp_path: Path) -> None:

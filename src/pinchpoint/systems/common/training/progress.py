@@ -31,7 +31,10 @@ def show_progress(
 
             def watch(report: Any) -> None:
                 stages.add(report.stage)
-                show_report(tell, report, errors)
+                if report.stage == "finished":
+                    printing.say(f"already finished at step {report.done:,}; add --steps N to train longer")
+                else:
+                    show_report(tell, report, errors)
 
             yield watch
     except KeyboardInterrupt as stop:

@@ -8,6 +8,7 @@ CPU.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,14 +25,14 @@ LATE = 0.9  # rows after this part of the steps are the last tenth
 R = TypeVar("R", bound=logs.Stepped)
 Result = TypeVar("Result", bound=Record)
 
-TRAIN, STOPPED = "train", "stopped"  # the stages that every run reports
+TRAIN, STOPPED, FINISHED = "train", "stopped", "finished"  # the stages that every run reports
 
 
 @dataclass(frozen=True)
 class Report:
     """Progress of a run: how far a stage is, and while training the last row."""
 
-    stage: str  # TRAIN, STOPPED, or a name that the system chooses, such as "data"
+    stage: str  # TRAIN, STOPPED, FINISHED, or a name that the system chooses, such as "data"
     done: int
     total: int
     row: Any = None
@@ -132,6 +133,7 @@ def run_loop(
 ) -> Result:
     """Train up to the last step and write record.json, which is what `record` returns for the end of the run.
 
+    A run that was already at its last step keeps its record, whose time and peak are those of the training.
     Ctrl-C and SIGTERM write a checkpoint and the record after the step in progress and are then raised.
     """
     with stop_between_steps() as stop:
@@ -139,11 +141,27 @@ def run_loop(
         loop.train(stop, tell)
         outcome = loop.outcome()
         result = record(outcome)
-        result.save(run.folder / RECORD)
+        stored = None if loop.trains else _finished_record(run, type(result), outcome.step)
+        if stored is None:
+            result.save(run.folder / RECORD)
+        else:
+            result = stored
+            tell(Report(FINISHED, outcome.step, run.steps))
         if stop.number is not None and not outcome.complete:
             tell(Report(STOPPED, outcome.step, run.steps))
         stop.leave()
     return result
+
+
+def _finished_record(run: RunFolder, kind: type[Result], step: int) -> Result | None:
+    """Return the record of the run if it was written when the run finished at `step`."""
+    try:
+        data = json.loads((run.folder / RECORD).read_text(encoding="utf-8"))
+        if (data["kind"], data["complete"], data["step"]) == (kind.kind, True, step):
+            return kind.from_dict(data)
+    except (OSError, ValueError, TypeError, KeyError):
+        pass  # missing or damaged: written again
+    return None
 
 
 @contextmanager
@@ -181,6 +199,7 @@ class _Loop(Generic[R]):
                 state[key] for key in ("step", "seconds", "best", "best_step")
             )
         self.is_new = state is None
+        self.trains = self.step < run.steps  # False for a run that was already finished
         run.write()
         self.log = driver.log(run.log_path, keep_to=self.step)
         self._first, self._start = self.step, clock()
