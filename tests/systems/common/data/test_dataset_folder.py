@@ -152,6 +152,16 @@ def test_samples_of_another_dataset_are_refused_with_and_without_an_index(tmp_pa
         (tmp_path / samples.INDEX).unlink(missing_ok=True)
 
 
+def test_reading_a_dataset_of_another_system_says_what_it_is(tmp_path: Path) -> None:
+    (tmp_path / "index.json").write_text('{"format": "pinchpoint cloud data"}', encoding="utf-8")
+    with (
+        pytest.raises(BadInput, match="holds another kind of data set: 'pinchpoint cloud data'") as excinfo,
+        samples.finished_index(tmp_path, KIND),
+    ):
+        pass
+    assert excinfo.value.hint == "Name a folder that `squares data` made."
+
+
 def test_a_file_that_differs_from_the_index_is_refused_unless_checks_are_off(tmp_path: Path) -> None:
     entries: samples.Entries = {}
     add(tmp_path, ORDERS, entries)

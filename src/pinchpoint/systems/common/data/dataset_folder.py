@@ -113,7 +113,7 @@ def existing_samples(folder: Path, kind: Kind, identity: dict[str, Any], *, resu
         try:
             index = read_index(folder, kind)
         except BadInput:
-            _refuse_other_format(folder, kind)
+            _refuse_other_format(folder, kind, hint="Choose another -o.")
             index = {}  # damaged: the files record what they are
         if identity.keys() <= index.keys():
             _require_same(folder, index, identity)
@@ -226,6 +226,7 @@ def finished_index(folder: Path, kind: Kind) -> Iterator[dict[str, Any]]:
             f"{folder} holds no data set: there is no {INDEX}.",
             hint=f"Make one: pinchpoint {kind.command} -o {folder}",
         )
+    _refuse_other_format(folder, kind, hint=f"Name a folder that `{kind.command}` made.")
     index = read_index(folder, kind)
     try:
         if index["missing"]:
@@ -312,8 +313,8 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _refuse_other_format(folder: Path, kind: Kind) -> None:
-    """Refuse the index of another kind of dataset, which would be overwritten.
+def _refuse_other_format(folder: Path, kind: Kind, *, hint: str) -> None:
+    """Refuse the index of another kind of dataset, which must neither be overwritten nor called damaged.
 
     An index without a known format is damaged.
     """
@@ -322,7 +323,7 @@ def _refuse_other_format(folder: Path, kind: Kind) -> None:
     except (OSError, ValueError, KeyError, TypeError):
         return
     if isinstance(text, str) and text.startswith(OURS) and text != kind.format:
-        raise BadInput(f"{folder} holds another kind of data set: {text!r:.60}.", hint="Choose another -o.")
+        raise BadInput(f"{folder} holds another kind of data set: {text!r:.60}.", hint=hint)
 
 
 def _require_same(folder: Path, stored: dict[str, Any], identity: dict[str, Any]) -> None:
