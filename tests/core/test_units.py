@@ -10,6 +10,7 @@ from pinchpoint.core.units import (
     parse_ladder,
     parse_size,
     show_bytes,
+    show_choices,
     show_count,
     show_seconds,
     show_size,
@@ -130,3 +131,11 @@ def test_a_count_of_one_is_shown_in_the_singular() -> None:
 )
 def test_times_are_shown_in_a_readable_unit(time_s: float | None, text: str) -> None:
     assert show_seconds(time_s) == text
+
+
+def test_choices_are_listed_with_or_before_the_last() -> None:
+    assert [show_choices(names) for names in (["a"], ["a", "b"], ["a", "b", "c"])] == [
+        "a",
+        "a or b",
+        "a, b or c",
+    ]

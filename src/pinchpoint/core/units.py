@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from decimal import Decimal
 
 from pinchpoint.core.errors import BadInput
@@ -144,6 +145,12 @@ def show_size(value: int) -> str:
 def show_count(value: int, noun: str) -> str:
     """`1 picture`, `2,000 pictures`."""
     return f"{value:,} {noun}" + ("" if value == 1 else "s")
+
+
+def show_choices(names: Iterable[str]) -> str:
+    """`a`, `a or b`, `a, b or c`."""
+    *others, last = names
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def show_seconds(value: float | None) -> str:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.core.units import MIB, parse_bytes
+from pinchpoint.core.units import MIB, parse_bytes, show_choices
 
 CARDS_VARIABLE = "PINCHPOINT_CARDS"
 _FIELDS = (
@@ -87,7 +87,7 @@ def card(text: str) -> Card:
     near = [other for other in by_name if name and name in other] or get_close_matches(name, by_name, n=4)
     raise BadInput(
         f"There is no card {text!r}.",
-        hint=f"Did you mean {' or '.join(near[:4])}?"
+        hint=f"Did you mean {show_choices(near[:4])}?"
         if near
         else "Run `pinchpoint list cards` to see the names, or give bytes, such as 24GiB.",
     )

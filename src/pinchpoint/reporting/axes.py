@@ -93,6 +93,11 @@ def labelled_axis(labels: Sequence[str], *, longest: int = 34, **other: Any) -> 
     return {**ticks, "showgrid": False, "zeroline": False, **other}
 
 
+def size_title(axis: str) -> str:
+    """`size (probes)`; `size` for a target whose axis has no name of its own."""
+    return "size" if axis == "size" else f"size ({axis})"
+
+
 def log_size_axis(sizes: Sequence[float], title: str) -> Axis:
     """Return a log axis of sizes: 10k, 100k, 1M."""
     return _decimal_log_axis(sizes, title, rounded_size)

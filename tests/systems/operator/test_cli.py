@@ -244,7 +244,7 @@ def test_an_evaluation_removes_earlier_pictures_and_notes_too_few_bodies(
     captured = capsys.readouterr()
     evaluation = json.loads((out / "evaluation.json").read_text(encoding="utf-8"))
     assert "too few for a 95 % interval" in captured.err
-    larger = "times smaller" if evaluation["factor"] >= 1 else "times LARGER"
+    larger = "times smaller" if evaluation["factor"] >= 1 else "times larger"
     assert larger in next(line for line in captured.out.splitlines() if line.startswith("against the mean"))
 
 
@@ -259,7 +259,7 @@ def test_a_model_worse_than_the_mean_is_reported_as_such() -> None:
             cast("Any", SimpleNamespace(factor=factor, summary=lambda: [("run", "r"), ("last", "")]))
         )[-1][1]
 
-    assert verdict(0.5) == "relative L1 is 2.00 times LARGER"
+    assert verdict(0.5) == "relative L1 is 2.00 times larger"
     assert verdict(3.0) == "relative L1 is 3.00 times smaller"
 
 

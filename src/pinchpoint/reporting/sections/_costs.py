@@ -12,6 +12,7 @@ from pinchpoint.reporting.axes import (
     log_size_axis,
     log_time_axis,
     rounded_size,
+    size_title,
     titled_axis,
 )
 from pinchpoint.reporting.chart import Figure, Trace, Unit, bar_chart, bars, hover, layout, path
@@ -40,7 +41,7 @@ def _breakdown(study: Study, line: Series) -> Figure | None:
         "tickvals": list(range(len(points))),
         "ticktext": [rounded_size(p.size) for p in points],
     }
-    x = titled_axis(f"size ({study.axis})", **ticks, showgrid=False, zeroline=False)
+    x = titled_axis(size_title(study.axis), **ticks, showgrid=False, zeroline=False)
     axes = layout(x=x, y=linear_axis(f"peak allocated ({unit.name})"), barmode="stack", bargap=0.15)
     return Figure(f"Breakdown of the peak: {line.name}", tuple(data), axes, height=300, half=True)
 
@@ -84,7 +85,7 @@ def theory(study: Study, series: list[Series]) -> list[Figure]:
     residuals = [line.marks(points, _theory_residual) for line, points in pairs]
     widest = max(0.5, 1.25 * max(abs(y) for trace in residuals for y in trace["y"]))
     residual_axes = layout(
-        x=log_size_axis([p.size for p in study.points], f"size ({study.axis})"),
+        x=log_size_axis([p.size for p in study.points], size_title(study.axis)),
         y=titled_axis(
             "measured / theory - 1", ticksuffix=" %", range=[-widest, widest], zerolinecolor="@muted"
         ),

@@ -12,6 +12,7 @@ from pinchpoint.reporting.axes import (
     log_byte_axis,
     log_point_byte_axis,
     log_size_axis,
+    size_title,
 )
 from pinchpoint.reporting.chart import Figure, Trace, hover, layout, level, marks, path
 from pinchpoint.reporting.record_reader import number, share, word
@@ -38,7 +39,7 @@ def peaks(study: Study, series: list[Series]) -> Figure:
     levels = card_levels(study, heights)
     card_lines = [level(value, label, role="muted", dash="dot") for value, label in levels]
     axes = layout(
-        x=log_size_axis([p.size for p in study.points], f"size ({study.axis})"),
+        x=log_size_axis([p.size for p in study.points], size_title(study.axis)),
         y=log_byte_axis([*heights, *(value for value, _ in levels)], "peak allocated"),
         shapes=[line for line, _ in card_lines],
         annotations=[note for _, note in card_lines],
@@ -143,7 +144,7 @@ def bytes_per_point(study: Study, series: list[Series]) -> Figure:
             )
             values.append(slope)
     axes = layout(
-        x=log_size_axis([p.size for p in study.points], f"size ({study.axis})"),
+        x=log_size_axis([p.size for p in study.points], size_title(study.axis)),
         y=log_point_byte_axis(values, "peak / size"),
     )
     return Figure(
@@ -182,7 +183,7 @@ def ratios(study: Study, series: list[Series]) -> Figure | None:
         return None
     top = max(y for trace in data for y in trace["y"])
     axes = layout(
-        x=log_size_axis([p.size for p in study.points], f"size ({study.axis})"),
+        x=log_size_axis([p.size for p in study.points], size_title(study.axis)),
         y=linear_axis("peak of train / peak of infer", range=[0, top * 1.12], ticksuffix="x"),
     )
     return Figure(

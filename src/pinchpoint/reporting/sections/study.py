@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pinchpoint.core.records import Law, Point, Study
 from pinchpoint.core.units import show_bytes, show_seconds
 from pinchpoint.reporting import palette
-from pinchpoint.reporting.axes import exact_size, rounded_size
+from pinchpoint.reporting.axes import exact_size, rounded_size, size_title
 from pinchpoint.reporting.chart import Figure
 from pinchpoint.reporting.html import (
     Column,
@@ -221,7 +221,7 @@ def _cards(record: Study) -> Html:
     body = [table(columns, rows(short))]
     if len(short) < len(memory):
         body.append(folded_details(f"all {len(memory)} cards", table(columns, rows(list(memory)))))
-    note = f"The largest size ({record.axis}) that fits by the law, with its 95 % interval."
+    note = f"The largest {size_title(record.axis)} that fits by the law, with its 95 % interval."
     note += (
         " An asterisk (*) marks a size beyond those studied."
         if any(item.get("extrapolated") for item in record.cards)

@@ -20,7 +20,7 @@ from pinchpoint.core import machine as _machine
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import check_output
 from pinchpoint.core.records import Record, now
-from pinchpoint.core.units import show_seconds
+from pinchpoint.core.units import show_choices, show_seconds
 from pinchpoint.kit.segments.segments import Segments
 from pinchpoint.kit.segments.subset import Method, draw_counts, sample_subset
 from pinchpoint.systems.cloud.data.scene import Scene, check_scene
@@ -212,7 +212,7 @@ def _check_pair(path: Path, output: Path) -> None:
         if not path.is_dir():
             raise BadInput(
                 f"Cannot write points to {output.name!r}: the format is unknown.",
-                hint=f"Give a file that ends in {', '.join(WRITES)}.",
+                hint=f"Give a file that ends in {show_choices(WRITES)}.",
             )
         if output.exists():
             raise BadInput(f"{output} already exists.", hint="Choose another -o.")

@@ -19,6 +19,7 @@ import typer
 from typer.core import TyperCommand
 
 from pinchpoint.core.errors import BadInput
+from pinchpoint.core.units import show_choices
 from pinchpoint.systems.common.overrides import Overrides, parse_field, parse_overrides, settable
 from pinchpoint.systems.common.settings import Option, options_of
 
@@ -87,9 +88,7 @@ def help_text(declared: Option, default: Any) -> str:
     """`Precision of the matrix products: fp32, tf32 or bf16.  [default: fp32]`."""
     text = declared.help
     if declared.choices:
-        names = declared.choices
-        listed = ", ".join(names[:-1]) + f" or {names[-1]}" if len(names) > 1 else names[0]  # pyright: ignore[reportGeneralTypeIssues]
-        text = f"{text.removesuffix('.')}: {listed}."
+        text = f"{text.removesuffix('.')}: {show_choices(declared.choices)}."
     shown = declared.default_text or _show(default)
     return f"{text}  [default: {shown}]" if shown else text
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from pinchpoint.backends.base import backend, resolve_device
 from pinchpoint.core.files import check_folder, make_folder, write_text
+from pinchpoint.core.units import show_count
 from pinchpoint.systems.common.budgets import BudgetChoice, budget_of, refuse_both
 from pinchpoint.systems.common.training import logs
 from pinchpoint.systems.common.training.optimizer import count_parameters
@@ -130,7 +131,7 @@ def loss_notes(
         f"training diverged: the loss rose from {before:.3g} to {after:.3g}, so the last weights are worse "
         "than "
         f"the first{best}; train again with --lr {settings.lr / 4:.2g} or a longer --set warmup (it was "
-        f"{settings.warmup_steps():,} steps), and another -o",
+        f"{show_count(settings.warmup_steps(), 'step')}), and another -o",
     )
 
 

@@ -153,16 +153,14 @@ def evaluate(
     files = ", ".join(evaluation.files)
     printing.show_pairs([*_errors(evaluation), ("written", f"{output}: evaluation.json, {files}")])
     if len(evaluation.bodies) < MIN_BODIES:
-        printing.say(
-            f"note: the brackets show the whole range: {len(evaluation.bodies)} bodies are too few for a "
-            "95 % interval"
-        )
+        bodies = "1 body is" if len(evaluation.bodies) == 1 else f"{len(evaluation.bodies)} bodies are"
+        printing.say(f"note: the brackets show the whole range: {bodies} too few for a 95 % interval")
 
 
 def _errors(evaluation: Evaluation) -> list[tuple[str, str]]:
     """The record's pairs, with the last in words: a factor below one is not a gain."""
     factor = evaluation.factor
-    comparison = f"{factor:.2f} times smaller" if factor >= 1 else f"{1 / factor:.2f} times LARGER"
+    comparison = f"{factor:.2f} times smaller" if factor >= 1 else f"{1 / factor:.2f} times larger"
     return [*evaluation.summary()[:-1], ("against the mean", f"relative L1 is {comparison}")]
 
 

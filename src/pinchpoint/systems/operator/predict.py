@@ -18,6 +18,7 @@ import torch
 from pinchpoint.backends.base import backend, resolve_device
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import check_output
+from pinchpoint.core.units import show_choices
 from pinchpoint.kit.edges.edge_mlp import is_one_kernel
 from pinchpoint.systems.common.budgets import budget_of, refuse_both
 from pinchpoint.systems.common.settings import apply_choices
@@ -168,7 +169,7 @@ def _check(mesh: Path, output: Path, scale: float, yaw: float, clearance: float 
     if output.suffix.lower() not in WRITES:
         raise BadInput(
             f"Fields cannot be written to {output.name!r}.",
-            hint=f"Name a file that ends in {', '.join(WRITES)}.",
+            hint=f"Name a file that ends in {show_choices(WRITES)}.",
         )
     check_output(output)
     if not 0 < scale < math.inf:

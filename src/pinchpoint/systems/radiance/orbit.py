@@ -26,7 +26,7 @@ from pinchpoint.core.errors import BadInput, Missing
 from pinchpoint.core.files import check_output, write_bytes
 from pinchpoint.core.host_memory import free_bytes
 from pinchpoint.core.records import Record, now
-from pinchpoint.core.units import show_bytes, show_count, show_seconds
+from pinchpoint.core.units import show_bytes, show_choices, show_count, show_seconds
 from pinchpoint.systems.common.training.precision import matmuls, usable_precision
 from pinchpoint.systems.radiance.data.images import pillow, to_bytes
 from pinchpoint.systems.radiance.model.config import FieldConfig
@@ -218,7 +218,7 @@ def check_movie(path: str | Path) -> None:
     if suffix not in MOVIES:
         raise BadInput(
             f"A movie cannot be written to {path}.",
-            hint=f"Name a file that ends in {' or '.join(MOVIES)}.",
+            hint=f"Name a file that ends in {show_choices(MOVIES)}.",
         )
     if suffix == ".mp4":
         _ffmpeg()

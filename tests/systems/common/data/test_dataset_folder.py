@@ -147,7 +147,7 @@ def test_a_missing_or_damaged_index_is_rebuilt_from_complete_files(tmp_path: Pat
 def test_samples_of_another_dataset_are_refused_with_and_without_an_index(tmp_path: Path) -> None:
     add(tmp_path, ORDERS, {})
     for _ in range(2):
-        with pytest.raises(BadInput, match="whose seed is 0, not 1"):
+        with pytest.raises(BadInput, match="made with seed=0, not 1"):
             samples.existing_samples(tmp_path, KIND, IDENTITY | {"seed": 1})
         (tmp_path / samples.INDEX).unlink(missing_ok=True)
 

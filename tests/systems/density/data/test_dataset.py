@@ -142,10 +142,10 @@ def test_a_run_that_was_stopped_is_continued(made, tmp_path, asked):
 
 def test_another_set_in_the_folder_is_never_written_over(copy, asked):
     for changed in ({"seed": 1}, {"probes": 501}, {"spacing_a": 0.31}, {"rattle_a": 0.05}):
-        with pytest.raises(BadInput, match=f"whose {next(iter(changed))} is"):
+        with pytest.raises(BadInput, match=f"made with {next(iter(changed))}="):
             make_data(copy, preset="tiny", **changed)
     (copy / "index.json").unlink()
-    with pytest.raises(BadInput, match="whose seed is 0, not 1"):
+    with pytest.raises(BadInput, match="made with seed=0, not 1"):
         make_data(copy, preset="tiny", seed=1)
     with pytest.raises(BadInput, match="holds 7 samples of an earlier run"):
         make_data(copy, preset="tiny", resume=False)

@@ -230,7 +230,7 @@ def test_without_an_index_only_damaged_bodies_are_created_again(copy, here):
 def test_without_an_index_bodies_of_another_dataset_are_not_overwritten(copy, here, key, value):
     (copy / "index.json").unlink()
     before = bytes_of(copy)
-    with pytest.raises(BadInput, match=f"whose {key} is"):
+    with pytest.raises(BadInput, match=f"made with {key}="):
         make_dataset(copy, **SETTINGS | {key: value})
     assert here == [] and bytes_of(copy) == before
 
@@ -238,7 +238,7 @@ def test_without_an_index_bodies_of_another_dataset_are_not_overwritten(copy, he
 @pytest.mark.parametrize(("key", "value"), [("panels", 300), ("seed", 5), ("kind", "harmonic")])
 def test_a_folder_with_another_dataset_is_unchanged(copy, key, value):
     before = bytes_of(copy)
-    with pytest.raises(BadInput, match=f"whose {key} is"):
+    with pytest.raises(BadInput, match=f"made with {key}="):
         make_dataset(copy, **SETTINGS | {key: value})
     assert bytes_of(copy) == before
 

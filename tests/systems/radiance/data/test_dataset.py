@@ -89,9 +89,9 @@ def test_worker_processes_write_the_same_bytes_as_this_process(tmp_path: Path) -
 
 def test_other_settings_in_the_same_folder_are_refused(here, tmp_path: Path) -> None:
     make_dataset(tmp_path, images=2, size=16)
-    with pytest.raises(BadInput, match="whose size is 16, not 32"):
+    with pytest.raises(BadInput, match="made with size=16, not 32"):
         make_dataset(tmp_path, images=2, size=32)
-    with pytest.raises(BadInput, match="whose seed is 0, not 1"):
+    with pytest.raises(BadInput, match="made with seed=0, not 1"):
         make_dataset(tmp_path, images=2, size=16, seed=1)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pinchpoint.core.errors import BadInput
+from pinchpoint.core.units import show_choices
 from pinchpoint.systems.cloud.data.scene import Scene, check_scene, ignore_labels
 from pinchpoint.systems.cloud.files.las import las_scene, read_las
 from pinchpoint.systems.cloud.files.npz import arrays_scene, read_arrays
@@ -42,7 +43,7 @@ def check_cloud_path(path: str | Path) -> Path:
     if not path.is_dir() and path.suffix.lower() not in READS:
         raise BadInput(
             f"Cannot read points from {path.name!r}: the format is unknown.",
-            hint=f"Give a file ending in one of {' '.join(READS)}, or a folder with coord.npy.",
+            hint=f"Give a file that ends in {show_choices(READS)}, or a folder with coord.npy.",
         )
     if not os.access(path, os.R_OK):
         raise BadInput(f"{path} is not readable.", hint="Change its permissions, or copy it.")

@@ -18,7 +18,7 @@ from typing import Any
 from pinchpoint.core.errors import BadInput, Missing
 from pinchpoint.core.files import make_folder, write_bytes, write_text
 from pinchpoint.core.host_memory import free_bytes
-from pinchpoint.core.units import show_bytes
+from pinchpoint.core.units import show_bytes, show_choices
 from pinchpoint.systems.common.data.workers import Named, Order, Program, run_workers
 from pinchpoint.systems.common.folders import refuse_others
 
@@ -259,7 +259,7 @@ def read_sample(folder: Path, kind: Kind, entries: Entries, name: str, *, check:
 def split_names(splits: dict[str, tuple[str, ...]], split: str) -> list[str]:
     """Return the names in a split; BadInput if the dataset has no such split."""
     if split not in splits:
-        raise BadInput(f"The data set has no split {split!r}.", hint=f"Use {' or '.join(splits)}.")
+        raise BadInput(f"The data set has no split {split!r}.", hint=f"Use {show_choices(splits)}.")
     return list(splits[split])
 
 
@@ -330,6 +330,6 @@ def _require_same(folder: Path, stored: dict[str, Any], identity: dict[str, Any]
     for key, value in identity.items():
         if stored.get(key) != value:
             raise BadInput(
-                f"{folder} holds a data set whose {key} is {stored.get(key)!r}, not {value!r}.",
+                f"{folder} holds a data set made with {key}={stored.get(key)!r}, not {value!r}.",
                 hint="Choose another -o, or use the same settings.",
             )

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from pinchpoint.core.errors import BadInput
+from pinchpoint.core.units import show_choices
 from pinchpoint.systems.common.data import dataset_folder as samples
 from pinchpoint.systems.density.data.data_settings import (
     DECIDING,
@@ -133,7 +134,7 @@ def make_data(
     existing ones.
     """
     if preset not in PRESETS:
-        raise BadInput(f"There is no preset {preset!r}.", hint=f"Give --preset {' or '.join(PRESETS)}.")
+        raise BadInput(f"There is no preset {preset!r}.", hint=f"Give --preset {show_choices(PRESETS)}.")
     overrides = {
         "molecules": molecules,
         "heldout": heldout,

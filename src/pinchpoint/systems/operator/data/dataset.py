@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pinchpoint.core.errors import BadInput
+from pinchpoint.core.units import show_choices
 from pinchpoint.systems.common.data import dataset_folder as samples
 from pinchpoint.systems.operator.data import cars, harmonic
 from pinchpoint.systems.operator.data.body import (
@@ -136,7 +137,7 @@ def open_dataset(path: str | Path, *, check: bool = True) -> Dataset:
 
 def _check(kind: str, train: int, test: int, panels: int, seed: int, jobs: int | None, device: str) -> None:
     if kind not in KINDS:
-        raise BadInput(f"The kind of data {kind!r} does not exist.", hint=f"Choose {' or '.join(KINDS)}.")
+        raise BadInput(f"The kind of data {kind!r} does not exist.", hint=f"Choose {show_choices(KINDS)}.")
     if train < 0 or test < 0 or train + test == 0 or train > FIRST_TEST:
         raise BadInput(
             f"A dataset of {train:,} training and {test:,} test bodies is not possible.",

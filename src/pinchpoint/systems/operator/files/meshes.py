@@ -19,6 +19,7 @@ from torch import Tensor
 
 from pinchpoint.core.errors import BadInput, Missing
 from pinchpoint.core.files import check_output
+from pinchpoint.core.units import show_choices
 from pinchpoint.systems.operator.data.body import flow_features
 from pinchpoint.systems.operator.data.sample import Sample, check_sample
 from pinchpoint.systems.operator.data.surface import Mesh, facets, smooth_normals
@@ -46,7 +47,7 @@ def read_mesh(path: str | Path) -> Mesh:
     if path.suffix.lower() not in READS:
         raise BadInput(
             f"A mesh cannot be read from {path.name!r}: its file type is not supported.",
-            hint=f"Give a file that ends in {', '.join(READS)}.",
+            hint=f"Give a file that ends in {show_choices(READS)}.",
         )
     if not path.is_file():
         raise BadInput(f"The file {path} does not exist.", hint="Name a mesh that exists.")
@@ -153,7 +154,7 @@ def write_fields(path: str | Path, mesh: Mesh, cell_data: Mapping[str, Tensor | 
     if path.suffix.lower() not in WRITES:
         raise BadInput(
             f"Fields cannot be written to {path.name!r}.",
-            hint=f"Name a file that ends in {', '.join(WRITES)}.",
+            hint=f"Name a file that ends in {show_choices(WRITES)}.",
         )
     check_output(path)
     points, faces = mesh.vertices.cpu().numpy(), mesh.faces.cpu().numpy()

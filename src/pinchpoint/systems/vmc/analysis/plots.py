@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pinchpoint.core.files import write_bytes
+from pinchpoint.core.units import show_count
 from pinchpoint.reporting import palette
 from pinchpoint.reporting.figures import style
 
@@ -61,7 +62,7 @@ def convergence(
     figure, axes = style.canvas(rows=rows, width=style.WIDTH, height=1.0 + 2.4 * rows, sharex=True)
     top, below = axes[0][0], axes[-1][0]
     top.plot(steps[part], energies[part], **_DOTS, label="one step")
-    top.plot(steps[part], mean[part], color=_LINE, label=f"mean of {width:,} steps")
+    top.plot(steps[part], mean[part], color=_LINE, label=f"mean of {show_count(width, 'step')}")
     top.set_ylim(*energy_limits(energies, mean, exact_ha))
     top.set_ylabel("energy, Ha")
     top.ticklabel_format(axis="y", useOffset=False)
@@ -80,7 +81,12 @@ def convergence(
     # network better.
     usual = smooth(variances, width, by=np.median)
     below.plot(steps[part], np.maximum(variances, _LEAST)[part], **_DOTS)
-    below.plot(steps[part], np.maximum(usual, _LEAST)[part], color=_LINE, label=f"median of {width:,} steps")
+    below.plot(
+        steps[part],
+        np.maximum(usual, _LEAST)[part],
+        color=_LINE,
+        label=f"median of {show_count(width, 'step')}",
+    )
     style.legend(below, loc="upper right")
     below.set_yscale("log")
     below.set_ylabel("variance, Ha²")

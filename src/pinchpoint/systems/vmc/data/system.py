@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pinchpoint.core.errors import BadInput
+from pinchpoint.core.units import show_choices
 from pinchpoint.systems.common.config_json import JsonConfig
 from pinchpoint.systems.vmc.data.molecules import (
     ATOMS_HA,
@@ -176,7 +177,7 @@ def _by_name(name: str, bond: float | None) -> KnownMolecule:
     if near:
         raise BadInput(
             f"There is no element or molecule {name!r}.",
-            hint=f"Write {' or '.join(near)}: upper and lower case matter.",
+            hint=f"Write {show_choices(near)}: upper and lower case matter.",
         )
     raise BadInput(
         f"There is no element or molecule {name!r}.",
