@@ -1,9 +1,9 @@
 """Workers forked from a template that has imported torch, for tests of what a worker answers.
 
 Importing torch takes seconds, and a fake run takes almost no time. The template imports only what
-`pinchpoint.forecasting.worker` imports before its target, and a worker for an environment that differs from
-the template's is started normally. Tests of the start itself are in tests/cli/test_stopped.py and
-test_predict.py.
+`pinchpoint.forecasting.worker_process.worker` imports before its target, and a worker for an environment that
+differs from the template's is started normally. Tests of the start itself are in tests/cli/test_stopped.py
+and test_predict.py.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import threading
 import time
 from typing import Any
 
-WORKER = [sys.executable, "-m", "pinchpoint.forecasting.worker"]
+WORKER = [sys.executable, "-m", "pinchpoint.forecasting.worker_process.worker"]
 # Variables that are read after the imports, or set by a library in a process that imports it.
 AFTER_IMPORTS = (
     "PYTEST_CURRENT_TEST",
@@ -111,7 +111,7 @@ class Template:
 def serve(line: socket.socket) -> None:
     """The template's own part: fork a worker for each request, until the line is closed."""
     from pinchpoint.backends.torch.fake import runner
-    from pinchpoint.forecasting import worker
+    from pinchpoint.forecasting.worker_process import worker
 
     # Half of what is imported is for the pretended device. Nothing of this one stays.
     with runner.simulate_device(

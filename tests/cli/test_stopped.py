@@ -42,7 +42,7 @@ COMMANDS = {
     "predict": ("predict", "{path}"),
     "study": ("study", "{path}:step_of", "--sizes", "8,16,32", "--on", "cpu"),
 }
-MODULES = {"predict": "pinchpoint.forecasting.worker", "study": "pinchpoint.studies.worker"}
+MODULES = {"predict": "pinchpoint.forecasting.worker_process.worker", "study": "pinchpoint.studies.worker"}
 # For predict: the worker, the fork of the request, and in it the fork of the script.
 WORKERS = {"predict": 3, "study": 2}
 

@@ -85,7 +85,7 @@ class Forecaster:
             "PYTHONDONTWRITEBYTECODE": "1",
         }
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "pinchpoint.forecasting.worker"],
+            [sys.executable, "-m", "pinchpoint.forecasting.worker_process.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,

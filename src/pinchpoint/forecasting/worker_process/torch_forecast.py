@@ -13,8 +13,9 @@ from pinchpoint.core.errors import BadInput, PinchpointError
 from pinchpoint.core.files import shown_path
 from pinchpoint.core.records import Forecast
 from pinchpoint.core.workload import Workload, settings_of
-from pinchpoint.forecasting import assembly, branches, calibration
-from pinchpoint.forecasting.target_loading import Fork, LoadedTarget
+from pinchpoint.forecasting import assembly
+from pinchpoint.forecasting.worker_process import branches, calibration
+from pinchpoint.forecasting.worker_process.target_loading import Fork, LoadedTarget
 
 _CALIBRATION_SIZES = (2048, 16384)  # points: small enough to run with real values in a moment
 

@@ -12,7 +12,7 @@ from pinchpoint.core.targets import explain_failure
 from pinchpoint.core.workload import BuiltStep, Workload, build, settings_of
 from pinchpoint.forecasting.assembly import margin_bytes
 from pinchpoint.forecasting.cards import cards
-from pinchpoint.forecasting.target_loading import LoadedTarget, load_jax_observer
+from pinchpoint.forecasting.worker_process.target_loading import LoadedTarget, load_jax_observer
 
 _SHARES = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
 

@@ -18,7 +18,7 @@ from pinchpoint.core.errors import BadInput, TargetFailed
 from pinchpoint.core.records import Forecast
 from pinchpoint.forecasting.predict import predict
 
-SCRIPTS = Path(__file__).parents[1] / "scripts"
+SCRIPTS = Path(__file__).parents[2] / "scripts"
 F32 = 4
 
 U = 65_536 * 2_048 * F32

@@ -14,8 +14,9 @@ from pinchpoint.backends.sandbox.script_errors import script_error
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import shown_path
 from pinchpoint.core.records import Forecast
-from pinchpoint.forecasting import assembly, branches, calibration
-from pinchpoint.forecasting.target_loading import Fork, LoadedTarget
+from pinchpoint.forecasting import assembly
+from pinchpoint.forecasting.worker_process import branches, calibration
+from pinchpoint.forecasting.worker_process.target_loading import Fork, LoadedTarget
 
 _REAL_RUN_S = 60.0  # limit on the CPU seconds of the real run that counts what depends on the data
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from pinchpoint.core.records import Forecast
-from pinchpoint.forecasting import calibration
 from pinchpoint.forecasting.forecaster import Forecaster
+from pinchpoint.forecasting.worker_process import calibration
 
 POINTS = 400_000
 TARGETS = """

@@ -20,7 +20,7 @@ from pinchpoint.core.files import shown_path
 from pinchpoint.core.records import Forecast
 from pinchpoint.core.units import show_bytes
 from pinchpoint.forecasting import assembly
-from pinchpoint.forecasting.calibration import Run
+from pinchpoint.forecasting.worker_process.calibration import Run
 
 TURNS = (4, 8)  # of a loop whose count is unknown
 _ALONE = 6  # lines that are tried alone; more of them would take too long

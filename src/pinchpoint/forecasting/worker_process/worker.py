@@ -23,8 +23,8 @@ from typing import Any
 from pinchpoint.core import errors, targets
 from pinchpoint.core.errors import Missing, PinchpointError, TargetFailed
 from pinchpoint.core.workload import Workload
-from pinchpoint.forecasting import jax_forecast, torch_forecast
-from pinchpoint.forecasting.target_loading import LoadedTarget, load_target
+from pinchpoint.forecasting.worker_process import jax_forecast, torch_forecast
+from pinchpoint.forecasting.worker_process.target_loading import LoadedTarget, load_target
 
 
 def main() -> None:
@@ -52,7 +52,7 @@ def _forecast(loaded_target: LoadedTarget, request: dict[str, Any]) -> dict[str,
     if loaded_target.framework == "jax":
         forecast = jax_forecast.predict(loaded_target, request)
     elif loaded_target.target.kind == "script":
-        from pinchpoint.forecasting import script_forecast
+        from pinchpoint.forecasting.worker_process import script_forecast
 
         forecast = script_forecast.predict(loaded_target, request, in_fork)
     else:
