@@ -10,7 +10,7 @@ import pytest
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.common.settings import TrainSettings, differences
-from pinchpoint.systems.common.training.runs import Run, at_data, data_folder, resume_settings
+from pinchpoint.systems.common.training.runs import Run, at_data, data_folder, read_settings, resume_settings
 from pinchpoint.systems.radiance.settings import Settings as Scored
 
 
@@ -132,3 +132,12 @@ def test_the_data_folder_does_not_count_as_a_difference_between_two_runs(tmp_pat
     settings = at_data(run, Path("here"), "here").settings
     elsewhere = at_data(run, Path("there"), "there").settings
     assert differences(settings, elsewhere.to_dict()) == []
+
+
+def test_a_run_of_another_system_is_named(tmp_path: Path) -> None:
+    Run(tmp_path, TrainSettings()).write()
+    (tmp_path / "record.json").write_text('{"kind": "operator-training"}', encoding="utf-8")
+    with pytest.raises(BadInput, match=f"{tmp_path} is a run of operator, not cloud.") as excinfo:
+        read_settings(tmp_path, TrainSettings, made_by="cloud train")
+    assert excinfo.value.hint == "Name a folder that `cloud train` wrote."
+    assert read_settings(tmp_path, TrainSettings, made_by="operator train") == TrainSettings()

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 Which = Literal["last", "best"]
 CONFIG, LOG, RECORD = "config.json", "log.csv", "record.json"
+TRAINING = "-training"  # the end of the kind of every run's record, after the name of its system
 C = TypeVar("C")  # the configuration of a model
 Net = TypeVar("Net", bound="nn.Module")
 RESTORE = "Restore the checkpoints that this run wrote, or start again with another -o."
@@ -255,8 +256,9 @@ ConfigT = TypeVar("ConfigT", bound=Config)
 
 
 def read_settings(folder: Path, kind: type[ConfigT], *, made_by: str) -> ConfigT:
-    """Return the settings of the run in a folder. made_by: the command that writes such runs."""
+    """Return the settings of the run in a folder. made_by: the command that writes such runs: cloud train."""
     path = folder / CONFIG
+    _refuse_other_system(folder, made_by)
     try:
         return kind.from_dict(json.loads(path.read_text(encoding="utf-8")))
     except OSError as error:
@@ -268,6 +270,20 @@ def read_settings(folder: Path, kind: type[ConfigT], *, made_by: str) -> ConfigT
         raise BadInput(
             f"{path} is damaged: {error}.", hint="Restore it, or train again with another -o."
         ) from error
+
+
+def _refuse_other_system(folder: Path, made_by: str) -> None:
+    """Refuse a run of another system, which its record names: config.json would seem damaged."""
+    try:
+        kind = json.loads((folder / RECORD).read_text(encoding="utf-8"))["kind"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return  # no record yet
+    system = made_by.split()[0]
+    if isinstance(kind, str) and kind.endswith(TRAINING) and kind != system + TRAINING:
+        raise BadInput(
+            f"{folder} is a run of {kind.removesuffix(TRAINING)}, not {system}.",
+            hint=f"Name a folder that `{made_by}` wrote.",
+        )
 
 
 def json_values(choices: Mapping[str, Any]) -> dict[str, Any]:

@@ -178,7 +178,7 @@ def default_pretrain(system: System) -> int:
 
 def read_run(folder: Path) -> Run:
     """The run in a folder."""
-    return Run(folder, read_settings(folder, RunConfig, made_by="pinchpoint vmc train"))
+    return Run(folder, read_settings(folder, RunConfig, made_by="vmc train"))
 
 
 def _check_system(
