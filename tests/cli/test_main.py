@@ -166,7 +166,29 @@ def test_bad_usage_exits_2_with_a_hint(
     what, hint = capsys.readouterr().err.splitlines()
     assert what.startswith("error: ")
     assert says in what
-    assert hint.startswith("  hint: See pinchpoint")
+    assert hint.startswith("  hint: ") and "See pinchpoint" in hint
+
+
+@pytest.mark.parametrize(
+    ("args", "what", "hint"),
+    [
+        (["vmc", "eval", "run", "--steps", "2"], "There is no option --steps.", "Did you mean --samples or "),
+        (["list"], "The argument workloads|cards is missing.", "Give workloads or cards. See "),
+        (["cloud", "data"], "The option -o / --output is missing.", "See pinchpoint cloud data --help."),
+        (
+            ["plan", "field", "--budget", "6XB"],
+            "'6XB' is not a number of bytes.",
+            "Give a number with a unit",
+        ),
+    ],
+)
+def test_bad_usage_is_a_sentence_with_what_to_write_instead(args, what, hint, capsys) -> None:
+    assert main.run(args) == 2
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == f"error: {what}"
+    assert second.startswith(f"  hint: {hint}")
+    assert "--help or" not in second and "--help," not in second
+    assert ("name of a card" in second) == ("--budget" in args)
 
 
 def test_without_arguments_the_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:

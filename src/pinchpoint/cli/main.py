@@ -25,6 +25,7 @@ import pinchpoint.cli
 import pinchpoint.systems
 from pinchpoint.console import interrupts
 from pinchpoint.core.errors import PinchpointError
+from pinchpoint.core.units import show_choices
 
 STOPPED = 130
 OUR_FAULT = 70  # EX_SOFTWARE: must not be mistaken for "does not fit" or for bad input
@@ -107,8 +108,7 @@ def run(args: Sequence[str]) -> int:
     except PinchpointError as error:
         return _fail(error, error.what, error.hint, error.exit_code, debug)
     except _Usage as error:
-        what = error.format_message()  # pyright: ignore[reportAttributeAccessIssue]
-        return _fail(error, what.replace("\n", " "), _usage_hint(error, args), 2, debug)
+        return _fail(error, _usage_text(error), _usage_hint(error, args), 2, debug)
     except (KeyboardInterrupt, typer.Abort):
         typer.echo("stopped", err=True)
         return STOPPED
@@ -134,12 +134,32 @@ def _take_debug(args: Sequence[str]) -> tuple[list[str], bool]:
     return [*ours, *args[end:]], len(ours) < end
 
 
+def _usage_text(error: Exception) -> str:
+    """What is wrong, as a sentence. The errors are known by name, as their classes depend on typer."""
+    kind, parameter = type(error).__name__, getattr(error, "param", None)
+    if kind == "NoSuchOption":
+        return f"There is no option {error.option_name}."  # pyright: ignore[reportAttributeAccessIssue]
+    if kind == "MissingParameter" and parameter is not None:
+        argument = parameter.param_type_name == "argument"
+        name = parameter.metavar or parameter.name.upper() if argument else " / ".join(parameter.opts)
+        return f"The {parameter.param_type_name} {name} is missing."
+    text = " ".join(error.format_message().split())  # pyright: ignore[reportAttributeAccessIssue]
+    return text if text.endswith((".", "?", "!")) else f"{text}."
+
+
 def _usage_hint(error: Exception, args: Sequence[str]) -> str:
     script = next((arg for arg in args if arg.endswith(".py")), None)
     option = getattr(error, "option_name", None)
     if script is not None and option is not None and "--" not in args:
         return f"Put the script's own arguments after --: {_path_of(error)} {script} -- {option} ..."
-    return f"See {_path_of(error)} --help."
+    see = f"See {_path_of(error)} --help."
+    near = sorted(set(getattr(error, "possibilities", None) or ()) - {"--help", "--help-all"})
+    if near:
+        return f"Did you mean {show_choices(near)}? {see}"
+    metavar = getattr(getattr(error, "param", None), "metavar", None) or ""
+    if type(error).__name__ == "MissingParameter" and "|" in metavar and metavar.islower():
+        return f"Give {show_choices(metavar.split('|'))}. {see}"
+    return see
 
 
 def _path_of(error: Exception) -> str:

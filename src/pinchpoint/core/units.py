@@ -66,8 +66,11 @@ def parse_size(text: str | int, *, what: str | None = None) -> int:
     return int(value)
 
 
-def parse_bytes(text: str | int) -> int:
-    """`24GiB` -> 25769803776. Text without a unit is refused, because 24 could mean anything."""
+def parse_bytes(text: str | int, *, or_card: bool = False) -> int:
+    """`24GiB` -> 25769803776. Text without a unit is refused, because 24 could mean anything.
+
+    or_card: whether the caller also accepts the name of a card, which the hint then says.
+    """
     if isinstance(text, int):
         if text <= 0:
             raise BadInput(
@@ -79,7 +82,9 @@ def parse_bytes(text: str | int) -> int:
     unit = match.group(2).lower() if match else ""
     if match is None or unit not in _BYTE_UNITS:
         raise BadInput(
-            f"{text!r} is not a number of bytes.", hint="Give a number with a unit: 24GiB, 8000MiB or 24GB."
+            f"{text!r} is not a number of bytes.",
+            hint="Give a number with a unit: 24GiB, 8000MiB or 24GB"
+            + (", or the name of a card, such as rtx4090." if or_card else "."),
         )
     value = int(min(_number(match) * _BYTE_UNITS[unit], 2**63))
     if not 0 < value < 2**63:

@@ -150,7 +150,7 @@ def _budget(budget: str | int | None, cards: Sequence[Card]) -> tuple[int, str]:
         largest = max(cards, key=lambda c: c.memory_bytes)
         return largest.memory_bytes, largest.name
     if isinstance(budget, int) or budget.strip()[:1].isdigit():
-        number = parse_bytes(budget)
+        number = parse_bytes(budget, or_card=True)
         return number, f"{number}B"
     budget_card = card(budget)
     return budget_card.memory_bytes, budget_card.name

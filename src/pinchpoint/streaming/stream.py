@@ -259,7 +259,7 @@ def budget_bytes(budget: str | int | Card | None) -> int | None:
         budget = card(budget)
     if isinstance(budget, Card):
         return budget.memory_bytes - budget.context_bytes
-    return parse_bytes(budget)
+    return parse_bytes(budget, or_card=True)
 
 
 def _lane(

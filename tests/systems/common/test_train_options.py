@@ -77,7 +77,7 @@ def test_a_setting_used_as_an_option_says_how_to_set_it(capsys: pytest.CaptureFi
         assert run(["cloud", "train", "data", "-o", "run", *words]) == 2
         assert capsys.readouterr().err == f"error: There is no option {words[0]}.\n  hint: {hint}\n"
     assert run(["cloud", "train", "data", "-o", "run", "--colour", "3"]) == 2
-    assert "No such option: --colour" in capsys.readouterr().err
+    assert "There is no option --colour." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ def budget_of(budget: str | int) -> Card:
             hint="Give bytes, such as 8GiB, or the name of a card.",
         )
     if isinstance(budget, int) or budget.strip()[:1].isdigit():
-        memory_bytes = parse_bytes(budget)
+        memory_bytes = parse_bytes(budget, or_card=True)
         return nameless(f"{memory_bytes}B", memory_bytes, like=cards()["h200"])
     return card(budget)
 
