@@ -9,7 +9,7 @@ import pytest
 
 from pinchpoint.core import files
 from pinchpoint.core.errors import BadInput
-from pinchpoint.core.files import check_folder, write_text
+from pinchpoint.core.files import check_folder, json_fault, write_text
 
 
 def test_a_folder_that_is_only_checked_leaves_nothing(tmp_path: Path) -> None:
@@ -21,6 +21,22 @@ def test_a_folder_that_is_only_checked_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine", encoding="utf-8")
     with pytest.raises(BadInput, match="Cannot create the folder"):
         check_folder(tmp_path / "file" / "run")
+    with pytest.raises(BadInput, match=r"Cannot create the folder .*file: it is a file"):
+        check_folder(tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    ("error", "fault"),
+    [
+        (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid"), "it is not JSON (it is not UTF-8 text)"),
+        (PermissionError(13, "Permission denied"), "it cannot be read (Permission denied)"),
+        (KeyError("steps"), "it lacks 'steps'"),
+        (TypeError("f() got an unexpected"), "a value is missing, unknown or of the wrong type"),
+        (ValueError("it belongs to another run"), "it belongs to another run"),
+    ],
+)
+def test_the_fault_of_a_json_file_is_told_without_the_words_of_python(error: Exception, fault: str) -> None:
+    assert json_fault(error) == fault
 
 
 @pytest.mark.parametrize("other", ["uses", "removes"])

@@ -50,8 +50,9 @@ def test_a_value_that_is_not_json_is_never_written(samples: dict[str, Record], t
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("{", "is not JSON"),
-        ("[1, 2]", "is not a pinchpoint record"),
+        ("{", r"is not a pinchpoint record: it is not JSON \(line 1, column 2\)\."),
+        ("[1, 2]", r"is not a pinchpoint record: it has no kind\."),
+        ("{}", r"is not a pinchpoint record: it has no kind\."),
         ('{"kind": "Forecast"}', "is not a pinchpoint record"),
         ('{"kind": "verdict", "schema": 1, "target": "x"}', "damaged verdict record: mode is missing"),
         ('{"kind": "study", "schema": 1, "points": 3}', "damaged study record: target is missing"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from contextlib import suppress
@@ -17,6 +18,24 @@ def shown_path(file: str) -> str:
     """
     relative = os.path.relpath(file) if file else ""
     return relative if not relative.startswith("..") else file
+
+
+def json_fault(error: Exception) -> str:
+    """Return a clause for what is wrong with a JSON file, from the error raised when it was read.
+
+    Errors of a parser or a constructor are put into words; a plain ValueError says itself what is wrong.
+    """
+    if isinstance(error, json.JSONDecodeError):
+        return f"it is not JSON (line {error.lineno}, column {error.colno})"
+    if isinstance(error, UnicodeDecodeError):
+        return "it is not JSON (it is not UTF-8 text)"
+    if isinstance(error, OSError):
+        return f"it cannot be read ({error.strerror})"
+    if isinstance(error, KeyError):
+        return f"it lacks {error}"
+    if isinstance(error, TypeError | AttributeError):
+        return "a value is missing, unknown or of the wrong type"
+    return str(error)
 
 
 def write_text(path: str | Path, text: str) -> Path:
@@ -43,8 +62,9 @@ def make_folder(path: str | Path) -> Path:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
+        why = "it is a file" if isinstance(error, FileExistsError) else error.strerror
         raise BadInput(
-            f"Cannot create the folder {path}: {error.strerror}.", hint="Choose another folder with -o."
+            f"Cannot create the folder {path}: {why}.", hint="Choose another folder with -o."
         ) from error
     return path
 

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pinchpoint.core import machine as _machine
 from pinchpoint.core.errors import BadInput
-from pinchpoint.core.files import write_text
+from pinchpoint.core.files import json_fault, write_text
 from pinchpoint.core.settings import show_settings
 from pinchpoint.core.units import show_bytes, show_seconds, show_size
 
@@ -345,12 +345,14 @@ def load(path: str | Path) -> Record:
         ) from error
     except ValueError as error:
         raise BadInput(
-            f"{path} is not JSON: {error}.", hint="Give a record written by pinchpoint with -o."
+            f"{path} is not a pinchpoint record: {json_fault(error)}.",
+            hint="Give a record written by pinchpoint with -o.",
         ) from error
     kind = data.get("kind") if isinstance(data, dict) else None
     if kind not in KINDS:
+        why = "it has no kind" if kind is None else f"its kind is {kind!r}"
         raise BadInput(
-            f"{path} is not a pinchpoint record: its kind is {kind!r}.",
+            f"{path} is not a pinchpoint record: {why}.",
             hint=f"Give a record of one of these kinds: {', '.join(KINDS)}.",
         )
     if data.get("schema") != SCHEMA:

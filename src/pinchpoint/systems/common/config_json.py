@@ -23,7 +23,9 @@ class JsonConfig:
         try:
             data: Any = json.loads(text)
         except json.JSONDecodeError as error:
-            raise BadInput(f"The configuration is not JSON: {error}.", hint=hint) from error
+            raise BadInput(
+                f"The configuration is not JSON (line {error.lineno}, column {error.colno}).", hint=hint
+            ) from error
         known = {field.name for field in dataclasses.fields(cls)}  # pyright: ignore[reportArgumentType]
         if not isinstance(data, dict) or not set(data) <= known:
             unknown = sorted(set(data) - known) if isinstance(data, dict) else type(data).__name__

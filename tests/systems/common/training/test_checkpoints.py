@@ -115,7 +115,7 @@ def test_a_checkpoint_file_that_is_not_listed_is_ignored(tmp_path: Path) -> None
 def test_a_damaged_checkpoint_list_is_named_in_the_error(tmp_path: Path) -> None:
     checkpoints = save_scores(tmp_path, [None])
     (tmp_path / "index.json").write_text("[{", encoding="utf-8")
-    with pytest.raises(BadInput, match=r"index\.json is damaged"):
+    with pytest.raises(BadInput, match=r"index\.json is damaged: it is not JSON \(line 1, column 3\)\."):
         checkpoints.last()
 
 

@@ -141,3 +141,9 @@ def test_a_run_of_another_system_is_named(tmp_path: Path) -> None:
         read_settings(tmp_path, TrainSettings, made_by="cloud train")
     assert excinfo.value.hint == "Name a folder that `cloud train` wrote."
     assert read_settings(tmp_path, TrainSettings, made_by="operator train") == TrainSettings()
+
+
+def test_a_damaged_config_says_where_it_is_not_json(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("", encoding="utf-8")
+    with pytest.raises(BadInput, match=r"config\.json is damaged: it is not JSON \(line 1, column 1\)\."):
+        read_settings(tmp_path, TrainSettings, made_by="cloud train")

@@ -354,6 +354,13 @@ def test_random_bytes_for_meshio_are_refused_or_have_no_faces(tmp_path, name, da
         check_mesh(read_mesh(tmp_path / name))
 
 
+def test_a_file_that_confuses_meshio_is_refused_in_plain_words(tmp_path):
+    pytest.importorskip("meshio", reason="this kind of file needs meshio")
+    (tmp_path / "a.stl").write_text("solid a\nfacet normal 0 0 1\nouter loop\nvertex hello 0 0\n")
+    with pytest.raises(BadInput, match=r"a\.stl cannot be read: it is not a valid \.stl file\."):
+        read_mesh(tmp_path / "a.stl")
+
+
 def test_meshio_is_required_only_for_its_own_file_types(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "meshio", None)
     (tmp_path / "a.stl").write_bytes(ascii_stl())

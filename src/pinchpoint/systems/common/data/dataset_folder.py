@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pinchpoint.core.errors import BadInput, Missing
-from pinchpoint.core.files import make_folder, write_bytes, write_text
+from pinchpoint.core.files import json_fault, make_folder, write_bytes, write_text
 from pinchpoint.core.host_memory import free_bytes
 from pinchpoint.core.units import show_bytes, show_choices
 from pinchpoint.systems.common.data.workers import Named, Order, Program, run_workers
@@ -208,7 +208,7 @@ def read_index(folder: Path, kind: Kind) -> dict[str, Any]:
     try:
         index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise kind.damaged(folder, str(error)) from error
+        raise kind.damaged(folder, json_fault(error)) from error
     if not isinstance(index, dict) or index.get("format") != kind.format:
         raise kind.damaged(folder, "it is not the index of such a data set")
     return index

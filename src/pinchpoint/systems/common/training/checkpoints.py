@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from zipfile import BadZipFile, ZipFile
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.core.files import make_folder, write_bytes, write_text
+from pinchpoint.core.files import json_fault, make_folder, write_bytes, write_text
 
 KEPT = 2
 INDEX = "index.json"
@@ -112,7 +112,7 @@ class Checkpoints:
             listed = [Entry(**entry) for entry in json.loads(index.read_text(encoding="utf-8"))]
         except (ValueError, TypeError) as error:
             raise BadInput(
-                f"The list of checkpoints {index} is damaged: {error}.",
+                f"The list of checkpoints {index} is damaged: {json_fault(error)}.",
                 hint="Restore the file, or train again with another -o.",
             ) from error
         return sorted(

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.core.files import make_folder, write_text
+from pinchpoint.core.files import json_fault, make_folder, write_text
 from pinchpoint.systems.common.folders import check_run_folder
 from pinchpoint.systems.common.settings import S, TrainSettings, apply_choices, differences
 from pinchpoint.systems.common.training.checkpoints import TORCH, Checkpoints, Codec, Entry
@@ -268,7 +268,7 @@ def read_settings(folder: Path, kind: type[ConfigT], *, made_by: str) -> ConfigT
         ) from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise BadInput(
-            f"{path} is damaged: {error}.", hint="Restore it, or train again with another -o."
+            f"{path} is damaged: {json_fault(error)}.", hint="Restore it, or train again with another -o."
         ) from error
 
 

@@ -202,7 +202,9 @@ def _read_with_meshio(path: Path) -> tuple[np.ndarray, list[np.ndarray]]:
         with np.errstate(over="ignore"):
             mesh = reader(str(path))
     except (Exception, SystemExit) as error:  # a parser can fail in any way on arbitrary bytes
-        why = str(error) or type(error).__name__
+        # meshio's own errors say what is wrong with the file; any other is about its code.
+        why = str(error) if isinstance(error, meshio.ReadError) else ""
+        why = why.rstrip(".") or f"it is not a valid {path.suffix.lower()} file"
         raise BadInput(f"{path} cannot be read: {why}.", hint="Export it again as .vtp or .stl.") from error
     kinds = {"triangle", "quad", "polygon"}
     return mesh.points, [
