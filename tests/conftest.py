@@ -173,7 +173,7 @@ def samples() -> dict[str, Record]:
 
 @pytest.fixture(scope="session")
 def density_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data set of two molecules whose densities are superposed Gaussians: quick, and without PySCF."""
+    """A dataset of two molecules whose densities are superposed Gaussians: quick, and without PySCF."""
     pytest.importorskip("torch", reason="densities are torch's")
     import numpy as np
 

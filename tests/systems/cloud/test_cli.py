@@ -228,7 +228,7 @@ def test_bench_times_every_variant_and_writes_the_record(
         (
             ["eval", "{trained}", "{rooms}", "-o", "{rooms}", "--device", "cpu"],
             2,
-            "is the folder of a data set",
+            "is the folder of a dataset",
         ),
         (["eval", "{trained}", "{rooms}", "-o", "{new}", "--densities", "much"], 2, "--densities much"),
         (["eval", "{trained}", "{rooms}", "-o", "{new}", "--densities", "1,2"], 2, "densities 1, 2"),

@@ -79,10 +79,10 @@ def test_a_run_that_ended_is_trained_longer(
 @pytest.mark.parametrize(
     ("args", "code", "says"),
     [
-        (["train", "{nowhere}", "-o", "{run}"], 2, "holds no data set"),
+        (["train", "{nowhere}", "-o", "{run}"], 2, "holds no dataset"),
         (["train", "{data}", "-o", "{run}", "--resume"], 2, "no run in"),
         (["train", "{data}", "-o", "{trained}", *TINY], 2, "already holds a run"),
-        (["train", "{data}", "-o", "{data}", *TINY], 2, "is the folder of a data set"),
+        (["train", "{data}", "-o", "{data}", *TINY], 2, "is the folder of a dataset"),
         (["data", "-o", "{trained}", "--preset", "tiny"], 2, "is the folder of a run"),
         (["train", "{trained}", "-o", "{run}"], 2, "is the folder of a run"),
         (["data", "-o", "{run}", "--test", "0.2"], 2, "--test is only for files of your own"),
@@ -156,4 +156,4 @@ def test_data_that_is_there_is_not_made_again(density_data: Path, capsys: pytest
     assert "8 train, 2 test, 1 heldout; 11 already existed" in capsys.readouterr().out
     assert {path.name: path.stat().st_mtime_ns for path in density_data.glob("*.npz")} == before
     code, what, _ = failed(args, capsys)
-    assert (code, "whose spacing_a is 0.6" in what) == (2, True)
+    assert (code, "made with spacing_a=0.6" in what) == (2, True)

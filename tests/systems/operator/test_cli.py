@@ -184,7 +184,7 @@ def test_other_folders_and_files_are_refused_for_a_run(
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        (["eval", "{trained}", "{data}", "-o", "{data}"], "is the folder of a data set"),
+        (["eval", "{trained}", "{data}", "-o", "{data}"], "is the folder of a dataset"),
         (["eval", "{trained}", "{data}", "-o", "{trained}"], "is the folder of a run"),
         (
             ["data", "-o", "{trained}", "--train", "1", "--test", "1", "--panels", "100"],
@@ -325,7 +325,7 @@ def test_resuming_with_another_configuration_names_what_differs(
 @pytest.mark.parametrize(
     ("args", "code", "says"),
     [
-        (["train", "{nowhere}", "-o", "{run}"], 2, "holds no data set"),
+        (["train", "{nowhere}", "-o", "{run}"], 2, "holds no dataset"),
         (["train", "{data}", "-o", "{run}", "--resume"], 2, "no run in"),
         (["train", "{data}", "-o", "{run}", "--steps", "0"], 2, "--steps 0"),
         (["train", "{data}", "-o", "{run}", "--preset", "huge"], 2, "preset 'huge' does not exist"),
@@ -360,7 +360,7 @@ def test_resuming_with_another_configuration_names_what_differs(
             "Fields cannot be written",
         ),
         (["data", "-o", "{run}", "--kind", "chaos"], 2, "kind of data 'chaos' does not exist"),
-        (["data", "-o", "{data}", "--panels", "200"], 2, "whose panels is 100"),
+        (["data", "-o", "{data}", "--panels", "200"], 2, "made with panels=100"),
     ],
 )
 def test_every_mistake_prints_two_lines_and_leaves_no_run(

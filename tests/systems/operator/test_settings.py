@@ -58,7 +58,7 @@ def test_only_settings_that_change_the_result_count_as_differences() -> None:
         "lr (was 0.1, is 0.2)",
         "steps (was 10, is 20)",
         "channels (was 8, is 16)",
-        "data (another data set)",
+        "data (another dataset)",
     ]
 
 

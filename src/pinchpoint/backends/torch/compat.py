@@ -258,5 +258,5 @@ def restart_loader(iterator: Any) -> None:
     """
     iterator._sampler_iter = islice(iter(iterator._index_sampler), iterator._num_yielded, None)
     fetcher = iterator._dataset_fetcher
-    if hasattr(fetcher, "dataset_iter") and not iterator._num_yielded:  # an iterable data set
+    if hasattr(fetcher, "dataset_iter") and not iterator._num_yielded:  # an iterable dataset
         fetcher.dataset_iter = iter(fetcher.dataset)

@@ -114,7 +114,7 @@ def _show_step(tell: progress_bar.Bar, report: Any, errors: list[float]) -> None
 def evaluate(
     run: Path = commands.RUN,
     data: Path = typer.Argument(
-        ..., metavar="DATA", help="Folder of a data set with the same features and classes."
+        ..., metavar="DATA", help="Folder of a dataset with the same features and classes."
     ),
     output: Path = typer.Option(
         ..., "-o", "--output", metavar="DIR", help="Folder for the scores and their plot."

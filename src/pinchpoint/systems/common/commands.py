@@ -27,7 +27,7 @@ Result = TypeVar("Result", bound=Record)
 
 DEVICE: Any = typer.Option("auto", "--device", help="Device: auto, cpu or cuda.")
 DATA_OUTPUT: Any = typer.Option(
-    ..., "-o", "--output", metavar="DIR", help="Folder of the data set; resumed if it exists."
+    ..., "-o", "--output", metavar="DIR", help="Folder of the dataset; resumed if it exists."
 )
 JOBS: Any = typer.Option(None, "--jobs", help="Number of processes.  [default: one per core]")
 RUN: Any = typer.Argument(..., metavar="RUN", help="Folder of a run.")
@@ -111,7 +111,7 @@ def making_data(samples: str) -> Iterator[tuple[progress_bar.Bar, progress_bar.A
 
 
 def size_and_time(folder: Path, start_s: float) -> list[tuple[str, str]]:
-    """Return the rows about the files of a data set and the time since `start_s` of `time.perf_counter`."""
+    """Return the rows about the files of a dataset and the time since `start_s` of `time.perf_counter`."""
     stored_bytes = sum(file.stat().st_size for file in folder.glob("*") if file.is_file())
     return [("size", show_bytes(stored_bytes)), ("time", show_seconds(time.perf_counter() - start_s))]
 

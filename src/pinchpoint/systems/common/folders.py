@@ -1,6 +1,6 @@
-"""Folders of data sets, runs and evaluations: each has a folder of its own, recognised by a file in it.
+"""Folders of datasets, runs and evaluations: each has a folder of its own, recognised by a file in it.
 
-Pictures written among the images of a data set would be trained on: `refuse_within` and `image_files` prevent
+Pictures written among the images of a dataset would be trained on: `refuse_within` and `image_files` prevent
 that.
 """
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from pinchpoint.core.errors import BadInput
 
 RUN = "config.json"
-KINDS = {"index.json": "a data set", RUN: "a run", "evaluation.json": "an evaluation", "scan.json": "a scan"}
+KINDS = {"index.json": "a dataset", RUN: "a run", "evaluation.json": "an evaluation", "scan.json": "a scan"}
 IMAGES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp"})  # how their files end
 
 

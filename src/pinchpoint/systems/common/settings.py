@@ -116,12 +116,12 @@ def check_options(settings: Any) -> None:
 class TrainSettings:
     """The settings of a run, as config.json holds them; each system adds its own."""
 
-    data: str = ""  # a fingerprint of the data set, wherever it is stored
+    data: str = ""  # a fingerprint of the dataset, wherever it is stored
     data_path: str = ""  # where it was last, absolute
     data_given: str = ""  # the same as the user typed it
     preset: str = option("small", "Preset of the model.", main=True)
     model: dict[str, Any] = field(default_factory=dict)  # the whole configuration of the model, JSON values
-    steps: int = option(2000, "Training steps in all.", main=True, at_least=1)
+    steps: int = option(2000, "Total number of training steps.", main=True, at_least=1)
     seed: int = option(
         0, "Seed of the weights and of all random draws.", main=True, at_least=0, at_most=LARGEST_SEED
     )
@@ -235,7 +235,7 @@ def differences(stored: TrainSettings, choices: Mapping[str, Any]) -> list[str]:
         if name == "model":
             lines += changed_values(old[name], value)
         elif name == "data":
-            lines.append("data (another data set)")
+            lines.append("data (another dataset)")
         else:
             lines += changed_values(old, {name: value})
     return lines

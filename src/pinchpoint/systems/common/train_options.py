@@ -60,7 +60,7 @@ def settings_command(
 
         def show_all(ctx: typer.Context, requested: bool) -> None:
             if requested:
-                typer.echo(ctx.get_help())
+                typer.echo(ctx.get_help().rstrip("\n") + "\n")
                 typer.echo(_help_all(configs, _load(model), _presets(model)[preset], omit))
                 raise typer.Exit()
 

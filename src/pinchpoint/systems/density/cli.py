@@ -290,7 +290,7 @@ def data(
             )
     counts = ", ".join(f"{len(dataset.names(split)):,} {split}" for split in ("train", "test", "heldout"))
     left_out = dataset.faulty_samples()
-    # The spacing of a data set cannot change: another spacing needs a folder of its own.
+    # The spacing of a dataset cannot change: another spacing needs a folder of its own.
     coarse = not files and any(
         fault.startswith("the integral") for faults in left_out.values() for fault in faults
     )
@@ -332,7 +332,7 @@ def _names(text: str | None) -> tuple[str, ...] | None:
     source_help="Folder that `density data` made. --resume needs none.",
 )
 def train(request: commands.TrainRequest) -> None:
-    """Train a density model on a data set, or resume a run.
+    """Train a density model on a dataset, or resume a run.
 
     Ctrl-C and SIGTERM write a checkpoint and stop; --resume then continues as if the run had never
     stopped, bit for bit on a CPU. --resume --steps N trains a finished run longer: from there on the
@@ -356,7 +356,7 @@ def score(
     chunk: int = typer.Option(None, "--chunk", help="Probes processed together."),
     device: str = commands.DEVICE,
 ) -> None:
-    """Score a model on a data set, beside superposed atoms.
+    """Score a model on a dataset, beside superposed atoms.
 
     NMAE = sum w |predicted - true| / sum w |true|, where w is the volume that a probe stands for; the mean is
     over the samples.

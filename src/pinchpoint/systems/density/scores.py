@@ -1,4 +1,4 @@
-"""Errors of a model on every sample of a split of a data set, compared with superposed spherical atoms.
+"""Errors of a model on every sample of a split of a dataset, compared with superposed spherical atoms.
 
 Superposed atoms are scored if all species have a table, spin if both the model and the sample have it.
 """

@@ -15,7 +15,7 @@ class Settings(TrainSettings):
     """The settings of a run, as stored in config.json. `data`: see `training.runs.fingerprint`."""
 
     preset: str = option("small", "Preset of the model: small or original.", main=True)
-    steps: int = option(4000, "Training steps in all.", main=True, at_least=1)
+    steps: int = option(4000, "Total number of training steps.", main=True, at_least=1)
     lr: float = option(1e-2, "Highest learning rate.", main=True, above=0)
     weight_decay: float = option(0.0, "Weight decay, applied to weight matrices only.", at_least=0)
     ema: float = option(

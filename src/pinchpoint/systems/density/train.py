@@ -66,7 +66,7 @@ def train(
     clock: Callable[[], float] = time.perf_counter,
     **choices: Any,
 ) -> Training:
-    """Train on the data set in `data` and write the run to `output`. choices: fields of `Settings`.
+    """Train on the dataset in `data` and write the run to `output`. choices: fields of `Settings`.
 
     data: None for a run that is resumed, which remembers its folder.
     budget: bytes, "8GiB" or the name of a card. The largest chunk of probes that is predicted to stay within

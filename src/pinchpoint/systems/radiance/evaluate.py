@@ -76,7 +76,7 @@ class Evaluation(Record):
     seconds: float
     definition: str
     files: tuple[str, ...] = ()
-    enlarged: int = 0  # images of the data set that had to be enlarged
+    enlarged: int = 0  # images of the dataset that had to be enlarged
     machine: dict[str, Any] = field(default_factory=_machine.describe)
     created: str = field(default_factory=now)
 
@@ -228,7 +228,7 @@ def sample_real(images: Images, count: int, *, seed: int) -> Tensor:
     if len(numbers) < 2:
         raise BadInput(
             f"{images.source} has {len(images)} image, but distances need at least two.",
-            hint="Give a data set of two or more images.",
+            hint="Give a dataset of two or more images.",
         )
     return images.batch(numbers.to(images.pixels.device)).cpu()
 

@@ -57,7 +57,7 @@ class Settings(TrainSettings):
     """
 
     preset: str = option("tuned", "Preset of the field and its training", main=True, choices=tuple(PRESETS))
-    steps: int = option(20_000, "Training steps in all.", main=True, at_least=1)
+    steps: int = option(20_000, "Total number of training steps.", main=True, at_least=1)
     precision: str = option(
         "fp32", "Precision of the matrix products", main=True, choices=(*PRECISIONS, "fp16")
     )

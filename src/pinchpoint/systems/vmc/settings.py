@@ -123,7 +123,7 @@ class Settings(JsonConfig):
     )
     steps: int = option(
         700,
-        "Training steps in all.",
+        "Total number of training steps.",
         main=True,
         at_least=1,
         default_text="depends on network and electrons; 500 for small and H2",

@@ -113,7 +113,7 @@ def test_a_damaged_room_is_refused_when_it_is_read(copy) -> None:
 
 @pytest.mark.parametrize("change", [{"seed": 5}, {"points": 1_300}, {"gaussians": True}])
 def test_a_folder_with_a_different_dataset_is_not_overwritten(copy, change) -> None:
-    with pytest.raises(BadInput, match="holds a data set whose"):
+    with pytest.raises(BadInput, match="holds a dataset made with"):
         make_dataset(copy, **SETTINGS | change)
 
 

@@ -155,7 +155,7 @@ def test_samples_of_another_dataset_are_refused_with_and_without_an_index(tmp_pa
 def test_reading_a_dataset_of_another_system_says_what_it_is(tmp_path: Path) -> None:
     (tmp_path / "index.json").write_text('{"format": "pinchpoint cloud data"}', encoding="utf-8")
     with (
-        pytest.raises(BadInput, match="holds another kind of data set: 'pinchpoint cloud data'") as excinfo,
+        pytest.raises(BadInput, match="holds another kind of dataset: 'pinchpoint cloud data'") as excinfo,
         samples.finished_index(tmp_path, KIND),
     ):
         pass

@@ -39,7 +39,7 @@ def test_other_processes_data_and_options_each_have_their_own_hint(tmp_path: Pat
     with pytest.raises(BadInput) as excinfo:
         resume_settings(tmp_path, Together(data="a", ranks=2), {"ranks": 1, "lr": 7.0}, data="b")
     assert excinfo.value.hint.startswith(
-        "Give the data set it was started with and start it with `torchrun --nproc-per-node 2` "
+        "Give the dataset it was started with and start it with `torchrun --nproc-per-node 2` "
         "and leave these options out to resume it"
     )
     with pytest.raises(BadInput) as excinfo:

@@ -1,4 +1,4 @@
-"""A user's own densities as a data set: the numbers of the files, stable splits, bad files by name, a
+"""A user's own densities as a dataset: the numbers of the files, stable splits, bad files by name, a
 model trained on them.
 """
 
@@ -137,9 +137,9 @@ def test_a_set_is_continued_and_grows_and_changes_sides(
         == ["run0"]
         == [n.rpartition("-")[0] for n in data.names("test")]
     )
-    with pytest.raises(BadInput, match="whose probes is 600, not 700"):
+    with pytest.raises(BadInput, match="made with probes=600, not 700"):
         import_data(folder, [files], **OPTIONS | {"probes": 700})
-    with pytest.raises(BadInput, match="a data set of your own files, not of computed molecules"):
+    with pytest.raises(BadInput, match="a dataset of your own files, not of computed molecules"):
         make_data(folder, preset="tiny")
     with pytest.raises(BadInput, match="holds 5 samples of an earlier run"):
         import_data(folder, [files], resume=False, **OPTIONS)
@@ -320,7 +320,7 @@ def test_folders_of_others_are_never_written_into(files: Path, tmp_path: Path, i
     other = tmp_path / "cars"
     other.mkdir()
     (other / "index.json").write_text(json.dumps({"format": "pinchpoint operator data"}))
-    with pytest.raises(BadInput, match="another kind of data set: 'pinchpoint operator data'"):
+    with pytest.raises(BadInput, match="another kind of dataset: 'pinchpoint operator data'"):
         import_data(other, [files], **OPTIONS)
     assert collect.samples.INDEX == "index.json" and len(list(other.iterdir())) == 1
 

@@ -1,4 +1,4 @@
-"""Data sets of densities: the same bytes for any number of jobs, continued, checked, and refused when
+"""Datasets of densities: the same bytes for any number of jobs, continued, checked, and refused when
 damaged.
 """
 
@@ -41,7 +41,7 @@ def one_thread():
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """One data set made with one job; a test that changes it takes a copy."""
+    """One dataset made with one job; a test that changes it takes a copy."""
     folder = tmp_path_factory.mktemp("data") / "new" / "tiny"
     calls: list[tuple[int, int]] = []
     make_data(folder, preset="tiny", jobs=1, progress=lambda done, wanted: calls.append((done, wanted)))
@@ -55,7 +55,7 @@ def copy(made, tmp_path):
 
 @pytest.fixture
 def asked(monkeypatch, made):
-    """Samples are taken from the first data set where it has them, without new processes; their names are
+    """Samples are taken from the first dataset where it has them, without new processes; their names are
     noted.
     """
     names: list[str] = []
@@ -172,7 +172,7 @@ def test_a_file_whose_values_were_changed_is_no_sample(made):
         about = file["about"]
     changed = io.BytesIO()
     np.savez(changed, positions=held.positions, codes=codes, about=about)
-    with pytest.raises(BadInput, match="here is not a sample of a data set: its sha256"):
+    with pytest.raises(BadInput, match="here is not a sample of a dataset: its sha256"):
         unpack(changed.getvalue(), where="here")
     with pytest.raises(BadInput, match="has 499 values for 500 probes"):
         sample_of(replace(held, codes=held.codes[:-1]))
@@ -218,8 +218,8 @@ def test_a_sample_with_faults_is_left_out_of_the_splits(monkeypatch, tmp_path, a
         ({"preset": "huge"}, "no preset 'huge'"),
         ({"molecules": ("benzene",)}, "no molecule 'benzene'"),
         ({"heldout": ("water",)}, "water cannot be both training and held-out molecules"),
-        ({"geometries": -1}, "A data set with geometries -1"),
-        ({"geometries": 0, "tests": 0, "heldout_geometries": 0}, "A data set with geometries 0"),
+        ({"geometries": -1}, "A dataset with geometries -1"),
+        ({"geometries": 0, "tests": 0, "heldout_geometries": 0}, "A dataset with geometries 0"),
         ({"geometries": 0}, "nothing to train on"),
         ({"probes": 0}, "0 probes"),
         ({"spacing_a": 0.0}, "spacing 0"),
@@ -235,7 +235,7 @@ def test_settings_that_make_nothing_are_refused_before_anything_is_written(setti
 
 
 def test_folders_names_and_splits_that_are_not_there_are_refused(made, tmp_path):
-    with pytest.raises(BadInput, match="holds no data set"):
+    with pytest.raises(BadInput, match="holds no dataset"):
         open_dataset(tmp_path)
     data = open_dataset(made[0])
     with pytest.raises(BadInput, match="no sample 'water-000007'"):

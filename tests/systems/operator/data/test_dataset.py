@@ -295,7 +295,7 @@ def test_a_missing_gpu_is_reported(tmp_path, monkeypatch):
 
 
 def test_unknown_folders_splits_and_names_are_refused(small_dataset, tmp_path):
-    with pytest.raises(BadInput, match="holds no data set"):
+    with pytest.raises(BadInput, match="holds no dataset"):
         open_dataset(tmp_path)
     with pytest.raises(BadInput, match="no split 'validation'"):
         open_dataset(small_dataset[0]).names("validation")

@@ -1,4 +1,4 @@
-"""Data sets of cars: the same bytes for any number of jobs, resumed, verified, refused if damaged."""
+"""Datasets of cars: the same bytes for any number of jobs, resumed, verified, refused if damaged."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_damaged_unfinished_and_missing_data_sets_are_refused(here, tmp_path: Pa
     file.write_bytes(file.read_bytes()[:-100])
     with pytest.raises(BadInput, match=r"cars-000004-04\.npz is damaged"):
         open_dataset(copy).pixels()
-    with pytest.raises(BadInput, match="holds no data set"):
+    with pytest.raises(BadInput, match="holds no dataset"):
         open_dataset(tmp_path)
     (copy / "index.json").write_text(
         (copy / "index.json").read_text().replace('"missing": 0', '"missing": 1'), encoding="utf-8"

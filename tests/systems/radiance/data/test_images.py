@@ -1,4 +1,4 @@
-"""Images of data sets and folders: pixels are read as written, and unusable folders are refused."""
+"""Images of datasets and folders: pixels are read as written, and unusable folders are refused."""
 
 from __future__ import annotations
 

@@ -94,13 +94,13 @@ def test_a_run_is_resumed_only_with_its_own_images_and_settings(tmp_path: Path) 
     with pytest.raises(BadInput, match=r"ranks \(was 1, is 2\)"):
         begin(tmp_path / "run", data, resume=True, choices={}, ranks=2)
     other = folder_of(tmp_path / "other", side=64, seed=1)
-    with pytest.raises(BadInput, match=r"another data set") as excinfo:
+    with pytest.raises(BadInput, match=r"another dataset") as excinfo:
         begin(tmp_path / "run", other, resume=True, choices={})
-    assert excinfo.value.hint.startswith("Give the data set it was started with to resume it")
-    with pytest.raises(BadInput, match=r"r1 .*another data set") as excinfo:
+    assert excinfo.value.hint.startswith("Give the dataset it was started with to resume it")
+    with pytest.raises(BadInput, match=r"r1 .*another dataset") as excinfo:
         begin(tmp_path / "run", other, resume=True, choices={"r1": 2.0})
     assert excinfo.value.hint.startswith(
-        "Give the data set it was started with and leave these options out to resume it"
+        "Give the dataset it was started with and leave these options out to resume it"
     )
     with pytest.raises(BadInput, match="already holds a run"):
         begin(tmp_path / "run", data, resume=False, choices=TINY)

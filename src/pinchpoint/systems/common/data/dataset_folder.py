@@ -210,7 +210,7 @@ def read_index(folder: Path, kind: Kind) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise kind.damaged(folder, json_fault(error)) from error
     if not isinstance(index, dict) or index.get("format") != kind.format:
-        raise kind.damaged(folder, "it is not the index of such a data set")
+        raise kind.damaged(folder, "it is not the index of such a dataset")
     return index
 
 
@@ -223,7 +223,7 @@ def finished_index(folder: Path, kind: Kind) -> Iterator[dict[str, Any]]:
     if not (folder / INDEX).exists():
         refuse_others(folder, own=INDEX, hint=f"Name a folder that `{kind.command}` made.")
         raise BadInput(
-            f"{folder} holds no data set: there is no {INDEX}.",
+            f"{folder} holds no dataset: there is no {INDEX}.",
             hint=f"Make one: pinchpoint {kind.command} -o {folder}",
         )
     _refuse_other_format(folder, kind, hint=f"Name a folder that `{kind.command}` made.")
@@ -259,7 +259,7 @@ def read_sample(folder: Path, kind: Kind, entries: Entries, name: str, *, check:
 def split_names(splits: dict[str, tuple[str, ...]], split: str) -> list[str]:
     """Return the names in a split; BadInput if the dataset has no such split."""
     if split not in splits:
-        raise BadInput(f"The data set has no split {split!r}.", hint=f"Use {show_choices(splits)}.")
+        raise BadInput(f"The dataset has no split {split!r}.", hint=f"Use {show_choices(splits)}.")
     return list(splits[split])
 
 
@@ -323,13 +323,13 @@ def _refuse_other_format(folder: Path, kind: Kind, *, hint: str) -> None:
     except (OSError, ValueError, KeyError, TypeError):
         return
     if isinstance(text, str) and text.startswith(OURS) and text != kind.format:
-        raise BadInput(f"{folder} holds another kind of data set: {text!r:.60}.", hint=hint)
+        raise BadInput(f"{folder} holds another kind of dataset: {text!r:.60}.", hint=hint)
 
 
 def _require_same(folder: Path, stored: dict[str, Any], identity: dict[str, Any]) -> None:
     for key, value in identity.items():
         if stored.get(key) != value:
             raise BadInput(
-                f"{folder} holds a data set made with {key}={stored.get(key)!r}, not {value!r}.",
+                f"{folder} holds a dataset made with {key}={stored.get(key)!r}, not {value!r}.",
                 hint="Choose another -o, or use the same settings.",
             )

@@ -20,7 +20,7 @@ class TrainingRecord(Record):
     """The record of a run. A system adds what it trained on, and names its loss and its error."""
 
     target: str  # the folder of the run
-    data: str  # the folder of the data set
+    data: str  # the folder of the dataset
     settings: dict[str, Any]
     step: int
     loss: float | None  # mean of the last tenth of the steps

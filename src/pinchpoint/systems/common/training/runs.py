@@ -180,7 +180,7 @@ def data_folder(data: str | Path | None, run: Path, kind: type[S], *, resume: bo
         if Path(path).is_dir():
             return Path(path)
     raise BadInput(
-        f"The data set of the run in {run} is missing: there is no folder {settings.data_path}.",
+        f"The dataset of the run in {run} is missing: there is no folder {settings.data_path}.",
         hint=f"If it was moved, name its new folder: {shlex.join([*command, '--resume'])}.",
     )
 
@@ -199,13 +199,13 @@ def at_data(run: RunT, folder: Path, data: str | Path | None) -> RunT:
 def resume_settings(folder: Path, stored: S, overrides: Mapping[str, Any], *, data: str) -> S:
     """Return the settings to resume the run in a folder: `stored`, with overrides that a run may change.
 
-    A complete run may get more steps. data: the fingerprint of the data set of this call.
+    A complete run may get more steps. data: the fingerprint of the dataset of this call.
     """
     if _is_longer(folder, stored, overrides):
         stored = replace(stored, steps=overrides["steps"])
     differ = differences(stored, {**overrides, "data": data})
     if differ:
-        actions = ["give the data set it was started with"] if data != stored.data else []
+        actions = ["give the dataset it was started with"] if data != stored.data else []
         actions += _ranks_hint(stored, overrides)
         actions += ["leave these options out"] if len(differ) > len(actions) else []
         hint = " and ".join(actions)
@@ -297,7 +297,7 @@ def count_held_back(setting: int | None, count: int, *, what: str, hint: str) ->
     hint: how to make some if there are none.
     """
     if not count:
-        raise BadInput(f"The data set has no {what} to train with.", hint=hint)
+        raise BadInput(f"The dataset has no {what} to train with.", hint=hint)
     validation_count = min(4, count // 8) if setting is None else setting
     if validation_count >= count:
         raise BadInput(

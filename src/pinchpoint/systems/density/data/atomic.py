@@ -2,7 +2,7 @@
 
 Letters: A atoms, P points, S species, R radii, I periodic images. Lengths are in angstrom, densities in
 e/A^3. The packaged table `atomic.npz` was written by `make_table` with the pseudopotentials, functional and
-basis of the data sets; p shells are filled evenly, with half of each orbital up and half down.
+basis of the datasets; p shells are filled evenly, with half of each orbital up and half down.
 """
 
 from __future__ import annotations

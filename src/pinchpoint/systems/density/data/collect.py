@@ -1,6 +1,6 @@
-"""Data sets of a user's own density files (CHGCAR, cube, npz), one sample per file.
+"""Datasets of a user's own density files (CHGCAR, cube, npz), one sample per file.
 
-They have the same format as all other data sets. Cells, grids and species may differ between files. Nothing
+They have the same format as all other datasets. Cells, grids and species may differ between files. Nothing
 is interpolated: probes are points of each file's own grid. Files that cannot be used are listed in an error
 after the others have been imported; the same command then continues where it stopped.
 """
@@ -45,7 +45,7 @@ def import_data(
     refusing: Callable[[str], None] | None = None,
     resume: bool = True,
 ) -> Dataset:
-    """Add the missing samples of these files, and of folders of files, to the data set `output`; return it.
+    """Add the missing samples of these files, and of folders of files, to the dataset `output`; return it.
 
     test: fraction of the files to test with; by default a tenth, or none if `test_files` names them. The
     contents of a file determine its split. An earlier import with the same probes, grid points and seed is
@@ -137,13 +137,13 @@ def _save(
         "notes": notes,
         "sources": {source.name: source.path for source in sources},
     }
-    # A file that could not be decompressed counts too: the data set is not complete without it.
+    # A file that could not be decompressed counts too: the dataset is not complete without it.
     names = [*(source.name for source in sources), *(f"refused {number}" for number in range(refused_count))]
     samples.write_index(folder, SET, about, entries, names, splits)
 
 
 def _notes(sources: list[Source], entries: samples.Entries) -> list[str]:
-    """Return notes for the user about the data set as a whole."""
+    """Return notes for the user about the dataset as a whole."""
     notes: list[str] = []
     imported = [source for source in sources if source.name in entries]
     first: dict[str, Source] = {}

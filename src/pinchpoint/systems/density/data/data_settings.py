@@ -1,4 +1,4 @@
-"""DataSettings and FileSettings: the contents of a data set, checks, and the samples to make for it."""
+"""DataSettings and FileSettings: the contents of a dataset, checks, and the samples to make for it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DECIDING = ("probes", "spacing_a", "padding_a", "rattle_a", "level")
 
 @dataclass(frozen=True)
 class DataSettings:
-    """The contents of a data set of molecules."""
+    """The contents of a dataset of molecules."""
 
     molecules: tuple[str, ...] = TRAINING
     heldout: tuple[str, ...] = HELD_OUT
@@ -43,7 +43,7 @@ class DataSettings:
 
 @dataclass(frozen=True)
 class FileSettings:
-    """The contents of a data set made from a user's files."""
+    """The contents of a dataset made from a user's files."""
 
     probes: int = 20_000  # per training file
     grid_points: int = 1_000_000  # most points per test file; a larger grid is thinned
@@ -70,7 +70,7 @@ PRESETS: dict[str, DataSettings] = {
 
 
 def check_settings(settings: DataSettings) -> DataSettings:
-    """Return the settings if a data set can be made from them; raise BadInput otherwise."""
+    """Return the settings if a dataset can be made from them; raise BadInput otherwise."""
     for name in (*settings.molecules, *settings.heldout):
         molecule(name)  # raises BadInput for an unknown name
     if both := set(settings.molecules) & set(settings.heldout):
@@ -82,19 +82,19 @@ def check_settings(settings: DataSettings) -> DataSettings:
     if min(counts.values()) < 0 or settings.geometries > FIRST_TEST or not orders_of(settings, 0):
         text = ", ".join(f"{key} {value}" for key, value in counts.items())
         raise BadInput(
-            f"A data set with {text} cannot be made.",
+            f"A dataset with {text} cannot be made.",
             hint=f"Use at least one geometry in total, and at most {FIRST_TEST:,} training geometries.",
         )
     if settings.molecules and settings.geometries < 1:
         raise BadInput(
-            "The data set has nothing to train on.",
+            "The dataset has nothing to train on.",
             hint="Set --geometries to at least 1, or name only held-out molecules.",
         )
     if settings.probes < 1 or not (
         settings.spacing_a > 0 and settings.padding_a >= 0 and settings.rattle_a >= 0
     ):
         raise BadInput(
-            f"A data set cannot have {settings.probes} probes, spacing {settings.spacing_a:g}, padding "
+            f"A dataset cannot have {settings.probes} probes, spacing {settings.spacing_a:g}, padding "
             f"{settings.padding_a:g} and rattle {settings.rattle_a:g}.",
             hint="Give at least one probe, a spacing above 0, and a padding and a rattle of at least 0 "
             "angstrom.",
@@ -103,10 +103,10 @@ def check_settings(settings: DataSettings) -> DataSettings:
 
 
 def check_file_settings(settings: FileSettings) -> FileSettings:
-    """Return the settings if a data set of files can be made from them; raise BadInput otherwise."""
+    """Return the settings if a dataset of files can be made from them; raise BadInput otherwise."""
     if settings.probes < 1 or settings.grid_points < 8:
         raise BadInput(
-            f"A data set cannot have {settings.probes} probes and {settings.grid_points} grid points per "
+            f"A dataset cannot have {settings.probes} probes and {settings.grid_points} grid points per "
             "file.",
             hint="Set --probes to at least 1 and --grid-points to at least 8.",
         )

@@ -1,4 +1,4 @@
-"""Data sets on disk: structures with valence densities, made in parallel, resumable, and checked when read.
+"""Datasets on disk: structures with valence densities, made in parallel, resumable, and checked when read.
 
 `DIR/index.json` describes the set and holds a sha256 of every sample's file. Molecules are stored as
 `MOLECULE-NUMBER.npz`: training geometries are numbered from 0 and hold probes; test geometries, and those of
@@ -60,7 +60,7 @@ class Dataset:
 
     @property
     def sha256(self) -> str:
-        """Hash of the data set, which changes with any sample."""
+        """Hash of the dataset, which changes with any sample."""
         entries = "".join(f"{name} {entry['sha256']}\n" for name, entry in sorted(self.samples.items()))
         return hashlib.sha256(entries.encode()).hexdigest()
 
@@ -126,7 +126,7 @@ def make_data(
     progress: samples.Progress | None = None,
     resume: bool = True,
 ) -> Dataset:
-    """Add the missing samples of this data set to `output`, and return the set.
+    """Add the missing samples of this dataset to `output`, and return the set.
 
     A folder with an earlier, interrupted or damaged run of the same settings and seed is continued: whole
     samples stay, with or without an index, and more geometries and molecules may be added. resume=False
@@ -179,7 +179,7 @@ def make_data(
 
 
 def open_dataset(path: str | Path, *, check: bool = True) -> Dataset:
-    """Return the data set of a folder. check=False skips the comparison of sha256 when a sample is read."""
+    """Return the dataset of a folder. check=False skips the comparison of sha256 when a sample is read."""
     folder = Path(path)
     with samples.finished_index(folder, SET) as index:
         seed = index["seed"]
@@ -236,7 +236,7 @@ def refuse_other_source(folder: Path, generator: Any) -> None:
     of_files = [isinstance(source, str) for source in (index.get("generator"), generator)]
     if "generator" in index and of_files[0] != of_files[1]:
         there, here = (("your own files" if yours else "computed molecules") for yours in of_files)
-        raise BadInput(f"{folder} holds a data set of {there}, not of {here}.", hint="Choose another -o.")
+        raise BadInput(f"{folder} holds a dataset of {there}, not of {here}.", hint="Choose another -o.")
 
 
 def _look(data: bytes, where: str) -> samples.SampleInfo:

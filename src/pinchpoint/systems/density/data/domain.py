@@ -30,7 +30,7 @@ _SAME_COUNT = 0.01  # fraction of the electrons: grids are not more accurate
 
 @dataclass(frozen=True)
 class TrainingDomain:
-    """The species, distances and electron counts that occur in a data set."""
+    """The species, distances and electron counts that occur in a dataset."""
 
     structures: int
     reach_a: float

@@ -30,7 +30,7 @@ from pinchpoint.systems.density.files.formats import read_volume
 from pinchpoint.systems.density.files.volume import Volume, check_volume
 from pinchpoint.systems.density.grid.structure import Structure
 
-# A string, while the generator of molecules is a number: neither kind of data set is continued as the other.
+# A string, while the generator of molecules is a number: neither kind of dataset is continued as the other.
 GENERATOR = "files 1"
 NEGATIVE = 0.1  # most negative charge, as a fraction of the electrons: plane waves cause ripples
 FEWEST = 0.01  # least electrons in a density
@@ -126,7 +126,7 @@ def file_sample_of(contents: StoredFileSample) -> Sample:
     if points.sha256 != contents.points_sha256 or len(points.index) != len(contents.codes):
         raise BadInput(
             f"The points drawn for {order.name} are not the ones its values were stored for.",
-            hint="Make the data set again on this machine with this version: pinchpoint density data --from.",
+            hint="Make the dataset again on this machine with this version: pinchpoint density data --from.",
         )
     spin = (
         None
@@ -149,7 +149,7 @@ def file_sample_of(contents: StoredFileSample) -> Sample:
 
 
 def entry_of(contents: StoredFileSample) -> dict[str, Any]:
-    """Return the entry of the sample in the index of the data set."""
+    """Return the entry of the sample in the index of the dataset."""
     return {
         "atoms": len(contents.structure.species),
         "probes": len(contents.codes),

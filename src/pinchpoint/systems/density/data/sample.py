@@ -61,13 +61,13 @@ def unpack_arrays(data: bytes, *, where: str) -> tuple[dict[str, np.ndarray], di
 def no_sample(where: str, error: Exception) -> BadInput:
     """Return the error for a file that cannot be read as a sample."""
     return BadInput(
-        f"{where} is not a sample of a data set: {error}.",
+        f"{where} is not a sample of a dataset: {error}.",
         hint="Give a file written by `pinchpoint density data`.",
     )
 
 
 Kind = Literal["probes", "grid"]
-# Incremented with every change to the numbers of a sample; data sets of another generator are not continued.
+# Incremented with every change to the numbers of a sample; datasets of another generator are not continued.
 GENERATOR = 1
 CODE_LIMIT, CODE_FROM = 1e-4, 1e-3  # error of the code, relative to the value or to 1e-3 e / A^3 if larger
 GRID_LIMIT = 5e-3  # fraction of the electrons that a grid may miss
@@ -155,7 +155,7 @@ def sample_of(contents: StoredSample) -> Sample:
     if len(probes.points) != len(contents.codes):
         raise BadInput(
             f"{contents.order.name} has {len(contents.codes):,} values for {len(probes.points):,} probes.",
-            hint="Leave out samples with faults, or make the data set again if another version wrote it.",
+            hint="Leave out samples with faults, or make the dataset again if another version wrote it.",
         )
     return Sample(
         contents.order.name,

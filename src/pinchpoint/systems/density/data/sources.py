@@ -49,7 +49,7 @@ def find_files(places: Iterable[str | Path], *, besides: str | Path | None = Non
     """Return the given files, and the density files in the given folders.
 
     These are CHGCAR*, .vasp, .cube and .npz files, gzipped or not. Folders are searched recursively. Folders
-    of data sets, runs and evaluations, the folder `besides`, and names that begin with a dot are skipped.
+    of datasets, runs and evaluations, the folder `besides`, and names that begin with a dot are skipped.
     Each file is listed once.
     """
     files: dict[Path, Path] = {}

@@ -94,7 +94,7 @@ def read_domain(folder: Path) -> TrainingDomain | None:
 
 
 def fingerprint(data: Dataset) -> str:
-    """Return a hash that identifies a data set wherever it is stored: that of its training samples' files."""
+    """Return a hash that identifies a dataset wherever it is stored: that of its training samples' files."""
     files = [(name, data.samples[name]["sha256"]) for name in data.names("train")]
     return hashlib.sha256(json.dumps(files).encode()).hexdigest()
 
@@ -103,7 +103,7 @@ def _model_config(data: Dataset, run: Run, overrides: Mapping[str, Any]) -> Dens
     """Return the model's configuration, completed from the training geometries."""
     if "species" in overrides:
         raise BadInput(
-            "--set species is not allowed: the species follow from the data set.",
+            "--set species is not allowed: the species follow from the dataset.",
             hint="Leave --set species out.",
         )
     names, _ = run.split_names(data.names("train"))

@@ -1,4 +1,4 @@
-"""Data sets of cars on disk: sheets of images, created in parallel, resumable, and verified when read.
+"""Datasets of cars on disk: sheets of images, created in parallel, resumable, and verified when read.
 
 `DIR/index.json` describes the set and holds a sha256 of every sheet file, `DIR/cars-FIRST-COUNT.npz`. Car
 NUMBER of a seed is the same in sets of every length. Files appear whole or not at all, and each records its
@@ -62,7 +62,7 @@ def make_dataset(
     device: str = "cpu",
     progress: samples.Progress | None = None,
 ) -> Dataset:
-    """Create what `output` lacks of this data set and return the set.
+    """Create what `output` lacks of this dataset and return the set.
 
     A folder with an earlier, interrupted or damaged run of the same size and seed is resumed: complete sheets
     stay, with or without an index. `progress(done, total)` counts images, including existing ones.
@@ -108,7 +108,7 @@ def make_dataset(
 
 
 def open_dataset(path: str | Path, *, check: bool = True) -> Dataset:
-    """Open the data set in a folder. check=False skips the sha256 comparison when a sheet is read."""
+    """Open the dataset in a folder. check=False skips the sha256 comparison when a sheet is read."""
     folder = Path(path)
     with samples.finished_index(folder, SET) as index:
         return Dataset(
@@ -126,7 +126,7 @@ def open_dataset(path: str | Path, *, check: bool = True) -> Dataset:
 def _check(images: int, size: int, seed: int, jobs: int | None, device: str) -> None:
     if not 1 <= images <= 999_999:
         raise BadInput(
-            f"A data set of {images:,} images is not supported.", hint="Give --images 1 to 999,999."
+            f"A dataset of {images:,} images is not supported.", hint="Give --images 1 to 999,999."
         )
     if not 8 <= size <= LARGEST:
         raise BadInput(

@@ -1,4 +1,4 @@
-"""Sheets: files of a data set with the pictures of consecutive cars and their factors."""
+"""Sheets: files of a dataset with the pictures of consecutive cars and their factors."""
 
 from __future__ import annotations
 
