@@ -12,6 +12,7 @@ import pytest
 from pinchpoint.cli.main import run
 from pinchpoint.core.errors import TimedOut
 from pinchpoint.core.records import Forecast, Lever, load
+from pinchpoint.forecasting.cards import card
 
 FACTORIES = str(Path(__file__).parents[1] / "forecasting" / "factories.py")
 KEYS = {
@@ -81,6 +82,17 @@ def test_a_card_that_is_too_small_exits_1_with_levers(
     assert "does not fit rtx4090" in output and "bf16" in output and "300 B" in output
     makes(replace(tight, fits={"rtx4090": True}, levers=()))
     assert run(["predict", "mine.py:step_of", "--size", "1k", "--card", "rtx4090"]) == 0
+
+
+def test_a_card_that_fits_only_without_cached_blocks_is_said_to(
+    makes: Any, forecast: Forecast, capsys: pytest.CaptureFixture
+) -> None:
+    has = card("rtx4090").memory_bytes
+    for over, says in ((0, "left, including a margin"), (1, "if the allocator frees cached blocks")):
+        needs = has - forecast.context_bytes + over
+        makes(replace(forecast, card="rtx4090", fits={"rtx4090": True}, needs_bytes=needs))
+        assert run(["predict", "x.py", "--card", "rtx4090"]) == 0
+        assert says in " ".join(capsys.readouterr().out.split())
 
 
 def test_measured_bytes_are_printed_beside_the_predicted_ones(

@@ -116,7 +116,14 @@ def _show_fit(forecast: Forecast, card_name: str | None) -> None:
         from pinchpoint.forecasting.cards import card
 
         has = card(card_name).memory_bytes
-        if forecast.fits[forecast.card]:
+        needed = (forecast.needs_bytes or 0) + forecast.context_bytes
+        if forecast.fits[forecast.card] and needed > has:
+            printing.show(
+                f"fits {forecast.card} if the allocator frees cached blocks, as PyTorch does when memory "
+                f"runs out; otherwise it needs {show_bytes(needed)} of {show_bytes(has)}, margin included",
+                style="green",
+            )
+        elif forecast.fits[forecast.card]:
             free = show_bytes(max(has - forecast.total_bytes, 0))
             printing.show(
                 f"fits {forecast.card}: {free} of {show_bytes(has)} left, including a margin of {margin}",
@@ -132,7 +139,7 @@ def _show_fit(forecast: Forecast, card_name: str | None) -> None:
                 style="red",
             )
         if forecast.levers:
-            over = (forecast.needs_bytes or 0) + forecast.context_bytes - has
+            over = needed - has
             rows = [
                 (
                     lever.name,
