@@ -123,6 +123,7 @@ def test_data_summarises_the_dataset_and_makes_no_room_twice(
     )
     out = capsys.readouterr().out
     assert "3 to train, 1 to test; 4 already existed" in out and "8 classes: floor" in out
+    assert "pinchpoint cloud train " in out
     assert {path.name: path.stat().st_mtime_ns for path in rooms.glob("*.npz")} == before
 
 

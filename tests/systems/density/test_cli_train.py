@@ -72,7 +72,8 @@ def test_a_run_that_ended_is_trained_longer(
     folder = tmp_path / "run"
     assert run(["density", "train", str(density_data), "-o", str(folder), "--steps", "2", *TINY]) == 0
     assert run(["density", "train", "-o", str(folder), "--resume", "--steps", "4"]) == 0
-    assert "4 of 4" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "4 of 4" in out and "pinchpoint density score " in out
     assert len((folder / "log.csv").read_text(encoding="utf-8").splitlines()) == 5
 
 
@@ -153,7 +154,8 @@ def test_data_that_is_there_is_not_made_again(density_data: Path, capsys: pytest
     before = {path.name: path.stat().st_mtime_ns for path in density_data.glob("*.npz")}
     args = ["data", "-o", str(density_data), "--preset", "tiny", "--geometries", "4"]
     assert run(["density", *args, "--spacing", "0.6"]) == 0
-    assert "8 train, 2 test, 1 heldout; 11 already existed" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "8 train, 2 test, 1 heldout; 11 already existed" in out and "pinchpoint density train " in out
     assert {path.name: path.stat().st_mtime_ns for path in density_data.glob("*.npz")} == before
     code, what, _ = failed(args, capsys)
     assert (code, "made with spacing_a=0.6" in what) == (2, True)

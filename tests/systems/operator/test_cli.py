@@ -112,6 +112,7 @@ def test_data_prints_a_summary_and_creates_nothing_twice(
     )
     out = capsys.readouterr().out
     assert "3 for training, 2 for testing; 5 already existed" in out
+    assert "pinchpoint operator train " in out
     assert {path.name: path.stat().st_mtime_ns for path in data.glob("*.npz")} == before
 
 
@@ -307,7 +308,8 @@ def test_a_run_is_resumed_without_naming_its_data_and_with_moved_data(
     assert (code, f"there is no folder {here}" in what, "DATA" in hint) == (2, True, True)
     assert run(["operator", "train", str(new_folder), "-o", folder, "--resume", "--steps", "3"]) == 0
     assert run(["operator", "train", "-o", folder, "--resume", "--steps", "4"]) == 0
-    assert "4 of 4" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "4 of 4" in out and "pinchpoint operator eval " in out
     assert json.loads((tmp_path / "run" / "config.json").read_text())["data_path"] == str(new_folder)
 
 

@@ -70,6 +70,7 @@ def data(
             ),
             ("points", f"{count:,} per room, with {', '.join(dataset.features)}"),
             *commands.size_and_time(output, start),
+            *commands.train_next("cloud", output, when=bool(dataset.names("train"))),
         ]
     )
     if not dataset.names("train"):

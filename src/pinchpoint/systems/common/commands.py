@@ -116,6 +116,11 @@ def size_and_time(folder: Path, start_s: float) -> list[tuple[str, str]]:
     return [("size", show_bytes(stored_bytes)), ("time", show_seconds(time.perf_counter() - start_s))]
 
 
+def train_next(system: str, data: Path, *, when: bool) -> list[tuple[str, str]]:
+    """Return the row with the command that trains on a dataset; none where it has nothing to train on."""
+    return [("next", printing.shell_command(system, "train", data, "-o", "RUN"))] if when else []
+
+
 def show_record(record: Record, *rows: tuple[str, str]) -> None:
     """Print the summary of a record with further rows, and its notes."""
     printing.show_pairs([*record.summary(), *rows])

@@ -302,6 +302,7 @@ def data(
             ("not sound", f"{len(left_out):,}, left out of the splits{finer}" if left_out else "none"),
             ("species", ", ".join(dataset.species) + (", with spin" if dataset.spin else "")),
             *commands.size_and_time(output, start),
+            *commands.train_next("density", output, when=bool(dataset.names("train"))),
         ]
     )
     for note in (
@@ -342,7 +343,9 @@ def train(request: commands.TrainRequest) -> None:
     with commands.loading_torch():
         from pinchpoint.systems.density.train import train as run_training
 
-    commands.show_record(request.run(run_training, show=partial(show_step, form=".2%")))
+    record = request.run(run_training, show=partial(show_step, form=".2%"))
+    scores = printing.shell_command("density", "score", request.output, record.data)
+    commands.show_record(record, ("next", scores))
 
 
 @app.command("score")

@@ -79,6 +79,7 @@ def data(
             ("inaccurate", f"{len(left_out):,}, excluded from the splits"),
             ("panels", f"about {panels:,} per body"),
             *commands.size_and_time(output, start),
+            *commands.train_next("operator", output, when=bool(dataset.names("train"))),
         ]
     )
     for name, faults in left_out.items():
@@ -111,7 +112,10 @@ def train(request: commands.TrainRequest) -> None:
     with commands.loading_torch():
         from pinchpoint.systems.operator.train import train as run_training
 
-    commands.show_record(request.run(run_training))
+    record = request.run(run_training)
+    errors = f"{request.output}-errors"
+    evaluation = printing.shell_command("operator", "eval", request.output, record.data, "-o", errors)
+    commands.show_record(record, ("next", evaluation))
 
 
 @app.command("eval")

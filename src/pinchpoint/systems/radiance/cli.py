@@ -61,7 +61,7 @@ def data(
             ("data", f"{output}, {show_count(dataset.images, 'picture')} of {dataset.size} x {dataset.size}"),
             ("already there", f"{progress.there:,}"),
             *commands.size_and_time(output, start),
-            ("next", printing.shell_command("radiance", "train", output, "-o", "RUN")),
+            *commands.train_next("radiance", output, when=True),
         ]
     )
 
