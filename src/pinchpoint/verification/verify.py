@@ -153,12 +153,15 @@ def judge(
         return "pass", f"the results are the same, {speed.speedup:.2f}x as fast" + (
             f"; {peak}" if peak else ""
         )
-    slower = f"{speed.speedup:.2f}x as fast, which is a slow-down"
+    slower = f"a slow-down to {1 / speed.speedup:.2f}x the time"
     if share is None:
-        return "inconclusive", f"the results are the same, {slower}; it is unknown whether the peak falls"
+        return (
+            "inconclusive",
+            f"the results are the same, with {slower}; it is unknown whether the peak falls",
+        )
     if share < -MATERIAL:
-        return "pass", f"the results are the same, {slower}; {peak}"
-    return "fail", f"the results are the same, but {slower}, and the peak is not lower"
+        return "pass", f"the results are the same, and {peak}, with {slower}"
+    return "fail", f"the results are the same, but with {slower}, and the peak is not lower"
 
 
 def _peak_text(peaks: PeakChange) -> str:
