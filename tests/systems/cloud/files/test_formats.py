@@ -43,7 +43,7 @@ def test_missing_files_and_unknown_formats_are_rejected(tmp_path: Path) -> None:
     (tmp_path / "cloud.xyz").write_text("1 2 3")
     with pytest.raises(BadInput) as error:
         read_scene(tmp_path / "cloud.xyz")
-    assert ".ply .npz .las .laz" in error.value.hint
+    assert ".ply, .npz, .las or .laz" in error.value.hint
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root can read every file")
