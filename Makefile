@@ -11,10 +11,10 @@ demo: .venv/.ready
 test: .venv/.ready
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal
 
-# The toolkit without its slow tests, in under two minutes on two cores: systems and benchmarks are left out.
+# The toolkit without its slow tests, in under two minutes on two cores: systems, kit, workloads and benchmarks are left out.
 test-fast: .venv/.ready
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not slow" --ignore tests/systems --ignore tests/benchmarks \
-	  --ignore tests/kit/laplacians
+	  --ignore tests/kit --ignore tests/workloads
 
 lint: .venv/.ready
 	$(BIN)/ruff check .
