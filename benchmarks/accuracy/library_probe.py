@@ -7,9 +7,9 @@
 
 A record holds its columns once and a row for every call. Workspaces are the blocks that are allocated and
 freed within a call (of a convolution: of forward, of backward); `reserve_bytes` is what a recurrent forward
-pass saves for backward. `search` runs the convolutions with `torch.backends.cudnn.benchmark`: the most that
-the search and a later call take, and with how much spare memory the same search still succeeds. `math` runs
-Fourier transforms, solvers, random numbers and the like.
+pass saves for backward. `search` runs the convolutions with `torch.backends.cudnn.benchmark`: the largest
+block of the first call, which searches, and of a later one. `math` runs Fourier transforms, solvers, random
+numbers and the like. `--part 0/4` takes every fourth call, for four processes side by side.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import random
 import sys
 import time
 from collections.abc import Callable, Iterator
-from itertools import product
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
@@ -71,10 +71,8 @@ SEARCH_COLUMNS = (
     "search_backward_bytes",
     "forward_bytes",
     "backward_bytes",
-    "spare_bytes",
 )
 MATH_COLUMNS = ("name", "shape", "dtype", "input_bytes", "peak_bytes", "kept_bytes")
-SPARE_BYTES = tuple(2**power for power in range(22, 37, 2))  # 4 MiB to 64 GiB
 KINDS = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn_tanh": nn.RNN}
 FORMATS = {2: torch.channels_last, 3: torch.channels_last_3d}
 
@@ -304,29 +302,17 @@ def probe_conv(
 
 
 def probe_search(**shape: Any) -> list[Any]:
-    """The blocks of a first and a later call, and the least spare memory with which the search succeeds."""
+    """Return the largest blocks of the first call, which searches, and of a later one."""
     torch.backends.cudnn.benchmark = True
-    spare_bytes = 0
     try:
-        for spare_bytes in SPARE_BYTES:
-            # A size that was searched before is not searched again: each attempt has another batch.
-            attempt = {**shape, "batch": shape["batch"] + 1}
-            try:
-                _convolve(attempt, spare_bytes=spare_bytes)
-                break
-            except torch.OutOfMemoryError:
-                continue
-        calls = [_convolve(shape, spare_bytes=None) for _ in range(2)]
+        (first, sides_out), (later, _) = _convolve(shape), _convolve(shape)
     finally:
         torch.backends.cudnn.benchmark = False
-    (first, sides_out), (later, _) = calls
-    return [*shape.values(), sides_out, *(max(b, default=0) for b in (*first, *later)), spare_bytes]
+    return [*shape.values(), sides_out, *(max(blocks, default=0) for blocks in (*first, *later))]
 
 
-def _convolve(
-    shape: dict[str, Any], *, spare_bytes: int | None
-) -> tuple[tuple[list[int], list[int]], list[int]]:
-    """Passing blocks of forward and backward, and the sides of the result."""
+def _convolve(shape: dict[str, Any]) -> tuple[tuple[list[int], list[int]], list[int]]:
+    """Return the passing blocks of forward and backward, and the sides of the result."""
     torch.cuda.empty_cache()
     dims, groups, transposed = len(shape["sides"]), shape["groups"], shape["transposed"]
     channels, out_channels = shape["channels"], shape["out_channels"]
@@ -341,25 +327,10 @@ def _convolve(
     inputs = [t for t in (source, weight) if t.requires_grad]
     call = getattr(F, f"conv_transpose{dims}d" if transposed else f"conv{dims}d")
     how = {name: shape[name] for name in ("stride", "padding", "dilation", "groups")}
-    total = torch.cuda.get_device_properties(0).total_memory
-    if spare_bytes is not None:
-        needed = 3 * sum(t.numel() * t.element_size() for t in inputs) + 4 * _out_bytes(shape)
-        torch.cuda.set_per_process_memory_fraction(min(1.0, (needed + spare_bytes) / total))
-    try:
-        out, forward, _ = observe_blocks(lambda: call(source, weight, **how))
-        gradient = torch.ones_like(out)
-        _, backward, _ = observe_blocks(lambda: torch.autograd.grad(out, inputs, gradient))
-    finally:
-        torch.cuda.set_per_process_memory_fraction(1.0)
+    out, forward, _ = observe_blocks(lambda: call(source, weight, **how))
+    gradient = torch.ones_like(out)
+    _, backward, _ = observe_blocks(lambda: torch.autograd.grad(out, inputs, gradient))
     return (forward, backward), list(out.shape[2:])
-
-
-def _out_bytes(shape: dict[str, Any]) -> int:
-    scale = 2 if shape["transposed"] else 1 / shape["stride"]
-    points = shape["batch"]
-    for side in shape["sides"]:
-        points *= int(side * scale) + 2
-    return int(points * shape["out_channels"] * getattr(torch, shape["dtype"]).itemsize)
 
 
 # --- other libraries
@@ -511,7 +482,9 @@ def main(argv: list[str] | None = None) -> int:
         "--count", type=int, default=1000, help="Largest number of calls to probe (default: %(default)s)."
     )
     parser.add_argument("--seconds", type=float, default=3600.0, help="Stop after this time (default: 3600).")
+    parser.add_argument("--part", default="0/1", help="Take every K-th call from number I (default: 0/1).")
     args = parser.parse_args(argv)
+    first, step = map(int, args.part.split("/"))
     if not torch.cuda.is_available():
         print(
             "error: No CUDA device is available on this machine.\n"
@@ -526,7 +499,7 @@ def main(argv: list[str] | None = None) -> int:
         "math": (MATH_COLUMNS, math_calls(), probe_math),
     }[args.what]
     rows, start = [], time.perf_counter()
-    for _, shape in zip(range(args.count), shapes, strict=False):
+    for _, shape in zip(range(args.count), islice(shapes, first, None, step), strict=False):
         rows.append(probe(**shape))
         if time.perf_counter() - start > args.seconds:
             break
@@ -537,7 +510,7 @@ def main(argv: list[str] | None = None) -> int:
         "created": now(),
         "machine": machine.describe(),
         "command": f"python benchmarks/accuracy/library_probe.py {args.what} "
-        f"-o {args.output.name} --count {args.count}",
+        f"-o {args.output.name} --count {args.count} --seconds {args.seconds:g} --part {args.part}",
         "torch": torch.__version__,
         "cudnn": torch.backends.cudnn.version(),
         "took_s": round(time.perf_counter() - start, 1),
