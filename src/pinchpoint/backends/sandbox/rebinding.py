@@ -20,6 +20,8 @@ def swap_imported(new_for_old: Mapping[int, Any]) -> None:
         names = getattr(module, "__dict__", None)
         if name in _RAW or not isinstance(names, dict):
             continue
+        if new_for_old.keys().isdisjoint(map(id, list(names.values()))):
+            continue
         for key, value in list(names.items()):
             if id(value) in new_for_old:
                 names[key] = new_for_old[id(value)]

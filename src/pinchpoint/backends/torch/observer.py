@@ -19,6 +19,7 @@ from pinchpoint.backends.torch.compat import FakeTensor, tree_map_only
 from pinchpoint.backends.torch.data_dependent.operations import Dynamic
 from pinchpoint.backends.torch.data_dependent.shadow_values import Shadows
 from pinchpoint.backends.torch.fake.devices import place_of
+from pinchpoint.backends.torch.fake.shape_cache import ShapeCache
 from pinchpoint.backends.torch.kernels import unmodelled, workspaces
 from pinchpoint.backends.torch.ledger import Ledger, Site
 from pinchpoint.core.errors import CannotFake, PinchpointError, first_line
@@ -59,6 +60,7 @@ class Observer(compat.DispatchMode):
         self.kernel_model = kernel_model
         self.dynamic = dynamic
         self.fake_mode = compat.fake_mode()
+        self._shapes = ShapeCache(self.fake_mode)
         self.progress: Any = None  # set by the session: what the loop has done so far
         self.place: str | None = None
         self.generators: set[int] = set()  # keys of the generators on the device
@@ -250,8 +252,7 @@ class Observer(compat.DispatchMode):
     def _call(self, func: Any, args: Any, kwargs: Any, site: Site) -> Any:
         self.inside += 1
         try:
-            with self.fake_mode:
-                return func(*args, **kwargs)
+            return self._shapes.call(func, args, kwargs, lambda: self._run_fake(func, args, kwargs))
         except PinchpointError:
             raise
         except (NotImplementedError, RuntimeError, TypeError, AssertionError) as error:
@@ -265,6 +266,10 @@ class Observer(compat.DispatchMode):
             ) from error
         finally:
             self.inside -= 1
+
+    def _run_fake(self, func: Any, args: Any, kwargs: Any) -> Any:
+        with self.fake_mode:
+            return func(*args, **kwargs)
 
     def _phase(self, fresh: bool) -> Phase:
         if self.ledger.phase is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -17,6 +17,7 @@ from pinchpoint.backends.torch import compat
 from pinchpoint.backends.torch.compat import FakeTensor, storage_key, tree_leaves, tree_map_only
 
 Version = tuple[int, int]
+Leaf = TypeVar("Leaf")
 _SHADOW = "_pinchpoint_shadow"
 _READ_LIMIT = 100_000_000  # elements computed for one read: a second and half a GiB on the host
 _LOST = -1
@@ -68,7 +69,7 @@ class Recipe:
         self.versions = [(s, None if s.value is None else version(s.value)) for s in self.inputs()]
 
     def inputs(self) -> list[Shadow]:
-        return [leaf for leaf in tree_leaves((self.args, self.kwargs)) if isinstance(leaf, Shadow)]
+        return _leaves(Shadow, self.args, self.kwargs)
 
     def run(self, below: Callable[[], Any]) -> None:
         for shadow, version in self.versions:
@@ -124,7 +125,7 @@ class Shadows:
 
         A write cannot be deferred: it runs at once up to `limit` elements; larger values are forgotten.
         """
-        tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+        tensors = _leaves(torch.Tensor, args, kwargs)
         shadows = [t.__dict__.get(_SHADOW) for t in tensors]
         mutable = compat.is_mutable(func)
         if any(s is None for s in shadows) or (mutable and any(t.numel() > limit for t in tensors)):
@@ -235,6 +236,17 @@ class Shadows:
                 recipe.run(self._below)
         is_valid = shadow.value is not None and self._version(shadow.value)[1] != _LOST
         return shadow.value if is_valid else None
+
+
+def _leaves(kind: type[Leaf], args: Any, kwargs: Any) -> list[Leaf]:
+    """Everything of a kind among an operation's arguments; schemas nest lists only once."""
+    leaves: list[Leaf] = []
+    for value in (*args, *kwargs.values()) if kwargs else args:
+        if isinstance(value, kind):
+            leaves.append(value)
+        elif isinstance(value, (list, tuple)):
+            leaves += [item for item in value if isinstance(item, kind)]
+    return leaves
 
 
 def _written_arguments(func: Any, args: Any) -> list[FakeTensor]:
