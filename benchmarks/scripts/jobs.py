@@ -1,0 +1,104 @@
+"""Forecasts and measurements of programs, each in a process of its own with a time limit."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from programs import HERE, Program
+
+SOURCE = HERE.parents[1] / "src"
+KEPT = (
+    "mode",
+    "method",
+    "peak_allocated_bytes",
+    "peak_reserved_bytes",
+    "workspace_bytes",
+    "context_bytes",
+    "total_bytes",
+    "needs_bytes",
+    "low_bytes",
+    "high_bytes",
+    "margin_bytes",
+    "breakdown",
+    "fits",
+    "reasons",
+    "seen",
+    "notes",
+    "took_s",
+)
+
+
+def environment(**more: str) -> dict[str, str]:
+    """The variables of a program's process: pinchpoint of this checkout, and no network."""
+    paths = [str(SOURCE), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    offline = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "TQDM_DISABLE": "1"}
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, paths)), **offline, **more}
+
+
+def run(
+    command: list[str], *, env: dict[str, str], folder: str, timeout_s: float
+) -> tuple[int | None, str, str]:
+    """Return exit code, output and errors; the code is None if the time limit ended the process."""
+    process = subprocess.Popen(
+        command,
+        env=env,
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    try:
+        out, err = process.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        out, err = process.communicate()
+        return None, out, err
+    return process.returncode, out, err
+
+
+def predict(program: Program, *, card: str, timeout_s: float) -> dict[str, Any]:
+    """Forecast one program with the GPU hidden, through the command that users run."""
+    command = [sys.executable, "-m", "pinchpoint", "predict", str(program.path), "--json"]
+    command += ["--timeout", str(timeout_s)]
+    env = environment(CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1")
+    start = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        code, out, err = run(command, env=env, folder=folder, timeout_s=timeout_s + 30)
+    case: dict[str, Any] = {"seconds": round(time.perf_counter() - start, 2)}
+    if code is None:
+        return {**case, "status": "timeout", "reason": f"There was no answer within {timeout_s:.0f} s."}
+    try:
+        forecast = json.loads(out)
+    except ValueError:
+        lines = err.strip().splitlines()
+        first = next((i for i, line in enumerate(lines) if line.startswith("error:")), max(0, len(lines) - 3))
+        return {**case, "status": "refused", "code": code, "reason": " ".join(lines[first:])[:800]}
+    lines = [f"{Path(line['file']).name}:{line['line']} {line['bytes']}" for line in forecast["lines"][:3]]
+    return {**case, "status": "ok", **{key: forecast.get(key) for key in KEPT}, "lines": lines, "card": card}
+
+
+def measure(program: Program, *, cap_bytes: int | None, timeout_s: float) -> dict[str, Any]:
+    """Run one program on the GPU, with at most `cap_bytes` for the allocator if given."""
+    start = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        result = Path(folder, "result.json")
+        command = [sys.executable, str(HERE / "measured_run.py"), str(program.path), str(result)]
+        command += [str(cap_bytes)] if cap_bytes else []
+        code, _, err = run(command, env=environment(), folder=folder, timeout_s=timeout_s)
+        if code is None:
+            case = {"status": "timeout", "reason": f"The program did not end within {timeout_s:.0f} s."}
+        elif not result.exists():
+            case = {"status": "failed", "reason": f"exit code {code}: {' '.join(err.split())[-500:]}"}
+        else:
+            case = json.loads(result.read_text(encoding="utf-8"))
+    return {**case, "wall_s": round(time.perf_counter() - start, 2)}

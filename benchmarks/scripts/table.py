@@ -1,0 +1,225 @@
+"""The comparison of forecasts and measurements of programs, and whether the bars are met.
+
+Bars: allocated within 1 % for 90 % of the programs; within 5 %, or inside an interval no wider than 15 % of
+the measured peak, for all; no forecast that says "fits" wrongly; and at most 2 of 40 programs refused.
+A "fits" is wrong if the program did not run with the memory from which the forecast says that it fits
+(`needs_bytes`), or if it says so for a card with less memory than the measured peak of allocated bytes. A
+forecast with `reasons` leaves "fits" unknown, which is never wrong, but its figures are judged all the same.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from programs import Program
+
+GIB = 2**30
+NEAR, CLOSE, WIDEST = 0.01, 0.05, 0.15
+
+
+@dataclass(frozen=True)
+class Row:
+    program: Program
+    predicted: dict[str, Any]
+    measured: dict[str, Any]
+
+    @property
+    def refused(self) -> bool:
+        return self.predicted.get("status") != "ok"
+
+    @property
+    def usable(self) -> bool:
+        return not self.refused and self.measured.get("status") == "ok"
+
+    def error(self, key: str = "peak_allocated_bytes") -> float | None:
+        """(predicted - measured) / measured, or None if one side is missing."""
+        if not self.usable or not self.predicted.get(key) or not self.measured.get(key):
+            return None
+        return self.predicted[key] / self.measured[key] - 1
+
+    @property
+    def inside(self) -> bool:
+        """Whether the measured peak lies in an interval that is narrow enough."""
+        low, high = self.predicted.get("low_bytes"), self.predicted.get("high_bytes")
+        if not self.usable or low is None or high is None:
+            return False
+        peak = self.measured["peak_allocated_bytes"]
+        return low <= peak <= high and high - low <= WIDEST * peak
+
+    @property
+    def wrong_fits(self) -> str | None:
+        """How a "fits" of the forecast is wrong, or None."""
+        if not self.usable:
+            return None
+        too_small = [
+            card
+            for card, memory in card_bytes().items()
+            if self.predicted["fits"].get(card) and memory < self.measured["peak_allocated_bytes"]
+        ]
+        if too_small:
+            return f"says fits on {', '.join(too_small)}"
+        capped = self.measured.get("capped")
+        if capped and not self.predicted["reasons"] and not capped["ran"]:
+            return f"did not run with {capped['limit_bytes'] / GIB:.3f} GiB: {capped.get('status')}"
+        return None
+
+    @property
+    def verdict(self) -> str:
+        error = self.error()
+        if self.refused:
+            return "refused"
+        if error is None:
+            return "not measured"
+        if self.wrong_fits:
+            return "wrong fits"
+        if abs(error) <= NEAR:
+            return "within 1 %"
+        if abs(error) <= CLOSE:
+            return "within 5 %"
+        return "inside the interval" if self.inside else "MISSED"
+
+
+def card_bytes() -> dict[str, int]:
+    from pinchpoint.forecasting.cards import cards
+
+    return {name: card.memory_bytes for name, card in cards().items()}
+
+
+@dataclass(frozen=True)
+class Bar:
+    name: str
+    met: bool
+    detail: str
+
+
+def join(programs: list[Program], predicted: dict[str, Any], measured: dict[str, Any]) -> list[Row]:
+    return [
+        Row(program, predicted["cases"].get(program.name, {}), measured["cases"].get(program.name, {}))
+        for program in programs
+    ]
+
+
+def judge(rows: list[Row]) -> list[Bar]:
+    answered = [row for row in rows if row.error() is not None]
+    near = [row for row in answered if abs(row.error() or 0.0) <= NEAR]
+    missed = [row.program.name for row in answered if abs(row.error() or 0.0) > CLOSE and not row.inside]
+    wrong = [f"{row.program.name} {row.wrong_fits}" for row in rows if row.wrong_fits]
+    refused = [row.program.name for row in rows if row.refused]
+    need = math.ceil(0.9 * len(answered))
+    return [
+        Bar(
+            "at least 40 programs, predicted and measured",
+            len(answered) >= 40,
+            f"{len(answered)} of {len(rows)}",
+        ),
+        Bar(
+            "allocated within 1 % for 90 %",
+            bool(answered) and len(near) >= need,
+            f"{len(near)} of {len(answered)}",
+        ),
+        Bar(
+            "allocated within 5 %, or inside an interval of at most 15 %, for all",
+            not missed,
+            ", ".join(missed) or "all",
+        ),
+        Bar("no wrong fits", not wrong, "; ".join(wrong) or "none"),
+        Bar("at most 2 of 40 refused", len(refused) <= len(rows) * 2 / 40, ", ".join(refused) or "none"),
+    ]
+
+
+def gib(value: int | None) -> str:
+    return "-" if value is None else f"{value / GIB:.3f}"
+
+
+def percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:+.2f} %"
+
+
+def versions(side: dict[str, Any]) -> str:
+    packages = {**side["machine"]["versions"], **side["packages"]}
+    return ", ".join(f"{name} {version}" for name, version in sorted(packages.items()))
+
+
+def markdown(rows: list[Row], bars: list[Bar], predicted: dict[str, Any], measured: dict[str, Any]) -> str:
+    """Return the page: the bars, one table row per program, and the messages of refused ones."""
+    lines = [
+        "# Programs as their libraries' documentation writes them",
+        "",
+        f"Measured on {measured['machine'].get('gpu') or 'no GPU'}; predicted without a GPU"
+        + (", with the GPU of the same machine hidden" if predicted["machine"] == measured["machine"] else "")
+        + "; GiB.",
+        "",
+        "| bar | met | |",
+        "|---|---|---|",
+        *(f"| {bar.name} | {'pass' if bar.met else 'FAIL'} | {bar.detail} |" for bar in bars),
+        "",
+        "| program | allocated: predicted | interval | measured | error "
+        "| reserved: predicted | measured | error | runs where it fits | verdict |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|---|---|",
+    ]
+    for row in rows:
+        p, m = row.predicted, row.measured
+        interval = (
+            f"{gib(p['low_bytes'])} to {gib(p['high_bytes'])}" if p.get("low_bytes") is not None else ""
+        )
+        capped = m.get("capped")
+        ran = "-" if not capped else "ran" if capped["ran"] else capped["status"]
+        unknown = ", fits unknown" if p.get("reasons") else ""
+        cells = [
+            row.program.name,
+            gib(p.get("peak_allocated_bytes")),
+            interval,
+            gib(m.get("peak_allocated_bytes")),
+            percent(row.error()),
+            gib(p.get("peak_reserved_bytes")),
+            gib(m.get("peak_reserved_bytes")),
+            percent(row.error("peak_reserved_bytes")),
+            ran,
+            row.verdict + unknown,
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    lines += ["", *(f"- `{row.program.name}`: {row.program.about}" for row in rows)]
+    for row in rows:
+        for side, case in (("predicted", row.predicted), ("measured", row.measured)):
+            if case.get("reason"):
+                lines += ["", f"`{row.program.name}`, {side}: {case['reason']}"]
+    lines += ["", f"Predicted with {versions(predicted)}.", "", f"Measured with {versions(measured)}."]
+    return "\n".join(lines) + "\n"
+
+
+def record(
+    rows: list[Row], bars: list[Bar], predicted: dict[str, Any], measured: dict[str, Any]
+) -> dict[str, Any]:
+    return {
+        "kind": "scripts",
+        "schema": 1,
+        "target": "benchmarks/scripts",
+        "machine": measured["machine"],
+        "created": measured["created"],
+        "packages": measured["packages"],
+        "cuda": measured.get("cuda"),
+        "cudnn": measured.get("cudnn"),
+        "predicted_on": {
+            "machine": predicted["machine"],
+            "packages": predicted["packages"],
+            "gpu_hidden": predicted.get("gpu_hidden", False),
+            "created": predicted["created"],
+        },
+        "commands": [predicted["command"], measured["command"]],
+        "bars": [{"name": bar.name, "met": bar.met, "detail": bar.detail} for bar in bars],
+        "programs": [
+            {
+                "name": row.program.name,
+                "about": row.program.about,
+                "packages": list(row.program.packages),
+                "allocated_error": row.error(),
+                "reserved_error": row.error("peak_reserved_bytes"),
+                "verdict": row.verdict,
+                "predicted": row.predicted,
+                "measured": row.measured,
+            }
+            for row in rows
+        ],
+    }
