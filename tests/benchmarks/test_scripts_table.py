@@ -1,0 +1,117 @@
+"""The verdicts and bars of the benchmark of public programs."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+FOLDER = Path(__file__).parents[2] / "benchmarks" / "scripts"
+MEASURED = 10 * 2**30
+
+
+@pytest.fixture(scope="module")
+def table(sibling_scripts: None) -> ModuleType:
+    return importlib.import_module("table")
+
+
+@pytest.fixture(scope="module")
+def programs(sibling_scripts: None) -> ModuleType:
+    return importlib.import_module("programs")
+
+
+def row(
+    table: ModuleType,
+    programs: ModuleType,
+    *,
+    predicted: float = 1.0,
+    interval: tuple[float, float] | None = None,
+    capped: bool | None = True,
+    reasons: tuple[str, ...] = (),
+    fits: dict[str, bool | None] | None = None,
+    status: str = "ok",
+) -> Any:
+    """Return a row whose predictions are shares of a measured peak of 10 GiB."""
+    program = programs.Program("folder/name", Path("name.py"), "About.", ("torch",), alone=False)
+    low, high = (None, None) if interval is None else (round(MEASURED * share) for share in interval)
+    forecast = {
+        "status": status,
+        "peak_allocated_bytes": round(MEASURED * predicted),
+        "peak_reserved_bytes": round(MEASURED * predicted),
+        "low_bytes": low,
+        "high_bytes": high,
+        "fits": fits or {},
+        "reasons": list(reasons),
+    }
+    truth: dict[str, Any] = {
+        "status": "ok",
+        "peak_allocated_bytes": MEASURED,
+        "peak_reserved_bytes": MEASURED,
+    }
+    if capped is not None:
+        truth["capped"] = {"ran": capped, "limit_bytes": MEASURED, "status": "ok" if capped else "oom"}
+    return table.Row(program, forecast, truth)
+
+
+def met(table: ModuleType, rows: list[Any]) -> dict[str, bool]:
+    return {bar.name: bar.met for bar in table.judge(rows)}
+
+
+@pytest.mark.parametrize(
+    ("case", "verdict"),
+    [
+        ({"predicted": 1.009}, "within 1 %"),
+        ({"predicted": 0.96}, "within 5 %"),
+        ({"predicted": 1.06}, "MISSED"),
+        ({"predicted": 1.06, "interval": (0.95, 1.09)}, "inside the interval"),
+        ({"predicted": 1.06, "interval": (0.95, 1.11)}, "MISSED"),
+        ({"predicted": 1.06, "interval": (1.01, 1.09)}, "MISSED"),
+        ({"capped": False}, "wrong fits"),
+        ({"capped": False, "reasons": ("a loop",)}, "within 1 %"),
+        ({"fits": {"rtx3060-6gb": None, "h200": True}}, "within 1 %"),
+        ({"status": "refused"}, "refused"),
+    ],
+)
+def test_a_verdict_follows_from_the_error_the_interval_and_the_boundary(
+    table: ModuleType, programs: ModuleType, case: dict[str, Any], verdict: str
+) -> None:
+    assert row(table, programs, **case).verdict == verdict
+
+
+def test_a_card_smaller_than_the_measured_peak_makes_fits_wrong(
+    table: ModuleType, programs: ModuleType
+) -> None:
+    small = min(table.card_bytes(), key=table.card_bytes().__getitem__)
+    assert row(table, programs, fits={small: True}).verdict == "wrong fits"
+    assert row(table, programs, fits={small: None}).verdict == "within 1 %"
+
+
+def test_every_bar_is_missed_by_the_fault_that_it_names(table: ModuleType, programs: ModuleType) -> None:
+    good = [row(table, programs) for _ in range(40)]
+    assert all(met(table, good).values())
+    many, near, close, fits, refused = met(table, good)
+    assert not met(table, good[1:])[many]
+    assert met(table, good[4:] + [row(table, programs, predicted=1.02)] * 4)[near]
+    assert not met(table, good[5:] + [row(table, programs, predicted=1.02)] * 5)[near]
+    assert not met(table, [*good, row(table, programs, predicted=1.06)])[close]
+    assert not met(table, [*good, row(table, programs, capped=False)])[fits]
+    assert met(table, good[2:] + [row(table, programs, status="refused")] * 2)[refused]
+    assert not met(table, good[3:] + [row(table, programs, status="refused")] * 3)[refused]
+
+
+def test_every_program_is_one_short_file_that_says_what_it_does(programs: ModuleType) -> None:
+    found = programs.find_programs()
+    assert len(found) >= 42
+    offenders = [
+        program.name
+        for program in found
+        if not program.about.endswith(".") or len(program.path.read_text().splitlines()) > 110
+    ]
+    assert offenders == []
+    assert {program.path.stem for program in found if program.alone} == {
+        "dcgan",
+        "torchvision_resnet50_benchmark",
+    }
