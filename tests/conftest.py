@@ -111,7 +111,7 @@ def samples() -> dict[str, Record]:
         total_bytes=2548,
         breakdown=breakdown,
         lines=(Line("mine.py", 12, 500, "forward", "y = f(x)"),),
-        modules=({"name": "net", "bytes": 700},),
+        modules=({"name": "net", "count": 1, "bytes_each": 700, "bytes": 700},),
         timeline=((0, 100, "forward"), (1, 1000, "backward")),
         fits={"h200": True},
         margin_bytes=64,

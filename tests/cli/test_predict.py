@@ -11,7 +11,7 @@ import pytest
 
 from pinchpoint.cli.main import run
 from pinchpoint.core.errors import TimedOut
-from pinchpoint.core.records import Forecast, Lever, load
+from pinchpoint.core.records import Forecast, Inside, Lever, Line, load
 from pinchpoint.forecasting.cards import card
 
 FACTORIES = str(Path(__file__).parents[1] / "forecasting" / "factories.py")
@@ -70,6 +70,28 @@ def test_without_a_card_the_smallest_that_fits_is_named(
     assert "mine.py:12" in output and "y = f(x)" in output
     for part in ("weights", "activations", "workspace"):
         assert part in output
+
+
+def test_modules_are_printed_under_a_line_that_holds_much_of_the_peak_in_80_columns(
+    makes: Any, forecast: Forecast, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside = (
+        Inside("Bert.encoder.layer.*.intermediate", 12, 480, True, "zoo/modeling_bert.py", 335, "h = f(h)"),
+        Inside("Bert.encoder.layer.*.attention.output.dense.adapter", 2, 20, False, "zoo/bert.py", None),
+    )
+    line = Line("a/long/path/of/folders/to/train.py", 12, 500, "forward", "y = model(x) + " * 9, inside)
+    modules = (
+        {"name": "Bert.encoder.layer.*.intermediate", "count": 12, "bytes_each": 40, "bytes": 480},
+        {"name": "Bert.head", "count": 1, "bytes_each": 20, "bytes": 20},
+    )
+    makes(replace(forecast, lines=(line,), modules=modules))
+    monkeypatch.setattr("pinchpoint.console.printing.PIPE_WIDTH", 80)
+    assert run(["predict", "mine.py"]) == 0
+    rows = capsys.readouterr().out.splitlines()
+    assert "  encoder.layer.*.intermediate  480 B  12 x 40 B  modeling_bert.py:335" in rows
+    assert any("  ...output.dense.adapter" in row and "2 x ~10 B" in row for row in rows)
+    assert "encoder.layer.*.intermediate 480 B 48% 12 x 40 B" in [" ".join(row.split()) for row in rows]
+    assert max(map(len, rows)) <= 80
 
 
 def test_a_card_that_is_too_small_exits_1_with_levers(

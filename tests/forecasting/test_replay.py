@@ -152,25 +152,6 @@ def test_a_step_that_must_first_release_cached_memory_can_still_fit() -> None:
     assert not replay.fits(result.seen, 60 * MIB - 1)
 
 
-def test_the_top_lines_are_the_largest_and_exclude_the_workspace(step: Run) -> None:
-    lines = replay.top_lines(step.seen, replay.replay(step.seen))
-    assert [(line.line, line.phase, line.bytes // MIB) for line in lines] == [
-        (4, "backward", 52),
-        (4, "forward", 30),
-        (3, "forward", 20),
-        (1, "data", 10),
-        (3, "backward", 10),
-        (2, "data", 4),
-    ]
-
-
-def test_modules_share_the_peak(step: Run) -> None:
-    shares = {
-        entry["name"]: entry["bytes"] for entry in replay.module_shares(step.seen, replay.replay(step.seen))
-    }
-    assert shares == {"Net.b": 82 * MIB, "Net.a": 30 * MIB, "Net": 10 * MIB}
-
-
 def of(seen: Observation, named: str = "h200") -> Forecast:
     return assembly.of_observation(
         seen, card=card(named), expandable=False, target="t", mode="train", size=1, variant=None

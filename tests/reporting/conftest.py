@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from pinchpoint.core.records import Forecast, Law, Lever, Line, Plan, Point, Record, Study, Verdict
+from pinchpoint.core.records import Forecast, Inside, Law, Lever, Line, Plan, Point, Record, Study, Verdict
 
 MIB, GIB = 2**20, 2**30
 MACHINE = {
@@ -40,8 +40,12 @@ def forecast() -> Forecast:
     }
     allocated = sum(breakdown.values())
     reserved = allocated + 88 * MIB
+    inside = (
+        Inside("net.layers.*.mlp", 12, 1_207_959_552, True, "zoo/models/mlp.py", 30, "return self.act(h)"),
+        Inside("", 1, 134_217_728, True),
+    )
     lines = tuple(
-        Line(f"/home/ada/project/fields/{file}", line, size, phase, code)
+        Line(f"/home/ada/project/fields/{file}", line, size, phase, code, inside if line == 41 else ())
         for file, line, size, phase, code in (
             ("model.py", 41, 1_342_177_280, "forward", "h = self.act(layer(h))"),
             ("model.py", 44, 805_306_368, "forward", "h = torch.cat([h, self.embed(points)], dim=-1)"),
@@ -73,7 +77,7 @@ def forecast() -> Forecast:
         breakdown=breakdown,
         lines=lines,
         modules=tuple(
-            {"name": name, "bytes": size}
+            {"name": name, "count": 1, "bytes_each": size, "bytes": size}
             for name, size in (
                 ("net.layers", 1_610_612_736),
                 ("net.layers.0", 536_870_912),

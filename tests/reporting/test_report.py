@@ -245,6 +245,13 @@ def test_the_bar_of_a_forecast_adds_up_to_the_driver_total(report_records: Recor
     assert rows[1] * 2**30 == pytest.approx((forecast.measured or {})["total_bytes"], rel=1e-4)
 
 
+def test_modules_and_library_lines_stand_under_their_source_line(report_records: Records) -> None:
+    rows = page([report_records["forecast"]], created="now").split("<tr>")
+    (at,) = [i for i, row in enumerate(rows) if "net.layers.*.mlp" in row]
+    assert "model.py" in rows[at - 1] and "12 × 96.00 MiB" in rows[at] and "models/mlp.py" in rows[at]
+    assert "outside modules" in rows[at + 1]
+
+
 def test_the_timeline_keeps_its_peak_when_a_hundred_thousand_events_are_thinned(
     report_records: Records,
 ) -> None:

@@ -10,7 +10,12 @@ import typer
 from pinchpoint.console import options, printing
 
 if TYPE_CHECKING:
-    from pinchpoint.core.records import Forecast
+    from pinchpoint.core.records import Forecast, Line
+
+_LINES = 8  # source lines shown ...
+_INSIDE = 6  # ... the modules shown under one of them ...
+_INSIDE_SHARE = 0.15  # ... if it holds this share of the peak ...
+_MODULES = 6  # ... and those of the whole peak
 
 
 def command(
@@ -92,11 +97,11 @@ def _show(forecast: Forecast, *, card_name: str | None) -> None:
     printing.show_table(("at the peak", "bytes", "share"), parts, right=("bytes", "share"))
     if forecast.lines:
         printing.stdout().print()
-        lines = [
-            (f"{_short(line.file)}:{line.line}", show_bytes(line.bytes), line.phase, _shorten(line.code, 32))
-            for line in forecast.lines[:8]
-        ]
-        printing.show_table(("line", "bytes", "phase", ""), lines, right=("bytes",))
+        rows = [row for line in forecast.lines[:_LINES] for row in _line_rows(line, total)]
+        printing.show_table(("line", "bytes", "phase", ""), rows, right=("bytes",))
+    if len(forecast.modules) > 1:
+        printing.stdout().print()
+        _show_modules(forecast)
     printing.stdout().print()
     _show_fit(forecast, card_name)
     if forecast.measured:
@@ -187,9 +192,75 @@ def _show_measured(forecast: Forecast) -> None:
     )
 
 
-def _short(file: str) -> str:
+def _line_rows(line: Line, whole: int) -> list[tuple[str, str, str, str]]:
+    """The row of a source line, and under it what holds most of it: module, bytes, repeats, library line."""
+    from pinchpoint.core.units import show_bytes
+
+    wide = printing.stdout().width >= 120
+    name_width, code_width = (60, 60) if wide else (30, 21)
+    where = f"{_short(line.file, name_width - 6)}:{line.line}"
+    rows = [(where, show_bytes(line.bytes), line.phase, _shorten(line.code, code_width))]
+    if line.bytes < _INSIDE_SHARE * whole:
+        return rows
+    parts = [part for part in line.inside[:_INSIDE] if part.bytes >= 0.01 * line.bytes]
+    root = _common_root([part.module for part in parts])
+    for part in parts:
+        name = part.module.removeprefix(root) or "outside modules"
+        place = part.file.rpartition("/")[2] + ("" if part.line is None else f":{part.line}")
+        code = _shorten(f"{place}  {part.code}", code_width) if wide else _end_of(place, code_width)
+        each = _repeats(part.count, part.bytes, equal=part.equal)
+        rows.append((f"  {_end_of(name, name_width - 2)}", show_bytes(part.bytes), each, code))
+    rest = line.bytes - sum(part.bytes for part in parts)
+    if parts and rest >= 0.01 * line.bytes:
+        rows.append(("  other", show_bytes(rest), "", ""))
+    return rows
+
+
+def _repeats(count: int, total: int, *, equal: bool) -> str:
+    """`12 x 96 MiB`, or `12 x ~96 MiB` if the modules differ."""
+    from pinchpoint.core.units import show_bytes
+
+    if count == 1:
+        return ""
+    value, unit = show_bytes(total // count).split()
+    return f"{count} x {'' if equal else '~'}{float(value):.3g} {unit}"
+
+
+def _show_modules(forecast: Forecast) -> None:
+    from pinchpoint.core.units import show_bytes
+
+    root = _common_root([str(module["name"]) for module in forecast.modules])
+    rows = [
+        (
+            _end_of(str(module["name"]).removeprefix(root), 40),
+            show_bytes(module["bytes"]),
+            f"{module['bytes'] / forecast.peak_allocated_bytes:.0%}",
+            _repeats(module["count"], module["bytes"], equal=True),
+        )
+        for module in forecast.modules[:_MODULES]
+    ]
+    printing.show_table(("module", "bytes", "share", ""), rows, right=("bytes", "share"))
+
+
+def _common_root(names: list[str]) -> str:
+    """`Model.` if every module is a part of one model: then its name says nothing."""
+    roots = {name.partition(".")[0] for name in names if name}
+    parts = [name for name in names if "." in name]
+    return f"{roots.pop()}." if len(roots) == 1 and parts else ""
+
+
+def _short(file: str, length: int = 36) -> str:
     """The end of a long path: the file and its folder."""
-    return file if len(file) <= 36 else f".../{'/'.join(file.split('/')[-2:])}"
+    return file if len(file) <= length else _end_of(f".../{'/'.join(file.split('/')[-2:])}", length)
+
+
+def _end_of(text: str, length: int) -> str:
+    """The end of a long name, from one of its parts on if that is possible: `...layer.*.attention`."""
+    if len(text) <= length:
+        return text
+    end = text[len(text) - length + 3 :]
+    part = end.find(".")
+    return f"...{end[part + 1 :] if 0 <= part < len(end) // 2 else end}"
 
 
 def _shorten(text: str, length: int) -> str:

@@ -28,6 +28,7 @@ class BlockInfo:
     role: weights, gradients, optimizer, workspace or temporaries. It is set for what outlives a step and for
     what is not a tensor of the user; an empty role is derived from the block's lifetime.
     span: for the workspace of a library, whose size is uncertain; `bytes` is then the usual size.
+    library_file, library_line: the line of a package that `file` and `line` lead to, if it is not the user's.
     """
 
     bytes: int
@@ -38,6 +39,8 @@ class BlockInfo:
     op: str = ""
     role: str = ""
     span: Span | None = None
+    library_file: str = ""
+    library_line: int = 0
 
 
 @dataclass

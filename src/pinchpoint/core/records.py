@@ -70,14 +70,28 @@ class Record(ABC):
 
 
 @dataclass(frozen=True)
+class Inside:
+    """The bytes of a source line that belong to one module, or to `count` repeated ones, and where it is."""
+
+    module: str  # `encoder.layer.*.intermediate`; empty outside modules
+    count: int
+    bytes: int  # of all of them together
+    equal: bool  # whether each has the same bytes
+    file: str = ""  # the file of the package that allocated most of it
+    line: int | None = None  # the line in it; None if no line allocated most of it
+    code: str = ""
+
+
+@dataclass(frozen=True)
 class Line:
-    """The bytes that belong to one source line at the peak."""
+    """The bytes that belong to one source line at the peak. inside: for a line with much of the peak."""
 
     file: str
     line: int
     bytes: int
     phase: str
     code: str = ""
+    inside: tuple[Inside, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -107,7 +121,7 @@ class Forecast(Record):
     total_bytes: int  # reserved + context: what the driver shows
     breakdown: dict[str, int]  # keys of BREAKDOWN; sums to peak_allocated_bytes
     lines: tuple[Line, ...]
-    modules: tuple[dict[str, Any], ...]  # {"name", "bytes"}: the module tree's share at the peak
+    modules: tuple[dict[str, Any], ...]  # at the peak: {"name", "count", "bytes_each", "bytes"}
     timeline: tuple[tuple[int, int, str], ...]  # (event number, allocated bytes, phase), thinned
     fits: dict[str, bool | None]  # by card; None if it cannot be known, for one of the `reasons`
     margin_bytes: int  # left free on a card before it counts as fitting

@@ -10,7 +10,7 @@ from typing import Any
 from pinchpoint.core.events import Observation
 from pinchpoint.core.files import shown_path
 from pinchpoint.core.records import Forecast
-from pinchpoint.forecasting import allocator_settings
+from pinchpoint.forecasting import allocator_settings, attribution
 from pinchpoint.forecasting import replay as replaying
 from pinchpoint.forecasting.cards import Card, cards
 
@@ -42,8 +42,8 @@ def of_observation(
         context_bytes=card.context_bytes,
         total_bytes=result.peak_reserved_bytes + card.context_bytes,
         breakdown=parts,
-        lines=replaying.top_lines(observation, result),
-        modules=replaying.module_shares(observation, result),
+        lines=attribution.top_lines(observation, result),
+        modules=attribution.module_shares(observation, result),
         timeline=result.timeline,
         fits={},
         margin_bytes=margin_bytes(result.peak_reserved_bytes + card.context_bytes),

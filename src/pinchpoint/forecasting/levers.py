@@ -58,12 +58,21 @@ def _checkpointing(forecast: Forecast) -> Lever | None:
     if forecast.mode != "train" or not forecast.modules:
         return None
     groups: dict[str, list[int]] = defaultdict(list)
+    repeats: dict[str, int] = defaultdict(int)
     for module in forecast.modules:
-        groups[".".join(str(module["name"]).split(".")[:3])].append(int(module["bytes"]))
-    if len(groups) < 3:
+        parts = str(module["name"]).split(".")
+        repeated = parts.index("*") + 1 if "*" in parts else 0
+        name = ".".join(parts[: max(3, repeated)])
+        groups[name].append(int(module["bytes"]))
+        repeats[name] = max(repeats[name], int(module["count"]) if repeated else 1)
+    if sum(repeats.values()) < 3:
         return None
     share = forecast.breakdown["activations"] / max(sum(sum(sizes) for sizes in groups.values()), 1)
-    totals = [sum(sizes) * min(share, 1.0) for sizes in groups.values()]
+    totals = [
+        sum(sizes) * min(share, 1.0) / repeats[name]
+        for name, sizes in groups.items()
+        for _ in range(repeats[name])
+    ]
     savings = sum(totals) - max(totals) - sum(total / 4 for total in totals)
     return Lever(
         "checkpointing",

@@ -5,21 +5,16 @@ Pure arithmetic on an `Observation`, without a framework.
 
 from __future__ import annotations
 
-import linecache
 from bisect import bisect_right
-from collections import defaultdict
 from dataclasses import dataclass
 from typing import Literal
 
 from pinchpoint.core.events import FREE_CACHE, BlockInfo, Observation
-from pinchpoint.core.files import shown_path
-from pinchpoint.core.records import BREAKDOWN, Line
+from pinchpoint.core.records import BREAKDOWN
 from pinchpoint.forecasting.allocator import Allocator, Block, OutOfMemory
 
 Take = Literal["usual", "least", "most"]
 
-_TOP_LINES = 20
-_TOP_MODULES = 60
 _TIMELINE_POINTS = 400
 
 
@@ -144,26 +139,3 @@ def _ends(observation: Observation) -> dict[int, str]:
             ends[number] = observation.marks[max(bisect_right(starts, index) - 1, 0)][1]
         allocated_blocks.add(number)
     return ends
-
-
-def top_lines(observation: Observation, result: Replay) -> tuple[Line, ...]:
-    """The source lines with the most bytes at the peak."""
-    bytes_of: dict[tuple[str, int, str], int] = defaultdict(int)
-    for number, size in result.alive.items():
-        info = observation.blocks[number]
-        if info.role != "workspace":
-            bytes_of[info.file, info.line, info.phase] += size
-    ranking = sorted(bytes_of.items(), key=lambda item: -item[1])[:_TOP_LINES]
-    return tuple(
-        Line(shown_path(file), line, size, phase, linecache.getline(file, line).strip())
-        for (file, line, phase), size in ranking
-    )
-
-
-def module_shares(observation: Observation, result: Replay) -> tuple[dict[str, object], ...]:
-    """Bytes at the peak by the module that allocated them."""
-    bytes_of: dict[str, int] = defaultdict(int)
-    for number, size in result.alive.items():
-        bytes_of[observation.blocks[number].module] += size
-    ranking = sorted(((name, size) for name, size in bytes_of.items() if name), key=lambda item: -item[1])
-    return tuple({"name": name, "bytes": size} for name, size in ranking[:_TOP_MODULES])

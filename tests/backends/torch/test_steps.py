@@ -230,6 +230,33 @@ def test_a_grad_scaler_scales_steps_and_skips_nothing(observer: Any) -> None:
     assert list(observer.progress.steps.values()) == [2]
 
 
+def test_layers_of_a_torch_model_keep_their_names_and_lines(observer: Any) -> None:
+    """Also where the backward pass recomputes them; weights and optimizer state belong to their module."""
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            layer = nn.TransformerEncoderLayer(256, 4, 512, batch_first=True, activation="gelu")
+            self.encoder = nn.TransformerEncoder(layer, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for layer in self.encoder.layers:
+                x = checkpoint(layer, x, use_reentrant=False)  # type: ignore[assignment]
+            return x
+
+    net = Model().cuda()
+    optimizer = torch.optim.Adam(net.parameters())
+    net(torch.randn(8, 64, 256, device="cuda")).sum().backward()
+    optimizer.step()
+    blocks = observer.ledger.observation.blocks
+    again = {b.module for b in blocks if b.op == "aten::gelu" and b.phase == "backward"}
+    assert again == {"Model.encoder.layers.0", "Model.encoder.layers.1"}
+    assert {Path(b.library_file).name for b in blocks if b.library_line} == {"transformer.py"}
+    for role in ("weights", "optimizer"):
+        owners = {b.module for b in blocks if b.role == role and b.bytes == 512 * 256 * F32}
+        assert owners == {f"Model.encoder.layers.{i}.linear{j}" for i in (0, 1) for j in (1, 2)}
+
+
 def test_phases_and_modules_are_named(observer: Any) -> None:
     net = Mlp(256).cuda()
     optimizer = torch.optim.Adam(net.parameters())

@@ -6,19 +6,20 @@ lifetime of a block, so the ledger frees a storage exactly when torch would free
 
 from __future__ import annotations
 
+import os
 import sys
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 
 from pinchpoint.backends.torch import compat
 from pinchpoint.core.events import BlockInfo, Observation, Phase, Span
 
-_TORCH_DIR = str(Path(torch.__file__).parent)
+_TORCH_DIR = f"{Path(torch.__file__).parent}{os.sep}"  # with the separator, so that torchvision is not in it
 _PINCHPOINT_DIR = str(Path(__file__).resolve().parents[2])
 # Shipped workloads and systems count as user code.
 _WORKLOAD_DIRS = (str(Path(_PINCHPOINT_DIR) / "workloads"), str(Path(_PINCHPOINT_DIR) / "systems"))
@@ -32,12 +33,38 @@ def is_library_file(filename: str) -> bool:
     return packages or filename.startswith((_TORCH_DIR, _PINCHPOINT_DIR, sys.base_prefix, "<"))
 
 
+# torch's only modules that are models by themselves: a line of theirs tells more than one of `linear.py`.
+_TORCH_MODELS = str(Path(_TORCH_DIR) / "nn" / "modules" / "transformer.py")
+FileKind = Literal["user", "package", "other"]
+
+
+def kind_of_file(filename: str) -> FileKind:
+    """Whose code a source file is; `other`: torch's own layers, the standard library, pinchpoint."""
+    if not is_library_file(filename):
+        return "user"
+    own = filename.startswith((_TORCH_DIR, _PINCHPOINT_DIR, "<"))
+    in_package = "site-packages" in filename or "dist-packages" in filename
+    return "package" if filename == _TORCH_MODELS or (in_package and not own) else "other"
+
+
 class Site(NamedTuple):
-    """A place in the user's code: file, line, and the module whose forward pass it belongs to."""
+    """A place in the user's code: file, line, and the module whose forward pass it belongs to.
+
+    library_file, library_line: the innermost line of a package between it and the operation, or none.
+    """
 
     file: str
     line: int
     module: str
+    library_file: str = ""
+    library_line: int = 0
+
+
+def _block(
+    size: int, phase: Phase, site: Site, op: str, role: str = "", span: Span | None = None
+) -> BlockInfo:
+    file, line, module, library_file, library_line = site
+    return BlockInfo(size, phase, file, line, module, op, role, span, library_file, library_line)
 
 
 class Ledger:
@@ -53,9 +80,10 @@ class Ledger:
         self.backward_code: set[object] = set()  # code objects at which a stack walk leaves the backward pass
         self._block_of: dict[int, int] = {}
         self._site_of_node: dict[int, Site] = {}
-        self._library: dict[str, bool] = {}
+        self._kinds: dict[str, FileKind] = {}
         self._fold: tuple[int, int, int] | None = None  # (new block, old block, event index)
         self._last_phase: Phase | None = None
+        self._modules_outside = 0  # modules whose forward pass the current phase was started in
         self._closed = False
 
     # --- storages
@@ -76,7 +104,7 @@ class Ledger:
         if key in self._block_of:
             return
         size = storage.nbytes() if size_bytes is None else size_bytes
-        self._block_of[key] = self._append(BlockInfo(size, phase, site.file, site.line, site.module, op))
+        self._block_of[key] = self._append(_block(size, phase, site, op))
         weakref.finalize(storage, self._on_free, key)
         if phase != "data":
             self.observation.counts.update(tensor.shape)
@@ -87,9 +115,7 @@ class Ledger:
         key = compat.storage_key(storage)
         block = self._block_of.get(key)
         if block is not None and storage.nbytes() > self.observation.blocks[block].bytes:
-            self._block_of[key] = self._append(
-                BlockInfo(storage.nbytes(), phase, site.file, site.line, site.module, op)
-            )
+            self._block_of[key] = self._append(_block(storage.nbytes(), phase, site, op))
             self._record(block)
 
     def add_permanent(self, size_bytes: int, *, phase: Phase, site: Site, op: str, role: str) -> None:
@@ -99,9 +125,7 @@ class Ledger:
     def add_temporary(self, size: int | Span, *, phase: Phase, site: Site, op: str) -> int:
         """Add a kernel's own temporary, in bytes; the caller frees it with `free_temporary`."""
         usual, span = (size.usual, size) if isinstance(size, Span) else (size, None)
-        return self._append(
-            BlockInfo(usual, phase, site.file, site.line, site.module, op, "temporaries", span)
-        )
+        return self._append(_block(usual, phase, site, op, "temporaries", span))
 
     def free_temporary(self, block: int) -> None:
         self._record(block)
@@ -111,9 +135,20 @@ class Ledger:
         if tensor is None or type(tensor) is not compat.FakeTensor:
             return
         block = self._block_of.get(compat.storage_key(tensor.untyped_storage()))
-        if block is not None and not self.observation.blocks[block].role:
-            self.observation.blocks[block].role = role
-            self.observation.blocks[block].module = module or self.observation.blocks[block].module
+        if block is None:
+            return
+        info = self.observation.blocks[block]
+        if not info.role:
+            info.role, info.module = role, module or info.module
+        elif info.role == role and not info.module:
+            info.module = module  # a weight is moved to the device before its module is called
+
+    def module_of(self, tensor: torch.Tensor | None) -> str:
+        """The module that a tensor on the device belongs to, if it is known."""
+        if tensor is None or type(tensor) is not compat.FakeTensor:
+            return ""
+        block = self._block_of.get(compat.storage_key(tensor.untyped_storage()))
+        return "" if block is None else self.observation.blocks[block].module
 
     def close(self) -> None:
         """Stop recording: what a script does after the requested steps is not part of the forecast."""
@@ -169,24 +204,30 @@ class Ledger:
         """The user's line that the current operation comes from.
 
         Inside the backward pass it is the forward line whose node is being differentiated,
-        unless the pass itself runs the user's Python (recomputation, custom functions).
+        unless the pass itself runs the user's Python (recomputation, custom functions). A module that is
+        recomputed keeps its name and its line of a package.
         """
         module = self.module_path[-1] if self.module_path else ""
-        fallback: Site | None = None
+        library_file, library_line = "", 0
         frame = sys._getframe(1)
         while frame is not None:
             code = frame.f_code
             if code in self.backward_code:
                 node = compat.autograd_node()
                 node_site = self._site_of_node.get(compat.node_sequence(node)) if node is not None else None
+                if node_site is not None and len(self.module_path) > self._modules_outside:
+                    return Site(node_site.file, node_site.line, module, library_file, library_line)
                 if node_site is not None:
                     return node_site
-            elif not self._is_library(code.co_filename):
-                return Site(code.co_filename, frame.f_lineno, module)
-            elif fallback is None and not code.co_filename.startswith((_TORCH_DIR, _PINCHPOINT_DIR, "<")):
-                fallback = Site(code.co_filename, frame.f_lineno, module)
+            else:
+                filename = code.co_filename
+                kind = self._kinds.get(filename) or self._kind(filename)
+                if kind == "user":
+                    return Site(filename, frame.f_lineno, module, library_file, library_line)
+                if kind == "package" and not library_file:
+                    library_file, library_line = filename, frame.f_lineno
             frame = frame.f_back
-        return fallback or Site("", 0, module)
+        return Site(library_file, library_line, module)
 
     def remember_node(self, site: Site) -> None:
         """Link the newest autograd node to the current operation, if that operation created the node."""
@@ -196,14 +237,13 @@ class Ledger:
     @contextmanager
     def enter_phase(self, phase: Phase) -> Iterator[None]:
         before, self.phase = self.phase, phase
+        outside, self._modules_outside = self._modules_outside, len(self.module_path)
         self.step_started = self.step_started or phase != "data"
         try:
             yield
         finally:
-            self.phase = before
+            self.phase, self._modules_outside = before, outside
 
-    def _is_library(self, filename: str) -> bool:
-        is_library = self._library.get(filename)
-        if is_library is None:
-            is_library = self._library[filename] = is_library_file(filename)
-        return is_library
+    def _kind(self, filename: str) -> FileKind:
+        kind = self._kinds[filename] = kind_of_file(filename)
+        return kind

@@ -25,7 +25,7 @@ from pinchpoint.reporting.html import (
     table,
     tag,
 )
-from pinchpoint.reporting.record_reader import count, number, share, word
+from pinchpoint.reporting.record_reader import count, module_label, number, share
 from pinchpoint.reporting.section import Entry, Headline
 
 KIND = "forecast"
@@ -332,14 +332,43 @@ def _lines(record: Forecast) -> Html:
         Column("bytes", "number"),
         Column("share of allocated"),
     )
+    rows = [row_ for line in largest for row_ in (row(line), *_inside(line, record, largest[0].bytes))]
     note = "The bytes of each source line that are alive at the peak."
+    if any(line.inside for line in largest):
+        note += " Indented under a line: the modules and library lines that hold it, repeated layers merged."
     if rest:
         note += f" {len(rest)} more lines use {show_bytes(sum(line.bytes for line in rest))} in total."
-    return panel("Source lines at the peak", table(columns, [row(line) for line in largest]), note=note)
+    return panel("Source lines at the peak", table(columns, rows), note=note)
+
+
+def _inside(line: Line, record: Forecast, largest_bytes: int) -> list[tuple[object, ...]]:
+    """Return the rows under a line: module, library line, repeats, bytes, share."""
+    rows: list[tuple[object, ...]] = []
+    for part in line.inside:
+        code = tag("code", part.code) if part.code else None
+        where = None if not part.file else place(part.file, part.line)
+        each = show_bytes(part.bytes // part.count)
+        rows.append(
+            (
+                tag("span", part.module or "outside modules", class_="inside"),
+                join([where, " " if where and code else None, code]),
+                ""
+                if part.count == 1
+                else tag("span", f"{part.count} × {'' if part.equal else '~'}{each}", class_="keyed"),
+                show_bytes(part.bytes),
+                join(
+                    [
+                        meter(share(part.bytes, largest_bytes), "idle"),
+                        f"{share(part.bytes, record.peak_allocated_bytes):.1%}",
+                    ]
+                ),
+            )
+        )
+    return rows
 
 
 def _modules(record: Forecast) -> Figure:
-    pairs = [(word(module, "name") or "(root)", count(module, "bytes") or 0) for module in record.modules]
+    pairs = [(module_label(module), count(module, "bytes") or 0) for module in record.modules]
     pairs.sort(key=lambda pair: -pair[1])
     rows = [
         (

@@ -111,15 +111,19 @@ def _modules(patches: Patches, ledger: Ledger, progress: Progress) -> None:
         root = not ledger.module_path
         if root:
             ledger.step_started = True
-            _name_tree(self, names, ledger)
-        ledger.module_path.append(names.get(id(self), type(self).__name__))
+            # A module that the backward pass calls again (checkpointing) keeps its name in the whole model.
+            if ledger.phase != "backward" or id(self) not in names:
+                _name_tree(self, names, ledger)
+        path = ledger.module_path
+        # A module that belongs to no other, such as a loss made in `forward`, is named after its caller.
+        path.append(names.get(id(self)) or f"{path[-1]}.{type(self).__name__}")
         try:
             with (
                 torch.autocast("cuda", torch.bfloat16) if root and progress.half else contextlib.nullcontext()
             ):
                 result = original_call(self, *args, **kwargs)
         finally:
-            ledger.module_path.pop()
+            path.pop()
         if root and ledger.phase is None:
             progress.calls += 1
             progress.quiet_calls += not torch.is_grad_enabled()
@@ -200,10 +204,11 @@ def _optimizers(patches: Patches, ledger: Ledger, progress: Progress) -> Iterato
 
     def after(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         ledger.phase = None
-        for state in optimizer.state.values():
+        for parameter, state in optimizer.state.items():
+            module = ledger.module_of(parameter) if isinstance(parameter, torch.Tensor) else ""
             for value in state.values() if isinstance(state, dict) else ():
                 if isinstance(value, torch.Tensor):
-                    ledger.set_role(value, "optimizer")
+                    ledger.set_role(value, "optimizer", module)
         progress.steps[id(optimizer)] = progress.steps.get(id(optimizer), 0) + 1
         progress.check(progress)
 
