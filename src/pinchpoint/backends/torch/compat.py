@@ -25,7 +25,6 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter as LoaderIterator
 
 __all__ = [
     "CUDA_HOOKS",
-    "FAKE_ATTRIBUTES",
     "DispatchMode",
     "FakeTensor",
     "FakeTensorMode",
@@ -36,6 +35,7 @@ __all__ = [
     "arguments_of",
     "attention_owner",
     "autograd_node",
+    "become",
     "close_library",
     "default_device",
     "fake_device",
@@ -68,8 +68,6 @@ __all__ = [
     "without_modes",
 ]
 
-# Attributes that a fake tensor has in its __dict__ besides those that a user set on it.
-FAKE_ATTRIBUTES = ("_is_param", "fake_mode", "_fake", "constant", "real_tensor", "pytype", "dispatch_keys")
 op_device = torch.ops.prim.device.default
 CUDA_HOOKS = ("_lazy_init", "_sleep")  # private functions of torch.cuda that libraries call
 
@@ -139,6 +137,23 @@ def sparse_parts(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 def storage_key(storage: torch.UntypedStorage) -> int:
     """Identity of a storage, stable while it lives."""
     return storage._cdata
+
+
+def become(tensor: Any, content: Any) -> None:
+    """Turn a leaf tensor into `content` and keep its identity, the user's attributes, and its hooks.
+
+    `torch.utils.swap_tensors` refuses tensors with weak references or with a graph that is still alive; both
+    are allowed here, because `tensor.data = ...` allows them too.
+    """
+    hooks = tensor._backward_hooks, getattr(tensor, "_post_accumulate_grad_hooks", None)
+    vars(content).update(vars(tensor))
+    torch._C._swap_tensor_impl(tensor, content)  # pyright: ignore[reportAttributeAccessIssue]
+    tensor.__class__, content.__class__ = content.__class__, tensor.__class__
+    tensor.__dict__, content.__dict__ = content.__dict__, tensor.__dict__
+    if hooks[0] is not None:
+        tensor._backward_hooks = hooks[0]
+    if hooks[1] is not None:
+        tensor._post_accumulate_grad_hooks = hooks[1]
 
 
 def has_hooks(module: torch.nn.Module) -> bool:

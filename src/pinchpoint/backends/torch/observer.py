@@ -99,7 +99,7 @@ class Observer(compat.DispatchMode):
 
     def copy_to(self, tensor: torch.Tensor, place: str, dtype: torch.dtype | None = None) -> torch.Tensor:
         """A copy on the device or on the host, recorded by autograd."""
-        source = tensor if type(tensor) is FakeTensor else self._as_fake(tensor)
+        source = self.as_fake(tensor)
         with self.use_place(place):
             return _aten._to_copy.default(source, dtype=dtype or tensor.dtype)
 
@@ -112,7 +112,10 @@ class Observer(compat.DispatchMode):
         finally:
             self.inside -= 1
 
-    def _as_fake(self, tensor: torch.Tensor) -> FakeTensor:
+    def as_fake(self, tensor: torch.Tensor) -> FakeTensor:
+        """The tensor itself, or a fake of it on the host if it is real."""
+        if type(tensor) is FakeTensor:
+            return tensor
         with self._without_recording():
             fake = self.fake_mode.from_tensor(tensor)
         if self.dynamic.calibrating or not isinstance(tensor, torch.nn.Parameter):
@@ -133,7 +136,7 @@ class Observer(compat.DispatchMode):
             kwargs["device"], place = _CPU, "device"
         tensors = _tensors(args, kwargs)
         fakes = [t for t in tensors if type(t) is FakeTensor]
-        if not fakes and (place != "device" or any(t.is_meta for t in tensors)):
+        if not fakes and place != "device":
             return self._on_host(func, args, kwargs, bool(tensors))
         on_device = any(self.ledger.holds(t) for t in fakes)
         if place is None and on_device:
@@ -162,7 +165,7 @@ class Observer(compat.DispatchMode):
         def to_fake(tensor: torch.Tensor) -> torch.Tensor:
             if type(tensor) is FakeTensor:
                 return tensor
-            fake = self._as_fake(tensor)
+            fake = self.as_fake(tensor)
             original[id(fake)] = tensor
             return fake
 

@@ -115,6 +115,10 @@ class Shadows:
         for fake in fakes:
             setattr(fake, _SHADOW, None)
 
+    def share(self, fake: FakeTensor, source: FakeTensor) -> None:
+        """Give a tensor whose storage was replaced by that of `source` the values of `source`."""
+        setattr(fake, _SHADOW, source.__dict__.get(_SHADOW))
+
     def real(self, fake: FakeTensor) -> torch.Tensor | None:
         """The values, or None if they are unknown."""
         shadow = fake.__dict__.get(_SHADOW)

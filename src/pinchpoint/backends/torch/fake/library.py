@@ -23,8 +23,6 @@ from pinchpoint.backends.torch.fake.devices import CUDA, place_of
 from pinchpoint.backends.torch.ledger import Ledger
 from pinchpoint.backends.torch.observer import Observer
 
-_REPLACEMENT = "_pinchpoint_replacement"
-
 
 class Progress:
     """Counts what a loop does; `check` is called after each event and may raise to stop the script."""
@@ -145,10 +143,7 @@ def _name_tree(root: torch.nn.Module, names: dict[int, str], ledger: Ledger) -> 
 def _apply(
     self: torch.nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool, ledger: Ledger
 ) -> torch.nn.Module:
-    """Replace `Module.to` and similar methods.
-
-    A moved parameter is a new object, which ties and optimizers find by `_REPLACEMENT`.
-    """
+    """Replace the method of `Module.to`, because torch's own creates new parameters if they are fake."""
     if recurse:
         for module in self.children():
             compat.apply_to_module(module, fn)
@@ -156,21 +151,18 @@ def _apply(
     for key, parameter in parameters.items():
         if parameter is None:
             continue
-        replacement = getattr(parameter, _REPLACEMENT, None)
-        if replacement is None:
-            with torch.no_grad():
-                result = fn(parameter)
-            if result is parameter:
-                continue
-            replacement = torch.nn.Parameter(result.detach(), parameter.requires_grad)
-            for name, value in vars(parameter).items():
-                if not name.startswith(("_pinchpoint", *compat.FAKE_ATTRIBUTES)):
-                    setattr(replacement, name, value)
-            if parameter.grad is not None:
-                replacement.grad = fn(parameter.grad)
-            setattr(parameter, _REPLACEMENT, replacement)
-            ledger.set_role(replacement, "weights")
-        parameters[key] = replacement
+        gradient = parameter.grad
+        with torch.no_grad():
+            result = fn(parameter)
+            result_gradient = None if gradient is None else fn(gradient)
+        overwrite = torch.__future__.get_overwrite_module_params_on_conversion()
+        if overwrite or parameter.is_meta != result.is_meta:
+            parameters[key] = parameter = torch.nn.Parameter(result, parameter.requires_grad)
+            ledger.set_role(parameter, "weights")
+        elif result is not parameter:
+            parameter.data = result
+        if result_gradient is not gradient:
+            parameter.grad = result_gradient
     for key, buffer in buffers.items():
         if buffer is not None:
             buffers[key] = fn(buffer)
@@ -193,7 +185,6 @@ def _optimizers(patches: Patches, ledger: Ledger, progress: Progress) -> Iterato
 
     def before(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any]:
         for group in optimizer.param_groups:
-            group["params"] = [_latest(p) for p in group["params"]]
             for parameter in group["params"]:
                 ledger.set_role(parameter, "weights")
                 ledger.set_role(parameter.grad, "gradients")
@@ -235,12 +226,6 @@ def _outside_phase(ledger: Ledger, closure: Callable[[], Any]) -> Callable[[], A
             ledger.phase = before
 
     return run
-
-
-def _latest(parameter: torch.Tensor) -> torch.Tensor:
-    while (replacement := getattr(parameter, _REPLACEMENT, None)) is not None:
-        parameter = replacement
-    return parameter
 
 
 # --- data loading, compiling, data parallel

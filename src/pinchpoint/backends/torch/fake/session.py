@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from pinchpoint.backends.patches import Patches
 from pinchpoint.backends.torch import compat
 from pinchpoint.backends.torch.data_dependent.operations import Dynamic
-from pinchpoint.backends.torch.fake import autocast, cuda_api, distributed, library, tensors
+from pinchpoint.backends.torch.fake import autocast, cuda_api, distributed, library, tensors, typed_tensors
 from pinchpoint.backends.torch.kernels import attention, packed_sequences, recurrent, unmodelled
 from pinchpoint.backends.torch.kernels.workspaces import KernelModel
 from pinchpoint.backends.torch.ledger import Ledger
@@ -56,6 +56,7 @@ def simulate_device(
             title=device.title,
         )
         tensors.install(patches, observer)
+        typed_tensors.install(patches, observer)
         attention.install(patches, observer, capability=device.capability)
         recurrent.install(patches, observer)
         unmodelled.install(patches, observer.notes, observer.on_device)

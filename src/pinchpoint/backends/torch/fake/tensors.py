@@ -14,9 +14,10 @@ import numpy as np
 import torch
 
 from pinchpoint.backends.patches import Patches
-from pinchpoint.backends.torch.compat import FakeTensor, default_device, fake_device, in_kernel
-from pinchpoint.backends.torch.fake.devices import CUDA, place_of
+from pinchpoint.backends.torch.compat import FakeTensor, become, default_device, fake_device, in_kernel
+from pinchpoint.backends.torch.fake.devices import CUDA, at_user_line, place_of
 from pinchpoint.backends.torch.observer import Observer
+from pinchpoint.core.errors import CannotFake
 from pinchpoint.core.files import shown_path
 
 _CPU = torch.device("cpu")
@@ -26,6 +27,7 @@ _META = torch.device("meta")
 def install(patches: Patches, observer: Observer) -> None:
     _devices(patches, observer)
     _copies(patches, observer)
+    _data(patches, observer)
     _constructors(patches, observer)
     _reads(patches, observer)
 
@@ -55,6 +57,8 @@ def _copies(patches: Patches, observer: Observer) -> None:
         now = "device" if observer.on_device(self) else "host"
         if place is None or place == now:
             return original_to(self, dtype=dtype or self.dtype, **rest)
+        if self.is_meta:  # torch's own message
+            raise NotImplementedError("Cannot copy out of meta tensor; no data!")
         copy = observer.copy_to(self, place, dtype)
         if "memory_format" in rest:
             copy = original_to(copy, memory_format=rest["memory_format"])
@@ -73,6 +77,44 @@ def _copies(patches: Patches, observer: Observer) -> None:
     patches.set(torch.Tensor, "pin_memory", lambda self, *_, **__: self)
     patches.set(torch.Tensor, "is_pinned", lambda self, *_, **__: False)
     patches.set(torch.Tensor, "record_stream", lambda self, stream: None)
+
+
+def _data(patches: Patches, observer: Observer) -> None:
+    """`tensor.data = value`: the tensor keeps its identity and gets the value's storage, place and dtype.
+
+    Modules move their parameters this way, so optimizers and lists made before the move stay valid.
+    """
+    original: Any = torch.Tensor.data
+
+    def set_data(self: torch.Tensor, value: torch.Tensor) -> None:
+        is_fake = type(self) is FakeTensor
+        if not is_fake and type(value) is not FakeTensor:
+            original.__set__(self, value)
+            return
+        value = observer.as_fake(value)
+        if is_fake:
+            original.__set__(self, value)
+            observer.shadows.share(self, value)
+        elif self.grad_fn is not None:
+            raise CannotFake(
+                f"The data of a tensor that autograd computed on the host is replaced by a tensor on the GPU"
+                f"{at_user_line()}, which pinchpoint does not support yet.",
+                hint="Move the tensor before it is used in a computation.",
+            )
+        else:
+            with torch.no_grad():
+                content = value.detach()
+            if isinstance(self, torch.nn.Parameter):
+                content = torch.nn.Parameter(content, self.requires_grad)
+            else:
+                content.requires_grad_(self.requires_grad)
+            if self.grad is not None:
+                content.grad = observer.as_fake(self.grad)
+            become(self, content)
+        if isinstance(self, torch.nn.Parameter):
+            observer.ledger.set_role(self, "weights")
+
+    patches.set(torch.Tensor, "data", property(original.__get__, set_data))
 
 
 def _parse_to(
