@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pinchpoint.core.errors import PinchpointError
+    from pinchpoint.core.kernel_registry import register_kernel
     from pinchpoint.core.records import Forecast, Law, Plan, Point, Study, Verdict, load
     from pinchpoint.core.settings import Setting
     from pinchpoint.core.workload import Case, Probe, Tolerance, Variant, Workload
@@ -44,6 +45,7 @@ _HOMES = {
     "Law": "pinchpoint.core.records",
     "Verdict": "pinchpoint.core.records",
     "PinchpointError": "pinchpoint.core.errors",
+    "register_kernel": "pinchpoint.core.kernel_registry",
 }
 
 __all__ = [
@@ -65,6 +67,7 @@ __all__ = [
     "load",
     "plan",
     "predict",
+    "register_kernel",
     "report",
     "stream",
     "study",

@@ -44,6 +44,7 @@ __all__ = [
     "has_hooks",
     "in_kernel",
     "is_fake_mode_error",
+    "is_foreign",
     "is_mutable",
     "is_view",
     "loss_scale",
@@ -57,6 +58,7 @@ __all__ = [
     "pass_over",
     "restart_loader",
     "set_apply",
+    "set_missing_operation",
     "set_variable_functions",
     "sparse_parts",
     "storage_key",
@@ -113,6 +115,55 @@ def argument_names(operator: Any) -> list[str]:
 def is_mutable(operator: Any) -> bool:
     """Whether an operator writes to any of its arguments."""
     return operator._schema.is_mutable
+
+
+# Libraries whose operations are torch's own; torchvision's are modelled like them.
+_TORCH_LIBRARIES = frozenset(
+    [
+        "aten",
+        "prim",
+        "prims",
+        "profiler",
+        "c10d",
+        "_c10d_functional",
+        "_c10d_functional_autograd",
+        "inductor",
+        "quantized",
+        "_quantized",
+        "higher_order",
+        "rngprims",
+        "debugprims",
+        "torchvision",
+        "mkldnn",
+        "mkl",
+        "symm_mem",
+        "fsdp",
+    ]
+)
+
+
+def is_foreign(name: str) -> bool:
+    """Whether an operation, named "library::operation", belongs to a library other than torch."""
+    return name.partition("::")[0] not in _TORCH_LIBRARIES
+
+
+def set_missing_operation(
+    patch: Callable[[Any, str, Any], Any], find: Callable[[str, str], Any | None]
+) -> None:
+    """Ask `find(library, operation)` for operations that torch.ops does not have; None: there is none."""
+    namespace = type(torch.ops.aten)
+    original = namespace.__getattr__
+
+    def get(self: Any, name: str) -> Any:
+        try:
+            return original(self, name)
+        except AttributeError:
+            operation = None if name.startswith("_") else find(self.name, name)
+            if operation is None:
+                raise
+            return operation
+
+    patch(namespace, "__getattr__", get)
 
 
 def close_library(library: torch.library.Library) -> None:

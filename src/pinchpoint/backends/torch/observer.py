@@ -62,6 +62,8 @@ class Observer(compat.DispatchMode):
         self.fake_mode = compat.fake_mode()
         self._shapes = ShapeCache(self.fake_mode)
         self.progress: Any = None  # set by the session: what the loop has done so far
+        self.stand_ins: Any = None  # set by the session: replacements of packages that need CUDA
+        self.foreign: Any = None  # set by the session: operations of libraries other than torch
         self.place: str | None = None
         self.generators: set[int] = set()  # keys of the generators on the device
         # > 0 while torch's own fake mode runs, during which tensors report their true devices
@@ -213,7 +215,8 @@ class Observer(compat.DispatchMode):
                 if fake.shape == value.shape and id(fake) not in inputs:
                     self.shadows.set_value(fake, value)  # type: ignore[arg-type]
         else:
-            out = self._call(func, args, kwargs, site)
+            rule = self.foreign.rule(func) if compat.is_foreign(name) else func
+            out = self._call(rule, args, kwargs, site)
             if type(out) is FakeTensor:
                 out._pinchpoint_op = name  # type: ignore[attr-defined]
             limit = self.dynamic.shadow_limit(_WRITE_LIMIT)
@@ -241,6 +244,8 @@ class Observer(compat.DispatchMode):
     def _record_kernel(self, func: Any, args: Any, kwargs: Any, out: Any, phase: Phase, site: Site) -> None:
         """Record the GPU kernel's own memory: temporaries while it runs, and lasting workspaces."""
         name = func.name()
+        if compat.is_foreign(name):
+            self.foreign.ran(func, args, kwargs)
         note = unmodelled.note_on(name.split(".")[0])
         if note is not None:
             self.notes.say(name.split(".")[0], note, site)
@@ -259,13 +264,13 @@ class Observer(compat.DispatchMode):
         except PinchpointError:
             raise
         except (NotImplementedError, RuntimeError, TypeError, AssertionError) as error:
-            if _is_users_mistake(error):
+            if _is_users_mistake(error) or not hasattr(func, "name"):
                 raise
             raise CannotFake(
                 f"{func.name()!r} at {site.file}:{site.line} is not supported by pinchpoint yet, "
                 f"because torch has no shape rule for it: {first_line(error, length=200)}",
-                hint="Register a shape rule with torch.library.register_fake, "
-                "or predict the step without this operation.",
+                hint="Register a shape rule with torch.library.register_fake, describe the operation with "
+                "pinchpoint.register_kernel, or predict the step without it.",
             ) from error
         finally:
             self.inside -= 1

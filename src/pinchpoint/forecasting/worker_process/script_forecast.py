@@ -16,7 +16,7 @@ from pinchpoint.core.files import shown_path
 from pinchpoint.core.records import Forecast
 from pinchpoint.forecasting import assembly
 from pinchpoint.forecasting.worker_process import branches, calibration
-from pinchpoint.forecasting.worker_process.target_loading import Fork, LoadedTarget
+from pinchpoint.forecasting.worker_process.target_loading import NEEDED, Fork, LoadedTarget, with_stand_ins
 
 _REAL_RUN_S = 60.0  # limit on the CPU seconds of the real run that counts what depends on the data
 
@@ -24,8 +24,12 @@ _REAL_RUN_S = 60.0  # limit on the CPU seconds of the real run that counts what 
 def predict(loaded_target: LoadedTarget, request: dict[str, Any], fork: Fork) -> Forecast:
     """Run the script on fake tensors; where counts depend on its data, run it once with real values first."""
 
+    packages: list[str] = []  # stand-ins that the script needs
+
     def run(dynamic_options: dict[str, Any]) -> dict[str, Any]:
-        return _in_scratch(loaded_target, request, fork, dynamic_options)
+        return with_stand_ins(
+            lambda names: _in_scratch(loaded_target, request, fork, dynamic_options, names), packages
+        )
 
     return branches.explore(_predict, run)
 
@@ -50,23 +54,32 @@ def _predict(run: calibration.Run) -> Forecast:
 
 
 def _in_scratch(
-    loaded_target: LoadedTarget, request: dict[str, Any], fork: Fork, dynamic_options: dict[str, Any]
+    loaded_target: LoadedTarget,
+    request: dict[str, Any],
+    fork: Fork,
+    dynamic_options: dict[str, Any],
+    packages: list[str],
 ) -> dict[str, Any]:
     """One run of the script in a fork, with a scratch folder that is removed afterwards."""
     scratch = Path(tempfile.mkdtemp(prefix="pinchpoint-script-"))
     try:
-        return fork(lambda: _run(loaded_target, request, scratch, dynamic_options))
+        return fork(lambda: _run(loaded_target, request, scratch, dynamic_options, packages))
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _run(
-    loaded_target: LoadedTarget, request: dict[str, Any], scratch: Path, dynamic_options: dict[str, Any]
+    loaded_target: LoadedTarget,
+    request: dict[str, Any],
+    scratch: Path,
+    dynamic_options: dict[str, Any],
+    packages: list[str],
 ) -> dict[str, Any]:
     from pinchpoint.backends.torch.data_dependent import unknown_values
     from pinchpoint.backends.torch.fake import runner
 
     observer = loaded_target.observer
+    observer.stand_ins.serve(packages)
     for name, value in dynamic_options.items():
         setattr(observer.dynamic, name, value)
     if dynamic_options.get("calibrating"):
@@ -92,6 +105,8 @@ def _run(
     needs = unknown_values.calibration_site(end.error, observer.dynamic.unknown_site)
     if needs is not None:
         return {"needs": needs}
+    if end.kind == "raised" and (needed := observer.stand_ins.wanted(end.error)):
+        return {NEEDED: needed}
     if not progress.is_enough(1) or end.kind == "raised":
         error = script_error(
             end,

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from pinchpoint.core import targets
-from pinchpoint.core.errors import Missing
+from pinchpoint.core.errors import Missing, PinchpointError
 from pinchpoint.core.targets import Target
 from pinchpoint.forecasting import allocator_settings
 from pinchpoint.forecasting.cards import Card, card
 
+NEEDED = "packages"  # key of an answer: the packages without which the target failed
 Fork = Callable[[Callable[[], dict[str, Any]]], dict[str, Any]]
 
 
@@ -38,13 +39,35 @@ def load_target(hello: dict[str, Any], stack: contextlib.ExitStack) -> LoadedTar
         observer = _simulate_device(chosen_card, stack)
         if target.kind == "script":
             return LoadedTarget(target, None, "torch", chosen_card, observer)
-        thing = targets.load(target)
+        thing = _load(target, observer)
         if targets.framework_of(thing) == "torch":
             return LoadedTarget(target, thing, "torch", chosen_card, observer)
         # The source did not show that this target uses JAX; it must not run under the simulated torch device.
         stack.close()
     load_jax_observer()  # before any fork, so that every request finds it imported
     return LoadedTarget(target, targets.load(target), "jax", chosen_card)
+
+
+def _load(target: Target, observer: Any) -> Any:
+    """Import the target, with stand-ins for the CUDA packages that it turns out to need."""
+    while True:
+        try:
+            return targets.load(target)
+        except (PinchpointError, ImportError) as error:
+            packages = observer.stand_ins.wanted(error)
+            if not packages:
+                raise
+            observer.stand_ins.serve(packages)
+
+
+def with_stand_ins(run: Callable[[list[str]], dict[str, Any]], packages: list[str]) -> dict[str, Any]:
+    """Run a target, and again with each CUDA package that it turns out to need; `packages` collects them."""
+    while True:
+        answer = run(packages)
+        needed = answer.get(NEEDED, ())
+        if not needed:
+            return answer
+        packages += needed
 
 
 def _simulate_device(chosen_card: Card, stack: contextlib.ExitStack) -> Any:

@@ -15,14 +15,19 @@ from pinchpoint.core.records import Forecast
 from pinchpoint.core.workload import Workload, settings_of
 from pinchpoint.forecasting import assembly
 from pinchpoint.forecasting.worker_process import branches, calibration
-from pinchpoint.forecasting.worker_process.target_loading import Fork, LoadedTarget
+from pinchpoint.forecasting.worker_process.target_loading import NEEDED, Fork, LoadedTarget, with_stand_ins
 
 _CALIBRATION_SIZES = (2048, 16384)  # points: small enough to run with real values in a moment
 
 
 def predict(loaded_target: LoadedTarget, request: dict[str, Any], fork: Fork) -> Forecast:
+    packages: list[str] = []  # stand-ins that a step needs, besides those of the target's own imports
+
     def run(dynamic_options: dict[str, Any]) -> dict[str, Any]:
-        return fork(lambda: _forecast_once(loaded_target, request, **dynamic_options))
+        return with_stand_ins(
+            lambda names: fork(lambda: _forecast_once(loaded_target, request, names, **dynamic_options)),
+            packages,
+        )
 
     return branches.explore(lambda run: _predict(loaded_target, request, fork, run), run)
 
@@ -46,18 +51,21 @@ def _predict(
 
 
 def _forecast_once(
-    loaded_target: LoadedTarget, request: dict[str, Any], **dynamic_options: Any
+    loaded_target: LoadedTarget, request: dict[str, Any], packages: list[str], **dynamic_options: Any
 ) -> dict[str, Any]:
     from pinchpoint.backends.torch.fake import runner
 
     observer = loaded_target.observer
+    observer.stand_ins.serve(packages)
     for name, value in dynamic_options.items():
         setattr(observer.dynamic, name, value)
     try:
         run = _run_steps(loaded_target, request)
     except runner.NeedsCalibration as needs:
         return {"needs": needs.site}
-    except PinchpointError as error:
+    except (PinchpointError, ModuleNotFoundError) as error:
+        if needed := observer.stand_ins.wanted(error):
+            return {NEEDED: needed}
         if observer.dynamic.decisions.flipped and branches.ends_on_purpose(error):
             return {branches.ENDED: True}
         raise

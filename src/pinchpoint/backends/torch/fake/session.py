@@ -18,6 +18,7 @@ from pinchpoint.backends.torch.kernels import attention, packed_sequences, recur
 from pinchpoint.backends.torch.kernels.workspaces import KernelModel
 from pinchpoint.backends.torch.ledger import Ledger
 from pinchpoint.backends.torch.observer import Observer
+from pinchpoint.backends.torch.packages import finder, unknown_kernels
 
 
 @dataclass(frozen=True)
@@ -64,9 +65,14 @@ def simulate_device(
         _dropout(patches, observer)
         _fused(patches, observer)
         distributed.install(patches, ledger)
+        unknown_kernels.install(patches, observer)
         autocast_kernels = autocast.install(patches)
         try:
-            with library.install(patches, observer, progress), observer:
+            with (
+                finder.install(observer) as observer.stand_ins,
+                library.install(patches, observer, progress),
+                observer,
+            ):
                 yield observer
         finally:
             compat.close_library(autocast_kernels)

@@ -1,0 +1,215 @@
+"""`StandIns`: serves stand-ins for CUDA packages to a target's imports, and says which ones it needs.
+
+A package that is installed here but cannot run without CUDA is replaced from the start. One that is absent
+stays absent, as it may be on the machine with the GPU: many libraries try to import a package and do without
+it. Only if the target fails because of an absent package is it run again with that stand-in (`wanted`).
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import importlib.metadata
+import importlib.util
+import os
+import re
+import sys
+import types
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pinchpoint.backends.torch.ledger import is_library_file
+from pinchpoint.backends.torch.observer import Observer
+from pinchpoint.backends.torch.packages.unknown_kernels import unmodelled_name
+from pinchpoint.core.errors import PinchpointError
+
+Modules = dict[str, dict[str, Any]]  # the name of a module -> its attributes
+
+
+@dataclass(frozen=True)
+class Package:
+    """A package with a stand-in. version: the one whose source the stand-in follows.
+
+    home: our module whose `modules(observer)` returns the stand-in; empty: every name is unmodelled.
+    words: how error messages of libraries name the package, in lower case.
+    runs: whether its own code runs on the simulated device, so that it is replaced only if it is absent.
+    """
+
+    distribution: str
+    version: str
+    home: str
+    words: tuple[str, ...] = ()
+    runs: bool = False
+
+
+PACKAGES = {
+    "flash_attn": Package(
+        "flash-attn", "2.8.3", "flash_attn", ("flash_attn", "flash-attn", "flashattention", "flash attention")
+    ),
+    "triton": Package("triton", "3.4.0", "triton", ("triton",)),
+}
+
+
+class StandIns(importlib.abc.MetaPathFinder):
+    """The first finder of the import system during a forecast."""
+
+    def __init__(self, observer: Observer) -> None:
+        self.observer = observer
+        self.served: set[str] = set()
+        self.asked: set[str] = set()  # absent packages that the target's own files tried to import
+        self._modules: Modules = {}
+        self._versions: dict[str, str] = {}
+
+    def serve(self, names: Sequence[str], *, installed: bool = False) -> None:
+        """Serve stand-ins for these packages from now on."""
+        for name in names:
+            package = PACKAGES[name]
+            self._versions[name] = package.version
+            if installed:
+                with suppress(importlib.metadata.PackageNotFoundError):
+                    self._versions[name] = importlib.metadata.version(package.distribution)
+            elif name not in self.served:
+                how = (
+                    "its kernels are recorded but not run"
+                    if name == "triton"
+                    else f"its memory is modelled after version {package.version}"
+                )
+                self.observer.note(f"{name} is not installed here: {how}")
+            self.served.add(name)
+            if package.home:
+                home = importlib.import_module(f"{__package__}.{package.home}")
+                self._modules |= home.modules(self.observer)
+        importlib.invalidate_caches()
+
+    # --- imports
+
+    def find_spec(
+        self, fullname: str, path: Any = None, target: Any = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        top = fullname.partition(".")[0]
+        if top not in self.served:
+            return None
+        return importlib.machinery.ModuleSpec(fullname, _Loader(self), origin="pinchpoint", is_package=True)
+
+    def find_distributions(self, context: Any = None) -> Iterator[importlib.metadata.Distribution]:
+        """Metadata of the stand-ins, for libraries that ask for a version."""
+        wanted = getattr(context, "name", None)
+        for name in sorted(self.served):
+            if wanted is None or wanted.replace("-", "_").lower() in (name, _module_name(name)):
+                yield _StandInDistribution(name, PACKAGES[name].distribution, self._versions[name])
+
+    def module(self, name: str) -> types.ModuleType:
+        module = types.ModuleType(name, "A stand-in of pinchpoint.")
+        attributes: dict[str, Any] = {
+            "__version__": self._versions[name.partition(".")[0]],
+            "__path__": [],
+            "__file__": f"<pinchpoint stand-in>/{name.replace('.', '/')}/__init__.py",
+            **self._modules.get(name, {}),
+        }
+
+        def missing(attribute: str) -> Any:
+            if attribute.startswith("__"):
+                raise AttributeError(f"module {name!r} has no attribute {attribute!r}")
+            full = f"{name}.{attribute}"
+            if full in self._modules:
+                return importlib.import_module(full)
+            return unmodelled_name(full, self.observer)
+
+        vars(module).update(attributes)
+        module.__getattr__ = missing  # type: ignore[method-assign]
+        return module
+
+    # --- which packages a target needs
+
+    def wanted(self, error: BaseException | None) -> list[str]:
+        """Packages with a stand-in, not served yet, whose absence explains the error of a target."""
+        errors: list[BaseException] = []
+        while error is not None and error not in errors:
+            errors.append(error)
+            error = error.__cause__ or error.__context__
+        names: set[str] = set()
+        for link in errors:
+            if isinstance(link, ImportError):
+                text = f"{link} {link.name or ''}".lower()
+                names |= {
+                    name
+                    for name, package in PACKAGES.items()
+                    if any(re.search(rf"(?<![a-z]){re.escape(word)}", text) for word in package.words)
+                }
+        if errors and not names and not any(isinstance(e, PinchpointError) for e in errors):
+            names = self.asked  # `try: import flash_attn` with no other way when it is used
+        return sorted(names - self.served)
+
+
+class _Asked(importlib.abc.MetaPathFinder):
+    """The last finder, which is asked only for what no other finder knows."""
+
+    def __init__(self, stand_ins: StandIns) -> None:
+        self._stand_ins = stand_ins
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> None:
+        if fullname not in PACKAGES or fullname in self._stand_ins.served:
+            return
+        frame = sys._getframe(1)
+        while frame is not None and "importlib" in frame.f_code.co_filename:
+            frame = frame.f_back
+        if frame is not None and not is_library_file(frame.f_code.co_filename):
+            self._stand_ins.asked.add(fullname)
+
+
+class _Loader(importlib.abc.Loader):
+    def __init__(self, stand_ins: StandIns) -> None:
+        self._stand_ins = stand_ins
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
+        return self._stand_ins.module(spec.name)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        pass
+
+
+class _StandInDistribution(importlib.metadata.Distribution):
+    def __init__(self, module: str, distribution: str, version: str) -> None:
+        self._texts = {
+            "METADATA": f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n",
+            "top_level.txt": f"{module}\n",
+        }
+
+    def read_text(self, filename: str) -> str | None:
+        return self._texts.get(filename)
+
+    def locate_file(self, path: str | os.PathLike[str]) -> Any:
+        return Path(path)
+
+
+def _module_name(name: str) -> str:
+    return PACKAGES[name].distribution.replace("-", "_").lower()
+
+
+@contextmanager
+def install(observer: Observer) -> Iterator[StandIns]:
+    """Serve stand-ins to the imports in this context."""
+    stand_ins = StandIns(observer)
+    finders = [stand_ins, _Asked(stand_ins)]
+    present = [name for name in PACKAGES if not PACKAGES[name].runs and _is_installed(name)]
+    before = {name: module for name, module in sys.modules.items() if name.partition(".")[0] in PACKAGES}
+    for name in [name for name in before if name.partition(".")[0] in present]:
+        del sys.modules[name]
+    stand_ins.serve(present, installed=True)
+    sys.meta_path.insert(0, finders[0])
+    sys.meta_path.append(finders[1])
+    try:
+        yield stand_ins
+    finally:
+        for finder in finders:
+            sys.meta_path.remove(finder)
+        for name in [name for name in sys.modules if name.partition(".")[0] in stand_ins.served]:
+            del sys.modules[name]
+        sys.modules.update(before)
+
+
+def _is_installed(name: str) -> bool:
+    return importlib.machinery.PathFinder.find_spec(name) is not None
