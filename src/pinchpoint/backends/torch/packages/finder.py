@@ -49,6 +49,12 @@ PACKAGES = {
     "flash_attn": Package(
         "flash-attn", "2.8.3", "flash_attn", ("flash_attn", "flash-attn", "flashattention", "flash attention")
     ),
+    "xformers": Package("xformers", "0.0.35", "xformers", ("xformers",)),
+    "bitsandbytes": Package("bitsandbytes", "0.50.2", "optimizers", ("bitsandbytes",)),
+    "apex": Package("apex", "0.1", "optimizers", ("apex",)),
+    "transformer_engine": Package(
+        "transformer-engine", "2.0", "", ("transformer_engine", "transformer-engine", "transformer engine")
+    ),
     "triton": Package("triton", "3.4.0", "triton", ("triton",)),
 }
 
@@ -132,8 +138,8 @@ class StandIns(importlib.abc.MetaPathFinder):
             error = error.__cause__ or error.__context__
         names: set[str] = set()
         for link in errors:
-            if isinstance(link, ImportError):
-                text = f"{link} {link.name or ''}".lower()
+            text = f"{link} {getattr(link, 'name', None) or ''}".lower()
+            if isinstance(link, ImportError) or "install" in text:
                 names |= {
                     name
                     for name, package in PACKAGES.items()

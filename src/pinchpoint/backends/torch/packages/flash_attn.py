@@ -24,7 +24,7 @@ _HALF = (torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True)
-class _Call:
+class Call:
     """One call: `lengths` are the cumulative lengths of sequences that are packed without padding."""
 
     observer: Observer
@@ -39,6 +39,10 @@ class _Call:
     @property
     def processors(self) -> int:
         return self.observer.kernel_model.processors
+
+    @property
+    def capability(self) -> tuple[int, int]:
+        return self.observer.kernel_model.capability
 
 
 def _up(size: int, multiple: int) -> int:
@@ -82,8 +86,8 @@ def _partial_outputs(
     ]
 
 
-def _forward(
-    call: _Call, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+def forward_buffers(
+    call: Call, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor]:
     """(output, row sums, probabilities, random state), as the compiled kernel allocates them."""
     if q.dtype not in _HALF:
@@ -122,8 +126,8 @@ def _forward(
     return out, sums, probabilities, state
 
 
-def _backward(
-    call: _Call, dout: torch.Tensor, q: Any, k: Any, v: Any, out: Any, gradients: list[torch.Tensor]
+def backward_buffers(
+    call: Call, dout: torch.Tensor, q: Any, k: Any, v: Any, out: Any, gradients: list[torch.Tensor]
 ) -> None:
     """What the compiled kernel allocates while it fills `gradients`."""
     dout, q, k, v, out = _row_contiguous(dout, q, k, v, out)
@@ -153,12 +157,12 @@ class _Attention(torch.autograd.Function):
     """sources: q, k, v; or q and packed k, v; or all three packed in one tensor."""
 
     @staticmethod
-    def forward(ctx: Any, call: _Call, *sources: torch.Tensor) -> Any:
+    def forward(ctx: Any, call: Call, *sources: torch.Tensor) -> Any:
         q, k, v = ctx.parts = _parts(sources)
         width = q.shape[-1]
         if width % 8:
             q, k, v = (F.pad(t, [0, 8 - width % 8]) for t in (q, k, v))
-        out, sums, probabilities, state = _forward(call, q, k, v)
+        out, sums, probabilities, state = forward_buffers(call, q, k, v)
         ctx.call, ctx.count = call, len(sources)
         del ctx.parts
         if any(ctx.needs_input_grad):
@@ -181,7 +185,7 @@ class _Attention(torch.autograd.Function):
         else:
             results = parts = [torch.empty_like(t) for t in (q, k, v)]
         padded = F.pad(dout, [0, 8 - width % 8]) if width % 8 else dout
-        _backward(ctx.call, padded, q, k, v, out, parts)
+        backward_buffers(ctx.call, padded, q, k, v, out, parts)
         forget(ctx.call.observer, results)
         return None, *(result[..., :width] for result in results)
 
@@ -207,7 +211,7 @@ def modules(observer: Observer) -> dict[str, dict[str, Any]]:
         lengths: torch.Tensor | None = None,
         longest: tuple[Any, Any] = (0, 0),
     ) -> Any:
-        call = _Call(
+        call = Call(
             observer,
             dropout_p,
             deterministic,
