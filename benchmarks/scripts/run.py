@@ -115,7 +115,8 @@ def measure(args: argparse.Namespace) -> int:
             return {"status": "skipped", "reason": "The time for all programs was used up."}
         case = jobs.measure(program, cap_bytes=None, timeout_s=args.timeout_s)
         forecast = forecasts.get(program.name, {})
-        if case["status"] == "ok" and forecast.get("needs_bytes") and time.monotonic() < deadline:
+        claims = forecast.get("needs_bytes") and not forecast["reasons"]  # otherwise nothing is said to fit
+        if case["status"] == "ok" and claims and time.monotonic() < deadline:
             cap = forecast["needs_bytes"]
             capped = jobs.measure(program, cap_bytes=cap, timeout_s=args.timeout_s)
             case["capped"] = {"limit_bytes": cap, "ran": capped["status"] == "ok", **capped}

@@ -7,7 +7,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-TIMESTEPS, LEARNING_STARTS, TRAIN_FREQUENCY, TARGET_FREQUENCY, BATCH = 120, 100, 4, 8, 512
+TIMESTEPS, LEARNING_STARTS, TRAIN_FREQUENCY, TARGET_FREQUENCY, BATCH = 120, 100, 4, 8, 2048
 device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 

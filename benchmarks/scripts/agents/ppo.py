@@ -5,7 +5,7 @@ import torch
 import torch.nn as nn
 from torch.distributions.categorical import Categorical
 
-NUM_ENVS, NUM_STEPS, EPOCHS, MINIBATCHES, ACTIONS = 32, 32, 2, 4, 6
+NUM_ENVS, NUM_STEPS, EPOCHS, MINIBATCHES, ACTIONS = 64, 64, 2, 4, 6
 device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 

@@ -23,8 +23,7 @@ molecules = [
     for _ in range(192)
 ]
 device = torch.device("cuda")
-model = SchNet(hidden_channels=128, num_filters=128, num_interactions=6, interaction_graph=None)
-model.interaction_graph = complete_graph
+model = SchNet(hidden_channels=128, num_filters=128, num_interactions=6, interaction_graph=complete_graph)
 model = model.to(device)
 optimizer = torch.optim.AdamW(model.parameters(), lr=5e-4)
 
