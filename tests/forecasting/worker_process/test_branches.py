@@ -144,3 +144,16 @@ if loss.item() > 3:
     y = y.to_sparse()
 """)
     assert set(forecast.fits.values()) == {None} and "train.py:8" in forecast.reasons[0]
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        "if not (y > -1e9).all(): raise ValueError('outside the support')",
+        "if y.isnan().any() or (y > 1e9).any(): raise ValueError('diverged')",
+        "if loss.item() > 1e9: raise ValueError('diverged')",
+    ],
+)
+def test_a_check_that_raises_is_passed_as_in_a_run_that_works(of_body: Predict, check: str) -> None:
+    forecast = of_body(check)
+    assert not forecast.reasons and forecast.low_bytes is None and forecast.fits["h200"]

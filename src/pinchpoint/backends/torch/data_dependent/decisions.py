@@ -71,10 +71,21 @@ def _asks_for_caller(file: str) -> bool:
 
 @cache
 def _passing_answer(file: str, line: str) -> bool | None:
-    """The answer with which an `assert` at this line passes, as in a run that works; None: not an assert."""
+    """The answer with which a check at this line passes, as in a run that works; None: it is no check.
+
+    A check is an `assert`, or an `if` that ends with `raise`.
+    """
     for node in ast.walk(_parse(file)):
-        if isinstance(node, ast.Assert) and node.lineno <= int(line) <= (node.end_lineno or node.lineno):
-            return not (isinstance(node.test, ast.UnaryOp) and isinstance(node.test.op, ast.Not))
+        if isinstance(node, ast.If) and not isinstance(node.body[-1], ast.Raise):
+            continue
+        if not isinstance(node, (ast.Assert, ast.If)) or not node.test.lineno <= int(line) <= (
+            node.test.end_lineno or node.test.lineno
+        ):
+            continue
+        parts = node.test.values if isinstance(node.test, ast.BoolOp) else [node.test]
+        negated = {isinstance(part, ast.UnaryOp) and isinstance(part.op, ast.Not) for part in parts}
+        if len(negated) == 1:
+            return isinstance(node, ast.Assert) != negated.pop()
     return None
 
 
