@@ -95,7 +95,7 @@ def _observe(traced_step: TracedStep, card: CardLike) -> Observation:
     program = assign_phases(program, trains=training)
     workspace = matmul_workspace(card.capability)
     walk_result = walk(program, workspace_bytes=workspace)
-    lines, timeline, mode = _lines(walk_result), _thin(walk_result.timeline), "train" if training else "infer"
+    lines, timeline, mode = _lines(walk_result), thin(walk_result.timeline), "train" if training else "infer"
     try:
         analysis = xla.analyse(hoist(traced_step), capability=card.capability, memory_bytes=card.memory_bytes)
     except xla.NoAnalysis as reason:
@@ -178,7 +178,7 @@ def _lines(walk_result: Walk) -> tuple[Line, ...]:
     )
 
 
-def _thin(timeline: Sequence[tuple[int, int, str]]) -> tuple[tuple[int, int, str], ...]:
+def thin(timeline: Sequence[tuple[int, int, str]]) -> tuple[tuple[int, int, str], ...]:
     """Reduce to at most `TIMELINE` entries: the highest of each group of neighbours, which keeps the peak."""
     if not timeline:
         return ()

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from jax._src import core as _core
 from jax.extend.core import Literal
 
 _JAX = (str(Path(jax.__file__).parent), str(Path(jax.__file__).parent.parent / "jaxlib"))
@@ -22,6 +23,13 @@ _OURS = str(Path(__file__).resolve().parents[1])  # the backends; shipped worklo
 _PACKAGE = Path(__file__).resolve().parents[2]
 _WORKLOADS = (str(_PACKAGE / "workloads"), str(_PACKAGE / "systems"))
 _PLUGINS = ("jax_plugins.xla_cuda13", "jax_plugins.xla_cuda12")
+
+
+def is_user_file(file: str) -> bool:
+    """Whether a file is the user's own code, and not of JAX, pinchpoint, or an installed package."""
+    if file.startswith((*_JAX, _OURS, "<")):
+        return False
+    return file.startswith(_WORKLOADS) or not ("site-packages" in file or file.startswith(_STDLIB))
 
 
 def user_line(source: Any) -> tuple[str, int]:
@@ -157,3 +165,78 @@ def backends_are_initialized() -> bool:
     from jax._src import xla_bridge
 
     return xla_bridge.backends_are_initialized()
+
+
+# A script that runs without values: see the folder `script`.
+Trace: Any = _core.Trace
+Tracer: Any = _core.Tracer
+set_current_trace = _core.set_current_trace
+
+
+def evaluating() -> Any:
+    """A context in which JAX computes, as outside every trace."""
+    return _core.set_current_trace(_core.eval_trace)
+
+
+def aval_of(value: Any) -> Any:
+    """The abstract value (shape and dtype) of anything that JAX accepts as an array."""
+    return _core.typeof(value)
+
+
+def on_host(aval: Any) -> bool:
+    return getattr(aval, "memory_space", None) == _core.MemorySpace.Host
+
+
+def forwarded_inputs(closed_jaxpr: Any) -> dict[int, int]:
+    """Outputs of a program that are its unchanged inputs: position of the output -> of the input."""
+    position = {var: i for i, var in enumerate(closed_jaxpr.jaxpr.invars)}
+    return {
+        i: position[var]
+        for i, var in enumerate(closed_jaxpr.jaxpr.outvars)
+        if not is_literal(var) and var in position
+    }
+
+
+def only_output(closed_jaxpr: Any, index: int) -> tuple[Any, list[bool]]:
+    """The part of a program that computes one output, and which inputs it uses."""
+    from jax._src.interpreters.partial_eval import dce_jaxpr
+
+    inner = closed_jaxpr.jaxpr
+    jaxpr, used = dce_jaxpr(inner, [i == index for i in range(len(inner.outvars))])
+    return (jaxpr if inner is closed_jaxpr else closed_jaxpr.replace(jaxpr=jaxpr)), list(used)
+
+
+def inner_jaxprs(eqn: Any) -> Iterator[Any]:
+    """The jaxprs among the parameters of an equation: bodies of loops, branches and calls."""
+    for value in eqn.params.values():
+        for item in value if isinstance(value, tuple | list) else (value,):
+            inner = getattr(item, "jaxpr", item)
+            if hasattr(inner, "eqns"):
+                yield inner
+
+
+def answer_concrete(patches: Any, value_of: Callable[[Any], Any]) -> None:
+    """Let `value_of` replace an array where JAX needs its value before it can compute shapes."""
+    original = _core.concrete_or_error
+    patches.set(
+        _core,
+        "concrete_or_error",
+        lambda force, value, context="": original(force, value_of(value), context),
+    )
+
+
+def replace_lower(patches: Any, replacement: Callable[..., Any]) -> Callable[..., Any]:
+    """Replace the method `lower` of what `jax.jit` returns, and return the original."""
+    from jax._src import pjit
+
+    kind = type(jax.jit(lambda x: x))
+    original = pjit.jit_lower
+    patches.set(pjit, "jit_lower", replacement)  # every call of jax.jit sets the method again
+    patches.set(kind, "lower", replacement)
+    return original
+
+
+def static_arguments(jitted: Any) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """Positions and names of the arguments of a jitted function that are compiled into it."""
+    info = getattr(jitted, "_jit_info", None)
+    return tuple(getattr(info, "static_argnums", ())), tuple(getattr(info, "static_argnames", ()))

@@ -31,6 +31,8 @@ CALLS = frozenset(
         "custom_vjp_call",
         "custom_vjp_call_jaxpr",
         "eval_jaxpr",
+        "shard_map",
+        "xla_pmap",
     }
 )
 LOOPS = frozenset({"scan", "while", "cond"})

@@ -45,9 +45,7 @@ def trace(step: Callable[..., Any], args: Sequence[Any] = ()) -> TracedStep:
             "bool(), np.asarray() and data-dependent shapes stay outside it.",
         ) from error
     closed_jaxpr = compat.without_dead_code(jax_trace.jaxpr)
-    captured_arrays = tuple(
-        {id(array): array for array in _arrays_in(closed_jaxpr) if getattr(array, "shape", ())}.values()
-    )
+    captured_arrays = _captured(closed_jaxpr)
     flags = [info.donated for info in jax.tree_util.tree_leaves(jax_trace.args_info)]
     # Arrays of an outer trace come before the arguments.
     first = len(captured_arrays) + len(closed_jaxpr.in_avals) - len(flags)
@@ -57,6 +55,17 @@ def trace(step: Callable[..., Any], args: Sequence[Any] = ()) -> TracedStep:
     return TracedStep(
         closed_jaxpr, captured_arrays, compat.argument_names(closed_jaxpr.jaxpr), tuple(sorted(donated))
     )
+
+
+def traced_program(closed_jaxpr: Any, donated: Sequence[bool]) -> TracedStep:
+    """A compiled function of a script, from its jaxpr and the arguments that it donates."""
+    closed_jaxpr = compat.without_dead_code(closed_jaxpr)
+    captured_arrays = _captured(closed_jaxpr)
+    first = len(captured_arrays)
+    positions = {first + i for i, flag in enumerate(donated) if flag}
+    positions |= _donated_inside(closed_jaxpr, captured_arrays)
+    names = compat.argument_names(closed_jaxpr.jaxpr)
+    return TracedStep(closed_jaxpr, captured_arrays, names, tuple(sorted(positions)))
 
 
 def trace_factory(make: Callable[[], Any]) -> tuple[TracedStep, int | None]:
@@ -76,6 +85,11 @@ def trace_factory(make: Callable[[], Any]) -> tuple[TracedStep, int | None]:
 
 def _shape(leaf: Any) -> Any:
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) if compat.is_tracer(leaf) else leaf
+
+
+def _captured(closed_jaxpr: Any) -> tuple[Any, ...]:
+    arrays = {id(array): array for array in _arrays_in(closed_jaxpr) if getattr(array, "shape", ())}
+    return tuple(arrays.values())
 
 
 def _arrays_in(closed_jaxpr: Any) -> Iterator[Any]:

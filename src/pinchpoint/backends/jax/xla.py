@@ -49,6 +49,11 @@ class Analysis:
         return self.arguments + self.outputs + self.temporaries - self.aliases
 
 
+def is_available() -> bool:
+    """Whether JAX's CUDA plugin is installed."""
+    return compat.cuda_plugin() is not None
+
+
 def analyse(
     step: HoistedStep,
     *,
@@ -68,7 +73,10 @@ def analyse(
         device = (devices or compat.topology_devices)(config)[0]
     except (NotImplementedError, RuntimeError) as error:  # JaxRuntimeError is a RuntimeError
         raise NoAnalysis(f"{plugin} created no compile-only device: {first_line(error)}") from error
-    lowered = step.lower(jax.sharding.SingleDeviceSharding(device))
+    try:
+        lowered = step.lower(jax.sharding.SingleDeviceSharding(device))
+    except (NotImplementedError, RuntimeError, ValueError) as error:
+        raise NoAnalysis(f"{plugin} did not lower the step: {first_line(error)}") from error
     reason = ""
     for options in OPTIONS:
         try:

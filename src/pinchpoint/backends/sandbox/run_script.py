@@ -8,6 +8,7 @@ thread that the script started.
 
 from __future__ import annotations
 
+import ast
 import atexit
 import builtins
 import contextlib
@@ -71,8 +72,11 @@ def run_script(
     scratch: Path,
     stopper: Stopper | None = None,
     on_ready: Callable[[], None] | None = None,
+    transform: Callable[[ast.Module], ast.Module] | None = None,
 ) -> ScriptEnd:
     """Run the script in this process; `on_ready` is called just before its first line.
+
+    transform: changes the script's code before it runs.
 
     However the script handles `StopScript`, it counts as "stopped" once the stopper is done. A script that
     cannot be read or compiled counts as "raised". KeyboardInterrupt is raised again.
@@ -80,17 +84,23 @@ def run_script(
     file = os.path.abspath(path)
     logs = Path(scratch) / "stdout.txt", Path(scratch) / "stderr.txt"
     with _as_main(file, [os.fspath(path), *argv]) as module, _streams(*logs):
-        kind, code, error = _run(file, module, on_ready)
+        kind, code, error = _run(file, module, on_ready, transform)
     if stopper is not None and stopper.is_done:
         kind, code, error = "stopped", 0, None
     return ScriptEnd(kind, code, error, last_lines(logs[0]), last_lines(logs[1]))
 
 
 def _run(
-    file: str, module: types.ModuleType, on_ready: Callable[[], None] | None
+    file: str,
+    module: types.ModuleType,
+    on_ready: Callable[[], None] | None,
+    transform: Callable[[ast.Module], ast.Module] | None,
 ) -> tuple[Literal["finished", "exited", "stopped", "raised"], int, BaseException | None]:
     try:
-        code = compile(Path(file).read_bytes(), file, "exec", dont_inherit=True)
+        source: Any = Path(file).read_bytes()
+        if transform is not None:
+            source = transform(ast.parse(source, file))
+        code = compile(source, file, "exec", dont_inherit=True)
         if on_ready is not None:
             on_ready()
         exec(code, vars(module))

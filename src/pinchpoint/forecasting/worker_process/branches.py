@@ -146,7 +146,7 @@ def _why(error: PinchpointError) -> str:
 
 
 def ends_on_purpose(error: BaseException | None) -> bool:
-    """Whether an exception comes from a `raise`, an `assert` or an exit of Python code outside torch."""
+    """Whether an exception comes from a `raise`, an `assert` or an exit outside the frameworks."""
     while error is not None and isinstance(error, PinchpointError):
         error = error.__cause__
     if error is None:
@@ -155,7 +155,7 @@ def ends_on_purpose(error: BaseException | None) -> bool:
         return True
     frames = traceback.extract_tb(error.__traceback__)
     if not frames or any(
-        f"{os.sep}{part}{os.sep}" in frames[-1].filename for part in ("torch", "pinchpoint")
+        f"{os.sep}{part}{os.sep}" in frames[-1].filename for part in ("torch", "jax", "pinchpoint")
     ):
         return False
     line = linecache.getline(frames[-1].filename, frames[-1].lineno or 0).strip()

@@ -11,7 +11,7 @@ from pinchpoint.core.records import Forecast
 from pinchpoint.core.targets import explain_failure
 from pinchpoint.core.workload import BuiltStep, Workload, build, settings_of
 from pinchpoint.forecasting.assembly import margin_bytes
-from pinchpoint.forecasting.cards import cards
+from pinchpoint.forecasting.cards import Card, cards
 from pinchpoint.forecasting.worker_process.target_loading import LoadedTarget, load_jax_observer
 
 _SHARES = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
@@ -33,7 +33,7 @@ def predict(loaded_target: LoadedTarget, request: dict[str, Any]) -> Forecast:
         )
     # JAX reserves most of the card at start-up, so the reserved bytes do not depend on the step.
     total = analysis.peak_bytes + loaded_target.card.context_bytes
-    margin, share = margin_bytes(total), _share()
+    margin, share = margin_bytes(total), memory_share()
     highest = (analysis.high_bytes or analysis.peak_bytes) + margin
     return Forecast(
         target=loaded_target.target.text,
@@ -52,7 +52,7 @@ def predict(loaded_target: LoadedTarget, request: dict[str, Any]) -> Forecast:
         modules=(),
         timeline=analysis.timeline,
         fits={
-            card.name: highest <= min(card.memory_bytes - card.context_bytes, int(share * card.memory_bytes))
+            card.name: highest <= room_bytes(card, share)
             for card in {**cards(), loaded_target.card.name: loaded_target.card}.values()
         },
         margin_bytes=margin,
@@ -64,12 +64,21 @@ def predict(loaded_target: LoadedTarget, request: dict[str, Any]) -> Forecast:
         high_bytes=analysis.high_bytes,
         notes=(
             *analysis.notes,
-            f"`fits` compares with the {share:.0%} of a card that JAX reserves; {_SHARES[0]}=0.95 raises it",
+            share_note(share),
         ),
     )
 
 
-def _share() -> float:
+def room_bytes(card: Card, share: float) -> int:
+    """What JAX's allocator has on a card."""
+    return min(card.memory_bytes - card.context_bytes, int(share * card.memory_bytes))
+
+
+def share_note(share: float) -> str:
+    return f"`fits` compares with the {share:.0%} of a card that JAX reserves; {_SHARES[0]}=0.95 raises it"
+
+
+def memory_share() -> float:
     """The share of a card's memory that JAX's allocator reserves."""
     for name in _SHARES:
         with contextlib.suppress(ValueError):

@@ -45,6 +45,8 @@ def load_target(hello: dict[str, Any], stack: contextlib.ExitStack) -> LoadedTar
         # The source did not show that this target uses JAX; it must not run under the simulated torch device.
         stack.close()
     load_jax_observer()  # before any fork, so that every request finds it imported
+    if target.kind == "script":
+        return LoadedTarget(target, None, "jax", chosen_card)
     return LoadedTarget(target, targets.load(target), "jax", chosen_card)
 
 

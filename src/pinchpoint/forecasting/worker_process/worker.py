@@ -49,7 +49,11 @@ def _forecast(loaded_target: LoadedTarget, request: dict[str, Any]) -> dict[str,
     start = time.perf_counter()
     if request["chunk_must_apply"] and isinstance(loaded_target.thing, Workload):
         loaded_target.thing.check_chunk(request["variant"])
-    if loaded_target.framework == "jax":
+    if loaded_target.framework == "jax" and loaded_target.target.kind == "script":
+        from pinchpoint.forecasting.worker_process import jax_script_forecast
+
+        forecast = jax_script_forecast.predict(loaded_target, request, in_fork)
+    elif loaded_target.framework == "jax":
         forecast = jax_forecast.predict(loaded_target, request)
     elif loaded_target.target.kind == "script":
         from pinchpoint.forecasting.worker_process import script_forecast

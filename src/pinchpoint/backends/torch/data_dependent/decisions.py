@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 _BOUNDED_PATIENCE = 4096  # answers to a line outside a `while` loop, which most likely ends by itself
-# Files that ask on behalf of their caller; those of torch begin with an underscore.
+# Files that ask on behalf of their caller; torch's begin with an underscore, JAX's are all of them.
 _OURS = str(Path(__file__).parents[2])
-_TENSORS = "/torch/_", "/torch/utils/_"
+_TENSORS = "/torch/_", "/torch/utils/_", "/site-packages/jax/"
 
 
 @dataclass

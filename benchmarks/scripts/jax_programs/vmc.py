@@ -1,0 +1,24 @@
+"""pinchpoint's own wave function of N2, trained with Adam: `python vmc.py --steps 10`."""
+
+import argparse
+
+from pinchpoint.systems.vmc import WORKLOAD
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--walkers", type=int, default=512)
+    args = parser.parse_args()
+    case = WORKLOAD.case(
+        args.walkers, device="cuda", mode="train", variant="forward", settings={"system": "N2"}
+    )
+    params, state, walkers = case.args
+    for step in range(args.steps):
+        params, state, energy = case.step(params, state, walkers)
+        if step % 5 == 0:
+            print(step, float(energy))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,271 @@
+"""`ScriptSession`: runs a script without values, books its programs, and answers what it reads.
+
+It ends the script once its training step has been seen often enough and nothing new has been seen for a
+while, so that a script of 10,000 steps takes seconds.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import numpy as np
+
+from pinchpoint.backends.jax import compat
+from pinchpoint.backends.jax.fake_devices import fake_cuda
+from pinchpoint.backends.jax.script import programs
+from pinchpoint.backends.jax.script.ahead_of_time import call_instead_of_compiling
+from pinchpoint.backends.jax.script.arrays import ScriptArray
+from pinchpoint.backends.jax.script.ledger import Buffer, Ledger, Place, ProgramCalls
+from pinchpoint.backends.jax.script.number_calls import add_number_calls
+from pinchpoint.backends.jax.script.trace import ScriptTrace
+from pinchpoint.backends.jax.tracing import JITS
+from pinchpoint.backends.patches import Patches
+from pinchpoint.backends.torch.data_dependent.decisions import Decisions
+from pinchpoint.backends.torch.data_dependent.unknown_values import DataFloat, DataNumber, NeedsCalibration
+from pinchpoint.core import targets
+from pinchpoint.core.files import shown_path
+from pinchpoint.core.units import show_bytes
+
+_STEADY_S = 2.0  # a script ends when nothing new was seen for so long after its steps
+_STEADY_CALLS = 20
+_LONGEST_S = 30.0  # after its steps, even if new programs keep appearing
+_WITHOUT_STEPS_CALLS = 500
+_GROWTH_BYTES = 1 << 16  # a program that keeps more than this alive with every call may need more later
+_GROWTH_CALLS = 5
+
+
+class ScriptSession:
+    """steps: how many training steps to see at least. stop: raises to end the script."""
+
+    def __init__(
+        self,
+        *,
+        steps: int,
+        stop: Callable[[], None],
+        decisions: Decisions,
+        workspace_bytes: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.ledger = Ledger(clock=clock)
+        self.decisions = decisions
+        self.training_steps = 0
+        self.calls = 0
+        self.evaluation_calls = 0
+        self.inference_calls = 0
+        self.is_stopped = False
+        self.place: Place = ("", 0)
+        self._steps, self._stop, self._clock = steps, stop, clock
+        self._workspace_bytes = workspace_bytes
+        self._calls_at_change = 0
+        self._changed_at = 0.0
+        self._enough_at: float | None = None
+        self._real: dict[int, Buffer] = {}
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Run what is inside on arrays without values."""
+        jax.devices()  # starts the CPU client before the script can change the environment
+        with Patches() as patches, fake_cuda():
+            patches.set(jax, "default_backend", lambda: "gpu")
+            original = patches.set(jax, "device_get", lambda tree: original(_on_host(tree)))
+            compat.answer_concrete(patches, self._concrete)
+            call_instead_of_compiling(patches)
+            add_number_calls(patches)
+            with compat.set_current_trace(ScriptTrace(self)):
+                yield
+
+    # Booking
+    def buffer(self, size: int) -> Buffer:
+        return Buffer(self.ledger, size, user_place())
+
+    def real_array(self, array: Any) -> Buffer:
+        """The buffer of an array that was computed for real, such as one made in a thread."""
+        key = id(array)
+        if key not in self._real:
+            self._real[key] = Buffer(self.ledger, int(array.nbytes), user_place())
+            weakref.finalize(array, self._real.pop, key, None)
+        return self._real[key]
+
+    def call(
+        self,
+        primitive: Any,
+        args: Sequence[Any],
+        params: dict[str, Any],
+        out_avals: Sequence[Any],
+        buffers: Sequence[Buffer | int],
+    ) -> ProgramCalls:
+        self._stop_if_steady()
+        self.calls += 1
+        self.place = user_place()
+
+        def describe() -> ProgramCalls:
+            sizes = programs.sizes_of(primitive, args, params, out_avals, self._workspace_bytes)
+            name = str(params.get("name", primitive.name))
+            if sizes.captured_bytes:
+                self._captured(sizes.captured_bytes)
+            return ProgramCalls(name, sizes, self.place, trains=sizes.trains)
+
+        entry = self.ledger.call(_key(primitive, args, params), buffers, describe=describe)
+        if entry.trains:
+            for role, buffer in zip(entry.program.roles, buffers, strict=False):
+                if isinstance(buffer, Buffer) and role != "inputs":
+                    self.ledger.set_role(buffer, role)
+        return entry
+
+    def returned(self, entry: ProgramCalls, results: Sequence[Any]) -> None:
+        if entry.trains:
+            self.training_steps += 1
+        elif entry.program.products and entry.program.traced is not None:
+            self.inference_calls += 1
+            if self.training_steps:
+                self.evaluation_calls += 1
+
+    def _captured(self, size: int) -> None:
+        self._real[-len(self._real) - 1] = Buffer(self.ledger, size, self.place)
+
+    def _stop_if_steady(self) -> None:
+        """End the script when it has made its steps and repeats itself."""
+        if self.is_stopped:
+            self._stop()
+        now = self._clock()
+        if self.ledger.changed_at != self._changed_at:
+            self._changed_at, self._calls_at_change = self.ledger.changed_at, self.calls
+        quiet = now - self._changed_at > _STEADY_S and self.calls - self._calls_at_change >= _STEADY_CALLS
+        if self.training_steps >= self._steps:
+            if self._enough_at is None:
+                self._enough_at = now
+            if quiet or now - self._enough_at > _LONGEST_S:
+                self.is_stopped = True
+        elif not self.training_steps and quiet and self.calls - self._calls_at_change > _WITHOUT_STEPS_CALLS:
+            self.is_stopped = True
+        if self.is_stopped:
+            self._stop()
+
+    # Reading values
+    def known_value(self, array: ScriptArray) -> Any:
+        """The value of an array if it follows from data and constants by small operations, else None."""
+        value = array.recipe.compute()
+        return None if value is None else np.asarray(value)
+
+    def read(self, array: ScriptArray) -> Any:
+        value = self.known_value(array)
+        if value is not None:
+            return value
+        dtype = np.dtype(array.dtype)
+        if array.shape:
+            file, line = user_place()
+            self.ledger.notes[f"values read at {file}:{line} are not known: zeros are assumed"] = None
+            return np.zeros(array.shape, dtype)
+        return np.ones((), dtype)
+
+    def read_number(self, array: ScriptArray) -> Any:
+        value = self.known_value(array)
+        if value is not None:
+            return value.reshape(()).item()
+        if array.size != 1:
+            raise TypeError("Only scalar arrays can be converted to Python scalars.")
+        kind = np.dtype(array.dtype).kind
+        if kind == "b":
+            return self._decide(True)
+        if kind in "iu":
+            return DataNumber(_site(), 1, self._decide)
+        return DataFloat(1.0, _refuse(_site()), self._decide)
+
+    def read_size(self, array: ScriptArray) -> int:
+        value = self.known_value(array)
+        if value is None:
+            raise NeedsCalibration(_site())
+        return int(value.reshape(()).item())
+
+    def read_bool(self, array: ScriptArray) -> bool:
+        value = self.known_value(array)
+        if value is not None:
+            return bool(value.reshape(()).item())
+        if array.size != 1:
+            raise ValueError("The truth value of an array with more than one element is ambiguous.")
+        return self._decide(True)
+
+    def _concrete(self, array: Any) -> Any:
+        """The value that JAX itself needs, such as the count of `jnp.nonzero`."""
+        if not isinstance(array, ScriptArray):
+            return array
+        value = self.known_value(array)
+        if value is None:
+            raise NeedsCalibration(_site())
+        return value
+
+    def _decide(self, likely: bool) -> bool:
+        return self.decisions.decide(likely, self.training_steps)
+
+    # After the run
+    def end_notes(self) -> tuple[str, ...]:
+        if not self.is_stopped:
+            return ()
+        return (f"ended after {self.training_steps} training steps, when the script repeated itself",)
+
+    def growth_reasons(self) -> tuple[str, ...]:
+        """Programs around which more stays alive with every call, in a script that was ended early."""
+        reasons = []
+        for entry in self.ledger.programs.values() if self.is_stopped else ():
+            recent = entry.growth[-_GROWTH_CALLS:]
+            if len(recent) == _GROWTH_CALLS and min(recent) > _GROWTH_BYTES:
+                file, line = entry.place
+                reasons.append(
+                    f"arrays stay alive with every call of {entry.name!r} at {shown_path(f'{file}:{line}')}: "
+                    f"{show_bytes(recent[-1])} more each time, for an unknown number of calls"
+                )
+        return tuple(reasons)
+
+
+def _on_host(tree: Any) -> Any:
+    return jax.tree_util.tree_map(lambda x: np.asarray(x) if isinstance(x, ScriptArray) else x, tree)
+
+
+def unknown_site(error: BaseException | None) -> str:
+    """The line that needs an unknown device value as a size, if that ended the script."""
+    while error is not None:
+        if isinstance(error, NeedsCalibration):
+            return error.site
+        if isinstance(error, (jax.errors.ConcretizationTypeError, jax.errors.NonConcreteBooleanIndexError)):
+            return targets.user_line(error)
+        error = error.__cause__ or error.__context__
+    return ""
+
+
+def user_place() -> Place:
+    """File and line of the innermost frame of the user's own code."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if compat.is_user_file(file):
+            return file, frame.f_lineno
+        frame = frame.f_back
+    return "", 0
+
+
+def _site() -> str:
+    file, line = user_place()
+    return f"{file}:{line}"
+
+
+def _refuse(site: str) -> Callable[[int], int]:
+    def whole(count: int) -> int:
+        raise NeedsCalibration(site)
+
+    return whole
+
+
+def _key(primitive: Any, args: Sequence[Any], params: dict[str, Any]) -> Any:
+    if primitive.name in JITS:
+        return id(params["jaxpr"]), tuple(params.get("donated_invars", ()))
+    avals = tuple(str(compat.aval_of(arg)) for arg in args)
+    try:
+        return primitive.name, avals, hash(tuple(sorted(params.items(), key=lambda item: item[0])))
+    except TypeError:
+        return primitive.name, avals

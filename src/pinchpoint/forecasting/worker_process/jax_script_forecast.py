@@ -1,0 +1,140 @@
+"""A Forecast of an unmodified JAX script, which runs in the sandbox on arrays without values."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from pinchpoint.backends.sandbox.run_script import Stopper, StopScript, run_script
+from pinchpoint.backends.sandbox.sandbox import Sandbox
+from pinchpoint.backends.sandbox.script_errors import script_error
+from pinchpoint.core import errors
+from pinchpoint.core.errors import BadInput, CannotFake
+from pinchpoint.core.files import shown_path
+from pinchpoint.core.records import Forecast
+from pinchpoint.forecasting import assembly
+from pinchpoint.forecasting.cards import cards
+from pinchpoint.forecasting.worker_process import branches, jax_forecast
+from pinchpoint.forecasting.worker_process.target_loading import Fork, LoadedTarget
+
+
+def predict(loaded_target: LoadedTarget, request: dict[str, Any], fork: Fork) -> Forecast:
+    def run(options: dict[str, Any]) -> dict[str, Any]:
+        scratch = Path(tempfile.mkdtemp(prefix="pinchpoint-script-"))
+        try:
+            return fork(lambda: _run(loaded_target, request, scratch, options))
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+    return branches.explore(_predict, run)
+
+
+def _predict(run: Any) -> Forecast:
+    answer = run({})
+    if "error" in answer:
+        raise errors.from_dict(answer)
+    return Forecast.from_dict(answer)
+
+
+def _run(
+    loaded_target: LoadedTarget, request: dict[str, Any], scratch: Path, options: dict[str, Any]
+) -> dict[str, Any]:
+    from pinchpoint.backends.jax.compile_targets import matmul_workspace
+    from pinchpoint.backends.jax.script.number_calls import track_number_calls
+    from pinchpoint.backends.jax.script.peaks import find_peak
+    from pinchpoint.backends.jax.script.session import ScriptSession, unknown_site
+
+    target, card = loaded_target.target, loaded_target.card
+    stopper = Stopper(request["steps"])
+    decisions = options["decisions"]
+
+    def stop() -> None:
+        stopper.steps = stopper.limit
+        raise StopScript
+
+    session = ScriptSession(
+        steps=request["steps"],
+        stop=stop,
+        decisions=decisions,
+        workspace_bytes=matmul_workspace(card.capability),
+    )
+    with Sandbox(scratch, locked=True) as guards, session.running():
+        end = run_script(
+            target.where, request["args"], scratch=scratch, stopper=stopper, transform=track_number_calls
+        )
+    site = unknown_site(end.error)
+    if site:
+        raise CannotFake(
+            f"{target.text} uses a device value as a size or an index at {shown_path(site)}, "
+            "which pinchpoint does not support yet for JAX.",
+            hint="Compute the size on the host from the data, or give jnp.nonzero and similar functions "
+            "their size argument.",
+        )
+    if end.kind == "raised" or not session.calls:
+        error = script_error(
+            end, script=target.text, steps=session.calls, not_started=guards.processes.refused_commands
+        )
+        if error is not None:
+            if decisions.flipped and (end.kind != "raised" or branches.ends_on_purpose(end.error)):
+                return {branches.ENDED: True}
+            raise error from end.error
+    mode = "train" if session.training_steps else "infer"
+    if request.get("mode") not in (None, mode):
+        raise BadInput(
+            f"The mode of {target.text} is {mode}, not {request['mode']}.",
+            hint=f"Leave --mode out, or use --mode {mode}.",
+        )
+    os.environ["TMPDIR"] = str(scratch)  # XLA writes files while it compiles; elsewhere it may not any more
+    peak = find_peak(session.ledger, card)
+    total = peak.high_bytes + card.context_bytes
+    margin = assembly.margin_bytes(total)
+    share = jax_forecast.memory_share()
+    needs = peak.high_bytes + margin
+    forecast = Forecast(
+        target=target.text,
+        framework="jax",
+        method=peak.method,
+        mode=mode,
+        size=None,
+        variant=None,
+        peak_allocated_bytes=peak.peak_bytes,
+        peak_reserved_bytes=None,
+        workspace_bytes=peak.breakdown["workspace"],
+        context_bytes=card.context_bytes,
+        total_bytes=peak.peak_bytes + card.context_bytes,
+        breakdown=peak.breakdown,
+        lines=peak.lines,
+        modules=(),
+        timeline=peak.timeline,
+        fits={
+            other.name: needs <= jax_forecast.room_bytes(other, share)
+            for other in {**cards(), card.name: card}.values()
+        },
+        margin_bytes=margin,
+        needs_bytes=needs,
+        card=card.name,
+        steps=session.training_steps,
+        low_bytes=peak.low_bytes if peak.low_bytes < peak.high_bytes else None,
+        high_bytes=peak.high_bytes if peak.low_bytes < peak.high_bytes else None,
+        seen={
+            "training_steps": session.training_steps,
+            "inference_calls": 0 if session.training_steps else session.inference_calls,
+            "evaluation": session.evaluation_calls > 0,
+        },
+        notes=(*peak.notes, *session.ledger.notes, *session.end_notes(), jax_forecast.share_note(share)),
+    )
+    forecast = assembly.with_reasons(forecast, (*session.ledger.reasons, *session.growth_reasons()))
+    return forecast.to_dict() | {
+        "blocks": _digest(session.ledger),
+        "decisions": decisions.results(),
+    }
+
+
+def _digest(ledger: Any) -> str:
+    """A hash of the programs and the bytes around them, to tell whether two runs differ."""
+    text = repr(sorted((e.name, e.live_bytes, e.program.added_bytes) for e in ledger.programs.values()))
+    return hashlib.sha256(text.encode()).hexdigest()
