@@ -15,9 +15,12 @@ if TYPE_CHECKING:
 
 def command(
     target: str = typer.Argument(
-        ..., metavar="TARGET", help="The name of a workload, file.py:NAME, or a script.py with --vary."
+        ...,
+        metavar="TARGET",
+        help="The name of a workload, file.py:NAME, a script.py or notebook.ipynb with --vary.",
     ),
     args: list[str] = options.SCRIPT_ARGS,
+    as_module: bool = options.AS_MODULE,
     budget: str = typer.Option(
         None, "--budget", help="Memory budget: bytes such as 24GiB, or the name of a card."
     ),
@@ -51,6 +54,7 @@ def command(
 
     if output is not None:
         check_output(output)
+    target = options.script_target(target, as_module=as_module)
     with printing.progress("plan") as progress:
         result = plan(
             target,

@@ -20,9 +20,10 @@ _MODULES = 6  # ... and those of the whole peak
 
 def command(
     target: str = typer.Argument(
-        ..., metavar="TARGET", help="The name of a workload, file.py:NAME, or a script.py."
+        ..., metavar="TARGET", help="The name of a workload, file.py:NAME, a script.py or notebook.ipynb."
     ),
     args: list[str] = options.SCRIPT_ARGS,
+    as_module: bool = options.AS_MODULE,
     size: str = typer.Option(
         None, "--size", help="Number of points, such as 512k. Scripts take their own arguments instead."
     ),
@@ -58,6 +59,7 @@ def command(
 
     if output is not None:
         check_output(output)
+    target = options.script_target(target, as_module=as_module)
     with printing.progress("predict") as progress:
         progress(target)
         forecast = predict(

@@ -1,6 +1,7 @@
 """Targets: from what the user typed to something that can be built.
 
-A target is the name of a workload, `file.py:NAME` or `package.module:NAME` of a user's own, or a script.
+A target is the name of a workload, `file.py:NAME` or `package.module:NAME` of a user's own, or a script:
+`train.py`, the notebook `train.ipynb`, or `-m package.train` for what `python -m package.train` runs.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import json
+import os
 import re
 import sys
 import traceback
@@ -20,6 +23,7 @@ from typing import Any, Literal
 
 from pinchpoint.core import discovery
 from pinchpoint.core.errors import BadInput, Missing, PinchpointError, TargetFailed
+from pinchpoint.core.files import json_fault
 from pinchpoint.core.workload import Workload
 
 Factory = Callable[..., Any]
@@ -30,7 +34,7 @@ class Target:
     """A target that exists but is not imported yet.
 
     text: what the user typed. where: the name of a workload, the path of a file, or the name of a module.
-    name: the object inside `where`.
+    name: the object inside `where`; for a script that is run as a module, the name of the module.
     """
 
     text: str
@@ -43,6 +47,8 @@ def find(text: str | Workload | Factory) -> Target:
     """Determine the kind of a target without importing it; a live object is replaced by its address."""
     if not isinstance(text, str):
         return _address_of(text)
+    if text.startswith("-m "):
+        return _module_target(text)
     where, colon, name = text.rpartition(":")
     if colon and name.isidentifier():
         if where.endswith(".py"):
@@ -52,7 +58,7 @@ def find(text: str | Workload | Factory) -> Target:
                 )
             return Target(text, "object", str(Path(where).resolve()), name)
         return Target(text, "object", where, name)
-    if text.endswith(".py"):
+    if text.endswith((".py", ".ipynb")):
         if not Path(text).is_file():
             raise BadInput(f"The file {text} does not exist.", hint="Give the path of a script that exists.")
         return Target(text, "script", str(Path(text).resolve()))
@@ -60,8 +66,38 @@ def find(text: str | Workload | Factory) -> Target:
         return Target(text, "workload", text)
     names = ", ".join((*discovery.builtin_names(), *discovery.added_names()))
     raise BadInput(
-        f"There is no target {text!r}.", hint=f"Use a workload ({names}), file.py:NAME, or a script.py."
+        f"There is no target {text!r}.",
+        hint=f"Use a workload ({names}), file.py:NAME, a script.py, a notebook.ipynb, or -m and a module.",
     )
+
+
+def _module_target(text: str) -> Target:
+    name = text.removeprefix("-m ").strip()
+    path = [os.getcwd(), *sys.path]
+    source = _source_of_module(name, path)
+    if source is not None and Path(source).name == "__init__.py":
+        name, source = f"{name}.__main__", _source_of_module(f"{name}.__main__", path)
+    if source is None:
+        raise BadInput(
+            f"There is no module {name} that python -m could run.",
+            hint="Give the name of a module that can be imported from this folder, such as package.train.",
+        )
+    return Target(text, "script", str(Path(source).resolve()), name)
+
+
+def notebook_cells(path: str) -> list[str]:
+    """The sources of a notebook's code cells."""
+    try:
+        notebook = json.loads(Path(path).read_text(encoding="utf-8"))
+        cells = [cell["source"] for cell in notebook["cells"] if cell["cell_type"] == "code"]
+        language = notebook.get("metadata", {}).get("kernelspec", {}).get("language", "python")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BadInput(
+            f"{path} is not a notebook: {json_fault(error)}.", hint="Give the path of a Jupyter notebook."
+        ) from error
+    if language != "python":
+        raise BadInput(f"The language of {path} is {language}.", hint="Give a notebook in Python.")
+    return [source if isinstance(source, str) else "".join(source) for source in cells]
 
 
 def load(target: Target) -> Workload | Factory:
@@ -140,10 +176,13 @@ def likely_framework(target: Target) -> str:
         if entry is None:
             return discovery.load_workload(target.where).framework
         module = entry
-    source = module if module.endswith(".py") else _source_of_module(module)
+    source = module if module.endswith((".py", ".ipynb")) else _source_of_module(module)
     if source is None:
         return "torch"
-    text = Path(source).read_text(encoding="utf-8", errors="replace")
+    if source.endswith(".ipynb"):
+        text = "\n".join(notebook_cells(source))
+    else:
+        text = Path(source).read_text(encoding="utf-8", errors="replace")
     return _framework(set(re.findall(r"^\s*(?:import|from)\s+(\w+)", text, re.MULTILINE)))
 
 
@@ -153,9 +192,11 @@ def _framework(names: set[str]) -> str:
     )
 
 
-def _source_of_module(name: str) -> str | None:
-    """The path of a module's source, without importing its packages as `importlib.util.find_spec` would."""
-    path: Any = None
+def _source_of_module(name: str, path: Any = None) -> str | None:
+    """The path of a module's source, without importing its packages as `importlib.util.find_spec` would.
+
+    path: the folders to search, by default those of Python
+    """
     spec = None
     for at in range(1, name.count(".") + 2):
         spec = PathFinder.find_spec(".".join(name.split(".")[:at]), path)

@@ -195,7 +195,7 @@ ENDS = [
         ["needs flash attention"],
         "Install what the message names",
     ),
-    ("from . import x", "TargetFailed", 2, ["part of a package"], "Predict a script"),
+    ("from . import x", "TargetFailed", 2, ["part of a package"], "predict -m work.train"),
     ("def f(:", "TargetFailed", 2, ["SyntaxError", "train.py, line 1"], "Fix the target"),
     (
         "a = [1]\nstep()\na[3]",

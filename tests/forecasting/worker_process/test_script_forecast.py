@@ -8,6 +8,7 @@ hidden activation of the classifier scripts, 65,536 x 2,048 floats; W is all wei
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -322,3 +323,54 @@ def test_a_script_that_writes_everywhere_changes_no_real_file(run: Predict, tmp_
     # gradient, y**1, its double and the product are alive until the expression ends.
     unit, weights = 4_096 * 1_024 * F32, (1_024 * 1_024 + 1_024) * F32
     assert without_workspace(forecast) == pytest.approx(6 * unit + weights, rel=0.01)
+
+
+STEPS = """
+import torch
+from torch import nn
+{imports}
+net = nn.Linear(WIDTH, WIDTH, bias=False).cuda()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for _ in range(3):
+    net(torch.ones(8, WIDTH, device="cuda")).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_a_module_runs_with_its_package_from_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "__init__.py").write_text(
+        "import sys\nassert sys.modules['__main__'].__package__ == __name__\n"
+    )
+    (package / "sizes.py").write_text("WIDTH = 512\n")
+    (package / "train.py").write_text(
+        "import sys\nassert sys.argv[1:] == ['--lr', '3'] and __name__ == '__main__'\n"
+        + STEPS.format(imports="from .sizes import WIDTH")
+    )
+    (package / "__main__.py").write_text("from package import train")
+    monkeypatch.chdir(tmp_path)
+    forecast = predict("-m package.train", args=["--lr", "3"])
+    assert forecast.breakdown["weights"] == 512 * 512 * F32
+    assert (forecast.lines[0].file, forecast.target) == ("package/train.py", "-m package.train")
+    with pytest.raises(BadInput, match=r"no module package\.test that python -m could run"):
+        predict("-m package.test")
+
+
+def test_a_notebook_runs_in_its_folder_and_its_lines_are_those_of_a_cell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sizes.py").write_text("WIDTH = 512\n")
+    sources = ["%matplotlib inline\nfrom sizes import WIDTH", STEPS.format(imports="")]
+    cells = [{"cell_type": "code", "source": source} for source in sources]
+    (tmp_path / "train.ipynb").write_text(json.dumps({"cells": cells}))
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    forecast = predict("../train.ipynb")
+    assert forecast.breakdown["weights"] == 512 * 512 * F32
+    weights = max((line for line in forecast.lines if line.phase == "data"), key=lambda line: line.bytes)
+    assert (weights.file, weights.line) == (f"{tmp_path}/train.ipynb[2]", 5)
+    assert weights.code == "net = nn.Linear(WIDTH, WIDTH, bias=False).cuda()"
+    assert "skipped in the notebook: cell 1: %matplotlib inline" in forecast.notes

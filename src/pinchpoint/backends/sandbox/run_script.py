@@ -1,5 +1,8 @@
 """`run_script`: run a script as `python script.py arguments` would, and report how it ended.
 
+A module runs as by `python -m`, with the current folder on the path. The cells of a notebook run in their
+order, in the notebook's folder (see `notebooks`).
+
 Standard output and error go to files, standard input is empty. The script is stopped from inside by raising
 `StopScript` in its training step. Its `atexit` handlers do not run, because they would run outside the
 sandbox. For the same reason the process should end with `os._exit` afterwards, which also abandons any
@@ -12,16 +15,19 @@ import ast
 import atexit
 import builtins
 import contextlib
+import importlib
 import importlib.machinery
 import os
 import sys
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from pinchpoint.backends.patches import Patches
+from pinchpoint.backends.sandbox import notebooks
+from pinchpoint.backends.sandbox.notebooks import NotebookCells
 
 LINES_KEPT = 20
 
@@ -63,6 +69,7 @@ class ScriptEnd:
     error: BaseException | None = None  # the exception that it raised
     output: tuple[str, ...] = ()  # the last lines of standard output
     complaints: tuple[str, ...] = ()  # the last lines of standard error
+    note: str | None = None  # what of a notebook was skipped
 
 
 def run_script(
@@ -70,6 +77,7 @@ def run_script(
     argv: Sequence[str] = (),
     *,
     scratch: Path,
+    module: str = "",
     stopper: Stopper | None = None,
     on_ready: Callable[[], None] | None = None,
     transform: Callable[[ast.Module], ast.Module] | None = None,
@@ -77,33 +85,38 @@ def run_script(
     """Run the script in this process; `on_ready` is called just before its first line.
 
     transform: changes the script's code before it runs.
+    module: the name of the module that `path` is the source of, to run it as by `python -m`.
 
     However the script handles `StopScript`, it counts as "stopped" once the stopper is done. A script that
     cannot be read or compiled counts as "raised". KeyboardInterrupt is raised again.
     """
     file = os.path.abspath(path)
     logs = Path(scratch) / "stdout.txt", Path(scratch) / "stderr.txt"
-    with _as_main(file, [os.fspath(path), *argv]) as module, _streams(*logs):
-        kind, code, error = _run(file, module, on_ready, transform)
+    cells = NotebookCells(file) if file.endswith(".ipynb") else None
+    with _as_main(file, [os.fspath(path), *argv], module) as main, _streams(*logs):
+        kind, code, error = _run(file, main, cells, on_ready, transform)
     if stopper is not None and stopper.is_done:
         kind, code, error = "stopped", 0, None
-    return ScriptEnd(kind, code, error, last_lines(logs[0]), last_lines(logs[1]))
+    note = cells.note() if cells is not None else None
+    return ScriptEnd(kind, code, error, last_lines(logs[0]), last_lines(logs[1]), note)
 
 
 def _run(
     file: str,
     module: types.ModuleType,
+    cells: NotebookCells | None,
     on_ready: Callable[[], None] | None,
     transform: Callable[[ast.Module], ast.Module] | None,
 ) -> tuple[Literal["finished", "exited", "stopped", "raised"], int, BaseException | None]:
     try:
-        source: Any = Path(file).read_bytes()
-        if transform is not None:
-            source = transform(ast.parse(source, file))
-        code = compile(source, file, "exec", dont_inherit=True)
+        sources: Iterable[tuple[str, Any]] = cells or [(file, Path(file).read_bytes())]
         if on_ready is not None:
             on_ready()
-        exec(code, vars(module))
+        if module.__package__:
+            importlib.import_module(module.__package__)
+        for name, source in sources:
+            code = source if transform is None else transform(ast.parse(source, name))
+            exec(compile(code, name, "exec", dont_inherit=True), vars(module))
     except StopScript:
         return "stopped", 0, None
     except SystemExit as error:
@@ -119,15 +132,23 @@ def _run(
 
 
 @contextlib.contextmanager
-def _as_main(file: str, argv: list[str]) -> Iterator[types.ModuleType]:
-    """A fresh `__main__` for the file, with its arguments and its folder on the path."""
+def _as_main(file: str, argv: list[str], name: str = "") -> Iterator[types.ModuleType]:
+    """A fresh `__main__` for the file, with its arguments and its folder on the path.
+
+    name: of the module, which gives it a package and the current folder on the path
+    """
     module = types.ModuleType("__main__")
-    vars(module).update(
-        __file__=file,
-        __builtins__=builtins,
-        __annotations__={},
-        __loader__=importlib.machinery.SourceFileLoader("__main__", file),
-    )
+    loader = importlib.machinery.SourceFileLoader("__main__", file)
+    vars(module).update(__file__=file, __builtins__=builtins, __annotations__={}, __loader__=loader)
+    here, folder = os.getcwd(), os.path.dirname(os.path.realpath(file))
+    if name:
+        module.__spec__ = importlib.machinery.ModuleSpec(name, loader, origin=file)
+        module.__package__, argv = name.rpartition(".")[0], [file, *argv[1:]]
+        folder = here
+    if file.endswith(".ipynb"):
+        vars(module).update(notebooks.names())
+        del module.__file__
+        os.chdir(folder)
     before = sys.modules["__main__"], list(sys.path)
     patches = Patches()
     sys.modules["__main__"] = module
@@ -135,12 +156,14 @@ def _as_main(file: str, argv: list[str]) -> Iterator[types.ModuleType]:
     patches.set(atexit, "register", _forget)
     if sys.path[:1] in ([""], [os.getcwd()]):
         del sys.path[0]  # added by `python -m` or `-c`, where `python script.py` adds the script's folder
-    sys.path.insert(0, os.path.dirname(os.path.realpath(file)))
+    sys.path.insert(0, folder)
     try:
         yield module
     finally:
         patches.undo()
         sys.modules["__main__"], sys.path[:] = before
+        if os.getcwd() != here:
+            os.chdir(here)
 
 
 def _forget(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[..., Any]:

@@ -126,7 +126,8 @@ def _import_error(script: Path, error: ImportError, where: str) -> PinchpointErr
         hint = f"Install the version of {package} for which the script was written."
         return Missing(f"{name!r} needs another version of {package}{where}: {text}.", hint=hint)
     if text.startswith("attempted relative import"):
-        hint = "Predict a script that imports the package, not a module inside it."
+        module = _module_name(script)
+        hint = f"From the folder that holds the package, run pinchpoint predict -m {module}."
         return TargetFailed(f"{name!r} is part of a package{where}: {text}.", hint=hint)
     if not package:
         return Missing(
@@ -134,6 +135,17 @@ def _import_error(script: Path, error: ImportError, where: str) -> PinchpointErr
             hint="Install what the message names.",
         )
     return explain_failure(name, error, "running")
+
+
+def _module_name(script: Path) -> str:
+    """The name under which a file inside a package is imported."""
+    file = script.resolve()
+    names = [file.stem]
+    for folder in file.parents:
+        if not (folder / "__init__.py").is_file():
+            break
+        names.insert(0, folder.name)
+    return ".".join(names if len(names) > 1 else [file.parent.name, file.stem])
 
 
 def _is_installed(path: str | None) -> bool:

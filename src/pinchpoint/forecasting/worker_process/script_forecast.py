@@ -101,7 +101,11 @@ def _run(
     if request.get("world_size"):
         _as_rank_zero(request["world_size"])
     with Sandbox(scratch, locked=True) as guards:
-        end = run_script(path, request["args"], scratch=scratch, stopper=stopper)
+        end = run_script(
+            path, request["args"], scratch=scratch, stopper=stopper, module=loaded_target.target.name
+        )
+    if end.note is not None:
+        observer.note(end.note)
     needs = unknown_values.calibration_site(end.error, observer.dynamic.unknown_site)
     if needs is not None:
         return {"needs": needs}

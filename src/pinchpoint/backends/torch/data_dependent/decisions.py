@@ -9,6 +9,7 @@ answers it gets the other one, and the line is recorded as cut short.
 from __future__ import annotations
 
 import ast
+import linecache
 import sys
 from dataclasses import dataclass, field
 from functools import cache
@@ -92,8 +93,8 @@ def _passing_answer(file: str, line: str) -> bool | None:
 @cache
 def _parse(file: str) -> ast.AST:
     try:
-        return ast.parse(Path(file).read_text(encoding="utf-8", errors="replace"))
-    except (OSError, SyntaxError, ValueError):
+        return ast.parse("".join(linecache.getlines(file)))
+    except (SyntaxError, ValueError):
         return ast.Module([], [])
 
 
