@@ -27,7 +27,7 @@ _SHOWN = 4  # skipped lines that the note lists
 
 
 class NotebookCells:
-    """Yields each cell's name and Python code. `skipped`: what was left out so far, as `cell 2: %matplotlib inline`."""
+    """Yields each cell's name and code. `skipped`: what was left out so far: `cell 2: %matplotlib inline`."""
 
     def __init__(self, path: str) -> None:
         self.path = path
