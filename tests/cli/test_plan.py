@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,7 @@ def test_every_option_reaches_the_plan(asked: list[dict[str, Any]]) -> None:
     assert run(line.split()) == 0
     (call,) = asked
     call.pop("progress")
+    call.pop("on_result")
     assert call == {
         "target": "train.py",
         "budget": "24GiB",
@@ -112,6 +114,44 @@ def test_every_option_reaches_the_plan(asked: list[dict[str, Any]]) -> None:
         "timeout_s": 9.0,
         "settings": {"mlp": ("64,64",)},
     }
+
+
+def test_an_unknown_answer_exits_1_with_its_reasons(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unknown = {"size": None, "how": "unknown", "possible_size": 48}
+    doubtful = replace(
+        MADE,
+        target="train.py",
+        size=None,
+        variant=None,
+        axis="batch size",
+        possible_size=64,
+        reasons=("the loop at train.py:9 ends by a device value",),
+        choices=(),
+        cards=(MADE.cards[1] | unknown,),
+    )
+    monkeypatch.setattr(plan_module, "plan", lambda target, **_: doubtful)
+    assert run(["plan", "train.py", "--budget", "24GiB", "--vary", "--batch-size {}"]) == 1
+    shown = capsys.readouterr()
+    assert "unknown which batch size fits" in shown.out and "unknown up to 48" in shown.out
+    assert "at most         64" in shown.out and "points" not in shown.out
+    assert "the peak may be higher: the loop at train.py:9" in shown.err
+
+
+def test_answers_are_saved_before_the_plan_is_complete(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stopped(target: str, *, on_result: Any, **_: Any) -> Plan:
+        on_result(replace(MADE, complete=False))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(plan_module, "plan", stopped)
+    path = tmp_path / "plan.json"
+    assert run(["plan", "field", "--cards", "all", "-o", str(path)]) == 130
+    record = load(path)
+    assert isinstance(record, Plan) and record.size == MADE.size and not record.complete
+    assert f"are in {path}" in capsys.readouterr().err
 
 
 def test_a_plan_that_does_not_fit_exits_1_with_an_error_and_a_hint(

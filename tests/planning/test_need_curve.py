@@ -74,7 +74,24 @@ def test_samples_are_taken_where_the_doubt_is_largest_until_it_is_small() -> Non
         assert 0.98 * exact <= number <= exact
 
 
-def test_a_failed_prediction_ends_the_refinement_and_is_returned() -> None:
+def test_a_prediction_that_fails_is_returned_and_the_other_budgets_are_still_refined() -> None:
+    requests: list[int] = []
+
+    def sample(number: int) -> Sample:
+        requests.append(number)
+        if number > 10**6:
+            raise TimedOut("too long", hint="wait")
+        return Sample(number, int(line(number)), 0)
+
+    known = samples(line, 10**5, 10**6)
+    budgets = [int(line(n)) for n in (10**4, 2 * 10**4, 10**7)]
+    error = refine(known, sample, budgets, runs=8, **LIMITS)
+    assert error is not None and error.what == "too long"
+    assert sum(number > 10**6 for number in requests) == 1, "what is larger would take longer"
+    assert min(known) < 2 * 10**4
+
+
+def test_a_failed_prediction_without_other_budgets_is_returned() -> None:
     def sample(number: int) -> Sample:
         raise TimedOut("too long", hint="wait")
 

@@ -615,3 +615,114 @@ def test_every_card_has_its_largest_size_in_preferred_chunks() -> None:
         exact = (card.memory_bytes - card.context_bytes + CONTEXT - GIB - MARGIN - 200 * 100_000) / 8
         assert row["chunk"] == 100_000
         assert 0.975 * exact <= row["size"] <= exact
+
+
+# --- what a forecast cannot know
+
+
+@dataclass
+class Doubtful:
+    """A forecaster that cannot say whether sizes above `known_to` fit a budget of 24 GiB."""
+
+    known_to: int
+    bytes_per_point: int = 1_000_000
+
+    def predict(self, *, size: int | None = None, variant: str | None = None, **_: Any) -> Forecast:
+        assert size is not None
+        total = GIB + self.bytes_per_point * size
+        within = total + MARGIN <= 24 * GIB
+        unknown = size > self.known_to
+        return forecast(
+            total,
+            size=size,
+            variant=variant,
+            fits={"h200": True if not unknown else None, "b": within and (None if unknown else True)},
+            card="b",
+            reasons=("an LSTM cell at train.py:3 is not modelled",) if unknown else (),
+        )
+
+
+def test_a_size_whose_forecast_is_unknown_does_not_count_as_fitting() -> None:
+    result = plan(workload(), budget="24GiB", forecaster=Doubtful(known_to=0))
+    exact = (23 * GIB - MARGIN) / 1_000_000
+    assert result.size is None and result.chunk is None
+    assert result.possible_size is not None and within_one_percent(result.possible_size, exact)
+    assert result.reasons == ("an LSTM cell at train.py:3 is not modelled",)
+    assert {row["fits"] for row in result.tried} <= {None, False} and None in {
+        row["fits"] for row in result.tried
+    }
+    assert result.choices[0]["size"] is None and result.choices[0]["why"] == "unknown whether it fits"
+    assert Plan.from_json(result.to_json()) == result
+
+
+def test_the_largest_size_known_to_fit_is_the_answer_beside_the_largest_possible_one() -> None:
+    result = plan(workload(), budget="24GiB", forecaster=Doubtful(known_to=5_000))
+    assert result.size is not None and 4_700 <= result.size <= 5_000  # 8 runs, each halves the doubt
+    assert result.possible_size is not None and result.possible_size > 5_000
+    assert result.reasons and any("known to fit" in note for note in result.notes)
+
+
+def test_a_requested_size_that_is_unknown_is_not_the_answer() -> None:
+    result = plan(workload(), budget="24GiB", size=100, forecaster=Doubtful(known_to=0))
+    assert (result.size, result.possible_size) == (None, 100)
+    assert plan(workload(), budget="24GiB", size=100, forecaster=Doubtful(known_to=100)).size == 100
+
+
+def test_cards_have_the_largest_size_known_to_fit_and_the_largest_possible_one() -> None:
+    result = plan(workload(), budget="24GiB", cards="h200", forecaster=Doubtful(known_to=0))
+    (row,) = result.cards
+    assert row["size"] is None and row["how"] == "unknown" and row["possible_size"] > 20_000
+
+
+@dataclass
+class Answers:
+    """A forecaster that answers for the budget itself, whatever its total is."""
+
+    limit: int
+    needs_bytes: int | None = None
+
+    def predict(self, *, size: int | None = None, **_: Any) -> Forecast:
+        assert size is not None
+        total = GIB + 1_000_000 * size
+        return forecast(
+            total, size=size, card="b", fits={"b": size <= self.limit}, needs_bytes=total - CONTEXT + GIB
+        )
+
+
+@pytest.mark.parametrize("limit", [20_000, 23_500])
+def test_plan_and_predict_agree_on_what_fits(limit: int) -> None:
+    """By its total and margin about 22,500 fit; the forecast knows better, in both directions."""
+    result = plan(workload(), budget="24GiB", forecaster=Answers(limit))
+    assert result.size is not None and 0.985 * limit <= result.size <= limit
+    for row in result.tried:
+        assert row["fits"] == (row["size"] <= limit)
+
+
+def test_a_slow_size_leaves_the_answers_of_the_other_cards() -> None:
+    def total(size: int, variant: str | None, chunk: int | None) -> int:
+        if size > 300_000:
+            raise TimedOut("It took longer than 300 s.", hint="Raise --timeout.")
+        return GIB + 70_000 * size
+
+    result = plan(workload(), cards="all", forecaster=Law(total))
+    sizes = {row["card"]: row["size"] for row in result.cards}
+    assert all(sizes.values()) and max(sizes.values()) <= 300_000
+    exact = (cards()["t4"].memory_bytes - cards()["t4"].context_bytes + CONTEXT - GIB - MARGIN) / 70_000
+    assert 0.97 * exact <= sizes["t4"] <= exact
+
+
+def test_every_preliminary_answer_is_reported() -> None:
+    preliminary: list[Plan] = []
+    law = Law(lambda size, variant, chunk: int(GIB + 70 * size**1.5))
+    result = plan(workload(), cards="all", forecaster=law, on_result=preliminary.append)
+    assert len(preliminary) >= 3 and not any(one.complete for one in preliminary) and result.complete
+    assert all(one.size == result.size for one in preliminary)
+    assert len(preliminary[-1].cards) == len(result.cards) > 30
+
+
+def test_a_script_is_described_by_its_own_argument(script: str) -> None:
+    law = ScriptLaw(lambda args: GIB + GIB * int(args[-1].rpartition("=")[2]))
+    result = plan(script, budget="6GiB", vary="--name 'a b' --batch-size {}", forecaster=law)
+    assert result.axis == "batch size" and ("batch size", "4") in result.summary()
+    assert plan(script, budget="6GiB", vary="data.n={}", forecaster=law).axis == "data n"
+    assert plan(workload(), budget="8GiB", forecaster=affine()).axis == "points"

@@ -212,12 +212,40 @@ def test_a_time_out_above_a_fitting_number_ends_the_search_there() -> None:
     assert matches.fits.number == max(number for number in requests if number <= 100_000)
 
 
-def test_a_time_out_of_the_first_sample_is_raised() -> None:
+def test_after_a_time_out_of_the_first_sample_smaller_numbers_are_tried() -> None:
     def need(number: int) -> float:
+        if number > 2_000:
+            raise TimedOut("too long", hint="wait")
+        return GIB + 100 * number
+
+    matches, requests = search(need, 24 * GIB)
+    assert requests[0] > 2_000 >= requests[1]
+    assert matches.fits is not None and matches.fits.number >= requests[1]
+
+
+def test_a_time_out_of_every_sample_is_raised() -> None:
+    requests: list[int] = []
+
+    def need(number: int) -> float:
+        requests.append(number)
         raise TimedOut("too long", hint="wait")
 
     with pytest.raises(TimedOut):
         search(need, GIB)
+    assert len(requests) <= 3 and requests[-1] == 1
+
+
+def test_a_number_whose_need_is_unknown_does_not_fit() -> None:
+    def sample(number: int) -> Sample:
+        return Sample(number, GIB, GIB, known=number <= 300)
+
+    matches = largest_that_fits(sample, budget_bytes=24 * GIB, start=4096)
+    assert matches.fits is not None and 250 <= matches.fits.number <= 300
+    assert matches.fails is not None and not matches.fails.known
+    nothing = largest_that_fits(
+        lambda number: Sample(number, GIB, GIB, known=False), budget_bytes=24 * GIB, start=4096
+    )
+    assert nothing.fits is None and nothing.runs == 2, "the start and the floor"
 
 
 def test_an_error_of_a_sample_is_raised_unchanged() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -46,6 +46,7 @@ def command(
     `plan TARGET --budget 24GiB` tries sizes on fake tensors, at most 8 per variant, and names the
     largest one predicted to fit, within 1 %. With --size it finds the largest chunk for that size.
     --cards adds at most 8 fake runs and marks the sizes that are interpolated between two of them.
+    The exit code is 1 if nothing fits, and if it is unknown what fits; the reasons are printed.
     For a script, name the argument that is its size: `plan train.py --budget 24GiB --vary '--batch-size {}'`.
     """
     from pinchpoint.core.files import check_output
@@ -55,7 +56,11 @@ def command(
     if output is not None:
         check_output(output)
     target = options.script_target(target, as_module=as_module)
-    with printing.progress("plan") as progress:
+    saved = "nothing was saved, because -o FILE.json was not given"
+    if output is not None:
+        saved = f"the answers so far, if there are any, are in {output}"
+    with printing.explain_interrupt(saved), printing.progress("plan") as progress:
+        progress(f"reading {target}")
         result = plan(
             target,
             budget=budget,
@@ -71,6 +76,7 @@ def command(
             timeout_s=timeout,
             settings=parse_pairs(settings or ()),
             progress=progress,
+            on_result=None if output is None else lambda preliminary: preliminary.save(output) and None,
         )
     if output is not None:
         result.save(output)
@@ -78,6 +84,8 @@ def command(
         printing.show_json(result.to_json())
     else:
         _show(result)
+    if result.size is None:
+        raise typer.Exit(1)
 
 
 def _show(plan: Plan) -> None:
@@ -93,21 +101,38 @@ def _show(plan: Plan) -> None:
             (c["variant"], size(c["size"]), size(c["chunk"]), show_bytes(c["peak_bytes"]), c["why"])
             for c in plan.choices
         ]
-        columns = ("variant", "size", "chunk", "predicted peak", "")
-        printing.show_table(columns, rows, right=("size", "chunk", "predicted peak"))
+        columns = ("variant", plan.axis, "chunk", "predicted peak", "")
+        printing.show_table(columns, rows, right=(plan.axis, "chunk", "predicted peak"))
     if plan.cards:
         printing.stdout().print()
-        how = {"predicted": "does not fit", "unknown": "not found"}
+        chunked = any(c["chunk"] is not None for c in plan.cards)
         rows = [
             (
                 c["card"],
                 show_bytes(c["budget_bytes"]),
                 size(c["size"]),
-                size(c["chunk"]),
-                c["how"] if c["size"] is not None else how[c["how"]],
+                *((size(c["chunk"]),) if chunked else ()),
+                _how(c),
             )
             for c in plan.cards
         ]
-        printing.show_table(("card", "memory", "size", "chunk", ""), rows, right=("memory", "size", "chunk"))
+        columns = ("card", "memory", plan.axis, *(("chunk",) if chunked else ()), "")
+        printing.show_table(columns, rows, right=columns[1:-1])
+    if plan.size is None:
+        printing.stdout().print()
+        printing.show(f"unknown which {plan.axis} fits, because the peak may be higher", style="yellow")
+    for reason in plan.reasons:
+        printing.say(f"the peak may be higher: {reason}")
     for note in plan.notes:
         printing.say(f"note: {note}")
+
+
+def _how(row: dict[str, Any]) -> str:
+    """How the answer for one card was found."""
+    from pinchpoint.core.units import show_size
+
+    if (possible := row.get("possible_size")) is not None and possible != row["size"]:
+        return f"unknown up to {show_size(possible)}"
+    if row["size"] is not None:
+        return row["how"]
+    return {"predicted": "does not fit", "unknown": "not found"}[row["how"]]

@@ -182,15 +182,20 @@ class Plan(Record):
     target: str
     mode: str
     budget_bytes: int
-    size: int | None  # the largest that fits, or the requested size
+    size: int | None  # the largest known to fit, or the requested size; None if that is unknown
     chunk: int | None
     variant: str | None
     margin_bytes: int
-    peak_bytes: int  # predicted total at `size`
+    peak_bytes: int  # predicted total at `size`, or at `possible_size` if it is None
     tried: tuple[dict[str, Any], ...]  # every fake run: {"size", "variant", "chunk", "total_bytes", "fits"}
-    choices: tuple[dict[str, Any], ...] = ()  # per variant: {"variant", "size", "chunk", "peak_bytes"}
-    # with --cards: {"card", "budget_bytes", "size", "variant", "chunk", "how"}
+    # per variant: {"variant", "size", "chunk", "peak_bytes", "possible_size", "why"}
+    choices: tuple[dict[str, Any], ...] = ()
+    # with --cards: {"card", "budget_bytes", "size", "variant", "chunk", "how"}; if unknown, "possible_size"
     cards: tuple[dict[str, Any], ...] = ()
+    axis: str = "size"  # what a size is called: the axis of a workload, "batch size" of a script
+    possible_size: int | None = None  # fits as well, unless its peak is higher than predicted for a reason
+    reasons: tuple[str, ...] = ()  # why it is unknown whether some sizes fit
+    complete: bool = True  # False for an answer before all runs were made
     notes: tuple[str, ...] = ()
     settings: dict[str, str] = field(default_factory=dict)
     machine: dict[str, Any] = field(default_factory=_machine.describe)
@@ -202,11 +207,13 @@ class Plan(Record):
             ("mode", self.mode),
             *_settings(self.settings),
             ("budget", show_bytes(self.budget_bytes)),
-            ("size", show_size(self.size) if self.size is not None else "-"),
-            ("chunk", show_size(self.chunk) if self.chunk is not None else "-"),
-            ("variant", self.variant or "-"),
+            (self.axis, show_size(self.size) if self.size is not None else "unknown"),
+            *([("at most", show_size(self.possible_size))] if self.possible_size is not None else []),
+            *([("chunk", show_size(self.chunk))] if self.chunk is not None else []),
+            *([("variant", self.variant)] if self.variant else []),
             ("predicted peak", show_bytes(self.peak_bytes)),
             ("margin", show_bytes(self.margin_bytes)),
+            *([] if self.complete else [("state", "stopped before all runs were made")]),
         ]
 
 

@@ -1,11 +1,12 @@
 """The fake runs of a plan: what each one needs, and whether it fits the budget.
 
-A trial fits if its total (reserved + context; the high end where counts depend on the data) and the margin
-of the forecast are within the budget.
+A trial fits if its forecast says that it fits a card with the bytes of the budget, which is the answer of
+`predict`: true, false, or unknown with reasons.
 """
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -33,6 +34,14 @@ class Script:
     def arguments(self, size: int) -> tuple[str, ...]:
         return (*self.args, *(part.replace("{}", str(size)) for part in shlex.split(self.vary)))
 
+    @property
+    def axis(self) -> str:
+        """What its size is called: `batch size` for `--batch-size {}`."""
+        parts = shlex.split(self.vary)
+        at = next(i for i, part in enumerate(parts) if "{}" in part)
+        name = parts[at].partition("{}")[0] or (parts[at - 1] if at else "")
+        return " ".join(re.findall(r"[0-9A-Za-z]+", name)) or "size"
+
 
 def check_vary(vary: str | None) -> str:
     """Check the argument to vary and return it."""
@@ -57,21 +66,32 @@ def check_vary(vary: str | None) -> str:
 
 @dataclass(frozen=True)
 class Trial:
-    """One fake run. `total_bytes` is the high end where counts depend on the data."""
+    """One fake run. `total_bytes` is the high end where counts depend on the data.
+
+    need_bytes: memory with which it counts as fitting; it may fit less, if the allocator frees enough of what
+    it has cached. fits: the answer of the forecast for the budget, None if it is unknown. fits_cards: its
+    answers for other cards, by name.
+    """
 
     size: int
     chunk: int | None
     variant: str | None
     mode: str
     total_bytes: int
+    need_bytes: int
     margin_bytes: int
     live_bytes: int
     context_bytes: int
+    fits: bool | None
+    fits_cards: dict[str, bool | None] = field(default_factory=dict)
+    reasons: tuple[str, ...] = ()
     fixed_bytes: int = 0  # context, weights, gradients and optimizer state, which do not shrink with the size
 
-    @property
-    def need_bytes(self) -> int:
-        return self.total_bytes + self.margin_bytes
+    def sample(self, number: int, budget_bytes: int, answer: bool | None) -> Sample:
+        """This run as a sample of `number`, with a need that agrees with the answer for these bytes."""
+        need = self.need_bytes
+        need = max(need, budget_bytes + 1) if answer is False else min(need, budget_bytes)
+        return Sample(number, need, self.live_bytes, self.fixed_bytes, known=answer is not None)
 
 
 @dataclass
@@ -98,18 +118,7 @@ class Trials:
             sizes = " If it accepts only some sizes, select them with --multiple and --up-to."
             hint = error.hint + (sizes if isinstance(error, TargetFailed) else "")
             raise type(error)(f"Predicting {at} failed: {error.what}", hint=hint) from error
-        trial = Trial(
-            size=size,
-            chunk=chunk,
-            variant=variant,
-            mode=forecast.mode,
-            total_bytes=_high_total(forecast),
-            margin_bytes=forecast.margin_bytes,
-            live_bytes=forecast.peak_allocated_bytes,
-            context_bytes=forecast.context_bytes,
-            fixed_bytes=forecast.context_bytes
-            + sum(forecast.breakdown.get(part, 0) for part in _FIXED_PARTS),
-        )
+        trial = _trial(forecast, size, variant, chunk, self.budget_bytes)
         self.history.append(trial)
         return trial
 
@@ -127,10 +136,15 @@ class Trials:
         self, variant: str | None, *, multiple: int = 1, chunk: int | None = None
     ) -> Callable[[int], Sample]:
         """Return a function that samples a size, given in units of `multiple`."""
-        return lambda number: _sample(number, self.run(size=number * multiple, variant=variant, chunk=chunk))
+        return lambda number: self._sample(
+            number, self.run(size=number * multiple, variant=variant, chunk=chunk)
+        )
 
     def at_chunks(self, variant: str | None, size: int) -> Callable[[int], Sample]:
-        return lambda number: _sample(number, self.run(size=size, variant=variant, chunk=number))
+        return lambda number: self._sample(number, self.run(size=size, variant=variant, chunk=number))
+
+    def _sample(self, number: int, trial: Trial) -> Sample:
+        return trial.sample(number, self.budget_bytes, trial.fits)
 
     def of(self, *, size: int, variant: str | None, chunk: int | None = None) -> Trial:
         """The earlier run with this size, variant and chunk."""
@@ -146,21 +160,46 @@ class Trials:
                 "chunk": t.chunk,
                 "total_bytes": t.total_bytes,
                 "margin_bytes": t.margin_bytes,
-                "fits": t.need_bytes <= self.budget_bytes,
+                "fits": t.fits,
             }
             for t in self.history
         )
 
+    def reasons(self) -> tuple[str, ...]:
+        """Why it is unknown whether some runs fit."""
+        return tuple(dict.fromkeys(reason for t in self.history if t.fits is None for reason in t.reasons))
 
-def show_trial(trial: Trial) -> str:
-    """`size 4.096k in chunks of 512`."""
-    return f"size {show_size(trial.size)}" + (
+
+def show_trial(trial: Trial, axis: str) -> str:
+    """`size 4.096k in chunks of 512`; axis: what the size is called."""
+    return f"{axis} {show_size(trial.size)}" + (
         f" in chunks of {show_size(trial.chunk)}" if trial.chunk is not None else ""
     )
 
 
-def _sample(number: int, trial: Trial) -> Sample:
-    return Sample(number, trial.need_bytes, trial.live_bytes, trial.fixed_bytes)
+def _trial(forecast: Forecast, size: int, variant: str | None, chunk: int | None, budget_bytes: int) -> Trial:
+    total = _high_total(forecast)
+    need = (
+        total + forecast.margin_bytes
+        if forecast.needs_bytes is None
+        else forecast.needs_bytes + forecast.context_bytes
+    )
+    within = need <= budget_bytes
+    return Trial(
+        size=size,
+        chunk=chunk,
+        variant=variant,
+        mode=forecast.mode,
+        total_bytes=total,
+        need_bytes=need,
+        margin_bytes=max(0, min(forecast.margin_bytes, need - total)),
+        live_bytes=forecast.peak_allocated_bytes,
+        context_bytes=forecast.context_bytes,
+        fits=forecast.fits.get(forecast.card, None if within and forecast.reasons else within),
+        fits_cards=forecast.fits,
+        reasons=forecast.reasons,
+        fixed_bytes=forecast.context_bytes + sum(forecast.breakdown.get(part, 0) for part in _FIXED_PARTS),
+    )
 
 
 def _high_total(forecast: Forecast) -> int:

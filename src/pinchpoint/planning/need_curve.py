@@ -103,18 +103,25 @@ def refine(
     up_to: int,
     runs: int,
 ) -> PinchpointError | None:
-    """Add at most `runs` new ones to `samples`, each where the uncertainty is largest.
+    """Try at most `runs` numbers, each where the uncertainty is largest, and add them to `samples`.
 
-    Stops when a prediction fails, and returns its error.
+    A number that cannot be predicted is left out, and above all samples nothing larger is tried after it; the
+    others are still tried. Returns the first error.
     """
     budgets_set = set(budgets)
+    first_error: PinchpointError | None = None
+    failures: set[int] = set()
     for _ in range(runs):
         readings = [
             read(samples.values(), budget, floor=floor, up_to=up_to) for budget in sorted(budgets_set)
         ]
-        open_ones = [r for r in readings if r.aim is not None and r.aim not in samples and r.doubt > ENOUGH]
+        open_ones = [
+            r
+            for r in readings
+            if r.aim is not None and r.aim not in samples and r.aim not in failures and r.doubt > ENOUGH
+        ]
         if not open_ones:
-            return None
+            break
         worst = max(open_ones, key=lambda r: r.doubt)
         # Of the budgets between the same two samples, take the middle one: its sample helps both sides.
         beside = [r for r in open_ones if r.between == worst.between] if worst.between else [worst]
@@ -123,5 +130,8 @@ def refine(
         try:
             samples[aim] = sample(aim)
         except (TargetFailed, CannotFake, TimedOut) as error:
-            return error
-    return None
+            first_error = first_error or error
+            failures.add(aim)
+            if aim > max(samples, default=0):
+                up_to = max(samples, default=aim)  # what is larger would take longer, or fail as well
+    return first_error

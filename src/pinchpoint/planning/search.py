@@ -38,13 +38,18 @@ class Sample:
     """What one number needs.
 
     live_bytes: without the rounding of the allocator, to distinguish flat from stepped. fixed_bytes: what no
-    smaller number would save, as far as is known, such as context and weights.
+    smaller number would save, as far as is known, such as context and weights. known: whether the need cannot
+    be higher; if it can, the number does not count as fitting.
     """
 
     number: int
     need_bytes: int
     live_bytes: int
     fixed_bytes: int = 0
+    known: bool = True
+
+    def fits(self, budget_bytes: int) -> bool:
+        return self.known and self.need_bytes <= budget_bytes
 
 
 @dataclass(frozen=True)
@@ -88,7 +93,7 @@ def largest_that_fits(
     through the samples shows clearly that it does not fit either. may_fall: a need that falls as the number
     grows is not an error, as it can happen for chunks; the largest number that fits is still the answer. A
     `TimedOut` or `TargetFailed` above a number that fits ends the search; if nothing fits it is raised, like
-    every other error of `sample`.
+    every other error of `sample`, but after a `TimedOut` of the first sample smaller numbers are tried.
     """
     state = _Search(
         {s.number: s for s in known_samples}, budget_bytes, floor, up_to, tolerance, prove_floor, may_fall
@@ -105,6 +110,11 @@ def largest_that_fits(
         try:
             state.add(sample(number))
         except (TimedOut, TargetFailed) as error:
+            if isinstance(error, TimedOut) and not state.samples and number > floor:
+                # A smaller number may be fast enough, and its answer is better than none.
+                start, state.up_to = (max(floor, number // _JUMP) if run_count == 0 else floor), number - 1
+                run_count += 1
+                continue
             if state.fits is None or number < state.fits.number:
                 raise
             state.early_ending, state.reason = (
@@ -142,7 +152,7 @@ class _Search:
     @property
     def fits(self) -> Sample | None:
         return max(
-            (s for s in self.samples.values() if s.need_bytes <= self.budget),
+            (s for s in self.samples.values() if s.fits(self.budget)),
             key=lambda s: s.number,
             default=None,
         )
@@ -150,11 +160,11 @@ class _Search:
     @property
     def fails(self) -> Sample | None:
         least = self.fits.number if self.may_fall and self.fits is not None else 0
-        above = (s for s in self.samples.values() if s.need_bytes > self.budget and s.number > least)
+        above = (s for s in self.samples.values() if not s.fits(self.budget) and s.number > least)
         return min(above, key=lambda s: s.number, default=None)
 
     def add(self, new: Sample) -> None:
-        fits_budget = new.need_bytes <= self.budget
+        fits_budget = new.fits(self.budget)
         miss = fits_budget if self.side == "over" else not fits_budget
         self.misses = self.misses + 1 if self.side and miss else 0
         self.samples[new.number] = new
@@ -163,7 +173,8 @@ class _Search:
             self.stalls = self.stalls + 1 if self.side and width > 0.5 * self.width else 0
         ordered = sorted(self.samples.values(), key=lambda s: s.number)
         for low, high in () if self.may_fall else pairwise(ordered):
-            if low.need_bytes - high.need_bytes > max(_LEAST_DROP, _DROP * low.need_bytes):
+            drop = min(low.need_bytes - high.need_bytes, low.live_bytes - high.live_bytes)
+            if drop > max(_LEAST_DROP, _DROP * low.need_bytes):  # what the allocator caches may jump
                 raise BadInput(
                     f"The predicted need falls from {show_bytes(low.need_bytes)} at {low.number:,}"
                     f" to {show_bytes(high.need_bytes)} at {high.number:,}, so there is no largest size.",
@@ -239,6 +250,8 @@ class _Search:
         """Nothing fits so far: go down, to the floor if the curve says so or few runs are left."""
         self.descents += 1
         at = self._meets()
+        if not fails.known:
+            return self.floor  # what is unknown is usually unknown at every number
         if last or self.descents > 3 or at is None or at < 2 * self.floor:
             return self.floor
         # Neighbouring samples would show steps instead of a slope, so each step down is large.

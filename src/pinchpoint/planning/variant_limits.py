@@ -17,6 +17,7 @@ class Choice:
     """The limit of one variant.
 
     trial: the fake run that fits; if there is none, `why` says why. least: the smallest run, if nothing fits.
+    possible: a larger run that fits by its forecast, which says that the peak may be higher.
     along: what the search varied. remark: for a flat variant that is planned in chunks.
     """
 
@@ -25,6 +26,7 @@ class Choice:
     search: SearchResult | None = None
     why: str = ""
     least: Trial | None = None
+    possible: Trial | None = None
     error: PinchpointError | None = None
     along: Literal["size", "chunk"] = "size"
     remark: Literal["", "flat", "held", "not flat"] = ""
@@ -45,6 +47,14 @@ def best_of(choices: Sequence[Choice], size: int | None) -> Choice | None:
     )
 
 
+def best_possible(choices: Sequence[Choice], size: int | None) -> Choice | None:
+    """The variant with the largest size that may fit; for a given size, the first one."""
+    open_ones = [c for c in choices if c.possible is not None]
+    if size is not None or not open_ones:
+        return open_ones[0] if open_ones else None
+    return max(open_ones, key=lambda c: c.possible.size if c.possible is not None else 0)
+
+
 def nothing_fits(
     text: str,
     choices: Sequence[Choice],
@@ -57,7 +67,7 @@ def nothing_fits(
     if not choices_tried:
         return next(c.error for c in choices if c.error is not None)
     least = min((c.least for c in choices_tried if c.least is not None), key=lambda trial: trial.need_bytes)
-    at = " ".join(arguments(least.size)) if arguments else show_trial(least)
+    at = " ".join(arguments(least.size)) if arguments else show_trial(least, "size")
     by = f" with {least.variant}, its leanest variant" if len(choices_tried) > 1 else ""
     return DoesNotFit(
         f"{text} needs {show_bytes(least.total_bytes)} at {at}{by}, and {show_bytes(least.margin_bytes)} of"
@@ -74,32 +84,48 @@ def row_of(choice: Choice) -> dict[str, Any]:
         "size": None if trial is None else trial.size,
         "chunk": None if trial is None else trial.chunk,
         "peak_bytes": None if trial is None else trial.total_bytes,
+        "possible_size": None if choice.possible is None else choice.possible.size,
         "why": choice.why,
     }
 
 
-def notes_of(choices: Sequence[Choice], multiple: int, up_to: int) -> list[str]:
-    """Notes on how each answer was found; none for an answer that is accurate to 1 %."""
+def notes_of(
+    choices: Sequence[Choice], *, multiple: int, up_to: int, axis: str, budget_bytes: int
+) -> list[str]:
+    """Notes on how each answer was found; none for an answer that is accurate to 1 %.
+
+    axis: what the size is called, `batch size` for a script.
+    """
     notes = []
     for choice in choices:
-        note = _note(choice, multiple, up_to)
-        if note:
-            notes.append(f"{choice.variant}: {note}" if choice.variant else note)
+        about = [_note(choice, multiple, up_to, axis)]
+        if choice.trial is not None and choice.trial.need_bytes > budget_bytes:
+            about.append(
+                f"{show_trial(choice.trial, axis)} fits if the allocator frees cached blocks, as PyTorch does"
+                " when memory runs out"
+            )
+        notes += [f"{choice.variant}: {note}" if choice.variant else note for note in about if note]
     return notes
 
 
-def _note(choice: Choice, multiple: int, up_to: int) -> str:
+def _note(choice: Choice, multiple: int, up_to: int, axis: str) -> str:
     search, trial = choice.search, choice.trial
     if choice.error is not None:
         return f"skipped: {choice.error.what}"
+    if choice.possible is not None:
+        known = "no" if trial is None else f"{show_trial(trial, axis)} is the largest"
+        known += f" {axis} known to fit" if trial is None else " known to fit"
+        return (
+            f"{known}; {show_trial(choice.possible, axis)} fits unless the peak is higher than predicted,"
+            " see the reasons"
+        )
     if trial is None:
         assert choice.least is not None
         need = show_bytes(choice.least.need_bytes)
-        return f"does not fit: it needs {need} with the margin at {show_trial(choice.least)}"
+        return f"does not fit: it needs {need} with the margin at {show_trial(choice.least, axis)}"
     if choice.remark == "flat":
-        return (
-            f"the peak does not grow with the size; {show_size(trial.size)} is the largest tried, not a limit"
-        )
+        at = show_size(trial.size)
+        return f"the peak does not grow with the {axis}; {at} is the largest tried, not a limit"
     if choice.remark == "held":
         return (
             "the peak grows only by what the variant stores per point;"
@@ -109,12 +135,14 @@ def _note(choice: Choice, multiple: int, up_to: int) -> str:
         return f"declared flat, but its peak grows with the size; {show_size(trial.size)} was tried and fits"
     if search is None or search.fits is None:
         return ""
-    along = choice.along
-    at = show_size(search.fits.number * (multiple if along == "size" else 1))
+    along = axis if choice.along == "size" else choice.along
+    at = show_size(search.fits.number * (multiple if choice.along == "size" else 1))
     if search.ending == "flat":
         return f"the peak does not grow with the {along}; {at} is the largest tried, not a limit"
-    if search.ending == "up_to" and along == "size":
-        return f"fits at {at}, the largest size considered; raise --up-to ({show_size(up_to)}) to go further"
+    if search.ending == "up_to" and choice.along == "size":
+        return (
+            f"fits at {at}, the largest {axis} considered; raise --up-to ({show_size(up_to)}) to go further"
+        )
     if search.ending == "timed_out":
         return f"a larger {along} took too long to predict; {at} is the largest predicted to fit"
     if search.ending == "failed":

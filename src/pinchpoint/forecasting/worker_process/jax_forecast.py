@@ -56,6 +56,7 @@ def predict(loaded_target: LoadedTarget, request: dict[str, Any]) -> Forecast:
             for card in {**cards(), loaded_target.card.name: loaded_target.card}.values()
         },
         margin_bytes=margin,
+        needs_bytes=max(highest, int(highest / share) - loaded_target.card.context_bytes),
         card=loaded_target.card.name,
         steps=1,
         processed=processed,

@@ -36,30 +36,26 @@ ORDER = 20
 
 
 def entry(record: Plan) -> Entry:
-    fits = record.peak_bytes + record.margin_bytes <= record.budget_bytes
-    tone: Tone = "good" if fits else "warn"
+    tone: Tone = "good" if record.size is not None else "warn"
     budget = show_bytes(record.budget_bytes)
     facts = ", ".join(part for part in (record.mode, budget, record.variant) if part)
     usage = f"{share(record.peak_bytes, record.budget_bytes):.1%} of the budget"
     return Entry(
         title=record.target,
         headline=Headline(
-            exact_size(record.size),
-            "largest size that fits" if len(record.tried) > 1 else "size",
+            exact_size(record.size) if record.size is not None else "unknown",
+            f"largest {record.axis} that fits" if len(record.tried) > 1 else record.axis,
             facts,
             tone,
         ),
-        tags=(record.mode, f"budget {budget}"),
+        tags=(
+            record.mode,
+            f"budget {budget}",
+            "" if record.complete else "stopped before all runs were made",
+        ),
         tiles=(
-            Tile("size", exact_size(record.size), "points per step"),
-            Tile(
-                "chunk",
-                exact_size(record.chunk),
-                "points processed at one time" if record.chunk is not None else "not chunked",
-            ),
-            Tile(
-                "variant", record.variant or "-", "allows the largest size" if len(record.choices) > 1 else ""
-            ),
+            _size(record, tone),
+            *_variant_tiles(record),
             Tile("predicted peak", show_bytes(record.peak_bytes), usage, tone),
             Tile("margin", show_bytes(record.margin_bytes), "left free"),
         ),
@@ -67,8 +63,32 @@ def entry(record: Plan) -> Entry:
     )
 
 
+def _size(record: Plan, tone: Tone) -> Tile:
+    """Return the tile of the answer: the largest size known to fit, and the largest that may fit."""
+    if record.size is None:
+        note = f"{exact_size(record.possible_size)} fits unless the peak is higher than predicted"
+        return Tile(record.axis, "unknown", note, tone)
+    if record.possible_size is not None:
+        note = f"known to fit; unknown up to {exact_size(record.possible_size)}"
+        return Tile(record.axis, exact_size(record.size), note, tone)
+    return Tile(record.axis, exact_size(record.size), "per step")
+
+
+def _variant_tiles(record: Plan) -> list[Tile]:
+    """Return chunk and variant, which a script does not have."""
+    tiles = []
+    if record.chunk is not None:
+        tiles.append(Tile("chunk", exact_size(record.chunk), f"{record.axis} processed at one time"))
+    if record.variant:
+        note = f"allows the most {record.axis}" if len(record.choices) > 1 else ""
+        tiles.append(Tile("variant", record.variant, note))
+    return tiles
+
+
 def _blocks(record: Plan) -> list[Html | Figure]:
     blocks: list[Html | Figure] = []
+    if record.reasons:
+        blocks.append(panel("Why the peak may be higher", listing(record.reasons)))
     names = _variants(record)
     runs = [run for run in record.tried if number(run, "total_bytes")]
     at_sizes, at_chunks = _best_run_per_size(runs), _runs_by_chunk(runs)
@@ -121,6 +141,7 @@ def _label(name: str, names: list[str]) -> Html:
 
 
 def _search(record: Plan, runs: list[dict[str, Any]], along: str, names: list[str]) -> Figure:
+    called = record.axis if along == "size" else along
     data = [trace for name in names if (trace := _runs_of(name, runs, along, names))]
     totals = [number(run, "total_bytes") or 1.0 for run in runs]
     budget, label = level(
@@ -130,14 +151,17 @@ def _search(record: Plan, runs: list[dict[str, Any]], along: str, names: list[st
     if 0 < record.margin_bytes < record.budget_bytes:
         lines.append(level(record.budget_bytes - record.margin_bytes, "", role="warn", dash="dot")[0])
     axes = layout(
-        x=log_size_axis([number(run, along) or 1.0 for run in runs], along),
+        x=log_size_axis([number(run, along) or 1.0 for run in runs], called),
         y=log_byte_axis([*totals, record.budget_bytes], "predicted total"),
         shapes=lines,
         annotations=[label],
     )
     note = "Crossed, open markers do not fit. The dotted line is the budget minus the margin."
-    at = f" at size {exact_size(count(runs[0], 'size'))}" if along == "chunk" else ""
-    return Figure(f"{along.capitalize()}s tried{at}", tuple(data), axes, note=note)
+    if any(run.get("fits") is None for run in runs):
+        note += " A question mark in the table of runs: the peak may be higher than drawn."
+    at = f" at {record.axis} {exact_size(count(runs[0], 'size'))}" if along == "chunk" else ""
+    title = f"{called.capitalize()}s tried" if called in ("size", "chunk") else f"{called.capitalize()} tried"
+    return Figure(f"{title}{at}", tuple(data), axes, note=note)
 
 
 def _runs_of(name: str, runs: list[dict[str, Any]], along: str, names: list[str]) -> Trace | None:
@@ -167,7 +191,7 @@ def _text(name: str, run: dict[str, Any]) -> str:
         name or "run",
         *facts,
         ("total", show_bytes(number(run, "total_bytes"))),
-        ("fits", "yes" if run.get("fits") else "no"),
+        ("fits", {True: "yes", None: "unknown"}.get(run.get("fits"), "no")),
     )
 
 
@@ -187,15 +211,15 @@ def _choices(record: Plan, names: list[str]) -> Html:
         rows.append((join([_label(name, names), " ", marker]), exact_size(size), length, *details))
     columns = (
         Column("variant"),
-        *number_columns("largest size"),
+        *number_columns(f"largest {record.axis}"),
         Column(""),
         *number_columns("chunk", "predicted peak"),
         Column(""),
     )
     return panel(
-        "Largest size per variant",
+        f"Largest {record.axis} per variant",
         table(columns, rows),
-        note="The largest size of each variant within the budget.",
+        note=f"The largest {record.axis} of each variant within the budget.",
     )
 
 
@@ -213,17 +237,24 @@ def _cards(record: Plan, names: list[str]) -> Html:
             _card(name, cards[name], share(count(cards[name], along) or 0, top), names) for name in card_names
         ]
 
-    columns = (Column("card"), *number_columns("memory", "size", "chunk"), Column(""), Column("variant"))
+    columns = (Column("card"), *number_columns("memory", record.axis, "chunk"), Column(""), Column("variant"))
     first = shortlist({name: number(item, "budget_bytes") for name, item in cards.items()})
     body = [table(columns, rows(first))]
     if len(first) < len(cards):
         body.append(folded_details(f"all {len(cards)} cards", table(columns, rows(cards))))
-    return panel(f"Largest {along} per card", *body, note=f"The largest {along} that fits each card.")
+    called = record.axis if along == "size" else along
+    return panel(f"Largest {called} per card", *body, note=f"The largest {called} that fits each card.")
 
 
 def _card(name: str, item: dict[str, Any], part: float, names: list[str]) -> tuple[object, ...]:
     variant, size = word(item, "variant"), count(item, "size")
     memory = show_bytes(number(item, "budget_bytes"))
+    possible = count(item, "possible_size")
+    if not size and possible:
+        unknown = badge(f"unknown up to {exact_size(possible)}", "warn")
+        return tag("strong", name), memory, unknown, "-", "", "-"
+    if not size and item.get("how") == "unknown":
+        return tag("strong", name), memory, badge("not found", "warn"), "-", "", "-"
     if not size:
         return tag("strong", name), memory, badge("nothing fits", "bad"), "-", "", "-"
     bar = meter(part, palette.of_series(variant, names))
@@ -241,13 +272,15 @@ def _runs(record: Plan, names: list[str]) -> Html:
     rows = []
     for run in record.tried:
         fits = badge("fits", "good") if run.get("fits") else badge("does not fit", "bad")
+        if run.get("fits", False) is None:
+            fits = badge("? unknown", "warn")
         sizes = (
             exact_size(count(run, "size")),
             exact_size(count(run, "chunk")),
             show_bytes(number(run, "total_bytes")),
         )
         rows.append((_label(word(run, "variant"), names), *sizes, fits))
-    columns = (Column("variant"), *number_columns("size", "chunk", "predicted total"), Column(""))
+    columns = (Column("variant"), *number_columns(record.axis, "chunk", "predicted total"), Column(""))
     return panel(
         "Runs on fake tensors",
         folded_details(f"{len(rows)} runs, in the order of the search", table(columns, rows)),
