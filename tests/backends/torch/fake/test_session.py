@@ -27,6 +27,7 @@ OWNERS: list[Any] = [
     nn.RNNBase,
     nn.parallel,
     torch.autograd,
+    torch.inference_mode,
     torch.optim.Optimizer,
     torch._C._nn,
     torch.utils.data.DataLoader,
@@ -352,3 +353,19 @@ def test_a_tensor_made_of_fake_ones_has_the_requested_dtype_and_device(simulate:
         assert torch.as_tensor(there) is there and torch.tensor(there) is not there
         assert torch.tensor(there).device.type == "cuda"
         assert torch.as_tensor([there.sum(), there.sum()], device="cuda").shape == (2,)
+
+
+def test_inference_mode_allocates_what_no_grad_allocates_and_knows_the_data(take: Any) -> None:
+    layer = torch.nn.MultiheadAttention(64, 4, device="cuda")
+    source = torch.zeros(32, 8, 64, device="cuda")
+    peaks = []
+    for mode in (torch.no_grad(), torch.no_grad(), torch.inference_mode()):
+        with mode:
+            peaks.append(take(lambda: layer(source, source, source)).peak)
+    assert peaks[0] > peaks[1] == peaks[2] > 0  # the first call creates the workspace
+    with torch.inference_mode():
+        assert int((torch.arange(10).to("cuda") > 3).sum()) == 6
+        with torch.inference_mode(mode=False):
+            assert torch.is_grad_enabled()
+        assert not torch.is_grad_enabled()
+    assert torch.is_grad_enabled()

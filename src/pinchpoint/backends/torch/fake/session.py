@@ -62,6 +62,7 @@ def simulate_device(
         recurrent.install(patches, observer)
         unmodelled.install(patches, observer.notes, observer.on_device)
         packed_sequences.install(patches, observer)
+        _inference_mode(patches)
         _dropout(patches, observer)
         _fused(patches, observer)
         distributed.install(patches, ledger)
@@ -76,6 +77,25 @@ def simulate_device(
                 yield observer
         finally:
             compat.close_library(autocast_kernels)
+
+
+def _inference_mode(patches: Patches) -> None:
+    """Turn gradients off in place of inference mode, which allocates the same.
+
+    In inference mode, torch gives composite operations (linear, attention) to the observer in one piece, so
+    that it would not see what they allocate on the way, and it does not count writes.
+    """
+    mode = torch.inference_mode
+
+    def enter(self: Any) -> None:
+        self._gradients_before = torch.is_grad_enabled()
+        torch.set_grad_enabled(not self.mode)
+
+    def leave(self: Any, *_: object) -> None:
+        torch.set_grad_enabled(self._gradients_before)
+
+    patches.set(mode, "__enter__", enter)
+    patches.set(mode, "__exit__", leave)
 
 
 def _fused(patches: Patches, observer: Observer) -> None:
