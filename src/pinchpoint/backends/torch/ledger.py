@@ -81,6 +81,7 @@ class Ledger:
         self._block_of: dict[int, int] = {}
         self._site_of_node: dict[int, Site] = {}
         self._kinds: dict[str, FileKind] = {}
+        self._followers: dict[int, list[int]] = {}  # blocks that are freed with another one
         self._fold: tuple[int, int, int] | None = None  # (new block, old block, event index)
         self._last_phase: Phase | None = None
         self._modules_outside = 0  # modules whose forward pass the current phase was started in
@@ -154,6 +155,16 @@ class Ledger:
         """Stop recording: what a script does after the requested steps is not part of the forecast."""
         self._closed = True
 
+    def live_blocks(self) -> set[int]:
+        return set(self._block_of.values())
+
+    def hand_over(self, block: int, heir: int, followers: list[int]) -> None:
+        """Let the storage of `block` stand for `heir`; when it is freed, `followers` are freed with it."""
+        key = next(key for key, owned in self._block_of.items() if owned == block)
+        self._block_of[key] = heir
+        if followers:
+            self._followers[heir] = followers
+
     def live_bytes(self) -> int:
         return sum(self.observation.blocks[block].bytes for block in self._block_of.values())
 
@@ -197,6 +208,8 @@ class Ledger:
                 self._block_of[heir] = old_block
                 return
         self._record(block)
+        for follower in self._followers.pop(block, ()):
+            self._record(follower)
 
     # --- the current line and phase
 

@@ -65,6 +65,7 @@ class Observer(compat.DispatchMode):
         self.stand_ins: Any = None  # set by the session: replacements of packages that need CUDA
         self.foreign: Any = None  # set by the session: operations of libraries other than torch
         self.place: str | None = None
+        self.operations = 0  # observed so far
         self.generators: set[int] = set()  # keys of the generators on the device
         # > 0 while torch's own fake mode runs, during which tensors report their true devices
         self.inside = 0
@@ -177,6 +178,7 @@ class Observer(compat.DispatchMode):
 
     def _fake(self, func: Any, args: Any, kwargs: Any, place: str | None, *, fresh: bool) -> Any:
         ledger = self.ledger
+        self.operations += 1
         name = func.name()
         site = ledger.site()
         phase = self._phase(fresh)

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
-from pinchpoint.backends.sandbox.run_script import Stopper, run_script
+from pinchpoint.backends.sandbox.run_script import ScriptEnd, Stopper, run_script
 from pinchpoint.backends.sandbox.sandbox import Sandbox
 from pinchpoint.backends.sandbox.script_errors import script_error
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import shown_path
 from pinchpoint.core.records import Forecast
+from pinchpoint.core.targets import user_line
 from pinchpoint.forecasting import assembly
 from pinchpoint.forecasting.worker_process import branches, calibration
 from pinchpoint.forecasting.worker_process.target_loading import NEEDED, Fork, LoadedTarget, with_stand_ins
 
 _REAL_RUN_S = 60.0  # limit on the CPU seconds of the real run that counts what depends on the data
+_SHARE_OF_TIMEOUT = 0.3  # of the time limit, for one run of a script without training; there may be several
 
 
 def predict(loaded_target: LoadedTarget, request: dict[str, Any], fork: Fork) -> Forecast:
@@ -88,9 +92,11 @@ def _run(
     progress = observer.progress
     progress.half = request.get("half", False)
     progress.files = True
+    progress.deadline_s = time.monotonic() + _SHARE_OF_TIMEOUT * request.get("timeout_s", math.inf)
 
     def check(now: runner.Progress) -> None:
-        if stopper.is_done or now.is_enough(stopper.limit):
+        is_followed = now.is_enough if observer.dynamic.calibrating else now.is_followed
+        if stopper.is_done or is_followed(stopper.limit):
             stopper.steps = stopper.limit
             observer.ledger.close()
             stopper.raise_if_done()
@@ -106,12 +112,13 @@ def _run(
         )
     if end.note is not None:
         observer.note(end.note)
+    is_cut_short = not progress.trains and (end.kind == "stopped" or _ended_late(end, progress, stopper))
     needs = unknown_values.calibration_site(end.error, observer.dynamic.unknown_site)
-    if needs is not None:
+    if needs is not None and not is_cut_short:
         return {"needs": needs}
     if end.kind == "raised" and (needed := observer.stand_ins.wanted(end.error)):
         return {NEEDED: needed}
-    if not progress.is_enough(1) or end.kind == "raised":
+    if not progress.is_enough(1) or (end.kind == "raised" and not is_cut_short):
         error = script_error(
             end,
             script=loaded_target.target.text,
@@ -140,6 +147,11 @@ def _run(
             f"{loaded_target.target.text} allocates nothing on the GPU.",
             hint="Pass the arguments that make it use CUDA, such as -- --device cuda.",
         )
+    if is_cut_short:
+        _explain_cut(observation, progress, end)
+    if observer.dynamic.late_sites:
+        lines = ", ".join(shown_path(site) for site in list(observer.dynamic.late_sites)[:4])
+        observation.notes.append(f"values read at {lines} are unknown: the largest counts are assumed")
     if observation.steps < request["steps"]:
         observation.notes.append(f"the script ended after {observation.steps} of {request['steps']} steps")
     forecast = assembly.of_observation(
@@ -155,6 +167,28 @@ def _run(
     return calibration.with_blocks(forecast.to_dict(), observation) | {
         "decisions": observer.dynamic.decisions.results()
     }
+
+
+def _ended_late(end: ScriptEnd, progress: Any, stopper: Stopper) -> bool:
+    """Whether the script raised after enough calls for a forecast, as it may where values are not real."""
+    return end.kind == "raised" and progress.is_enough(stopper.limit)
+
+
+def _explain_cut(observation: Any, progress: Any, end: ScriptEnd) -> None:
+    """Say that an inference script was not followed to its end, and what that means for its peak."""
+    calls = f"{progress.calls:,} inference calls"
+    if end.error is not None:
+        at = user_line(end.error)
+        where = f" at {at}" if at else ""
+        observation.reasons.append(
+            f"the script raised {type(end.error).__name__}{where} after {calls}, and later ones are not known"
+        )
+    elif progress.grows():
+        observation.reasons.append(
+            f"memory grows from call to call, and the script was followed for only {calls}"
+        )
+    else:
+        observation.notes.append(f"the script was followed for {calls}, whose peak no longer grows")
 
 
 def _limit_cpu(seconds: float) -> None:

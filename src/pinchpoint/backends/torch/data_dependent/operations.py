@@ -70,6 +70,9 @@ class Dynamic:
     assume: bool = False
     guess: int | None = None
     decisions: Decisions = field(default_factory=Decisions)
+    is_late: Callable[[], bool] = lambda: (
+        False
+    )  # enough was seen: values that are new from here on are assumed
     optimizer_steps: Callable[[], int] = lambda: 0  # taken so far
     size: int = 0  # points of the run; values read with item() are fitted against it
     most: Callable[[], int] = lambda: 1  # without a size: the largest dimension so far
@@ -78,6 +81,7 @@ class Dynamic:
     counts: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     scalars: dict[str, list[float]] = field(default_factory=dict)
     array_samples: dict[str, list[float]] = field(default_factory=dict)
+    late_sites: dict[str, None] = field(default_factory=dict)  # lines that read values late, in order
     _turns: dict[str, int] = field(default_factory=dict)
     _memo: dict[tuple[Any, ...], tuple[Any, int]] = field(default_factory=dict)
 
@@ -150,7 +154,16 @@ class Dynamic:
         if self.assume:
             most = self.size or self.most()
             return {"low": 1, "mid": -(-most // 2), "high": most}[self.bound]
+        if self._assume_late(key):
+            return 1
         raise NeedsCalibration(key)
+
+    def _assume_late(self, key: str) -> bool:
+        """Whether a value may be assumed because it is read late; the line is kept for a note."""
+        if not self.is_late():
+            return False
+        self.late_sites[key.rsplit(":", 1)[0]] = None
+        return True
 
     def _points(self) -> int:
         """The size that numbers are fitted against; 1 for a script, whose only run has no size."""
@@ -172,7 +185,7 @@ class Dynamic:
             key = f"{line()}:item"
             if key not in self.laws and key not in self.values and self.guess is None and not self.assume:
                 self.unknown_site = key
-                return DataNumber(key, decide=self.decide)
+                return DataNumber(key, decide=self.decide, late=self._assume_late)
         value = plain()
         return (
             value
@@ -212,9 +225,9 @@ class Dynamic:
             law = self.laws.get(turn) or self.laws.get(key)
             return resample(sample, law, dtype, size, self._points(), self.bound).reshape(shape)
         if is_count and not (self.calibrating or self.assume):
-            if self.guess is None:
+            if self.guess is None and not self._assume_late(key):
                 raise NeedsCalibration(key)
-            return (np.arange(size) % self.guess).astype(dtype).reshape(shape)
+            return (np.arange(size) % (self.guess or 2)).astype(dtype).reshape(shape)
         return None
 
     def _sample(self, real: np.ndarray[Any, Any], is_count: bool, key: str, turn: str) -> None:
@@ -262,6 +275,8 @@ class Dynamic:
             count = max(least, min(law.count(most, self.bound), most))
         elif self.assume:
             count = {"low": min(1, most), "mid": -(-most // 2), "high": most}[self.bound]
+        elif self._assume_late(key):
+            count = most
         else:
             raise NeedsCalibration(key)
         self._memo[memo] = (weakref.ref(storage), count)

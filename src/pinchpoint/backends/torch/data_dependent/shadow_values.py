@@ -137,7 +137,7 @@ class Shadows:
             answer = None if mutable else self._certain(func, args)
             if answer is not None:
                 # One element, expanded: a check of a huge tensor takes no memory on the host.
-                self.set_value(out, torch.full((), answer).expand(out.shape))
+                self.set_value(out, torch.full((), answer, dtype=out.dtype).expand(out.shape))
             return None
         sources = tree_map_only(torch.Tensor, lambda t: t.__dict__[_SHADOW], (args, kwargs))
         recipe = Recipe(func, sources[0], sources[1], self._version)
@@ -183,7 +183,7 @@ class Shadows:
             return _OF_INFINITY[name]
         if name in _FINITE:
             return _FINITE[name]
-        if name not in _ABSORBS or any(t.dtype is not torch.bool or t.numel() > _SMALL for t in args[:2]):
+        if name not in _ABSORBS or not all(_can_absorb(t, _ABSORBS[name]) for t in args[:2]):
             return None
         for side in args[:2]:
             value = self.real(side)
@@ -251,6 +251,13 @@ def _leaves(kind: type[Leaf], args: Any, kwargs: Any) -> list[Leaf]:
         elif isinstance(value, (list, tuple)):
             leaves += [item for item in value if isinstance(item, kind)]
     return leaves
+
+
+def _can_absorb(side: Any, value: bool) -> bool:
+    """Whether `value` in a small tensor of this kind decides `and` or `or`: zero also does among integers."""
+    if not isinstance(side, torch.Tensor) or side.numel() > _SMALL or side.dtype.is_floating_point:
+        return False
+    return side.dtype is torch.bool or not (value or side.dtype.is_complex)
 
 
 def _written_arguments(func: Any, args: Any) -> list[FakeTensor]:

@@ -27,14 +27,20 @@ class DataNumber:
     """A count read from the device whose data is unknown: it can be logged, but not used as a size.
 
     It is not an int, which torch's argument parser would accept. Used as a size or an index it raises
-    `NeedsCalibration`; in arithmetic and in print its value is `value`.
+    `NeedsCalibration`, unless `late` accepts its site; in arithmetic and in print its value is `value`.
     """
 
-    def __init__(self, site: str, value: int = 1, decide: Decide = _as_likely) -> None:
-        self.site, self.value, self._decide = site, value, decide
+    def __init__(
+        self,
+        site: str,
+        value: int = 1,
+        decide: Decide = _as_likely,
+        late: Callable[[str], bool] = lambda site: False,
+    ) -> None:
+        self.site, self.value, self._decide, self._late = site, value, decide, late
 
     def __index__(self) -> int:
-        raise NeedsCalibration(self.site)
+        return self._refuse(self.value)
 
     __int__ = __index__
 
@@ -42,9 +48,11 @@ class DataNumber:
         result = work(self.value, other.value if isinstance(other, DataNumber) else other)
         if type(result) is float:
             return DataFloat(result, self._refuse, self._decide)
-        return DataNumber(self.site, result, self._decide) if type(result) is int else result
+        return DataNumber(self.site, result, self._decide, self._late) if type(result) is int else result
 
     def _refuse(self, count: int) -> int:
+        if self._late(self.site):
+            return count
         raise NeedsCalibration(self.site)
 
     def _compare(self, work: Callable[[Any, Any], Any], other: Any) -> bool:

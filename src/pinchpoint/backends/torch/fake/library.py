@@ -20,50 +20,17 @@ from pinchpoint.backends.torch import compat
 from pinchpoint.backends.torch.compat import FakeTensor
 from pinchpoint.backends.torch.fake import saving
 from pinchpoint.backends.torch.fake.devices import CUDA, place_of
+from pinchpoint.backends.torch.fake.generation import Generation
+from pinchpoint.backends.torch.fake.progress import Progress
 from pinchpoint.backends.torch.ledger import Ledger
 from pinchpoint.backends.torch.observer import Observer
-
-
-class Progress:
-    """Counts what a loop does; `check` is called after each event and may raise to stop the script."""
-
-    def __init__(self) -> None:
-        self.steps: dict[int, int] = {}  # optimizer -> steps
-        self.calls = 0  # outermost module calls
-        self.quiet_calls = 0  # outermost module calls without gradients
-        self.backwards = 0
-        self.check: Callable[[Progress], None] = lambda progress: None
-        self.half = False  # run every outermost call in bf16 autocast
-        self.on_weight: Callable[[torch.Tensor], None] = lambda _: None  # called with each trained weight
-        self.files = False  # files are redirected to a scratch folder, so a script may load what it saved
-
-    def seen(self, *, trained: bool) -> dict[str, Any]:
-        """What of the run was observed, as a Forecast records it."""
-        steps = max(self.steps.values(), default=0) or self.backwards
-        return {
-            "training_steps": steps if trained else 0,
-            "inference_calls": self.quiet_calls if trained else self.calls,
-            "evaluation": trained and self.quiet_calls > 0,
-        }
-
-    def is_enough(self, steps: int) -> bool:
-        """Whether every optimizer took `steps` steps.
-
-        Without an optimizer, backward passes or inference calls are counted. An optimizer that steps rarely
-        is ignored once another one took eight times as many steps.
-        """
-        if self.steps:
-            return min(self.steps.values()) >= steps or max(self.steps.values()) >= 8 * steps
-        if self.backwards:
-            return self.backwards > steps
-        return self.quiet_calls >= steps or self.calls > steps
 
 
 @contextlib.contextmanager
 def install(patches: Patches, observer: Observer, progress: Progress) -> Iterator[None]:
     ledger = observer.ledger
     _autograd(patches, ledger, progress)
-    _modules(patches, ledger, progress)
+    _modules(patches, ledger, progress, Generation(patches, observer, progress.add_calls))
     _loading(patches, observer)
     _compiling(patches, observer)
     _parallel(patches)
@@ -101,7 +68,9 @@ def _autograd(patches: Patches, ledger: Ledger, progress: Progress) -> None:
 # --- modules
 
 
-def _modules(patches: Patches, ledger: Ledger, progress: Progress) -> None:
+def _modules(
+    patches: Patches, ledger: Ledger, progress: Progress, patch_generation: Callable[[], None]
+) -> None:
     names: dict[int, str] = {}
     original_call: Callable[..., Any] = torch.nn.Module.__call__
 
@@ -109,6 +78,7 @@ def _modules(patches: Patches, ledger: Ledger, progress: Progress) -> None:
         root = not ledger.module_path
         if root:
             ledger.step_started = True
+            patch_generation()
             # A module that the backward pass calls again (checkpointing) keeps its name in the whole model.
             if ledger.phase != "backward" or id(self) not in names:
                 _name_tree(self, names, ledger)
@@ -123,9 +93,7 @@ def _modules(patches: Patches, ledger: Ledger, progress: Progress) -> None:
         finally:
             path.pop()
         if root and ledger.phase is None:
-            progress.calls += 1
-            progress.quiet_calls += not torch.is_grad_enabled()
-            progress.check(progress)
+            progress.count_call(quiet=not torch.is_grad_enabled())
         return result
 
     patches.set(torch.nn.Module, "__call__", call)

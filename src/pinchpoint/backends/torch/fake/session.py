@@ -14,6 +14,7 @@ from pinchpoint.backends.patches import Patches
 from pinchpoint.backends.torch import compat
 from pinchpoint.backends.torch.data_dependent.operations import Dynamic
 from pinchpoint.backends.torch.fake import autocast, cuda_api, distributed, library, tensors, typed_tensors
+from pinchpoint.backends.torch.fake.progress import Progress
 from pinchpoint.backends.torch.kernels import attention, packed_sequences, recurrent, unmodelled
 from pinchpoint.backends.torch.kernels.workspaces import KernelModel
 from pinchpoint.backends.torch.ledger import Ledger
@@ -35,17 +36,19 @@ class Device:
 
 @contextlib.contextmanager
 def simulate_device(
-    device: Device, *, dynamic: Dynamic, progress: library.Progress | None = None
+    device: Device, *, dynamic: Dynamic, progress: Progress | None = None
 ) -> Iterator[Observer]:
     """Run everything in this context as if `device` were cuda:0. Use it only in a separate process."""
     ledger = Ledger()
     model = KernelModel(
         device.cublas_workspace_bytes, device.cublaslt_workspace_bytes, device.processors, device.capability
     )
-    progress = progress or library.Progress()
+    progress = progress or Progress()
     observer = Observer(ledger, model, dynamic)
     observer.progress = progress
+    progress.observer = observer
     dynamic.optimizer_steps = lambda: sum(progress.steps.values())
+    dynamic.is_late = lambda: progress.is_late
     progress.on_weight = observer.forget_values
     with Patches() as patches:
         cuda_api.install(

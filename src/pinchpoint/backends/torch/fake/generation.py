@@ -1,0 +1,87 @@
+"""transformers' `generate`: sequences are assumed to reach the maximum length that the script asks for.
+
+Whether a sequence ends earlier depends on weights. The longest run needs the most memory, so the criteria
+that read tokens or scores are answered with "not finished", and only the maximum length ends the loop. Once
+the tokens allocate regularly (see `repetition`), the loop ends early, and the remaining tokens are written to
+the ledger. The sequences that `generate` returns are then shorter than in a real run.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from pinchpoint.backends.patches import Patches
+from pinchpoint.backends.torch.observer import Observer
+from pinchpoint.backends.torch.repetition import Repetition
+
+_NOTE = "generate() is assumed to reach its maximum length: sequences that end earlier need less memory"
+_FEWEST = 32  # remaining tokens that are worth a shortcut
+
+
+class Generation:
+    """Patches transformers once the script has imported it. Call it before every module call: it is cheap."""
+
+    def __init__(self, patches: Patches, observer: Observer, written: Callable[[int], None]) -> None:
+        self._patches, self._observer, self._written = patches, observer, written
+        self._is_patched = False
+        self._tokens: Repetition | None = None  # of the loop that runs now
+        self._length = 0  # of its sequences
+
+    def __call__(self) -> None:
+        if self._is_patched or "transformers.generation.stopping_criteria" not in sys.modules:
+            return
+        self._is_patched = True
+        criteria: Any = sys.modules["transformers.generation.stopping_criteria"]
+        patched = self._criteria(criteria.StoppingCriteriaList.__call__)
+        self._patches.set(criteria.StoppingCriteriaList, "__call__", patched)
+        mixin: Any = getattr(sys.modules.get("transformers.generation.utils"), "GenerationMixin", None)
+        heuristic = vars(mixin).get("_check_early_stop_heuristic") if mixin is not None else None
+        if heuristic is not None:  # of beam search: whether an open beam can still become the best one
+            is_static = isinstance(heuristic, staticmethod)
+            original = heuristic.__func__ if is_static else heuristic
+
+            def check(*args: Any, **kwargs: Any) -> Any:
+                return self._assume(original(*args, **kwargs), True)
+
+            self._patches.set(
+                mixin, "_check_early_stop_heuristic", staticmethod(check) if is_static else check
+            )
+
+    def _criteria(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(criteria: Any, input_ids: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            result = self._assume(original(criteria, input_ids, *args, **kwargs), False)
+            longest = getattr(criteria, "max_length", None)
+            if longest is not None and self._observer.on_device(result):
+                left = self._shortcut(input_ids.shape[1], longest)
+                if left:
+                    result = torch.full_like(result, True)  # its values are known
+                    self._written(left)
+            return result
+
+        return call
+
+    def _assume(self, result: Any, answer: bool) -> Any:
+        """The same result, whose values are `answer` if they are unknown."""
+        observer = self._observer
+        if observer.on_device(result) and observer.shadow(result) is None:
+            observer.note(_NOTE)
+            observer.shadows.set_value(result, torch.full(result.shape, answer, dtype=result.dtype))
+        return result
+
+    def _shortcut(self, length: int, longest: int) -> int:
+        """Write the remaining tokens to the ledger if they can be foreseen; returns how many."""
+        if self._tokens is None or length != self._length + 1:
+            self._tokens = Repetition(self._observer.ledger)
+        self._length = length
+        self._tokens.mark()
+        left = longest - length
+        period = self._tokens.period() if left >= _FEWEST else None
+        if period is None or left % period:
+            return 0
+        self._tokens.extend(left, period)
+        self._tokens = None
+        return left

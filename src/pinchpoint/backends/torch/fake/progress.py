@@ -1,0 +1,113 @@
+"""`Progress`: what a script has done so far, and when it has been followed far enough.
+
+Training is followed until every optimizer has taken its steps. Inference is followed to the end of the
+script, because its memory may grow from call to call, or until `CALLS_OPERATIONS` operations were observed.
+The limit counts operations and not seconds, so that a forecast does not depend on the speed of the machine.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from pinchpoint.core.events import FREE_CACHE, Observation
+
+CALLS_OPERATIONS = 60_000  # observed in inference; about half a minute
+
+
+class Progress:
+    """Counts what a loop does; `check` is called after each event and may raise to stop the script."""
+
+    def __init__(self) -> None:
+        self.steps: dict[int, int] = {}  # optimizer -> steps
+        self.calls = 0  # outermost module calls
+        self.quiet_calls = 0  # outermost module calls without gradients
+        self.backwards = 0
+        self.check: Callable[[Progress], None] = lambda progress: None
+        self.half = False  # run every outermost call in bf16 autocast
+        self.on_weight: Callable[[torch.Tensor], None] = lambda _: None  # called with each trained weight
+        self.files = False  # files are redirected to a scratch folder, so a script may load what it saved
+        self.observer: Any = None  # set by the session
+        self.deadline_s: float | None = None  # time.monotonic() at which inference is followed no further
+        self.is_late = False  # whether enough was seen for a forecast, and the rest is only followed
+        self._call_ends: list[int] = []  # number of events after each outermost call
+        self._operations_before = 0  # observed before inference was long enough for a forecast
+
+    def count_call(self, *, quiet: bool) -> None:
+        """Count an outermost module call. quiet: without gradients."""
+        self.calls += 1
+        self.quiet_calls += quiet
+        self._call_ends.append(len(self.observer.ledger.observation.events))
+        self.check(self)
+
+    def add_calls(self, count: int) -> None:
+        """Count inference calls that were not run, because what they allocate is known."""
+        self.calls += count
+        self.quiet_calls += count
+
+    def seen(self, *, trained: bool) -> dict[str, Any]:
+        """What of the run was observed, as a Forecast records it."""
+        steps = max(self.steps.values(), default=0) or self.backwards
+        return {
+            "training_steps": steps if trained else 0,
+            "inference_calls": self.quiet_calls if trained else self.calls,
+            "evaluation": trained and self.quiet_calls > 0,
+        }
+
+    @property
+    def trains(self) -> bool:
+        return bool(self.steps or self.backwards)
+
+    def is_enough(self, steps: int) -> bool:
+        """Whether every optimizer took `steps` steps.
+
+        Without an optimizer, backward passes or inference calls are counted. An optimizer that steps rarely
+        is ignored once another one took eight times as many steps.
+        """
+        if self.steps:
+            return min(self.steps.values()) >= steps or max(self.steps.values()) >= 8 * steps
+        if self.backwards:
+            return self.backwards > steps
+        return self.quiet_calls >= steps or self.calls > steps
+
+    def is_followed(self, steps: int) -> bool:
+        """Whether the script need not, or cannot, be followed any further."""
+        if not self.is_enough(steps):
+            self._operations_before = self.observer.operations
+            return False
+        self.is_late = True
+        if self.trains:
+            return True
+        is_late = self.deadline_s is not None and time.monotonic() > self.deadline_s
+        return is_late or self.observer.operations - self._operations_before > CALLS_OPERATIONS
+
+    def grows(self) -> bool:
+        """Whether the last third of the outermost calls reached a higher peak than all calls before."""
+        peaks = _peaks(self.observer.ledger.observation, self._call_ends)
+        split = len(peaks) - max(len(peaks) // 3, 1)
+        return max(peaks[split:], default=0) > max(peaks[:split], default=0)
+
+
+def _peaks(observation: Observation, ends: list[int]) -> list[int]:
+    """The most bytes alive in each stretch of the events."""
+    peaks: list[int] = []
+    alive: set[int] = set()
+    size = start = 0
+    for end in ends:
+        peak = size
+        for block in observation.events[start:end]:
+            if block == FREE_CACHE:
+                continue
+            if block in alive:
+                alive.remove(block)
+                size -= observation.blocks[block].bytes
+            else:
+                alive.add(block)
+                size += observation.blocks[block].bytes
+                peak = max(peak, size)
+        peaks.append(peak)
+        start = end
+    return peaks

@@ -1,0 +1,80 @@
+"""Turns written to the ledger equal the same turns run one by one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pinchpoint.backends.torch import repetition
+from pinchpoint.backends.torch.ledger import Ledger
+from pinchpoint.backends.torch.repetition import Repetition
+from pinchpoint.core.events import BlockInfo
+from pinchpoint.forecasting.replay import replay
+
+
+class Loop:
+    """A loop with a cache that grows, a score that is kept, and scratch memory of every `pad`-th turn."""
+
+    def __init__(self, pad: int) -> None:
+        self.ledger, self.pad = Ledger(), pad
+        self.repetition = Repetition(self.ledger)
+        self.cache, self.scores, self.turn = self.allocate(2**20), [], 0
+        self.keys: dict[int, int] = {}
+
+    def allocate(self, size: int) -> int:
+        block = self.ledger._append(BlockInfo(size, "forward", "a.py", 1))
+        self.ledger._block_of[block] = block  # a storage with this key
+        return block
+
+    def free(self, key: int) -> None:
+        self.ledger._on_free(key)
+
+    def run(self) -> None:
+        self.turn += 1
+        new = self.allocate(2**20 + 98_304 * self.turn)
+        self.free(self.cache)
+        self.cache = new
+        self.scores.append(self.allocate(4096))
+        if self.turn % self.pad == 0:
+            self.free(self.allocate(2**18 + 512 * self.turn))
+        self.repetition.mark()
+
+    def end(self) -> None:
+        self.free(self.cache)
+        for score in self.scores:
+            self.free(score)
+        self.free(self.allocate(2**24))
+
+
+def result(loop: Loop) -> Any:
+    peaks = replay(loop.ledger.observation)
+    return peaks.peak_allocated_bytes, peaks.peak_reserved_bytes, len(loop.ledger.observation.events) % 2
+
+
+@pytest.mark.parametrize("pad", [1, 4, 16])
+def test_written_turns_equal_those_that_run(pad: int) -> None:
+    short, whole = Loop(pad), Loop(pad)
+    for _ in range(400):
+        whole.run()
+    period = None
+    while period is None or (400 - short.turn) % period:
+        short.run()
+        period = short.repetition.period()
+    assert period == pad
+    assert short.turn <= repetition.WINDOW + 3 * pad + 3
+    short.repetition.extend(400 - short.turn, period)
+    assert len(short.ledger.live_blocks()) == len(whole.ledger.live_blocks()) - (400 - short.turn)
+    short.end()
+    whole.end()
+    assert result(short) == result(whole)
+    assert sorted(short.ledger.observation.events) == sorted(whole.ledger.observation.events)
+
+
+def test_a_loop_that_grows_faster_and_faster_is_not_regular() -> None:
+    ledger = Ledger()
+    loop = Repetition(ledger)
+    for turn in range(80):
+        ledger._append(BlockInfo(turn**2, "forward", "a.py", 1))
+        loop.mark()
+    assert loop.period() is None

@@ -1,0 +1,73 @@
+"""Inference scripts run to their end: what grows from call to call is counted, by `generate` too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pinchpoint.core.records import Forecast
+from pinchpoint.forecasting.predict import predict
+
+pytestmark = pytest.mark.usefixtures("quick_workers")
+Predict = Callable[..., Forecast]
+
+
+@pytest.fixture
+def of_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Predict:
+    monkeypatch.chdir(tmp_path)
+
+    def predict_text(text: str, *args: str) -> Forecast:
+        Path("infer.py").write_text(text, encoding="utf-8")
+        return predict("infer.py", args=args)
+
+    return predict_text
+
+
+LOOP = """
+import sys, torch
+model = torch.nn.Linear(1024, 1024).cuda().eval()
+kept = []
+with torch.no_grad():
+    for call in range(int(sys.argv[1])):
+        kept.append(model(torch.zeros(2048, 1024, device="cuda")))
+"""
+
+
+def test_outputs_that_a_loop_keeps_are_counted_for_every_call(of_script: Predict) -> None:
+    forecast = of_script(LOOP, "20")
+    output = 2048 * 1024 * 4
+    # The weights, all outputs and the last input.
+    expected = 1024 * 1025 * 4 + 20 * output + output
+    assert forecast.peak_allocated_bytes - forecast.workspace_bytes == pytest.approx(expected, rel=0.01)
+    assert forecast.seen == {"training_steps": 0, "inference_calls": 20, "evaluation": False}
+    assert forecast.reasons == ()
+
+
+def test_an_error_after_the_first_calls_leaves_the_answer_open(of_script: Predict) -> None:
+    forecast = of_script(LOOP + "\nraise ValueError('no such label')", "3")
+    assert forecast.fits["h200"] is None
+    assert "infer.py:9 after 3 inference calls" in forecast.reasons[0]
+
+
+GENERATE = """
+import sys, torch
+from transformers import GPT2Config, GPT2LMHeadModel
+config = GPT2Config(n_layer=2, n_embd=256, n_head=4, vocab_size=512)
+model = GPT2LMHeadModel(config).cuda().eval()
+prompt = torch.randint(0, 512, (16, 8), device="cuda")
+model.generate(prompt, max_new_tokens=int(sys.argv[1]), pad_token_id=0)
+"""
+
+
+def test_generate_holds_the_keys_and_values_of_every_token(of_script: Predict) -> None:
+    pytest.importorskip("transformers")
+    short, long = (of_script(GENERATE, tokens) for tokens in ("8", "200"))
+    per_token = 2 * 2 * 16 * 256 * 4  # keys and values of two layers
+    growth = long.peak_allocated_bytes - short.peak_allocated_bytes
+    # While a layer's keys are concatenated, the old ones are still there: a quarter more.
+    assert 192 * per_token <= growth <= 1.5 * 192 * per_token
+    assert long.seen["inference_calls"] == 200
+    assert long.reasons == ()
+    assert any("maximum length" in note for note in long.notes)
