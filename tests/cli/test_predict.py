@@ -109,9 +109,9 @@ def test_a_card_that_is_too_small_exits_1_with_levers(
 def test_a_card_that_fits_only_without_cached_blocks_is_said_to(
     makes: Any, forecast: Forecast, capsys: pytest.CaptureFixture
 ) -> None:
-    has = card("rtx4090").memory_bytes
+    usable = card("rtx4090").usable_bytes
     for over, says in ((0, "left, including a margin"), (1, "if the allocator frees cached blocks")):
-        needs = has - forecast.context_bytes + over
+        needs = usable + over
         makes(replace(forecast, card="rtx4090", fits={"rtx4090": True}, needs_bytes=needs))
         assert run(["predict", "x.py", "--card", "rtx4090"]) == 0
         assert says in " ".join(capsys.readouterr().out.split())

@@ -206,7 +206,7 @@ def test_the_chunk_is_found_for_every_card() -> None:
     known = cards()
     for row in result.cards:
         card = known[row["card"]]
-        exact = (card.memory_bytes - card.context_bytes + CONTEXT - GIB - MARGIN) / 2_000_000
+        exact = (card.usable_bytes + CONTEXT - GIB - MARGIN) / 2_000_000
         assert row["size"] == 10**6
         assert 0.975 * exact <= row["chunk"] <= exact
         assert ((10**6, "eager", row["chunk"]) in law.asked) == (row["how"] == "predicted")
@@ -365,7 +365,7 @@ def test_the_size_of_every_card_fits_and_is_nearly_exact_with_at_most_eight_more
     assert len(law.asked) - alone <= 8
     for row in result.cards:
         card = known[row["card"]]
-        room = card.memory_bytes - card.context_bytes + CONTEXT - MARGIN
+        room = card.usable_bytes + CONTEXT - MARGIN
         exact = bisect_right(range(10**8), room, key=lambda size: int(LAWS[name](size))) - 1
         assert row["size"] <= exact, "an interpolated size must fit as well"
         assert row["size"] >= (0.97 if name in ("affine", "allocator steps") else 0.9) * exact
@@ -612,7 +612,7 @@ def test_every_card_has_its_largest_size_in_preferred_chunks() -> None:
     known = cards()
     for row in result.cards:
         card = known[row["card"]]
-        exact = (card.memory_bytes - card.context_bytes + CONTEXT - GIB - MARGIN - 200 * 100_000) / 8
+        exact = (card.usable_bytes + CONTEXT - GIB - MARGIN - 200 * 100_000) / 8
         assert row["chunk"] == 100_000
         assert 0.975 * exact <= row["size"] <= exact
 
@@ -707,7 +707,7 @@ def test_a_slow_size_leaves_the_answers_of_the_other_cards() -> None:
     result = plan(workload(), cards="all", forecaster=Law(total))
     sizes = {row["card"]: row["size"] for row in result.cards}
     assert all(sizes.values()) and max(sizes.values()) <= 300_000
-    exact = (cards()["t4"].memory_bytes - cards()["t4"].context_bytes + CONTEXT - GIB - MARGIN) / 70_000
+    exact = (cards()["t4"].usable_bytes + CONTEXT - GIB - MARGIN) / 70_000
     assert 0.97 * exact <= sizes["t4"] <= exact
 
 

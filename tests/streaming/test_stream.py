@@ -366,7 +366,7 @@ def test_a_card_is_a_budget_without_its_context() -> None:
     for budget in ("rtx4090", card("rtx4090")):
         flows: list[Flow] = []
         stream(wave, POINTS, budget=budget, device="cpu", report=flows.append)
-        assert flows[0].budget_bytes == card("rtx4090").memory_bytes - card("rtx4090").context_bytes
+        assert flows[0].budget_bytes == card("rtx4090").usable_bytes
 
 
 def test_few_points_are_processed_in_one_call_without_padding() -> None:

@@ -80,7 +80,7 @@ def _list_cards(as_json: bool) -> None:
     printing.show_table(("name", "card", *numbers), rows, right=numbers)
     printing.say("\nmemory: what CUDA makes available to a process; cuBLAS: the workspace of one handle;")
     printing.say(
-        "context: * is measured, others are derived from it. To add your own card, see docs/cards.md."
+        "context: * was observed on such a card, others are estimated. To add a card, see docs/cards.md."
     )
 
 

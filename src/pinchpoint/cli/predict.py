@@ -123,7 +123,7 @@ def _show_fit(forecast: Forecast, card_name: str | None) -> None:
         from pinchpoint.forecasting.cards import card
 
         has = card(card_name).memory_bytes
-        needed = (forecast.needs_bytes or 0) + forecast.context_bytes
+        needed = (forecast.needs_bytes or 0) + card(card_name).context_high_bytes
         if forecast.fits[forecast.card] and needed > has:
             printing.show(
                 f"fits {forecast.card} if the allocator frees cached blocks, as PyTorch does when memory "

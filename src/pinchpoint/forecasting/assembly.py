@@ -111,7 +111,7 @@ def with_higher_end(forecast: Forecast, reach: int, card: Card) -> Forecast:
     return replace(
         forecast,
         fits={
-            name: yes if needs <= all_cards[name].memory_bytes - all_cards[name].context_bytes else False
+            name: yes if needs <= all_cards[name].usable_bytes else False
             for name, yes in forecast.fits.items()
         },
         high_bytes=(forecast.high_bytes or forecast.peak_allocated_bytes) + reach,
@@ -136,8 +136,7 @@ def _fits(
             allocator_settings.cublas_workspace_bytes(c.cublas_workspace_bytes) for c in (card, other)
         )
         other_reserved = reserved_bytes + spare - 2 * (mine - theirs)
-        limit = other.memory_bytes - other.context_bytes
-        room = int(limit / (1 + MARGIN))
+        room = int(other.usable_bytes / (1 + MARGIN))
         answers[other.name] = other_reserved <= room or (
             forecast.peak_allocated_bytes <= room
             and replaying.fits(observation, room, take=take, expandable=expandable)

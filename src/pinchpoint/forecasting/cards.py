@@ -1,8 +1,9 @@
 """Named GPUs: the bytes that a process can really use, and what CUDA and cuBLAS take from them.
 
 `memory_bytes` is the total that CUDA reports to a process, which is 1 to 8 % below the nominal size. Where
-drivers differ, the smallest reported total is used, so that "fits" is never too optimistic. The table is
-cards.json beside this module; a user's file can add or replace entries.
+drivers differ, the smallest reported total is used, so that "fits" is never too optimistic. The context is
+what a process takes beside torch's allocator; it is given by two numbers, the usual one and a high one, which
+decides what fits. The table is cards.json beside this module; a user's file can add or replace entries.
 """
 
 from __future__ import annotations
@@ -27,10 +28,14 @@ _FIELDS = (
     "capability",
     "processors",
     "context",
+    "context_high",
+    "context_source",
     "cublas_workspace",
     "cublaslt_workspace",
-    "estimated",
 )
+ESTIMATED = "estimated from the number of multiprocessors"
+# Threads that a multiprocessor runs at one time, by compute capability; 2,048 where not listed.
+_THREADS = {(7, 5): 1024, (8, 6): 1536, (8, 7): 1536, (8, 9): 1536, (12, 0): 1536, (12, 1): 1536}
 _NAME = re.compile(r"[a-z0-9][a-z0-9.-]*")
 _BYTES = re.compile(r"[0-9][0-9.,_]*\s*([kmgt]i?)?b", re.IGNORECASE)
 
@@ -47,7 +52,17 @@ class Card:
     cublas_workspace_bytes: int
     cublaslt_workspace_bytes: int
     context_bytes: int
-    estimated: bool = True  # False: the context was measured on such a card, not derived from another one
+    context_high_bytes: int
+    context_source: str = ESTIMATED  # where the context was observed, if it was
+
+    @property
+    def usable_bytes(self) -> int:
+        """What is left for torch's allocator under the high end of the context."""
+        return self.memory_bytes - self.context_high_bytes
+
+    @property
+    def estimated(self) -> bool:
+        return self.context_source == ESTIMATED
 
 
 def cards() -> dict[str, Card]:
@@ -82,6 +97,9 @@ def card(text: str) -> Card:
     name = re.sub(r"[\s_]+", "", text.lower())
     if name in by_name:
         return by_name[name]
+    for other in by_name.values():  # "RTX 3060 Laptop" is rtx3060-laptop
+        if name == other.name.replace("-", ""):
+            return other
     if _BYTES.fullmatch(text.strip()):
         return nameless(text.strip(), parse_bytes(text), like=by_name["h200"])
     near = [other for other in by_name if name and name in other] or get_close_matches(name, by_name, n=4)
@@ -95,7 +113,10 @@ def card(text: str) -> Card:
 
 def nameless(name: str, memory_bytes: int, *, like: Card) -> Card:
     """A card that is known only by its bytes; workspaces and context are those of `like`."""
-    return replace(like, name=name, title=f"any card of {name}", memory_bytes=memory_bytes, estimated=True)
+    source = f"{ESTIMATED} of the {like.name}"
+    return replace(
+        like, name=name, title=f"any card of {name}", memory_bytes=memory_bytes, context_source=source
+    )
 
 
 def user_file() -> Path | None:
@@ -111,6 +132,17 @@ def user_file() -> Path | None:
 def cublas_workspace(capability: tuple[int, int]) -> int:
     """torch's default per handle: 32 MiB on Hopper and Blackwell, `:4096:2:16:8` (KiB) elsewhere."""
     return 32 * MIB if capability[0] >= 9 else (4096 * 2 + 16 * 8) * 1024
+
+
+def estimated_context(capability: tuple[int, int], processors: int) -> tuple[int, int]:
+    """The usual and the high context of a training process on a card where it was not observed.
+
+    CUDA sets aside local memory for every thread that the card can run at one time: on an H200, 527 MiB
+    before anything is loaded, which is 2 KiB per thread. Libraries and their kernels come on top. Both laws
+    are fitted to the few cards of cards.json that name a source; no observed context is above the high one.
+    """
+    threads = _THREADS.get(capability, 2048) * processors
+    return int(1.1 * 2048 * threads) + 48 * MIB, int(1.45 * 2048 * threads) + 80 * MIB
 
 
 def _parse(text: str, where: str) -> dict[str, Card]:
@@ -145,20 +177,30 @@ def _card(name: str, entry: Any, where: str) -> Card:
             where, f"gives a bad value for {name}: capability {capability!r} is not a pair such as [8, 9]"
         )
     pair = (capability[0], capability[1])
+    processors = _processors(entry.get("processors", 108), name, where)
+    usual, high = estimated_context(pair, processors)
+    if "context" in entry:
+        usual = _bytes(entry["context"], name, "context", where)
+        high = max(usual, high) if "context_source" in entry else usual
+    if "context_high" in entry:
+        high = _bytes(entry["context_high"], name, "context_high", where)
+    if high < usual:
+        raise _damaged(where, f"gives a bad value for {name}: context_high is below context")
     return Card(
         name=name,
         title=str(entry.get("title", name)),
         memory_bytes=_bytes(entry["memory"], name, "memory", where),
         capability=pair,
-        processors=_processors(entry.get("processors", 108), name, where),
+        processors=processors,
         cublas_workspace_bytes=_bytes(
             entry.get("cublas_workspace", cublas_workspace(pair)), name, "cublas_workspace", where
         ),
         cublaslt_workspace_bytes=_bytes(
             entry.get("cublaslt_workspace", MIB), name, "cublaslt_workspace", where
         ),
-        context_bytes=_bytes(entry.get("context", 512 * MIB), name, "context", where),
-        estimated=bool(entry.get("estimated", True)),
+        context_bytes=usual,
+        context_high_bytes=high,
+        context_source=str(entry.get("context_source", "the card file" if "context" in entry else ESTIMATED)),
     )
 
 

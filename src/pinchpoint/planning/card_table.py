@@ -103,7 +103,7 @@ class CardTable:
 
     def _budget(self, card: Card) -> int:
         """The budget that a card would have with the context of the modelled card."""
-        return card.memory_bytes - card.context_bytes + self.trial.context_bytes
+        return card.usable_bytes + self.trial.context_bytes
 
     def _runs(self) -> dict[int, Trial]:
         """The runs of this variant by number of chunks, or of sizes in units of `multiple`."""

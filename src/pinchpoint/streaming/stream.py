@@ -258,7 +258,7 @@ def budget_bytes(budget: str | int | Card | None) -> int | None:
     if isinstance(budget, str) and not budget.strip().lstrip("+-.")[:1].isdigit():
         budget = card(budget)
     if isinstance(budget, Card):
-        return budget.memory_bytes - budget.context_bytes
+        return budget.usable_bytes
     return parse_bytes(budget, or_card=True)
 
 

@@ -123,7 +123,7 @@ def _peaks(ok_points: Sequence[Point]) -> tuple[list[int], list[int], bool]:
 
 
 def _usable_bytes(card: Card) -> float:
-    return (1 - RESERVE) * card.memory_bytes - card.context_bytes
+    return (1 - RESERVE) * card.memory_bytes - card.context_high_bytes
 
 
 def _largest_size(peak_fit: Fit, usable_bytes: float, grows: bool) -> tuple[float, float, float]:

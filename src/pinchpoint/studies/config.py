@@ -132,7 +132,7 @@ def check_config(
         on=on,
         device=place,
         card=cap or card("h200"),
-        cap_bytes=None if cap is None else cap.memory_bytes - cap.context_bytes,
+        cap_bytes=None if cap is None else cap.usable_bytes,
         cards=table,
         repeats=repeats,
         warmup=warmup,
@@ -149,7 +149,7 @@ def _place(on: str) -> tuple[str, Card | None]:
     if word != "card" or not colon or not text:
         raise BadInput(f"A study cannot run on {on!r}.", hint=f"Use --on {PLACES}.")
     cap = card(text)
-    if cap.memory_bytes <= cap.context_bytes:
+    if cap.usable_bytes <= 0:
         raise BadInput(f"The card {text} is too small even for the CUDA context.", hint="Name a larger card.")
     return "cuda", cap
 

@@ -72,7 +72,7 @@ def predict(loaded_target: LoadedTarget, request: dict[str, Any]) -> Forecast:
 
 def room_bytes(card: Card, share: float) -> int:
     """What JAX's allocator has on a card."""
-    return min(card.memory_bytes - card.context_bytes, int(share * card.memory_bytes))
+    return min(card.usable_bytes, int(share * card.memory_bytes))
 
 
 def share_note(share: float) -> str:

@@ -47,7 +47,7 @@ def refuse_both(budget: str | int | None, chunk: int | None) -> None:
 
 def cuda_bytes(tensor_bytes: float, card: Card) -> int:
     """Return what a step with these tensors needs on a card, with the allocator's reserve and the context."""
-    return round(tensor_bytes * RESERVED) + card.cublas_workspace_bytes + card.context_bytes
+    return round(tensor_bytes * RESERVED) + card.cublas_workspace_bytes + card.context_high_bytes
 
 
 def forecast_bytes(forecast: Forecast) -> int:

@@ -103,5 +103,5 @@ def test_the_prediction_for_a_card_includes_the_larger_chunks_of_convolutions(
     peak_bytes = (
         measurement.account(lambda: [stepper.step([scene()], number=number) for number in (1, 2)]) or 0
     )
-    result = (on_card - h200.cublas_workspace_bytes - h200.context_bytes) / budgets.RESERVED
+    result = (on_card - h200.cublas_workspace_bytes - h200.context_high_bytes) / budgets.RESERVED
     assert peak_bytes <= result < 2 * peak_bytes

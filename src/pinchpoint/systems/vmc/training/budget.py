@@ -69,7 +69,7 @@ def fit(
     """
     card = None if budget is None else budget_of(budget)
     allowed = device_bytes(host) if card is None else card.memory_bytes
-    context = card.context_bytes if card is not None and host.name == "cuda" else 0
+    context = card.context_high_bytes if card is not None and host.name == "cuda" else 0
 
     def need(method: Method, chunk: int | None) -> int:
         if progress is not None:
