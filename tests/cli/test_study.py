@@ -57,7 +57,7 @@ def test_a_passed_gate_exits_0_with_a_summary_of_80_columns(makes, capsys, tmp_p
     assert requests["sizes"] == "5k:1M:4"
     assert requests["seed"] == 7
     assert "11,296.0" in output.out
-    assert "axis gate: passed" in output.out
+    assert "size check: passed" in output.out
     assert "990,000 fits, 999,000 does not" in output.out
     assert str(tmp_path) in output.out
     assert max(len(line) for line in output.out.splitlines() if str(tmp_path) not in line) <= 80
@@ -69,7 +69,7 @@ def test_a_failed_gate_exits_1_and_says_why(makes, capsys):
     makes(replace(MADE, passed=False, gate=("eager train: memory does not grow with the size",)))
     assert run(["study", "field", "--sizes", "5k:1M"]) == 1
     out = capsys.readouterr().out
-    assert "axis gate: FAILED" in out
+    assert "size check: FAILED" in out
     assert "memory does not grow" in out
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import write_bytes, write_text
-from pinchpoint.core.records import KINDS, Record, Verdict, load
+from pinchpoint.core.records import KINDS, Record, Study, Verdict, load
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -108,3 +108,19 @@ def test_a_record_shows_as_an_escaped_table_in_a_notebook(kind: str, samples: di
 def test_json_keeps_bytes_as_integers(samples: dict[str, Record]) -> None:
     big = dataclasses.replace(samples["plan"], budget_bytes=2**53 + 1)  # type: ignore[type-var]
     assert json.loads(big.to_json())["budget_bytes"] == 2**53 + 1
+
+
+def test_a_speed_up_under_one_is_printed_as_a_slow_down(samples: dict[str, Record]) -> None:
+    verdict = samples["verdict"]
+    assert isinstance(verdict, Verdict)
+    slower = dataclasses.replace(verdict, speedup=0.5, speedup_low=0.4, speedup_high=0.8)
+    assert ("slow-down", "2.00 [1.25, 2.50]") in slower.summary()
+    faster = dataclasses.replace(verdict, speedup=2.0, speedup_low=1.9, speedup_high=2.1)
+    assert ("speed-up", "2.00 [1.90, 2.10]") in faster.summary()
+
+
+def test_a_slope_is_given_per_thing_that_the_axis_counts(samples: dict[str, Record]) -> None:
+    study = samples["study"]
+    assert isinstance(study, Study)
+    assert study.unit == "point"
+    assert dataclasses.replace(study, axis="size").unit == "unit of size"

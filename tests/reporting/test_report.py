@@ -381,7 +381,7 @@ def test_a_study_without_measured_peaks_is_drawn_from_theory(report_records: Rec
 
 def test_a_failed_gate_and_a_failed_verdict_are_prominent(report_records: Records) -> None:
     gate, failed = parse(report_records["gate"]), parse(report_records["failed"])
-    assert "gate failed" in gate.words
+    assert "size check failed" in gate.words
     assert "slope 0.0 B/point [-1.2, 1.4] contains zero" in gate.words
     assert ("div", {"class": "banner bad"}) in gate.tags
     assert "✗ fail" in failed.words

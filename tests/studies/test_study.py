@@ -136,7 +136,7 @@ def test_a_workload_that_ignores_its_axis_fails_and_is_still_written(forecasts, 
         "field", sizes=SIZES, modes="train", forecaster=forecasts(ignores_axis=True), output=tmp_path
     )
     assert not result.passed
-    assert any("the axis was not applied" in reason for reason in result.gate)
+    assert any("the size was not applied" in reason for reason in result.gate)
     assert any("does not grow" in reason for reason in result.gate)
     written = load(tmp_path / "study.json")
     assert isinstance(written, Study)
@@ -186,7 +186,7 @@ def test_running_out_of_memory_is_recorded_and_its_boundary_found_within_one_per
     truth = (limit - 74 * MIB) / 11_296
     assert found["fits"] <= truth < found["fails"] <= 1.01 * found["fits"]
     assert found["runs"] <= 6
-    assert result.passed  # running out of memory does not fail the axis gate
+    assert result.passed  # running out of memory does not fail the size check
     assert [law.points for law in result.laws] == [6]  # the law is fitted to the ladder, not to the search
 
 
@@ -315,6 +315,18 @@ def test_resume_refuses_the_folder_of_another_study(forecasts, tmp_path):
         study("field", sizes="1k:8k:4", forecaster=forecasts(), output=tmp_path, resume=True, on="cpu")
     with pytest.raises(BadInput, match="nothing to resume"):
         study("field", sizes="1k:8k:4", forecaster=forecasts(), resume=True)
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_an_earlier_study_is_replaced_only_on_request(forecasts, tmp_path):
+    options = {"sizes": "1k,2k,4k", "modes": "train", "output": tmp_path}
+    first = study("field", **options, forecaster=forecasts())
+    asked = forecasts()
+    with pytest.raises(BadInput, match="already holds a study") as error:
+        study("field", **options, seed=1, forecaster=asked)
+    assert "--overwrite" in error.value.hint and load(tmp_path / "study.json") == first
+    again = study("field", **options, seed=1, overwrite=True, forecaster=forecasts())
+    assert load(tmp_path / "study.json") == again and again.seed == 1
 
 
 def test_progress_reports_every_point(forecasts):

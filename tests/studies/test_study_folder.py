@@ -22,6 +22,7 @@ def write(forecasts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callabl
     def writing(*figures: str, **options: object) -> set[str]:
         contents = {name: f"drawing {name}".encode() for name in figures}
         monkeypatch.setattr("pinchpoint.studies.study_folder.gallery.draw_all", lambda study: contents)
+        options = {"overwrite": True, **options}
         study("field", sizes="1k:8k:4", on="fake", forecaster=forecasts(), output=tmp_path, **options)
         return {path.name for path in tmp_path.iterdir()}
 

@@ -32,9 +32,10 @@ def command(
     output: Path = typer.Option(
         None, "-o", "--output", metavar="DIR", help="Folder for the record, tables, figures and the verdict."
     ),
-    repeats: int = typer.Option(10, "--repeats", help="Timed runs per measured point."),
+    repeats: int = typer.Option(10, "--repeats", help="Timed runs per measured size."),
     warmup: int = typer.Option(3, "--warmup", help="Runs before the timed ones."),
-    resume: bool = typer.Option(False, "--resume", help="Resume from the points that are already in DIR."),
+    resume: bool = typer.Option(False, "--resume", help="Continue the study that is already in DIR."),
+    overwrite: bool = typer.Option(False, "--overwrite", help="Replace the study that is already in DIR."),
     settings: list[str] = typer.Option(
         None,
         "--set",
@@ -42,7 +43,7 @@ def command(
         help="A setting of the workload. Repeat it with another value to study both.",
     ),
     seed: int = options.SEED,
-    timeout: float = typer.Option(300.0, "--timeout", help="Time limit of one run of one point, in seconds."),
+    timeout: float = typer.Option(300.0, "--timeout", help="Time limit of one run of one size, in seconds."),
     cards: str = typer.Option(
         None,
         "--cards",
@@ -54,8 +55,8 @@ def command(
     """Find how the peak (and, where measured, the time) of a step grows with its size.
 
     Each size runs in a fresh process. If it runs out of memory, crashes or reaches the time limit, this
-    is recorded and the study continues. The exit code is 1 if the axis gate fails: if the number of points
-    processed is not the requested one, or memory does not grow as claimed.
+    is recorded and the study continues. The exit code is 1 if the size check fails: if another size than
+    the requested one is processed, or memory does not grow with the size as claimed.
     """
     from pinchpoint.core.settings import parse_pairs
     from pinchpoint.studies.study import study
@@ -73,6 +74,7 @@ def command(
                 repeats=repeats,
                 warmup=warmup,
                 resume=resume,
+                overwrite=overwrite,
                 seed=seed,
                 timeout_s=timeout,
                 cards=cards,
@@ -82,7 +84,7 @@ def command(
     except KeyboardInterrupt as stop:
         if output is None or not (output / RECORD).is_file():
             raise
-        printing.say(f"stopped; finished points are in {output / RECORD}: continue with --resume")
+        printing.say(f"stopped; finished runs are in {output / RECORD}: continue with --resume")
         raise SystemExit(130) from stop
     if as_json:
         printing.show_json(result.to_json())
@@ -97,8 +99,8 @@ def _show(study: Study, output: Path | None) -> None:
 
     counts = {s: sum(p.status == s for p in study.points) for s in ("ok", "oom", "failed", "timeout")}
     ran = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
-    points = f"{len(study.points)} points along {study.axis} ({ran})"
-    printing.show(f"{study.target} on {study.on}: {points}, {show_seconds(study.took_s)}")
+    runs = f"{len(study.points)} runs along {study.axis} ({ran})"
+    printing.show(f"{study.target} on {study.on}: {runs}, {show_seconds(study.took_s)}")
     if study.settings:
         printing.show(f"settings: {show_settings(study.settings)}")
     if study.laws:
@@ -115,7 +117,7 @@ def _show(study: Study, output: Path | None) -> None:
             )
             for law in study.laws
         ]
-        numbers = ("B/point", "+-", "intercept", "exponent", "holdout")
+        numbers = (f"B per {study.unit}", "+-", "intercept", "exponent", "holdout")
         printing.show_table(("variant", "mode", *numbers), rows, right=numbers)
     for limit in study.boundary:
         printing.show(
@@ -126,7 +128,7 @@ def _show(study: Study, output: Path | None) -> None:
     for note in study.notes:
         printing.say(f"note: {note}")
     printing.show(
-        "\naxis gate: " + ("passed" if study.passed else "FAILED"),
+        "\nsize check: " + ("passed" if study.passed else "FAILED"),
         style="green" if study.passed else "bold red",
     )
     for reason in study.gate:

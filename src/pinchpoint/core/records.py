@@ -271,7 +271,7 @@ class Study(Record):
     on: str
     points: tuple[Point, ...]
     laws: tuple[Law, ...]
-    passed: bool  # the axis gate
+    passed: bool  # the size check
     gate: tuple[str, ...]  # why it failed, one line each; empty when it passed
     # largest size per card: {"card", "mode", "variant", "size", "low", "high"}
     cards: tuple[dict[str, Any], ...] = ()
@@ -286,17 +286,22 @@ class Study(Record):
     machine: dict[str, Any] = field(default_factory=_machine.describe)
     created: str = field(default_factory=now)
 
+    @property
+    def unit(self) -> str:
+        """One of what the axis counts: `point` for `points`; a plain size has no name of its own."""
+        return self.axis.removesuffix("s") if self.axis != "size" else "unit of size"
+
     def summary(self) -> list[tuple[str, str]]:
         rows = [("target", self.target), ("axis", self.axis), ("on", self.on), *_settings(self.settings)]
-        rows.append(("points", str(len(self.points))))
+        rows.append(("runs", str(len(self.points))))
         rows += [
             (
                 f"{law.variant} {law.mode}",
-                f"{law.slope_bytes_per_point:,.1f} B/point + {show_bytes(law.intercept_bytes)}",
+                f"{law.slope_bytes_per_point:,.1f} B per {self.unit} + {show_bytes(law.intercept_bytes)}",
             )
             for law in self.laws
         ]
-        rows.append(("axis gate", "passed" if self.passed else "; ".join(self.gate)))
+        rows.append(("size check", "passed" if self.passed else "; ".join(self.gate)))
         return rows
 
 
@@ -341,12 +346,19 @@ class Verdict(Record):
             ("worst error", "-" if self.worst_error is None else f"{self.worst_error:.2e} in {self.where}"),
         ]
         if self.speedup is not None:
-            rows.append(("speed-up", f"{self.speedup:.2f} [{self.speedup_low:.2f}, {self.speedup_high:.2f}]"))
+            rows.append(_speed(self.speedup, self.speedup_low, self.speedup_high))
             rows.append(("step", f"{show_seconds(self.baseline_s)} -> {show_seconds(self.variant_s)}"))
         if self.peak_before_bytes is not None:
             peaks = f"{show_bytes(self.peak_before_bytes)} -> {show_bytes(self.peak_after_bytes)}"
             rows.append((f"peak ({self.peaks_are})", peaks))
         return rows
+
+
+def _speed(ratio: float, low: float | None, high: float | None) -> tuple[str, str]:
+    """Label and value of a speed-up; under 1 it is a slow-down, which is its inverse."""
+    if ratio >= 1 or not low or not high:
+        return "speed-up", f"{ratio:.2f} [{low:.2f}, {high:.2f}]"
+    return "slow-down", f"{1 / ratio:.2f} [{1 / high:.2f}, {1 / low:.2f}]"
 
 
 def _settings(settings: dict[str, str]) -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""Assembly of a Study from its points: growth laws, the axis gate and the card table.
+"""Assembly of a Study from its points: growth laws, the size check and the card table.
 
 A law is fitted to the allocated peaks of the requested sizes. The card table uses the reserved peak
 where it is known, adds the card's context, and leaves a tenth of the card free.
@@ -14,7 +14,7 @@ from pinchpoint.core.growth_law import LEAST, Fit, fit, law
 from pinchpoint.core.machine import describe
 from pinchpoint.core.records import Law, Point, Study
 from pinchpoint.forecasting.cards import Card
-from pinchpoint.studies import axis_gate
+from pinchpoint.studies import size_check
 from pinchpoint.studies.config import StudyConfig
 
 RESERVE = 0.1
@@ -89,11 +89,11 @@ def finished_study(
             " the cuBLAS workspace"
         )
     claims = {
-        name: axis_gate.Claim(line.flat, line.chunk)
+        name: size_check.Claim(line.flat, line.chunk)
         for name, line in config.lines.items()
         if line.flat is not None
     }
-    reasons = axis_gate.judge(ladder, laws, flat=claims)
+    reasons = size_check.judge(ladder, laws, flat=claims)
     return Study(
         target=config.target.text,
         axis=config.axis,
@@ -104,7 +104,7 @@ def finished_study(
         gate=reasons,
         cards=tuple(rows),
         boundary=tuple(boundary),
-        notes=(*all_notes, *axis_gate.gate_notes(ladder, laws, flat=claims)),
+        notes=(*all_notes, *size_check.gate_notes(ladder, laws, flat=claims)),
         took_s=took_s,
         seed=config.seed,
         repeats=_repeats(config),

@@ -36,6 +36,7 @@ def study(
     repeats: int = 10,
     warmup: int = 3,
     resume: bool = False,
+    overwrite: bool = False,
     seed: int = 0,
     timeout_s: float = 300.0,
     cards: str | Sequence[str] | None = None,
@@ -51,6 +52,7 @@ def study(
     modes, variants: names; None is every mode of the baseline, and "all" is every variant.
     on: fake, cpu, cuda or card:24GiB.
     output: a folder for the record, table, figures and verdict.
+    resume: continue the study in that folder. overwrite: replace it; otherwise an earlier study is an error.
     timeout_s: the time limit of each run.
     cards: the cards of the card table, or "all".
     settings: values of the settings that the workload declares. A setting with several values is a
@@ -73,6 +75,8 @@ def study(
         card_names=cards,
         settings=settings,
     )
+    if config.output is not None and not (resume or overwrite):
+        study_folder.refuse_earlier(config.output)
     start = clock()
     earlier_points, earlier_s = _earlier(config) if resume else ((), 0.0)
     with (

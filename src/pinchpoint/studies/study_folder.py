@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import write_bytes, write_text
 from pinchpoint.core.records import BREAKDOWN, Study
 from pinchpoint.reporting.figures import gallery
@@ -36,6 +37,15 @@ POINT_COLUMNS = (
 )
 CARD_COLUMNS = ("card", "memory_bytes", "variant", "mode", "size", "low", "high", "extrapolated")
 FIGURE_ORDER = ("peak", "per_point", "cards", "breakdown", "modules", "ratio", "theory", "tradeoff")
+
+
+def refuse_earlier(folder: Path) -> None:
+    """Raise if the folder holds the record of a study, which would be lost."""
+    if (folder / RECORD).exists():
+        raise BadInput(
+            f"{folder} already holds a study.",
+            hint="Continue it with --resume, replace it with --overwrite, or choose another folder with -o.",
+        )
 
 
 def write(study: Study, folder: Path) -> list[Path]:

@@ -47,11 +47,11 @@ def _result(study: Study) -> str:
     settings = f" Settings: {_cell(show_settings(study.settings))}." if study.settings else ""
     head = (
         f"The study ran **{study.on}** along the axis **{_cell(study.axis)}**:"
-        f" {len(study.points)} points ({statuses}).{settings} "
+        f" {len(study.points)} runs ({statuses}).{settings} "
     )
     if study.passed:
-        return head + "The axis gate **passed**: memory grows, or stays flat, as declared."
-    return head + "The axis gate **failed**:\n\n" + "\n".join(f"- {_cell(reason)}" for reason in study.gate)
+        return head + "The size check **passed**: memory grows, or stays flat, as declared."
+    return head + "The size check **failed**:\n\n" + "\n".join(f"- {_cell(reason)}" for reason in study.gate)
 
 
 def _laws(study: Study) -> str:
@@ -72,7 +72,7 @@ def _laws(study: Study) -> str:
     header = [
         "variant",
         "mode",
-        "B/point",
+        f"B per {study.unit}",
         "95 %",
         "intercept",
         "exponent",
@@ -119,7 +119,7 @@ def _theory(study: Study) -> str:
         ]
         for (variant, mode), pairs in theory.theory_errors(study).items()
     ]
-    header = ["variant", "mode", "points", "largest error", "error at the largest size"]
+    header = ["variant", "mode", "sizes", "largest error", "error at the largest size"]
     return _section("Theory vs measurement", _table(header, rows) if rows else "")
 
 
@@ -187,7 +187,7 @@ def _size(row: dict[str, Any] | None) -> str:
 def _failures(study: Study) -> str:
     rows = [[p.variant, p.mode, f"{p.size:,}", p.status, p.reason] for p in study.points if p.status != "ok"]
     return _section(
-        "Points without result",
+        "Runs without result",
         _table(["variant", "mode", "size", "status", "reason"], rows) if rows else "",
     )
 
@@ -195,7 +195,7 @@ def _failures(study: Study) -> str:
 def _provenance(study: Study) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in study.machine.get("versions", {}).items())
     where = study.machine.get("gpu") or study.machine.get("platform", "")
-    timing = f"; times are medians of {study.repeats} runs per point" if study.repeats else ""
+    timing = f"; times are medians of {study.repeats} runs per size" if study.repeats else ""
     state = "" if study.complete else "; the study is not finished"
     return (
         f"---\n\n{study.created}, {where}, {versions}; seed {study.seed}{timing};"

@@ -41,7 +41,7 @@ def draw(study: Study) -> Figure | None:
             )
     style.size_axis(axes, study)
     style.byte_axis(axes, "peak allocated / size")
-    style.title(axes, study, "Bytes per point")
+    style.title(axes, study, f"Bytes per {style.drawable(study.unit)}")
     axes.annotate(
         "dotted: slope of the fitted law",
         (1.0, 1.0),

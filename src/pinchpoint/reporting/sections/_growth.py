@@ -130,7 +130,7 @@ def bytes_per_point(study: Study, series: list[Series]) -> Figure:
         # The slope of a flat variant is near zero, which a log axis cannot show.
         if line.law and len(line.ok_points) > 1 and line.law.slope_bytes_per_point > min(values) / 5:
             slope, sizes = line.law.slope_bytes_per_point, [p.size for p in line.ok_points]
-            text = hover(line.name, ("slope", f"{slope:,.1f} B per point"))
+            text = hover(line.name, ("slope", f"{slope:,.1f} B per {study.unit}"))
             ends = {"hoverinfo": "text", "hovertext": [text, text], "legendgroup": line.name}
             data.append(
                 path(
@@ -148,7 +148,7 @@ def bytes_per_point(study: Study, series: list[Series]) -> Figure:
         y=log_point_byte_axis(values, "peak / size"),
     )
     return Figure(
-        "Bytes per point",
+        f"Bytes per {study.unit}",
         tuple(data),
         axes,
         note="The dotted lines are the slopes of the laws, which the curves approach.",

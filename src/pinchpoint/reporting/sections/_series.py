@@ -97,7 +97,7 @@ def describe(series: Series, point: Point) -> str:
     }
     facts += [(label, show_bytes(value)) for label, value in peaks.items() if value is not None]
     if peak_of(point) and point.status == "ok":
-        facts.append(("per point", f"{share(peak_of(point), point.size):,.1f} B"))
+        facts.append(("peak / size", f"{share(peak_of(point), point.size):,.1f} B"))
     if point.time_s is not None:
         facts.append(("step", show_seconds(point.time_s)))
     if point.status != "ok":

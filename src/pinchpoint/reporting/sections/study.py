@@ -44,7 +44,7 @@ def entry(record: Study) -> Entry:
     return Entry(
         title=record.target,
         headline=Headline(
-            "gate passed" if record.passed else "gate failed",
+            "size check passed" if record.passed else "size check failed",
             f"{record.axis} {span}",
             _slope_range(record),
             "good" if record.passed else "bad",
@@ -84,9 +84,9 @@ def _gate(record: Study) -> Html:
     if record.passed:
         return banner(
             "good",
-            "✓ The axis gate passed: every size was processed as requested, and the peak grows as declared.",
+            "✓ The size check passed: every size was processed as requested, and the peak grows as declared.",
         )
-    return banner("bad", "✗ The axis gate failed: the laws of this study are not reliable.", record.gate)
+    return banner("bad", "✗ The size check failed: the laws of this study are not reliable.", record.gate)
 
 
 def _slope_range(record: Study) -> str:
@@ -94,8 +94,8 @@ def _slope_range(record: Study) -> str:
         return f"{len(record.points)} runs"
     low, high = (pick(record.laws, key=lambda law: law.slope_bytes_per_point) for pick in (min, max))
     if low is high:
-        return f"{low.slope_bytes_per_point:,.0f} B per point"
-    return f"{low.slope_bytes_per_point:,.0f} to {high.slope_bytes_per_point:,.0f} B per point"
+        return f"{low.slope_bytes_per_point:,.0f} B per {record.unit}"
+    return f"{low.slope_bytes_per_point:,.0f} to {high.slope_bytes_per_point:,.0f} B per {record.unit}"
 
 
 def _tiles(record: Study) -> tuple[Tile, ...]:
@@ -113,7 +113,7 @@ def _tiles(record: Study) -> tuple[Tile, ...]:
         Tile(
             f"{law.variant}, {law.mode}",
             f"{_slope(law.slope_bytes_per_point)} B",
-            f"per point + {show_bytes(law.intercept_bytes)}",
+            f"per {record.unit} + {show_bytes(law.intercept_bytes)}",
         )
         for law in [law for law in record.laws if law.mode == record.laws[0].mode][:4]
     ]
@@ -135,7 +135,7 @@ def _tiles(record: Study) -> tuple[Tile, ...]:
             Tile(
                 "duration",
                 show_seconds(record.took_s),
-                f"{record.repeats} timed runs per point" if record.repeats else "without timing",
+                f"{record.repeats} timed runs per size" if record.repeats else "without timing",
             )
         )
     return tuple(tiles)
@@ -158,12 +158,11 @@ def _laws(record: Study, series: list[Series]) -> Html:
         return name, slope, intercept, exponent, breaks, holdout, f"{law.residual:.2%}", law.points or "-"
 
     rest = number_columns(
-        "B per point", "fixed part", "exponent", "breaks at", "held-out error", "residual", "sizes"
+        f"B per {record.unit}", "fixed part", "exponent", "breaks at", "held-out error", "residual", "sizes"
     )
     note = (
-        "Peak = bytes per point x size + fixed part, for the last segment. Small figures are 95 % intervals."
-        " An exponent"
-        " of 1 is linear growth."
+        f"Peak = bytes per {record.unit} x size + fixed part, for the last segment."
+        " Small figures are 95 % intervals. An exponent of 1 is linear growth."
     )
     rows = [row(law) for law in record.laws]
     return panel("Growth laws", table((Column("series"), *rest), rows), note=note)

@@ -82,8 +82,10 @@ def _tiles(record: Verdict) -> tuple[Tile, ...]:
         )
     ]
     if record.speedup is not None:
-        label = "speed-up" if record.speedup >= 1 else "slow-down"
-        tiles.append(Tile(label, f"{record.speedup:.2f}x", f"95 %: {_interval(record)}", _speed_tone(record)))
+        slower = record.speedup < 1
+        factor = 1 / record.speedup if slower and record.speedup else record.speedup
+        note = f"95 % of baseline / variant: {_interval(record)}" if slower else f"95 %: {_interval(record)}"
+        tiles.append(Tile("slow-down" if slower else "speed-up", f"{factor:.2f}x", note, _speed_tone(record)))
     if record.baseline_s is not None and record.variant_s is not None:
         steps = f"{show_seconds(record.baseline_s)} → {show_seconds(record.variant_s)}"
         tiles.append(Tile("step", steps, f"median of {record.repeats}"))

@@ -1,4 +1,4 @@
-"""The axis gate: checks that the axis was applied and that memory grows along it as declared.
+"""The size check: was the requested size applied, and does memory grow with it as declared?
 
 A study of a workload that ignores its axis would fit a meaningless law. The number of points processed
 must therefore equal the requested size, and the slope's interval must lie above zero. A variant that
@@ -54,8 +54,9 @@ def judge(points: Sequence[Point], laws: Sequence[Law], *, flat: Mapping[str, Cl
             reasons += _flat(name, law, ok_points, flat[variant])
         elif law.slope_low <= 0:
             reasons.append(
-                f"{name}: memory does not grow with the size: the interval of {_slope(law)}"
-                " is not above zero; the axis may not reach the computation"
+                f"{name}: memory does not grow with the size: the 95 % interval of its slope,"
+                f" [{law.slope_low:,.4g}, {law.slope_high:,.4g}] bytes per unit of size, is not above zero;"
+                " the size may not reach the computation"
             )
     return tuple(reasons)
 
@@ -79,7 +80,7 @@ def gate_notes(points: Sequence[Point], laws: Sequence[Law], *, flat: Mapping[st
                 f" {show_size(chunk)}; study --sizes {show_size(2 * chunk)}:{show_size(16 * chunk)}"
             )
     if any(p.status == "ok" and p.processed is None for p in points):
-        notes.append("the number of points processed was not observed; the axis is judged by the slope alone")
+        notes.append("the size that was processed was not observed; it is judged by the slope alone")
     return tuple(notes)
 
 
@@ -96,8 +97,8 @@ def _axis(name: str, ok_points: Sequence[Point]) -> list[str]:
         return []
     first = wrong[0]
     return [
-        f"{name}: {first.processed:,} points were processed where {first.size:,} were requested"
-        f" (at {len(wrong)} of {len(ok_points)} sizes): the axis was not applied"
+        f"{name}: {first.processed:,} were processed where {first.size:,} were requested"
+        f" (at {len(wrong)} of {len(ok_points)} sizes): the size was not applied"
     ]
 
 
@@ -111,9 +112,8 @@ def _step(name: str, ok_points: Sequence[Point]) -> list[str]:
     if step_bytes[-1] > (1 + MATERIAL) * step_bytes[0]:
         return []
     return [
-        f"{name}: only the inputs grow with the size, not what a step computes from them: the axis may not"
-        " reach"
-        " the computation; a step that processes its points in chunks should report their number as"
+        f"{name}: only the inputs grow with the size, not what a step computes from them: the size may not"
+        " reach the computation; a step that processes its inputs in chunks should report their number as"
         " step.processed"
     ]
 
