@@ -37,6 +37,7 @@ ERRORS = {
     "CannotFake",
     "TimedOut",
     "Missing",
+    "Bug",
     "DoesNotFit",
     "Diverged",
 }

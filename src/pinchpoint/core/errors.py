@@ -45,6 +45,12 @@ class Missing(PinchpointError):
     exit_code = 3
 
 
+class Bug(PinchpointError):
+    """A fault of pinchpoint itself, found in a worker process."""
+
+    exit_code = 70
+
+
 class DoesNotFit(PinchpointError):
     """Nothing fits the requested bytes. need_bytes: what the smallest attempt needs, if known."""
 
@@ -61,7 +67,7 @@ class Diverged(PinchpointError):
     exit_code = 1
 
 
-_KINDS = (PinchpointError, BadInput, TargetFailed, CannotFake, TimedOut, Missing, DoesNotFit, Diverged)
+_KINDS = (PinchpointError, BadInput, TargetFailed, CannotFake, TimedOut, Missing, Bug, DoesNotFit, Diverged)
 _BY_NAME = {kind.__name__: kind for kind in _KINDS}
 
 

@@ -202,7 +202,7 @@ ENDS = [
         "TargetFailed",
         2,
         ["Running train.py raised IndexError at ", "train.py:3: list"],
-        "If the script runs on a GPU, pinchpoint does not support this line yet.",
+        "If it runs on a GPU, pinchpoint does not support this line yet.",
     ),
     (
         "import subprocess\nsubprocess.run(['ffmpeg', '-i', 'x'])",

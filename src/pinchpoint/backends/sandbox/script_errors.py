@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from pinchpoint.backends.sandbox.files.merged_view import RefusedWrite
 from pinchpoint.backends.sandbox.processes import RefusedProcess
 from pinchpoint.backends.sandbox.run_script import ScriptEnd
 from pinchpoint.core.errors import Missing, PinchpointError, TargetFailed
+from pinchpoint.core.failures import causes, failure
 from pinchpoint.core.targets import explain_failure, user_line
 
 # Packages whose name on PyPI differs from their import name.
@@ -34,10 +34,6 @@ _PUBLISHED_AS = {
 _TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _USAGE = 2  # the exit code of argparse, click and typer for wrong arguments
 _ARGUMENTS = "Pass the script's arguments after --"
-_UNSUPPORTED = (
-    "Run with --debug to see the whole traceback. "
-    "If the script runs on a GPU, pinchpoint does not support this line yet."
-)
 
 
 def script_error(
@@ -73,7 +69,7 @@ def script_error(
 
 
 def _raised_error(script: Path, error: BaseException, not_started: Sequence[str]) -> PinchpointError:
-    for link in _chain(error):
+    for link in causes(error):
         if isinstance(link, PinchpointError):
             return link  # our own error has its message and hint, even if a library wrapped it
     name, at = script.name, user_line(error)
@@ -104,9 +100,8 @@ def _raised_error(script: Path, error: BaseException, not_started: Sequence[str]
             hint="Create the file, or pass the right path to the script after --. "
             "Relative paths start at the current folder.",
         )
-    failure = explain_failure(name, error, "running")
-    hint = failure.hint if isinstance(error, SyntaxError) else _UNSUPPORTED
-    return TargetFailed(failure.what + also, hint=hint)
+    fault = failure(name, error, "running")
+    return type(fault)(fault.what + also, hint=fault.hint)
 
 
 def _import_error(script: Path, error: ImportError, where: str) -> PinchpointError:
@@ -150,16 +145,6 @@ def _module_name(script: Path) -> str:
 
 def _is_installed(path: str | None) -> bool:
     return path is not None and ("site-packages" in path or "dist-packages" in path)
-
-
-def _chain(error: BaseException) -> list[BaseException]:
-    """An error followed by its causes and the errors that were being handled."""
-    errors: list[BaseException] = []
-    link: Any = error
-    while link is not None and link not in errors:
-        errors.append(link)
-        link = link.__cause__ or link.__context__
-    return errors
 
 
 def _last_line(end: ScriptEnd) -> str:

@@ -22,6 +22,7 @@ from pinchpoint.backends.torch.fake.devices import place_of
 from pinchpoint.backends.torch.fake.shape_cache import ShapeCache
 from pinchpoint.backends.torch.kernels import unmodelled, workspaces
 from pinchpoint.backends.torch.ledger import Ledger, Site
+from pinchpoint.core import failures
 from pinchpoint.core.errors import CannotFake, PinchpointError, first_line
 from pinchpoint.core.events import Phase
 
@@ -156,7 +157,11 @@ class Observer(compat.DispatchMode):
             limit = _EMPTY_LIMIT if func.name().startswith("aten::empty") else _HOST_LIMIT
             if isinstance(result, torch.Tensor) and result.numel() > limit:
                 return result
-        return func(*args, **kwargs)
+        try:
+            return func(*args, **kwargs)
+        except RuntimeError as error:  # a GPU may have a kernel that the host lacks
+            setattr(error, failures.OPERATION, func.name())
+            raise
 
     def _with_host_tensors(self, func: Any, args: Any, kwargs: Any, place: str | None, *, fresh: bool) -> Any:
         """Replace host tensors among device tensors by fake ones for the call.
@@ -318,17 +323,9 @@ def _in_place_unobserved(name: str) -> bool:
 
 def _is_users_mistake(error: BaseException) -> bool:
     """Whether the error is the user's own shape or type error, which a real device would raise too."""
-    if compat.is_fake_mode_error(error):
-        return False
-    text = str(error)
-    fake_errors = (
-        "fake",
-        "Fake",
-        "meta",
-        "Meta",
-        "NotImplemented",
-        "Could not run",
-        "data_ptr",
-        "data dependent",
+    return (
+        isinstance(error, (RuntimeError, TypeError))
+        and not isinstance(error, NotImplementedError)
+        and not compat.is_fake_mode_error(error)
+        and not failures.says_simulation(error)
     )
-    return isinstance(error, (RuntimeError, TypeError)) and not any(word in text for word in fake_errors)

@@ -20,8 +20,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pinchpoint.core import errors, targets
+from pinchpoint.core import errors
 from pinchpoint.core.errors import Missing, PinchpointError, TargetFailed
+from pinchpoint.core.failures import failure
 from pinchpoint.core.workload import Workload
 from pinchpoint.forecasting.worker_process import jax_forecast, torch_forecast
 from pinchpoint.forecasting.worker_process.target_loading import LoadedTarget, load_target
@@ -114,7 +115,9 @@ def _child(work: Callable[[], dict[str, Any]], handle: int) -> None:
         )
     except BaseException as error:
         traceback.print_exc()
-        answer = errors.to_dict(targets.explain_failure("the target", error, "predicting"))
+        fault = failure("the target", error, "predicting")
+        fault.__cause__ = error if fault is not error else None  # --debug shows its traceback
+        answer = errors.to_dict(fault)
     # No interpreter shutdown: exit handlers and threads of a target must not run in this fork.
     with os.fdopen(handle, "w", encoding="utf-8") as file:
         file.write(json.dumps(answer))

@@ -14,10 +14,10 @@ from pinchpoint.backends.torch.data_dependent.unknown_values import NeedsCalibra
 from pinchpoint.backends.torch.fake.progress import Progress
 from pinchpoint.backends.torch.fake.session import Device, simulate_device
 from pinchpoint.backends.torch.observer import Observer
-from pinchpoint.core.errors import BadInput, PinchpointError, TargetFailed
+from pinchpoint.core.errors import BadInput, PinchpointError
 from pinchpoint.core.events import Observation
+from pinchpoint.core.failures import failure
 from pinchpoint.core.settings import Overrides
-from pinchpoint.core.targets import explain_failure
 from pinchpoint.core.workload import BuiltStep, Workload, build
 
 __all__ = [
@@ -74,7 +74,7 @@ def run_steps(
         site = calibration_site(error, observer.dynamic.unknown_site)
         if site is not None:
             raise NeedsCalibration(site) from error
-        raise _failure(text, error, "a step of") from error
+        raise failure(text, error, "a step of") from error
     if isinstance(thing, Workload):
         # Inference of a workload may differentiate too: forces, for example, are gradients.
         return FakeRun(observation, mode or thing.modes[0], case.processed)
@@ -97,16 +97,7 @@ def _build(thing: Any, *, text: str, size: int, **how: Any) -> BuiltStep:
     except (PinchpointError, NeedsCalibration, ModuleNotFoundError):
         raise
     except Exception as error:
-        raise _failure(text, error, f"building {size:,} points of") from error
-
-
-def _failure(text: str, error: BaseException, doing: str) -> TargetFailed:
-    """The error for an exception on the simulated device, which may not happen on a real one."""
-    return TargetFailed(
-        explain_failure(text, error, doing).what,
-        hint="Run with --debug to see the whole traceback. "
-        "If the target runs on a GPU, pinchpoint does not support this line yet.",
-    )
+        raise failure(text, error, f"building {size:,} points of") from error
 
 
 @contextlib.contextmanager
