@@ -8,6 +8,7 @@ import pytest
 
 from pinchpoint.core.records import Forecast
 from pinchpoint.forecasting.forecaster import Forecaster
+from pinchpoint.forecasting.predict import predict
 from pinchpoint.forecasting.worker_process import calibration
 
 POINTS = 400_000
@@ -121,3 +122,27 @@ def test_a_high_end_that_cannot_be_run_does_not_make_more_cards_fit(targets: Pat
     )
     assert not result.fits["2500MiB"] and result.fits["h200"]
     assert any("the high end of the counts cannot be run: no such count" in note for note in result.notes)
+
+
+@pytest.mark.parametrize("count", ["y[y > 0].sum()", "torch.masked_select(y, y > 0).sum()"])
+def test_a_mask_that_depends_on_a_large_weight_is_counted_in_the_first_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: str
+) -> None:
+    # A host tensor of over 1,000,000 elements has no values in a forecast, but in the calibration it has.
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(f"""
+import torch
+model = torch.nn.Linear(2_000, 1_000).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(3):
+    y = model(torch.randn(512, 2_000, device="cuda"))
+    loss = {count}
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+""")
+    result = predict("train.py")
+    assert result.low_bytes is not None and result.high_bytes is not None
+    (note,) = result.notes
+    assert "train.py:7" in note and "first steps of the script" in note
+    assert result.fits["h200"] is True

@@ -36,6 +36,7 @@ __all__ = [
     "attention_owner",
     "autograd_node",
     "become",
+    "call_by_shape",
     "close_library",
     "default_device",
     "fake_device",
@@ -96,6 +97,36 @@ def in_kernel(fake: FakeTensor) -> bool:
 def fake_device(fake: FakeTensor) -> torch.device:
     """The device that torch itself uses for a fake tensor."""
     return fake.fake_device
+
+
+def call_by_shape(
+    mode: FakeTensorMode, func: Any, args: Any, kwargs: Any, *, dtype: torch.dtype | None = None
+) -> Any:
+    """Run an operation by the shape rules that hold for every device, on tensors without a device.
+
+    Fake tensors report the host's device, for which some rules refuse types that only a GPU supports.
+    dtype: the type that replaces the one of floating point tensors, for a rule that accepts no other.
+    """
+    floats = [t.dtype for t in tree_leaves((args, kwargs)) if _is_float(t)]
+
+    def to_meta(tensor: torch.Tensor) -> torch.Tensor:
+        kind = dtype if dtype is not None and _is_float(tensor) else tensor.dtype
+        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=kind, device="meta")
+
+    def to_fake(tensor: torch.Tensor) -> torch.Tensor:
+        kind = floats[0] if dtype is not None and _is_float(tensor) else tensor.dtype
+        with mode:
+            return torch.empty_strided(tensor.shape, tensor.stride(), dtype=kind)
+
+    with without_modes():
+        meta_args, meta_kwargs = tree_map_only(torch.Tensor, to_meta, (args, kwargs))
+        meta_kwargs = {name: v for name, v in meta_kwargs.items() if name != "device"}
+        result = func(*meta_args, **meta_kwargs)
+    return tree_map_only(torch.Tensor, to_fake, result)
+
+
+def _is_float(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
 def is_fake_mode_error(error: BaseException) -> bool:

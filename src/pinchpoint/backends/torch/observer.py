@@ -8,6 +8,7 @@ tensors computed from data, so that masks and counts stay exact.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -29,6 +30,7 @@ from pinchpoint.core.events import Phase
 _HOST_LIMIT = 50_000_000  # elements; a larger host tensor is fake ...
 # ... and so is a larger empty one: weights before initialisation, whose values do not matter.
 _EMPTY_LIMIT = 1_000_000
+_CALIBRATED_WEIGHTS = 500_000_000  # elements of weights that a calibration holds: 2 GB in fp32
 _WRITE_LIMIT = 1_000_000  # elements; values written in place to a larger device tensor are forgotten
 _ALWAYS_REAL = {"aten::randperm"}  # samplers read it element by element
 
@@ -67,6 +69,7 @@ class Observer(compat.DispatchMode):
         self.foreign: Any = None  # set by the session: operations of libraries other than torch
         self.place: str | None = None
         self.operations = 0  # observed so far
+        self._weights_left = _CALIBRATED_WEIGHTS
         self.generators: set[int] = set()  # keys of the generators on the device
         # > 0 while torch's own fake mode runs, during which tensors report their true devices
         self.inside = 0
@@ -154,14 +157,21 @@ class Observer(compat.DispatchMode):
         if not has_inputs and func.name().split(".")[0] not in _ALWAYS_REAL:
             with self._without_recording(), self.fake_mode:
                 result = func(*args, **kwargs)
-            limit = _EMPTY_LIMIT if func.name().startswith("aten::empty") else _HOST_LIMIT
-            if isinstance(result, torch.Tensor) and result.numel() > limit:
+            is_empty = func.name().startswith("aten::empty")
+            if isinstance(result, torch.Tensor) and self._is_too_large(result.numel(), is_empty):
                 return result
         try:
             return func(*args, **kwargs)
         except RuntimeError as error:  # a GPU may have a kernel that the host lacks
             setattr(error, failures.OPERATION, func.name())
             raise
+
+    def _is_too_large(self, elements: int, is_empty: bool) -> bool:
+        """Whether a new host tensor stays fake. A calibration needs the values of weights, up to a limit."""
+        if not is_empty or elements <= _EMPTY_LIMIT or not self.dynamic.calibrating:
+            return elements > (_EMPTY_LIMIT if is_empty else _HOST_LIMIT)
+        self._weights_left -= elements
+        return elements > _HOST_LIMIT or self._weights_left < 0
 
     def _with_host_tensors(self, func: Any, args: Any, kwargs: Any, place: str | None, *, fresh: bool) -> Any:
         """Replace host tensors among device tensors by fake ones for the call.
@@ -215,8 +225,9 @@ class Observer(compat.DispatchMode):
 
         if self.dynamic.handles(func):
             real = self.shadows.result(func, args, kwargs)
+            self.shadows.after_write(func, args, is_known=real is not None)
             out = self.dynamic.run(
-                func, args, kwargs, shadow=real, plain=plain, site=site, shadow_of=self.shadow
+                func, args, kwargs, shadow=real, plain=plain, site=site, shadows=self.shadows
             )
             for fake, value in zip(_tensors((out,), {}), _tensors((real,), {}), strict=False):
                 if fake.shape == value.shape and id(fake) not in inputs:
@@ -228,6 +239,7 @@ class Observer(compat.DispatchMode):
                 out._pinchpoint_op = name  # type: ignore[attr-defined]
             limit = self.dynamic.shadow_limit(_WRITE_LIMIT)
             self.shadows.follow(func, args, kwargs, out, limit=limit, now=self.dynamic.calibrating)
+        self.dynamic.nonzero.follow(func, args, kwargs, out)
         outputs = out[::-1] if func is _aten.native_dropout.default else out  # the mask is allocated first
         record(
             outputs,
@@ -271,6 +283,10 @@ class Observer(compat.DispatchMode):
         except PinchpointError:
             raise
         except (NotImplementedError, RuntimeError, TypeError, AssertionError) as error:
+            if hasattr(func, "name") and _is_missing_on_host(error) and not compat.is_mutable(func):
+                dtype = torch.bfloat16 if func is _aten._grouped_mm.default else None
+                with contextlib.suppress(NotImplementedError, RuntimeError, TypeError):
+                    return compat.call_by_shape(self.fake_mode, func, args, kwargs, dtype=dtype)
             if _is_users_mistake(error) or not hasattr(func, "name"):
                 raise
             raise CannotFake(
@@ -319,6 +335,15 @@ def _in_place_unobserved(name: str) -> bool:
         return True
     node = compat.autograd_node()
     return node is not None and name in _FOLDED_IN_NODE.get(compat.node_name(node), ())
+
+
+def _is_missing_on_host(error: BaseException) -> bool:
+    """Whether only the host lacks a kernel for these types: its shape rules refuse what a GPU can do.
+
+    The rule for grouped products knows only bf16, but CUDA multiplies other types group by group.
+    """
+    text = str(error)
+    return any(part in text for part in ("not implemented for", "_cpu", "Expected inputs of BF16 type"))
 
 
 def _is_users_mistake(error: BaseException) -> bool:

@@ -21,7 +21,8 @@ from pinchpoint.forecasting import assembly
 from pinchpoint.forecasting.worker_process import branches, calibration
 from pinchpoint.forecasting.worker_process.target_loading import NEEDED, Fork, LoadedTarget, with_stand_ins
 
-_REAL_RUN_S = 60.0  # limit on the CPU seconds of the real run that counts what depends on the data
+_REAL_RUN_S = 120.0  # limit on the CPU seconds of the real run that counts what depends on the data
+_REAL_RUN_MEMORY = 0.6  # share of the host's free memory that it may take
 _SHARE_OF_TIMEOUT = 0.3  # of the time limit, for one run of a script without training; there may be several
 
 
@@ -29,11 +30,17 @@ def predict(loaded_target: LoadedTarget, request: dict[str, Any], fork: Fork) ->
     """Run the script on fake tensors; where counts depend on its data, run it once with real values first."""
 
     packages: list[str] = []  # stand-ins that the script needs
+    real_runs: list[dict[str, Any]] = []
 
     def run(dynamic_options: dict[str, Any]) -> dict[str, Any]:
-        return with_stand_ins(
+        if dynamic_options.get("calibrating") and real_runs:
+            return real_runs[0]
+        answer = with_stand_ins(
             lambda names: _in_scratch(loaded_target, request, fork, dynamic_options, names), packages
         )
+        if dynamic_options.get("calibrating"):  # real values decide branches: one run serves every forecast
+            real_runs.append(answer)
+        return answer
 
     return branches.explore(_predict, run)
 
@@ -44,7 +51,7 @@ def _predict(run: calibration.Run) -> Forecast:
         return site
     where = shown_path(site)
     counts = run({"calibrating": True})
-    if "error" in counts:
+    if "seen" not in counts:
         note = f"counts at {where} depend on data that is not available: anything from none to all is assumed"
         dynamic_options: dict[str, Any] = {"assume": True}
     else:
@@ -86,9 +93,9 @@ def _run(
     observer.stand_ins.serve(packages)
     for name, value in dynamic_options.items():
         setattr(observer.dynamic, name, value)
-    if dynamic_options.get("calibrating"):
-        _limit_cpu(_REAL_RUN_S)
     stopper = Stopper(request["steps"])
+    if dynamic_options.get("calibrating"):
+        _limit_real_run(stopper)
     progress = observer.progress
     progress.half = request.get("half", False)
     progress.files = True
@@ -112,6 +119,8 @@ def _run(
         )
     if end.note is not None:
         observer.note(end.note)
+    if dynamic_options.get("calibrating") and end.kind == "stopped":
+        return observer.dynamic.calibration_results()  # maybe of less than a step, if time ran out
     is_cut_short = not progress.trains and (end.kind == "stopped" or _ended_late(end, progress, stopper))
     needs = unknown_values.calibration_site(end.error, observer.dynamic.unknown_site)
     if needs is not None and not is_cut_short:
@@ -191,13 +200,44 @@ def _explain_cut(observation: Any, progress: Any, end: ScriptEnd) -> None:
         observation.notes.append(f"the script was followed for {calls}, whose peak no longer grows")
 
 
-def _limit_cpu(seconds: float) -> None:
-    """Let the system end this process once it has used this much CPU time."""
+def _limit_real_run(stopper: Stopper) -> None:
+    """Stop the script once it has used its CPU time or most of the free memory; its counts are kept."""
     import resource
+    import signal
 
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    limit = int(usage.ru_utime + usage.ru_stime + seconds)
+    def used_s() -> float:
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        return usage.ru_utime + usage.ru_stime
+
+    end_s = used_s() + _REAL_RUN_S
+    most_bytes = _resident_bytes() + _REAL_RUN_MEMORY * _free_bytes()
+
+    def check(*_: Any) -> None:
+        if used_s() > end_s or _resident_bytes() > most_bytes:
+            stopper.steps = stopper.limit
+            stopper.raise_if_done()
+
+    signal.signal(signal.SIGPROF, check)
+    signal.setitimer(signal.ITIMER_PROF, 0.25, 0.25)
+    # If it cannot be stopped from inside, the system ends it.
+    limit = int(used_s() + 2 * _REAL_RUN_S)
     resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
+
+
+def _resident_bytes() -> float:
+    """The memory of this process; 0 where the system does not say."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0
+
+
+def _free_bytes() -> float:
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return float("inf")
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")), 0)
 
 
 def _as_rank_zero(world_size: int) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import linecache
+import re
 import sys
 from dataclasses import dataclass, field
 from functools import cache
@@ -20,6 +21,8 @@ _BOUNDED_PATIENCE = 4096  # answers to a line outside a `while` loop, which most
 # Files that ask on behalf of their caller; torch's begin with an underscore, JAX's are all of them.
 _OURS = str(Path(__file__).parents[2])
 _TENSORS = "/torch/_", "/torch/utils/_", "/site-packages/jax/"
+_TORCH = "-packages/torch/"
+_PACKAGES = r"(?:site|dist)-packages/"
 
 
 @dataclass
@@ -63,6 +66,21 @@ def asking_line() -> tuple[str, bool]:
         frame = frame.f_back
     file, line = frame.f_code.co_filename, frame.f_lineno
     return f"{file}:{line}", _in_while(file, line)
+
+
+def counting_line(where: str) -> str:
+    """The user's line and the library's line that counts: one call of a model counts many things."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and _counts_for_caller(frame.f_code.co_filename):
+        frame = frame.f_back
+    if frame is None:
+        return where
+    line = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    return where if line == where else f"{where} in {re.split(_PACKAGES, line)[-1]}"
+
+
+def _counts_for_caller(file: str) -> bool:
+    return file.startswith(("<", _OURS)) or _TORCH in file
 
 
 @cache

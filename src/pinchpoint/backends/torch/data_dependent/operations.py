@@ -17,7 +17,9 @@ import torch
 
 from pinchpoint.backends.torch import compat
 from pinchpoint.backends.torch.data_dependent.count_laws import Bound, Law, resample
-from pinchpoint.backends.torch.data_dependent.decisions import Decisions
+from pinchpoint.backends.torch.data_dependent.decisions import Decisions, counting_line
+from pinchpoint.backends.torch.data_dependent.nonzero_counts import NonzeroCounts
+from pinchpoint.backends.torch.data_dependent.shadow_values import Shadows
 from pinchpoint.backends.torch.data_dependent.unknown_values import DataFloat, DataNumber, NeedsCalibration
 from pinchpoint.backends.torch.ledger import Site
 
@@ -38,6 +40,8 @@ _COUNTING = {
     _aten.repeat_interleave.Tensor,
     _aten.bincount.default,
 }
+# Boxes that suppression keeps, by name: torchvision is not imported here.
+_KEPT_BOXES = {"torchvision::nms"}
 _FILLS = {
     _aten.index_put.default: _aten.masked_fill.Tensor,
     _aten.index_put_.default: _aten.masked_fill_.Tensor,
@@ -50,6 +54,7 @@ _LIKELY_TRUE = ("isfinite", "all", "any", "logical_not")
 
 _SAMPLED = 512  # values stored from each array that is read, for the first _TURNS reads of a line
 _TURNS = 64
+_FEW = 256  # elements of a mask whose places are taken to be the first ones
 _NAMED_COUNT = 100  # a smaller number is more likely a class or an index, and has no uncertainty
 
 
@@ -82,6 +87,7 @@ class Dynamic:
     scalars: dict[str, list[float]] = field(default_factory=dict)
     array_samples: dict[str, list[float]] = field(default_factory=dict)
     late_sites: dict[str, None] = field(default_factory=dict)  # lines that read values late, in order
+    nonzero: NonzeroCounts = field(default_factory=NonzeroCounts)
     _turns: dict[str, int] = field(default_factory=dict)
     _memo: dict[tuple[Any, ...], tuple[Any, int]] = field(default_factory=dict)
 
@@ -94,6 +100,7 @@ class Dynamic:
             or func in _INDEXING
             or func in _ALIKE
             or func is _aten._local_scalar_dense.default
+            or func.name() in _KEPT_BOXES
         )
 
     def run(
@@ -105,7 +112,7 @@ class Dynamic:
         shadow: Any,
         plain: Callable[..., Any],
         site: Site,
-        shadow_of: Callable[[torch.Tensor], torch.Tensor | None],
+        shadows: Shadows,
     ) -> Any:
         where = f"{site.file}:{site.line}"
         if func is _aten._local_scalar_dense.default:
@@ -113,8 +120,12 @@ class Dynamic:
         if func in _ALIKE:
             return self.decide(_ALIKE[func]) if shadow is None else shadow
         if func in _INDEXING:
-            return self._index(func, args, kwargs, plain, where, shadow_of)
-        return self._count_rows(func, args, kwargs, shadow, plain, where)
+            return self._index(func, args, kwargs, plain, where, shadows)
+        rows = self._count_rows(func, args, kwargs, shadow, plain, where)
+        if func is _aten.nonzero.default and shadow is None and args[0].dim() == 1 and len(rows) <= _FEW:
+            # A loop over the few places of a mask uses them as indices: they are the first ones.
+            shadows.set_value(rows, torch.arange(len(rows)).unsqueeze(1))
+        return rows
 
     # --- Values
 
@@ -152,8 +163,7 @@ class Dynamic:
         if self.calibrating:
             return 1  # read from a host tensor that is too large to allocate
         if self.assume:
-            most = self.size or self.most()
-            return {"low": 1, "mid": -(-most // 2), "high": most}[self.bound]
+            return self._assumed(self.size or self.most())
         if self._assume_late(key):
             return 1
         raise NeedsCalibration(key)
@@ -249,8 +259,14 @@ class Dynamic:
 
     # --- Counts
 
-    def _count(self, tensor: torch.Tensor, real: int | None, key: str, most: int) -> int:
-        """A count from the data, an earlier use of the same mask, a law or an assumption; else an error."""
+    def _count(
+        self, tensor: torch.Tensor, real: int | None, key: str, most: int, bound: int | None = None
+    ) -> int:
+        """A count from the data, an earlier use of the same mask, a law or an assumption; else an error.
+
+        most: the number of elements, for which laws are fitted. bound: a smaller limit, if one is known; a
+        whole mask that a known number of elements was written to most likely has that number.
+        """
         if real is not None:
             if self.calibrating:
                 for name in (key, self._turn(key)):
@@ -269,25 +285,39 @@ class Dynamic:
         if entry is not None and entry[0]() is storage:
             return entry[1]
         law = self.laws.get(self._turn(key)) or self.laws.get(key)
-        if law is not None:
+        share = self.nonzero.share(tensor)
+        limit = most if bound is None else bound
+        if law is not None and share is not None and share.parts is not None:
+            # The parts of a fixed total: more in one part is less in the others.
+            likely = law.count(most, "high" if self.bound == "high" else "mid")
+            count = share.take_counted(min(likely, limit), limit)
+        elif law is not None:
             # At least one if one is possible: many losses treat an empty tensor as a special case.
-            least = min(1, law.count(most, "high"), most)
-            count = max(least, min(law.count(most, self.bound), most))
-        elif self.assume:
-            count = {"low": min(1, most), "mid": -(-most // 2), "high": most}[self.bound]
-        elif self._assume_late(key):
+            least = min(1, law.count(most, "high"), limit)
+            count = max(least, min(law.count(most, self.bound), limit))
+        elif bound is not None and tensor.numel() * tensor.element_size() == storage.nbytes():
+            count = bound
+        elif self.nonzero.is_hit_list(tensor):
             count = most
+        elif self.assume or self.calibrating:
+            # A calibration does not know every value either: some weights are too large to hold.
+            count = share.take(limit, self.bound) if share is not None else self._assumed(limit)
+        elif self._assume_late(key):
+            count = limit
         else:
             raise NeedsCalibration(key)
         self._memo[memo] = (weakref.ref(storage), count)
         return count
+
+    def _assumed(self, most: int) -> int:
+        return {"low": min(1, most), "mid": -(-most // 2), "high": most}[self.bound]
 
     def _turn(self, key: str) -> str:
         """The key of a line and its turn: a network's mask changes from step to step."""
         self._turns[key] = self._turns.get(key, 0) + 1
         return f"{key}#{self._turns[key]}"
 
-    def _index(self, func: Any, args: Any, kwargs: Any, plain: Any, where: str, shadow_of: Any) -> Any:
+    def _index(self, func: Any, args: Any, kwargs: Any, plain: Any, where: str, shadows: Shadows) -> Any:
         """Replace boolean masks by index tensors, as the GPU's kernels do."""
         if func in _FILLS and _is_fill(args, kwargs):
             # Writing one number where a mask is true needs no count, because CUDA fills in place.
@@ -301,9 +331,13 @@ class Dynamic:
             if index is None or index.dtype not in (torch.bool, torch.uint8):
                 indices.append(index)
                 continue
-            real = shadow_of(index)
+            real = shadows.real(index)
             count = self._count(
-                index, None if real is None else int(real.count_nonzero()), f"{where}:mask", index.numel()
+                index,
+                None if real is None else int(real.count_nonzero()),
+                f"{counting_line(where)}:mask",
+                index.numel(),
+                self.nonzero.most(index),
             )
             positions = plain(_aten.new_empty.default, index, [count, index.dim()], dtype=torch.int64)
             indices += [plain(_aten.select.int, positions, 1, axis) for axis in range(index.dim())]
@@ -312,7 +346,7 @@ class Dynamic:
     def _count_rows(self, func: Any, args: Any, kwargs: Any, shadow: Any, plain: Any, where: str) -> Any:
         tensor = args[0]
         name = func.name().split("::")[1].split(".")[0]
-        key = f"{where}:{name}"
+        key = f"{counting_line(where)}:{name}"
         if func is _aten.repeat_interleave.Tensor:
             size = kwargs.get("output_size") or (args[1] if len(args) > 1 else None)
             if size is None:
@@ -326,11 +360,26 @@ class Dynamic:
                 least, self._count(tensor, None if shadow is None else shadow.shape[0], key, tensor.numel())
             )
             return plain(_aten.new_empty.default, tensor, [count], dtype=torch.int64)
+        if func.name() in _KEPT_BOXES:
+            count = self._count(tensor, None if shadow is None else shadow.shape[0], key, tensor.shape[0])
+            return plain(_aten.new_empty.default, tensor, [count], dtype=torch.int64)
         if func is _aten.nonzero.default:
-            count = self._count(tensor, None if shadow is None else shadow.shape[0], key, tensor.numel())
+            count = self._count(
+                tensor,
+                None if shadow is None else shadow.shape[0],
+                key,
+                tensor.numel(),
+                self.nonzero.most(tensor),
+            )
             return plain(_aten.new_empty.default, tensor, [count, tensor.dim()], dtype=torch.int64)
         if func is _aten.masked_select.default:
-            count = self._count(args[1], None if shadow is None else shadow.shape[0], key, args[1].numel())
+            count = self._count(
+                args[1],
+                None if shadow is None else shadow.shape[0],
+                key,
+                args[1].numel(),
+                self.nonzero.most(args[1]),
+            )
             return plain(_aten.new_empty.default, tensor, [count])
         return self._unique(func, args, kwargs, shadow, plain, key)
 

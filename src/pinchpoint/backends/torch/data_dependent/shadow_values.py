@@ -8,6 +8,7 @@ values, so what depends on them is unknown, and nothing is trained for real.
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -16,6 +17,7 @@ import torch
 from pinchpoint.backends.torch import compat
 from pinchpoint.backends.torch.compat import FakeTensor, storage_key, tree_leaves, tree_map_only
 
+_FULL = torch.ops.aten.full.default
 Version = tuple[int, int]
 Leaf = TypeVar("Leaf")
 _SHADOW = "_pinchpoint_shadow"
@@ -40,6 +42,10 @@ _ABSORBS = {
     "aten::bitwise_or.Tensor": True,
     "aten::logical_or": True,
 }
+# Operations whose result does not depend on the values of their input: the value, or its position.
+_CONSTANTS = {"aten::zeros_like": 0, "aten::new_zeros": 0, "aten::ones_like": 1, "aten::new_ones": 1}
+_COPIES = {"aten::clone", "aten::_to_copy"}
+_FILLED = {"aten::full_like": 1, "aten::new_full": 2}
 # Writes its result into a scalar that stays zero if all gradients are finite.
 _KEEPS_VALUES = {"aten::_amp_foreach_non_finite_check_and_unscale_"}
 
@@ -47,10 +53,11 @@ _KEEPS_VALUES = {"aten::_amp_foreach_non_finite_check_and_unscale_"}
 class Shadow:
     """One value: known, or the `index`-th result of a recipe."""
 
-    __slots__ = ("index", "recipe", "value", "version")
+    __slots__ = ("__weakref__", "copies", "index", "recipe", "value", "version")
 
     def __init__(self, recipe: Recipe | None = None, index: int = 0) -> None:
         self.recipe, self.index = recipe, index
+        self.copies: list[weakref.ref[Shadow]] = []  # copies of this value that are not computed yet
         self.value: torch.Tensor | None = None
         self.version: Version | None = None  # version of the value when it was first set
 
@@ -58,13 +65,14 @@ class Shadow:
 class Recipe:
     """A call to run later, with shadows in place of tensors. version: the number of writes to a value."""
 
-    __slots__ = ("args", "failed", "func", "kwargs", "results", "size", "version", "versions")
+    __slots__ = ("args", "dtypes", "failed", "func", "kwargs", "results", "size", "version", "versions")
 
     def __init__(self, func: Any, args: Any, kwargs: Any, version: Callable[[torch.Tensor], Version]) -> None:
         self.func, self.args, self.kwargs, self.version = func, args, kwargs, version
         self.results: list[Any] | None = None
         self.failed = False
         self.size = 0  # number of elements in its results
+        self.dtypes: list[torch.dtype] = []  # of its results
         # An input that is written to before the recipe runs would lead to a wrong result.
         self.versions = [(s, None if s.value is None else version(s.value)) for s in self.inputs()]
 
@@ -78,14 +86,16 @@ class Recipe:
                 self.failed = True
                 return
         args, kwargs = tree_map_only(Shadow, lambda s: s.value, (self.args, self.kwargs))
-        try:
-            with torch.no_grad(), below():
-                result = self.func(*args, **kwargs)
-        except (RuntimeError, NotImplementedError, IndexError):
-            # The operation needs a GPU, or the values are valid only in a real run: the result is unknown.
+        result = _run_on_host(self.func, args, kwargs, below)
+        if result is None:
             self.failed = True
             return
         self.results = [t for t in tree_leaves(result) if isinstance(t, torch.Tensor)]
+        if len(self.results) == len(self.dtypes) and not compat.is_mutable(self.func):
+            self.results = [
+                t if t.dtype is dtype else t.to(dtype)
+                for t, dtype in zip(self.results, self.dtypes, strict=True)
+            ]
 
 
 class Shadows:
@@ -135,7 +145,12 @@ class Shadows:
         if any(s is None for s in shadows) or (mutable and any(t.numel() > limit for t in tensors)):
             self._forget_written(func, args)
             answer = None if mutable else self._certain(func, args)
-            if answer is not None:
+            constant = _constant(func, args)
+            if constant is not None:
+                recipe = Recipe(_FULL, (list(out.shape), constant), {"dtype": out.dtype}, self._version)
+                recipe.size = out.numel()
+                setattr(out, _SHADOW, Shadow(recipe=recipe))
+            elif answer is not None:
                 # One element, expanded: a check of a huge tensor takes no memory on the host.
                 self.set_value(out, torch.full((), answer, dtype=out.dtype).expand(out.shape))
             return None
@@ -146,8 +161,12 @@ class Shadows:
         for index, fake in enumerate(fakes):
             if id(fake) not in inputs:
                 recipe.size += fake.numel()
+                recipe.dtypes.append(fake.dtype)
                 setattr(fake, _SHADOW, Shadow(recipe=recipe, index=index))
+        if func.name() in _COPIES and len(fakes) == 1 and shadows[0] is not None:
+            shadows[0].copies.append(weakref.ref(fakes[0].__dict__[_SHADOW]))
         if mutable or now:
+            self._copy_before_write(func, args)
             if any(self._compute(s) is None for s in shadows):  # type: ignore[arg-type]
                 self._forget_written(func, args)
                 return None
@@ -163,12 +182,16 @@ class Shadows:
         tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
         if any(self.real(tensor) is None for tensor in tensors):  # type: ignore[arg-type]
             return None
+        self._copy_before_write(func, args)
         real_args, real_kwargs = tree_map_only(torch.Tensor, self.real, (args, kwargs))
-        try:
-            with torch.no_grad(), self._below():
-                return func(*real_args, **real_kwargs)
-        except (RuntimeError, NotImplementedError, IndexError):
-            return None  # unknown, as in a recipe; the caller needs a calibration if a count depends on it
+        return _run_on_host(func, real_args, real_kwargs, self._below)
+
+    def after_write(self, func: Any, args: Any, *, is_known: bool) -> None:
+        """Update the values of what an operation wrote to, after `result` computed it or failed to."""
+        if not is_known:
+            self._forget_written(func, args)
+        elif compat.is_mutable(func):
+            self._count_writes(func, args)
 
     def _certain(self, func: Any, args: Any) -> bool | None:
         """The result that a comparison of unknown values has in every element, if there is one.
@@ -190,6 +213,19 @@ class Shadows:
             if value is not None and bool((value == _ABSORBS[name]).all()):
                 return _ABSORBS[name]
         return None
+
+    def _copy_before_write(self, func: Any, args: Any) -> None:
+        """Compute the copies of what an operation is about to write to: a copy has the values from before."""
+        if not compat.is_mutable(func):
+            return
+        for fake in _written_arguments(func, args):
+            shadow = fake.__dict__.get(_SHADOW)
+            for reference in shadow.copies if shadow is not None else ():
+                copy = reference()
+                if copy is not None:
+                    self._compute(copy)
+            if shadow is not None:
+                shadow.copies.clear()
 
     def _count_writes(self, func: Any, args: Any) -> None:
         for fake in _written_arguments(func, args):
@@ -258,6 +294,37 @@ def _can_absorb(side: Any, value: bool) -> bool:
     if not isinstance(side, torch.Tensor) or side.numel() > _SMALL or side.dtype.is_floating_point:
         return False
     return side.dtype is torch.bool or not (value or side.dtype.is_complex)
+
+
+def _constant(func: Any, args: Any) -> Any:
+    """The value of every element of the result, if it does not depend on the input."""
+    name = func.name()
+    if name in _FILLED and len(args) > _FILLED[name]:
+        return args[_FILLED[name]]
+    return _CONSTANTS.get(name)
+
+
+def _run_on_host(func: Any, args: Any, kwargs: Any, below: Callable[[], Any]) -> Any:
+    """The result of an operation on real values; None, which means unknown, if the host cannot compute it.
+
+    A GPU has kernels for types that the host lacks, such as histograms of integers: these are computed in
+    float64. No failure of a value that is computed only for pinchpoint's own use is an error of the script.
+    """
+    with torch.no_grad(), below():
+        try:
+            return func(*args, **kwargs)
+        except Exception as error:
+            if compat.is_mutable(func) or "not implemented for" not in str(error):
+                return None
+        wide_args, wide_kwargs = tree_map_only(torch.Tensor, _widened, (args, kwargs))
+        try:
+            return func(*wide_args, **wide_kwargs)
+        except Exception:
+            return None
+
+
+def _widened(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor if tensor.is_complex() or tensor.dtype is torch.bool else tensor.double()
 
 
 def _written_arguments(func: Any, args: Any) -> list[FakeTensor]:

@@ -67,6 +67,7 @@ def simulate_device(
         packed_sequences.install(patches, observer)
         _inference_mode(patches)
         _dropout(patches, observer)
+        _one_hot(patches, observer)
         _fused(patches, observer)
         distributed.install(patches, ledger)
         unknown_kernels.install(patches, observer)
@@ -184,3 +185,16 @@ def _dropout(patches: Patches, observer: Observer) -> None:
         "dropout",
         lambda input, p, train: dropout(input, p, train) if train else original_torch(input, p, train),
     )
+
+
+def _one_hot(patches: Patches, observer: Observer) -> None:
+    """Replace one_hot: CUDA writes ones into zeros, torch's fallback compares with all classes."""
+    original = F.one_hot
+
+    def one_hot(tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
+        if not observer.on_device(tensor) or tensor.dtype is not torch.int64:
+            return original(tensor, num_classes)
+        classes = int(tensor.max().item()) + 1 if num_classes == -1 else num_classes
+        return tensor.new_zeros(*tensor.shape, classes).scatter_(-1, tensor.unsqueeze(-1), 1)
+
+    patches.set(F, "one_hot", one_hot)

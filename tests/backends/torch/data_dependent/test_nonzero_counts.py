@@ -1,0 +1,124 @@
+"""Masks with unknown values: how many elements can be true follows from how the mask was written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from pinchpoint.backends.torch.data_dependent.count_laws import Law
+
+Simulate = Callable[..., AbstractContextManager[Any]]
+
+
+def unknown(*shape: int) -> torch.Tensor:
+    """Whole numbers from 0 to 3 that depend on a weight, so that nobody knows them."""
+    weight = torch.nn.Linear(1, 1).cuda().weight
+    return (torch.ones(*shape, device="cuda") * weight[0, 0]).long() % 4
+
+
+@pytest.fixture(params=["low", "mid", "high"])
+def bound(request: pytest.FixtureRequest, simulate: Simulate) -> Iterator[str]:
+    with simulate(assume=True, bound=request.param):
+        yield request.param
+
+
+def test_a_mask_written_at_known_many_places_has_that_many(bound: str) -> None:
+    chosen, others = unknown(100), unknown(50)
+    mask = torch.zeros(1000, dtype=torch.uint8, device="cuda")
+    mask[chosen] = 1
+    second = torch.zeros_like(unknown(1000), dtype=torch.uint8)
+    second[others] = 1
+    assert torch.where(mask | second)[0].shape == (150,)
+    assert (mask > 0).nonzero().shape == (100, 1)
+    mask.add_(1)  # everything is nonzero now
+    assert mask.nonzero().shape[0] == {"low": 1, "mid": 500, "high": 1000}[bound]
+
+
+def test_equal_masks_of_one_tensor_share_its_elements(bound: str) -> None:
+    level = unknown(512)
+    counts = [torch.where(level == number)[0].numel() for number in range(4)]
+    expected = {"low": [1, 1, 1, 1], "mid": [256, 128, 64, 32], "high": [512, 1, 1, 1]}
+    assert counts == expected[bound]
+
+
+def test_the_slices_of_a_one_hot_tensor_share_its_total(bound: str) -> None:
+    experts = F.one_hot(unknown(128, 2), num_classes=4).permute(2, 1, 0)
+    counts = [torch.where(experts[number])[0].numel() for number in range(4)]
+    assert counts == ([256, 1, 1, 1] if bound == "high" else [64] * 4)
+
+
+def test_a_write_of_unknown_values_forgets_known_ones(observer: Any) -> None:
+    known = torch.zeros(1000, dtype=torch.int64, device="cuda")
+    known[unknown(10)] = 1
+    assert observer.shadow(known) is None
+
+
+def test_a_copy_has_the_values_from_before_a_write(observer: Any) -> None:
+    x = torch.arange(6.0).cuda() * 2
+    copy = x.clone()
+    x[x > 4] = 0.0
+    assert observer.shadow(copy).tolist() == [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]
+    assert observer.shadow(x).tolist() == [0.0, 2.0, 4.0, 0.0, 0.0, 0.0]
+
+
+def test_what_only_a_gpu_can_count_is_computed_in_another_type(observer: Any) -> None:
+    known = torch.histc(torch.tensor([0, 1, 1, 3], dtype=torch.int32).cuda(), bins=4, min=0, max=3)
+    assert known.dtype is torch.int32 and observer.shadow(known).tolist() == [1, 2, 0, 1]
+    counts = torch.histc(unknown(100).int(), bins=4, min=0, max=3)
+    assert counts.shape == (4,) and counts.dtype is torch.int32 and observer.shadow(counts) is None
+
+
+def test_suppression_keeps_at_most_every_box(simulate: Simulate) -> None:
+    library = None
+    if not hasattr(torch.ops.torchvision, "nms"):
+        library = torch.library.Library("torchvision", "FRAGMENT")
+        library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    try:
+        kept = {}
+        for bound in ("low", "mid", "high"):
+            with simulate(assume=True, bound=bound):
+                boxes = unknown(2000, 4).float()
+                kept[bound] = torch.ops.torchvision.nms(boxes, boxes[:, 0], 0.7).shape[0]
+        assert kept == {"low": 1, "mid": 1000, "high": 2000}
+    finally:
+        if library is not None:
+            library._destroy()
+
+
+def test_a_loop_over_the_experts_that_are_hit_routes_every_token(bound: str) -> None:
+    chosen, states = unknown(128, 2), torch.zeros(128, 8, device="cuda")
+    mask = F.one_hot(chosen, num_classes=4).permute(2, 1, 0)
+    routed = []
+    for hit in torch.greater(mask.sum((-1, -2)), 0).nonzero():
+        if hit[0] == 4:
+            continue
+        position, token = torch.where(mask[hit[0]])
+        states.index_add_(0, token, states[token] * chosen[token, position, None])
+        routed.append(len(token))
+    assert routed == ([256, 1, 1, 1] if bound == "high" else [64] * 4)
+
+
+def test_counted_parts_of_a_fixed_total_do_not_exceed_it(simulate: Simulate) -> None:
+    def counts(**how: Any) -> list[int]:
+        with simulate(**how):
+            mask = F.one_hot(unknown(128, 2), num_classes=4).permute(2, 1, 0)
+            return [torch.where(mask[number])[0].numel() for number in range(4)]
+
+    class Anywhere(dict[str, Law]):
+        def get(self, key: str, default: Any = None) -> Law:
+            return Law(scale=0.25, exponent=1.0, spread=0.375, largest_n=256)  # 64 of 256, at most 88
+
+    for bound, expected in (("low", [64] * 4), ("mid", [64] * 4), ("high", [88, 88, 80, 1])):
+        assert counts(laws=Anywhere(), assume=True, bound=bound) == expected
+
+
+def test_a_grouped_product_in_fp32_has_the_shape_of_its_rows(observer: Any) -> None:
+    rows, weights = torch.zeros(64, 16, device="cuda"), torch.zeros(4, 16, 32, device="cuda")
+    ends = torch.histc(unknown(64).int(), bins=4, min=0, max=3).cumsum(0, dtype=torch.int32)
+    product = torch.ops.aten._grouped_mm(rows, weights, offs=ends)
+    assert product.shape == (64, 32) and product.dtype is torch.float32
