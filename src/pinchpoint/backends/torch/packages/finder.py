@@ -50,6 +50,16 @@ PACKAGES = {
         "flash-attn", "2.8.3", "flash_attn", ("flash_attn", "flash-attn", "flashattention", "flash attention")
     ),
     "xformers": Package("xformers", "0.0.35", "xformers", ("xformers",)),
+    "liger_kernel": Package(
+        "liger-kernel", "0.8.5", "liger", ("liger_kernel", "liger-kernel", "liger"), runs=True
+    ),
+    "mamba_ssm": Package("mamba-ssm", "2.3.2", "mamba", ("mamba_ssm", "mamba-ssm"), runs=True),
+    "causal_conv1d": Package(
+        "causal-conv1d", "1.7.0", "mamba", ("causal_conv1d", "causal-conv1d"), runs=True
+    ),
+    # The compiled parts of the two, for their own Python without them, and for copies of it.
+    "selective_scan_cuda": Package("mamba-ssm", "2.3.2", "mamba", ("selective_scan_cuda",)),
+    "causal_conv1d_cuda": Package("causal-conv1d", "1.7.0", "mamba", ("causal_conv1d_cuda",)),
     "bitsandbytes": Package("bitsandbytes", "0.50.2", "optimizers", ("bitsandbytes",)),
     "apex": Package("apex", "0.1", "optimizers", ("apex",)),
     "transformer_engine": Package(
@@ -104,6 +114,8 @@ class StandIns(importlib.abc.MetaPathFinder):
         """Metadata of the stand-ins, for libraries that ask for a version."""
         wanted = getattr(context, "name", None)
         for name in sorted(self.served):
+            if name.endswith("_cuda"):
+                continue
             if wanted is None or wanted.replace("-", "_").lower() in (name, _module_name(name)):
                 yield _StandInDistribution(name, PACKAGES[name].distribution, self._versions[name])
 
@@ -143,7 +155,9 @@ class StandIns(importlib.abc.MetaPathFinder):
                 names |= {
                     name
                     for name, package in PACKAGES.items()
-                    if any(re.search(rf"(?<![a-z]){re.escape(word)}", text) for word in package.words)
+                    if any(
+                        re.search(rf"(?<![a-z_]){re.escape(word)}(?![a-z_])", text) for word in package.words
+                    )
                 }
         if errors and not names and not any(isinstance(e, PinchpointError) for e in errors):
             names = self.asked  # `try: import flash_attn` with no other way when it is used

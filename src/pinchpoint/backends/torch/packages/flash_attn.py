@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 
 from pinchpoint.backends.torch.observer import Observer
+from pinchpoint.backends.torch.packages import flash_attn_layers
 from pinchpoint.backends.torch.packages.unknown_kernels import forget
 
 _aten = torch.ops.aten
@@ -293,20 +294,10 @@ def modules(observer: Observer) -> dict[str, dict[str, Any]]:
     }
     for name, function in attention.items():
         function.__name__ = name
-    rotary = {"apply_rotary_emb": lambda x, *args, **kwargs: _rotate(observer, x, *args, **kwargs)}
-    rotary["apply_rotary_emb_func"] = rotary["apply_rotary_emb"]
     return {
         "flash_attn": attention,
         "flash_attn.flash_attn_interface": attention,
-        "flash_attn.bert_padding": {
-            "index_first_axis": _TakeRows.apply,
-            "index_put_first_axis": _PutRows.apply,
-            "unpad_input": _unpad_input,
-            "pad_input": _pad_input,
-        },
-        "flash_attn.layers": {},
-        "flash_attn.layers.rotary": rotary,
-        "flash_attn.ops": {},
+        **flash_attn_layers.modules(observer),
     }
 
 
@@ -336,91 +327,3 @@ def _that_matter(values: dict[str, Any]) -> dict[str, Any]:
     """Without the options that change no allocation."""
     without = ("softmax_scale", "causal", "softcap", "block_table")
     return {name: value for name, value in values.items() if name not in without}
-
-
-# --- padding and rotary embeddings
-
-
-class _TakeRows(torch.autograd.Function):
-    """`index_first_axis`: a gather whose index is expanded without a copy."""
-
-    @staticmethod
-    def forward(ctx: Any, source: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
-        ctx.save_for_backward(indices)
-        ctx.rows = source.shape[0]
-        flat = source.flatten(1)
-        index = indices.unsqueeze(1).expand(-1, flat.shape[1])
-        return torch.gather(flat, 0, index).reshape(-1, *source.shape[1:])
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        (indices,) = ctx.saved_tensors
-        gradient = gradients[0].flatten(1)
-        result = gradient.new_zeros(ctx.rows, gradient.shape[1])
-        result.scatter_(0, indices.unsqueeze(1).expand(-1, gradient.shape[1]), gradient)
-        return result.reshape(ctx.rows, *gradients[0].shape[1:]), None
-
-
-class _PutRows(torch.autograd.Function):
-    """`index_put_first_axis`: rows written into zeros."""
-
-    @staticmethod
-    def forward(ctx: Any, values: torch.Tensor, indices: torch.Tensor, rows: int) -> torch.Tensor:
-        ctx.save_for_backward(indices)
-        result = values.new_zeros(rows, *values.shape[1:])
-        result[indices] = values
-        return result
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        (indices,) = ctx.saved_tensors
-        return gradients[0][indices], None, None
-
-
-def _unpad_input(hidden_states: torch.Tensor, attention_mask: torch.Tensor, unused_mask: Any = None) -> Any:
-    every = attention_mask if unused_mask is None else attention_mask + unused_mask
-    lengths = every.sum(-1, dtype=torch.int32)
-    used = attention_mask.sum(-1, dtype=torch.int32)
-    indices = torch.nonzero(every.flatten(), as_tuple=False).flatten()
-    longest = lengths.max().item()
-    starts = F.pad(torch.cumsum(lengths, 0, dtype=torch.int32), (1, 0))
-    return _TakeRows.apply(hidden_states.flatten(0, 1), indices), indices, starts, longest, used
-
-
-def _pad_input(hidden_states: torch.Tensor, indices: torch.Tensor, batch: int, seqlen: int) -> torch.Tensor:
-    return _PutRows.apply(hidden_states, indices, batch * seqlen).unflatten(0, (batch, seqlen))
-
-
-class _Rotary(torch.autograd.Function):
-    """A Triton kernel: the output is new unless `inplace`; only the tables are kept."""
-
-    @staticmethod
-    def forward(ctx: Any, observer: Observer, x: torch.Tensor, cos: Any, sin: Any, inplace: bool) -> Any:
-        ctx.save_for_backward(cos, sin)
-        ctx.observer, ctx.inplace = observer, inplace
-        if inplace:
-            ctx.mark_dirty(x)
-        out = x if inplace else torch.empty_like(x)
-        if not inplace and 2 * cos.shape[-1] < x.shape[-1]:
-            out[..., 2 * cos.shape[-1] :].copy_(x[..., 2 * cos.shape[-1] :])
-        forget(observer, out)
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        out = gradients[0] if ctx.inplace else torch.empty_like(gradients[0])
-        forget(ctx.observer, out)
-        return None, out, None, None, None
-
-
-def _rotate(
-    observer: Observer,
-    x: torch.Tensor,
-    cos: torch.Tensor,
-    sin: torch.Tensor,
-    interleaved: bool = False,
-    inplace: bool = False,
-    *_: Any,
-    **__: Any,
-) -> torch.Tensor:
-    return _Rotary.apply(observer, x, cos, sin, inplace)  # type: ignore[return-value]

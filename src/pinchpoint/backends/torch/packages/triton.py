@@ -20,7 +20,7 @@ from pinchpoint.backends.torch.packages.unknown_kernels import forget, launched
 from pinchpoint.core.units import MIB
 
 # Packages whose kernels use no memory besides their arguments, according to their source.
-_KNOWN = ("liger_kernel", "pinchpoint")
+_KNOWN = ("liger_kernel", "mamba_ssm", "pinchpoint")
 # Before each timing, `triton.testing.do_bench` clears the cache by writing a tensor of this size.
 _AUTOTUNE_BYTES = 256 * MIB
 _DTYPES = (
@@ -72,6 +72,7 @@ class Autotuned:
         self.__name__ = kernel.__name__
         self.arg_names: list[str] = kernel.arg_names
         self.observer: Observer = kernel.observer
+        self.best_config = next(iter(configs), None)
         self._timed: set[Any] = set()
 
     def __getitem__(self, grid: Any) -> Callable[..., Any]:

@@ -49,6 +49,10 @@ def install(patches: Patches, observer: Observer) -> None:
     observer.foreign = _Foreign(observer)
 
 
+# Libraries whose operations only write to their arguments, by their source: causal-conv1d.
+_WITHOUT_SCRATCH = ("DaoAILab",)
+
+
 class _Foreign:
     """Operations of libraries other than torch: their outputs are known, their own memory is not."""
 
@@ -67,6 +71,8 @@ class _Foreign:
         if kernel is not None:
             with _Scratch(self._observer, kernel, args, kwargs):
                 return
+        if name.partition("::")[0] in _WITHOUT_SCRATCH:
+            return
         what = (
             "an operation that pinchpoint does not know: memory that it uses besides its outputs is not "
             f'counted; register it with pinchpoint.register_kernel("{name}", scratch_bytes=...)'
