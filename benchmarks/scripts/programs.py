@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).parent
+OFFLINE = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "TQDM_DISABLE": "1"}
 DISTRIBUTIONS = importlib.metadata.packages_distributions()
 
 
@@ -23,6 +24,10 @@ class Program:
     about: str
     packages: tuple[str, ...]
     alone: bool
+
+    @property
+    def framework(self) -> str:
+        return "jax" if "jax" in self.packages else "torch"
 
 
 def read_program(path: Path) -> Program:

@@ -15,15 +15,17 @@ import argparse
 import json
 import shlex
 import sys
-import time
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
-import jobs
+import forecasts
+import measurements
 import table as tables
 from programs import Program, find_programs, package_versions
+
+from pinchpoint.core import machine
+from pinchpoint.core.records import now
 
 GIB = 2**30
 RESULTS = Path(__file__).parents[1] / "results"
@@ -41,32 +43,15 @@ def read(path: Path) -> dict[str, Any]:
 
 def start_file(path: Path, programs: list[Program], **about: Any) -> dict[str, Any]:
     """The content of a new file; the cases of programs that are not run again come from the old file."""
-    from pinchpoint.core import machine
-    from pinchpoint.core.records import now
-
     old = read(path)["cases"] if path.exists() else {}
     rerun = {program.name for program in programs}
     return {
         "command": shlex.join(["python", *sys.argv]),
         "created": now(),
-        "machine": machine.describe(),
         "packages": package_versions(programs),
         **about,
         "cases": {name: case for name, case in old.items() if name not in rerun},
     }
-
-
-def run_all(
-    programs: list[Program], job: Callable[[Program], dict[str, Any]], *, at_once: int
-) -> Iterator[tuple[Program, dict[str, Any]]]:
-    """Yield each program's case as it is ready; programs that must run alone come last, one by one."""
-    with ThreadPoolExecutor(at_once) as pool:
-        waiting = {pool.submit(job, program): program for program in programs if not program.alone}
-        for future in as_completed(waiting):
-            yield waiting[future], future.result()
-    for program in programs:
-        if program.alone:
-            yield program, job(program)
 
 
 def save(path: Path, data: dict[str, Any]) -> None:
@@ -83,50 +68,47 @@ def show(program: Program, case: dict[str, Any], seconds: float) -> None:
 
 def predict(args: argparse.Namespace) -> int:
     programs = find_programs(args.only)
-    data = start_file(args.output, programs, gpu_hidden=True)
-    # The kernel search concerns measurements only: forecasts need not wait for each other.
-    free = [Program(p.name, p.path, p.about, p.packages, alone=False) for p in programs]
-    for program, case in run_all(
-        free, lambda p: jobs.predict(p, card=args.card, timeout_s=args.timeout_s), at_once=args.jobs
-    ):
-        data["cases"][program.name] = case
-        save(args.output, data)
-        show(program, case, case["seconds"])
+    data = start_file(args.output, programs, machine=machine.describe(), gpu_hidden=True)
+    with ThreadPoolExecutor(args.jobs) as pool:
+        waiting = {
+            pool.submit(forecasts.predict, program, card=args.card, timeout_s=args.timeout_s): program
+            for program in programs
+        }
+        for future in as_completed(waiting):
+            program, case = waiting[future], future.result()
+            data["cases"][program.name] = case
+            save(args.output, data)
+            show(program, case, case["seconds"])
     return 0
 
 
 def measure(args: argparse.Namespace) -> int:
-    import torch
-
-    if not torch.cuda.is_available():
+    programs = find_programs(args.only)
+    about = measurements.describe_machine()
+    if not about["machine"]["gpu"]:
         print(
             "No CUDA device is available on this machine.\n  hint: Run measure on a machine with a GPU.",
             file=sys.stderr,
         )
         return 3
-    programs = find_programs(args.only)
-    forecasts = read(args.predicted)["cases"] if args.predicted else {}
-    about = {"cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()}
+    limits = forecast_limits(read(args.predicted)["cases"]) if args.predicted else {}
     data = start_file(args.output, programs, **about)
-    deadline = time.monotonic() + args.total_s
-
-    def job(program: Program) -> dict[str, Any]:
-        if time.monotonic() > deadline:
-            return {"status": "skipped", "reason": "The time for all programs was used up."}
-        case = jobs.measure(program, cap_bytes=None, timeout_s=args.timeout_s)
-        forecast = forecasts.get(program.name, {})
-        claims = forecast.get("needs_bytes") and not forecast["reasons"]  # otherwise nothing is said to fit
-        if case["status"] == "ok" and claims and time.monotonic() < deadline:
-            cap = forecast["needs_bytes"]
-            capped = jobs.measure(program, cap_bytes=cap, timeout_s=args.timeout_s)
-            case["capped"] = {"limit_bytes": cap, "ran": capped["status"] == "ok", **capped}
-        return case
-
-    for program, case in run_all(programs, job, at_once=args.jobs):
+    for program, case in measurements.measure_all(
+        programs, limits, at_once=args.jobs, timeout_s=args.timeout_s, total_s=args.total_s
+    ):
         data["cases"][program.name] = case
         save(args.output, data)
         show(program, case, case.get("wall_s", 0.0))
     return 0
+
+
+def forecast_limits(cases: dict[str, Any]) -> dict[str, int]:
+    """The memory from which each forecast says that its program fits; one with reasons says nothing."""
+    return {
+        name: case["needs_bytes"]
+        for name, case in cases.items()
+        if case.get("needs_bytes") and not case.get("reasons")
+    }
 
 
 def table(args: argparse.Namespace) -> int:

@@ -33,9 +33,10 @@ def row(
     reasons: tuple[str, ...] = (),
     fits: dict[str, bool | None] | None = None,
     status: str = "ok",
+    package: str = "torch",
 ) -> Any:
     """Return a row whose predictions are shares of a measured peak of 10 GiB."""
-    program = programs.Program("folder/name", Path("name.py"), "About.", ("torch",), alone=False)
+    program = programs.Program("folder/name", Path("name.py"), "About.", (package,), alone=False)
     low, high = (None, None) if interval is None else (round(MEASURED * share) for share in interval)
     forecast = {
         "status": status,
@@ -98,6 +99,12 @@ def test_every_bar_is_missed_by_the_fault_that_it_names(table: ModuleType, progr
     assert not met(table, good[5:] + [row(table, programs, predicted=1.02)] * 5)[near]
     assert not met(table, [*good, row(table, programs, predicted=1.06)])[close]
     assert not met(table, [*good, row(table, programs, capped=False)])[fits]
+    exact = row(table, programs, package="jax")
+    wide = row(table, programs, package="jax", predicted=1.3, interval=(0.9, 1.6))
+    low = row(table, programs, package="jax", predicted=0.9, interval=(0.8, 0.95))
+    jax = list(met(table, [*good, exact]))[-1]
+    assert met(table, [*good, exact, wide])[jax]
+    assert not met(table, [*good, exact, low])[jax]
     assert met(table, good[2:] + [row(table, programs, status="refused")] * 2)[refused]
     assert not met(table, good[3:] + [row(table, programs, status="refused")] * 3)[refused]
 

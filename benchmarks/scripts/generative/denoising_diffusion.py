@@ -3,7 +3,7 @@
 import torch
 from denoising_diffusion_pytorch import GaussianDiffusion, Unet
 
-model = Unet(dim=64, dim_mults=(1, 2, 4, 8), flash_attn=True)
+model = Unet(dim=64, dim_mults=(1, 2, 4, 8), flash_attn=False)
 diffusion = GaussianDiffusion(model, image_size=64, timesteps=1000, sampling_timesteps=4).cuda()
 optimizer = torch.optim.Adam(diffusion.parameters(), lr=8e-5, betas=(0.9, 0.99))
 for step in range(3):

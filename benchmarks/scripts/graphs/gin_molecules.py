@@ -6,11 +6,11 @@ from torch_geometric.data import Data
 from torch_geometric.loader import DataLoader
 from torch_geometric.nn import MLP, GINConv, global_add_pool
 
-generator = torch.Generator().manual_seed(0)
+torch.manual_seed(0)
 dataset = []
 for _ in range(1024):
-    nodes = int(torch.randint(40, 160, (1,), generator=generator))
-    edge_index = torch.randint(0, nodes, (2, 4 * nodes), generator=generator)
+    nodes = int(torch.randint(40, 160, (1,)))
+    edge_index = torch.randint(0, nodes, (2, 4 * nodes))
     dataset.append(Data(x=torch.randn(nodes, 32), edge_index=edge_index, y=torch.randint(0, 2, (1,))))
 train_loader = DataLoader(dataset[:768], batch_size=256, shuffle=True)
 test_loader = DataLoader(dataset[768:], batch_size=256)

@@ -6,6 +6,7 @@ from torch_geometric.data import Data
 from torch_geometric.loader import RandomNodeLoader
 from torch_geometric.nn import SAGEConv
 
+torch.manual_seed(0)
 nodes, edges = 200_000, 2_000_000
 data = Data(
     x=torch.randn(nodes, 100),

@@ -1,4 +1,4 @@
-"""Forecasts and measurements of programs, each in a process of its own with a time limit."""
+"""Forecasts of programs with the GPU hidden, each in a process of its own with a time limit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from programs import HERE, Program
+from programs import HERE, OFFLINE, Program
 
 SOURCE = HERE.parents[1] / "src"
 KEPT = (
@@ -33,14 +33,15 @@ KEPT = (
     "seen",
     "notes",
     "took_s",
+    "framework",
 )
 
 
-def environment(**more: str) -> dict[str, str]:
-    """The variables of a program's process: pinchpoint of this checkout, and no network."""
+def environment() -> dict[str, str]:
+    """The variables of a forecast: pinchpoint of this checkout, no GPU, no network, one thread."""
     paths = [str(SOURCE), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-    offline = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "TQDM_DISABLE": "1"}
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, paths)), **offline, **more}
+    hidden = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, paths)), **OFFLINE, **hidden}
 
 
 def run(
@@ -70,10 +71,9 @@ def predict(program: Program, *, card: str, timeout_s: float) -> dict[str, Any]:
     """Forecast one program with the GPU hidden, through the command that users run."""
     command = [sys.executable, "-m", "pinchpoint", "predict", str(program.path), "--json"]
     command += ["--timeout", str(timeout_s)]
-    env = environment(CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1")
     start = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        code, out, err = run(command, env=env, folder=folder, timeout_s=timeout_s + 30)
+        code, out, err = run(command, env=environment(), folder=folder, timeout_s=timeout_s + 30)
     case: dict[str, Any] = {"seconds": round(time.perf_counter() - start, 2)}
     if code is None:
         return {**case, "status": "timeout", "reason": f"There was no answer within {timeout_s:.0f} s."}
@@ -85,20 +85,3 @@ def predict(program: Program, *, card: str, timeout_s: float) -> dict[str, Any]:
         return {**case, "status": "refused", "code": code, "reason": " ".join(lines[first:])[:800]}
     lines = [f"{Path(line['file']).name}:{line['line']} {line['bytes']}" for line in forecast["lines"][:3]]
     return {**case, "status": "ok", **{key: forecast.get(key) for key in KEPT}, "lines": lines, "card": card}
-
-
-def measure(program: Program, *, cap_bytes: int | None, timeout_s: float) -> dict[str, Any]:
-    """Run one program on the GPU, with at most `cap_bytes` for the allocator if given."""
-    start = time.perf_counter()
-    with tempfile.TemporaryDirectory() as folder:
-        result = Path(folder, "result.json")
-        command = [sys.executable, str(HERE / "measured_run.py"), str(program.path), str(result)]
-        command += [str(cap_bytes)] if cap_bytes else []
-        code, _, err = run(command, env=environment(), folder=folder, timeout_s=timeout_s)
-        if code is None:
-            case = {"status": "timeout", "reason": f"The program did not end within {timeout_s:.0f} s."}
-        elif not result.exists():
-            case = {"status": "failed", "reason": f"exit code {code}: {' '.join(err.split())[-500:]}"}
-        else:
-            case = json.loads(result.read_text(encoding="utf-8"))
-    return {**case, "wall_s": round(time.perf_counter() - start, 2)}

@@ -1,0 +1,211 @@
+"""Measured peaks of unmodified programs on the GPU, each in processes of its own.
+
+A program's process is forked from one that has imported torch without touching CUDA. It imports the
+libraries of the program, and is forked for the run itself and, if the forecast names a limit, for a second
+run in which the allocator may not reserve more. So each run has a new CUDA context and allocator.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import multiprocessing
+import os
+import runpy
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from programs import OFFLINE, Program
+
+CONTEXT = multiprocessing.get_context("fork")
+THREADS = 2  # of each program: many run at one time
+
+
+def describe_machine() -> dict[str, Any]:
+    """Describe the machine in a forked process, because asking for the GPU starts CUDA."""
+    return _in_fork(_describe, timeout_s=60.0)
+
+
+def _describe() -> dict[str, Any]:
+    import torch
+
+    from pinchpoint.core import machine
+
+    cuda = torch.cuda.is_available()
+    return {
+        "machine": machine.describe(),
+        "cuda": torch.version.cuda,
+        "cudnn": torch.backends.cudnn.version() if cuda else None,
+    }
+
+
+def _in_fork(job: Callable[..., dict[str, Any]], *args: Any, timeout_s: float) -> dict[str, Any]:
+    """Run a job in a forked process and return its answer, or a failed case."""
+    ours, theirs = CONTEXT.Pipe(duplex=False)
+    process = CONTEXT.Process(target=_answer, args=(theirs, job, *args))
+    process.start()
+    theirs.close()
+    try:
+        if ours.poll(timeout_s):
+            return ours.recv()
+        return {"status": "timeout", "reason": f"The program did not end within {timeout_s:.0f} s."}
+    except EOFError:
+        process.join()
+        return {"status": "failed", "reason": f"The process ended with exit code {process.exitcode}."}
+    finally:
+        process.kill()
+        process.join()
+        ours.close()
+
+
+def _answer(pipe: Connection, job: Callable[..., dict[str, Any]], *args: Any) -> None:
+    pipe.send(job(*args))
+
+
+def _run(program: Program, limit_bytes: int | None) -> dict[str, Any]:
+    """Run the program in this process and read its peaks."""
+    if program.framework == "torch":
+        import torch
+
+        torch.set_num_threads(THREADS)
+        if limit_bytes:
+            total = torch.cuda.get_device_properties(0).total_memory
+            torch.cuda.set_per_process_memory_fraction(min(1.0, limit_bytes / total))
+    sys.argv = [str(program.path)]
+    sys.path.insert(0, str(program.path.parent))
+    start = time.perf_counter()
+    case: dict[str, Any] = {"status": "ok"}
+    try:
+        runpy.run_path(str(program.path), run_name="__main__")
+    except SystemExit as end:
+        if end.code:
+            case = {"status": "failed", "reason": f"The program ended with exit code {end.code}."}
+    except BaseException as error:
+        # A library that cannot allocate under a limit (cuDNN, cuBLAS) raises errors of its own.
+        status = "oom" if type(error).__name__ == "OutOfMemoryError" else "failed"
+        case = {"status": status, "reason": " ".join(f"{type(error).__name__}: {error}".split())[:500]}
+    try:
+        case |= _jax_peaks() if program.framework == "jax" else _torch_peaks()
+    except (RuntimeError, ImportError) as error:
+        case = {"reason": f"The peaks cannot be read: {error}", **case, "status": "failed"}
+    return {**case, "seconds": round(time.perf_counter() - start, 2)}
+
+
+def _torch_peaks() -> dict[str, int]:
+    import torch
+
+    torch.cuda.synchronize()
+    return {
+        "peak_allocated_bytes": torch.cuda.max_memory_allocated(),
+        "peak_reserved_bytes": torch.cuda.max_memory_reserved(),
+        "retries": torch.cuda.memory_stats().get("num_alloc_retries", 0),
+    }
+
+
+def _jax_peaks() -> dict[str, int]:
+    import jax
+
+    return {"peak_allocated_bytes": int(jax.local_devices()[0].memory_stats()["peak_bytes_in_use"])}
+
+
+def _import_libraries(program: Program) -> None:
+    """Execute the program's import statements; one that fails will fail again in the run, and be recorded."""
+    names: dict[str, Any] = {}
+    for node in ast.parse(program.path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            with contextlib.suppress(Exception):
+                exec(compile(ast.Module([node], []), str(program.path), "exec"), names)
+
+
+def _measure(program: Program, limit_bytes: int | None, timeout_s: float) -> dict[str, Any]:
+    """Measure one program in this process, which leads a group so that it can be killed with its children."""
+    os.setsid()
+    os.environ |= {**OFFLINE, "OMP_NUM_THREADS": str(THREADS), "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    start = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        log = os.open("log.txt", os.O_WRONLY | os.O_CREAT)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        if program.framework == "torch":
+            import torch
+
+            torch.set_num_threads(1)  # a process that has a pool of threads must not be forked
+            _import_libraries(program)
+        case = _in_fork(_run, program, None, timeout_s=timeout_s)
+        if case["status"] == "ok" and limit_bytes and program.framework == "torch":
+            capped = _in_fork(_run, program, limit_bytes, timeout_s=timeout_s)
+            case["capped"] = {"limit_bytes": limit_bytes, "ran": capped["status"] == "ok", **capped}
+        os.chdir("/")
+    return {**case, "wall_s": round(time.perf_counter() - start, 2)}
+
+
+@dataclass
+class _Job:
+    program: Program
+    process: BaseProcess
+    pipe: Connection
+    deadline: float
+
+
+def measure_all(
+    programs: list[Program], limits: dict[str, int], *, at_once: int, timeout_s: float, total_s: float
+) -> Iterator[tuple[Program, dict[str, Any]]]:
+    """Yield each program's case as it is ready; programs that must run alone come last, one by one."""
+    import torch  # noqa: F401 (once for all processes)
+
+    end = time.monotonic() + total_s
+    shared = [program for program in programs if not program.alone]
+    yield from _measure_some(shared, limits, at_once=at_once, timeout_s=timeout_s, end=end)
+    alone = [program for program in programs if program.alone]
+    yield from _measure_some(alone, limits, at_once=1, timeout_s=timeout_s, end=end)
+
+
+def _measure_some(
+    programs: list[Program], limits: dict[str, int], *, at_once: int, timeout_s: float, end: float
+) -> Iterator[tuple[Program, dict[str, Any]]]:
+    waiting, running = list(reversed(programs)), []
+    while waiting or running:
+        while waiting and len(running) < at_once:
+            program = waiting.pop()
+            if time.monotonic() > end:
+                yield program, {"status": "skipped", "reason": "The time for all programs was used up."}
+                continue
+            ours, theirs = CONTEXT.Pipe(duplex=False)
+            arguments = (theirs, _measure, program, limits.get(program.name), timeout_s)
+            process = CONTEXT.Process(target=_answer, args=arguments)
+            process.start()
+            theirs.close()
+            running.append(_Job(program, process, ours, time.monotonic() + 2 * timeout_s + 30))
+        wait([job.pipe for job in running], timeout=1.0)
+        for job in list(running):
+            case = _case_of(job)
+            if case is not None:
+                running.remove(job)
+                yield job.program, case
+
+
+def _case_of(job: _Job) -> dict[str, Any] | None:
+    """The case of a process that has answered, ended or used up its time; None while it works."""
+    case: dict[str, Any] | None = None
+    try:
+        if job.pipe.poll():
+            case = job.pipe.recv()
+    except EOFError:
+        case = {"status": "failed", "reason": "The process ended without an answer."}
+    if case is None and time.monotonic() > job.deadline:
+        case = {"status": "timeout", "reason": "The program did not end in time."}
+    if case is not None:
+        assert job.process.pid  # it was started; 0 would mean our own group
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(job.process.pid, signal.SIGKILL)
+        job.process.join()
+        job.pipe.close()
+    return case
