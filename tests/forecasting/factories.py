@@ -157,3 +157,16 @@ def _forces(size: int, *, device: str, mode: str, variant: str, seed: int) -> Ca
 
 
 FORCES = Workload(name="forces", axis="atoms", framework="torch", build=_forces, variants=(Variant("plain"),))
+
+
+def crashes(size: int, device: str) -> Callable[[], None]:
+    import ctypes
+
+    ctypes.string_at(0)
+    raise AssertionError
+
+
+def lacks(size: int, device: str) -> Callable[[], None]:
+    import no_such_package  # type: ignore[import-not-found]
+
+    return no_such_package.step

@@ -322,3 +322,14 @@ def test_settings_for_a_target_without_settings_are_refused(tmp_path: Path) -> N
     script.write_text("")
     with pytest.raises(BadInput, match="is a script, which has no size, variant, chunk or settings"):
         predict(str(script), settings={"mlp": "64"})
+
+
+@pytest.mark.parametrize(("name", "line"), [("crashes", "ctypes.string_at(0)"), ("lacks", "import no_such")])
+def test_debug_has_the_targets_own_traceback(name: str, line: str) -> None:
+    """Also of a crash, and of a package that is missing inside the target."""
+    code = Path(FACTORIES).read_text(encoding="utf-8").splitlines()
+    number = next(i for i, text in enumerate(code, 1) if line in text)
+    with pytest.raises((TargetFailed, Missing)) as caught:
+        predict(target(name), size=10)
+    notes = "\n".join(caught.value.__notes__)
+    assert f'factories.py", line {number}' in notes

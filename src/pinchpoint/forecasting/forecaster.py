@@ -26,6 +26,7 @@ from pinchpoint.core.workload import Workload
 from pinchpoint.forecasting import cards
 
 _DEFAULT_CARD = "h200"
+_DUMP_LENGTH = 8_000  # characters of a traceback that are kept
 
 
 class Forecasts(Protocol):
@@ -160,10 +161,12 @@ class Forecaster:
             line = ""
         if line is None:
             self._kill()
-            raise TimedOut(
+            smaller = "give the script less to do" if self.target.kind == "script" else "use a smaller --size"
+            error = TimedOut(
                 f"Predicting {self.target.text} took longer than {self.timeout_s:g} s.",
-                hint="Raise --timeout, or use a smaller --size: time depends on the number of operations.",
+                hint=f"Raise --timeout, or {smaller}: time depends on the number of operations.",
             )
+            raise self._with_dump(error)
         if not line:
             last = self.output().strip().splitlines()[-1:] or ["no output"]
             raise TargetFailed(
@@ -171,8 +174,16 @@ class Forecaster:
             )
         answer = json.loads(line)
         if "error" in answer:
-            raise errors.from_dict(answer)
+            raise self._with_dump(errors.from_dict(answer))
         return answer
+
+    def _with_dump(self, error: errors.PinchpointError) -> errors.PinchpointError:
+        """The error with the traceback that the target's process wrote when it crashed or ran out of time."""
+        text = self.output()
+        starts = [text.rfind(mark) for mark in ("Fatal Python error:", "Timeout (")]
+        if max(starts) >= 0:
+            error.add_note(f"in the process of the target:\n{text[max(starts) :][:_DUMP_LENGTH].strip()}")
+        return error
 
     def _kill(self) -> None:
         """End the worker and everything it has forked or started."""

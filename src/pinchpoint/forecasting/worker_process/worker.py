@@ -8,6 +8,7 @@ What the target prints goes to standard error and never into the answers.
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import json
 import os
 import signal
@@ -17,6 +18,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,9 @@ from pinchpoint.core.errors import Missing, PinchpointError, TargetFailed
 from pinchpoint.core.failures import failure
 from pinchpoint.core.workload import Workload
 from pinchpoint.forecasting.worker_process import jax_forecast, torch_forecast
-from pinchpoint.forecasting.worker_process.target_loading import LoadedTarget, load_target
+from pinchpoint.forecasting.worker_process.target_loading import Fork, LoadedTarget, load_target
+
+_BEFORE_END_S = 0.5
 
 
 def main() -> None:
@@ -42,10 +46,11 @@ def main() -> None:
         _answer(answers, {"ready": True})
         for line in sys.stdin:
             request = json.loads(line)
-            _answer(answers, in_fork(lambda request=request: _forecast(loaded_target, request)))
+            fork = partial(in_fork, end_s=time.monotonic() + request["timeout_s"])
+            _answer(answers, fork(lambda request=request, fork=fork: _forecast(loaded_target, request, fork)))
 
 
-def _forecast(loaded_target: LoadedTarget, request: dict[str, Any]) -> dict[str, Any]:
+def _forecast(loaded_target: LoadedTarget, request: dict[str, Any], fork: Fork) -> dict[str, Any]:
     """Answer one request with a Forecast as a dict, or raise."""
     start = time.perf_counter()
     if request["chunk_must_apply"] and isinstance(loaded_target.thing, Workload):
@@ -53,15 +58,15 @@ def _forecast(loaded_target: LoadedTarget, request: dict[str, Any]) -> dict[str,
     if loaded_target.framework == "jax" and loaded_target.target.kind == "script":
         from pinchpoint.forecasting.worker_process import jax_script_forecast
 
-        forecast = jax_script_forecast.predict(loaded_target, request, in_fork)
+        forecast = jax_script_forecast.predict(loaded_target, request, fork)
     elif loaded_target.framework == "jax":
         forecast = jax_forecast.predict(loaded_target, request)
     elif loaded_target.target.kind == "script":
         from pinchpoint.forecasting.worker_process import script_forecast
 
-        forecast = script_forecast.predict(loaded_target, request, in_fork)
+        forecast = script_forecast.predict(loaded_target, request, fork)
     else:
-        forecast = torch_forecast.predict(loaded_target, request, in_fork)
+        forecast = torch_forecast.predict(loaded_target, request, fork)
     return replace(forecast, took_s=round(time.perf_counter() - start, 3)).to_dict()
 
 
@@ -70,14 +75,22 @@ def _answer(stream: Any, message: dict[str, Any]) -> None:
     stream.flush()
 
 
-def in_fork(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Run `work` in a child process and return its answer; a crash of the child becomes an error."""
+def in_fork(work: Callable[[], dict[str, Any]], *, end_s: float) -> dict[str, Any]:
+    """Run `work` in a child process and return its answer; a crash of the child becomes an error.
+
+    end_s: when this process is killed, on the monotonic clock. Just before, and when it crashes, the child
+    writes the line that it is at to its output.
+    """
+    faulthandler.cancel_dump_traceback_later()  # where the child is says more than where its parent waits
     # Opened before the child runs, because a sandboxed script's process must not open files for writing.
     handle, path = tempfile.mkstemp(prefix="pinchpoint-answer-")
     sys.stdout.flush()
     sys.stderr.flush()
     child = os.fork()
     if child == 0:
+        log = os.dup(2)  # a script's own output goes elsewhere
+        faulthandler.enable(file=log)
+        faulthandler.dump_traceback_later(max(0.1, end_s - time.monotonic() - _BEFORE_END_S), file=log)
         _child(work, handle)
     os.close(handle)
     _, status = os.waitpid(child, 0)
@@ -107,12 +120,12 @@ def _child(work: Callable[[], dict[str, Any]], handle: int) -> None:
     except PinchpointError as error:
         answer = errors.to_dict(error)
     except ModuleNotFoundError as error:
-        answer = errors.to_dict(
-            Missing(
-                f"The target needs the package {error.name}, which is not installed.",
-                hint=f"Run pip install {error.name}.",
-            )
+        missing = Missing(
+            f"The target needs the package {error.name}, which is not installed.",
+            hint=f"Run pip install {error.name}.",
         )
+        missing.__cause__ = error
+        answer = errors.to_dict(missing)
     except BaseException as error:
         traceback.print_exc()
         fault = failure("the target", error, "predicting")
