@@ -2,6 +2,7 @@
 
     PYTHONPATH=src python benchmarks/accuracy/library_probe.py rnn -o rnn_probe.json
     PYTHONPATH=src python benchmarks/accuracy/library_probe.py conv -o conv_probe.json
+    PYTHONPATH=src python benchmarks/accuracy/library_probe.py packed -o packed_probe.json
     PYTHONPATH=src python benchmarks/accuracy/library_probe.py search -o search_probe.json
     PYTHONPATH=src python benchmarks/accuracy/library_probe.py math -o math_probe.json
 
@@ -65,6 +66,7 @@ CONV_COLUMNS = (
     "forward_bytes",
     "backward_bytes",
 )
+PACKED_COLUMNS = (*RNN_COLUMNS[:-3], "rows", *RNN_COLUMNS[-3:])
 SEARCH_COLUMNS = (
     *CONV_COLUMNS[:-2],
     "search_forward_bytes",
@@ -182,6 +184,88 @@ def probe_rnn(
         backward,
         reserve,
     ]
+
+
+# --- packed sequences
+
+
+def packed_shapes() -> Iterator[dict[str, Any]]:
+    """Yield shapes of calls on packed sequences: one quantity varied at a time, then random shapes."""
+    base = {
+        "kind": "lstm",
+        "batch": 32,
+        "steps": 100,
+        "width": 96,
+        "hidden": 256,
+        "layers": 2,
+        "two_way": True,
+        "dropout": False,
+        "dtype": "float32",
+        "training": True,
+        "share": 0.6,
+    }
+    for kind, two_way in product(KINDS, (True, False)):
+        for change in (
+            {},
+            {"width": 400},
+            {"hidden": 64},
+            {"hidden": 512},
+            {"layers": 1},
+            {"layers": 3},
+            {"steps": 400},
+            {"batch": 128},
+            {"share": 0.9},
+            {"dropout": True},
+            {"dtype": "float16"},
+            {"training": False},
+        ):
+            yield base | {"kind": kind, "two_way": two_way} | change
+    rng = random.Random(3)
+    while True:
+        yield base | {
+            "kind": rng.choice(["lstm", "lstm", "gru", "rnn_tanh"]),
+            "batch": rng.choice([4, 16, 32, 64, 128, 256]),
+            "steps": rng.choice([20, 50, 100, 200, 300, 500]),
+            "width": rng.choice([16, 64, 100, 128, 256, 300, 512]),
+            "hidden": rng.choice([32, 64, 128, 192, 256, 300, 512, 1024]),
+            "layers": rng.choice([1, 2, 2, 3]),
+            "two_way": rng.random() < 0.6,
+            "dropout": rng.random() < 0.4,
+            "dtype": rng.choices(["float32", "float16", "bfloat16"], [6, 1, 1])[0],
+            "training": rng.random() < 0.85,
+            "share": rng.choice([0.3, 0.5, 0.7, 0.9]),
+        }
+
+
+def probe_packed(share: float, **shape: Any) -> list[Any]:
+    """The blocks of a call on sequences that have this share of the padded rows."""
+    torch.cuda.empty_cache()
+    layer = KINDS[shape["kind"]](
+        shape["width"],
+        shape["hidden"],
+        shape["layers"],
+        bidirectional=shape["two_way"],
+        dropout=0.2 if shape["dropout"] and shape["layers"] > 1 else 0.0,
+    )
+    dtype, steps, batch = getattr(torch, shape["dtype"]), shape["steps"], shape["batch"]
+    layer = layer.cuda().to(dtype).train(shape["training"])
+    least = max(1, round(steps * (2 * share - 1)))
+    lengths = torch.linspace(steps, least, batch).round().long()
+    packed = nn.utils.rnn.pack_padded_sequence(
+        torch.randn(steps, batch, shape["width"], device="cuda", dtype=dtype), lengths
+    )
+    backward, reserve = 0, 0
+    with torch.set_grad_enabled(shape["training"]):
+        layer(packed)  # the first call also loads kernels
+        (out, _), passing, remaining = observe_blocks(lambda: layer(packed))
+        forward = max(passing)
+        if shape["training"]:
+            gradient, reserve = torch.ones_like(out.data), max(remaining)
+            _, passing, _ = observe_blocks(
+                lambda: torch.autograd.grad(out.data, list(layer.parameters()), gradient)
+            )
+            backward = max(passing)
+    return [*shape.values(), int(lengths.sum()), forward, backward, reserve]
 
 
 # --- convolutions
@@ -476,7 +560,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=["rnn", "conv", "search", "math"])
+    parser.add_argument("what", choices=["rnn", "packed", "conv", "search", "math"])
     parser.add_argument("-o", "--output", type=Path, required=True, help="JSON file to write.")
     parser.add_argument(
         "--count", type=int, default=1000, help="Largest number of calls to probe (default: %(default)s)."
@@ -494,6 +578,7 @@ def main(argv: list[str] | None = None) -> int:
         return 3
     columns, shapes, probe = {
         "rnn": (RNN_COLUMNS, rnn_shapes(), probe_rnn),
+        "packed": (PACKED_COLUMNS, packed_shapes(), probe_packed),
         "conv": (CONV_COLUMNS, conv_shapes(), probe_conv),
         "search": (SEARCH_COLUMNS, conv_shapes(), probe_search),
         "math": (MATH_COLUMNS, math_calls(), probe_math),

@@ -52,6 +52,7 @@ class Observation:
     counts: dimensions of the device tensors that steps created, without the data.
     reasons: why the peak may be higher than observed by an unknown amount.
     seen: what of the run was observed, as in a Forecast.
+    searches: (number of events before, bytes that a library would use to search for its fastest kernel).
     """
 
     blocks: list[BlockInfo] = field(default_factory=list)
@@ -63,3 +64,4 @@ class Observation:
     notes: list[str] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
     seen: dict[str, Any] = field(default_factory=dict)
+    searches: list[tuple[int, int]] = field(default_factory=list)

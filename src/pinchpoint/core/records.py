@@ -131,6 +131,7 @@ class Forecast(Record):
     processed: int | None = None
     low_bytes: int | None = None  # bounds of allocated, where libraries or the data decide
     high_bytes: int | None = None
+    search_bytes: int | None = None  # allocated while cuDNN searches for kernels, if it does
     reasons: tuple[str, ...] = ()  # why the peak may lie above every bound given here
     seen: dict[str, Any] = field(default_factory=dict)  # {"training_steps", "inference_calls", "evaluation"}
     levers: tuple[Lever, ...] = ()
@@ -161,6 +162,10 @@ class Forecast(Record):
         if self.low_bytes is not None:
             rows.insert(
                 -4, ("allocated between", f"{show_bytes(self.low_bytes)} and {show_bytes(self.high_bytes)}")
+            )
+        if self.search_bytes is not None:
+            rows.append(
+                ("cuDNN's search", f"about {show_bytes(self.search_bytes)} for a moment, or what is left")
             )
         return rows
 

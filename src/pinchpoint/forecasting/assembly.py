@@ -53,6 +53,7 @@ def of_observation(
         seen=observation.seen,
         low_bytes=low,
         high_bytes=high,
+        search_bytes=_search_bytes(observation, result.peak_allocated_bytes, card),
         needs_bytes=0,
         **fields,
     )
@@ -78,6 +79,15 @@ def _interval(observation: Observation, usual: int, expandable: bool) -> tuple[i
     if high - low < _BLUR * usual / 2:
         return None, None
     return min(low, usual) - int(_BLUR * usual), max(high, usual) + int(_BLUR * usual)
+
+
+def _search_bytes(observation: Observation, peak_bytes: int, card: Card) -> int | None:
+    """The peak while cuDNN searches for kernels, if it does; the search takes no more than the card has."""
+    if not observation.searches:
+        return None
+    live = replaying.live_bytes(observation, [at for at, _ in observation.searches])
+    highest = max(bytes_now + extra for bytes_now, (_, extra) in zip(live, observation.searches, strict=True))
+    return max(peak_bytes, min(highest, card.memory_bytes - card.context_bytes))
 
 
 def with_count_interval(forecast: Forecast, dynamic: Any, card: Card) -> Forecast:

@@ -66,6 +66,20 @@ def fits(
     return True
 
 
+def live_bytes(observation: Observation, counts: list[int]) -> list[int]:
+    """The bytes that are allocated after so many events, for each count."""
+    now, alive, after = 0, set[int](), [0]
+    for number in observation.events:
+        if number in alive:
+            alive.remove(number)
+            now -= observation.blocks[number].bytes
+        elif number != FREE_CACHE:
+            alive.add(number)
+            now += observation.blocks[number].bytes
+        after.append(now)
+    return [after[min(count, len(after) - 1)] for count in counts]
+
+
 def _apply(
     allocator: Allocator, live_blocks: dict[int, Block], observation: Observation, number: int, take: Take
 ) -> None:

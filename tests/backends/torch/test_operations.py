@@ -49,8 +49,6 @@ EXCEPTIONS: list[tuple[str, float, float, str]] = [
     ("sdpa-choice-bf16-dim320", 1.0, 1.06, "gradients of very wide heads are accumulated in less than fp32"),
     ("rnn-b32-t128-h256-fp32", 0.98, 1.0, "a block that is not split keeps up to 1 MiB, twice here"),
     ("lstm-b256-t64-h128-fp32", 0.98, 1.0, "a block that is not split keeps up to 1 MiB, twice here"),
-    ("lstmcell-fp32", 0.59, 1.0, "the fused cell of CUDA keeps its gates; the host composes it"),
-    ("grucell-fp32", 0.48, 1.0, "the fused cell of CUDA keeps its gates; the host composes it"),
     ("max-fp32", 1.0, 1.11, "ties are counted in a wider type here"),
     ("mask-select*", 1.0, 2.01, "rows of a mask are known to be distinct, so CUDA sorts once less"),
     ("masked_scatter", 0.39, 1.0, "CUDA's backward selects through index tensors"),
@@ -61,7 +59,7 @@ EXCEPTIONS: list[tuple[str, float, float, str]] = [
     ("one_hot", 1.0, 1.13, "the host checks its classes, CUDA does not"),
     ("cdist-fp32", 0.96, 1.0, "matrix products of padded copies"),
 ]
-NOT_KEPT_ALIKE = ("lstmcell-fp32", "grucell-fp32", "unfold-fp32")
+NOT_KEPT_ALIKE = ("unfold-fp32",)
 
 NAMES = [name for name in RECORD if not any(fnmatch(name, pattern) for pattern in SLOW)]
 

@@ -41,6 +41,7 @@ __all__ = [
     "default_device",
     "fake_device",
     "fake_mode",
+    "flat_weights",
     "generator_key",
     "has_hooks",
     "in_kernel",
@@ -58,6 +59,7 @@ __all__ = [
     "own_parameters",
     "pass_over",
     "restart_loader",
+    "returns_nothing",
     "set_apply",
     "set_missing_operation",
     "set_variable_functions",
@@ -197,6 +199,10 @@ def set_missing_operation(
     patch(namespace, "__getattr__", get)
 
 
+def returns_nothing(operator: Any) -> bool:
+    return not operator._schema.returns
+
+
 def close_library(library: torch.library.Library) -> None:
     """Unregister the kernels of a library."""
     library._destroy()
@@ -265,6 +271,11 @@ def own_parameters(module: torch.nn.Module) -> dict[str, torch.nn.Parameter | No
 
 def own_buffers(module: torch.nn.Module) -> dict[str, torch.Tensor | None]:
     return module._buffers
+
+
+def flat_weights(layer: torch.nn.RNNBase) -> list[torch.Tensor | None]:
+    """The weights and biases of a recurrent layer, in the order that cuDNN needs."""
+    return layer._flat_weights
 
 
 def default_device() -> torch.device:

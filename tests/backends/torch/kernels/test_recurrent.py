@@ -9,6 +9,8 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequence, pad_packed_sequence
 
+from pinchpoint.backends.torch import compat
+
 LENGTHS = [32, 32, 20, 20, 7, 5, 1, 1]
 KINDS = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN}
 
@@ -139,3 +141,42 @@ def test_lengths_on_the_device_are_the_users_mistake(observer: Any) -> None:
         pack_padded_sequence(x, torch.tensor([3, 2], device="cuda"))
     with pytest.raises(RuntimeError, match=r"length|sorted"):
         pack_padded_sequence(x, torch.tensor([2, 3]))
+
+
+@pytest.mark.parametrize(("kind", "kept_rows"), [("lstm", 3 * 4 + 2), ("gru", 2 * 3 + 5 + 1)])
+def test_a_cell_keeps_its_gates_for_the_backward_pass(take: Any, kind: str, kept_rows: int) -> None:
+    """Both matrix products, the gates of the fused kernel, and the new states; each row is one state wide."""
+    cell = {"lstm": nn.LSTMCell, "gru": nn.GRUCell}[kind](128, 256).cuda()
+    source, state = torch.zeros(64, 128, device="cuda"), torch.zeros(64, 256, device="cuda")
+    hidden = (state, state) if kind == "lstm" else state
+    taken = take(lambda: cell(source, hidden))
+    workspace = sum(block.bytes for block in taken.blocks if block.role == "workspace")
+    assert taken.kept_bytes - workspace == kept_rows * 64 * 256 * 4
+
+
+@pytest.mark.parametrize("kind", [nn.LSTMCell, nn.GRUCell])
+def test_a_cell_trains_with_the_shapes_of_the_host(simulate: Any, kind: Any) -> None:
+    def shapes(device: str) -> list[Any]:
+        cell = kind(8, 6).to(device)
+        state = cell(torch.ones(3, 8, device=device))
+        state = cell(torch.ones(3, 8, device=device), state)
+        outputs = state if isinstance(state, tuple) else (state,)
+        outputs[0].sum().backward()
+        return [tuple(t.shape) for t in (*outputs, *(p.grad for p in cell.parameters()))]
+
+    truth = shapes("cpu")
+    with simulate():
+        assert shapes("cuda") == truth
+
+
+def test_moving_a_layer_gathers_its_weights_in_one_buffer_and_frees_their_blocks(
+    observer: Any, take: Any
+) -> None:
+    layer = nn.LSTM(128, 256, 2)
+    taken = take(layer.cuda)
+    weight_bytes = 4 * sum(p.numel() for p in layer.parameters())
+    assert taken.kept_bytes == weight_bytes
+    assert max(block.bytes for block in taken.blocks) == weight_bytes
+    assert taken.peak == 2 * weight_bytes
+    storages = {compat.storage_key(p.untyped_storage()) for p in layer.parameters()}
+    assert len(storages) == 1

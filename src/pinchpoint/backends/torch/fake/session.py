@@ -15,7 +15,7 @@ from pinchpoint.backends.torch import compat
 from pinchpoint.backends.torch.data_dependent.operations import Dynamic
 from pinchpoint.backends.torch.fake import autocast, cuda_api, distributed, library, tensors, typed_tensors
 from pinchpoint.backends.torch.fake.progress import Progress
-from pinchpoint.backends.torch.kernels import attention, packed_sequences, recurrent, unmodelled
+from pinchpoint.backends.torch.kernels import attention, packed_sequences, recurrent
 from pinchpoint.backends.torch.kernels.workspaces import KernelModel
 from pinchpoint.backends.torch.ledger import Ledger
 from pinchpoint.backends.torch.observer import Observer
@@ -63,7 +63,6 @@ def simulate_device(
         typed_tensors.install(patches, observer)
         attention.install(patches, observer, capability=device.capability)
         recurrent.install(patches, observer)
-        unmodelled.install(patches, observer.notes, observer.on_device)
         packed_sequences.install(patches, observer)
         _inference_mode(patches)
         _dropout(patches, observer)

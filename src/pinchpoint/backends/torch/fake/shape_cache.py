@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from pinchpoint.backends.torch import compat
 from pinchpoint.backends.torch.compat import FakeTensor, FakeTensorMode, storage_key
 
 _aten = torch.ops.aten
@@ -53,7 +54,7 @@ class ShapeCache:
 
     def call(self, func: Any, args: Any, kwargs: Any, run: Callable[[], Any]) -> Any:
         """The result of an operation on fake tensors. run: computes it."""
-        if func.name().startswith(_WRITES_ONLY) and not func._schema.returns:
+        if func.name().startswith(_WRITES_ONLY) and compat.returns_nothing(func):
             return None  # optimizers' kernels: nothing is allocated, and decomposing them takes long
         is_cached = self._is_cached.get(func)
         if is_cached is None:
@@ -110,7 +111,7 @@ def _has_simple_results(func: Any) -> bool:
     if any(tag in func.tags for tag in _UNCACHED_TAGS):
         return False
     # `out` arguments may be resized.
-    return not any(a.is_out or (a.kwarg_only and a.alias_info is not None) for a in func._schema.arguments)
+    return not any(a.is_out or (a.kwarg_only and a.alias_info is not None) for a in compat.arguments_of(func))
 
 
 def _describe(values: Any, key: list[Any], tensors: list[FakeTensor]) -> None:

@@ -1,6 +1,7 @@
-"""nn.LSTM, nn.GRU and nn.RNN as cuDNN runs them: one fused call that saves a reserve for backward.
+"""Recurrent layers and cells as CUDA runs them; the host would run them gate by gate.
 
-The host would run them gate by gate. `cudnn_rnn` computes the memory that the library uses.
+nn.LSTM, nn.GRU and nn.RNN are one call of cuDNN, which saves a reserve for backward; `cudnn_rnn` computes the
+memory that the library uses. LSTMCell and GRUCell are two matrix products and one fused kernel of torch.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 import torch.nn.modules.rnn as rnn_module
 
 from pinchpoint.backends.patches import Patches
@@ -23,11 +25,28 @@ from pinchpoint.backends.torch.observer import Observer
 def install(patches: Patches, observer: Observer) -> None:
     functions = compat.variable_functions()
     replacements = {kind: _wrap(kind, functions[kind], observer) for kind in cudnn_rnn.GATES}
+    replacements |= {
+        "lstm_cell": _wrap_cell(functions["lstm_cell"], _LstmCell, observer),
+        "gru_cell": _wrap_cell(functions["gru_cell"], _GruCell, observer),
+    }
     compat.set_variable_functions(
         patches.set, rnn_module, types.SimpleNamespace(**{**functions, **replacements})
     )
-    # On a device the weights of a module share one buffer of the same size, so nothing is simulated.
-    patches.set(torch.nn.RNNBase, "flatten_parameters", lambda self: None)
+    patches.set(torch.nn.RNNBase, "flatten_parameters", lambda self: _flatten(self, observer))
+
+
+def _flatten(layer: torch.nn.RNNBase, observer: Observer) -> None:
+    """Move the weights of a layer into one buffer, as cuDNN needs them; the old blocks are freed."""
+    weights = [w for w in compat.flat_weights(layer) if isinstance(w, torch.Tensor)]
+    if observer.dynamic.calibrating or not weights or not all(map(observer.on_device, weights)):
+        return
+    if len({w.dtype for w in weights}) > 1 or len({id(w) for w in weights}) < len(weights):
+        return
+    with torch.no_grad():
+        buffer = weights[0].new_empty(sum(w.numel() for w in weights))
+        for weight, part in zip(weights, buffer.split([w.numel() for w in weights]), strict=True):
+            weight.data = part.view(weight.shape)
+            observer.ledger.set_role(weight, "weights")
 
 
 def _wrap(kind: str, original: Callable[..., Any], observer: Observer) -> Callable[..., Any]:
@@ -54,6 +73,74 @@ def _wrap(kind: str, original: Callable[..., Any], observer: Observer) -> Callab
         return out[0], *out[1:]
 
     return run
+
+
+def _wrap_cell(
+    original: Callable[..., Any], fused: type[torch.autograd.Function], observer: Observer
+) -> Callable[..., Any]:
+    def run(
+        source: torch.Tensor,
+        hidden: Any,
+        input_weight: torch.Tensor,
+        hidden_weight: torch.Tensor,
+        input_bias: torch.Tensor | None = None,
+        hidden_bias: torch.Tensor | None = None,
+    ) -> Any:
+        if not observer.on_device(source) or observer.dynamic.calibrating:
+            return original(source, hidden, input_weight, hidden_weight, input_bias, hidden_bias)
+        state, carried = hidden if isinstance(hidden, (tuple, list)) else (hidden, hidden)
+        input_gates = F.linear(source, input_weight)
+        hidden_gates = F.linear(state, hidden_weight)
+        # Under autocast every argument of a cell is cast; the products above were.
+        carried = carried.to(input_gates.dtype)
+        return fused.apply(observer, input_gates, hidden_gates, carried, input_bias, hidden_bias)
+
+    return run
+
+
+class _LstmCell(torch.autograd.Function):
+    """Allocates what CUDA's fused LSTM cell does: the gates are kept in a workspace for backward."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, observer: Observer, input_gates: Any, hidden_gates: Any, cell: Any, *biases: Any
+    ) -> Any:
+        workspace = torch.empty_like(input_gates)
+        hidden, new_cell = torch.empty_like(cell), torch.empty_like(cell)
+        ctx.has_bias = biases[0] is not None
+        ctx.save_for_backward(input_gates, hidden_gates, cell, new_cell, workspace)
+        observer.shadows.forget(hidden, new_cell)
+        return hidden, new_cell
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        _, _, cell, _, workspace = ctx.saved_tensors
+        gates, cell_gradient = torch.empty_like(workspace), torch.empty_like(cell)
+        bias = gates.sum(0) if ctx.has_bias else None
+        return None, gates, gates, cell_gradient, bias, bias
+
+
+class _GruCell(torch.autograd.Function):
+    """Allocates what CUDA's fused GRU cell does: five rows of gates are kept for backward."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, observer: Observer, input_gates: Any, hidden_gates: Any, hidden: Any, *biases: Any
+    ) -> Any:
+        workspace = hidden.new_empty(hidden.shape[0], 5 * hidden.shape[1])
+        out = torch.empty_like(hidden)
+        ctx.has_bias = biases[0] is not None
+        ctx.save_for_backward(input_gates, hidden_gates, hidden, workspace)
+        observer.shadows.forget(out)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        input_gates, hidden_gates, hidden, _ = ctx.saved_tensors
+        made = torch.empty_like(input_gates), torch.empty_like(hidden_gates)
+        hidden_gradient = torch.empty_like(hidden)
+        biases = [gates.sum(0) if ctx.has_bias else None for gates in made]
+        return None, *made, hidden_gradient, *biases
 
 
 @dataclass(frozen=True)

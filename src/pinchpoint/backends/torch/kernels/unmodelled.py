@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 
-from pinchpoint.backends.patches import Patches
 from pinchpoint.backends.torch.ledger import Ledger, Site
 from pinchpoint.core.files import shown_path
-
-_CELLS = (torch.nn.LSTMCell, torch.nn.GRUCell)
 
 
 def note_on(name: str) -> str | None:
@@ -38,19 +32,3 @@ class Notes:
             where = shown_path(f"{site.file}:{site.line}")
             observation = self.ledger.observation
             (observation.reasons if is_reason else observation.notes).append(f"{name} at {where}: {what}")
-
-
-def install(patches: Patches, notes: Notes, on_device: Callable[[object], bool]) -> None:
-    """Note the fused cells of CUDA, which the host composes from ordinary operations."""
-    for kind in _CELLS:
-        original: Callable[..., Any] = kind.forward
-
-        def forward(
-            self: Any, source: torch.Tensor, *args: Any, _original: Any = original, **kwargs: Any
-        ) -> Any:
-            if on_device(source):
-                what = "CUDA's fused cell keeps its gates, which is not modelled"
-                notes.say(type(self).__name__, what, notes.ledger.site(), is_reason=True)
-            return _original(self, source, *args, **kwargs)
-
-        patches.set(kind, "forward", forward)

@@ -76,6 +76,15 @@ class KernelModel:
         family = _FAMILIES.get(name)
         return [] if family is None else [family(self, func, args, kwargs, out)]
 
+    def search_bytes(self, func: Any, args: Any, out: Any) -> int:
+        """What `torch.backends.cudnn.benchmark` would use to try the kernels for this call."""
+        name = func.name().split(".")[0]
+        if name == "aten::convolution":
+            return convolution.search_bytes(args[0], out, args[1], max(args[3]), args[8])
+        if name == "aten::convolution_backward":
+            return convolution.search_bytes(args[1], args[0], args[2], max(args[4]), args[9])
+        return 0
+
     def _bias_gradient(self, args: Any) -> Sizes:
         """The sum over all dimensions except the channels; torch computes it for channels-last tensors."""
         gradient, source, has_bias = args[0], args[1], args[3] is not None
@@ -132,6 +141,10 @@ def reduce_sizes(
     model: KernelModel, source: torch.Tensor, outputs: int, accumulate: int, dims: tuple[int, ...]
 ) -> Sizes:
     inputs = source.numel() // max(outputs, 1)
+    if parts := _index_parts(source):
+        # Each part is reduced after the other, with a buffer of its own.
+        dim, count = parts
+        inputs, outputs = (inputs // count, outputs) if dim in dims else (inputs, outputs // count)
     wide = [d for d in range(source.dim()) if source.shape[d] > 1]
     fastest = min(wide, key=lambda d: (source.stride(d), -d), default=0)
     along = fastest in dims
@@ -148,6 +161,16 @@ def reduce_sizes(
     return [buffer, semaphores]
 
 
+def _index_parts(source: torch.Tensor) -> tuple[int, int] | None:
+    """The dimension that a kernel with 32-bit offsets halves, and into how many parts; None: one part."""
+    extents = [(size - 1) * stride for size, stride in zip(source.shape, source.stride(), strict=True)]
+    count, rest = 1, max(extents, default=0) * source.element_size()
+    while rest // count > _MAX_OFFSET:
+        count *= 2
+    return (extents.index(max(extents)), count) if count > 1 else None
+
+
+_MAX_OFFSET = 2**31 - 1
 _ACCUMULATE_BYTES = {
     "aten::var": 16,
     "aten::std": 16,
