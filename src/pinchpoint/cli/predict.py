@@ -39,6 +39,11 @@ def command(
     world_size: int = typer.Option(
         None, "--world-size", help="Predict a script as rank 0 of this many processes, as torchrun starts it."
     ),
+    packages: list[str] = typer.Option(
+        None,
+        "--with-package",
+        help="A package that needs CUDA, such as flash_attn, to assume as installed. May be repeated.",
+    ),
     measure: bool = typer.Option(False, "--measure", help="Also run it on this machine's GPU and compare."),
     settings: list[str] = options.SET,
     seed: int = options.SEED,
@@ -76,6 +81,7 @@ def command(
             measure=measure,
             settings=parse_pairs(settings or ()),
             world_size=world_size,
+            packages=packages or (),
         )
     if output is not None:
         forecast.save(output)

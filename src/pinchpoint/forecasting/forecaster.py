@@ -12,6 +12,7 @@ import select
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
 from typing import Any, Protocol, Self
@@ -55,8 +56,10 @@ class Forecaster:
         seed: int = 0,
         timeout_s: float = 300.0,
         settings: Overrides | None = None,
+        packages: Sequence[str] = (),
     ) -> None:
         self.target = find(target)
+        self.packages = list(packages)
         self.card = cards.card(card)
         self.seed = seed
         self.settings = dict(settings or {})
@@ -133,6 +136,7 @@ class Forecaster:
             "half": half,
             "args": list(args),
             "world_size": world_size,
+            "packages": self.packages,
             "seed": self.seed,
             "timeout_s": self.timeout_s,
             "settings": self.settings if settings is None else dict(settings),

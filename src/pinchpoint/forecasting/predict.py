@@ -30,6 +30,7 @@ def predict(
     measure: bool = False,
     settings: Overrides | None = None,
     world_size: int | None = None,
+    packages: Sequence[str] = (),
 ) -> Forecast:
     """Predict the peak of a target at a size, or of an unmodified script with its arguments.
 
@@ -38,8 +39,14 @@ def predict(
     measure: also run the target on this machine's GPU and store the measured peaks.
     settings: settings of a workload that declares some.
     world_size: predict a script as rank 0 of so many processes, with RANK and WORLD_SIZE set as by torchrun.
+    packages: packages that need CUDA and are assumed to be installed, though a script could do without them.
     """
     resolved_target = find(target)
+    if packages and resolved_target.kind != "script":
+        raise BadInput(
+            f"--with-package cannot be used for {resolved_target.text}, because it is not a script.",
+            hint="Leave it out: a package that the target imports and that is absent has a stand-in anyway.",
+        )
     if resolved_target.kind == "script":
         if size is not None or variant is not None or chunk is not None or settings:
             raise BadInput(
@@ -69,7 +76,7 @@ def predict(
     points = None if size is None else parse_size(size)
     named_card = cards.card(card) if card is not None else None
     with Forecaster(
-        target, card=card or "h200", seed=seed, timeout_s=timeout_s, settings=settings
+        target, card=card or "h200", seed=seed, timeout_s=timeout_s, settings=settings, packages=packages
     ) as forecaster:
         forecast = forecaster.predict(
             size=points,

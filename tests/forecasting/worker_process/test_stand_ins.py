@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from pinchpoint.core.errors import BadInput
 from pinchpoint.forecasting.predict import predict
 
 pytestmark = pytest.mark.usefixtures("quick_workers")
@@ -55,8 +56,13 @@ try:
 except ImportError:
     flash_attn_func = lambda q, k, v: v
 """
-    forecast = predict(write(tmp_path, ATTENTION.format(imports=imports, call="flash_attn_func(q, k, v)")))
-    assert not any("flash_attn" in note for note in forecast.notes)
+    script = write(tmp_path, ATTENTION.format(imports=imports, call="flash_attn_func(q, k, v)"))
+    (note,) = [note for note in predict(script).notes if "flash_attn" in note]
+    assert "runs without it" in note and "--with-package flash_attn" in note
+    (note,) = [note for note in predict(script, packages=["flash_attn"]).notes if "flash_attn" in note]
+    assert "its memory is modelled" in note
+    with pytest.raises(BadInput, match="no stand-in for the package 'flash_atn'"):
+        predict(script, packages=["flash_atn"])
 
 
 def test_an_unknown_triton_kernel_makes_fits_unknown_and_is_named(tmp_path: Path) -> None:

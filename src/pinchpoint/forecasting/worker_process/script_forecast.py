@@ -29,7 +29,7 @@ _SHARE_OF_TIMEOUT = 0.3  # of the time limit, for one run of a script without tr
 def predict(loaded_target: LoadedTarget, request: dict[str, Any], fork: Fork) -> Forecast:
     """Run the script on fake tensors; where counts depend on its data, run it once with real values first."""
 
-    packages: list[str] = []  # stand-ins that the script needs
+    packages: list[str] = list(request["packages"])  # stand-ins that the script needs
     real_runs: list[dict[str, Any]] = []
 
     def run(dynamic_options: dict[str, Any]) -> dict[str, Any]:
@@ -142,6 +142,7 @@ def _run(
             raise error from end.error
     if dynamic_options.get("calibrating"):
         return observer.dynamic.calibration_results()
+    observer.stand_ins.note_optional()
     observation = observer.ledger.observation
     observation.steps = max(progress.steps.values(), default=progress.calls)
     observation.seen = progress.seen(trained=observation.trained)

@@ -24,7 +24,7 @@ from typing import Any
 from pinchpoint.backends.torch.ledger import is_library_file
 from pinchpoint.backends.torch.observer import Observer
 from pinchpoint.backends.torch.packages.unknown_kernels import unmodelled_name
-from pinchpoint.core.errors import PinchpointError
+from pinchpoint.core.errors import BadInput, PinchpointError
 
 Modules = dict[str, dict[str, Any]]  # the name of a module -> its attributes
 
@@ -82,7 +82,14 @@ class StandIns(importlib.abc.MetaPathFinder):
     def serve(self, names: Sequence[str], *, installed: bool = False) -> None:
         """Serve stand-ins for these packages from now on."""
         for name in names:
-            package = PACKAGES[name]
+            package = PACKAGES.get(name)
+            if package is None:
+                raise BadInput(
+                    f"There is no stand-in for the package {name!r}.",
+                    hint=f"Use one of: {', '.join(PACKAGES)}.",
+                )
+            if not installed and _is_installed(name):
+                continue
             self._versions[name] = package.version
             if installed:
                 with suppress(importlib.metadata.PackageNotFoundError):
@@ -99,6 +106,14 @@ class StandIns(importlib.abc.MetaPathFinder):
                 home = importlib.import_module(f"{__package__}.{package.home}")
                 self._modules |= home.modules(self.observer)
         importlib.invalidate_caches()
+
+    def note_optional(self) -> None:
+        """Note the packages that the target's own files tried to import and then did without."""
+        for name in sorted(self.asked - self.served):
+            self.observer.note(
+                f"{name} is not installed here, and the script runs without it: add --with-package {name} "
+                "if it will be installed"
+            )
 
     # --- imports
 

@@ -44,6 +44,8 @@ def install(patches: Patches, observer: Observer) -> None:
         full = f"{library}::{name}"
         return unmodelled_name(full, observer) if failed or registered_kernel(full) else None
 
+    if hasattr(torch.library, "wrap_triton"):  # for compilers; a launch is recorded either way
+        patches.set(torch.library, "wrap_triton", lambda kernel: kernel)
     patches.set(torch.ops, "load_library", load_library)
     compat.set_missing_operation(patches.set, missing)
     observer.foreign = _Foreign(observer)
