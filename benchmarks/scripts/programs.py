@@ -27,7 +27,7 @@ class Program:
 
     @property
     def framework(self) -> str:
-        return "jax" if "jax" in self.packages else "torch"
+        return "jax" if "jax" in self.packages or self.path.parent.name == "jax_programs" else "torch"
 
 
 def read_program(path: Path) -> Program:

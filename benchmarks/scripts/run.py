@@ -72,7 +72,7 @@ def predict(args: argparse.Namespace) -> int:
     with ThreadPoolExecutor(args.jobs) as pool:
         waiting = {
             pool.submit(forecasts.predict, program, card=args.card, timeout_s=args.timeout_s): program
-            for program in programs
+            for program in reversed(programs)  # those of vision take longest
         }
         for future in as_completed(waiting):
             program, case = waiting[future], future.result()

@@ -178,7 +178,7 @@ def markdown(rows: list[Row], bars: list[Bar], predicted: dict[str, Any], measur
         "|---|--:|--:|--:|--:|--:|--:|--:|---|---|",
     ]
     for row in rows:
-        p, m = row.predicted, row.measured
+        p, m = row.predicted, row.measured if row.measured.get("status") == "ok" else {}
         interval = (
             f"{gib(p['low_bytes'])} to {gib(p['high_bytes'])}" if p.get("low_bytes") is not None else ""
         )
