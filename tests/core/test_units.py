@@ -6,6 +6,7 @@ import pytest
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.units import (
+    common_root,
     parse_bytes,
     parse_ladder,
     parse_size,
@@ -139,3 +140,8 @@ def test_choices_are_listed_with_or_before_the_last() -> None:
         "a or b",
         "a, b or c",
     ]
+
+
+def test_the_root_of_modules_is_left_out_only_if_it_is_the_same_for_all() -> None:
+    assert common_root(["Net.a.b", "Net", "", "Net.c"]) == "Net."
+    assert common_root(["Net.a", "Other.a"]) == common_root(["Net"]) == common_root([]) == ""

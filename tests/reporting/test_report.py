@@ -247,8 +247,8 @@ def test_the_bar_of_a_forecast_adds_up_to_the_driver_total(report_records: Recor
 
 def test_modules_and_library_lines_stand_under_their_source_line(report_records: Records) -> None:
     rows = page([report_records["forecast"]], created="now").split("<tr>")
-    (at,) = [i for i, row in enumerate(rows) if "net.layers.*.mlp" in row]
-    assert "model.py" in rows[at - 1] and "12 × 96.00 MiB" in rows[at] and "models/mlp.py" in rows[at]
+    (at,) = [i for i, row in enumerate(rows) if "layers.*.mlp" in row]
+    assert "model.py" in rows[at - 1] and "12 × 96.00 MiB" in rows[at] and "mlp.py" in rows[at]
     assert "outside modules" in rows[at + 1]
 
 

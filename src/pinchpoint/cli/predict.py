@@ -202,7 +202,7 @@ def _show_measured(forecast: Forecast) -> None:
 
 def _line_rows(line: Line, whole: int) -> list[tuple[str, str, str, str]]:
     """The row of a source line, and under it what holds most of it: module, bytes, repeats, library line."""
-    from pinchpoint.core.units import show_bytes
+    from pinchpoint.core.units import common_root, show_bytes
 
     wide = printing.stdout().width >= 120
     name_width, code_width = (60, 60) if wide else (30, 21)
@@ -211,7 +211,7 @@ def _line_rows(line: Line, whole: int) -> list[tuple[str, str, str, str]]:
     if line.bytes < _INSIDE_SHARE * whole:
         return rows
     parts = [part for part in line.inside[:_INSIDE] if part.bytes >= 0.01 * line.bytes]
-    root = _common_root([part.module for part in parts])
+    root = common_root([part.module for part in parts])
     for part in parts:
         name = part.module.removeprefix(root) or "outside modules"
         place = part.file.rpartition("/")[2] + ("" if part.line is None else f":{part.line}")
@@ -235,9 +235,9 @@ def _repeats(count: int, total: int, *, equal: bool) -> str:
 
 
 def _show_modules(forecast: Forecast) -> None:
-    from pinchpoint.core.units import show_bytes
+    from pinchpoint.core.units import common_root, show_bytes
 
-    root = _common_root([str(module["name"]) for module in forecast.modules])
+    root = common_root([str(module["name"]) for module in forecast.modules])
     rows = [
         (
             _end_of(str(module["name"]).removeprefix(root), 40),
@@ -248,13 +248,6 @@ def _show_modules(forecast: Forecast) -> None:
         for module in forecast.modules[:_MODULES]
     ]
     printing.show_table(("module", "bytes", "share", ""), rows, right=("bytes", "share"))
-
-
-def _common_root(names: list[str]) -> str:
-    """`Model.` if every module is a part of one model: then its name says nothing."""
-    roots = {name.partition(".")[0] for name in names if name}
-    parts = [name for name in names if "." in name]
-    return f"{roots.pop()}." if len(roots) == 1 and parts else ""
 
 
 def _short(file: str, length: int = 36) -> str:

@@ -64,6 +64,7 @@ def command(
 
     try:
         with printing.progress("study") as tell:
+            tell(f"loading {target}")
             result = study(
                 target,
                 sizes=sizes,

@@ -164,3 +164,10 @@ def show_seconds(value: float | None) -> str:
     if value >= 1:
         return f"{value:,.2f} s"
     return f"{value * 1e3:,.2f} ms" if value >= 1e-3 else f"{value * 1e6:,.1f} us"
+
+
+def common_root(modules: Iterable[str]) -> str:
+    """`Model.` if all these modules are parts of one model, whose name then says nothing."""
+    names = [name for name in modules if name]
+    roots = {name.partition(".")[0] for name in names}
+    return f"{roots.pop()}." if len(roots) == 1 and any("." in name for name in names) else ""

@@ -145,8 +145,7 @@ def folded_details(summary: str, *body: object) -> Html:
     return tag("details", tag("summary", summary), *body)
 
 
-def place(file: str, line: int | None) -> Html:
+def place(file: str, line: int) -> Html:
     """Return `folder/file.py:12`, with the whole path on hover."""
     short = "/".join(file.replace("\\", "/").split("/")[-2:])
-    number = "" if line is None else f":{line}"
-    return tag("span", short, tag("b", number), class_="place", title=f"{file}{number}")
+    return tag("span", short, tag("b", f":{line}"), class_="place", title=f"{file}:{line}")

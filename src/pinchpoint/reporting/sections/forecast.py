@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pinchpoint.core.records import BREAKDOWN, Forecast, Line
-from pinchpoint.core.units import show_bytes, show_seconds
+from pinchpoint.core.units import common_root, show_bytes, show_seconds
 from pinchpoint.reporting import palette
 from pinchpoint.reporting.axes import escape_label, exact_size, labelled_axis, linear_axis, titled_axis
 from pinchpoint.reporting.chart import Figure, Trace, Unit, bar_chart, bars, hover, layout, path
@@ -342,26 +342,27 @@ def _lines(record: Forecast) -> Html:
 
 
 def _inside(line: Line, record: Forecast, largest_bytes: int) -> list[tuple[object, ...]]:
-    """Return the rows under a line: module, library line, repeats, bytes, share."""
+    """Return the rows under a line: library line, module and code, repeats, bytes, share."""
     rows: list[tuple[object, ...]] = []
+    root = common_root(part.module for part in line.inside)
     for part in line.inside:
-        code = tag("code", part.code) if part.code else None
-        where = None if not part.file else place(part.file, part.line)
-        each = show_bytes(part.bytes // part.count)
+        name = part.file.replace("\\", "/").rpartition("/")[2]
+        at = "" if part.line is None else f":{part.line}"
+        where = tag("span", name, tag("b", at), class_="place", title=f"{part.file}{at}")
+        each = f"{part.count} × {'' if part.equal else '~'}{show_bytes(part.bytes // part.count)}"
+        share_of_peak = f"{share(part.bytes, record.peak_allocated_bytes):.1%}"
         rows.append(
             (
-                tag("span", part.module or "outside modules", class_="inside"),
-                join([where, " " if where and code else None, code]),
-                ""
-                if part.count == 1
-                else tag("span", f"{part.count} × {'' if part.equal else '~'}{each}", class_="keyed"),
-                show_bytes(part.bytes),
+                tag("span", where, class_="inside"),
                 join(
                     [
-                        meter(share(part.bytes, largest_bytes), "idle"),
-                        f"{share(part.bytes, record.peak_allocated_bytes):.1%}",
+                        tag("div", part.module.removeprefix(root) or "outside modules"),
+                        tag("code", part.code, class_="quiet") if part.code else None,
                     ]
                 ),
+                tag("span", each, class_="keyed") if part.count > 1 else "",
+                show_bytes(part.bytes),
+                join([meter(share(part.bytes, largest_bytes), "idle"), share_of_peak]),
             )
         )
     return rows

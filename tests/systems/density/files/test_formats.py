@@ -194,6 +194,10 @@ def test_a_name_stands_for_a_format(name: str, kind: str) -> None:
 def test_outputs_are_refused_before_the_work(tmp_path) -> None:
     with pytest.raises(BadInput, match="cannot be determined"):
         check_volume_output(tmp_path / "density.txt")
+    with pytest.raises(BadInput, match=r"\.foo of 'CHGCAR\.foo' is not a format") as unknown:
+        check_volume_output(tmp_path / "CHGCAR.foo")
+    assert "CHGCAR_foo" in unknown.value.hint
+    assert check_volume_output(tmp_path / "CHGCAR_300.5") == tmp_path / "CHGCAR_300.5"
     with pytest.raises(BadInput, match="Cannot write"):
         check_volume_output(tmp_path / "none" / "CHGCAR")
     assert check_volume_output(tmp_path / "CHGCAR") == tmp_path / "CHGCAR"

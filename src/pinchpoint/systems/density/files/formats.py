@@ -63,7 +63,14 @@ def check_volume_output(path: str | Path) -> Path:
         raise BadInput(
             f"{path} cannot be written: it is a folder.", hint="Give a file in it, such as CHGCAR."
         )
-    if kind_of(path) == "npz":
+    kind = kind_of(path)
+    bare = Path(path).with_suffix("") if Path(path).suffix == ".gz" else Path(path)
+    if bare.suffix[1:].isalpha() and bare.suffix.lower() not in _SUFFIXES:
+        raise BadInput(
+            f"{bare.suffix} of {bare.name!r} is not a format of densities.",
+            hint=f"Name it {bare.stem}_{bare.suffix[1:]}, or end its name in .vasp, .cube or .npz.",
+        )
+    if kind == "npz":
         _check_plain(path)
     return check_writable(path)
 
