@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from itertools import islice
+from itertools import count, islice
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.cuda.jiterator import _create_jit_fn
+from torch.nested._internal.nested_tensor import NestedTensor
 from torch.optim.optimizer import _foreach_supported_types
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
@@ -29,6 +30,7 @@ __all__ = [
     "FakeTensor",
     "FakeTensorMode",
     "LoaderIterator",
+    "NestedTensor",
     "accept_fake_in_foreach",
     "apply_to_module",
     "argument_names",
@@ -43,13 +45,18 @@ __all__ = [
     "fake_mode",
     "flat_weights",
     "generator_key",
+    "has_dispatch",
     "has_hooks",
     "in_kernel",
     "is_fake_mode_error",
     "is_foreign",
     "is_mutable",
+    "is_part_of_sparse",
     "is_view",
     "loss_scale",
+    "nested_int",
+    "nested_lengths",
+    "nested_parts",
     "next_sequence",
     "node_name",
     "node_sequence",
@@ -70,9 +77,12 @@ __all__ = [
     "variable_functions",
     "version",
     "without_autocast",
+    "without_functions",
     "without_modes",
+    "wrapper",
 ]
 
+_ragged = count(10_000)  # numbers of ragged sizes; torch counts those of real tensors from zero
 op_device = torch.ops.prim.device.default
 CUDA_HOOKS = ("_lazy_init", "_sleep")  # private functions of torch.cuda that libraries call
 
@@ -212,6 +222,11 @@ def is_view(tensor: torch.Tensor) -> bool:
     return tensor._is_view()
 
 
+def is_part_of_sparse(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is a view of the indices or values of a sparse tensor, which has no fake version."""
+    return tensor._is_view() and tensor._base is not None and tensor._base.layout is not torch.strided
+
+
 def version(tensor: torch.Tensor) -> int:
     """The number of writes to a tensor, as counted by autograd."""
     return tensor._version
@@ -242,6 +257,33 @@ def become(tensor: Any, content: Any) -> None:
         tensor._backward_hooks = hooks[0]
     if hooks[1] is not None:
         tensor._post_accumulate_grad_hooks = hooks[1]
+
+
+def wrapper(cls: type, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """A tensor of a Python class without a storage of its own."""
+    return torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device="cpu")  # pyright: ignore
+
+
+def nested_int(offsets: torch.Tensor, *, coeff: int = 1) -> Any:
+    """The size of the ragged dimension of nested tensors with these offsets."""
+    number = offsets.__dict__.setdefault("_pinchpoint_ragged", next(_ragged))
+    return torch._C._get_nested_int(number, coeff)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def nested_lengths(nested: NestedTensor) -> dict[str, int | None]:
+    """The least and greatest length, as far as torch has computed them."""
+    return {"min_seqlen": nested._maybe_min_seqlen, "max_seqlen": nested._maybe_max_seqlen}
+
+
+def nested_parts(nested: NestedTensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    """Values, offsets and lengths of a nested tensor of the jagged layout."""
+    return nested._values, nested._offsets, nested._lengths
+
+
+def has_dispatch(kind: type) -> bool:
+    """Whether a class of tensors runs operations itself."""
+    own: Any = getattr(kind, "__torch_dispatch__", None)
+    return own is not None and own is not torch.Tensor.__torch_dispatch__
 
 
 def has_hooks(module: torch.nn.Module) -> bool:
@@ -341,6 +383,11 @@ def without_autocast() -> Iterator[None]:
     """Dispatch operations within this context as if CPU autocast were off."""
     with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)):
         yield
+
+
+def without_functions() -> Any:
+    """A context in which a class's `__torch_function__` is not called."""
+    return torch._C.DisableTorchFunctionSubclass()
 
 
 def accept_fake_in_foreach() -> list[type]:

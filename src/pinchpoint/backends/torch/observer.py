@@ -73,7 +73,7 @@ class Observer(compat.DispatchMode):
         self.generators: set[int] = set()  # keys of the generators on the device
         # > 0 while torch's own fake mode runs, during which tensors report their true devices
         self.inside = 0
-        self.shadows = Shadows(self._without_recording)
+        self.shadows = Shadows(self.without_recording)
         self.notes = unmodelled.Notes(ledger)
         dynamic.most = lambda: max(ledger.observation.counts, default=1)
 
@@ -111,7 +111,7 @@ class Observer(compat.DispatchMode):
             return _aten._to_copy.default(source, dtype=dtype or tensor.dtype)
 
     @contextmanager
-    def _without_recording(self) -> Iterator[None]:
+    def without_recording(self) -> Iterator[None]:
         """Run operations in this context as torch would: nothing is recorded, and devices are real."""
         self.inside += 1
         try:
@@ -123,8 +123,8 @@ class Observer(compat.DispatchMode):
         """The tensor itself, or a fake of it on the host if it is real."""
         if type(tensor) is FakeTensor:
             return tensor
-        with self._without_recording():
-            fake = self.fake_mode.from_tensor(tensor)
+        with self.without_recording():
+            fake = self.fake_mode.from_tensor(tensor.clone() if compat.is_part_of_sparse(tensor) else tensor)
         if self.dynamic.calibrating or not isinstance(tensor, torch.nn.Parameter):
             self.shadows.set_value(fake, tensor.detach())
         return fake
@@ -136,6 +136,8 @@ class Observer(compat.DispatchMode):
     ) -> Any:
         if func is compat.op_device or self.inside:
             return func(*args, **(kwargs or {}))
+        if any(kind is not FakeTensor and compat.has_dispatch(kind) for kind in types):
+            return NotImplemented  # a nested or other composed tensor: its class calls its parts' operations
         kwargs = dict(kwargs or {})
         place = self.place
         device = kwargs.get("device")
@@ -155,7 +157,7 @@ class Observer(compat.DispatchMode):
     def _on_host(self, func: Any, args: Any, kwargs: Any, has_inputs: bool) -> Any:
         """Run an operation on the host; a huge new tensor stays fake, because only its shape can matter."""
         if not has_inputs and func.name().split(".")[0] not in _ALWAYS_REAL:
-            with self._without_recording(), self.fake_mode:
+            with self.without_recording(), self.fake_mode:
                 result = func(*args, **kwargs)
             is_empty = func.name().startswith("aten::empty")
             if isinstance(result, torch.Tensor) and self._is_too_large(result.numel(), is_empty):

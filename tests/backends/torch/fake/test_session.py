@@ -369,3 +369,12 @@ def test_inference_mode_allocates_what_no_grad_allocates_and_knows_the_data(take
             assert torch.is_grad_enabled()
         assert not torch.is_grad_enabled()
     assert torch.is_grad_enabled()
+
+
+def test_a_pool_of_the_users_own_makes_it_unknown_whether_the_run_fits(observer: Any) -> None:
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        tensor = torch.empty(1000, device="cuda")
+    assert tensor.is_cuda
+    (reason,) = observer.ledger.observation.reasons
+    assert "use_mem_pool" in reason and "test_session.py" in reason

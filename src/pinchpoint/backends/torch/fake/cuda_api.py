@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -191,6 +191,7 @@ def install(
         patches.set(cuda, name, answer)
     for name in ("CUDAGraph", "graph", "make_graphed_callables"):
         patches.set(cuda, name, _Graph)
+    _pools(patches, observer)
     patches.set(torch, "Event", _Event)
     patches.set(torch, "Stream", _Stream)
     if cuda.nvtx is not None:
@@ -233,6 +234,44 @@ def _accelerator(
     for name, answer in answers.items():
         if hasattr(module, name):
             patches.set(module, name, answer)
+
+
+class _MemPool:
+    """Replaces torch.cuda.MemPool."""
+
+    id = (0, 1)
+
+    def __init__(self, *_: Any, **__: Any) -> None: ...
+    def use_count(self) -> int:
+        return 1
+
+    def snapshot(self, *_: Any, **__: Any) -> list[Any]:
+        return []
+
+
+def _pools(patches: Patches, observer: Observer) -> None:
+    """Memory pools of the user's own: what they allocate is exact, what they reserve is not modelled."""
+
+    @contextlib.contextmanager
+    def use(pool: Any, device: Any = None) -> Iterator[None]:
+        _refuse_second_device(device)
+        what = "a pool has segments of its own, so more may be reserved than predicted"
+        observer.notes.say("torch.cuda.use_mem_pool", what, observer.ledger.site(), is_reason=True)
+        yield
+
+    class Allocator:
+        def __init__(self, *_: Any, **__: Any) -> None:
+            raise CannotFake(
+                f"The script uses an allocator of its own{at_user_line()}, which pinchpoint does not support "
+                "yet.",
+                hint="Predict it with PyTorch's own allocator.",
+            )
+
+    for owner in (torch.cuda, torch.cuda.memory):
+        for name, value in (("MemPool", _MemPool), ("use_mem_pool", use)):
+            if hasattr(owner, name):
+                patches.set(owner, name, value)
+        patches.set(owner, "CUDAPluggableAllocator", Allocator)
 
 
 class _Graph:

@@ -13,7 +13,16 @@ import torch.nn.functional as F
 from pinchpoint.backends.patches import Patches
 from pinchpoint.backends.torch import compat
 from pinchpoint.backends.torch.data_dependent.operations import Dynamic
-from pinchpoint.backends.torch.fake import autocast, cuda_api, distributed, library, tensors, typed_tensors
+from pinchpoint.backends.torch.fake import (
+    autocast,
+    cuda_api,
+    distributed,
+    library,
+    nested_tensors,
+    sparse_tensors,
+    tensors,
+    typed_tensors,
+)
 from pinchpoint.backends.torch.fake.progress import Progress
 from pinchpoint.backends.torch.kernels import attention, packed_sequences, recurrent
 from pinchpoint.backends.torch.kernels.workspaces import KernelModel
@@ -61,7 +70,9 @@ def simulate_device(
         )
         tensors.install(patches, observer)
         typed_tensors.install(patches, observer)
+        sparse_tensors.install(patches, observer)
         attention.install(patches, observer, capability=device.capability)
+        nested_tensors.install(patches, observer)
         recurrent.install(patches, observer)
         packed_sequences.install(patches, observer)
         _inference_mode(patches)

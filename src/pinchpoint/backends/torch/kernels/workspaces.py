@@ -34,6 +34,7 @@ MATRIX_OPS = {
     "aten::dot",
     "aten::_grouped_mm",
     "aten::_scaled_mm",
+    "aten::linear",  # of the values of a nested tensor; other tensors reach the products above
 }
 
 
@@ -55,7 +56,7 @@ class KernelModel:
         if name not in MATRIX_OPS:
             return
         thread = "backward" if phase == "backward" else "forward"
-        fused_bias = name in ("aten::addmm", "aten::_addmm_activation")
+        fused_bias = name in ("aten::addmm", "aten::_addmm_activation", "aten::linear")
         for library, size in (
             ("cublas", self.cublas_workspace_bytes),
             ("cublaslt", self.cublaslt_workspace_bytes),
