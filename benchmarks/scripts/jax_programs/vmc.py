@@ -1,6 +1,8 @@
-"""pinchpoint's own wave function of N2, trained with Adam: `python vmc.py --steps 10`."""
+"""pinchpoint's own wave function of LiH, trained with Adam: `python vmc.py --steps 10`."""
 
 import argparse
+
+import jax
 
 from pinchpoint.systems.vmc import WORKLOAD
 
@@ -8,10 +10,11 @@ from pinchpoint.systems.vmc import WORKLOAD
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=10)
-    parser.add_argument("--walkers", type=int, default=512)
+    parser.add_argument("--walkers", type=int, default=4096)
     args = parser.parse_args()
+    device = "cuda" if jax.devices()[0].platform == "gpu" else "cpu"
     case = WORKLOAD.case(
-        args.walkers, device="cuda", mode="train", variant="forward", settings={"system": "N2"}
+        args.walkers, device=device, mode="train", variant="forward", settings={"system": "LiH"}
     )
     params, state, walkers = case.args
     for step in range(args.steps):

@@ -55,7 +55,6 @@ def test_a_training_step_is_broken_down_by_the_names_of_its_arguments():
     assert observation.breakdown["weights"] == observation.breakdown["optimizer"] == 2 * M * M * 4
     assert observation.breakdown["inputs"] == N * M * 4
     assert observation.breakdown["activations"] >= N * M * 4  # hidden, kept for the backward pass
-    assert observation.high_bytes is not None
     assert observation.high_bytes >= observation.peak_bytes
 
 
@@ -168,7 +167,7 @@ def test_without_the_plugin_the_notes_say_what_the_number_is():
     notes = "\n".join(observe(train, (PARAMS, PARAMS, X), card=CARD).notes)
     assert "not XLA's analysis" in notes
     assert "plugin is not installed" in notes
-    assert "jax[cuda13]" in notes
+    assert "pinchpoint[jax-cuda]" in notes
 
 
 def test_scratch_that_cannot_be_counted_is_named():
@@ -180,7 +179,7 @@ def test_scratch_that_cannot_be_counted_is_named():
         jax.ShapeDtypeStruct((4, 4, 3, 3), jnp.float32),
     )
     notes = "\n".join(observe(jax.jit(conv), (image, kernel), card=CARD).notes)
-    assert "scratch memory of conv_general_dilated is not counted" in notes
+    assert "scratch memory of conv_general_dilated is only in the high end" in notes
 
 
 def test_with_the_plugin_the_number_is_xlas_own(monkeypatch):
@@ -200,7 +199,7 @@ def test_with_the_plugin_the_number_is_xlas_own(monkeypatch):
     assert observation.breakdown["weights"] == 2 * M * M * 4
     assert observation.breakdown["inputs"] == N * M * 4
     assert observation.lines
-    assert observation.high_bytes is None
+    assert observation.low_bytes <= observation.peak_bytes <= observation.high_bytes
     assert "without a GPU" in observation.notes[0]
 
 

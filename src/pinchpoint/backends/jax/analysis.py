@@ -13,13 +13,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from pinchpoint.backends.jax import xla
+from pinchpoint.backends.jax import library_memory, xla
 from pinchpoint.backends.jax.argument_roles import Role, roles, trains
 from pinchpoint.backends.jax.captured_arrays import hoist
 from pinchpoint.backends.jax.compile_targets import matmul_workspace
 from pinchpoint.backends.jax.fake_devices import fake_cuda
 from pinchpoint.backends.jax.liveness import Alive, Walk, walk
-from pinchpoint.backends.jax.program import Program, assign_phases, read_program
+from pinchpoint.backends.jax.program import Program, assign_phases, bytes_of, read_program
 from pinchpoint.backends.jax.tracing import TracedStep, trace, trace_factory
 from pinchpoint.core.records import BREAKDOWN, Line
 from pinchpoint.core.units import show_bytes
@@ -48,7 +48,7 @@ class Observation:
 
     breakdown: has the keys of BREAKDOWN and sums to peak_bytes
     mode: what the step does, "train" or "infer"
-    high_bytes: the larger of the walks with and without fusion; None if XLA analysed the step
+    low_bytes, high_bytes: bounds of the peak, which depends on kernels that XLA chooses on the card
     """
 
     peak_bytes: int
@@ -58,7 +58,8 @@ class Observation:
     method: str
     notes: tuple[str, ...]
     mode: str
-    high_bytes: int | None = None
+    low_bytes: int
+    high_bytes: int
 
 
 def observe(step: Callable[..., Any], args: Sequence[Any] = (), *, card: CardLike) -> Observation:
@@ -96,12 +97,25 @@ def _observe(traced_step: TracedStep, card: CardLike) -> Observation:
     workspace = matmul_workspace(card.capability)
     walk_result = walk(program, workspace_bytes=workspace)
     lines, timeline, mode = _lines(walk_result), thin(walk_result.timeline), "train" if training else "infer"
+    jaxpr = traced_step.closed_jaxpr.jaxpr
+    held = sum(program.sizes[value] for value in dict.fromkeys(program.inputs))
+    tuning = library_memory.tuning_bytes(jaxpr)
     try:
-        analysis = xla.analyse(hoist(traced_step), capability=card.capability, memory_bytes=card.memory_bytes)
+        analyses = xla.analyse_choices(
+            hoist(traced_step), capability=card.capability, memory_bytes=card.memory_bytes
+        )
     except xla.NoAnalysis as reason:
-        # Fusion can also raise the peak: a value that is not materialised keeps its inputs alive for longer.
-        high = max(walk_result.peak_bytes, walk(program, fused=False, workspace_bytes=workspace).peak_bytes)
-        notes = _liveness_notes(program, str(reason), walk_result.peak_bytes, high)
+        interval = library_memory.liveness_interval(
+            held,
+            walk_result.peak_bytes - held,
+            walk(program, fused=False, workspace_bytes=workspace).peak_bytes - held,
+            output_bytes=sum(map(bytes_of, traced_step.closed_jaxpr.out_avals)),
+            workspace=walk_result.workspace_bytes,
+            scratch=library_memory.scratch_bytes(jaxpr),
+            tuning=tuning,
+            first_live_bytes=held,
+        )
+        notes = _liveness_notes(program, str(reason), interval)
         return Observation(
             walk_result.peak_bytes,
             _walk_breakdown(walk_result, traced_step, program),
@@ -110,8 +124,16 @@ def _observe(traced_step: TracedStep, card: CardLike) -> Observation:
             LIVENESS,
             notes,
             mode,
-            high,
+            min(interval.low, walk_result.peak_bytes),
+            interval.high,
         )
+    analysis = max(analyses, key=lambda one: one.added_bytes)
+    interval = library_memory.xla_interval(
+        analysis.arguments,
+        [one.added_bytes for one in analyses],
+        tuning=tuning,
+        first_live_bytes=analysis.arguments,
+    )
     notes = (
         f"XLA's own memory analysis, compiled for {analysis.target} without a GPU; kernels are not autotuned",
         "XLA allocates its temporaries as one block, which includes activations, gradients and workspace",
@@ -119,19 +141,27 @@ def _observe(traced_step: TracedStep, card: CardLike) -> Observation:
         f"whose own peak is {show_bytes(walk_result.peak_bytes)}",
     )
     return Observation(
-        analysis.peak_bytes, _xla_breakdown(analysis, traced_step), lines, timeline, XLA, notes, mode
+        analysis.peak_bytes,
+        _xla_breakdown(analysis, traced_step),
+        lines,
+        timeline,
+        XLA,
+        notes,
+        mode,
+        interval.low,
+        interval.high,
     )
 
 
-def _liveness_notes(program: Program, reason: str, low: int, high: int) -> tuple[str, ...]:
+def _liveness_notes(program: Program, reason: str, interval: library_memory.Interval) -> tuple[str, ...]:
     notes = [
         f"a liveness walk of the jaxpr, not XLA's analysis: {reason}",
-        f"{show_bytes(low)} counts elementwise chains as fused, as XLA does; "
-        f"without fusion it would be {show_bytes(high)}",
-        "for XLA's own analysis install jax[cuda13] or jax[cuda12]; no GPU is needed",
+        f"with the kernels that XLA chooses and tries on the card, the peak is between "
+        f"{show_bytes(interval.low)} and {show_bytes(interval.high)}",
+        library_memory.PLUGIN_HINT,
     ]
     if program.scratch:
-        notes.append(f"scratch memory of {', '.join(program.scratch)} is not counted")
+        notes.append(f"scratch memory of {', '.join(program.scratch)} is only in the high end")
     if program.unknown:
         notes.append(
             f"temporaries inside {', '.join(program.unknown)} are not counted, only their inputs and outputs"

@@ -45,8 +45,13 @@ class Analysis:
     options: dict[str, bool | int]
 
     @property
+    def added_bytes(self) -> int:
+        """What the program needs beside its arguments."""
+        return self.outputs + self.temporaries - self.aliases
+
+    @property
     def peak_bytes(self) -> int:
-        return self.arguments + self.outputs + self.temporaries - self.aliases
+        return self.arguments + self.added_bytes
 
 
 def is_available() -> bool:
@@ -61,9 +66,28 @@ def analyse(
     memory_bytes: int,
     devices: Callable[[str], Sequence[Any]] | None = None,
 ) -> Analysis:
-    """Compile for the card and read XLA's count.
+    """Compile for the card and read XLA's count, with the first of OPTIONS that compiles.
 
     devices: returns compile-only devices for a target config; by default those of JAX's CUDA plugin
+    """
+    analyses = analyse_choices(
+        step, capability=capability, memory_bytes=memory_bytes, devices=devices, most=1
+    )
+    return analyses[0]
+
+
+def analyse_choices(
+    step: HoistedStep,
+    *,
+    capability: Capability,
+    memory_bytes: int,
+    devices: Callable[[str], Sequence[Any]] | None = None,
+    most: int = len(OPTIONS),
+) -> list[Analysis]:
+    """XLA's count for each of OPTIONS that compiles, up to `most`.
+
+    On a card, XLA times its own kernels and those of cuBLAS for every matrix product. Which are faster is not
+    known here, but the two sets of options choose all of one kind.
     """
     plugin = compat.cuda_plugin()
     if plugin is None:
@@ -78,15 +102,19 @@ def analyse(
     except (NotImplementedError, RuntimeError, ValueError) as error:
         raise NoAnalysis(f"{plugin} did not lower the step: {first_line(error)}") from error
     reason = ""
+    analyses: list[Analysis] = []
     for options in OPTIONS:
+        if len(analyses) == most:
+            break
         try:
             compiled = lowered.compile(compiler_options=dict(options))
         except (NotImplementedError, RuntimeError) as error:
             reason = first_line(error)
             continue
-        return _read(
-            compiled.memory_analysis(), target=f"{chip_for(capability).name} by {plugin}", options=options
-        )
+        target = f"{chip_for(capability).name} by {plugin}"
+        analyses.append(_read(compiled.memory_analysis(), target=target, options=options))
+    if analyses:
+        return analyses
     raise NoAnalysis(f"{plugin} did not compile the step: {reason}")
 
 

@@ -34,7 +34,7 @@ def predict(loaded_target: LoadedTarget, request: dict[str, Any]) -> Forecast:
     # JAX reserves most of the card at start-up, so the reserved bytes do not depend on the step.
     total = analysis.peak_bytes + loaded_target.card.context_bytes
     margin, share = margin_bytes(total), memory_share()
-    highest = (analysis.high_bytes or analysis.peak_bytes) + margin
+    highest = analysis.high_bytes + margin
     return Forecast(
         target=loaded_target.target.text,
         framework="jax",
@@ -61,7 +61,7 @@ def predict(loaded_target: LoadedTarget, request: dict[str, Any]) -> Forecast:
         steps=1,
         processed=processed,
         settings=settings_of(thing, request.get("settings"), text=loaded_target.target.text),
-        low_bytes=analysis.peak_bytes if analysis.high_bytes else None,
+        low_bytes=analysis.low_bytes,
         high_bytes=analysis.high_bytes,
         notes=(
             *analysis.notes,

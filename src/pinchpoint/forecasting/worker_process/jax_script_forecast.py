@@ -127,7 +127,7 @@ def _run(
         },
         notes=(*peak.notes, *session.ledger.notes, *session.end_notes(), jax_forecast.share_note(share)),
     )
-    forecast = assembly.with_reasons(forecast, (*session.ledger.reasons, *session.growth_reasons()))
+    forecast = assembly.with_reasons(forecast, (*peak.reasons, *session.growth_reasons()))
     return forecast.to_dict() | {
         "blocks": _digest(session.ledger),
         "decisions": decisions.results(),

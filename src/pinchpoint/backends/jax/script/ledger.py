@@ -72,11 +72,10 @@ class Ledger:
     """now_bytes: bytes alive. changed_at: when a new program or a higher peak was last seen."""
 
     now_bytes: int = 0
-    clock: Callable[[], float] = time.monotonic
+    clock: Callable[[], float] = time.process_time
     changed_at: float = 0.0
     programs: dict[Any, ProgramCalls] = field(default_factory=dict)
     notes: dict[str, None] = field(default_factory=dict)
-    reasons: dict[str, None] = field(default_factory=dict)
     events: list[tuple[bool, int]] = field(default_factory=list)  # of each call: it trains, bytes alive
     _live: dict[int, tuple[int, Place, Any]] = field(default_factory=dict)
     _roles: dict[int, str] = field(default_factory=dict)

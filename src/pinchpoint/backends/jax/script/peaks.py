@@ -33,6 +33,7 @@ class ScriptPeak:
     timeline: tuple[tuple[int, int, str], ...]
     method: str
     notes: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,7 @@ def find_peak(ledger: Ledger, card: CardLike) -> ScriptPeak:
         _timeline(ledger, highest),
         method,
         notes,
+        _reasons(highest, method),
     )
 
 
@@ -80,6 +82,8 @@ def _by_liveness(entry: ProgramCalls) -> _Candidate:
         sizes.added_bytes,
         sizes.most_added_bytes,
         output_bytes=sizes.output_bytes,
+        workspace=sizes.walk.workspace_bytes if sizes.walk is not None else 0,
+        scratch=sizes.scratch_bytes,
         tuning=sizes.tuning,
         first_live_bytes=entry.first_live_bytes,
     )
@@ -99,17 +103,23 @@ def _with_xla(candidates: Sequence[_Candidate], card: CardLike) -> tuple[list[_C
             best = max(best, candidate.interval.low)
             continue
         try:
-            analysis = xla.analyse(
+            analyses = xla.analyse_choices(
                 hoist(sizes.traced), capability=card.capability, memory_bytes=card.memory_bytes
             )
         except xla.NoAnalysis as reason:
             refusal = str(reason)
             results.append(candidate)
             continue
-        added = analysis.temporaries + analysis.outputs - analysis.aliases
         entry = candidate.entry
-        interval = xla_interval(entry.live_bytes, added, sizes.tuning, entry.first_live_bytes)
-        results.append(_Candidate(entry, interval, interval.usual > entry.live_bytes + added, analysis))
+        interval = xla_interval(
+            entry.live_bytes,
+            [one.added_bytes for one in analyses],
+            tuning=sizes.tuning,
+            first_live_bytes=entry.first_live_bytes,
+        )
+        is_tuning = interval.usual > entry.live_bytes + max(one.added_bytes for one in analyses)
+        largest = max(analyses, key=lambda one: one.added_bytes)
+        results.append(_Candidate(entry, interval, is_tuning, largest))
         best = max(best, interval.low)
     return results, refusal
 
@@ -128,9 +138,14 @@ def _notes(highest: _Candidate, method: str, refusal: str, low: int, high: int) 
         )
     elif highest.analysis is not None:
         notes.append(f"XLA's own memory analysis, compiled for {highest.analysis.target} without a GPU")
-    if sizes.unknown and method == LIVENESS:
-        notes.append(f"temporaries inside {', '.join(sizes.unknown)} are not counted")
     return tuple(notes)
+
+
+def _reasons(highest: _Candidate, method: str) -> tuple[str, ...]:
+    sizes = highest.entry.program
+    if method == XLA or not sizes.unknown:
+        return ()
+    return (f"memory that {', '.join(sizes.unknown)} takes is not known; {PLUGIN_HINT}",)
 
 
 def _breakdown(highest: _Candidate) -> dict[str, int]:

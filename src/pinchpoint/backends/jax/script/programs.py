@@ -13,7 +13,7 @@ import jax
 
 from pinchpoint.backends.jax import compat
 from pinchpoint.backends.jax.argument_roles import Role, roles, trains
-from pinchpoint.backends.jax.library_memory import tuning_bytes
+from pinchpoint.backends.jax.library_memory import scratch_bytes, tuning_bytes
 from pinchpoint.backends.jax.liveness import Walk, walk
 from pinchpoint.backends.jax.primitives import FUSED, SCRATCH, kind_of
 from pinchpoint.backends.jax.program import assign_phases, bytes_of, read_program
@@ -26,8 +26,10 @@ class ProgramSizes:
 
     traced: for XLA's analysis; None for an operation without temporaries.
     added_bytes, most_added_bytes: outputs and temporaries, with XLA's fusions and without any.
-    tuning_bytes: scratch while XLA compiles and tries kernels: usual and most.
+    tuning: scratch while XLA compiles and tries kernels: usual and most.
+    scratch_bytes: the most that library calls may take while they run, beside the products' workspace.
     captured_bytes: arrays that were compiled into the program and stay on the device.
+    unknown: functions of other libraries that it calls.
     products: whether it has matrix products or convolutions, as a model has.
     """
 
@@ -43,7 +45,7 @@ class ProgramSizes:
     products: bool = False
     tuning: tuple[int, int] = (0, 0)
     captured_bytes: int = 0
-    scratch: tuple[str, ...] = ()
+    scratch_bytes: int = 0
     unknown: tuple[str, ...] = ()
 
 
@@ -86,8 +88,8 @@ def sizes_of(
         _has_products(closed_jaxpr.jaxpr),
         tuning_bytes(closed_jaxpr.jaxpr),
         captured,
-        program.scratch,
-        program.unknown,
+        scratch_bytes(closed_jaxpr.jaxpr),
+        tuple(sorted(_foreign_calls(closed_jaxpr.jaxpr))),
     )
 
 
@@ -107,6 +109,12 @@ def _state(traced: TracedStep) -> tuple[int, ...]:
             free[key] -= 1
             positions.append(i)
     return tuple(positions)
+
+
+def _foreign_calls(jaxpr: Any) -> set[str]:
+    """Functions of other libraries that a program calls, which may allocate on their own."""
+    names = {str(eqn.params.get("target_name", "")) for eqn in jaxpr.eqns if eqn.primitive.name == "ffi_call"}
+    return names.union(*(_foreign_calls(inner) for eqn in jaxpr.eqns for inner in compat.inner_jaxprs(eqn)))
 
 
 def _has_products(jaxpr: Any) -> bool:

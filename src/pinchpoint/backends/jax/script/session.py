@@ -32,10 +32,10 @@ from pinchpoint.core import targets
 from pinchpoint.core.files import shown_path
 from pinchpoint.core.units import show_bytes
 
-_STEADY_S = 2.0  # a script ends when nothing new was seen for so long after its steps
-_STEADY_CALLS = 20
+# After its steps a script ends when nothing new was seen for so many seconds of this process and steps more.
+_STEADY = ((2.0, 20), (10.0, 2))
 _LONGEST_S = 30.0  # after its steps, even if new programs keep appearing
-_WITHOUT_STEPS_CALLS = 500
+_WITHOUT_STEPS_S, _WITHOUT_STEPS_CALLS = 5.0, 500  # the same for a script without training steps
 _GROWTH_BYTES = 1 << 16  # a program that keeps more than this alive with every call may need more later
 _GROWTH_CALLS = 5
 
@@ -50,7 +50,7 @@ class ScriptSession:
         stop: Callable[[], None],
         decisions: Decisions,
         workspace_bytes: int,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = time.process_time,
     ) -> None:
         self.ledger = Ledger(clock=clock)
         self.decisions = decisions
@@ -62,7 +62,7 @@ class ScriptSession:
         self.place: Place = ("", 0)
         self._steps, self._stop, self._clock = steps, stop, clock
         self._workspace_bytes = workspace_bytes
-        self._calls_at_change = 0
+        self._calls_at_change = self._steps_at_change = 0
         self._changed_at = 0.0
         self._enough_at: float | None = None
         self._real: dict[int, Buffer] = {}
@@ -135,15 +135,17 @@ class ScriptSession:
             self._stop()
         now = self._clock()
         if self.ledger.changed_at != self._changed_at:
-            self._changed_at, self._calls_at_change = self.ledger.changed_at, self.calls
-        quiet = now - self._changed_at > _STEADY_S and self.calls - self._calls_at_change >= _STEADY_CALLS
+            self._changed_at = self.ledger.changed_at
+            self._calls_at_change, self._steps_at_change = self.calls, self.training_steps
+        quiet_s = now - self._changed_at
+        more_steps = self.training_steps - self._steps_at_change
         if self.training_steps >= self._steps:
             if self._enough_at is None:
                 self._enough_at = now
-            if quiet or now - self._enough_at > _LONGEST_S:
-                self.is_stopped = True
-        elif not self.training_steps and quiet and self.calls - self._calls_at_change > _WITHOUT_STEPS_CALLS:
-            self.is_stopped = True
+            is_steady = any(quiet_s > seconds and more_steps >= steps for seconds, steps in _STEADY)
+            self.is_stopped = is_steady or now - self._enough_at > _LONGEST_S
+        elif not self.training_steps and quiet_s > _WITHOUT_STEPS_S:
+            self.is_stopped = self.calls - self._calls_at_change > _WITHOUT_STEPS_CALLS
         if self.is_stopped:
             self._stop()
 
@@ -213,6 +215,8 @@ class ScriptSession:
         """Programs around which more stays alive with every call, in a script that was ended early."""
         reasons = []
         for entry in self.ledger.programs.values() if self.is_stopped else ():
+            if not (entry.trains or (entry.program.products and not self.training_steps)):
+                continue
             recent = entry.growth[-_GROWTH_CALLS:]
             if len(recent) == _GROWTH_CALLS and min(recent) > _GROWTH_BYTES:
                 file, line = entry.place
