@@ -55,8 +55,6 @@ EXCEPTIONS: list[tuple[str, float, float, str]] = [
     ("topk-rows", 0.1, 1.0, "the radix select's own buffers, 6 MiB here, are not modelled"),
     ("cumsum-flat", 0.97, 1.0, "a block that is not split keeps up to 1 MiB, three times here"),
     ("multinomial", 0.98, 1.0, "buffers of its selection"),
-    ("slogdet-fp32", 0.66, 1.0, "its backward pass solves with a copy of the matrix, which is not modelled"),
-    ("one_hot", 1.0, 1.13, "the host checks its classes, CUDA does not"),
     ("cdist-fp32", 0.96, 1.0, "matrix products of padded copies"),
 ]
 NOT_KEPT_ALIKE = ("unfold-fp32",)

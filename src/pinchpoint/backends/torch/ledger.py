@@ -89,6 +89,9 @@ class Ledger:
 
     # --- storages
 
+    def holds_storage(self, storage: torch.UntypedStorage) -> bool:
+        return compat.storage_key(storage) in self._block_of
+
     def holds(self, tensor: torch.Tensor) -> bool:
         """Whether this tensor is on the simulated device."""
         return compat.storage_key(tensor.untyped_storage()) in self._block_of
@@ -113,11 +116,24 @@ class Ledger:
     def regrow(self, tensor: torch.Tensor, *, phase: Phase, site: Site, op: str) -> None:
         """Replace the block of a storage that an operation enlarged: allocate the new, then free the old."""
         storage = tensor.untyped_storage()
+        block = self._block_of.get(compat.storage_key(storage))
+        if block is not None and storage.nbytes() > self.observation.blocks[block].bytes:
+            self.resize(storage, phase=phase, site=site, op=op)
+
+    def resize(self, storage: torch.UntypedStorage, *, phase: Phase, site: Site, op: str) -> None:
+        """Replace the block of a storage whose size was changed; an emptied one only frees its block."""
         key = compat.storage_key(storage)
         block = self._block_of.get(key)
-        if block is not None and storage.nbytes() > self.observation.blocks[block].bytes:
-            self._block_of[key] = self._append(_block(storage.nbytes(), phase, site, op))
+        if block is None or storage.nbytes() == self.observation.blocks[block].bytes:
+            return
+        info = _block(storage.nbytes(), phase, site, op)
+        info.role = self.observation.blocks[block].role
+        if storage.nbytes():
+            self._block_of[key] = self._append(info)
             self._record(block)
+        else:
+            self._record(block)
+            self._block_of[key] = self._append(info)
 
     def add_permanent(self, size_bytes: int, *, phase: Phase, site: Site, op: str, role: str) -> None:
         """Add bytes that belong to no tensor and are never freed: a library's workspace."""

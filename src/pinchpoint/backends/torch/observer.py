@@ -75,6 +75,7 @@ class Observer(compat.DispatchMode):
         self.inside = 0
         self.shadows = Shadows(self.without_recording)
         self.notes = unmodelled.Notes(ledger)
+        dynamic.add_reason = self.notes.add_reason
         dynamic.most = lambda: max(ledger.observation.counts, default=1)
 
     # --- devices
@@ -103,6 +104,11 @@ class Observer(compat.DispatchMode):
         """Forget the values of a weight, except while counts are calibrated on a real run."""
         if type(weight) is FakeTensor and not self.dynamic.calibrating:
             self.shadows.forget(weight)
+
+    def resized(self, storage: torch.UntypedStorage) -> None:
+        """Record that a storage on the device has another size now."""
+        site = self.ledger.site()
+        self.ledger.resize(storage, phase=self._phase(fresh=False), site=site, op="resize_")
 
     def copy_to(self, tensor: torch.Tensor, place: str, dtype: torch.dtype | None = None) -> torch.Tensor:
         """A copy on the device or on the host, recorded by autograd."""

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from pinchpoint.backends.torch.data_dependent.count_laws import Law
+from pinchpoint.backends.torch.kernels import detection
 
 Simulate = Callable[..., AbstractContextManager[Any]]
 
@@ -122,3 +123,54 @@ def test_a_grouped_product_in_fp32_has_the_shape_of_its_rows(observer: Any) -> N
     ends = torch.histc(unknown(64).int(), bins=4, min=0, max=3).cumsum(0, dtype=torch.int32)
     product = torch.ops.aten._grouped_mm(rows, weights, offs=ends)
     assert product.shape == (64, 32) and product.dtype is torch.float32
+
+
+def test_repeats_are_not_capped(simulate: Simulate) -> None:
+    with simulate():
+        known = torch.tensor([100, 0, 250]).cuda()
+        assert torch.ones(3, device="cuda").repeat_interleave(known).shape == (350,)
+        assert torch.ones(3, device="cuda").repeat_interleave(unknown(3), output_size=999).shape == (999,)
+    law = Law(scale=40.0, exponent=1.0, spread=0.0, largest_n=10)
+
+    class Anywhere(dict[str, Law]):
+        def get(self, key: str, default: Any = None) -> Law:
+            return law
+
+    with simulate(laws=Anywhere(), assume=True):
+        assert torch.ones(10, device="cuda").repeat_interleave(unknown(10)).shape == (400,)
+    with simulate(assume=True) as other:
+        assert torch.ones(10, device="cuda").repeat_interleave(unknown(10)).shape == (10,)
+        assert torch.bincount(unknown(10), minlength=4).shape == (4,)
+        (reason,) = other.ledger.observation.reasons
+    assert "repeat_interleave at" in reason and "test_nonzero_counts.py" in reason
+
+
+def test_a_storage_that_is_emptied_and_restored_frees_and_allocates(observer: Any, take: Any) -> None:
+    weight = torch.zeros(1000, 1000, device="cuda")
+    storage = weight.untyped_storage()
+    size = storage.nbytes()
+    assert take(lambda: storage.resize_(0) and None).kept_bytes == pytest.approx(-size, abs=1024)
+    assert weight.is_cuda
+    assert take(lambda: storage.resize_(size) and None).kept_bytes == pytest.approx(size, abs=1024)
+    larger = take(lambda: weight._typed_storage()._resize_(2 * size // 4) and None)
+    assert (larger.peak, larger.kept_bytes) == (
+        pytest.approx(2 * size, abs=1024),
+        pytest.approx(size, abs=1024),
+    )
+    assert take(lambda: storage.resize_(size) and None).kept_bytes == pytest.approx(-size, abs=1024)
+
+
+def test_temporaries_of_suppression_are_those_of_an_h200() -> None:
+    # Requests of torchvision 0.26 on an H200 that are alive at one time, without the sort before.
+    assert sum(detection.suppression(8663)) == 69304 + 138608 + 9425344 + 8663 + 21503
+    assert sum(detection.suppression(20000)) == 160000 + 320000 + 50080000 + 20000 + 21503
+
+
+def test_temporaries_of_a_deformable_convolution_are_those_of_an_h200() -> None:
+    source, weight, offset = (
+        torch.empty(4, 256, 50, 68),
+        torch.empty(64, 256, 3, 3),
+        torch.empty(4, 18, 50, 68),
+    )
+    out = torch.empty(4, 64, 50, 68)
+    assert detection.deformable_convolution((source, weight, offset), out) == [3481600, 125337600, 3481600]

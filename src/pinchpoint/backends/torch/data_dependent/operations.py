@@ -81,6 +81,7 @@ class Dynamic:
     optimizer_steps: Callable[[], int] = lambda: 0  # taken so far
     size: int = 0  # points of the run; values read with item() are fitted against it
     most: Callable[[], int] = lambda: 1  # without a size: the largest dimension so far
+    add_reason: Callable[[str, str], None] = lambda site, what: None  # why it is unknown what fits
     unknown_site: str = ""  # the line that last read an unknown count
     largest: tuple[int, str] = (0, "")  # the largest count computed from the data, and its line
     counts: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
@@ -309,6 +310,17 @@ class Dynamic:
         self._memo[memo] = (weakref.ref(storage), count)
         return count
 
+    def _unlimited(self, tensor: torch.Tensor, real: int | None, key: str) -> int:
+        """A count that is limited by values, not by the number of elements, of which one is assumed each."""
+        most = tensor.numel()
+        law = self.laws.get(key)
+        if real is not None or (law is None and not self.assume):
+            return self._count(tensor, real, key, most)
+        if law is not None:
+            return law.count(most, self.bound)
+        self.add_reason(key, "the size of its result depends on values that are not known, without a limit")
+        return most
+
     def _assumed(self, most: int) -> int:
         return {"low": min(1, most), "mid": -(-most // 2), "high": most}[self.bound]
 
@@ -350,15 +362,13 @@ class Dynamic:
         if func is _aten.repeat_interleave.Tensor:
             size = kwargs.get("output_size") or (args[1] if len(args) > 1 else None)
             if size is None:
-                size = self._count(
-                    tensor, None if shadow is None else shadow.shape[0], key, 16 * tensor.numel()
-                )
+                size = self._unlimited(tensor, None if shadow is None else shadow.shape[0], key)
             return plain(_aten.new_empty.default, tensor, [size], dtype=tensor.dtype)
         if func is _aten.bincount.default:
             least = kwargs.get("minlength", args[2] if len(args) > 2 else 0)
-            count = max(
-                least, self._count(tensor, None if shadow is None else shadow.shape[0], key, tensor.numel())
-            )
+            real = None if shadow is None else shadow.shape[0]
+            # Whoever gives the number of classes has no larger value.
+            count = least if real is None and least else max(least, self._unlimited(tensor, real, key))
             return plain(_aten.new_empty.default, tensor, [count], dtype=torch.int64)
         if func.name() in _KEPT_BOXES:
             count = self._count(tensor, None if shadow is None else shadow.shape[0], key, tensor.shape[0])

@@ -30,6 +30,7 @@ def install(patches: Patches, observer: Observer) -> None:
     _data(patches, observer)
     _constructors(patches, observer)
     _reads(patches, observer)
+    _storages(patches, observer)
 
 
 def _devices(patches: Patches, observer: Observer) -> None:
@@ -248,6 +249,19 @@ def _reads(patches: Patches, observer: Observer) -> None:
         ),
     )
     patches.set(FakeTensor, "data_ptr", lambda self: id(self.untyped_storage()))
+
+
+def _storages(patches: Patches, observer: Observer) -> None:
+    """Storages that are resized directly, as sharded training frees and restores its weights."""
+    original: Callable[..., Any] = torch.UntypedStorage.resize_
+
+    def resize(self: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
+        result = original(self, size)
+        if observer.ledger.holds_storage(self):
+            observer.resized(self)
+        return result
+
+    patches.set(torch.UntypedStorage, "resize_", resize)
 
 
 def _format(self: FakeTensor, spec: str) -> str:

@@ -32,3 +32,10 @@ class Notes:
             where = shown_path(f"{site.file}:{site.line}")
             observation = self.ledger.observation
             (observation.reasons if is_reason else observation.notes).append(f"{name} at {where}: {what}")
+
+    def add_reason(self, site: str, what: str) -> None:
+        """Add a reason about `file:line:operation`, once."""
+        line, name = site.rsplit(":", 1)
+        if site not in self._names:
+            self._names.add(site)
+            self.ledger.observation.reasons.append(f"{name} at {shown_path(line)}: {what}")

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from pinchpoint.backends.torch import compat
-from pinchpoint.backends.torch.kernels import convolution
+from pinchpoint.backends.torch.kernels import convolution, detection
 from pinchpoint.backends.torch.kernels.reduction import staging_bytes
 from pinchpoint.backends.torch.ledger import Ledger, Site
 from pinchpoint.core.events import Phase, Span
@@ -74,6 +74,12 @@ class KernelModel:
             return [*convolution.backward(args), self._bias_gradient(args)]
         if name == "aten::_scaled_dot_product_efficient_attention_backward":
             return _efficient_attention_backward(args)
+        if name == "torchvision::nms":
+            return [detection.suppression(args[0].shape[0])]
+        if name == "torchvision::deform_conv2d":
+            return [detection.deformable_convolution(args, out)]
+        if name == "torchvision::_deform_conv2d_backward":
+            return [detection.deformable_convolution_backward(args, out)]
         family = _FAMILIES.get(name)
         return [] if family is None else [family(self, func, args, kwargs, out)]
 
@@ -342,6 +348,15 @@ def _logits_loss(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any
     return [_bytes(args[0])] * 2
 
 
+def _like_result(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
+    return [_bytes(out)]
+
+
+def _running_total(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
+    """The sum of the repeats up to each element."""
+    return [8 * args[0].numel()]
+
+
 def _like_first(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
     return [_bytes(args[0])]
 
@@ -469,6 +484,8 @@ _FAMILIES: dict[str, Callable[[KernelModel, Any, Any, Any, Any], Sizes]] = {
         f"aten::{name}": _solver
         for name in ("_linalg_eigh", "linalg_eig", "_linalg_svd", "linalg_qr", "_linalg_slogdet")
     },
+    "aten::linalg_lu_solve": _like_result,  # a copy of the right-hand side
+    "aten::repeat_interleave": _running_total,
     "aten::randperm": _random_permutation,
     "aten::multinomial": _multinomial,
     "aten::im2col": _like_first,
