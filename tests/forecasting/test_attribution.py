@@ -108,6 +108,14 @@ def test_phases_of_a_line_count_together_and_a_line_of_its_own_is_not_split() ->
     assert alone.inside == ()
 
 
+def test_states_of_the_optimizer_have_a_module_but_no_line_of_a_package() -> None:
+    (line,) = lines_of(run((4, "Net.a", 7, 30), (4, "Net.b", 7, 30), phase="optimizer"))
+    assert [(part.module, part.file, part.line) for part in line.inside] == [
+        ("Net.a", "", None),
+        ("Net.b", "", None),
+    ]
+
+
 def test_layers_that_differ_are_marked() -> None:
     (line,) = lines_of(run((4, "Net.h.0.a", 7, 0), (6, "Net.h.1.a", 7, 0)))
     assert [(part.module, part.count, part.equal) for part in line.inside] == [("Net.h.*.a", 2, False)]

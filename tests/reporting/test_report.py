@@ -334,6 +334,30 @@ def test_a_plan_shows_sizes_and_chunks_separately_with_the_best_run_of_each_size
     assert by_size["chunked"]["marker"]["symbol"][-1] == "circle-x-open"  # 900M does not fit
 
 
+def test_an_unknown_plan_names_the_possible_size_and_its_reasons(report_records: Records) -> None:
+    plan = report_records["plan"]
+    assert isinstance(plan, Plan)
+    unknown = replace(
+        plan,
+        size=None,
+        chunk=None,
+        variant=None,
+        choices=({"variant": None, "size": None},),
+        axis="batch size",
+        possible_size=48,
+        reasons=("the loop at train.py:9 ends by a device value",),
+        tried=tuple({**run, "variant": None, "chunk": None, "fits": None} for run in plan.tried),
+        cards=(
+            {"card": "t4", "budget_bytes": 15 * 2**30, "size": None, "how": "unknown", "possible_size": 12},
+        ),
+    )
+    shown = parse(unknown)
+    for words in ("unknown up to 12", "48 fits unless the peak is higher", "the loop at train.py:9"):
+        assert words in shown.words
+    (trace,) = shown.figure("Batch size tried")["data"]
+    assert set(trace["marker"]["symbol"]) == {"circle-open"}
+
+
 def test_a_long_list_of_cards_is_shortened_and_the_rest_is_folded() -> None:
     memory = {f"card{gib}": float(gib) for gib in range(6, 40)}
     names = shortlist(memory)

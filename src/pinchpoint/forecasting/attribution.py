@@ -119,7 +119,10 @@ def _inside(blocks: Iterable[tuple[BlockInfo, int]]) -> tuple[Inside, ...]:
     places: dict[str, Counter[tuple[str, int]]] = defaultdict(Counter)
     for info, size in blocks:
         bytes_of[info.module] += size
-        places[info.module][info.library_file, info.library_line] += size
+        # The lines that create weights and optimizer states are those of a loop over all of them.
+        in_model = info.phase in ("forward", "backward")
+        place = (info.library_file, info.library_line) if in_model else ("", 0)
+        places[info.module][place] += size
     parents = _parents(bytes_of)
     limit = _SMALL_MODULE * bytes_of.total()
     for depth in range(max(name.count(".") for name in bytes_of), 1, -1):

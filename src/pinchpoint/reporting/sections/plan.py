@@ -40,6 +40,8 @@ def entry(record: Plan) -> Entry:
     budget = show_bytes(record.budget_bytes)
     facts = ", ".join(part for part in (record.mode, budget, record.variant) if part)
     usage = f"{share(record.peak_bytes, record.budget_bytes):.1%} of the budget"
+    if record.peak_bytes > record.budget_bytes and record.size is not None:
+        usage += ", before the allocator frees what it has cached"
     return Entry(
         title=record.target,
         headline=Headline(
@@ -96,7 +98,7 @@ def _blocks(record: Plan) -> list[Html | Figure]:
         blocks.append(_search(record, at_sizes, "size", names))
     if at_chunks:
         blocks.append(_search(record, at_chunks, "chunk", names))
-    if record.choices:
+    if len(record.choices) > 1 or any(word(item, "variant") for item in record.choices):
         blocks.append(_choices(record, names))
     if record.cards:
         blocks.append(_cards(record, names))
@@ -158,7 +160,7 @@ def _search(record: Plan, runs: list[dict[str, Any]], along: str, names: list[st
     )
     note = "Crossed, open markers do not fit. The dotted line is the budget minus the margin."
     if any(run.get("fits") is None for run in runs):
-        note += " A question mark in the table of runs: the peak may be higher than drawn."
+        note += " Open circles without a cross are unknown: the peak may be higher than drawn."
     at = f" at {record.axis} {exact_size(count(runs[0], 'size'))}" if along == "chunk" else ""
     title = f"{called.capitalize()}s tried" if called in ("size", "chunk") else f"{called.capitalize()} tried"
     return Figure(f"{title}{at}", tuple(data), axes, note=note)
@@ -181,7 +183,8 @@ def _runs_of(name: str, runs: list[dict[str, Any]], along: str, names: list[str]
         dash="solid",
         size=11,
     )
-    trace["marker"]["symbol"] = [symbol if run.get("fits") else "circle-x-open" for run in points]
+    unknown = {None: "circle-open", False: "circle-x-open"}
+    trace["marker"]["symbol"] = [symbol if run.get("fits") else unknown[run.get("fits")] for run in points]
     return trace
 
 
