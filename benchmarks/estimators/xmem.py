@@ -45,8 +45,8 @@ TOOLS = {
 }
 
 
-def read_runs() -> list[dict[str, Any]]:
-    return json.loads(RUNS.read_text(encoding="utf-8"))["runs"]
+def read_runs() -> dict[str, Any]:
+    return json.loads(RUNS.read_text(encoding="utf-8"))
 
 
 def key(run: dict[str, Any]) -> str:
@@ -90,7 +90,9 @@ def predict(args: argparse.Namespace) -> int:
         print(json.dumps({"run": key(run), **answer}), flush=True)
         return key(run), answer
 
-    runs = [run for run in read_runs() if not args.only or args.only in key(run)]
+    listed = read_runs()
+    runs = {key(run): run for run in (*listed["runs"], *listed["check"])}.values()
+    runs = [run for run in runs if not args.only or args.only in key(run)]
     old = json.loads(args.output.read_text(encoding="utf-8"))["runs"] if args.output.exists() else {}
     with ThreadPoolExecutor(args.jobs) as pool:
         answers = {**old, **dict(pool.map(job, runs))}
@@ -150,8 +152,10 @@ def table_lines(summaries: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def table(args: argparse.Namespace) -> int:
-    predicted = json.loads(args.predicted.read_text(encoding="utf-8"))
-    rows = [judge(run, predicted["runs"][key(run)]) for run in read_runs()]
+    predicted, listed = json.loads(args.predicted.read_text(encoding="utf-8")), read_runs()
+    rows, check = (
+        [judge(run, predicted["runs"][key(run)]) for run in listed[name]] for name in ("runs", "check")
+    )
     summaries = {tool: summary(rows, tool) for tool in TOOLS}
     record = {
         "kind": "xmem",
@@ -160,13 +164,11 @@ def table(args: argparse.Namespace) -> int:
         "created": predicted["created"],
         "machine": predicted["machine"],
         "commands": [predicted["command"], shlex.join(["python", *sys.argv])],
-        **{
-            name: value
-            for name, value in json.loads(RUNS.read_text(encoding="utf-8")).items()
-            if name != "runs"
-        },
+        **{name: value for name, value in listed.items() if name not in ("runs", "check")},
         "summary": summaries,
+        "check_summary": {tool: summary(check, tool) for tool in TOOLS if tool != "llmem"},
         "runs": rows,
+        "check": check,
     }
     args.record.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     print("\n".join(table_lines(summaries)))

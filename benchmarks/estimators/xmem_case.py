@@ -18,21 +18,22 @@ ITERATIONS = 4
 TOKENS = 128
 PIXELS = 86
 
-# Operations that torchvision declares in its compiled part, which does not load beside a CPU build of torch.
+# Operations of torchvision's compiled part, which does not load beside a CPU build of torch.
 _TORCHVISION_OPERATIONS = {
     "nms": "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
     "qnms": "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+    "_cuda_version": "() -> int",
 }
 
 
 def import_torchvision() -> Any:
     """torchvision.models, also where only its Python part can be imported: the classifiers need no more."""
-    try:
-        import torchvision.models as models  # pyright: ignore[reportMissingImports]
-    except RuntimeError:
+    if torch.version.cuda is None:
         for name, schema in _TORCHVISION_OPERATIONS.items():
             torch.library.define(f"torchvision::{name}", schema)
-        import torchvision.models as models  # pyright: ignore[reportMissingImports]
+        torch.library.impl("torchvision::_cuda_version", "CompositeExplicitAutograd")(lambda: -1)
+    import torchvision.models as models  # pyright: ignore[reportMissingImports]
+
     return models
 
 

@@ -71,3 +71,23 @@ def test_generate_holds_the_keys_and_values_of_every_token(of_script: Predict) -
     assert long.seen["inference_calls"] == 200
     assert long.reasons == ()
     assert any("maximum length" in note for note in long.notes)
+
+
+MASKED = """
+import sys, torch
+from transformers import GPT2Config, GPT2LMHeadModel
+config = GPT2Config(n_layer=1, n_embd=64, n_head=2, vocab_size=64)
+model = GPT2LMHeadModel(config).cuda().eval()
+ids = torch.zeros(16, 1024, dtype=torch.long)
+mask = torch.ones_like(ids)
+mask[:, 1:] = int(sys.argv[1])
+with torch.no_grad():
+    model(ids.cuda(), attention_mask=mask.cuda(), use_cache=False)
+"""
+
+
+def test_transformers_leaves_out_the_mask_of_texts_without_padding(of_script: Predict) -> None:
+    """With padding, every layer gets a mask of (batch, 1, tokens, tokens) floats; without, none."""
+    pytest.importorskip("transformers")
+    full, padded = (of_script(MASKED, one).peak_allocated_bytes for one in "10")
+    assert padded - full > 0.5 * 16 * 1024 * 1024 * 4

@@ -14,8 +14,10 @@ from typing import Any
 import torch
 
 from pinchpoint.backends.torch.kernels import convolution, cudnn_rnn
+from pinchpoint.core.events import Span
 
 RESULTS = Path(__file__).parents[4] / "benchmarks" / "results"
+HOPPER, AMPERE = (9, 0), (8, 6)
 FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
@@ -79,11 +81,22 @@ def test_convolutions_take_what_they_do_on_an_h200_or_what_the_span_allows() -> 
 
 def test_the_gradient_of_an_input_that_wants_none_takes_nothing() -> None:
     source, weight = torch.empty(8, 32, 64, 64, device="meta"), torch.empty(32, 32, 3, 3, device="meta")
-    both = convolution.backward(_backward_args(source, source, weight, [True, True]))
+    both = convolution.backward(_backward_args(source, source, weight, [True, True]), HOPPER)
     assert (
         len(both) == 2
-        and len(convolution.backward(_backward_args(source, source, weight, [False, True]))) == 1
+        and len(convolution.backward(_backward_args(source, source, weight, [False, True]), HOPPER)) == 1
     )
+
+
+def test_before_hopper_the_backward_pass_is_assumed_to_need_no_other_layout_but_may() -> None:
+    source, weight = torch.empty(8, 32, 64, 64, device="meta"), torch.empty(32, 32, 3, 3, device="meta")
+    args = _backward_args(source, source, weight, [True, True])
+    for [hopper], [ampere] in zip(
+        convolution.backward(args, HOPPER), convolution.backward(args, AMPERE), strict=True
+    ):
+        assert isinstance(hopper, Span) and isinstance(ampere, Span)
+        assert hopper.usual > 2 * 8 * 32 * 64 * 64 * 4 and ampere.usual == 0
+        assert ampere.most >= hopper.usual
 
 
 def _rounds(row: dict[str, Any]) -> dict[str, list[Any]]:
@@ -101,7 +114,7 @@ def _rounds(row: dict[str, Any]) -> dict[str, list[Any]]:
     stride = [row["stride"]] * dims
     forward = (source, weight, None, stride, None, None, row["transposed"], None, groups)
     backward = _backward_args(out, source, weight, [row["wants_input"], True], stride, groups)
-    return {"forward": convolution.forward(forward, out), "backward": convolution.backward(backward)}
+    return {"forward": convolution.forward(forward, out), "backward": convolution.backward(backward, HOPPER)}
 
 
 def _backward_args(

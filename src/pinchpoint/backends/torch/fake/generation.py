@@ -1,9 +1,12 @@
-"""transformers' `generate`: sequences are assumed to reach the maximum length that the script asks for.
+"""transformers: its `generate` is assumed to reach the maximum length that the script asks for.
 
 Whether a sequence ends earlier depends on weights. The longest run needs the most memory, so the criteria
 that read tokens or scores are answered with "not finished", and only the maximum length ends the loop. Once
 the tokens allocate regularly (see `repetition`), the loop ends early, and the remaining tokens are written to
 the ledger. The sequences that `generate` returns are then shorter than in a real run.
+
+transformers also asks whether a tensor is fake, and then builds attention masks that a real run leaves out;
+here it is told that none is.
 """
 
 from __future__ import annotations
@@ -28,10 +31,15 @@ class Generation:
     def __init__(self, patches: Patches, observer: Observer, written: Callable[[int], None]) -> None:
         self._patches, self._observer, self._written = patches, observer, written
         self._is_patched = False
+        self._is_told = False  # that no tensor is fake
         self._tokens: Repetition | None = None  # of the loop that runs now
         self._length = 0  # of its sequences
 
     def __call__(self) -> None:
+        imports: Any = sys.modules.get("transformers.utils.import_utils")
+        if not self._is_told and hasattr(imports, "is_fake_tensor"):
+            self._is_told = True
+            self._patches.set(imports, "is_fake_tensor", lambda tensor: False)
         if self._is_patched or "transformers.generation.stopping_criteria" not in sys.modules:
             return
         self._is_patched = True

@@ -71,7 +71,7 @@ class KernelModel:
         if name == "aten::convolution":
             return convolution.forward(args, out)
         if name == "aten::convolution_backward":
-            return [*convolution.backward(args), self._bias_gradient(args)]
+            return [*convolution.backward(args, self.capability), self._bias_gradient(args)]
         if name == "aten::_scaled_dot_product_efficient_attention_backward":
             return _efficient_attention_backward(args)
         if name == "torchvision::nms":
