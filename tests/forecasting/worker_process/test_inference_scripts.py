@@ -57,14 +57,15 @@ from transformers import GPT2Config, GPT2LMHeadModel
 config = GPT2Config(n_layer=2, n_embd=256, n_head=4, vocab_size=512)
 model = GPT2LMHeadModel(config).cuda().eval()
 prompt = torch.randint(0, 512, (16, 8), device="cuda")
-model.generate(prompt, max_new_tokens=int(sys.argv[1]), pad_token_id=0)
+model.generate(prompt, max_new_tokens=int(sys.argv[1]), pad_token_id=0, num_beams=int(sys.argv[2]))
 """
 
 
-def test_generate_holds_the_keys_and_values_of_every_token(of_script: Predict) -> None:
+@pytest.mark.parametrize("beams", [1, 2])
+def test_generate_holds_the_keys_and_values_of_every_token(of_script: Predict, beams: int) -> None:
     pytest.importorskip("transformers")
-    short, long = (of_script(GENERATE, tokens) for tokens in ("8", "200"))
-    per_token = 2 * 2 * 16 * 256 * 4  # keys and values of two layers
+    short, long = (of_script(GENERATE, tokens, str(beams)) for tokens in ("8", "200"))
+    per_token = 2 * 2 * 16 * beams * 256 * 4  # keys and values of two layers
     growth = long.peak_allocated_bytes - short.peak_allocated_bytes
     # While a layer's keys are concatenated, the old ones are still there: a quarter more.
     assert 192 * per_token <= growth <= 1.5 * 192 * per_token

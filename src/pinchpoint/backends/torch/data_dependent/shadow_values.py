@@ -46,6 +46,7 @@ _ABSORBS = {
 _CONSTANTS = {"aten::zeros_like": 0, "aten::new_zeros": 0, "aten::ones_like": 1, "aten::new_ones": 1}
 _COPIES = {"aten::clone", "aten::_to_copy"}
 _FILLED = {"aten::full_like": 1, "aten::new_full": 2}
+_ABSORBED_BY_NUMBER = {"aten::bitwise_and.Scalar": False, "aten::bitwise_or.Scalar": True}
 # Writes its result into a scalar that stays zero if all gradients are finite.
 _KEEPS_VALUES = {"aten::_amp_foreach_non_finite_check_and_unscale_"}
 
@@ -206,6 +207,8 @@ class Shadows:
             return _OF_INFINITY[name]
         if name in _FINITE:
             return _FINITE[name]
+        if name in _ABSORBED_BY_NUMBER and args[1] is _ABSORBED_BY_NUMBER[name]:
+            return _ABSORBED_BY_NUMBER[name]
         if name not in _ABSORBS or not all(_can_absorb(t, _ABSORBS[name]) for t in args[:2]):
             return None
         for side in args[:2]:
