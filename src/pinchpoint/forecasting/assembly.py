@@ -114,6 +114,17 @@ def with_scatter(forecast: Forecast, count: int, site: str, card: Card) -> Forec
     return replace(with_higher_end(forecast, reach, card), low_bytes=low, notes=(*forecast.notes, note))
 
 
+def with_larger_batches(forecast: Forecast, beyond: float, card: Card) -> Forecast:
+    """Raise the high end for batches that may be larger than those that were run, by the share `beyond`.
+
+    What depends on the batch is assumed to grow with its square, as attention does in the worst case.
+    """
+    fixed_bytes = sum(forecast.breakdown[part] for part in ("weights", "gradients", "optimizer", "workspace"))
+    reach = int(((1 + beyond) ** 2 - 1) * (forecast.peak_allocated_bytes - fixed_bytes))
+    low = forecast.low_bytes or forecast.peak_allocated_bytes
+    return replace(with_higher_end(forecast, reach, card), low_bytes=low)
+
+
 def with_higher_end(forecast: Forecast, reach: int, card: Card) -> Forecast:
     """Raise the high end of the forecast by `reach` bytes; a card must then fit these bytes as well."""
     needs = (forecast.needs_bytes or 0) + reach

@@ -28,10 +28,10 @@ class _Turn:
 
 
 class Repetition:
-    """Observes the turns of one loop."""
+    """Observes the turns of one loop. window: how many must be regular; periods: those that are tried."""
 
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
+    def __init__(self, ledger: Ledger, window: int = WINDOW, periods: tuple[int, ...] = PERIODS) -> None:
+        self._ledger, self._window, self._periods = ledger, window, periods
         self._starts: list[tuple[int, int]] = []  # index of the first event and first block of each turn
         self._turns: list[_Turn] = []
 
@@ -48,7 +48,7 @@ class Repetition:
 
     def period(self) -> int | None:
         """The shortest period with which the last turns are regular; None if there is none."""
-        return next((p for p in PERIODS if self._is_regular(p)), None)
+        return next((p for p in self._periods if self._is_regular(p)), None)
 
     def _turn(self, first_event: int, first_block: int) -> _Turn:
         observation = self._ledger.observation
@@ -67,8 +67,8 @@ class Repetition:
         return _Turn(tuple(pattern), tuple(observation.blocks[first_block:]), is_closed)
 
     def _is_regular(self, period: int) -> bool:
-        turns = self._turns[-(WINDOW + 2 * period) :]
-        if len(turns) < WINDOW + 2 * period:
+        turns = self._turns[-(self._window + 2 * period) :]
+        if len(turns) < self._window + 2 * period:
             return False
         return all(
             _continues(*turns[at - 2 * period : at + 1 : period]) for at in range(2 * period, len(turns))

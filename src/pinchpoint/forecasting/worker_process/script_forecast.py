@@ -101,15 +101,18 @@ def _run(
     progress.files = True
     progress.deadline_s = time.monotonic() + _SHARE_OF_TIMEOUT * request.get("timeout_s", math.inf)
 
+    def stop() -> None:
+        stopper.steps = stopper.limit
+        observer.ledger.close()
+        stopper.raise_if_done()
+
     def check(now: runner.Progress) -> None:
         is_followed = now.is_enough if observer.dynamic.calibrating else now.is_followed
         if stopper.is_done or is_followed(stopper.limit):
-            stopper.steps = stopper.limit
-            observer.ledger.close()
-            stopper.raise_if_done()
+            stop()
         stopper.steps = min(max(now.steps.values(), default=now.calls), stopper.limit - 1)
 
-    progress.check = check
+    progress.check, progress.stop = check, stop
     path = loaded_target.target.where
     if request.get("world_size"):
         _as_rank_zero(request["world_size"])
@@ -121,13 +124,14 @@ def _run(
         observer.note(end.note)
     if dynamic_options.get("calibrating") and end.kind == "stopped":
         return observer.dynamic.calibration_results()  # maybe of less than a step, if time ran out
-    is_cut_short = not progress.trains and (end.kind == "stopped" or _ended_late(end, progress, stopper))
+    is_late_error = end.kind == "raised" and progress.is_late  # as may happen where values are not real
+    is_cut_short = not progress.trains and (end.kind == "stopped" or is_late_error)
     needs = unknown_values.calibration_site(end.error, observer.dynamic.unknown_site)
-    if needs is not None and not is_cut_short:
+    if needs is not None and not is_late_error:
         return {"needs": needs}
     if end.kind == "raised" and (needed := observer.stand_ins.wanted(end.error)):
         return {NEEDED: needed}
-    if not progress.is_enough(1) or (end.kind == "raised" and not is_cut_short):
+    if not progress.is_enough(1) or (end.kind == "raised" and not is_late_error):
         error = script_error(
             end,
             script=loaded_target.target.text,
@@ -145,6 +149,8 @@ def _run(
     observer.stand_ins.note_optional()
     observation = observer.ledger.observation
     observation.steps = max(progress.steps.values(), default=progress.calls)
+    if progress.is_late and progress.trains:
+        observation.steps = min(observation.steps, request["steps"])  # larger batches may have added some
     observation.seen = progress.seen(trained=observation.trained)
     mode = "train" if observation.trained else "infer"
     if request.get("mode") not in (None, mode):
@@ -159,9 +165,14 @@ def _run(
         )
     if is_cut_short:
         _explain_cut(observation, progress, end)
-    if observer.dynamic.late_sites:
-        lines = ", ".join(shown_path(site) for site in list(observer.dynamic.late_sites)[:4])
-        observation.notes.append(f"values read at {lines} are unknown: the largest counts are assumed")
+    elif progress.trains:
+        _explain_evaluation(observation, progress, end)
+    late_sites = [*observer.dynamic.late_sites, *observer.dynamic.decisions.unexplored]
+    if late_sites:
+        lines = ", ".join(shown_path(site) for site in dict.fromkeys(late_sites[:4]))
+        observation.notes.append(
+            f"values read at {lines} are unknown: large counts and likely ways are assumed"
+        )
     if observation.steps < request["steps"]:
         observation.notes.append(f"the script ended after {observation.steps} of {request['steps']} steps")
     forecast = assembly.of_observation(
@@ -174,14 +185,11 @@ def _run(
     )
     if "bound" not in dynamic_options:
         forecast = assembly.with_count_interval(forecast, observer.dynamic, loaded_target.card)
+    if progress.loaders.beyond:
+        forecast = assembly.with_larger_batches(forecast, progress.loaders.beyond, loaded_target.card)
     return calibration.with_blocks(forecast.to_dict(), observation) | {
         "decisions": observer.dynamic.decisions.results()
     }
-
-
-def _ended_late(end: ScriptEnd, progress: Any, stopper: Stopper) -> bool:
-    """Whether the script raised after enough calls for a forecast, as it may where values are not real."""
-    return end.kind == "raised" and progress.is_enough(stopper.limit)
 
 
 def _explain_cut(observation: Any, progress: Any, end: ScriptEnd) -> None:
@@ -199,6 +207,22 @@ def _explain_cut(observation: Any, progress: Any, end: ScriptEnd) -> None:
         )
     else:
         observation.notes.append(f"the script was followed for {calls}, whose peak no longer grows")
+
+
+def _explain_evaluation(observation: Any, progress: Any, end: ScriptEnd) -> None:
+    """Say what of a training script's evaluation was not observed."""
+    if end.error is not None and progress.is_late:
+        at = user_line(end.error)
+        where = f" at {at}" if at else ""
+        observation.notes.append(
+            "the script was followed beyond its training steps "
+            f"until it raised {type(end.error).__name__}{where}"
+        )
+    larger = progress.loaders.larger_evaluation()
+    if larger is not None and not progress.has_evaluated():
+        observation.reasons.append(
+            f"an evaluation with batches of {larger:,}, larger than those of training, was not reached"
+        )
 
 
 def _limit_real_run(stopper: Stopper) -> None:

@@ -21,7 +21,7 @@ def call(progress: Progress, observer: Any, *, keep: bool) -> None:
     if not keep:
         observer.ledger.free_temporary(block)
     observer.operations += 10
-    progress.count_call(quiet=True)
+    progress.count_call(None, quiet=True)
 
 
 def test_inference_is_followed_until_its_operations_are_spent() -> None:

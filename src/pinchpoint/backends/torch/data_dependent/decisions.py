@@ -33,23 +33,29 @@ class Decisions:
     patience: int = 4
     sites: dict[str, int] = field(default_factory=dict)  # lines that asked, with the number of questions
     cut: set[str] = field(default_factory=set)  # lines whose loop was ended by `patience`
+    unexplored: dict[str, None] = field(default_factory=dict)  # lines of which only the likely way was run
     _streaks: dict[str, tuple[bool, int, int]] = field(default_factory=dict)
 
-    def decide(self, likely: bool, steps: int) -> bool:
+    def decide(self, likely: bool, steps: int, *, explore: bool = True) -> bool:
         """The answer to a question about an unknown value, asked by the line that runs now.
 
-        steps: optimizer steps so far; a loop that trains is not cut short.
+        steps: optimizer steps so far; a loop that trains is not cut short. explore: whether the other way is
+        worth a run; if not, the line is kept in `unexplored`.
         """
         site, in_while = asking_line()
         passing = _passing_answer(*site.rsplit(":", 1))
         if passing is not None:
             return passing
-        self.sites[site] = self.sites.get(site, 0) + 1
+        if explore:
+            self.sites[site] = self.sites.get(site, 0) + 1
+        elif site not in self.sites:
+            self.unexplored[site] = None
         answer = likely != (site in self.flipped)
         previous, streak, since = self._streaks.get(site, (answer, 0, steps))
         streak = streak + 1 if previous == answer and since == steps else 1
         if streak > (self.patience if in_while else _BOUNDED_PATIENCE):
-            self.cut.add(site)
+            if explore:
+                self.cut.add(site)
             answer, streak = not answer, 1
         self._streaks[site] = answer, streak, steps
         return answer

@@ -149,7 +149,11 @@ class Dynamic:
 
     def decide(self, likely: bool) -> bool:
         """The way a branch goes that depends on an unknown value; in a calibration values are real."""
-        return likely if self.calibrating else self.decisions.decide(likely, self.optimizer_steps())
+        if self.calibrating:
+            return likely
+        # What follows the training steps takes the likely way only: another run is not worth it.
+        steps = self.optimizer_steps()
+        return self.decisions.decide(likely, steps, explore=not (steps and self.is_late()))
 
     def _number(self, key: str, turn: str) -> int:
         """An unknown whole number: from a law, from the calibration, guessed, assumed, or an error."""

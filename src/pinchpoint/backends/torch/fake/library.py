@@ -7,7 +7,6 @@ What they change in the user's run is noted in the Observation.
 from __future__ import annotations
 
 import contextlib
-import inspect
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -18,7 +17,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from pinchpoint.backends.patches import Patches
 from pinchpoint.backends.torch import compat
 from pinchpoint.backends.torch.compat import FakeTensor
-from pinchpoint.backends.torch.fake import saving
+from pinchpoint.backends.torch.fake import loaders, saving
 from pinchpoint.backends.torch.fake.devices import CUDA, place_of
 from pinchpoint.backends.torch.fake.generation import Generation
 from pinchpoint.backends.torch.fake.progress import Progress
@@ -30,8 +29,9 @@ from pinchpoint.backends.torch.observer import Observer
 def install(patches: Patches, observer: Observer, progress: Progress) -> Iterator[None]:
     ledger = observer.ledger
     _autograd(patches, ledger, progress)
-    _modules(patches, ledger, progress, Generation(patches, observer, progress.add_calls))
-    _loading(patches, observer)
+    patch_trainer = loaders.install(patches, observer, progress)
+    patch_generation = Generation(patches, observer, progress.add_calls)
+    _modules(patches, ledger, progress, lambda: (patch_generation(), patch_trainer()))
     _compiling(patches, observer)
     _parallel(patches)
     saving.install(patches, observer, files=lambda: progress.files)
@@ -68,9 +68,7 @@ def _autograd(patches: Patches, ledger: Ledger, progress: Progress) -> None:
 # --- modules
 
 
-def _modules(
-    patches: Patches, ledger: Ledger, progress: Progress, patch_generation: Callable[[], None]
-) -> None:
+def _modules(patches: Patches, ledger: Ledger, progress: Progress, patch_imported: Callable[[], Any]) -> None:
     names: dict[int, str] = {}
     original_call: Callable[..., Any] = torch.nn.Module.__call__
 
@@ -78,7 +76,7 @@ def _modules(
         root = not ledger.module_path
         if root:
             ledger.step_started = True
-            patch_generation()
+            patch_imported()
             # A module that the backward pass calls again (checkpointing) keeps its name in the whole model.
             if ledger.phase != "backward" or id(self) not in names:
                 _name_tree(self, names, ledger)
@@ -93,7 +91,7 @@ def _modules(
         finally:
             path.pop()
         if root and ledger.phase is None:
-            progress.count_call(quiet=not torch.is_grad_enabled())
+            progress.count_call(self, quiet=not torch.is_grad_enabled())
         return result
 
     patches.set(torch.nn.Module, "__call__", call)
@@ -168,8 +166,7 @@ def _optimizers(patches: Patches, ledger: Ledger, progress: Progress) -> Iterato
             for value in state.values() if isinstance(state, dict) else ():
                 if isinstance(value, torch.Tensor):
                     ledger.set_role(value, "optimizer", module)
-        progress.steps[id(optimizer)] = progress.steps.get(id(optimizer), 0) + 1
-        progress.check(progress)
+        progress.count_step(optimizer)
 
     patches.set(torch.optim.Optimizer, "__init__", init)
     supported_types = compat.accept_fake_in_foreach()
@@ -196,46 +193,7 @@ def _outside_phase(ledger: Ledger, closure: Callable[[], Any]) -> Callable[[], A
     return run
 
 
-# --- data loading, compiling, data parallel
-
-
-def _loading(patches: Patches, observer: Observer) -> None:
-    original_init = torch.utils.data.DataLoader.__init__
-
-    signature = inspect.signature(original_init)
-
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        call = signature.bind(self, *args, **kwargs)
-        if call.arguments.pop("num_workers", 0):
-            observer.note("DataLoader workers run in the main process")
-        for name in (
-            "persistent_workers",
-            "prefetch_factor",
-            "multiprocessing_context",
-            "worker_init_fn",
-            "timeout",
-        ):
-            call.arguments.pop(name, None)
-        original_init(**call.arguments)
-
-    patches.set(torch.utils.data.DataLoader, "__init__", init)
-    original_next = compat.LoaderIterator.__next__
-
-    def load(self: Any) -> Any:
-        """Load data on the host without observing it, unless the dataset itself uses the device."""
-        if getattr(self, "_pinchpoint_observed", False):
-            return original_next(self)
-        try:
-            with compat.without_modes():
-                return original_next(self)
-        except (AssertionError, RuntimeError, NotImplementedError) as error:
-            if "CUDA" not in str(error) and "fake" not in str(error).lower():
-                raise
-            self._pinchpoint_observed = True
-            compat.restart_loader(self)
-            return original_next(self)
-
-    patches.set(compat.LoaderIterator, "__next__", load)
+# --- compiling, data parallel
 
 
 def _compiling(patches: Patches, observer: Observer) -> None:

@@ -1,6 +1,7 @@
 """`Progress`: what a script has done so far, and when it has been followed far enough.
 
-Training is followed until every optimizer has taken its steps. Inference is followed to the end of the
+Training is followed until every optimizer has taken its steps, and then, where a DataLoader gives its
+batches, into what follows the epoch (see `loaders`). Inference is followed to the end of the
 script, because its memory may grow from call to call, or until `CALLS_OPERATIONS` operations were observed.
 The limit counts operations and not seconds, so that a forecast does not depend on the speed of the machine.
 """
@@ -16,6 +17,8 @@ import torch
 from pinchpoint.core.events import FREE_CACHE, Observation
 
 CALLS_OPERATIONS = 60_000  # observed in inference; about half a minute
+LATE_OPERATIONS = 20_000  # observed after the training steps, or as many as before, if that is more
+_LATE_STEPS = 3  # optimizer steps after those that were requested, for larger batches
 
 
 class Progress:
@@ -34,14 +37,36 @@ class Progress:
         self.deadline_s: float | None = None  # time.monotonic() at which inference is followed no further
         self.is_late = False  # whether enough was seen for a forecast, and the rest is only followed
         self._call_ends: list[int] = []  # number of events after each outermost call
+        self._late_steps = 0  # optimizer steps since then
+        self._trained_modules: set[int] = set()
+        self._evaluated_modules: set[int] = set()
+        self._has_evaluated_late = False
+        self.loaders: Any = None  # set by `loaders.install`
+        self.stop: Callable[[], None] = lambda: None  # ends the script
         self._operations_before = 0  # observed before inference was long enough for a forecast
 
-    def count_call(self, *, quiet: bool) -> None:
+    def count_call(self, module: torch.nn.Module | None, *, quiet: bool) -> None:
         """Count an outermost module call. quiet: without gradients."""
         self.calls += 1
         self.quiet_calls += quiet
+        if not quiet:
+            self._trained_modules.add(id(module))
+        elif self.is_late or not (module is None or module.training):
+            self._evaluated_modules.add(id(module))
+            self._has_evaluated_late = self._has_evaluated_late or self.is_late
         self._call_ends.append(len(self.observer.ledger.observation.events))
         self.check(self)
+
+    def count_step(self, optimizer: torch.optim.Optimizer) -> None:
+        self.steps[id(optimizer)] = self.steps.get(id(optimizer), 0) + 1
+        self._late_steps += self.is_late
+        if self.loaders is not None:
+            self.loaders.after_step()
+        self.check(self)
+
+    def has_evaluated(self) -> bool:
+        """Whether a module that is trained was called in evaluation, without gradients."""
+        return self._has_evaluated_late or bool(self._trained_modules & self._evaluated_modules)
 
     def add_calls(self, count: int) -> None:
         """Count inference calls that were not run, because what they allocate is known."""
@@ -54,7 +79,7 @@ class Progress:
         return {
             "training_steps": steps if trained else 0,
             "inference_calls": self.quiet_calls if trained else self.calls,
-            "evaluation": trained and self.quiet_calls > 0,
+            "evaluation": trained and self.has_evaluated(),
         }
 
     @property
@@ -78,11 +103,18 @@ class Progress:
         if not self.is_enough(steps):
             self._operations_before = self.observer.operations
             return False
-        self.is_late = True
+        is_first, self.is_late = not self.is_late, True
+        operations = CALLS_OPERATIONS
         if self.trains:
+            loaders = self.loaders
+            if loaders is None or not loaders.trains or self._late_steps > _LATE_STEPS:
+                return True
+            if is_first and self.has_evaluated() and not loaders.want_more():
+                return True
+            operations = max(LATE_OPERATIONS, self._operations_before)
+        if self.deadline_s is not None and time.monotonic() > self.deadline_s:
             return True
-        is_late = self.deadline_s is not None and time.monotonic() > self.deadline_s
-        return is_late or self.observer.operations - self._operations_before > CALLS_OPERATIONS
+        return self.observer.operations - self._operations_before > operations
 
     def grows(self) -> bool:
         """Whether the last third of the outermost calls reached a higher peak than all calls before."""

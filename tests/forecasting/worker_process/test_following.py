@@ -1,0 +1,129 @@
+"""After its training steps a script is led on: to its largest batch, to its evaluation, and no further."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pinchpoint.core.records import Forecast
+from pinchpoint.forecasting.predict import predict
+
+pytestmark = pytest.mark.usefixtures("quick_workers")
+Predict = Callable[..., Forecast]
+WIDTH = 1024
+TRAIN = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+data = TensorDataset(torch.zeros(4096, 1024))
+model = torch.nn.Linear(1024, 1024).cuda()
+optimizer = torch.optim.SGD(model.parameters())
+def train(loader):
+    model.train()
+    for x in loader:
+        x = x[0] if isinstance(x, (list, tuple)) else x
+        optimizer.zero_grad()
+        model(x.cuda()).square().mean().backward()
+        optimizer.step()
+loader = DataLoader(data, batch_size=64)
+"""
+
+
+@pytest.fixture
+def of_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Predict:
+    monkeypatch.chdir(tmp_path)
+
+    def predict_text(text: str) -> Forecast:
+        Path("train.py").write_text(text, encoding="utf-8")
+        return predict("train.py")
+
+    return predict_text
+
+
+def rows(count: int) -> int:
+    return count * WIDTH * 4
+
+
+def test_an_evaluation_after_the_epoch_is_in_the_peak(of_script: Predict) -> None:
+    forecast = of_script(
+        TRAIN
+        + """
+for epoch in range(10):
+    train(loader)
+    model.eval()
+    right = 0
+    with torch.no_grad():
+        for (x,) in DataLoader(data, batch_size=4096):
+            right += (model(x.cuda()) > 0).sum().item()
+    if right > 10:
+        print("better")
+"""
+    )
+    assert forecast.seen == {"training_steps": 2, "inference_calls": 1, "evaluation": True}
+    assert forecast.peak_allocated_bytes > 2 * rows(4096)
+    assert forecast.steps == 2
+
+
+def test_outputs_that_an_evaluation_keeps_are_counted_for_every_batch(of_script: Predict) -> None:
+    forecast = of_script(
+        TRAIN
+        + """
+train(loader)
+model.eval()
+kept = []
+with torch.no_grad():
+    for (x,) in DataLoader(data, batch_size=64):
+        kept.append(model(x.cuda()))
+"""
+    )
+    fixed = 2 * WIDTH * (WIDTH + 1) * 4  # weights and gradients
+    assert forecast.peak_allocated_bytes - forecast.workspace_bytes == pytest.approx(
+        fixed + rows(4096) + 2 * rows(64), rel=0.02
+    )
+    assert forecast.reasons == ()
+
+
+def test_the_largest_batch_of_the_loader_is_trained_on(of_script: Predict) -> None:
+    forecast = of_script(
+        TRAIN
+        + """
+lengths = [16] * 40 + [512] + [16] * 10
+train(DataLoader(lengths, batch_size=1, collate_fn=lambda n: torch.zeros(n[0], 1024)))
+"""
+    )
+    assert forecast.seen["training_steps"] == 3
+    assert forecast.peak_allocated_bytes > 3 * rows(512)
+    assert forecast.high_bytes is None
+
+
+def test_a_loader_that_is_too_long_to_look_through_widens_the_interval(of_script: Predict) -> None:
+    forecast = of_script(
+        TRAIN
+        + """
+lengths = [16 + i % 97 for i in range(100_000)]
+train(DataLoader(lengths, batch_size=1, collate_fn=lambda n: torch.zeros(n[0] * 8, 1024)))
+"""
+    )
+    assert forecast.high_bytes > forecast.peak_allocated_bytes
+    assert any("of 100,000 was run" in note for note in forecast.notes)
+
+
+def test_an_error_after_the_training_steps_is_a_note(of_script: Predict) -> None:
+    forecast = of_script(TRAIN + "\ntrain(loader)\nraise ValueError('no file')")
+    assert forecast.seen == {"training_steps": 2, "inference_calls": 0, "evaluation": False}
+    assert any("until it raised ValueError" in note for note in forecast.notes)
+    assert forecast.fits["h200"] is True
+
+
+def test_a_larger_evaluation_that_is_not_reached_leaves_the_answer_open(of_script: Predict) -> None:
+    forecast = of_script(
+        TRAIN
+        + """
+held_out = DataLoader(data, batch_size=1024)
+train(loader)
+raise ValueError('no file')
+"""
+    )
+    assert forecast.fits["h200"] is None
+    assert "batches of 1,024" in forecast.reasons[0]
