@@ -30,7 +30,7 @@ from pinchpoint.backends.torch.repetition import Repetition
 _LOADER, _SERVED = "_pinchpoint_loader", "_pinchpoint_served"
 _LOOKED_AT = 256  # batches of a loader that are looked through for a larger one ...
 _LOOKING_S = 2.0  # ... for at most this long
-_EQUAL = 32  # batches of one size after which all are taken to have it
+_EQUAL, _EQUAL_S = 32, 0.5  # after this many batches of one size and this long, all are taken to have it
 _EVALUATED = 12  # batches of an evaluation whose memory does not grow regularly
 _REGULAR = 3  # batches after which growth by the same number of bytes counts as regular
 _EMPTY_EPOCHS = 10_000  # epochs without batches before the script is stopped
@@ -134,11 +134,12 @@ class Loaders:
         served.is_searched = True
         sizes = list(served.sizes)
         most = max(sizes)
-        for batch in islice(_until(served.load, time.monotonic() + _LOOKING_S), _LOOKED_AT):
+        start_s = time.monotonic()
+        for batch in islice(_until(served.load, start_s + _LOOKING_S), _LOOKED_AT):
             sizes.append(_elements(batch))
             if sizes[-1] > most:
                 served.largest, most = batch, sizes[-1]
-            if len(sizes) > _EQUAL and len(set(sizes)) == 1:
+            if len(sizes) > _EQUAL and len(set(sizes)) == 1 and time.monotonic() - start_s > _EQUAL_S:
                 break
         count = _length(loader)
         if count > len(sizes) > 1 and len(set(sizes)) > 1:
