@@ -192,6 +192,13 @@ def test_the_likely_framework_is_read_from_the_source_of_a_file_or_a_module(
     assert likely_framework(find("package.mine:step_of")) == framework
 
 
+def test_a_jax_script_may_load_its_data_with_torch(folder: Path) -> None:
+    write(folder, "loads.py", "import jax\nimport torch\nfrom torch.utils.data import DataLoader")
+    write(folder, "trains.py", "import jax\nimport torch\nmodel = torch.nn.Linear(2, 2)")
+    assert likely_framework(find("loads.py")) == "jax"
+    assert likely_framework(find("trains.py")) == "torch"
+
+
 def test_the_framework_is_the_declared_one_or_the_one_that_the_module_imports(folder: Path) -> None:
     write(
         folder, "uses_jax.py", "import types\njax = types.ModuleType('jax')\ndef step_of(size, device): ..."

@@ -183,7 +183,13 @@ def likely_framework(target: Target) -> str:
         text = "\n".join(notebook_cells(source))
     else:
         text = Path(source).read_text(encoding="utf-8", errors="replace")
-    return _framework(set(re.findall(r"^\s*(?:import|from)\s+(\w+)", text, re.MULTILINE)))
+    names = set(re.findall(r"^\s*(?:import|from)\s+(\w+)", text, re.MULTILINE))
+    if target.kind == "script" and not re.search(
+        r"torch\.(?:nn|optim|cuda)|from torch import nn|\.backward\(", text
+    ):
+        names.discard("torch")  # a JAX script may load its data with torch
+        return _framework(names or {"torch"})
+    return _framework(names)
 
 
 def _framework(names: set[str]) -> str:

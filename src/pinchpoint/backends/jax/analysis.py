@@ -131,6 +131,7 @@ def _observe(traced_step: TracedStep, card: CardLike) -> Observation:
     interval = library_memory.xla_interval(
         analysis.arguments,
         [one.added_bytes for one in analyses],
+        sorts=library_memory.scratch_bytes(jaxpr, only_sorts=True),
         tuning=tuning,
         first_live_bytes=analysis.arguments,
     )

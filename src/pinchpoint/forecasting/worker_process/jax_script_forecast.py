@@ -64,7 +64,12 @@ def _run(
     )
     with Sandbox(scratch, locked=True) as guards, session.running():
         end = run_script(
-            target.where, request["args"], scratch=scratch, stopper=stopper, transform=track_number_calls
+            target.where,
+            request["args"],
+            scratch=scratch,
+            stopper=stopper,
+            module=target.name,
+            transform=track_number_calls,
         )
     site = unknown_site(end.error)
     if site:

@@ -15,7 +15,13 @@ from typing import Any
 from pinchpoint.backends.jax import xla
 from pinchpoint.backends.jax.analysis import LINES, LIVENESS, XLA, CardLike, thin
 from pinchpoint.backends.jax.captured_arrays import hoist
-from pinchpoint.backends.jax.library_memory import PLUGIN_HINT, Interval, liveness_interval, xla_interval
+from pinchpoint.backends.jax.library_memory import (
+    PLUGIN_HINT,
+    Interval,
+    liveness_interval,
+    scratch_bytes,
+    xla_interval,
+)
 from pinchpoint.backends.jax.script.ledger import Ledger, ProgramCalls
 from pinchpoint.core.records import BREAKDOWN, Line
 from pinchpoint.core.units import show_bytes
@@ -114,6 +120,7 @@ def _with_xla(candidates: Sequence[_Candidate], card: CardLike) -> tuple[list[_C
         interval = xla_interval(
             entry.live_bytes,
             [one.added_bytes for one in analyses],
+            sorts=scratch_bytes(sizes.traced.closed_jaxpr.jaxpr, only_sorts=True),
             tuning=sizes.tuning,
             first_live_bytes=entry.first_live_bytes,
         )
