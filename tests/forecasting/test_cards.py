@@ -31,7 +31,7 @@ def test_no_card_has_more_memory_than_its_nominal_size(found: Card) -> None:
 def test_workspaces_are_the_defaults_torch_uses_for_the_capability(found: Card) -> None:
     assert found.cublas_workspace_bytes == cublas_workspace(found.capability)
     assert found.cublaslt_workspace_bytes == MIB
-    assert 64 * MIB < found.context_bytes <= found.context_high_bytes < GIB
+    assert 64 * MIB < found.context_bytes <= found.context_high_bytes < 1.25 * GIB
 
 
 def test_workspace_sizes_are_the_sums_of_torchs_configuration_strings() -> None:
