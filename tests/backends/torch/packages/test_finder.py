@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import importlib.util
 import sys
@@ -31,6 +32,18 @@ def test_a_message_of_a_library_names_the_package_too(observer: Any) -> None:
     assert observer.stand_ins.wanted(error) == ["flash_attn"]
     assert observer.stand_ins.wanted(ImportError("No module named 'yaml'")) == []
     assert observer.stand_ins.wanted(RuntimeError("sizes differ")) == []
+
+
+def test_an_error_that_was_handled_before_does_not_count(observer: Any) -> None:
+    def try_both() -> None:
+        try:
+            importlib.import_module("flash_attn")
+        except ImportError:
+            importlib.import_module("selective_scan_cuda")
+
+    with pytest.raises(ImportError) as caught:
+        try_both()
+    assert observer.stand_ins.wanted(caught.value) == ["selective_scan_cuda"]
 
 
 def test_a_package_that_the_target_tried_to_import_explains_a_later_error(observer: Any) -> None:

@@ -84,6 +84,17 @@ def test_padding_round_trips_the_shapes_of_the_data(flash: Any, observer: Any) -
     assert pad_input(rows, indices, 2, 4).shape == (2, 4, 3, 5)
 
 
+def test_cross_entropy_keeps_the_logits_and_their_sums(flash: Any, take: Any) -> None:
+    from flash_attn.losses.cross_entropy import CrossEntropyLoss  # type: ignore[import-not-found]
+
+    rows, words = 4096, 8192
+    logits, labels = leaf(rows, words), torch.zeros(rows, dtype=torch.int64, device="cuda")
+    for in_place in (False, True):
+        loss = CrossEntropyLoss(inplace_backward=in_place)(logits, labels)
+        backward = take(lambda loss=loss: torch.autograd.grad(loss, logits))
+        assert backward.peak == pytest.approx((1 - in_place) * rows * words * HALF, abs=rows * F32)
+
+
 def test_rotary_embeddings_keep_only_their_tables(flash: Any, take: Any) -> None:
     from flash_attn.layers.rotary import apply_rotary_emb  # type: ignore[import-not-found]
 

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 import torch
 
+from pinchpoint.core.errors import CannotFake
+
 HALF, F32 = 2, 4
 B, D, L, N = 2, 512, 4096, 16
 
@@ -63,6 +65,12 @@ def test_the_layer_keeps_its_input_projections_and_the_ungated_output(mamba: Any
     assert 0 <= kept - (xz + projections + states + B * L * inner * HALF + output) <= small
     layer(x).float().sum().backward()
     assert all(parameter.grad is not None for parameter in layer.parameters())
+
+
+def test_what_the_stand_in_lacks_says_how_to_install_the_rest(mamba: Any) -> None:
+    with pytest.raises(CannotFake, match=r"'mamba_ssm\.Mamba2'") as caught:
+        mamba.Mamba2(64)
+    assert "MAMBA_SKIP_CUDA_BUILD=TRUE" in caught.value.hint
 
 
 def test_the_compiled_part_alone_can_be_replaced(observer: Any) -> None:

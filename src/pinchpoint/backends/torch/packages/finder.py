@@ -35,6 +35,7 @@ class Package:
 
     home: our module whose `modules(observer)` returns the stand-in; empty: every name is unmodelled.
     words: how error messages of libraries name the package, in lower case.
+    install: how to install its Python without CUDA, for what the stand-in lacks.
     runs: whether its own code runs on the simulated device, so that it is replaced only if it is absent.
     """
 
@@ -43,6 +44,7 @@ class Package:
     home: str
     words: tuple[str, ...] = ()
     runs: bool = False
+    install: str = ""
 
 
 PACKAGES = {
@@ -51,11 +53,34 @@ PACKAGES = {
     ),
     "xformers": Package("xformers", "0.0.35", "xformers", ("xformers",)),
     "liger_kernel": Package(
-        "liger-kernel", "0.8.5", "liger", ("liger_kernel", "liger-kernel", "liger"), runs=True
+        "liger-kernel",
+        "0.8.5",
+        "liger",
+        ("liger_kernel", "liger-kernel", "liger"),
+        runs=True,
+        install="pip install --no-deps liger-kernel",
     ),
-    "mamba_ssm": Package("mamba-ssm", "2.3.2", "mamba", ("mamba_ssm", "mamba-ssm"), runs=True),
+    "mamba_ssm": Package(
+        "mamba-ssm",
+        "2.3.2",
+        "mamba",
+        ("mamba_ssm", "mamba-ssm"),
+        runs=True,
+        install=(
+            "MAMBA_SKIP_CUDA_BUILD=TRUE MAMBA_FORCE_BUILD=TRUE pip install --no-deps --no-build-isolation "
+            "mamba-ssm, and causal-conv1d likewise"
+        ),
+    ),
     "causal_conv1d": Package(
-        "causal-conv1d", "1.7.0", "mamba", ("causal_conv1d", "causal-conv1d"), runs=True
+        "causal-conv1d",
+        "1.7.0",
+        "mamba",
+        ("causal_conv1d", "causal-conv1d"),
+        runs=True,
+        install=(
+            "CAUSAL_CONV1D_SKIP_CUDA_BUILD=TRUE CAUSAL_CONV1D_FORCE_BUILD=TRUE pip install --no-deps "
+            "--no-build-isolation causal-conv1d"
+        ),
     ),
     # The compiled parts of the two, for their own Python without them, and for copies of it.
     "selective_scan_cuda": Package("mamba-ssm", "2.3.2", "mamba", ("selective_scan_cuda",)),
@@ -149,7 +174,7 @@ class StandIns(importlib.abc.MetaPathFinder):
             full = f"{name}.{attribute}"
             if full in self._modules:
                 return importlib.import_module(full)
-            return unmodelled_name(full, self.observer)
+            return unmodelled_name(full, self.observer, install=PACKAGES[name.partition(".")[0]].install)
 
         vars(module).update(attributes)
         module.__getattr__ = missing  # type: ignore[method-assign]
@@ -164,7 +189,10 @@ class StandIns(importlib.abc.MetaPathFinder):
             errors.append(error)
             error = error.__cause__ or error.__context__
         names: set[str] = set()
+        # The first error that names a package counts: those behind it may have been handled.
         for link in errors:
+            if names:
+                break
             text = f"{link} {getattr(link, 'name', None) or ''}".lower()
             if isinstance(link, ImportError) or "install" in text:
                 names |= {
@@ -174,7 +202,7 @@ class StandIns(importlib.abc.MetaPathFinder):
                         re.search(rf"(?<![a-z_]){re.escape(word)}(?![a-z_])", text) for word in package.words
                     )
                 }
-        if errors and not names and not any(isinstance(e, PinchpointError) for e in errors):
+        if errors and not names and not any(isinstance(e, (PinchpointError, ImportError)) for e in errors):
             names = self.asked  # `try: import flash_attn` with no other way when it is used
         return sorted(names - self.served)
 

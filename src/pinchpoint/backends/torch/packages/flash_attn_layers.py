@@ -1,4 +1,4 @@
-"""The padding functions and rotary embeddings of flash-attn, by its source."""
+"""The padding functions, rotary embeddings and cross entropy of flash-attn, by its source."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from pinchpoint.backends.torch.observer import Observer
 from pinchpoint.backends.torch.packages.unknown_kernels import forget
@@ -23,6 +24,8 @@ def modules(observer: Observer) -> dict[str, dict[str, Any]]:
         },
         "flash_attn.layers": {},
         "flash_attn.layers.rotary": rotary,
+        "flash_attn.losses": {},
+        "flash_attn.losses.cross_entropy": {"CrossEntropyLoss": _loss_layer(observer)},
         "flash_attn.ops": {},
     }
 
@@ -110,3 +113,49 @@ def _rotate(
     **__: Any,
 ) -> torch.Tensor:
     return _Rotary.apply(observer, x, cos, sin, inplace)  # type: ignore[return-value]
+
+
+class _CrossEntropy(torch.autograd.Function):
+    """Keeps the logits and their sums in fp32; the gradient is new, or written over the logits."""
+
+    @staticmethod
+    def forward(ctx: Any, observer: Observer, logits: torch.Tensor, labels: Any, in_place: bool) -> Any:
+        logits = logits if logits.stride(-1) == 1 else logits.contiguous()
+        losses, sums, squares = (logits.new_empty(logits.shape[0], dtype=torch.float32) for _ in range(3))
+        ctx.observer, ctx.in_place = observer, in_place
+        ctx.save_for_backward(logits, sums, labels)
+        ctx.mark_non_differentiable(squares)
+        forget(observer, (losses, squares))
+        return losses, squares
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        logits = ctx.saved_tensors[0]
+        result = logits if ctx.in_place else torch.empty_like(logits)
+        forget(ctx.observer, result)
+        return None, result, None, None
+
+
+def _loss_layer(observer: Observer) -> type[nn.Module]:
+    class CrossEntropyLoss(nn.Module):
+        def __init__(
+            self,
+            ignore_index: int = -100,
+            reduction: str = "mean",
+            inplace_backward: bool = False,
+            return_z_loss: bool = False,
+            **_: Any,
+        ) -> None:
+            super().__init__()
+            self.ignore_index, self.reduction = ignore_index, reduction
+            self.inplace_backward, self.return_z_loss = inplace_backward, return_z_loss
+
+        def forward(self, input: torch.Tensor, target: torch.Tensor, precomputed_lse: Any = None) -> Any:
+            parts: Any = _CrossEntropy.apply(observer, input, target, self.inplace_backward)
+            if self.reduction != "none":
+                parts = [part.sum() for part in parts]
+            if self.reduction == "mean":
+                parts = [part / (target != self.ignore_index).sum() for part in parts]
+            return tuple(parts) if self.return_z_loss else parts[0]
+
+    return CrossEntropyLoss

@@ -95,12 +95,16 @@ class _Extension:
         return unmodelled_name(f"{self.__name__}.{name}", self._observer)
 
 
-def unmodelled_name(name: str, observer: Observer) -> Any:
-    """What a name that is not modelled is: the function that the user registered, or a class to refuse."""
+def unmodelled_name(name: str, observer: Observer, *, install: str = "") -> Any:
+    """What a name that is not modelled is: the function that the user registered, or a class to refuse.
+
+    install: how to install the package's own Python, which then runs.
+    """
     kernel = registered_kernel(name)
     if kernel is not None:
         return lambda *args, **kwargs: run_registered(observer, kernel, args, kwargs)
-    return _Unmodelled(name.rpartition(".")[2] or name, (), {"full_name": name, "observer": observer})
+    attributes = {"full_name": name, "observer": observer, "install": install}
+    return _Unmodelled(name.rpartition(".")[2] or name, (), attributes)
 
 
 def run_registered(observer: Observer, kernel: RegisteredKernel, args: Any, kwargs: Any) -> Any:
@@ -162,17 +166,23 @@ class _Unmodelled(type):
 
     full_name: str
     observer: Observer
+    install: str
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         site = cls.observer.ledger.site()
+        first = (
+            f"Install the package's Python, which then runs ({cls.install}), or describe"
+            if cls.install
+            else ""
+        )
         raise CannotFake(
             f"{cls.full_name!r} at {shown_path(f'{site.file}:{site.line}')} is a kernel that pinchpoint does "
             "not know, so the shapes of its outputs are unknown.",
-            hint=f'Describe it with pinchpoint.register_kernel("{cls.full_name}", outputs), where outputs '
+            hint=f'{first} it with pinchpoint.register_kernel("{cls.full_name}", outputs), where outputs '
             "takes its arguments and returns its results.",
         )
 
     def __getattr__(cls, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return unmodelled_name(f"{cls.full_name}.{name}", cls.observer)
+        return unmodelled_name(f"{cls.full_name}.{name}", cls.observer, install=cls.install)
