@@ -145,3 +145,4 @@ def test_choices_are_listed_with_or_before_the_last() -> None:
 def test_the_root_of_modules_is_left_out_only_if_it_is_the_same_for_all() -> None:
     assert common_root(["Net.a.b", "Net", "", "Net.c"]) == "Net."
     assert common_root(["Net.a", "Other.a"]) == common_root(["Net"]) == common_root([]) == ""
+    assert common_root(["Sequential.0", "Sequential.*.mlp"]) == ""

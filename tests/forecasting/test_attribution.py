@@ -59,10 +59,9 @@ def test_repeated_layers_are_merged_with_their_count() -> None:
 
 
 def test_layers_of_a_sequence_are_merged_only_if_they_are_equal() -> None:
-    assert modules_of(run((9, "Net.0", 7, 0), (4, "Net.1", 7, 0), (4, "Net.3", 7, 0))) == [
-        ("Net.0", 1, 9, 9),
-        ("Net.*", 2, 4, 8),
-    ]
+    two = ((9, "Net.0", 7, 0), (4, "Net.1", 7, 0), (4, "Net.3", 7, 0))
+    assert modules_of(run(*two)) == [("Net.0", 1, 9, 9), ("Net.1", 1, 4, 4), ("Net.3", 1, 4, 4)]
+    assert modules_of(run(*two, (4, "Net.5", 7, 0))) == [("Net.*", 3, 4, 12), ("Net.0", 1, 9, 9)]
     blocks = run((9, "Net.h.0", 7, 0), (4, "Net.h.1", 7, 0), (1, "Net.h.0.a", 7, 0), (1, "Net.h.1.a", 7, 0))
     assert modules_of(blocks)[0] == ("Net.h.*", 2, 6, 13)  # each consists of others, so it is a layer
 

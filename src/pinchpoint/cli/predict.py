@@ -246,6 +246,7 @@ def _show_modules(forecast: Forecast) -> None:
             _repeats(module["count"], module["bytes"], equal=True),
         )
         for module in forecast.modules[:_MODULES]
+        if module["bytes"] >= 0.005 * forecast.peak_allocated_bytes
     ]
     printing.show_table(("module", "bytes", "share", ""), rows, right=("bytes", "share"))
 

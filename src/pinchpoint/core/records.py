@@ -207,6 +207,7 @@ class Plan(Record):
     created: str = field(default_factory=now)
 
     def summary(self) -> list[tuple[str, str]]:
+        freed = self.size is not None and self.peak_bytes > self.budget_bytes
         return [
             ("target", self.target),
             ("mode", self.mode),
@@ -216,7 +217,10 @@ class Plan(Record):
             *([("at most", show_size(self.possible_size))] if self.possible_size is not None else []),
             *([("chunk", show_size(self.chunk))] if self.chunk is not None else []),
             *([("variant", self.variant)] if self.variant else []),
-            ("predicted peak", show_bytes(self.peak_bytes)),
+            (
+                "predicted peak",
+                show_bytes(self.peak_bytes) + (" before cached blocks are freed" if freed else ""),
+            ),
             ("margin", show_bytes(self.margin_bytes)),
             *([] if self.complete else [("state", "stopped before all runs were made")]),
         ]

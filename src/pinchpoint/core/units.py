@@ -167,7 +167,11 @@ def show_seconds(value: float | None) -> str:
 
 
 def common_root(modules: Iterable[str]) -> str:
-    """`Model.` if all these modules are parts of one model, whose name then says nothing."""
-    names = [name for name in modules if name]
-    roots = {name.partition(".")[0] for name in names}
-    return f"{roots.pop()}." if len(roots) == 1 and any("." in name for name in names) else ""
+    """`Model.` if all these modules are parts of one model, whose name then says nothing.
+
+    The parts of a sequence are numbers, which need its name.
+    """
+    parts = [name.partition(".") for name in modules if name]
+    roots = {root for root, _, _ in parts}
+    named = [rest[0].isalpha() or rest[0] == "_" for _, _, rest in parts if rest]
+    return f"{roots.pop()}." if len(roots) == 1 and named and all(named) else ""

@@ -87,7 +87,7 @@ def merge_repeated(bytes_of: Mapping[str, int], blocks: frozenset[str] = frozens
     """Merge repeated layers: `h.0.mlp` and `h.1.mlp` become `h.*.mlp`.
 
     Members of a sequence (`features.0`, `features.3`) are often different layers, so they are merged only if
-    their bytes are equal. blocks: modules that consist of others, which are merged all the same.
+    three or more have equal bytes. blocks: modules that consist of others, which are merged all the same.
     """
     groups: dict[tuple[object, ...], list[str]] = defaultdict(list)
     for name, size in bytes_of.items():
@@ -96,12 +96,18 @@ def merge_repeated(bytes_of: Mapping[str, int], blocks: frozenset[str] = frozens
         is_one_of_sequence = parts[-1].isdecimal() and name not in blocks
         groups[(*key, size) if is_one_of_sequence else key].append(name)
     merged = []
-    for members in groups.values():
-        columns = zip(*(name.split(".") for name in members), strict=True)
-        name = ".".join(column[0] if len(set(column)) == 1 else "*" for column in columns)
-        sizes = [bytes_of[member] for member in members]
-        merged.append(Merged(name, tuple(members), sum(sizes), len(set(sizes)) == 1))
+    for key, equal_ones in groups.items():
+        few = isinstance(key[-1], int) and len(equal_ones) < 3
+        members_of_rows = [[name] for name in equal_ones] if few else [equal_ones]
+        merged += [_merged(members, bytes_of) for members in members_of_rows]
     return merged
+
+
+def _merged(members: list[str], bytes_of: Mapping[str, int]) -> Merged:
+    columns = zip(*(name.split(".") for name in members), strict=True)
+    name = ".".join(column[0] if len(set(column)) == 1 else "*" for column in columns)
+    sizes = [bytes_of[member] for member in members]
+    return Merged(name, tuple(members), sum(sizes), len(set(sizes)) == 1)
 
 
 def _parents(names: Iterable[str]) -> frozenset[str]:

@@ -15,6 +15,7 @@ from typing import Any
 from pinchpoint.core.errors import BadInput, PinchpointError, TargetFailed
 from pinchpoint.core.records import Forecast
 from pinchpoint.core.units import show_size
+from pinchpoint.forecasting.assembly import MARGIN
 from pinchpoint.forecasting.forecaster import Forecasts
 from pinchpoint.planning.search import Sample
 
@@ -79,6 +80,7 @@ class Trial:
     mode: str
     total_bytes: int
     need_bytes: int
+    least_bytes: int  # what it needs after the allocator has freed all that it has cached
     margin_bytes: int
     live_bytes: int
     context_bytes: int
@@ -90,8 +92,9 @@ class Trial:
     def sample(self, number: int, budget_bytes: int, answer: bool | None) -> Sample:
         """This run as a sample of `number`, with a need that agrees with the answer for these bytes."""
         need = self.need_bytes
+        least = self.least_bytes if answer is not False and need > budget_bytes else None
         need = max(need, budget_bytes + 1) if answer is False else min(need, budget_bytes)
-        return Sample(number, need, self.live_bytes, self.fixed_bytes, known=answer is not None)
+        return Sample(number, need, self.live_bytes, self.fixed_bytes, answer is not None, least)
 
 
 @dataclass
@@ -192,6 +195,8 @@ def _trial(forecast: Forecast, size: int, variant: str | None, chunk: int | None
         mode=forecast.mode,
         total_bytes=total,
         need_bytes=need,
+        least_bytes=int((forecast.high_bytes or forecast.peak_allocated_bytes) * (1 + MARGIN))
+        + forecast.context_bytes,
         margin_bytes=max(0, min(forecast.margin_bytes, need - total)),
         live_bytes=forecast.peak_allocated_bytes,
         context_bytes=forecast.context_bytes,

@@ -201,6 +201,13 @@ def test_a_hugging_face_trainer_script_is_bounded_by_its_logits(run: Predict) ->
     # narrow layers, each with at most about forty (tokens, width) tensors.
     assert without_workspace(forecast) > 3 * logits + 3 * weights
     assert without_workspace(forecast) < 3 * logits + 4 * weights + 2 * 40 * tokens * width * F32 + logits / 2
+    # The script has one line for all of this; what is inside it says more.
+    inside = {part.module: part for line in forecast.lines for part in line.inside if line.phase == "forward"}
+    assert inside["GPT2LMHeadModel"].file.startswith("transformers/loss/")
+    assert inside["GPT2LMHeadModel"].bytes == pytest.approx(logits, rel=0.01)
+    assert {"GPT2LMHeadModel.transformer.h.*.mlp.c_fc": 2}.items() <= {
+        module["name"]: module["count"] for module in forecast.modules
+    }.items()
 
 
 def test_data_parallel_training_adds_its_gradient_buckets(run: Predict) -> None:
