@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from itertools import count, islice
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
@@ -266,7 +266,7 @@ def wrapper(cls: type, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tens
 
 def nested_int(offsets: torch.Tensor, *, coeff: int = 1) -> Any:
     """The size of the ragged dimension of nested tensors with these offsets."""
-    number = offsets.__dict__.setdefault("_pinchpoint_ragged", next(_ragged))
+    number = cast(Any, offsets).__dict__.setdefault("_pinchpoint_ragged", next(_ragged))
     return torch._C._get_nested_int(number, coeff)  # pyright: ignore[reportAttributeAccessIssue]
 
 
@@ -282,8 +282,8 @@ def nested_parts(nested: NestedTensor) -> tuple[torch.Tensor, torch.Tensor, torc
 
 def has_dispatch(kind: type) -> bool:
     """Whether a class of tensors runs operations itself."""
-    own: Any = getattr(kind, "__torch_dispatch__", None)
-    return own is not None and own is not torch.Tensor.__torch_dispatch__
+    own, plain = (getattr(one, "__torch_dispatch__", None) for one in (kind, torch.Tensor))
+    return own is not None and own is not plain
 
 
 def has_hooks(module: torch.nn.Module) -> bool:

@@ -49,6 +49,11 @@ class DeviceSparse(torch.Tensor):
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 
     @property
+    def count(self) -> int:
+        """The number of stored entries."""
+        return self.values_.shape[0]
+
+    @property
     def is_csr(self) -> bool:
         return len(self.indices_) == 2
 
@@ -80,7 +85,7 @@ class DeviceSparse(torch.Tensor):
         return DeviceSparse(self.observer, indices, values, self.shape, is_coalesced=self.is_coalesced_)
 
     def __repr__(self, *_: Any, **__: Any) -> str:
-        return f"tensor(..., device='cuda:0', size={tuple(self.shape)}, nnz={self.values_.shape[0]})"
+        return f"tensor(..., device='cuda:0', size={tuple(self.shape)}, nnz={self.count})"
 
     def __deepcopy__(self, memo: dict[int, Any]) -> DeviceSparse:
         return self.with_values(self.values_.detach().clone())
@@ -229,9 +234,6 @@ def _multiply(matrix: Any, dense: Any, **_: Any) -> torch.Tensor:
         raise RuntimeError(
             f"mat1 and mat2 shapes cannot be multiplied ({tuple(matrix.shape)} and {tuple(dense.shape)})"
         )
-    observer = matrix.observer
-    what = "the buffers of cuSPARSE are not modelled"
-    observer.notes.say("a product with a sparse matrix", what, observer.ledger.site(), is_reason=True)
     product: Any = _Product.apply(matrix, matrix.values_, dense)
     return product
 
@@ -244,11 +246,9 @@ def _to_csr(matrix: DeviceSparse, *_: Any, **__: Any) -> DeviceSparse:
     if matrix.is_csr:
         return matrix
     matrix = sparse_products.coalesce(matrix)
-    rows = torch.empty(matrix.shape[0] + 1, dtype=torch.int64, device=CUDA)
-    columns = matrix.indices_[0][1].clone()
-    return DeviceSparse(
-        matrix.observer, (rows, columns), matrix.values_.clone(), matrix.shape, is_coalesced=True
-    )
+    starts = torch.empty(matrix.shape[0] + 1, dtype=torch.int64, device=CUDA)
+    parts = (starts, matrix.indices_[0][1])  # columns and values are shared
+    return DeviceSparse(matrix.observer, parts, matrix.values_, matrix.shape, is_coalesced=True)
 
 
 def _to_dense(matrix: DeviceSparse, dtype: Any = None, **_: Any) -> torch.Tensor:
@@ -290,7 +290,7 @@ _HANDLERS: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("values", "_values"), lambda matrix: matrix.values_),
     "crow_indices": lambda matrix: matrix.indices_[0],
     "col_indices": lambda matrix: matrix.indices_[1],
-    "_nnz": lambda matrix: matrix.values_.shape[0],
+    "_nnz": lambda matrix: matrix.count,
     "sparse_dim": lambda matrix: 2,
     "dense_dim": lambda matrix: 0,
     "to_dense": _to_dense,
