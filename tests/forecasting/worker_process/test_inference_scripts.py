@@ -77,7 +77,7 @@ def test_generate_holds_the_keys_and_values_of_every_token(of_script: Predict, b
 MASKED = """
 import sys, torch
 from transformers import GPT2Config, GPT2LMHeadModel
-config = GPT2Config(n_layer=1, n_embd=64, n_head=2, vocab_size=64)
+config = GPT2Config(n_layer=1, n_embd=64, n_inner=64, n_head=2, vocab_size=64)
 model = GPT2LMHeadModel(config).cuda().eval()
 ids = torch.zeros(16, 1024, dtype=torch.long)
 mask = torch.ones_like(ids)
