@@ -47,6 +47,7 @@ __all__ = [
     "generator_key",
     "has_dispatch",
     "has_hooks",
+    "hide_fake_tensors",
     "in_kernel",
     "is_fake_mode_error",
     "is_foreign",
@@ -99,6 +100,22 @@ class DispatchMode(TorchDispatchMode):
 def fake_mode() -> FakeTensorMode:
     """A mode for fake tensors that accepts real tensors as inputs and never guesses data."""
     return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+def hide_fake_tensors(patch: Callable[[Any, str, Any], Any], is_hidden: Callable[[], bool]) -> None:
+    """Let libraries that ask whether a tensor is fake, and then take another way, see a real one.
+
+    patch: sets an attribute until the end of the run. is_hidden: whether torch's own code is not running.
+    """
+
+    class Hidden(type):
+        def __instancecheck__(cls, instance: object) -> bool:
+            return not is_hidden() and isinstance(instance, FakeTensor)
+
+        def __subclasscheck__(cls, subclass: type) -> bool:
+            return not is_hidden() and issubclass(subclass, FakeTensor)
+
+    patch(torch._subclasses, "FakeTensor", Hidden("FakeTensor", (), {}))
 
 
 def in_kernel(fake: FakeTensor) -> bool:

@@ -94,19 +94,27 @@ def simulate_device(
 
 
 def _inference_mode(patches: Patches) -> None:
-    """Turn gradients off in place of inference mode, which allocates the same.
+    """Turn gradients off in place of inference mode, where autocast also keeps no copies of the weights.
 
     In inference mode, torch gives composite operations (linear, attention) to the observer in one piece, so
     that it would not see what they allocate on the way, and it does not count writes.
     """
     mode = torch.inference_mode
+    set_cache = torch.set_autocast_cache_enabled
+    active: list[bool] = []
 
     def enter(self: Any) -> None:
-        self._gradients_before = torch.is_grad_enabled()
+        self._before = torch.is_grad_enabled(), torch.is_autocast_cache_enabled()
         torch.set_grad_enabled(not self.mode)
+        active.append(self.mode)
+        set_cache(self._before[1] and not self.mode)
 
     def leave(self: Any, *_: object) -> None:
-        torch.set_grad_enabled(self._gradients_before)
+        active.pop()
+        torch.set_grad_enabled(self._before[0])
+        set_cache(self._before[1])
+
+    patches.set(torch, "set_autocast_cache_enabled", lambda on: set_cache(on and not (active and active[-1])))
 
     patches.set(mode, "__enter__", enter)
     patches.set(mode, "__exit__", leave)

@@ -14,7 +14,14 @@ import numpy as np
 import torch
 
 from pinchpoint.backends.patches import Patches
-from pinchpoint.backends.torch.compat import FakeTensor, become, default_device, fake_device, in_kernel
+from pinchpoint.backends.torch.compat import (
+    FakeTensor,
+    become,
+    default_device,
+    fake_device,
+    hide_fake_tensors,
+    in_kernel,
+)
 from pinchpoint.backends.torch.fake.devices import CUDA, at_user_line, place_of
 from pinchpoint.backends.torch.observer import Observer
 from pinchpoint.core.errors import CannotFake
@@ -25,6 +32,7 @@ _META = torch.device("meta")
 
 
 def install(patches: Patches, observer: Observer) -> None:
+    hide_fake_tensors(patches.set, lambda: not observer.inside)
     _devices(patches, observer)
     _copies(patches, observer)
     _data(patches, observer)
