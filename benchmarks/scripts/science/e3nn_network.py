@@ -44,11 +44,11 @@ torch.manual_seed(0)
 model = Network().to(device)
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
 for step in range(3):
-    positions = 3 * torch.rand(256, 3)
+    positions = 3 * torch.rand(512, 3)
     distances = torch.cdist(positions, positions)
     target, source = ((distances < 0.9) & (distances > 0)).nonzero().t()  # on the host
     positions = positions.to(device).requires_grad_(True)
-    x = torch.randn(256, 8, device=device)
+    x = torch.randn(512, 8, device=device)
     energy = model(x, positions, source.to(device), target.to(device))
     forces = -torch.autograd.grad(energy, positions, create_graph=True)[0]
     loss = energy.pow(2) + forces.pow(2).mean()
