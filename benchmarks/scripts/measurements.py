@@ -1,8 +1,9 @@
 """Measured peaks of unmodified programs on the GPU, each in processes of its own.
 
 A program's process is forked from one that has imported torch without touching CUDA. It imports the
-libraries of the program, and is forked for the run itself and, if the forecast names a limit, for a second
-run in which the allocator may not reserve more. So each run has a new CUDA context and allocator.
+libraries of the program (unless they start CUDA), and is forked for the run itself and, if the forecast names
+a limit, for a second run in which the allocator may not reserve more. So each run has a new CUDA context and
+allocator.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from programs import OFFLINE, Program
 
 CONTEXT = multiprocessing.get_context("fork")
 THREADS = 2  # of each program: many run at one time
+START_CUDA = {"diffusers", "torch_geometric"}  # when imported, so that the process cannot be forked
 
 
 def describe_machine() -> dict[str, Any]:
@@ -134,7 +136,7 @@ def _measure(program: Program, limit_bytes: int | None, timeout_s: float) -> dic
         log = os.open("log.txt", os.O_WRONLY | os.O_CREAT)
         os.dup2(log, 1)
         os.dup2(log, 2)
-        if program.framework == "torch":
+        if program.framework == "torch" and not START_CUDA & set(program.packages):
             import torch
 
             torch.set_num_threads(1)  # a process that has a pool of threads must not be forked
