@@ -59,6 +59,12 @@ def test_a_triton_kernel_is_a_reason_and_its_values_are_unknown(kernels: Any, ob
     assert observer.shadow(y) is None and observer.shadow(x).tolist() == [0, 1, 2, 3]
 
 
+def test_a_kernel_that_writes_to_a_view_changes_its_base(kernels: Any, observer: Any) -> None:
+    base = torch.zeros(2, 4, device="cuda")
+    kernels.twice[(1,)](torch.ones(4, device="cuda"), base[0], 4, BLOCK=64)
+    assert observer.shadow(base) is None
+
+
 def test_a_registered_triton_kernel_has_its_scratch_memory_and_no_reason(
     kernels: Any, observer: Any, take: Any
 ) -> None:
@@ -104,7 +110,7 @@ def test_a_library_that_cannot_be_loaded_names_the_operation(observer: Any) -> N
     torch.ops.load_library("/no/such/libmine_cuda.so")
     with pytest.raises(CannotFake, match=r"'mine_cuda::blur' at .*test_unknown_kernels\.py:\d+") as caught:
         torch.ops.mine_cuda.blur(torch.zeros(3, device="cuda"))
-    assert 'register_kernel("mine_cuda::blur"' in caught.value.hint
+    assert caught.value.hint.startswith('Describe it with pinchpoint.register_kernel("mine_cuda::blur"')
 
 
 def test_a_compiled_extension_is_named_and_can_be_registered(observer: Any, take: Any) -> None:

@@ -238,9 +238,12 @@ class Shadows:
 
     def _forget_written(self, func: Any, args: Any) -> None:
         """Forget the values of tensors that unknown values were written to."""
-        if not compat.is_mutable(func) or func.name() in _KEEPS_VALUES:
-            return
-        for fake in _written_arguments(func, args):
+        if compat.is_mutable(func) and func.name() not in _KEEPS_VALUES:
+            self.lose(*_written_arguments(func, args))
+
+    def lose(self, *fakes: Any) -> None:
+        """Forget the values of tensors that unknown values were written to, and of their bases."""
+        for fake in fakes:
             shadow = fake.__dict__.get(_SHADOW)
             if shadow is None:
                 continue

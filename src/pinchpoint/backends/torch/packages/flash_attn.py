@@ -18,7 +18,7 @@ import torch.nn.functional as F
 
 from pinchpoint.backends.torch.observer import Observer
 from pinchpoint.backends.torch.packages import flash_attn_layers
-from pinchpoint.backends.torch.packages.unknown_kernels import forget
+from pinchpoint.backends.torch.packages.unknown_kernels import forget, overwritten
 
 _aten = torch.ops.aten
 _HALF = (torch.float16, torch.bfloat16)
@@ -280,7 +280,9 @@ def modules(observer: Observer) -> dict[str, dict[str, Any]]:
             padded[0], batch, heads, rows, columns, observer.kernel_model.processors, num_splits
         )
         del partial
-        forget(observer, (out, sums, *(() if k is None else (k_cache, v_cache))))
+        forget(observer, (out, sums))
+        if k is not None:
+            overwritten(observer, (k_cache, v_cache))
         return (out[..., :head], sums) if return_softmax_lse else out[..., :head]
 
     attention = {

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from pinchpoint.backends.torch.observer import Observer
-from pinchpoint.backends.torch.packages.unknown_kernels import forget
+from pinchpoint.backends.torch.packages.unknown_kernels import forget, overwritten
 
 _CHUNK = 2048  # positions per kept state (csrc/selective_scan/selective_scan.cpp)
 Tensor = torch.Tensor
@@ -73,7 +73,8 @@ class Convolution:
 
     def forward(self, x: Tensor, final_states: Tensor | None = None) -> Tensor:
         out = torch.empty_like(x)
-        forget(self.observer, (out, final_states))
+        forget(self.observer, out)
+        overwritten(self.observer, [] if final_states is None else final_states)
         return out
 
     def backward(self, x: Tensor, weight: Tensor, bias: Any, dx: Tensor | None) -> tuple[Any, Any, Any]:
@@ -87,7 +88,7 @@ class Convolution:
 
     def written(self, *args: Any, **kwargs: Any) -> None:
         """Any of the compiled functions: all tensors may be written."""
-        forget(self.observer, [a for a in args if isinstance(a, Tensor)])
+        overwritten(self.observer, [a for a in args if isinstance(a, Tensor)])
 
 
 class _CausalConv(torch.autograd.Function):
@@ -273,7 +274,8 @@ def modules(observer: Observer) -> dict[str, dict[str, Any]]:
 
     def selective_state_update(state: Tensor, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         out = torch.empty_like(x)
-        forget(observer, (out, state))
+        forget(observer, out)
+        overwritten(observer, state)
         return out
 
     class Mamba(nn.Module):

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from pinchpoint.backends.torch.observer import Observer
-from pinchpoint.backends.torch.packages.unknown_kernels import forget, launched
+from pinchpoint.backends.torch.packages.unknown_kernels import launched, overwritten
 from pinchpoint.core.units import MIB
 
 # Packages whose kernels use no memory besides their arguments, according to their source.
@@ -50,7 +50,7 @@ class Kernel:
             self._stored = stored_arguments(self.fn)
         written = [value for name, value in arguments.items() if name in self._stored]
         if self.__module__.partition(".")[0] in _KNOWN:
-            forget(self.observer, written)
+            overwritten(self.observer, written)
         else:
             launched(self.observer, self.__name__, list(arguments.values()), written)
         return _Compiled()

@@ -144,7 +144,7 @@ class _Scratch:
 
 def launched(observer: Observer, name: str, args: Sequence[Any], written: Sequence[Any]) -> None:
     """Record that a kernel ran which writes to its arguments; unless it is registered, that is a reason."""
-    forget(observer, written)
+    overwritten(observer, written)
     kernel = registered_kernel(name)
     if kernel is not None:
         with _Scratch(observer, kernel, tuple(args), {}):
@@ -157,8 +157,13 @@ def launched(observer: Observer, name: str, args: Sequence[Any], written: Sequen
 
 
 def forget(observer: Observer, tensors: Any) -> None:
-    """Mark the values of device tensors as unknown."""
+    """Mark the values of new device tensors as unknown."""
     observer.shadows.forget(*[t for t in tree_leaves(tensors) if type(t) is FakeTensor])
+
+
+def overwritten(observer: Observer, tensors: Any) -> None:
+    """Mark the values of tensors that a kernel wrote to as unknown, also in the tensors they are views of."""
+    observer.shadows.lose(*[t for t in tree_leaves(tensors) if type(t) is FakeTensor])
 
 
 class _Unmodelled(type):
@@ -173,7 +178,7 @@ class _Unmodelled(type):
         first = (
             f"Install the package's Python, which then runs ({cls.install}), or describe"
             if cls.install
-            else ""
+            else "Describe"
         )
         raise CannotFake(
             f"{cls.full_name!r} at {shown_path(f'{site.file}:{site.line}')} is a kernel that pinchpoint does "
