@@ -122,6 +122,20 @@ def test_a_compiled_extension_is_named_and_can_be_registered(observer: Any, take
     assert take(lambda: extension.blur(x)).peak == 5 * MIB
 
 
+def test_a_package_without_a_stand_in_can_be_described(observer: Any) -> None:
+    with pytest.raises(ImportError) as caught:
+        import tinycudann  # type: ignore[import-not-found]
+    packages = observer.stand_ins.wanted(caught.value)
+    assert packages == ["tinycudann"]
+    observer.stand_ins.serve(packages)
+    register_kernel("tinycudann.Encoding", lambda inputs, config: torch.nn.Linear(inputs, 32).cuda())
+    import tinycudann  # type: ignore[import-not-found]
+
+    assert tinycudann.Encoding(3, {})(torch.zeros(5, 3, device="cuda")).shape == (5, 32)
+    with pytest.raises(CannotFake, match=r"tinycudann\.Network"):
+        tinycudann.Network(3, 4, {})
+
+
 def test_a_registration_without_a_function_is_refused() -> None:
     with pytest.raises(BadInput, match="needs a name and a function"):
         register_kernel("mine.blur", 3)  # type: ignore[arg-type]

@@ -87,10 +87,25 @@ PACKAGES = {
     "causal_conv1d_cuda": Package("causal-conv1d", "1.7.0", "mamba", ("causal_conv1d_cuda",)),
     "bitsandbytes": Package("bitsandbytes", "0.50.2", "optimizers", ("bitsandbytes",)),
     "apex": Package("apex", "0.1", "optimizers", ("apex",)),
-    "transformer_engine": Package(
-        "transformer-engine", "2.0", "", ("transformer_engine", "transformer-engine", "transformer engine")
-    ),
     "triton": Package("triton", "3.4.0", "triton", ("triton",)),
+}
+
+# Packages that need CUDA and whose kernels are not modelled: all their names can be imported.
+_UNMODELLED = (
+    "cupy",
+    "diff_gaussian_rasterization",
+    "flash_attn_interface",
+    "flashinfer",
+    "nvdiffrast",
+    "sageattention",
+    "simple_knn",
+    "spconv",
+    "tinycudann",
+    "transformer_engine",
+)
+PACKAGES |= {
+    name: Package(name.replace("_", "-"), "0", "", (name, name.replace("_", "-")), runs=True)
+    for name in _UNMODELLED
 }
 
 
@@ -120,11 +135,11 @@ class StandIns(importlib.abc.MetaPathFinder):
                 with suppress(importlib.metadata.PackageNotFoundError):
                     self._versions[name] = importlib.metadata.version(package.distribution)
             elif name not in self.served:
-                how = (
-                    "its kernels are recorded but not run"
-                    if name == "triton"
-                    else f"its memory is modelled after version {package.version}"
-                )
+                how = f"its memory is modelled after version {package.version}"
+                if name == "triton":
+                    how = "its kernels are recorded but not run"
+                elif not package.home:
+                    how = "pinchpoint does not know its kernels"
                 self.observer.note(f"{name} is not installed here: {how}")
             self.served.add(name)
             if package.home:
