@@ -67,6 +67,16 @@ def run(
     return process.returncode, out, err
 
 
+def shorten(value: Any) -> Any:
+    """Replace the paths of installed packages and of this checkout in texts by relative ones."""
+    if isinstance(value, list):
+        return [shorten(item) for item in value]
+    if isinstance(value, str):
+        for folder in sorted({str(HERE.parents[1]), *filter(None, sys.path)}, key=len, reverse=True):
+            value = value.replace(f"{folder}/", "")
+    return value
+
+
 def predict(program: Program, *, card: str, timeout_s: float) -> dict[str, Any]:
     """Forecast one program with the GPU hidden, through the command that users run."""
     command = [sys.executable, "-m", "pinchpoint", "predict", str(program.path), "--json"]
@@ -82,6 +92,12 @@ def predict(program: Program, *, card: str, timeout_s: float) -> dict[str, Any]:
     except ValueError:
         lines = err.strip().splitlines()
         first = next((i for i, line in enumerate(lines) if line.startswith("error:")), max(0, len(lines) - 3))
-        return {**case, "status": "refused", "code": code, "reason": " ".join(lines[first:])[:800]}
+        return {**case, "status": "refused", "code": code, "reason": shorten(" ".join(lines[first:]))[:800]}
     lines = [f"{Path(line['file']).name}:{line['line']} {line['bytes']}" for line in forecast["lines"][:3]]
-    return {**case, "status": "ok", **{key: forecast.get(key) for key in KEPT}, "lines": lines, "card": card}
+    return {
+        **case,
+        "status": "ok",
+        **{key: shorten(forecast.get(key)) for key in KEPT},
+        "lines": lines,
+        "card": card,
+    }

@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import shlex
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
@@ -28,7 +30,7 @@ from pinchpoint.core import machine
 from pinchpoint.core.records import now
 
 GIB = 2**30
-RESULTS = Path(__file__).parents[1] / "results"
+RECORD = Path(__file__).parents[1] / "results" / "scripts_h200.json"
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -46,12 +48,19 @@ def start_file(path: Path, programs: list[Program], **about: Any) -> dict[str, A
     old = read(path)["cases"] if path.exists() else {}
     rerun = {program.name for program in programs}
     return {
-        "command": shlex.join(["python", *sys.argv]),
+        "command": shlex.join(["python", *(Path(a).name if Path(a).is_absolute() else a for a in sys.argv)]),
         "created": now(),
         "packages": package_versions(programs),
         **about,
         "cases": {name: case for name, case in old.items() if name not in rerun},
     }
+
+
+def last_seconds(record: Path) -> Callable[[Program], float]:
+    """How long the forecast of a program took in a record; one that is not in it may take longest."""
+    rows = read(record)["programs"] if record.exists() else []
+    seconds = {row["name"]: row["predicted"].get("seconds", math.inf) for row in rows}
+    return lambda program: seconds.get(program.name, math.inf)
 
 
 def save(path: Path, data: dict[str, Any]) -> None:
@@ -72,7 +81,7 @@ def predict(args: argparse.Namespace) -> int:
     with ThreadPoolExecutor(args.jobs) as pool:
         waiting = {
             pool.submit(forecasts.predict, program, card=args.card, timeout_s=args.timeout_s): program
-            for program in reversed(programs)  # those of vision take longest
+            for program in sorted(programs, key=last_seconds(RECORD), reverse=True)
         }
         for future in as_completed(waiting):
             program, case = waiting[future], future.result()
@@ -147,7 +156,7 @@ def main(argv: list[str] | None = None) -> int:
             verb.add_argument("--total-s", type=float, default=3600.0, help="Time limit for all programs.")
         if name == "table":
             verb.add_argument("--measured", type=Path, required=True, help="What measure wrote.")
-            verb.add_argument("--record", type=Path, default=RESULTS / "scripts_h200.json")
+            verb.add_argument("--record", type=Path, default=RECORD)
     args = parser.parse_args(argv)
     return args.run(args)
 

@@ -166,7 +166,7 @@ def markdown(rows: list[Row], bars: list[Bar], predicted: dict[str, Any], measur
         "# Programs as their libraries' documentation writes them",
         "",
         f"Measured on {measured['machine'].get('gpu') or 'no GPU'}; predicted without a GPU"
-        + (", with the GPU of the same machine hidden" if predicted["machine"] == measured["machine"] else "")
+        + (", which was hidden from the forecasts" if predicted.get("gpu_hidden") else "")
         + "; GiB.",
         "",
         "| bar | met | |",
