@@ -1,6 +1,6 @@
 """cuDNN's workspaces of many shapes, compared with the requests to an H200's allocator.
 
-The records are benchmarks/results/{rnn,conv}_probe_h200.json, written by
+The records are benchmarks/results/{rnn,packed,conv}_probe_h200.json, written by
 benchmarks/accuracy/library_probe.py.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,22 +27,43 @@ def rows(name: str) -> Iterator[dict[str, Any]]:
     yield from (dict(zip(record["columns"], row, strict=True)) for row in record["rows"])
 
 
+def call_of(row: dict[str, Any]) -> cudnn_rnn.Call:
+    return cudnn_rnn.Call(
+        kind=row["kind"],
+        batch=row["batch"],
+        steps=row["steps"],
+        width=row["width"],
+        hidden=row["hidden"],
+        layers=row["layers"],
+        directions=2 if row["two_way"] else 1,
+        dropout=row["dropout"] and row["training"],
+        item_bytes=4 if row["dtype"] == "float32" else 2,
+        bfloat16=row["dtype"] == "bfloat16",
+        training=row["training"],
+        total=row.get("rows"),
+    )
+
+
+def test_packed_workspaces_and_reserves_are_those_of_an_h200() -> None:
+    errors, wrong_reserves = [], 0
+    for row in rows("packed"):
+        call = call_of(row)
+        if row["layers"] == 1:
+            call = replace(call, dropout=False)
+        span = cudnn_rnn.workspace(call)
+        errors.append(abs(span.usual / row["forward_bytes"] - 1))
+        assert span.least <= row["forward_bytes"] <= span.most, row
+        wrong_reserves += abs(cudnn_rnn.reserve_bytes(call) - row["reserve_bytes"]) > 256
+    errors.sort()
+    assert len(errors) == 260 and wrong_reserves <= 1
+    assert errors[int(0.85 * len(errors))] < 1e-3
+    assert errors[-1] < 0.06
+
+
 def test_recurrent_workspaces_and_reserves_are_those_of_an_h200() -> None:
     errors = []
     for row in rows("rnn"):
-        call = cudnn_rnn.Call(
-            kind=row["kind"],
-            batch=row["batch"],
-            steps=row["steps"],
-            width=row["width"],
-            hidden=row["hidden"],
-            layers=row["layers"],
-            directions=2 if row["two_way"] else 1,
-            dropout=row["dropout"] and row["training"],
-            item_bytes=4 if row["dtype"] == "float32" else 2,
-            bfloat16=row["dtype"] == "bfloat16",
-            training=row["training"],
-        )
+        call = call_of(row)
         errors.append(abs(cudnn_rnn.workspace_bytes(call) / row["forward_bytes"] - 1))
         if row["training"]:
             errors.append(abs(cudnn_rnn.workspace_bytes(call, backward=True) / row["backward_bytes"] - 1))

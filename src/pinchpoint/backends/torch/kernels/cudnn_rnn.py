@@ -2,7 +2,8 @@
 
 The library documents neither. The workspace of a call is the largest plan of its passes; each plan is linear
 in steps, input width and hidden width. The figures below come from 851 calls of every kind on an H200 with
-cuDNN 9.19: see benchmarks/results/rnn_probe_h200.json and the test that compares with it.
+cuDNN 9.19 (benchmarks/results/rnn_probe_h200.json), and from 260 calls on packed sequences
+(packed_probe_h200.json); tests compare with both.
 """
 
 from __future__ import annotations
@@ -52,8 +53,12 @@ class Call:
 
     @property
     def is_measured(self) -> bool:
-        """Whether such calls were measured: packed calls only for their reserve, projections not at all."""
-        return self.total is None and not self.projection
+        """Whether such calls were measured: all but those with projections."""
+        return not self.projection
+
+    @property
+    def padded_rows(self) -> int:
+        return self.steps * self.batch
 
     @property
     def projected_bytes(self) -> int:
@@ -79,41 +84,54 @@ def reserve_bytes(call: Call) -> int:
     unit = call.rows * call.hidden * call.item_bytes * call.directions
     widths = _SAVED_WIDTHS[call.kind] * call.layers + (call.layers - 1)
     # One bit for every value that dropout between layers covers, in both halves of a bidirectional layer.
-    dropped = (call.layers - 1) * call.directions**2 * call.rows * call.hidden
+    dropped = (call.layers - 1) * call.directions**2 * call.padded_rows * call.hidden
     mask = dropped // 8 if call.dropout else 0
     return unit * widths + mask + 256 + call.projected_bytes
 
 
 def workspace(call: Call, *, backward: bool = False) -> Span:
-    """Workspace while a pass runs; the span is wide if no such call was measured.
-
-    A packed call gets its share of the padded call's workspace.
-    """
-    padded_bytes = workspace_bytes(call, backward=backward)
+    """Workspace while a pass runs; the span is wide if no such call was measured."""
+    usual = workspace_bytes(call, backward=backward)
     if call.is_measured:
-        return Span(
-            padded_bytes,
-            least=padded_bytes * (100 - _SPREAD) // 100,
-            most=padded_bytes * (100 + _SPREAD) // 100,
-        )
-    return Span(padded_bytes * call.rows // (call.steps * call.batch), least=0, most=2 * padded_bytes)
+        return Span(usual, least=usual * (100 - _SPREAD) // 100, most=usual * (100 + _SPREAD) // 100)
+    return Span(usual, least=0, most=2 * usual)
 
 
 def workspace_bytes(call: Call, *, backward: bool = False) -> int:
-    """Workspace of forward, or of either half of backward, with every sequence padded to the longest.
+    """Workspace of forward, or of either half of backward.
 
     Forward in training already allocates what backward needs.
     """
+    if call.total is not None:
+        value_bytes = call.item_bytes * max(_packed_plans(call))
+        return value_bytes + _fixed_bytes(call) + 256
     narrow = call.narrow(_NARROW_BACKWARD if backward else _NARROW_FORWARD)
     plans = [_forward(call, narrow), *(_backward(call, narrow) if call.training else ())]
     value_bytes = call.batch * call.item_bytes * max(plan.values(call) for plan in plans)
+    return value_bytes + _fixed_bytes(call) + 8 * call.batch + 256
+
+
+def _fixed_bytes(call: Call) -> int:
+    """What does not depend on the plan: a copy of the weights, streams, and projected outputs."""
     stream_bytes = call.layers * call.directions * _STREAM_BYTES
-    projection_bytes = (
-        call.steps * call.batch * call.projection * call.directions * call.layers * call.item_bytes
-    )
-    return (
-        value_bytes + stream_bytes + call.weights * call.item_bytes + 8 * call.batch + 256 + projection_bytes
-    )
+    return stream_bytes + call.weights * call.item_bytes + call.projected_bytes
+
+
+def _packed_plans(call: Call) -> list[int]:
+    """Values of the plans of a packed call: a multiple of its rows, and of its batch once per layer."""
+    rows, hidden, wide = call.rows, call.hidden, max(call.hidden, call.width)
+    deep, state = int(call.layers > 1), call.layers * call.batch * call.hidden
+    if call.directions == 2:
+        per_row, once = {"lstm": (12, 16), "gru": (10, 10)}.get(call.kind, (6, 6))
+        forward = per_row * hidden * rows + once * state
+        joined = ((2 + 2 * deep) * hidden + 4 * wide) * rows + (16 if call.kind == "lstm" else 6) * state
+        return [forward, joined] if call.training else [forward]
+    once, once_back = {"lstm": (6, 3), "gru": (3, 1)}.get(call.kind, (1, 1))
+    in_memory = min(rows, _LONG * call.batch)
+    forward = (GATES[call.kind] * in_memory + int(call.dropout) * deep * rows) * hidden + once * state
+    ahead = rows if not deep else _steps_ahead(call) * call.batch
+    back = wide * rows + hidden * ahead + once_back * state
+    return [forward, back] if call.training else [forward]
 
 
 class _Plan(NamedTuple):

@@ -185,9 +185,8 @@ class _Job:
             projection=outputs if outputs != hidden else 0,
         )
         if not call.is_measured:
-            what = "layers with projections" if call.projection else "calls on packed sequences"
             self.observer.note(
-                f"cuDNN's memory for recurrent {what} is estimated, because it was not measured"
+                "cuDNN's memory for recurrent layers with projections is estimated: it was not measured"
             )
         return call
 
