@@ -82,6 +82,7 @@ def command(
             settings=parse_pairs(settings or ()),
             world_size=world_size,
             packages=packages or (),
+            on_status=progress if printing.stderr().is_terminal else None,
         )
     if output is not None:
         forecast.save(output)

@@ -12,9 +12,11 @@ import select
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any, Protocol, Self
 
 from pinchpoint.core import errors, machine
@@ -25,6 +27,7 @@ from pinchpoint.core.settings import Overrides
 from pinchpoint.core.targets import Factory, find
 from pinchpoint.core.workload import Workload
 from pinchpoint.forecasting import cards
+from pinchpoint.forecasting.worker_process.target_loading import STATUS_FILE
 
 _DEFAULT_CARD = "h200"
 _DUMP_LENGTH = 8_000  # characters of a traceback that are kept
@@ -57,7 +60,10 @@ class Forecaster:
         timeout_s: float = 300.0,
         settings: Overrides | None = None,
         packages: Sequence[str] = (),
+        on_status: Callable[[str], None] | None = None,
     ) -> None:
+        """on_status: called about once a second with what a script is doing, while a prediction runs."""
+        self._on_status = on_status
         self.target = find(target)
         self.packages = list(packages)
         self.card = cards.card(card)
@@ -159,7 +165,7 @@ class Forecaster:
         try:
             process.stdin.write(json.dumps(message) + "\n")
             process.stdin.flush()
-            ready, _, _ = select.select([process.stdout], [], [], self.timeout_s)
+            ready = self._wait(process.stdout)
             line = process.stdout.readline() if ready else None
         except BrokenPipeError:
             line = ""
@@ -180,6 +186,21 @@ class Forecaster:
         if "error" in answer:
             raise self._with_dump(errors.from_dict(answer))
         return answer
+
+    def _wait(self, stream: Any) -> bool:
+        """Wait for an answer until the time limit, and report what the worker is doing in the meantime."""
+        end_s = time.monotonic() + self.timeout_s
+        while (left_s := end_s - time.monotonic()) > 0:
+            # Without a listener, one wait; otherwise the worker's status file is read every second.
+            wait_s = left_s if self._on_status is None else min(left_s, 1.0)
+            if select.select([stream], [], [], wait_s)[0]:
+                return True
+            if self._on_status is not None and self._scratch is not None:
+                status = Path(self._scratch.name, STATUS_FILE)
+                text = status.read_text(encoding="utf-8").strip() if status.exists() else ""
+                if text:
+                    self._on_status(text)
+        return False
 
     def _with_dump(self, error: errors.PinchpointError) -> errors.PinchpointError:
         """The error with the traceback that the target's process wrote when it crashed or ran out of time."""

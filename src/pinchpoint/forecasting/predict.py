@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from pinchpoint.core.errors import BadInput
@@ -31,6 +31,7 @@ def predict(
     settings: Overrides | None = None,
     world_size: int | None = None,
     packages: Sequence[str] = (),
+    on_status: Callable[[str], None] | None = None,
 ) -> Forecast:
     """Predict the peak of a target at a size, or of an unmodified script with its arguments.
 
@@ -40,6 +41,7 @@ def predict(
     settings: settings of a workload that declares some.
     world_size: predict a script as rank 0 of so many processes, with RANK and WORLD_SIZE set as by torchrun.
     packages: packages that need CUDA and are assumed to be installed, though a script could do without them.
+    on_status: called about once a second with what a script is doing.
     """
     resolved_target = find(target)
     if packages and resolved_target.kind != "script":
@@ -76,7 +78,13 @@ def predict(
     points = None if size is None else parse_size(size)
     named_card = cards.card(card) if card is not None else None
     with Forecaster(
-        target, card=card or "h200", seed=seed, timeout_s=timeout_s, settings=settings, packages=packages
+        target,
+        card=card or "h200",
+        seed=seed,
+        timeout_s=timeout_s,
+        settings=settings,
+        packages=packages,
+        on_status=on_status,
     ) as forecaster:
         forecast = forecaster.predict(
             size=points,

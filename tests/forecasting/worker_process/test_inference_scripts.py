@@ -92,3 +92,11 @@ def test_transformers_leaves_out_the_mask_of_texts_without_padding(of_script: Pr
     pytest.importorskip("transformers")
     full, padded = (of_script(MASKED, one).peak_allocated_bytes for one in "10")
     assert padded - full > 0.5 * 16 * 1024 * 1024 * 4
+
+
+def test_a_long_run_reports_its_calls(tmp_path: Path) -> None:
+    script = tmp_path / "infer.py"
+    script.write_text(LOOP.replace("kept.append(", "import time; time.sleep(0.05); ("), encoding="utf-8")
+    texts: list[str] = []
+    predict(str(script), args=("60",), on_status=texts.append)
+    assert texts and all(text.startswith("running the script: ") for text in texts)

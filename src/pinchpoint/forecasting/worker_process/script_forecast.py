@@ -23,12 +23,13 @@ from pinchpoint.forecasting.worker_process.target_loading import NEEDED, Fork, L
 
 _REAL_RUN_S = 120.0  # limit on the CPU seconds of the real run that counts what depends on the data
 _REAL_RUN_MEMORY = 0.6  # share of the host's free memory that it may take
-_SHARE_OF_TIMEOUT = 0.3  # of the time limit, for one run of a script without training; there may be several
+_SHARE_OF_TIME = 0.5  # of the time left, after which a run is followed no further; there may be several runs
 
 
 def predict(loaded_target: LoadedTarget, request: dict[str, Any], fork: Fork) -> Forecast:
     """Run the script on fake tensors; where counts depend on its data, run it once with real values first."""
 
+    request = {**request, "end_s": time.monotonic() + request["timeout_s"]}
     packages: list[str] = list(request["packages"])  # stand-ins that the script needs
     real_runs: list[dict[str, Any]] = []
 
@@ -99,7 +100,10 @@ def _run(
     progress = observer.progress
     progress.half = request.get("half", False)
     progress.files = True
-    progress.deadline_s = time.monotonic() + _SHARE_OF_TIMEOUT * request.get("timeout_s", math.inf)
+    now_s = time.monotonic()
+    progress.deadline_s = now_s + _SHARE_OF_TIME * (request.get("end_s", math.inf) - now_s)
+
+    status = _Status(loaded_target.status, request["steps"])
 
     def stop() -> None:
         stopper.steps = stopper.limit
@@ -108,6 +112,7 @@ def _run(
 
     def check(now: runner.Progress) -> None:
         is_followed = now.is_enough if observer.dynamic.calibrating else now.is_followed
+        status(now)
         if stopper.is_done or is_followed(stopper.limit):
             stop()
         stopper.steps = min(max(now.steps.values(), default=now.calls), stopper.limit - 1)
@@ -190,6 +195,20 @@ def _run(
     return calibration.with_blocks(forecast.to_dict(), observation) | {
         "decisions": observer.dynamic.decisions.results()
     }
+
+
+class _Status:
+    """Writes what a long run is doing to a file, at most once a second."""
+
+    def __init__(self, file: int | None, steps: int) -> None:
+        self._file, self._steps, self._next_s = file, steps, time.monotonic() + 1
+
+    def __call__(self, progress: Any) -> None:
+        if self._file is None or time.monotonic() < self._next_s:
+            return
+        self._next_s = time.monotonic() + 1
+        text = progress.describe(self._steps)
+        os.pwrite(self._file, f"{text:<200}\n".encode(), 0)
 
 
 def _explain_cut(observation: Any, progress: Any, end: ScriptEnd) -> None:

@@ -17,6 +17,7 @@ from pinchpoint.forecasting import allocator_settings
 from pinchpoint.forecasting.cards import Card, card
 
 NEEDED = "packages"  # key of an answer: the packages without which the target failed
+STATUS_FILE = "status.txt"  # in the worker's folder; its first line says what is being done
 Fork = Callable[[Callable[[], dict[str, Any]]], dict[str, Any]]
 
 
@@ -29,6 +30,7 @@ class LoadedTarget:
     framework: str
     card: Card
     observer: Any = None
+    status: int | None = None  # descriptor of the file that says what is being done, for the parent
 
 
 def load_target(hello: dict[str, Any], stack: contextlib.ExitStack) -> LoadedTarget:

@@ -27,7 +27,12 @@ from pinchpoint.core.errors import Missing, PinchpointError, TargetFailed
 from pinchpoint.core.failures import failure
 from pinchpoint.core.workload import Workload
 from pinchpoint.forecasting.worker_process import jax_forecast, torch_forecast
-from pinchpoint.forecasting.worker_process.target_loading import Fork, LoadedTarget, load_target
+from pinchpoint.forecasting.worker_process.target_loading import (
+    STATUS_FILE,
+    Fork,
+    LoadedTarget,
+    load_target,
+)
 
 _BEFORE_END_S = 0.5
 
@@ -39,7 +44,7 @@ def main() -> None:
     tempfile.tempdir = hello["scratch"]  # removed by the parent: this process may be killed at any time
     with contextlib.ExitStack() as stack:
         try:
-            loaded_target = load_target(hello, stack)
+            loaded_target = replace(load_target(hello, stack), status=_open_status(hello["scratch"]))
         except PinchpointError as error:
             _answer(answers, errors.to_dict(error))
             return
@@ -48,6 +53,11 @@ def main() -> None:
             request = json.loads(line)
             fork = partial(in_fork, end_s=time.monotonic() + request["timeout_s"])
             _answer(answers, fork(lambda request=request, fork=fork: _forecast(loaded_target, request, fork)))
+
+
+def _open_status(scratch: str) -> int:
+    """Opened here, because the process of a script must not open files for writing."""
+    return os.open(os.path.join(scratch, STATUS_FILE), os.O_WRONLY | os.O_CREAT)
 
 
 def _forecast(loaded_target: LoadedTarget, request: dict[str, Any], fork: Fork) -> dict[str, Any]:

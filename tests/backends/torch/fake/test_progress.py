@@ -47,3 +47,12 @@ def test_calls_grow_if_the_last_ones_reach_a_new_peak() -> None:
         for _ in range(9):
             call(progress, observer, keep=keep)
         assert progress.grows() is keep
+
+
+def test_a_long_run_says_what_it_is_doing() -> None:
+    progress, observer = started()
+    call(progress, observer, keep=False)
+    assert progress.describe(2) == "running the script: 1 module call so far"
+    progress.steps = {1: 1}
+    progress.calls = 1240
+    assert progress.describe(2) == "running the script: 1,240 module calls, before optimizer step 2 of 2"

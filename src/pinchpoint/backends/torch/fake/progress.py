@@ -82,6 +82,16 @@ class Progress:
             "evaluation": trained and self.has_evaluated(),
         }
 
+    def describe(self, steps: int) -> str:
+        """What the script is doing, for someone who waits."""
+        calls = f"{self.calls:,} module call{'s' if self.calls != 1 else ''}"
+        if not self.trains:
+            return f"running the script: {calls} so far"
+        if self.is_late:
+            return f"following the script beyond its {steps} training steps: {calls} so far"
+        step = min(self.steps.values(), default=self.backwards) + 1
+        return f"running the script: {calls}, before optimizer step {step} of {steps}"
+
     @property
     def trains(self) -> bool:
         return bool(self.steps or self.backwards)
