@@ -41,6 +41,14 @@ def test_training_ends_with_its_last_optimizer_step() -> None:
     assert progress.is_followed(2)
 
 
+def test_calls_that_keep_more_each_time_grow_although_the_first_had_the_peak() -> None:
+    progress, observer = started()
+    observer.ledger.free_temporary(observer.ledger._append(BlockInfo(10**9, "forward", "a.py", 1)))
+    for _ in range(3):
+        call(progress, observer, keep=True)
+    assert progress.grows()
+
+
 def test_calls_grow_if_the_last_ones_reach_a_new_peak() -> None:
     for keep in (True, False):
         progress, observer = started()

@@ -127,15 +127,19 @@ class Progress:
         return self.observer.operations - self._operations_before > operations
 
     def grows(self) -> bool:
-        """Whether the last third of the outermost calls reached a higher peak than all calls before."""
-        peaks = _peaks(self.observer.ledger.observation, self._call_ends)
+        """Whether the last third of the outermost calls reached a higher peak, or kept more, than all before.
+
+        What calls keep, such as keys and values, may pass the peak of an early call only later.
+        """
+        peaks, kept = _peaks(self.observer.ledger.observation, self._call_ends)
         split = len(peaks) - max(len(peaks) // 3, 1)
-        return max(peaks[split:], default=0) > max(peaks[:split], default=0)
+        return any(max(sizes[split:], default=0) > max(sizes[:split], default=0) for sizes in (peaks, kept))
 
 
-def _peaks(observation: Observation, ends: list[int]) -> list[int]:
-    """The most bytes alive in each stretch of the events."""
+def _peaks(observation: Observation, ends: list[int]) -> tuple[list[int], list[int]]:
+    """The most bytes alive in each stretch of the events, and those alive at its end."""
     peaks: list[int] = []
+    kept: list[int] = []
     alive: set[int] = set()
     size = start = 0
     for end in ends:
@@ -151,5 +155,6 @@ def _peaks(observation: Observation, ends: list[int]) -> list[int]:
                 size += observation.blocks[block].bytes
                 peak = max(peak, size)
         peaks.append(peak)
+        kept.append(size)
         start = end
-    return peaks
+    return peaks, kept
