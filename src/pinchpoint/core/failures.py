@@ -42,7 +42,8 @@ _TEXTS = re.compile(
     r"not implemented for '"  # torch has the operation for this type on the GPU only
     r"|[Nn]ot ?[Ii]mplemented|Could not run '|no fake impl|FakeTensor|[Ff]ake tensor|fake mode|\bmeta\b|Meta"
     r"|data_ptr|data[- ]dependent|Cannot access (data|storage)|ATen_cuda|not compiled with CUDA|"
-    r"Found no NVIDIA driver|No CUDA GPUs|libcuda|libcudart|module 'torch._C' has no|_pinchpoint"
+    r"Found no NVIDIA driver|No CUDA GPUs|Cannot access accelerator"
+    r"|libcuda|libcudart|module 'torch._C' has no|_pinchpoint"
 )
 _CALL = re.compile(r"^([\w.<>]+)\(\) (got an unexpected|got multiple|takes|missing)")
 

@@ -212,3 +212,11 @@ def test_a_recurrent_modules_values_are_real_only_when_calibrating(simulate: Any
     net = nn.LSTM(8, 16, batch_first=True)
     with simulate() as observer:
         assert observer.shadow(net.cuda()(x.cuda())[0]) is None
+
+
+def test_the_first_of_spawned_processes_runs_here(observer: Any) -> None:
+    ranks: list[tuple[int, str]] = []
+    assert torch.multiprocessing.spawn(lambda *given: ranks.append(given), args=("x",), nprocs=4) is None
+    context = torch.multiprocessing.spawn(lambda rank: ranks.append((rank, "y")), join=False)
+    assert context.join() and ranks == [(0, "x"), (0, "y")]
+    assert observer.ledger.observation.notes == ["the first of 4 spawned processes is predicted"]

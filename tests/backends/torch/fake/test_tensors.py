@@ -121,3 +121,9 @@ def test_meta_weights_are_allocated_by_to_empty_and_cannot_be_copied(take: Any) 
     with pytest.raises(NotImplementedError, match="Cannot copy out of meta tensor"):
         layer.cuda()
     assert take(lambda: layer.to_empty(device="cuda")).kept_bytes == 256 * 256 * 4
+
+
+@pytest.mark.usefixtures("observer")
+def test_a_module_moves_to_a_device_number() -> None:
+    assert nn.Linear(3, 3).to(0).weight.is_cuda
+    assert nn.Linear(3, 3).to(device=0, dtype=torch.float16).weight.dtype == torch.float16

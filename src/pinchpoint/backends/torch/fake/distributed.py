@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -50,7 +51,15 @@ class _FinishedWork:
         return True
 
 
+class _FinishedProcesses:
+    """What `torch.multiprocessing.spawn` returns with join=False."""
+
+    def join(self, *_: Any, **__: Any) -> bool:
+        return True
+
+
 def install(patches: Patches, ledger: Ledger) -> None:
+    _spawning(patches, ledger)
     if not torch.distributed.is_available():
         return
     import torch.distributed as dist
@@ -83,6 +92,28 @@ def install(patches: Patches, ledger: Ledger) -> None:
     patches.set(torch.nn.parallel, "DistributedDataParallel", _parallel_type(ledger))
     for module, name in _fsdp_classes():
         patches.set(module, name, _RefusedSharding)
+
+
+def _spawning(patches: Patches, ledger: Ledger) -> None:
+    """`torch.multiprocessing.spawn` runs the first of its processes, in this one."""
+    import torch.multiprocessing as multiprocessing
+
+    def spawn(
+        fn: Callable[..., Any],
+        args: tuple[Any, ...] = (),
+        nprocs: int = 1,
+        join: bool = True,
+        *_: Any,
+        **__: Any,
+    ) -> _FinishedProcesses | None:
+        if nprocs > 1:
+            ledger.observation.notes.append(f"the first of {nprocs} spawned processes is predicted")
+        fn(0, *args)
+        return None if join else _FinishedProcesses()
+
+    for owner in (multiprocessing, sys.modules["torch.multiprocessing.spawn"]):
+        patches.set(owner, "spawn", spawn)
+        patches.set(owner, "start_processes", spawn)
 
 
 def _parallel_type(ledger: Ledger) -> type[torch.nn.Module]:

@@ -95,6 +95,17 @@ def _modules(patches: Patches, ledger: Ledger, progress: Progress, patch_importe
         return result
 
     patches.set(torch.nn.Module, "__call__", call)
+    original_to: Callable[..., Any] = torch.nn.Module.to
+
+    def to(self: torch.nn.Module, *args: Any, **kwargs: Any) -> torch.nn.Module:
+        """Name the device of a number: without an accelerator, torch cannot parse one."""
+        if args and type(args[0]) is int:
+            args = (torch.device("cuda", args[0]), *args[1:])
+        if type(kwargs.get("device")) is int:
+            kwargs["device"] = torch.device("cuda", kwargs["device"])
+        return original_to(self, *args, **kwargs)
+
+    patches.set(torch.nn.Module, "to", to)
     compat.set_apply(patches.set, lambda self, fn, recurse=True: _apply(self, fn, recurse, ledger))
 
 
