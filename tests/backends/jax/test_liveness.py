@@ -38,6 +38,17 @@ def test_a_donated_argument_is_written_over():
     assert peak(scale, X, donate_argnums=0) == ARRAY
 
 
+def test_a_donated_argument_that_is_never_read_stays_alive():
+    def condition(state):
+        return state[0] < 3
+
+    def body(state):
+        return state[0] + 1, state[1] * 2
+
+    # The condition of the loop gets x as a part of its state and does not read it.
+    assert peak(lambda n, x: jax.lax.while_loop(condition, body, (n, x)), jnp.int32(0), X) >= ARRAY
+
+
 def test_matrix_products_need_their_operands_in_memory():
     # exp(x) cannot vanish into the product: x, exp(x), w and the result are alive together.
     assert peak(lambda x, w: jnp.exp(x) @ w, X, W) == 3 * ARRAY + SQUARE

@@ -240,3 +240,14 @@ def static_arguments(jitted: Any) -> tuple[tuple[int, ...], tuple[str, ...]]:
     """Positions and names of the arguments of a jitted function that are compiled into it."""
     info = getattr(jitted, "_jit_info", None)
     return tuple(getattr(info, "static_argnums", ())), tuple(getattr(info, "static_argnames", ()))
+
+
+def allow_set_mesh(patches: Any) -> None:
+    """Let `jax.set_mesh` work while a trace is current, which it otherwise refuses."""
+    original = jax.set_mesh.__init__
+
+    def start(self: Any, *args: Any, **options: Any) -> None:
+        with evaluating():
+            original(self, *args, **options)
+
+    patches.set(jax.set_mesh, "__init__", start)

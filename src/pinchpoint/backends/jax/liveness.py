@@ -56,7 +56,8 @@ def walk(program: Program, *, fused: bool = True, workspace_bytes: int = 0) -> W
     for index, values in enumerate(reads):
         last.update(dict.fromkeys(values, index))
     last.update(dict.fromkeys(program.outputs, end))
-    last.update({v: end for v in program.inputs if v not in program.donated})
+    # An argument that is donated but never read has no reader to overwrite it.
+    last.update({v: end for v in program.inputs if v not in program.donated or last[v] < 0})
 
     inners = [_inner(op, fused=fused, workspace_bytes=workspace_bytes) for op in program.ops]
     birth: dict[int, int] = dict.fromkeys(program.inputs, -1)

@@ -79,7 +79,7 @@ def _run(
             hint="Compute the size on the host from the data, or give jnp.nonzero and similar functions "
             "their size argument.",
         )
-    if end.kind == "raised" or not session.calls:
+    if end.kind == "raised" or (end.kind == "exited" and not session.calls):
         error = script_error(
             end, script=target.text, steps=session.calls, not_started=guards.processes.refused_commands
         )
@@ -87,6 +87,11 @@ def _run(
             if decisions.flipped and (end.kind != "raised" or branches.ends_on_purpose(end.error)):
                 return {branches.ENDED: True}
             raise error from end.error
+    if not session.calls:
+        raise BadInput(
+            f"{target.text} does not compute anything with JAX.",
+            hint="Pass the arguments that make it train after --, such as -- --epochs 1.",
+        )
     mode = "train" if session.training_steps else "infer"
     if request.get("mode") not in (None, mode):
         raise BadInput(
@@ -140,6 +145,10 @@ def _run(
 
 
 def _digest(ledger: Any) -> str:
-    """A hash of the programs and the bytes around them, to tell whether two runs differ."""
-    text = repr(sorted((e.name, e.live_bytes, e.program.added_bytes) for e in ledger.programs.values()))
+    """A hash of the programs and the bytes around them, to tell whether two runs differ.
+
+    The bytes are rounded: two runs may end after different numbers of steps, with longer lists of losses.
+    """
+    programs = ledger.programs.values()
+    text = repr(sorted((e.name, f"{e.live_bytes:.3g}", e.program.added_bytes) for e in programs))
     return hashlib.sha256(text.encode()).hexdigest()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 import gc
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -209,3 +210,19 @@ def test_pmap_shard_map_and_compiled_functions_on_one_device(session: Make) -> N
     assert jax.pmap(lambda x: 2 * x)(jnp.ones((1, 4))).shape == (1, 4)
     compiled = jax.jit(lambda n, x: x[:n], static_argnums=0).lower(2, jnp.ones(4)).compile()
     assert compiled(jnp.ones(4)).shape == (2,)
+
+
+def test_threads_meshes_references_and_loops_of_a_script(session: Make) -> None:
+    made = session()
+    results: list[Any] = []
+    thread = threading.Thread(target=lambda: results.append(jnp.ones((KIB, KIB)) @ jnp.ones((KIB, 1))))
+    thread.start()
+    thread.join()
+    assert made.ledger.now_bytes == results[0].nbytes == 4 * KIB
+    with jax.set_mesh(jax.make_mesh((1,), ("d",))):
+        assert jax.jit(lambda x: 2 * x)(jnp.ones(4)).shape == (4,)
+    assert jax.lax.while_loop(lambda s: s[0] < 3, lambda s: (s[0] + 1, s[1] * 2), (0, results[0]))[1].shape
+    reference = jax.new_ref(jnp.zeros(4))
+    reference[...] = jnp.ones(4)
+    assert reference[...].shape == (4,)
+    assert jax.device_get({"x": jnp.arange(3)})["x"].tolist() == [0, 1, 2]

@@ -60,7 +60,8 @@ def sizes_of(
     arguments, outputs = sum(map(bytes_of, in_avals)), sum(map(bytes_of, out_avals))
     name = primitive.name
     is_simple = kind_of(name) in (*FUSED, "alias", "reduce", "update") and name not in SCRATCH
-    if name not in JITS and (is_simple or not out_avals):
+    on_reference = any(hasattr(aval, "inner_aval") for aval in (*in_avals, *out_avals))
+    if name not in JITS and (is_simple or on_reference or not out_avals):
         return ProgramSizes(None, arguments, outputs, outputs, outputs)
     if name in JITS:
         closed_jaxpr, donated = params["jaxpr"], params.get("donated_invars", ())

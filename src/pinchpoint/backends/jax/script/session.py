@@ -7,6 +7,7 @@ while, so that a script of 10,000 steps takes seconds.
 from __future__ import annotations
 
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -75,9 +76,12 @@ class ScriptSession:
             patches.set(jax, "default_backend", lambda: "gpu")
             original = patches.set(jax, "device_get", lambda tree: original(_on_host(tree)))
             compat.answer_concrete(patches, self._concrete)
+            compat.allow_set_mesh(patches)
             call_instead_of_compiling(patches)
             add_number_calls(patches)
-            with compat.set_current_trace(ScriptTrace(self)):
+            trace = ScriptTrace(self)
+            run = patches.set(threading.Thread, "run", lambda thread: _run_in(trace, run, thread))
+            with compat.set_current_trace(trace):
                 yield
 
     # Booking
@@ -225,6 +229,12 @@ class ScriptSession:
                     f"{show_bytes(recent[-1])} more each time, for an unknown number of calls"
                 )
         return tuple(reasons)
+
+
+def _run_in(trace: ScriptTrace, run: Callable[[Any], None], thread: threading.Thread) -> None:
+    """Run a thread of the script on arrays without values too: JAX has a current trace per thread."""
+    with compat.set_current_trace(trace):
+        run(thread)
 
 
 def _on_host(tree: Any) -> Any:
