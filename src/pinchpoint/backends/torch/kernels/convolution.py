@@ -18,6 +18,8 @@ from pinchpoint.core.units import MIB
 
 Round = list[int | Span]
 
+_SEARCH_FACTOR = 2
+_LONGEST_TRANSFORM = 256
 _SPLIT_BYTES = 12 * MIB  # the most that partial sums of a small product took in that record
 
 
@@ -54,9 +56,34 @@ def backward(args: Any, capability: tuple[int, int]) -> list[Round]:
     return [[*copies, span] for span in spans if span]
 
 
-def search_bytes(source: Any, result: Any, weight: Any, stride: int, groups: int) -> int:
-    """What cuDNN uses to try all its kernels on a card with enough memory."""
-    return 3 * _both(_Call(source, result, weight, stride, groups))
+def search_bytes(args: Any, out: torch.Tensor | None) -> int:
+    """About what cuDNN uses to try all its kernels on a card with enough memory.
+
+    Its Fourier transforms need most: one complex number per frequency for every pair of image and channel,
+    and for every pair of channels. They exist for fp32 and windows without gaps. The rest are factors over
+    the tensors. Fitted to the convolutions of eight networks (conv_search_h200.json).
+    args: those of aten::convolution with its result, or of aten::convolution_backward with None
+    """
+    backward = out is None
+    if backward:
+        gradient, source, weight = args[0], args[1], args[2]
+        stride, dilation, transposed, groups = max(args[4]), max(args[6]), args[7], args[9]
+    else:
+        gradient, source, weight = out, args[0], args[1]
+        stride, dilation, transposed, groups = max(args[3]), max(args[5]), args[6], args[8]
+    both = _both(_Call(source, gradient, weight, stride, groups))
+    if source.element_size() < 4 or source.dim() != 4 or groups > 1 or dilation > 1:
+        return _SEARCH_FACTOR * both
+    images, channels, results = source.shape[0], source.shape[1], gradient.shape[1]
+    spread = bool(backward) != bool(transposed)  # the result is wider than what it is computed from
+    side = max(*source.shape[2:], *gradient.shape[2:]) + max(weight.shape[2:]) - 1
+    length = max(16, 1 << (side - 1).bit_length())
+    if stride > 1:
+        frequencies = 2 * 32 * 17 if spread else 0  # tiles of 32 x 32
+    else:
+        frequencies = length * (length // 2 + 1) if length <= _LONGEST_TRANSFORM else 0
+    pairs = images * (max(channels, results) if spread else channels) + channels * results
+    return max(_SEARCH_FACTOR * both, 16 * frequencies * pairs)
 
 
 def is_channels_last(tensor: torch.Tensor) -> bool:

@@ -13,7 +13,7 @@ def note_on(name: str) -> str | None:
     if name == "aten::convolution" and torch.backends.cudnn.benchmark:
         return (
             "torch.backends.cudnn.benchmark is on: while it searches, cuDNN takes memory that is left and "
-            "passes over kernels that do not fit, so the peak may be higher, but the run needs no more"
+            "passes over kernels that do not fit; `fits` is decided by what the run needs without them"
         )
     return None
 
