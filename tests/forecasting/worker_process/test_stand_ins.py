@@ -65,6 +65,27 @@ except ImportError:
         predict(script, packages=["flash_atn"])
 
 
+def test_transformers_finds_flash_attention(tmp_path: Path) -> None:
+    pytest.importorskip("transformers", reason="the model is one of transformers")
+    script = """
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+config = LlamaConfig(
+    hidden_size=128, intermediate_size=128, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1,
+    vocab_size=100, attn_implementation="flash_attention_2", dtype=torch.bfloat16,
+)
+model = LlamaForCausalLM(config).to("cuda", torch.bfloat16)
+tokens = torch.zeros(1, 16384, dtype=torch.int64, device="cuda")
+for _ in range(2):
+    model(input_ids=tokens, labels=tokens).loss.backward()
+"""
+    forecast = predict(write(tmp_path, script), card="h200")
+    assert forecast.fits["h200"] is True and forecast.reasons == ()
+    assert any("flash_attn is not installed here" in note for note in forecast.notes)
+    assert forecast.peak_allocated_bytes < 16384 * 16384 * 2  # one head's product of queries and keys
+
+
 def test_an_unknown_triton_kernel_makes_fits_unknown_and_is_named(tmp_path: Path) -> None:
     script = """
 import torch, triton, triton.language as tl

@@ -56,6 +56,20 @@ def test_single_replacements_can_be_left_out(liger: Any) -> None:
     assert "forward" in vars(patched.model.norm) and "forward" not in vars(patched)
 
 
+def test_a_model_can_be_made_with_its_classes_replaced(
+    liger: Any, take: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.nn.functional, "cross_entropy", torch.nn.functional.cross_entropy)  # restored
+    made = liger.AutoLigerKernelForCausalLM.from_config(
+        model().config, fused_linear_cross_entropy=False, cross_entropy=True
+    ).cuda()
+    assert type(made.model.norm).__name__ == "LigerRMSNorm"
+    tokens = torch.randint(0, VOCABULARY, (1, TOKENS)).cuda()
+    logits = TOKENS * VOCABULARY * 4
+    # The logits once more in fp32, whose gradient is written over them.
+    assert take(lambda: made(input_ids=tokens, labels=tokens).loss.backward()).peak < 2.7 * logits
+
+
 def test_other_models_are_refused_with_the_package_to_install(liger: Any) -> None:
     config = transformers.GPT2Config(n_layer=1, n_embd=8, n_head=1, vocab_size=10)
     with pytest.raises(CannotFake, match="'gpt2' with liger-kernel") as caught:

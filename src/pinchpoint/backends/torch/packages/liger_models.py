@@ -12,6 +12,7 @@ from pinchpoint.core.errors import CannotFake
 
 # Model types of transformers that are patched like Llama -> the prefix of their classes.
 _MODELS = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3", "smollm3": "SmolLM3"}
+_CHOICES = ("rope", "cross_entropy", "fused_linear_cross_entropy", "rms_norm", "swiglu")
 INSTALL = "Install the package, whose own Python then runs: pip install --no-deps liger-kernel."
 
 
@@ -73,10 +74,8 @@ def patches(layers: dict[str, Any]) -> dict[str, Any]:
             "rms_norm": True,
             "swiglu": True,
         } | options
-        if chosen.get("cross_entropy"):
-            raise CannotFake(
-                "The option cross_entropy of liger-kernel is not supported by pinchpoint yet.", hint=INSTALL
-            )
+        if chosen.get("cross_entropy") and kind != "mistral":  # where it replaces a name that is not used
+            F.cross_entropy = cross_entropy
         module: Any = importlib.import_module(f"transformers.models.{kind}.modeling_{kind}")
         prefix = _MODELS[kind]
         if chosen["rope"]:
@@ -97,17 +96,52 @@ def patches(layers: dict[str, Any]) -> dict[str, Any]:
             elif chosen["swiglu"] and type(part).__name__ == f"{prefix}MLP":
                 part.forward = MethodType(mlp.forward, part)
 
+    def cross_entropy(
+        input: Any,
+        target: Any,
+        weight: Any = None,
+        size_average: Any = None,
+        ignore_index: int = -100,
+        reduce: Any = None,
+        reduction: str = "mean",
+        label_smoothing: float = 0.0,
+    ) -> Any:
+        return layers["LigerCrossEntropyLoss"](ignore_index=ignore_index, reduction=reduction)(input, target)
+
     def of_kind(kind: str) -> Any:
         return lambda model=None, **options: patch(kind, model, options)
 
-    def to_instance(model: Any, **options: Any) -> None:
-        kind = getattr(getattr(model, "config", None), "model_type", None)
+    def supported(config: Any) -> str:
+        kind = getattr(config, "model_type", None)
         if kind not in _MODELS:
             raise CannotFake(
                 f"Models of type {kind!r} with liger-kernel are not supported by pinchpoint yet.",
                 hint=INSTALL,
             )
-        patch(kind, model, options)
+        return kind
+
+    def to_instance(model: Any, **options: Any) -> None:
+        patch(supported(getattr(model, "config", None)), model, options)
+
+    class AutoLigerKernelForCausalLM:
+        """AutoModelForCausalLM of a model whose classes are replaced first."""
+
+        @staticmethod
+        def from_config(config: Any, **options: Any) -> Any:
+            from transformers import AutoModelForCausalLM
+
+            chosen = {name: options.pop(name) for name in _CHOICES if name in options}
+            patch(supported(config), None, chosen)
+            return AutoModelForCausalLM.from_config(config, **options)
+
+        @staticmethod
+        def from_pretrained(name: Any, *args: Any, **options: Any) -> Any:
+            from transformers import AutoConfig, AutoModelForCausalLM
+
+            chosen = {choice: options.pop(choice) for choice in _CHOICES if choice in options}
+            patch(supported(AutoConfig.from_pretrained(name)), None, chosen)
+            return AutoModelForCausalLM.from_pretrained(name, *args, **options)
 
     functions = {f"apply_liger_kernel_to_{kind}": of_kind(kind) for kind in _MODELS}
+    functions["AutoLigerKernelForCausalLM"] = AutoLigerKernelForCausalLM
     return {**functions, "_apply_liger_kernel_to_instance": to_instance}
