@@ -22,6 +22,7 @@ from pinchpoint.backends.torch.data_dependent.shadow_values import Shadows
 from pinchpoint.backends.torch.fake.devices import place_of
 from pinchpoint.backends.torch.fake.shape_cache import ShapeCache
 from pinchpoint.backends.torch.kernels import unmodelled, workspaces
+from pinchpoint.backends.torch.kernels.shape_rules import RULES
 from pinchpoint.backends.torch.ledger import Ledger, Site
 from pinchpoint.core import failures
 from pinchpoint.core.errors import CannotFake, PinchpointError, first_line
@@ -311,7 +312,7 @@ class Observer(compat.DispatchMode):
 
     def _run_fake(self, func: Any, args: Any, kwargs: Any) -> Any:
         with self.fake_mode:
-            return func(*args, **kwargs)
+            return RULES.get(func, func)(*args, **kwargs)
 
     def _phase(self, fresh: bool) -> Phase:
         if self.ledger.phase is not None:

@@ -473,7 +473,12 @@ def _complex_to_real(model: KernelModel, func: Any, args: Any, kwargs: Any, out:
     return [_bytes(args[0])] if args[0].is_complex() else []
 
 
+def _ctc_loss_backward(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
+    return [_bytes(args[6])]  # a table like that of the forward pass
+
+
 _FAMILIES: dict[str, Callable[[KernelModel, Any, Any, Any, Any], Sizes]] = {
+    "aten::_ctc_loss_backward": _ctc_loss_backward,
     **{f"aten::{name}": _reduction for name in _REDUCTIONS},
     "aten::_softmax_backward_data": _like_first,  # grad * output
     "aten::_safe_softmax": _safe_softmax,
