@@ -89,3 +89,18 @@ def test_what_is_not_supported_is_named_with_its_line(host: Any) -> None:
         host.cuda().cpu()
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         host.cuda() @ torch.rand(7, 3, device="cuda")
+
+
+@pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
+def test_a_sparse_gradient_is_predicted_as_dense_and_makes_it_unknown_whether_the_run_fits(
+    observer: Any, kind: Any
+) -> None:
+    table = kind(1000, 64, sparse=True).cuda()
+    optimizer = torch.optim.SparseAdam(table.parameters())
+    for _ in range(2):
+        table(torch.randint(1000, (8, 4)).cuda()).square().sum().backward()
+        optimizer.step()
+    assert table.weight.grad.shape == (1000, 64)
+    assert {state["exp_avg"].shape for state in optimizer.state.values()} == {(1000, 64)}
+    (reason,) = observer.ledger.observation.reasons
+    assert "sparse gradient is predicted as a dense one" in reason and "test_sparse_tensors.py" in reason

@@ -2,15 +2,17 @@
 
 Host tensors are torch's own. On the device, a matrix can be created, moved, coalesced, transposed, converted,
 scaled, and multiplied with a dense matrix, also under autograd. Everything else raises an error that names
-the operation. Gradients of embeddings with `sparse=True` are not covered.
+the operation. The sparse gradient of an embedding is predicted as a dense one, and `fits` is then unknown.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
 from pinchpoint.backends.patches import Patches
 from pinchpoint.backends.torch import compat
@@ -111,6 +113,7 @@ class DeviceSparse(torch.Tensor):
 def install(patches: Patches, observer: Observer) -> None:
     _constructors(patches, observer)
     _conversions(patches, observer)
+    _embeddings(patches, observer)
 
 
 def to_device(observer: Observer, matrix: torch.Tensor, dtype: torch.dtype | None = None) -> DeviceSparse:
@@ -198,6 +201,49 @@ def _conversions(patches: Patches, observer: Observer) -> None:
     )
     patches.set(torch.Tensor, "to_sparse", to_sparse)
     patches.set(torch.Tensor, "to_sparse_csr", to_sparse_csr)
+
+
+def _embeddings(patches: Patches, observer: Observer) -> None:
+    """Embeddings with `sparse=True`: a dense gradient, which may be larger or smaller than the sparse one."""
+
+    def wrap(name: str) -> None:
+        original: Callable[..., Any] = getattr(F, name)
+        signature = inspect.signature(original)
+
+        def look_up(*args: Any, **kwargs: Any) -> torch.Tensor:
+            call = signature.bind(*args, **kwargs)
+            if call.arguments.get("sparse") and observer.on_device(call.arguments["weight"]):
+                call.arguments["sparse"] = False
+                what = "its sparse gradient is predicted as a dense one"
+                observer.notes.say(name, what, observer.ledger.site(), is_reason=True)
+            return original(*call.args, **call.kwargs)
+
+        patches.set(F, name, look_up)
+
+    def step(self: torch.optim.SparseAdam, closure: Any = None) -> Any:
+        """The state of the optimizer, which is dense, without the update, for which it refuses dense ones."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for parameter in (p for group in self.param_groups for p in group["params"] if p.grad is not None):
+            state = self.state[parameter]
+            for key in ("exp_avg", "exp_avg_sq"):
+                if key not in state:
+                    state[key] = torch.zeros_like(parameter)
+            state["step"] = state.get("step", 0) + 1
+        return loss
+
+    wrap("embedding")
+    wrap("embedding_bag")
+    original_step: Callable[..., Any] = torch.optim.SparseAdam.step
+
+    def step_or_original(self: Any, closure: Any = None) -> Any:
+        parameters = [p for group in self.param_groups for p in group["params"]]
+        on_device = any(observer.on_device(parameter) for parameter in parameters)
+        return step(self, closure) if on_device else original_step(self, closure)
+
+    patches.set(torch.optim.SparseAdam, "step", step_or_original)
 
 
 # --- operations
