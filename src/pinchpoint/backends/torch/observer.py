@@ -311,8 +311,9 @@ class Observer(compat.DispatchMode):
             self.inside -= 1
 
     def _run_fake(self, func: Any, args: Any, kwargs: Any) -> Any:
+        rule: Any = RULES.get(func, func)
         with self.fake_mode:
-            return RULES.get(func, func)(*args, **kwargs)
+            return rule(*args, **kwargs)
 
     def _phase(self, fresh: bool) -> Phase:
         if self.ledger.phase is not None:
