@@ -176,3 +176,14 @@ def test_a_checkpoint_of_a_second_gpu_is_refused_unless_mapped(
         with pytest.raises(CannotFake, match="cuda:1"):
             torch.load(path)
         assert torch.load(path, map_location={"cuda:1": "cuda:0"})["weight"].is_cuda
+
+
+def test_host_tensors_saved_by_safetensors_can_be_read_by_every_reader(observer: Any, tmp_path: Path) -> None:
+    safetensors = pytest.importorskip("safetensors")
+    files = pytest.importorskip("safetensors.torch")
+    observer.progress.files = True
+    files.save_file({"weight": torch.arange(6.0)}, tmp_path / "host.safetensors", metadata={"format": "pt"})
+    with safetensors.safe_open(tmp_path / "host.safetensors", framework="pt") as reader:
+        assert reader.get_tensor("weight").tolist() == [0, 1, 2, 3, 4, 5]
+    files.save_file({"weight": torch.zeros(6, device="cuda")}, tmp_path / "device.safetensors")
+    assert files.load_file(tmp_path / "device.safetensors", device="cuda")["weight"].is_cuda

@@ -1,8 +1,8 @@
 """torch.save and torch.load without data: structure, shapes and devices are kept, device tensors are not.
 
-No tensor is serialised. A saved object is found again by a token in its file, or by its path if files
-are not redirected. A real checkpoint is read on the host, and each storage is placed where its location
-tag or `map_location` says.
+No tensor is serialised, except host tensors by safetensors, if files are redirected. A saved object is found
+again by a token in its file, or by its path if files are not redirected. A real checkpoint is read on the
+host, and each storage is placed where its location tag or `map_location` says.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from pinchpoint.core.errors import CannotFake
 _TOKEN = b"pinchpoint checkpoint "
 _DIGITS = 12
 _VALUE_LIMIT = 1_000_000  # elements; a larger device tensor is saved without its values
+_REAL_LIMIT = 2 * 2**30  # bytes of host tensors that are written to a file of the format safetensors
 _TAGS = {"device": "cuda:0", "host": "cpu"}
 Place = Callable[[str], str]
 
@@ -65,7 +66,17 @@ def install(patches: Patches, observer: Observer, *, files: Callable[[], bool]) 
             else tensors
         )
 
-    patches.set(safetensors, "save_file", store.save)
+    def save_file(tensors: Any, filename: Any, metadata: Any = None) -> None:
+        # Other readers of the format (transformers) do not go through load_file.
+        is_real = all(type(tensor) is not FakeTensor for tensor in tensors.values())
+        size = sum(tensor.nbytes for tensor in tensors.values())
+        if not (files() and is_real and size <= _REAL_LIMIT):
+            store.save(tensors, filename)
+            return
+        with open(filename, "wb") as file:
+            file.write(safetensors.save(tensors, metadata))
+
+    patches.set(safetensors, "save_file", save_file)
     patches.set(
         safetensors, "save_model", lambda model, filename, *_, **__: store.save(model.state_dict(), filename)
     )
