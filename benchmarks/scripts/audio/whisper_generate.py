@@ -15,5 +15,5 @@ config = WhisperConfig(
 model = WhisperForConditionalGeneration(config).to("cuda", torch.float16).eval()
 features = torch.randn(8, 80, 3000).to("cuda", torch.float16)
 with torch.no_grad():
-    tokens = model.generate(input_features=features, max_new_tokens=100, min_new_tokens=100)
+    tokens = model.generate(input_features=features, max_new_tokens=40, min_new_tokens=40)
 print(tokens.shape)

@@ -19,7 +19,7 @@ with torch.no_grad():
         input_ids=documents,
         attention_mask=torch.ones_like(documents),
         num_beams=4,
-        min_new_tokens=64,
-        max_new_tokens=64,
+        min_new_tokens=32,
+        max_new_tokens=32,
     )
 print(summaries.shape)
