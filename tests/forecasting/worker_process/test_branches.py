@@ -141,7 +141,7 @@ if ((y > 0) & never).max() == 1:
 def test_a_branch_of_which_one_way_cannot_run_makes_fits_unknown(of_body: Predict) -> None:
     forecast = of_body("""
 if loss.item() > 3:
-    y = y.to_sparse()
+    torch.cuda.CUDAGraph()
 """)
     assert set(forecast.fits.values()) == {None} and "train.py:8" in forecast.reasons[0]
 
@@ -157,3 +157,31 @@ if loss.item() > 3:
 def test_a_check_that_raises_is_passed_as_in_a_run_that_works(of_body: Predict, check: str) -> None:
     forecast = of_body(check)
     assert not forecast.reasons and forecast.low_bytes is None and forecast.fits["h200"]
+
+
+ADAPTIVE = """
+def advance(y, t, dt):
+    z = torch.tanh(model(y))
+    if (z - y).norm() <= 1:
+        return z, t + dt
+    return y, t
+t = torch.zeros((), device="cuda")
+while t < 1:
+    y, t = advance(y, t, 0.25 / (1 + y.norm()))
+"""
+
+
+def test_an_adaptive_solver_is_followed_for_a_few_steps_and_its_growth_is_stated(of_body: Predict) -> None:
+    forecast = of_body(ADAPTIVE + "loss = y.mean()")
+    assert set(forecast.fits.values()) == {None}
+    (reason,) = [reason for reason in forecast.reasons if "memory grows by" in reason]
+    assert "train.py:14" in reason
+    # Every accepted step keeps its output (1,000 x 256 floats), and little else.
+    grown_kib = float(reason.split("memory grows by ")[1].split()[0].replace(",", ""))
+    assert 1_000 <= grown_kib < 2_100, reason
+
+
+def test_an_adaptive_solver_without_gradients_does_not_grow(of_body: Predict) -> None:
+    inner = "".join(f"    {line}\n" for line in ADAPTIVE.strip().splitlines())
+    forecast = of_body(f"with torch.no_grad():\n{inner}loss = model(y).mean()")
+    assert forecast.fits["h200"] is True and not forecast.reasons

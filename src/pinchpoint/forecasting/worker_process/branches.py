@@ -9,7 +9,9 @@ said to fit.
 from __future__ import annotations
 
 import linecache
+import math
 import os
+import time
 import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -23,7 +25,9 @@ from pinchpoint.forecasting import assembly
 from pinchpoint.forecasting.worker_process.calibration import Run
 
 TURNS = (4, 8)  # of a loop whose count is unknown
-_ALONE = 6  # lines that are tried alone; more of them would take too long
+_ALONE = 6  # lines that are tried alone; more of them would take too long, and are tried in groups
+_GROUPS = 3
+_SPARE = 2.5  # times the slowest way so far must remain before the time limit to follow another one
 ENDED = "ended"  # key of an answer: this way of a branch ends the run, by `raise` or `exit`
 
 
@@ -42,11 +46,16 @@ class _Attempt:
     cut: frozenset[str]
 
 
-def explore(predict: Callable[[Run], Forecast], run: Run) -> Forecast:
-    """The forecast of `predict`, widened by what other ways of its branches need."""
+def explore(predict: Callable[[Run], Forecast], run: Run, *, limit_s: float = math.inf) -> Forecast:
+    """The forecast of `predict`, widened by what other ways of its branches need.
+
+    limit_s: the time limit of the whole forecast; ways that may not end before it are not followed.
+    """
     from pinchpoint.backends.torch.data_dependent.decisions import Decisions
 
     reasons: list[str] = []
+    start_s = time.monotonic()
+    slowest_s = 0.0
 
     def attempt(flipped: Iterable[str] = (), turns: int = TURNS[0]) -> _Attempt:
         blocks: list[str] = []
@@ -69,8 +78,15 @@ def explore(predict: Callable[[Run], Forecast], run: Run) -> Forecast:
 
     def other(flipped: Iterable[str], turns: int = TURNS[0]) -> _Attempt | None:
         """An attempt that may fail: then the branch ends the run, or is unknown, which is a reason."""
+        nonlocal slowest_s
+        before_s = time.monotonic()
+        if before_s - start_s + _SPARE * slowest_s > limit_s:
+            reasons.append(f"{_too_slow(flipped)}, which would take longer than the time limit")
+            return None
         try:
-            return attempt(flipped, turns)
+            result = attempt(flipped, turns)
+            slowest_s = max(slowest_s, time.monotonic() - before_s)
+            return result
         except _RunEnded:
             return None
         except PinchpointError as error:
@@ -81,6 +97,7 @@ def explore(predict: Callable[[Run], Forecast], run: Run) -> Forecast:
             return None
 
     base = attempt()
+    slowest_s = time.monotonic() - start_s
     if not base.sites:
         return base.forecast
     attempts = [base]
@@ -90,19 +107,42 @@ def explore(predict: Callable[[Run], Forecast], run: Run) -> Forecast:
         alone = sorted(base.sites | (together.sites if together is not None else frozenset()))
         if len(alone) > 1:
             reasons.clear()  # what cannot be run with all lines flipped may run with one
-            attempts += filter(None, [other([site]) for site in alone[:_ALONE]])
-        if len(alone) > _ALONE:
-            reasons.append(
-                f"{len(alone)} lines branch on device values, of which only {_ALONE} were tried alone: "
-                f"not {_shown(alone[_ALONE])}"
+            groups = [alone[start::_GROUPS] for start in range(_GROUPS)]
+            attempts += filter(
+                None, map(other, groups if len(alone) > _ALONE else [[site] for site in alone])
             )
-    for one in [one for one in attempts if one.cut]:
+        if len(alone) > _ALONE and any(_peak(one) != _peak(base) for one in attempts):
+            reasons.append(
+                f"{len(alone)} lines branch on device values, such as {_shown(alone[0])}; "
+                "they change the peak, and so many were tried only in groups"
+            )
+    # A way that changes the peak may also let a loop grow that does not grow otherwise.
+    for one in [one for one in attempts if one.cut and (one in attempts[:2] or _peak(one) != _peak(base))]:
         longer = other(one.flipped, TURNS[1])
-        if longer is None or longer.forecast.peak_allocated_bytes != one.forecast.peak_allocated_bytes:
-            lines = ", ".join(sorted(map(_shown, one.cut)))
-            reasons.append(f"the loop at {lines} ends by a device value, and memory grows with every turn")
+        if longer is None or _peak(longer) != _peak(one):
+            reasons.append(_growth(one, longer))
         attempts += [longer] if longer is not None else []
     return _widen(attempts, reasons)
+
+
+def _too_slow(flipped: Iterable[str]) -> str:
+    lines = sorted(map(_shown, flipped))
+    where = f" at {', '.join(lines[:4])}{', ...' if len(lines) > 4 else ''}" if lines else ""
+    return f"branches{where} depend on device values, and not all of their ways were followed"
+
+
+def _peak(attempt: _Attempt) -> int:
+    return attempt.forecast.peak_allocated_bytes
+
+
+def _growth(short: _Attempt, longer: _Attempt | None) -> str:
+    """The reason that a loop of unknown length gives, with the bytes that one more turn takes."""
+    lines = ", ".join(sorted(map(_shown, short.cut)))
+    grown = 0
+    if longer is not None:
+        grown = _peak(longer) - _peak(short)
+    by = f" by {show_bytes(grown // (TURNS[1] - TURNS[0]))}" if grown > 0 else ""
+    return f"the loop at {lines} ends by a device value, and memory grows{by} with every turn"
 
 
 def _widen(attempts: list[_Attempt], reasons: list[str]) -> Forecast:

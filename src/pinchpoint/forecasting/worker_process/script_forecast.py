@@ -43,7 +43,7 @@ def predict(loaded_target: LoadedTarget, request: dict[str, Any], fork: Fork) ->
             real_runs.append(answer)
         return answer
 
-    return branches.explore(_predict, run)
+    return branches.explore(_predict, run, limit_s=request.get("timeout_s", math.inf))
 
 
 def _predict(run: calibration.Run) -> Forecast:

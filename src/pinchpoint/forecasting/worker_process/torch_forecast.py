@@ -6,6 +6,7 @@ the requested size is then forecast with the middle, low and high counts of the 
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -29,7 +30,8 @@ def predict(loaded_target: LoadedTarget, request: dict[str, Any], fork: Fork) ->
             packages,
         )
 
-    return branches.explore(lambda run: _predict(loaded_target, request, fork, run), run)
+    limit_s = request.get("timeout_s", math.inf)
+    return branches.explore(lambda run: _predict(loaded_target, request, fork, run), run, limit_s=limit_s)
 
 
 def _predict(

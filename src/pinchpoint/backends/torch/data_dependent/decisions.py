@@ -22,6 +22,7 @@ _BOUNDED_PATIENCE = 4096  # answers to a line outside a `while` loop, which most
 _OURS = str(Path(__file__).parents[2])
 _TENSORS = "/torch/_", "/torch/utils/_", "/site-packages/jax/"
 _TORCH = "-packages/torch/"
+_CALLERS = 30  # frames in which the nearest loop is looked for
 _PACKAGES = r"(?:site|dist)-packages/"
 
 
@@ -66,12 +67,21 @@ class Decisions:
 
 
 def asking_line() -> tuple[str, bool]:
-    """`file:line` of the innermost frame that asks for itself, and whether it is inside a `while` loop."""
+    """`file:line` of the innermost frame that asks for itself, and whether a `while` loop repeats it.
+
+    The loop may be in a caller: an adaptive solver repeats a function that decides about its step. The
+    nearest loop counts, so layers that a `for` loop calls inside a `while` loop are not repeated by it.
+    """
     frame: Any = sys._getframe(1)
     while frame.f_back is not None and _asks_for_caller(frame.f_code.co_filename):
         frame = frame.f_back
-    file, line = frame.f_code.co_filename, frame.f_lineno
-    return f"{file}:{line}", _in_while(file, line)
+    site = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    for _ in range(_CALLERS):
+        loop = _nearest_loop(frame.f_code.co_filename, frame.f_lineno)
+        if loop is not None or frame.f_back is None:
+            return site, loop == "while"
+        frame = frame.f_back
+    return site, False
 
 
 def counting_line(where: str) -> str:
@@ -123,19 +133,27 @@ def _parse(file: str) -> ast.AST:
 
 
 @cache
-def _while_ranges(file: str) -> tuple[tuple[int, int, bool], ...]:
-    """First line, last line and kind (is a `while`) of every loop and function of a file, innermost last."""
-    kinds = (ast.While, ast.For, ast.AsyncFor, ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+def _loops(file: str) -> tuple[tuple[int, int, str | None], ...]:
+    """First line, last line and kind of every loop and function of a file; a function has no kind."""
+    kinds: dict[type[ast.AST], str | None] = {
+        ast.While: "while",
+        ast.For: "for",
+        ast.AsyncFor: "for",
+        ast.FunctionDef: None,
+        ast.AsyncFunctionDef: None,
+        ast.Lambda: None,
+    }
     return tuple(
-        (node.lineno, node.end_lineno or node.lineno, isinstance(node, ast.While))
+        (node.lineno, node.end_lineno or node.lineno, kinds[type(node)])
         for node in ast.walk(_parse(file))
-        if isinstance(node, kinds)
+        if isinstance(
+            node, (ast.While, ast.For, ast.AsyncFor, ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+        )
     )
 
 
 @cache
-def _in_while(file: str, line: int) -> bool:
-    enclosing = [
-        (last - first, is_while) for first, last, is_while in _while_ranges(file) if first <= line <= last
-    ]
-    return min(enclosing)[1] if enclosing else False
+def _nearest_loop(file: str, line: int) -> str | None:
+    """The kind of the innermost loop around a line of its function."""
+    enclosing = [(last - first, kind) for first, last, kind in _loops(file) if first <= line <= last]
+    return min(enclosing, key=lambda entry: entry[0])[1] if enclosing else None
