@@ -26,6 +26,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter as LoaderIterator
 
 __all__ = [
     "CUDA_HOOKS",
+    "EARLY_STOP",
     "DispatchMode",
     "FakeTensor",
     "FakeTensorMode",
@@ -85,6 +86,7 @@ __all__ = [
 
 _ragged = count(10_000)  # numbers of ragged sizes; torch counts those of real tensors from zero
 op_device = torch.ops.prim.device.default
+EARLY_STOP = "_check_early_stop_heuristic"  # a method of transformers' GenerationMixin
 CUDA_HOOKS = ("_lazy_init", "_sleep")  # private functions of torch.cuda that libraries call
 
 

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from pinchpoint.backends.patches import Patches
+from pinchpoint.backends.torch import compat
 from pinchpoint.backends.torch.observer import Observer
 from pinchpoint.backends.torch.repetition import Repetition
 
@@ -47,7 +48,7 @@ class Generation:
         patched = self._criteria(criteria.StoppingCriteriaList.__call__)
         self._patches.set(criteria.StoppingCriteriaList, "__call__", patched)
         mixin: Any = getattr(sys.modules.get("transformers.generation.utils"), "GenerationMixin", None)
-        heuristic = vars(mixin).get("_check_early_stop_heuristic") if mixin is not None else None
+        heuristic = vars(mixin).get(compat.EARLY_STOP) if mixin is not None else None
         if heuristic is not None:  # of beam search: whether an open beam can still become the best one
             is_static = isinstance(heuristic, staticmethod)
             original = heuristic.__func__ if is_static else heuristic
@@ -55,9 +56,7 @@ class Generation:
             def check(*args: Any, **kwargs: Any) -> Any:
                 return self._assume(original(*args, **kwargs), True)
 
-            self._patches.set(
-                mixin, "_check_early_stop_heuristic", staticmethod(check) if is_static else check
-            )
+            self._patches.set(mixin, compat.EARLY_STOP, staticmethod(check) if is_static else check)
 
     def _criteria(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def call(criteria: Any, input_ids: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
