@@ -148,10 +148,8 @@ def _show_fit(forecast: Forecast, card_name: str | None) -> None:
                 f"unknown whether it fits {forecast.card}, which has {show_bytes(has)}", style="yellow"
             )
         else:
-            printing.show(
-                f"does not fit {forecast.card}, which has {show_bytes(has)}, with a margin of {margin}",
-                style="red",
-            )
+            why = f": it may need {show_bytes(needed)}, margin included" if needed > has else ""
+            printing.show(f"does not fit {forecast.card}, which has {show_bytes(has)}{why}", style="red")
         if forecast.levers:
             over = needed - has
             rows = [

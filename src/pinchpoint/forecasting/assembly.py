@@ -31,8 +31,14 @@ def of_observation(
     result = replaying.replay(observation, expandable=expandable)
     parts = replaying.breakdown(observation, result)
     low = high = None
+    reserved_high = result.peak_reserved_bytes
     if any(block.span for block in observation.blocks):
-        low, high = _interval(observation, result.peak_allocated_bytes, expandable)
+        most = replaying.replay(observation, take="most", expandable=expandable)
+        low, high = _interval(observation, result.peak_allocated_bytes, most.peak_allocated_bytes, expandable)
+        if high is not None:
+            # Large workspaces also leave larger gaps between blocks.
+            spare = high - result.peak_allocated_bytes
+            reserved_high = max(result.peak_reserved_bytes + spare, most.peak_reserved_bytes)
     forecast = Forecast(
         framework="torch",
         method="fake tensors",
@@ -57,9 +63,11 @@ def of_observation(
         needs_bytes=0,
         **fields,
     )
-    spare = (forecast.high_bytes or forecast.peak_allocated_bytes) - forecast.peak_allocated_bytes
-    needs = int((result.peak_reserved_bytes + spare) * (1 + MARGIN))
-    forecast = replace(forecast, needs_bytes=needs, fits=_fits(observation, forecast, card, expandable))
+    forecast = replace(
+        forecast,
+        needs_bytes=int(reserved_high * (1 + MARGIN)),
+        fits=_fits(observation, forecast, reserved_high, card, expandable),
+    )
     return with_reasons(forecast, observation.reasons)
 
 
@@ -70,12 +78,11 @@ def with_reasons(forecast: Forecast, reasons: Iterable[str]) -> Forecast:
     return replace(forecast, reasons=every, fits=fits)
 
 
-def _interval(observation: Observation, usual: int, expandable: bool) -> tuple[int, int] | tuple[None, None]:
+def _interval(
+    observation: Observation, usual: int, high: int, expandable: bool
+) -> tuple[int, int] | tuple[None, None]:
     """The peak if libraries use the least and the most memory; (None, None) if the two hardly differ."""
-    low, high = (
-        replaying.replay(observation, take=take, expandable=expandable).peak_allocated_bytes
-        for take in ("least", "most")
-    )
+    low = replaying.replay(observation, take="least", expandable=expandable).peak_allocated_bytes
     if high - low < _BLUR * usual / 2:
         return None, None
     return min(low, usual) - int(_BLUR * usual), max(high, usual) + int(_BLUR * usual)
@@ -141,22 +148,20 @@ def with_higher_end(forecast: Forecast, reach: int, card: Card) -> Forecast:
 
 
 def _fits(
-    observation: Observation, forecast: Forecast, card: Card, expandable: bool
+    observation: Observation, forecast: Forecast, reserved_high: int, card: Card, expandable: bool
 ) -> dict[str, bool | None]:
     """Whether the step fits each known card and the requested one.
 
     The slower exact replay runs only for cards that the quick comparison rejects.
     """
     answers: dict[str, bool | None] = {}
-    reserved_bytes = forecast.peak_reserved_bytes or 0
     take = "most" if forecast.high_bytes is not None else "usual"
-    spare = (forecast.high_bytes or forecast.peak_allocated_bytes) - forecast.peak_allocated_bytes
     for other in {**cards(), card.name: card}.values():
         # There are two cuBLAS handles, forward and backward, whose workspace depends on the GPU generation.
         mine, theirs = (
             allocator_settings.cublas_workspace_bytes(c.cublas_workspace_bytes) for c in (card, other)
         )
-        other_reserved = reserved_bytes + spare - 2 * (mine - theirs)
+        other_reserved = reserved_high - 2 * (mine - theirs)
         room = int(other.usable_bytes / (1 + MARGIN))
         answers[other.name] = other_reserved <= room or (
             forecast.peak_allocated_bytes <= room
