@@ -182,8 +182,11 @@ def test_host_tensors_saved_by_safetensors_can_be_read_by_every_reader(observer:
     safetensors = pytest.importorskip("safetensors")
     files = pytest.importorskip("safetensors.torch")
     observer.progress.files = True
-    files.save_file({"weight": torch.arange(6.0)}, tmp_path / "host.safetensors", metadata={"format": "pt"})
+    tensors = {"weight": torch.arange(6.0), "large": torch.empty(3000, 1000)}
+    assert type(tensors["large"]) is not torch.Tensor  # a large host tensor has no values
+    files.save_file(tensors, tmp_path / "host.safetensors", metadata={"format": "pt"})
     with safetensors.safe_open(tmp_path / "host.safetensors", framework="pt") as reader:
         assert reader.get_tensor("weight").tolist() == [0, 1, 2, 3, 4, 5]
+        assert reader.get_slice("large").get_shape() == [3000, 1000]
     files.save_file({"weight": torch.zeros(6, device="cuda")}, tmp_path / "device.safetensors")
     assert files.load_file(tmp_path / "device.safetensors", device="cuda")["weight"].is_cuda

@@ -67,14 +67,20 @@ def install(patches: Patches, observer: Observer, *, files: Callable[[], bool]) 
         )
 
     def save_file(tensors: Any, filename: Any, metadata: Any = None) -> None:
-        # Other readers of the format (transformers) do not go through load_file.
-        is_real = all(type(tensor) is not FakeTensor for tensor in tensors.values())
+        # Other readers of the format (transformers) do not go through load_file. A host tensor without values
+        # is written as zeros.
         size = sum(tensor.nbytes for tensor in tensors.values())
-        if not (files() and is_real and size <= _REAL_LIMIT):
-            store.save(tensors, filename)
-            return
-        with open(filename, "wb") as file:
-            file.write(safetensors.save(tensors, metadata))
+        on_host = not any(map(observer.on_device, tensors.values()))
+        if files() and on_host and size <= _REAL_LIMIT:
+            real = {
+                name: torch.zeros(tensor.shape, dtype=tensor.dtype) if type(tensor) is FakeTensor else tensor
+                for name, tensor in tensors.items()
+            }
+            if FakeTensor not in map(type, real.values()):
+                with open(filename, "wb") as file:
+                    file.write(safetensors.save(real, metadata))
+                return
+        store.save(tensors, filename)
 
     patches.set(safetensors, "save_file", save_file)
     patches.set(
