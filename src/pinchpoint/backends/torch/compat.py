@@ -74,6 +74,7 @@ __all__ = [
     "set_variable_functions",
     "sparse_parts",
     "storage_key",
+    "storage_users",
     "tree_leaves",
     "tree_map_only",
     "variable_functions",
@@ -423,6 +424,11 @@ def loss_scale(scaler: torch.amp.GradScaler) -> torch.Tensor:
     """The factor of the losses: (), on the device. `get_scale` would synchronise."""
     scale = scaler._scale
     return torch.full((), scaler.get_scale(), device=scaler._device) if scale is None else scale
+
+
+def storage_users(tensor: torch.Tensor) -> int:
+    """How many tensors share the storage of this one, itself included."""
+    return torch._C._storage_Use_Count(tensor.untyped_storage()._cdata) - 1  # less Python's own reference
 
 
 def restart_loader(iterator: Any) -> None:

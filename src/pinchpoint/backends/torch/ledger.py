@@ -171,6 +171,27 @@ class Ledger:
         """Stop recording: what a script does after the requested steps is not part of the forecast."""
         self._closed = True
 
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
+
+    def block_of(self, tensor: torch.Tensor) -> int:
+        """The block of a tensor on the device; -1 for one on the host."""
+        return self._block_of.get(compat.storage_key(tensor.untyped_storage()), -1)
+
+    def adopt(self, tensor: torch.Tensor, block: int) -> None:
+        """Let a new storage stand for a block that is already written."""
+        storage = tensor.untyped_storage()
+        key = compat.storage_key(storage)
+        self._block_of[key] = block
+        weakref.finalize(storage, self._on_free, key)
+
+    def begin_phase(self, phase: Phase) -> None:
+        """Mark that the next blocks belong to a phase."""
+        if phase != self._last_phase:
+            self.observation.marks.append((len(self.observation.events), phase))
+            self._last_phase = phase
+
     def live_blocks(self) -> set[int]:
         return set(self._block_of.values())
 
@@ -202,8 +223,7 @@ class Ledger:
         if info.role != "temporaries":
             self._fold = None
         if info.phase != self._last_phase:
-            self.observation.marks.append((len(self.observation.events), info.phase))
-            self._last_phase = info.phase
+            self.begin_phase(info.phase)
         self.observation.blocks.append(info)
         block = len(self.observation.blocks) - 1
         self._record(block)

@@ -18,7 +18,7 @@ import torch
 from pinchpoint.backends.torch import compat
 from pinchpoint.backends.torch.compat import FakeTensor, tree_map_only
 from pinchpoint.backends.torch.data_dependent.operations import Dynamic
-from pinchpoint.backends.torch.data_dependent.shadow_values import Shadows
+from pinchpoint.backends.torch.data_dependent.shadow_values import Shadows, written_arguments
 from pinchpoint.backends.torch.fake.devices import place_of
 from pinchpoint.backends.torch.fake.shape_cache import ShapeCache
 from pinchpoint.backends.torch.kernels import unmodelled, workspaces
@@ -70,6 +70,7 @@ class Observer(compat.DispatchMode):
         self.foreign: Any = None  # set by the session: operations of libraries other than torch
         self.place: str | None = None
         self.operations = 0  # observed so far
+        self.written: list[int] | None = None  # blocks that operations write to, while a call is recorded
         self._weights_left = _CALIBRATED_WEIGHTS
         self.generators: set[int] = set()  # keys of the generators on the device
         # > 0 while torch's own fake mode runs, during which tensors report their true devices
@@ -232,6 +233,10 @@ class Observer(compat.DispatchMode):
             """Run one of pinchpoint's own operations on fake tensors and record its output."""
             return record(self._call(op, a, k, site), op.name())
 
+        if self.written is not None and compat.is_mutable(func):
+            self.written += [
+                ledger.block_of(t) for t in (*written_arguments(func, args), *_tensors((), kwargs))
+            ]
         if self.dynamic.handles(func):
             real = self.shadows.result(func, args, kwargs)
             self.shadows.after_write(func, args, is_known=real is not None)

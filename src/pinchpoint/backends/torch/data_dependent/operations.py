@@ -87,6 +87,7 @@ class Dynamic:
     counts: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     scalars: dict[str, list[float]] = field(default_factory=dict)
     array_samples: dict[str, list[float]] = field(default_factory=dict)
+    reads: int = 0  # how often values or counts were asked for
     late_sites: dict[str, None] = field(default_factory=dict)  # lines that read values late, in order
     nonzero: NonzeroCounts = field(default_factory=NonzeroCounts)
     _turns: dict[str, int] = field(default_factory=dict)
@@ -116,6 +117,7 @@ class Dynamic:
         shadows: Shadows,
     ) -> Any:
         where = f"{site.file}:{site.line}"
+        self.reads += not (func in _INDEXING and _has_no_mask(args[1]))
         if func is _aten._local_scalar_dense.default:
             return self._value(args[0], shadow, where)
         if func in _ALIKE:
@@ -195,6 +197,7 @@ class Dynamic:
 
         An unknown whole number can be logged but not used; a float can be logged, and int() makes it a count.
         """
+        self.reads += 1
         is_known = real is not None and not self.calibrating
         if _is_whole(tensor) and tensor.numel() == 1 and real is None and not self.calibrating:
             key = f"{line()}:item"
@@ -228,6 +231,7 @@ class Dynamic:
         None for unknown floats.
         """
         key = f"{where}:array"
+        self.reads += 1
         turn = self._turn(key)
         is_count = tensor.dtype is torch.bool or _is_whole(tensor)
         if real is not None:
@@ -435,3 +439,7 @@ def _is_fill(args: Any, kwargs: Any) -> bool:
     accumulate = kwargs.get("accumulate", args[3] if len(args) > 3 else False)
     indices = args[1]
     return not accumulate and len(indices) == 1 and indices[0].dtype is torch.bool and args[2].numel() == 1
+
+
+def _has_no_mask(indices: Any) -> bool:
+    return all(index is None or index.dtype not in (torch.bool, torch.uint8) for index in indices)

@@ -130,6 +130,10 @@ class Shadows:
         """Give a tensor whose storage was replaced by that of `source` the values of `source`."""
         setattr(fake, _SHADOW, source.__dict__.get(_SHADOW))
 
+    def follows(self, fake: torch.Tensor) -> bool:
+        """Whether the values of a tensor may be known; unlike `real`, this computes nothing."""
+        return fake.__dict__.get(_SHADOW) is not None
+
     def real(self, fake: FakeTensor) -> torch.Tensor | None:
         """The values, or None if they are unknown."""
         shadow = fake.__dict__.get(_SHADOW)
@@ -221,7 +225,7 @@ class Shadows:
         """Compute the copies of what an operation is about to write to: a copy has the values from before."""
         if not compat.is_mutable(func):
             return
-        for fake in _written_arguments(func, args):
+        for fake in written_arguments(func, args):
             shadow = fake.__dict__.get(_SHADOW)
             for reference in shadow.copies if shadow is not None else ():
                 copy = reference()
@@ -231,7 +235,7 @@ class Shadows:
                 shadow.copies.clear()
 
     def _count_writes(self, func: Any, args: Any) -> None:
-        for fake in _written_arguments(func, args):
+        for fake in written_arguments(func, args):
             value = fake.__dict__[_SHADOW].value
             key = storage_key(value.untyped_storage())
             self._writes[key] = self._writes.get(key, 0) + 1
@@ -239,7 +243,7 @@ class Shadows:
     def _forget_written(self, func: Any, args: Any) -> None:
         """Forget the values of tensors that unknown values were written to."""
         if compat.is_mutable(func) and func.name() not in _KEEPS_VALUES:
-            self.lose(*_written_arguments(func, args))
+            self.lose(*written_arguments(func, args))
 
     def lose(self, *fakes: Any) -> None:
         """Forget the values of tensors that unknown values were written to, and of their bases."""
@@ -333,7 +337,7 @@ def _widened(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if tensor.is_complex() or tensor.dtype is torch.bool else tensor.double()
 
 
-def _written_arguments(func: Any, args: Any) -> list[FakeTensor]:
+def written_arguments(func: Any, args: Any) -> list[FakeTensor]:
     """The arguments that an operation writes to."""
     return [
         fake

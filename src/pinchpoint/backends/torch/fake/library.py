@@ -23,6 +23,7 @@ from pinchpoint.backends.torch.fake.generation import Generation
 from pinchpoint.backends.torch.fake.progress import Progress
 from pinchpoint.backends.torch.ledger import Ledger
 from pinchpoint.backends.torch.observer import Observer
+from pinchpoint.backends.torch.repeated_calls import RepeatedCalls
 
 
 @contextlib.contextmanager
@@ -31,7 +32,7 @@ def install(patches: Patches, observer: Observer, progress: Progress) -> Iterato
     _autograd(patches, ledger, progress)
     patch_trainer = loaders.install(patches, observer, progress)
     patch_generation = Generation(patches, observer, progress.add_calls)
-    _modules(patches, ledger, progress, lambda: (patch_generation(), patch_trainer()))
+    _modules(patches, observer, progress, lambda: (patch_generation(), patch_trainer()))
     _compiling(patches, observer)
     _parallel(patches)
     saving.install(patches, observer, files=lambda: progress.files)
@@ -68,18 +69,28 @@ def _autograd(patches: Patches, ledger: Ledger, progress: Progress) -> None:
 # --- modules
 
 
-def _modules(patches: Patches, ledger: Ledger, progress: Progress, patch_imported: Callable[[], Any]) -> None:
+def _modules(
+    patches: Patches, observer: Observer, progress: Progress, patch_imported: Callable[[], Any]
+) -> None:
+    ledger, repeated_calls = observer.ledger, RepeatedCalls(observer)
     names: dict[int, str] = {}
     original_call: Callable[..., Any] = torch.nn.Module.__call__
 
     def call(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if ledger.module_path:
+            return run(self, args, kwargs)
+        ledger.step_started = True
+        patch_imported()
+        result = repeated_calls(self, args, kwargs, lambda: run(self, args, kwargs))
+        if ledger.phase is None:
+            progress.count_call(self, quiet=not torch.is_grad_enabled())
+        return result
+
+    def run(self: torch.nn.Module, args: Any, kwargs: Any) -> Any:
         root = not ledger.module_path
-        if root:
-            ledger.step_started = True
-            patch_imported()
-            # A module that the backward pass calls again (checkpointing) keeps its name in the whole model.
-            if ledger.phase != "backward" or id(self) not in names:
-                _name_tree(self, names, ledger)
+        # A module that the backward pass calls again (checkpointing) keeps its name in the whole model.
+        if root and (ledger.phase != "backward" or id(self) not in names):
+            _name_tree(self, names, ledger)
         path = ledger.module_path
         # A module that belongs to no other, such as a loss made in `forward`, is named after its caller.
         path.append(names.get(id(self)) or f"{path[-1]}.{type(self).__name__}")
@@ -87,12 +98,9 @@ def _modules(patches: Patches, ledger: Ledger, progress: Progress, patch_importe
             with (
                 torch.autocast("cuda", torch.bfloat16) if root and progress.half else contextlib.nullcontext()
             ):
-                result = original_call(self, *args, **kwargs)
+                return original_call(self, *args, **kwargs)
         finally:
             path.pop()
-        if root and ledger.phase is None:
-            progress.count_call(self, quiet=not torch.is_grad_enabled())
-        return result
 
     patches.set(torch.nn.Module, "__call__", call)
     original_to: Callable[..., Any] = torch.nn.Module.to
