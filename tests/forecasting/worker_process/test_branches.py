@@ -185,3 +185,24 @@ def test_an_adaptive_solver_without_gradients_does_not_grow(of_body: Predict) ->
     inner = "".join(f"    {line}\n" for line in ADAPTIVE.strip().splitlines())
     forecast = of_body(f"with torch.no_grad():\n{inner}loss = model(y).mean()")
     assert forecast.fits["h200"] is True and not forecast.reasons
+
+
+def test_the_line_search_of_lbfgs_is_followed_and_fits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text("""
+import torch
+model = torch.nn.Linear(256, 256).cuda()
+optimizer = torch.optim.LBFGS(model.parameters(), max_iter=4, line_search_fn="strong_wolfe")
+x = torch.randn(1000, 256, device="cuda")
+def closure():
+    optimizer.zero_grad()
+    loss = model(x).square().mean()
+    loss.backward()
+    return loss
+for step in range(3):
+    optimizer.step(closure)
+""")
+    forecast = predict("train.py")
+    assert forecast.fits["h200"] is True and not forecast.reasons

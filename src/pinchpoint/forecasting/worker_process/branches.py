@@ -25,8 +25,10 @@ from pinchpoint.forecasting import assembly
 from pinchpoint.forecasting.worker_process.calibration import Run
 
 TURNS = (4, 8)  # of a loop whose count is unknown
-_ALONE = 6  # lines that are tried alone; more of them would take too long, and are tried in groups
+_ALONE = 6  # lines that are tried alone at once; more of them are tried in groups first
 _GROUPS = 3
+_SLIGHT = 0.01
+_TOO_SLOW = "branches depend on device values, and not all their ways were followed within the time limit"
 _SPARE = 2.5  # times the slowest way so far must remain before the time limit to follow another one
 ENDED = "ended"  # key of an answer: this way of a branch ends the run, by `raise` or `exit`
 
@@ -81,7 +83,7 @@ def explore(predict: Callable[[Run], Forecast], run: Run, *, limit_s: float = ma
         nonlocal slowest_s
         before_s = time.monotonic()
         if before_s - start_s + _SPARE * slowest_s > limit_s:
-            reasons.append(f"{_too_slow(flipped)}, which would take longer than the time limit")
+            reasons.append(_TOO_SLOW)
             return None
         try:
             result = attempt(flipped, turns)
@@ -107,32 +109,29 @@ def explore(predict: Callable[[Run], Forecast], run: Run, *, limit_s: float = ma
         alone = sorted(base.sites | (together.sites if together is not None else frozenset()))
         if len(alone) > 1:
             reasons.clear()  # what cannot be run with all lines flipped may run with one
-            groups = [alone[start::_GROUPS] for start in range(_GROUPS)]
-            attempts += filter(
-                None, map(other, groups if len(alone) > _ALONE else [[site] for site in alone])
-            )
-        if len(alone) > _ALONE and any(_peak(one) != _peak(base) for one in attempts):
-            reasons.append(
-                f"{len(alone)} lines branch on device values, such as {_shown(alone[0])}; "
-                "they change the peak, and so many were tried only in groups"
-            )
+            ways = [[site] for site in alone]
+            if len(alone) > _ALONE:
+                attempts += filter(None, map(other, [alone[start::_GROUPS] for start in range(_GROUPS)]))
+                # Each of many lines is tried alone only if it may raise the peak.
+                ways = ways if any(_is_higher(_peak(one), _peak(base)) for one in attempts) else []
+            attempts += filter(None, map(other, ways))
     # A way that changes the peak may also let a loop grow that does not grow otherwise.
     for one in [one for one in attempts if one.cut and (one in attempts[:2] or _peak(one) != _peak(base))]:
+        known = len(reasons)
         longer = other(one.flipped, TURNS[1])
-        if longer is None or _peak(longer) != _peak(one):
+        if (longer is None and len(reasons) == known) or (longer is not None and _peak(longer) != _peak(one)):
             reasons.append(_growth(one, longer))
         attempts += [longer] if longer is not None else []
     return _widen(attempts, reasons)
 
 
-def _too_slow(flipped: Iterable[str]) -> str:
-    lines = sorted(map(_shown, flipped))
-    where = f" at {', '.join(lines[:4])}{', ...' if len(lines) > 4 else ''}" if lines else ""
-    return f"branches{where} depend on device values, and not all of their ways were followed"
-
-
 def _peak(attempt: _Attempt) -> int:
     return attempt.forecast.peak_allocated_bytes
+
+
+def _is_higher(one: int, other: int) -> bool:
+    """Whether a peak is higher by more than a share that the margin of `fits` covers several times."""
+    return one > (1 + _SLIGHT) * other
 
 
 def _growth(short: _Attempt, longer: _Attempt | None) -> str:
