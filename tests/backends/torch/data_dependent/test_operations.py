@@ -185,3 +185,25 @@ def test_filling_where_a_mask_is_true_needs_no_count(observer: Any) -> None:
     big[mask] = 1.0
     sizes = [block.bytes for block in observer.ledger.observation.blocks[before:] if block.bytes > 1024]
     assert sizes == [3_000_000]  # only the mask: no index tensor is allocated
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_the_ctc_loss_keeps_alignments_of_the_longest_target(observer: Any, take: Any, known: bool) -> None:
+    steps, batch, labels, width = 200, 4, 32, 30
+    log_probs = torch.zeros(steps, batch, labels, device="cuda", requires_grad=True)
+    targets = torch.ones(batch, width, dtype=torch.int64, device="cuda")
+    lengths = torch.tensor([3, 20, 5, 1]).cuda()
+    if not known:  # the rows of the targets are padded to the longest one
+        lengths = lengths + torch.zeros(2000, 1000, device="cuda").normal_()[0, :4].long()
+        assert observer.shadow(lengths) is None
+    table = 4 * batch * steps * (2 * (20 if known else width) + 1)
+    frames = torch.full((batch,), steps, device="cuda")
+    forward = take(lambda: F.ctc_loss(log_probs, targets, frames, lengths, zero_infinity=True))
+    assert table in [block.bytes for block in forward.blocks]
+    loss = F.ctc_loss(log_probs, targets, frames, lengths)
+    backward = take(loss.backward)
+    assert backward.peak >= table + 4 * steps * batch * labels
+    assert log_probs.grad is not None and log_probs.grad.shape == log_probs.shape
+    by_lists: Any = F.ctc_loss
+    as_lists = take(lambda: by_lists(log_probs, targets, (steps,) * batch, (3, 20, 5, 1)))
+    assert 4 * batch * steps * 41 in [block.bytes for block in as_lists.blocks]

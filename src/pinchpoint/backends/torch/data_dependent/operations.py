@@ -40,6 +40,7 @@ _COUNTING = {
     _aten.repeat_interleave.Tensor,
     _aten.bincount.default,
 }
+_ALIGNMENTS = {_aten._ctc_loss.default, _aten._ctc_loss.Tensor}
 # Boxes that suppression keeps, by name: torchvision is not imported here.
 _KEPT_BOXES = {"torchvision::nms"}
 _FILLS = {
@@ -101,6 +102,7 @@ class Dynamic:
             func in _COUNTING
             or func in _INDEXING
             or func in _ALIKE
+            or func in _ALIGNMENTS
             or func is _aten._local_scalar_dense.default
             or func.name() in _KEPT_BOXES
         )
@@ -124,6 +126,8 @@ class Dynamic:
             return self.decide(_ALIKE[func]) if shadow is None else shadow
         if func in _INDEXING:
             return self._index(func, args, kwargs, plain, where, shadows)
+        if func in _ALIGNMENTS:
+            return self._align(args, plain, f"{counting_line(where)}:ctc_loss", shadows)
         rows = self._count_rows(func, args, kwargs, shadow, plain, where)
         if func is _aten.nonzero.default and shadow is None and args[0].dim() == 1 and len(rows) <= _FEW:
             # A loop over the few places of a mask uses them as indices: they are the first ones.
@@ -400,6 +404,24 @@ class Dynamic:
             )
             return plain(_aten.new_empty.default, tensor, [count])
         return self._unique(func, args, kwargs, shadow, plain, key)
+
+    def _align(self, args: Any, plain: Any, key: str, shadows: Shadows) -> Any:
+        """The outputs of the CTC loss: one loss per sequence, and the table of its alignments."""
+        log_probs, targets, lengths = args[0], args[1], args[3]
+        if not isinstance(lengths, torch.Tensor):
+            lengths = real = torch.tensor(lengths)
+        else:
+            real = shadows.real(lengths)  # type: ignore[arg-type]
+        longest = None if real is None else int(real.max())
+        if longest is None and targets.dim() == 2:
+            longest = targets.shape[1]  # no target is longer, and rows are usually padded to the longest
+        elif longest is None or self.calibrating:
+            longest = self._count(lengths, longest, key, targets.numel())
+        steps, batch = log_probs.shape[:2]
+        return (
+            plain(_aten.new_empty.default, log_probs, [batch]),
+            plain(_aten.new_empty.default, log_probs, [batch, steps, 2 * longest + 1]),
+        )
 
     def _unique(self, func: Any, args: Any, kwargs: Any, shadow: Any, plain: Any, key: str) -> Any:
         tensor = args[0]

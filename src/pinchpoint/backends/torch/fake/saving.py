@@ -1,8 +1,8 @@
 """torch.save and torch.load without data: structure, shapes and devices are kept, device tensors are not.
 
-No tensor is serialised, except host tensors by safetensors, if files are redirected. A saved object is found
-again by a token in its file, or by its path if files are not redirected. A real checkpoint is read on the
-host, and each storage is placed where its location tag or `map_location` says.
+No tensor is serialised. A saved object is found again by a token in its file, or by its path if files
+are not redirected. A real checkpoint is read on the host, and each storage is placed where its location
+tag or `map_location` says.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import torch
 from pinchpoint.backends.patches import Patches
 from pinchpoint.backends.torch import compat
 from pinchpoint.backends.torch.compat import FakeTensor
+from pinchpoint.backends.torch.fake import safetensors_files
 from pinchpoint.backends.torch.fake.devices import at_user_line, place_of
 from pinchpoint.backends.torch.observer import Observer
 from pinchpoint.core.errors import CannotFake
@@ -26,7 +27,6 @@ from pinchpoint.core.errors import CannotFake
 _TOKEN = b"pinchpoint checkpoint "
 _DIGITS = 12
 _VALUE_LIMIT = 1_000_000  # elements; a larger device tensor is saved without its values
-_REAL_LIMIT = 2 * 2**30  # bytes of host tensors that are written to a file of the format safetensors
 _TAGS = {"device": "cuda:0", "host": "cpu"}
 Place = Callable[[str], str]
 
@@ -42,51 +42,17 @@ def install(patches: Patches, observer: Observer, *, files: Callable[[], bool]) 
     def load(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
         saved_object = store.find(f)
         if saved_object is not None:
-            return saved_object.load(observer, lambda tag: _where(map_location, tag))
+            return saved_object.load(lambda tag: _where(map_location, tag))
         if str(map_location).startswith("meta"):
             return original(f, map_location, *args, **kwargs)
         return _load_real(lambda to: original(f, to, *args, **kwargs), observer, map_location)
 
-    patches.set(torch, "save", store.save)
+    def save(obj: Any, f: Any, *_: Any, **__: Any) -> None:
+        store.save(obj, f)
+
+    patches.set(torch, "save", save)
     patches.set(torch, "load", load)
-    try:
-        import safetensors.torch as safetensors
-    except ModuleNotFoundError:
-        return
-    original_file = safetensors.load_file
-
-    def load_file(filename: Any, device: Any = "cpu") -> Any:
-        saved_object = store.find(filename)
-        if saved_object is not None:
-            return saved_object.load(observer, lambda tag: _where(device, tag))
-        tensors = original_file(filename, device="cpu")
-        return (
-            {name: tensor.to(device) for name, tensor in tensors.items()}
-            if place_of(device) == "device"
-            else tensors
-        )
-
-    def save_file(tensors: Any, filename: Any, metadata: Any = None) -> None:
-        # Other readers of the format (transformers) do not go through load_file. A host tensor without values
-        # is written as zeros.
-        size = sum(tensor.nbytes for tensor in tensors.values())
-        on_host = not any(map(observer.on_device, tensors.values()))
-        if files() and on_host and size <= _REAL_LIMIT:
-            real = {
-                name: torch.zeros(tensor.shape, dtype=tensor.dtype) if type(tensor) is FakeTensor else tensor
-                for name, tensor in tensors.items()
-            }
-            if FakeTensor not in map(type, real.values()):
-                with open(filename, "wb") as file:
-                    file.write(safetensors.save(real, metadata))
-                return
-        store.save(tensors, filename)
-
-    patches.set(safetensors, "save_file", save_file)
-    patches.set(
-        safetensors, "save_model", lambda model, filename, *_, **__: store.save(model.state_dict(), filename)
-    )
-    patches.set(safetensors, "load_file", load_file)
+    safetensors_files.install(patches, store.save, store.find)
 
 
 class _Store:
@@ -97,7 +63,7 @@ class _Store:
         self._objects: list[_SavedObject] = []
         self._by_path: dict[str, int] = {}
 
-    def save(self, obj: Any, f: Any, *_: Any, **__: Any) -> None:
+    def save(self, obj: Any, f: Any) -> _SavedObject:
         self._observer.note("checkpoints are not written")
         self._objects.append(_SavedObject(obj, self._observer))
         number = len(self._objects) - 1
@@ -109,6 +75,7 @@ class _Store:
                 file.write(token)
         else:
             self._by_path[os.path.abspath(f)] = number
+        return self._objects[number]
 
     def find(self, f: Any) -> _SavedObject | None:
         """The object that this run saved to the file, if the file still contains it."""
@@ -174,6 +141,8 @@ class _SavedObject:
         self._storages: list[_Storage] = []
         self._tensors: list[_Tensor] = []
         self._fault = ""
+        self._observer = observer
+        self.metadata: Any = None  # of a safetensors file
         buffer = io.BytesIO()
         try:
             _Pickler(buffer, self, observer).dump(obj)
@@ -196,7 +165,7 @@ class _SavedObject:
         self._tensors.append(_Tensor(numbers[key], _Layout.of(tensor), tensor.requires_grad, parameter))
         return len(self._tensors) - 1
 
-    def load(self, observer: Observer, where: Place) -> Any:
+    def load(self, where: Place) -> Any:
         if self._fault:
             raise CannotFake(
                 f"The script loads a checkpoint{at_user_line()} that it saved in this run; "
@@ -208,14 +177,12 @@ class _SavedObject:
 
         def tensor(number: int) -> torch.Tensor:
             if number not in tensors:
-                tensors[number] = self._make(number, bases, observer, where)
+                tensors[number] = self._make(number, bases, where)
             return tensors[number]
 
         return _Unpickler(io.BytesIO(self._pickle), tensor).load()
 
-    def _make(
-        self, number: int, bases: dict[Any, torch.Tensor], observer: Observer, where: Place
-    ) -> torch.Tensor:
+    def _make(self, number: int, bases: dict[Any, torch.Tensor], where: Place) -> torch.Tensor:
         tensor_info = self._tensors[number]
         storage = self._storages[tensor_info.storage]
         place = where(_TAGS[storage.place])
@@ -228,9 +195,9 @@ class _SavedObject:
             else:
                 zero = torch.zeros((), dtype=storage.dtype)
                 values = zero.expand(storage.count) if storage.values is None else storage.values.clone()
-                tensor = _place(tensor_info.storage, values, tensor_info.layout, bases, observer, place)
+                tensor = _place(tensor_info.storage, values, tensor_info.layout, bases, self._observer, place)
                 if storage.values is None:
-                    observer.shadows.forget(tensor)
+                    self._observer.shadows.forget(tensor)
         return _as_saved(tensor, parameter=tensor_info.parameter, requires_grad=tensor_info.requires_grad)
 
 

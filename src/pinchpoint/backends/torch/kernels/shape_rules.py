@@ -1,7 +1,7 @@
-"""Shape rules of operations for which torch has none, or one that fails: `RULES`, by operation.
+"""`RULES`: shape rules for operations whose own rule in torch is missing or wrong, by operation.
 
-The CTC loss keeps a table with two entries per target symbol; targets that are concatenated to one row count
-as if one of them had all symbols. A product with `out_dtype` returns the tensor that it writes to.
+A rule takes the operation's arguments as fake tensors and returns its results. Products with an
+`out_dtype` only run on a GPU: torch's rules read that type as the factor `beta`, or refuse the host.
 """
 
 from __future__ import annotations
@@ -12,30 +12,21 @@ from typing import Any
 import torch
 
 _aten = torch.ops.aten
+_PRODUCTS = ("mm", "addmm", "bmm", "baddbmm")
 
 
-def _ctc_loss(log_probs: Any, targets: Any, *_: Any, **__: Any) -> tuple[Any, Any]:
-    steps, batch = log_probs.shape[0], log_probs.shape[1]
-    longest = targets.shape[-1]
-    return log_probs.new_empty(batch), log_probs.new_empty(batch, steps, 2 * longest + 1)
-
-
-def _ctc_loss_backward(gradient: Any, log_probs: Any, *_: Any, **__: Any) -> Any:
-    return torch.empty_like(log_probs)
-
-
-def _written(*_: Any, out: Any, **__: Any) -> Any:
-    return out
+def _product(*args: Any, out: torch.Tensor | None = None, **_: Any) -> torch.Tensor:
+    """The product of the last two matrices, in the type that follows them. Other options do not matter."""
+    left, right, dtype = args[-3:]
+    shape = torch.matmul(left, right).shape  # raises torch's own error if the shapes do not match
+    if out is None:
+        return left.new_empty(shape, dtype=dtype)
+    return out if out.shape == shape else out.resize_(shape)
 
 
 RULES: dict[Any, Callable[..., Any]] = {
-    _aten._ctc_loss.default: _ctc_loss,
-    _aten._ctc_loss.Tensor: _ctc_loss,
-    _aten._ctc_loss_backward.default: _ctc_loss_backward,
-    _aten._ctc_loss_backward.Tensor: _ctc_loss_backward,
-    **{
-        operation.dtype_out: _written
-        for operation in (_aten.mm, _aten.addmm, _aten.bmm, _aten.baddbmm)
-        if "dtype_out" in operation.overloads()
-    },
+    getattr(getattr(_aten, name), overload): _product
+    for name in _PRODUCTS
+    for overload in getattr(_aten, name).overloads()
+    if overload in ("dtype", "dtype_out")
 }
