@@ -102,8 +102,15 @@ def main() -> int:
     for path in args.programs:
         child = subprocess.run([sys.executable, __file__, str(path)], capture_output=True, text=True)
         found = [json.loads(line[4:]) for line in child.stdout.splitlines() if line.startswith("row ")]
-        print(f"{path.stem}: {len(found)} rows" + ("" if not child.returncode else "; it failed"))
+        print(f"{path.stem}: {len(found)} rows" + ("" if not child.returncode else "; it failed"), flush=True)
         rows += found
+        write(
+            args, rows, time.perf_counter() - start
+        )  # after every program: a run that is cut keeps its rows
+    return 0
+
+
+def write(args: argparse.Namespace, rows: list[Any], took_s: float) -> None:
     record = {
         "kind": "conv-search",
         "schema": 1,
@@ -114,14 +121,13 @@ def main() -> int:
         f"-o {args.output.name}",
         "torch": torch.__version__,
         "cudnn": torch.backends.cudnn.version(),
-        "took_s": round(time.perf_counter() - start, 1),
+        "took_s": round(took_s, 1),
         "columns": COLUMNS,
     }
     lines = ",\n".join(map(json.dumps, rows))
     write_text(
         args.output, json.dumps(record, indent=1).removesuffix("\n}") + f',\n "rows": [\n{lines}\n]}}\n'
     )
-    return 0
 
 
 if __name__ == "__main__":
