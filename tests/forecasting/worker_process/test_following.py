@@ -127,3 +127,18 @@ raise ValueError('no file')
     )
     assert forecast.fits["h200"] is None
     assert "batches of 1,024" in forecast.reasons[0]
+
+
+def test_what_an_evaluation_leaves_behind_is_alive_in_the_next_epoch(of_script: Predict) -> None:
+    text = """
+for epoch in range(2):
+    train(DataLoader(data, batch_size=2048))
+    model.eval()
+    with torch.no_grad():
+        kept = model(torch.zeros(4096, 1024, device="cuda"))
+"""
+    alone = of_script(TRAIN + "train(DataLoader(data, batch_size=2048))")
+    forecast = of_script(TRAIN + text)
+    assert forecast.seen["training_steps"] == 3
+    # The output that is kept is alive during the third step.
+    assert forecast.peak_allocated_bytes == pytest.approx(alone.peak_allocated_bytes + rows(4096), rel=0.01)

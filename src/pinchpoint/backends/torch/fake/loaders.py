@@ -57,6 +57,7 @@ class Loaders:
         self._training: tuple[Any, Any] = (None, None)  # the same, of the last optimizer step
         self._known: dict[int, Any] = {}  # loaders that gave no batch yet
         self._empty_epochs = 0
+        self._live: int | None = None  # bytes on the device after the training steps
         self.beyond = 0.0  # share by which the largest batch may exceed those that were looked at
         progress.loaders = self
 
@@ -113,8 +114,15 @@ class Loaders:
         return served.load()
 
     def _after_training(self, iterator: Any, served: Served) -> Any:
-        if iterator is self._training[1] and self._find_larger(served, self._training[0]):
-            return self._largest(served, self._training[0])
+        live = self._observer.ledger.live_bytes()
+        if iterator is self._training[1]:
+            self._live = live if self._live is None else self._live
+            if self._find_larger(served, self._training[0]):
+                return self._largest(served, self._training[0])
+        elif self._progress.has_evaluated() and self._live is not None and live > self._live:
+            # What the evaluation left behind is alive in the next epoch too: one step shows it.
+            self._live = None
+            return served.load()
         self._empty_epochs += 1
         if self._progress.has_evaluated() or self._empty_epochs > _EMPTY_EPOCHS:
             self._progress.stop()
