@@ -174,3 +174,14 @@ def test_temporaries_of_a_deformable_convolution_are_those_of_an_h200() -> None:
     )
     out = torch.empty(4, 64, 50, 68)
     assert detection.deformable_convolution((source, weight, offset), out) == [3481600, 125337600, 3481600]
+
+
+def test_the_number_of_experts_that_are_hit_has_no_range(simulate: Simulate) -> None:
+    class Anywhere(dict[str, Law]):
+        def get(self, key: str, default: Any = None) -> Law:
+            return Law(scale=0.75, exponent=1.0, spread=1.0, largest_n=4)
+
+    for bound in ("low", "mid", "high"):
+        with simulate(laws=Anywhere(), assume=True, bound=bound):
+            mask = F.one_hot(unknown(128, 2), num_classes=4)
+            assert torch.greater(mask.sum((0, 1)), 0).nonzero().shape == (3, 1)

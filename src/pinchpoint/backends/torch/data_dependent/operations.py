@@ -273,11 +273,11 @@ class Dynamic:
     # --- Counts
 
     def _count(
-        self, tensor: torch.Tensor, real: int | None, key: str, most: int, bound: int | None = None
+        self, tensor: torch.Tensor, real: int | None, key: str, most: int, known_limit: int | None = None
     ) -> int:
         """A count from the data, an earlier use of the same mask, a law or an assumption; else an error.
 
-        most: the number of elements, for which laws are fitted. bound: a smaller limit, if one is known; a
+        most: the number of elements, for which laws are fitted. known_limit: a smaller one. A
         whole mask that a known number of elements was written to most likely has that number.
         """
         if real is not None:
@@ -299,7 +299,7 @@ class Dynamic:
             return entry[1]
         law = self.laws.get(self._turn(key)) or self.laws.get(key)
         share = self.nonzero.share(tensor)
-        limit = most if bound is None else bound
+        limit = most if known_limit is None else known_limit
         if law is not None and share is not None and share.parts is not None:
             # The parts of a fixed total: more in one part is less in the others.
             likely = law.count(most, "high" if self.bound == "high" else "mid")
@@ -307,9 +307,11 @@ class Dynamic:
         elif law is not None:
             # At least one if one is possible: many losses treat an empty tensor as a special case.
             least = min(1, law.count(most, "high"), limit)
-            count = max(least, min(law.count(most, self.bound), limit))
-        elif bound is not None and tensor.numel() * tensor.element_size() == storage.nbytes():
-            count = bound
+            # Fewer parts of a total would each have more: the number of parts has no range of its own.
+            bound = "mid" if self.nonzero.is_hit_list(tensor) else self.bound
+            count = max(least, min(law.count(most, bound), limit))
+        elif known_limit is not None and tensor.numel() * tensor.element_size() == storage.nbytes():
+            count = known_limit
         elif self.nonzero.is_hit_list(tensor):
             count = most
         elif self.assume or self.calibrating:
