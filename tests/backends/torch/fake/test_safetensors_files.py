@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,10 @@ def test_a_saved_model_is_loaded_into_a_model(observer: Any, tmp_path: Path) -> 
     assert functions.load_model(net, path) == (set(), [])
     with pytest.raises(RuntimeError, match=r"embed\.weight"):
         functions.load_model(nn.Linear(4, 4), path)
+
+
+def test_transformers_loads_in_one_thread(observer: Any) -> None:
+    assert os.environ["HF_DEACTIVATE_ASYNC_LOAD"] == "1"
 
 
 def test_a_real_file_is_read_as_usual(simulate: Any, tmp_path: Path) -> None:

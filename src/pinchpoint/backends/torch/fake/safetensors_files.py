@@ -80,6 +80,8 @@ def install(patches: Patches, save: Callable[..., Any], find: Callable[[Any], An
             return original_open(filename, framework, device, **kwargs)
         return _OpenFile(entry.load(lambda tag: "host"), entry.metadata, device)
 
+    # transformers reads tensors in threads, but fake tensors can only be used in one.
+    patches.set_environment("HF_DEACTIVATE_ASYNC_LOAD", "1")
     patches.set(functions, "save_file", save_file)
     patches.set(functions, "save_model", save_model)
     patches.set(functions, "save", save_bytes)
