@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import shutil
+import signal
 import tempfile
 import time
 from pathlib import Path
@@ -127,6 +128,8 @@ def _run(
         )
     if end.note is not None:
         observer.note(end.note)
+    if dynamic_options.get("calibrating"):
+        signal.setitimer(signal.ITIMER_PROF, 0)
     if dynamic_options.get("calibrating") and end.kind == "stopped":
         return observer.dynamic.calibration_results()  # maybe of less than a step, if time ran out
     is_late_error = end.kind == "raised" and progress.is_late  # as may happen where values are not real
@@ -247,7 +250,6 @@ def _explain_evaluation(observation: Any, progress: Any, end: ScriptEnd) -> None
 def _limit_real_run(stopper: Stopper) -> None:
     """Stop the script once it has used its CPU time or most of the free memory; its counts are kept."""
     import resource
-    import signal
 
     def used_s() -> float:
         usage = resource.getrusage(resource.RUSAGE_SELF)
@@ -258,6 +260,7 @@ def _limit_real_run(stopper: Stopper) -> None:
 
     def check(*_: Any) -> None:
         if used_s() > end_s or _resident_bytes() > most_bytes:
+            signal.setitimer(signal.ITIMER_PROF, 5, 5)  # time to clean up; again if the script goes on
             stopper.steps = stopper.limit
             stopper.raise_if_done()
 
