@@ -16,6 +16,7 @@ from pinchpoint.core.errors import BadInput, PinchpointError, TargetFailed
 from pinchpoint.core.records import Forecast
 from pinchpoint.core.units import show_size
 from pinchpoint.forecasting.assembly import MARGIN
+from pinchpoint.forecasting.cards import card
 from pinchpoint.forecasting.forecaster import Forecasts
 from pinchpoint.planning.search import Sample
 
@@ -182,11 +183,10 @@ def show_trial(trial: Trial, axis: str) -> str:
 
 def _trial(forecast: Forecast, size: int, variant: str | None, chunk: int | None, budget_bytes: int) -> Trial:
     total = _high_total(forecast)
-    need = (
-        total + forecast.margin_bytes
-        if forecast.needs_bytes is None
-        else forecast.needs_bytes + forecast.context_bytes
-    )
+    context = forecast.context_bytes
+    if forecast.card in forecast.fits:  # its answer counts the high end of the card's context
+        context += _context_reach(forecast.card)
+    need = total + forecast.margin_bytes if forecast.needs_bytes is None else forecast.needs_bytes + context
     within = need <= budget_bytes
     return Trial(
         size=size,
@@ -195,16 +195,24 @@ def _trial(forecast: Forecast, size: int, variant: str | None, chunk: int | None
         mode=forecast.mode,
         total_bytes=total,
         need_bytes=need,
-        least_bytes=int((forecast.high_bytes or forecast.peak_allocated_bytes) * (1 + MARGIN))
-        + forecast.context_bytes,
+        least_bytes=int((forecast.high_bytes or forecast.peak_allocated_bytes) * (1 + MARGIN)) + context,
         margin_bytes=max(0, min(forecast.margin_bytes, need - total)),
         live_bytes=forecast.peak_allocated_bytes,
-        context_bytes=forecast.context_bytes,
+        context_bytes=context,
         fits=forecast.fits.get(forecast.card, None if within and forecast.reasons else within),
         fits_cards=forecast.fits,
         reasons=forecast.reasons,
         fixed_bytes=forecast.context_bytes + sum(forecast.breakdown.get(part, 0) for part in _FIXED_PARTS),
     )
+
+
+def _context_reach(name: str) -> int:
+    """How far the high end of a card's context is above the usual one; 0 if it is not known here."""
+    try:
+        chosen = card(name)
+    except BadInput:
+        return 0
+    return chosen.context_high_bytes - chosen.context_bytes
 
 
 def _high_total(forecast: Forecast) -> int:
