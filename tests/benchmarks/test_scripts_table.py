@@ -99,6 +99,8 @@ def test_every_bar_is_missed_by_the_fault_that_it_names(table: ModuleType, progr
     assert not met(table, good[5:] + [row(table, programs, predicted=1.02)] * 5)[near]
     assert not met(table, [*good, row(table, programs, predicted=1.06)])[close]
     assert not met(table, [*good, row(table, programs, capped=False)])[fits]
+    assert not met(table, [*good, row(table, programs, capped=None)])[fits]  # not tried is not shown
+    assert met(table, [*good, row(table, programs, capped=None, reasons=("a loop",))])[fits]
     exact = row(table, programs, package="jax")
     wide = row(table, programs, package="jax", predicted=1.3, interval=(0.9, 1.6))
     low = row(table, programs, package="jax", predicted=0.9, interval=(0.8, 0.95))
