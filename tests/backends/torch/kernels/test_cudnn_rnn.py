@@ -101,6 +101,29 @@ def test_convolutions_take_what_they_do_on_an_h200_or_what_the_span_allows() -> 
     assert inside["forward"] > 0.97 * count and inside["backward"] > 0.93 * count, inside
 
 
+def test_the_search_for_kernels_takes_about_what_it_does_on_an_h200() -> None:
+    record = json.loads((RESULTS / "conv_search_h200.json").read_text(encoding="utf-8"))
+    ratios, largest = [], {}
+    for values in record["rows"]:
+        row = dict(zip(record["columns"], values, strict=True))
+        dtype = getattr(torch, row["dtype"])
+        source, weight, output = (
+            torch.empty(row[name], dtype=dtype, device="meta") for name in ("input", "weight", "output")
+        )
+        how = ([row["stride"]], [0], [row["dilation"]], row["transposed"], [0], row["groups"])
+        args = (output, source, weight, None, *how) if row["backward"] else (source, weight, None, *how)
+        estimate = convolution.search_bytes(args, None if row["backward"] else output)
+        ratios.append(estimate / row["extra_bytes"])
+        before = largest.get(row["program"], (0, 0))
+        largest[row["program"]] = max(before[0], estimate), max(before[1], row["extra_bytes"])
+    ratios.sort()
+    assert len(ratios) > 100
+    assert 0.9 < ratios[len(ratios) // 4] and ratios[3 * len(ratios) // 4] < 1.3
+    # The largest call of a program decides its peak; what is small beside the rest may be off.
+    for program, (estimate, measured) in largest.items():
+        assert 0.75 < estimate / measured < 1.3 or measured < 2**29, program
+
+
 def test_the_gradient_of_an_input_that_wants_none_takes_nothing() -> None:
     source, weight = torch.empty(8, 32, 64, 64, device="meta"), torch.empty(32, 32, 3, 3, device="meta")
     both = convolution.backward(_backward_args(source, source, weight, [True, True]), HOPPER)

@@ -33,7 +33,7 @@ _LOOKING_S = 2.0  # ... for at most this long
 _EQUAL, _EQUAL_S = 32, 0.5  # after this many batches of one size and this long, all are taken to have it
 _EVALUATED = 12  # batches of an evaluation whose memory does not grow regularly
 _REGULAR = 3  # batches after which growth by the same number of bytes counts as regular
-_EMPTY_EPOCHS = 10_000  # epochs without batches before the script is stopped
+_EMPTY_EPOCHS, _EMPTY_S = 10_000, 2.0  # epochs without batches, and seconds of them, before the script ends
 
 
 @dataclass
@@ -56,7 +56,7 @@ class Loaders:
         self._latest: tuple[Any, Any] = (None, None)  # loader and iterator of the last batch
         self._training: tuple[Any, Any] = (None, None)  # the same, of the last optimizer step
         self._known: dict[int, Any] = {}  # loaders that gave no batch yet
-        self._empty_epochs = 0
+        self._empty_epochs, self._empty_since_s = 0, 0.0
         self._live: int | None = None  # bytes on the device after the training steps
         self.beyond = 0.0  # share by which the largest batch may exceed those that were looked at
         progress.loaders = self
@@ -124,7 +124,10 @@ class Loaders:
             self._live = None
             return served.load()
         self._empty_epochs += 1
-        if self._progress.has_evaluated() or self._empty_epochs > _EMPTY_EPOCHS:
+        if self._empty_epochs == 1:
+            self._empty_since_s = time.monotonic()
+        is_endless = self._empty_epochs > 1 and time.monotonic() - self._empty_since_s > _EMPTY_S
+        if self._progress.has_evaluated() or is_endless or self._empty_epochs > _EMPTY_EPOCHS:
             self._progress.stop()
         raise StopIteration
 
