@@ -60,7 +60,6 @@ def command(
     if output is not None:
         saved = f"the answers so far, if there are any, are in {output}"
     with printing.explain_interrupt(saved), printing.progress("plan") as progress:
-        progress(f"reading {target}")
         result = plan(
             target,
             budget=budget,

@@ -68,6 +68,8 @@ def plan(
         raise BadInput(
             f"No multiple of {multiple:,} is at most {up_to:,}.", hint="Raise --up-to, or lower --multiple."
         )
+    if progress is not None and isinstance(target, str):
+        progress(f"reading {target}")
     subject = _subject(target, vary, tuple(args))
     variants = _variants(subject, variant)
     setting_values = _settings(subject, settings)

@@ -106,9 +106,9 @@ def test_guesses_that_differ_or_fail_or_reach_another_count_require_calibration(
 
 
 def test_a_high_end_that_cannot_be_run_does_not_make_more_cards_fit(targets: Path) -> None:
-    with Forecaster(f"{targets}:plain", card="2500MiB") as forecaster:
+    with Forecaster(f"{targets}:plain", card="2700MiB") as forecaster:
         large, small = (forecaster.predict(size=size) for size in (POINTS, POINTS // 2))
-    assert large.fits["2500MiB"]
+    assert large.fits["2700MiB"]
     answers = {
         "mid": large.to_dict(),
         "low": small.to_dict(),
@@ -120,7 +120,7 @@ def test_a_high_end_that_cannot_be_run_does_not_make_more_cards_fit(targets: Pat
         small.peak_allocated_bytes,
         large.peak_allocated_bytes + down,
     )
-    assert not result.fits["2500MiB"] and result.fits["h200"]
+    assert not result.fits["2700MiB"] and result.fits["h200"]
     assert any("the high end of the counts cannot be run: no such count" in note for note in result.notes)
 
 

@@ -79,6 +79,7 @@ __all__ = [
     "tree_map_only",
     "variable_functions",
     "version",
+    "view_base",
     "without_autocast",
     "without_functions",
     "without_modes",
@@ -245,6 +246,11 @@ def is_view(tensor: torch.Tensor) -> bool:
 def is_part_of_sparse(tensor: torch.Tensor) -> bool:
     """Whether a tensor is a view of the indices or values of a sparse tensor, which has no fake version."""
     return tensor._is_view() and tensor._base is not None and tensor._base.layout is not torch.strided
+
+
+def view_base(tensor: torch.Tensor) -> torch.Tensor | None:
+    """The tensor that a view is of."""
+    return tensor._base
 
 
 def version(tensor: torch.Tensor) -> int:

@@ -190,7 +190,7 @@ def _is_held_elsewhere(tensors: list[torch.Tensor], *, look_for_bases: bool) -> 
     for index in range(len(tensors)):
         if sys.getrefcount(tensors[index]) > 3:  # the result, the list and the argument
             return True
-        base = tensors[index]._base
+        base = compat.view_base(tensors[index])
         # No closure may refer to `base` here: its cell would be found.
         if base is not None and id(base) not in ids:
             if look_for_bases and gc.get_referrers(base):

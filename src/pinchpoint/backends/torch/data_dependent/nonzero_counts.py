@@ -209,3 +209,20 @@ class NonzeroCounts:
     def _set(self, tensor: torch.Tensor, bound: int) -> None:
         storage = tensor.untyped_storage()
         self._bounds[storage_key(storage)] = (weakref.ref(storage), bound, tensor.element_size())
+
+
+def is_whole(tensor: torch.Tensor) -> bool:
+    return (
+        not tensor.dtype.is_floating_point and not tensor.dtype.is_complex and tensor.dtype is not torch.bool
+    )
+
+
+def is_fill(args: Any, kwargs: Any) -> bool:
+    """Whether the call has one mask over the leading dimensions, one value, and no accumulation."""
+    accumulate = kwargs.get("accumulate", args[3] if len(args) > 3 else False)
+    indices = args[1]
+    return not accumulate and len(indices) == 1 and indices[0].dtype is torch.bool and args[2].numel() == 1
+
+
+def has_no_mask(indices: Any) -> bool:
+    return all(index is None or index.dtype not in (torch.bool, torch.uint8) for index in indices)

@@ -18,7 +18,12 @@ import torch
 from pinchpoint.backends.torch import compat
 from pinchpoint.backends.torch.data_dependent.count_laws import Bound, Law, resample
 from pinchpoint.backends.torch.data_dependent.decisions import Decisions, counting_line
-from pinchpoint.backends.torch.data_dependent.nonzero_counts import NonzeroCounts
+from pinchpoint.backends.torch.data_dependent.nonzero_counts import (
+    NonzeroCounts,
+    has_no_mask,
+    is_fill,
+    is_whole,
+)
 from pinchpoint.backends.torch.data_dependent.shadow_values import Shadows
 from pinchpoint.backends.torch.data_dependent.unknown_values import DataFloat, DataNumber, NeedsCalibration
 from pinchpoint.backends.torch.ledger import Site
@@ -119,7 +124,7 @@ class Dynamic:
         shadows: Shadows,
     ) -> Any:
         where = f"{site.file}:{site.line}"
-        self.reads += not (func in _INDEXING and _has_no_mask(args[1]))
+        self.reads += not (func in _INDEXING and has_no_mask(args[1]))
         if func is _aten._local_scalar_dense.default:
             return self._value(args[0], shadow, where)
         if func in _ALIKE:
@@ -144,7 +149,7 @@ class Dynamic:
                 if isinstance(shadow, int) and not isinstance(shadow, bool) and shadow >= 0:
                     self.counts.setdefault(key, []).append((self._points(), shadow))
             return shadow
-        if not _is_whole(tensor):
+        if not is_whole(tensor):
             if key in self.values:
                 return self.decide(bool(self.values[key])) if tensor.dtype is torch.bool else self.values[key]
             operation = getattr(tensor, "_pinchpoint_op", "")
@@ -203,7 +208,7 @@ class Dynamic:
         """
         self.reads += 1
         is_known = real is not None and not self.calibrating
-        if _is_whole(tensor) and tensor.numel() == 1 and real is None and not self.calibrating:
+        if is_whole(tensor) and tensor.numel() == 1 and real is None and not self.calibrating:
             key = f"{line()}:item"
             if key not in self.laws and key not in self.values and self.guess is None and not self.assume:
                 self.unknown_site = key
@@ -237,7 +242,7 @@ class Dynamic:
         key = f"{where}:array"
         self.reads += 1
         turn = self._turn(key)
-        is_count = tensor.dtype is torch.bool or _is_whole(tensor)
+        is_count = tensor.dtype is torch.bool or is_whole(tensor)
         if real is not None:
             if self.calibrating:
                 self._sample(real, is_count, key, turn)
@@ -345,7 +350,7 @@ class Dynamic:
 
     def _index(self, func: Any, args: Any, kwargs: Any, plain: Any, where: str, shadows: Shadows) -> Any:
         """Replace boolean masks by index tensors, as the GPU's kernels do."""
-        if func in _FILLS and _is_fill(args, kwargs):
+        if func in _FILLS and is_fill(args, kwargs):
             # Writing one number where a mask is true needs no count, because CUDA fills in place.
             mask = args[1][0]
             for _ in range(args[0].dim() - mask.dim()):
@@ -450,20 +455,3 @@ class Dynamic:
                 dtype=torch.int64,
             ),
         )
-
-
-def _is_whole(tensor: torch.Tensor) -> bool:
-    return (
-        not tensor.dtype.is_floating_point and not tensor.dtype.is_complex and tensor.dtype is not torch.bool
-    )
-
-
-def _is_fill(args: Any, kwargs: Any) -> bool:
-    """Whether the call has one mask over the leading dimensions, one value, and no accumulation."""
-    accumulate = kwargs.get("accumulate", args[3] if len(args) > 3 else False)
-    indices = args[1]
-    return not accumulate and len(indices) == 1 and indices[0].dtype is torch.bool and args[2].numel() == 1
-
-
-def _has_no_mask(indices: Any) -> bool:
-    return all(index is None or index.dtype not in (torch.bool, torch.uint8) for index in indices)

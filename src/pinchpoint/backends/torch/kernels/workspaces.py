@@ -348,10 +348,6 @@ def _logits_loss(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any
     return [_bytes(args[0])] * 2
 
 
-def _like_result(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
-    return [_bytes(out)]
-
-
 def _running_total(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
     """The sum of the repeats up to each element."""
     return [8 * args[0].numel()]
@@ -473,6 +469,11 @@ def _complex_to_real(model: KernelModel, func: Any, args: Any, kwargs: Any, out:
     return [_bytes(args[0])] if args[0].is_complex() else []
 
 
+def _triangular_solves(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
+    """A copy of the right-hand side of one matrix; batches have none. From one call of either kind."""
+    return [_bytes(out)] if out.dim() == 2 else []
+
+
 def _ctc_loss_backward(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
     return [_bytes(args[6])]  # a table like that of the forward pass
 
@@ -489,7 +490,7 @@ _FAMILIES: dict[str, Callable[[KernelModel, Any, Any, Any, Any], Sizes]] = {
         f"aten::{name}": _solver
         for name in ("_linalg_eigh", "linalg_eig", "_linalg_svd", "linalg_qr", "_linalg_slogdet")
     },
-    "aten::linalg_lu_solve": _like_result,  # a copy of the right-hand side
+    "aten::linalg_lu_solve": _triangular_solves,
     "aten::repeat_interleave": _running_total,
     "aten::randperm": _random_permutation,
     "aten::multinomial": _multinomial,
