@@ -371,6 +371,22 @@ def test_inference_mode_allocates_what_no_grad_allocates_and_knows_the_data(take
     assert torch.is_grad_enabled()
 
 
+def test_group_norm_copies_a_channels_last_tensor_and_returns_the_standard_layout(take: Any) -> None:
+    """A decoder's peak of 2.194 GiB on an H200: without the copy, 1.694 were predicted."""
+    image = torch.empty(4, 8, 64, 64, device="cuda").to(memory_format=torch.channels_last)
+    with torch.no_grad():
+        result = take(lambda: F.group_norm(image, 2))
+        assert F.group_norm(image, 2).is_contiguous()
+    assert 2 * image.nbytes <= result.peak < 2.1 * image.nbytes
+    plain = image.contiguous()
+    with torch.no_grad():
+        assert take(lambda: F.group_norm(plain, 2)).peak < 1.1 * image.nbytes
+    half = image.half()
+    with torch.no_grad(), torch.autocast("cuda"):
+        result = take(lambda: F.group_norm(half, 2))
+    assert 3 * image.nbytes <= result.peak < 3.1 * image.nbytes  # the cast to fp32, the copy, the result
+
+
 def test_a_pool_of_the_users_own_makes_it_unknown_whether_the_run_fits(observer: Any) -> None:
     pool = torch.cuda.MemPool()
     with torch.cuda.use_mem_pool(pool):

@@ -79,6 +79,7 @@ def simulate_device(
         _dropout(patches, observer)
         _one_hot(patches, observer)
         _fused(patches, observer)
+        _group_norm(patches, observer)
         distributed.install(patches, ledger)
         unknown_kernels.install(patches, observer)
         autocast_kernels = autocast.install(patches)
@@ -137,6 +138,19 @@ def _fused(patches: Patches, observer: Observer) -> None:
         return _RmsNorm.apply(observer, input, weight, tuple(normalized_shape))  # type: ignore[return-value]
 
     patches.set(F, "rms_norm", rms_norm)
+
+
+def _group_norm(patches: Patches, observer: Observer) -> None:
+    """Replace group norm: CUDA copies a channels-last tensor to the standard layout, the host does not."""
+    original = torch.group_norm
+
+    def group_norm(input: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        if not observer.on_device(input) or observer.dynamic.calibrating:
+            return original(input, *args, **kwargs)
+        cast = input.float() if torch.is_autocast_enabled("cpu") else input  # autocast keeps it until the end
+        return original(cast.contiguous(), *args, **kwargs)
+
+    patches.set(torch, "group_norm", group_norm)
 
 
 class _RmsNorm(torch.autograd.Function):
