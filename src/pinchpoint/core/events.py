@@ -52,6 +52,7 @@ class Observation:
     counts: dimensions of the device tensors that steps created, without the data.
     reasons: why the peak may be higher than observed by an unknown amount.
     seen: what of the run was observed, as in a Forecast.
+    step_ends: optimizer -> number of events after each of its steps.
     searches: (number of events before, bytes that a library would use to search for its fastest kernel).
     """
 
@@ -64,4 +65,5 @@ class Observation:
     notes: list[str] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
     seen: dict[str, Any] = field(default_factory=dict)
+    step_ends: dict[int, list[int]] = field(default_factory=dict)
     searches: list[tuple[int, int]] = field(default_factory=list)

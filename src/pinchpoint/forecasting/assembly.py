@@ -10,7 +10,7 @@ from typing import Any
 from pinchpoint.core.events import Observation
 from pinchpoint.core.files import shown_path
 from pinchpoint.core.records import Forecast
-from pinchpoint.forecasting import allocator_settings, attribution
+from pinchpoint.forecasting import allocator_settings, attribution, later_steps
 from pinchpoint.forecasting import replay as replaying
 from pinchpoint.forecasting.cards import Card, cards
 
@@ -29,30 +29,33 @@ def of_observation(
     if expandable is None:
         expandable = allocator_settings.expandable_segments()
     result = replaying.replay(observation, expandable=expandable)
+    longer = later_steps.with_later_steps(observation, expandable=expandable)
+    reserved = replaying.peak_reserved_bytes(longer, expandable=expandable)
     parts = replaying.breakdown(observation, result)
     low = high = None
-    reserved_high = result.peak_reserved_bytes
+    reserved_high = reserved
     if any(block.span for block in observation.blocks):
         most = replaying.replay(observation, take="most", expandable=expandable)
         low, high = _interval(observation, result.peak_allocated_bytes, most.peak_allocated_bytes, expandable)
         if high is not None:
             # Large workspaces also leave larger gaps between blocks.
             spare = high - result.peak_allocated_bytes
-            reserved_high = max(result.peak_reserved_bytes + spare, most.peak_reserved_bytes)
+            most_reserved = replaying.peak_reserved_bytes(longer, take="most", expandable=expandable)
+            reserved_high = max(reserved + spare, most_reserved)
     forecast = Forecast(
         framework="torch",
         method="fake tensors",
         peak_allocated_bytes=result.peak_allocated_bytes,
-        peak_reserved_bytes=result.peak_reserved_bytes,
+        peak_reserved_bytes=reserved,
         workspace_bytes=parts["workspace"],
         context_bytes=card.context_bytes,
-        total_bytes=result.peak_reserved_bytes + card.context_bytes,
+        total_bytes=reserved + card.context_bytes,
         breakdown=parts,
         lines=attribution.top_lines(observation, result),
         modules=attribution.module_shares(observation, result),
         timeline=result.timeline,
         fits={},
-        margin_bytes=margin_bytes(result.peak_reserved_bytes + card.context_bytes),
+        margin_bytes=margin_bytes(reserved + card.context_bytes),
         card=card.name,
         steps=observation.steps,
         notes=(*observation.notes, *allocator_settings.notes()),
@@ -66,7 +69,7 @@ def of_observation(
     forecast = replace(
         forecast,
         needs_bytes=int(reserved_high * (1 + MARGIN)),
-        fits=_fits(observation, forecast, reserved_high, card, expandable),
+        fits=_fits(longer, forecast, reserved_high, card, expandable),
     )
     return with_reasons(forecast, observation.reasons)
 

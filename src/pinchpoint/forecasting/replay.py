@@ -39,7 +39,7 @@ def replay(observation: Observation, *, take: Take = "usual", expandable: bool =
     peak, peak_event = -1, 0
     steps: list[tuple[int, int]] = []
     for index, number in enumerate(observation.events):
-        _apply(allocator, live_blocks, observation, number, take)
+        apply_event(allocator, live_blocks, observation, number, take)
         steps.append((index, allocator.allocated_bytes))
         if allocator.allocated_bytes > peak:
             peak, peak_event = allocator.allocated_bytes, index
@@ -52,6 +52,15 @@ def replay(observation: Observation, *, take: Take = "usual", expandable: bool =
     )
 
 
+def peak_reserved_bytes(observation: Observation, *, take: Take = "usual", expandable: bool = False) -> int:
+    """What an allocator without a limit reserves at most."""
+    allocator = Allocator(expandable=expandable)
+    live_blocks: dict[int, Block] = {}
+    for number in observation.events:
+        apply_event(allocator, live_blocks, observation, number, take)
+    return allocator.peak_reserved_bytes
+
+
 def fits(
     observation: Observation, limit_bytes: int, *, take: Take = "usual", expandable: bool = False
 ) -> bool:
@@ -60,7 +69,7 @@ def fits(
     live_blocks: dict[int, Block] = {}
     try:
         for number in observation.events:
-            _apply(allocator, live_blocks, observation, number, take)
+            apply_event(allocator, live_blocks, observation, number, take)
     except OutOfMemory:
         return False
     return True
@@ -80,9 +89,14 @@ def live_bytes(observation: Observation, counts: list[int]) -> list[int]:
     return [after[min(count, len(after) - 1)] for count in counts]
 
 
-def _apply(
-    allocator: Allocator, live_blocks: dict[int, Block], observation: Observation, number: int, take: Take
+def apply_event(
+    allocator: Allocator,
+    live_blocks: dict[int, Block],
+    observation: Observation,
+    number: int,
+    take: Take = "usual",
 ) -> None:
+    """Allocate a block the first time, free it the second time."""
     if number == FREE_CACHE:
         allocator.release_cached()
     elif number in live_blocks:
@@ -98,7 +112,7 @@ def _alive_at(observation: Observation, peak_event: int, take: Take, expandable:
     allocator = Allocator(expandable=expandable)
     live_blocks: dict[int, Block] = {}
     for number in observation.events[: peak_event + 1]:
-        _apply(allocator, live_blocks, observation, number, take)
+        apply_event(allocator, live_blocks, observation, number, take)
     return {number: block.size_bytes for number, block in live_blocks.items()}
 
 

@@ -254,9 +254,8 @@ class Observer(compat.DispatchMode):
             limit = self.dynamic.shadow_limit(_WRITE_LIMIT)
             self.shadows.follow(func, args, kwargs, out, limit=limit, now=self.dynamic.calibrating)
         self.dynamic.nonzero.follow(func, args, kwargs, out)
-        outputs = out[::-1] if func is _aten.native_dropout.default else out  # the mask is allocated first
         record(
-            outputs,
+            _in_order_of_allocation(func, args, out),
             name,
             workspaces.kept_bytes(name.split(".")[0], args, kwargs) if place == "device" else None,
         )
@@ -345,6 +344,16 @@ def _tensors(args: Any, kwargs: Any) -> list[torch.Tensor]:
         elif isinstance(value, (list, tuple)):
             tensors += [item for item in value if isinstance(item, torch.Tensor)]
     return tensors
+
+
+def _in_order_of_allocation(func: Any, args: Any, out: Any) -> Any:
+    """The outputs that the kernel allocates, in its order."""
+    if func is _aten.native_dropout.default:
+        return out[::-1]
+    if func is _aten._scaled_dot_product_cudnn_attention.default:
+        result, row_sums, *_, seed, offset, _ = out
+        return (seed, offset, result, *((row_sums,) if args[4] else ()))  # the sums are for backward
+    return out
 
 
 def _in_place_unobserved(name: str) -> bool:

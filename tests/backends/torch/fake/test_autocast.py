@@ -173,3 +173,27 @@ def test_autocast_halves_what_a_linear_keeps(take: Any) -> None:
     # In half precision: the input's copy, the ReLU's result and the output, and the second weight's copy.
     # No gradient needs the first weight's copy, because the input requires none.
     assert halved == 3 * row * 2 + 512 * 512 * 2
+
+
+def test_the_last_argument_is_cast_first_as_on_the_machines_that_hold_gpus(take: Any) -> None:
+    net = nn.Linear(1024, 2048, bias=False).cuda()
+    x = torch.rand(512, 1024, device="cuda", requires_grad=True)
+
+    def step() -> torch.Tensor:
+        with torch.autocast("cuda", torch.bfloat16):
+            return net(x)
+
+    sizes = [block.bytes for block in take(step).blocks if block.op == "aten::_to_copy"]
+    assert sizes == [2 * 2048 * 1024, 2 * 512 * 1024]
+    out = step()
+    backward = take(lambda: out.backward(torch.ones_like(out))).blocks
+    casts = [block.bytes for block in backward if block.op == "aten::_to_copy"]
+    assert casts == [4 * 512 * 1024, 4 * 2048 * 1024]  # the last cast is undone first
+
+
+def test_einsum_and_lists_of_matrices_are_cast(observer: Any) -> None:
+    a, b = torch.rand(8, 16, device="cuda"), torch.rand(16, 4, device="cuda")
+    with torch.autocast("cuda", torch.bfloat16):
+        assert torch.einsum("ij,jk", a, b).dtype is torch.bfloat16
+        assert torch.linalg.multi_dot([a, b, b.T]).dtype is torch.bfloat16
+        assert torch.einsum("ij,jk", a.double(), b.double()).dtype is torch.float64

@@ -1,12 +1,14 @@
 """torch.autocast("cuda") on host tensors: CPU autocast with the operator lists of CUDA.
 
-CPU autocast already casts matrix products and caches the cast weights as CUDA does. The difference
-is which operations CUDA runs in fp32; this module adds those at the CPU's autocast key.
+The kernels at the CPU's autocast key are replaced: those of products because torch as built for the machines
+that hold GPUs (x86-64, gcc) casts the last argument first, while other builds cast the first one first, and
+the order decides which cached blocks are used; the others because CUDA runs other operations in fp32.
 """
 
 from __future__ import annotations
 
 import warnings
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -54,8 +56,37 @@ _RAISED_OPERATIONS = (
     "norm.ScalarOpt_dim",
     "pdist",
 )
-# Only CUDA autocast runs these in the lower precision; CPU autocast lists the other products too.
-_LOWERED_OPERATIONS = ("mv", "addmv", "addr")
+# CUDA autocast runs these in the lower precision.
+_LOWERED_OPERATIONS = (
+    "_convolution",
+    "_convolution.deprecated",
+    "addbmm",
+    "addmm",
+    "addmv",
+    "addr",
+    "baddbmm",
+    "bmm",
+    "chain_matmul",
+    "conv1d",
+    "conv1d.padding",
+    "conv2d",
+    "conv2d.padding",
+    "conv3d",
+    "conv3d.padding",
+    "conv_tbc",
+    "conv_transpose1d",
+    "conv_transpose2d.input",
+    "conv_transpose3d.input",
+    "convolution",
+    "einsum",
+    "linalg_multi_dot",
+    "linalg_vecdot",
+    "linear",
+    "matmul",
+    "mm",
+    "mv",
+    "prelu",
+)
 # These run in the widest dtype of their inputs.
 _WIDENED_OPERATIONS = (
     "grid_sampler",
@@ -105,13 +136,15 @@ _LEFT_ALONE = (
 def install(patches: Patches) -> torch.library.Library:
     """Register the kernels; returns the library object, which must outlive the run."""
     _contexts(patches)
+    copies = _WeightCopies()
+    patches.set(torch, "clear_autocast_cache", copies.clear)
     library = torch.library.Library("aten", "IMPL")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns that a kernel is replaced, which is intended
         for name in _RAISED_OPERATIONS:
             _register(library, name, _raise)
         for name in _LOWERED_OPERATIONS:
-            _register(library, name, _lower)
+            _register(library, name, copies.lower)
         for name in _WIDENED_OPERATIONS:
             _register(library, name, _widen)
         for name in _FLOAT_RESULT:
@@ -132,16 +165,43 @@ def _register(library: torch.library.Library, name: str, policy: Callable[[Any, 
     library.impl(op, kernel, "AutocastCPU")
 
 
+class _WeightCopies:
+    """Casts arguments to the lower precision, and keeps the copies of weights until autocast is left."""
+
+    def __init__(self) -> None:
+        self._copies: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor]] = {}
+
+    def lower(self, op: Any, args: Any, kwargs: Any) -> Any:
+        dtype = torch.get_autocast_dtype("cpu")
+        kwargs = {name: self._cast(value, dtype) for name, value in reversed(kwargs.items())}
+        return op(*[self._cast(value, dtype) for value in reversed(args)][::-1], **kwargs)
+
+    def _cast(self, value: Any, dtype: torch.dtype) -> Any:
+        if isinstance(value, (list, tuple)):
+            return [self._cast(item, dtype) for item in value]
+        if (
+            not isinstance(value, torch.Tensor)
+            or value.dtype in (dtype, torch.float64)
+            or not value.is_floating_point()
+        ):
+            return value
+        source, copy = self._copies.get(id(value), (None, None))
+        if source is not None and source() is value:
+            return copy
+        copy = value.to(dtype)
+        is_weight = value.dtype is torch.float32 and value.requires_grad and value.is_leaf
+        if is_weight and not value._is_view() and torch.is_autocast_cache_enabled():
+            self._copies[id(value)] = weakref.ref(value), copy
+        return copy
+
+    def clear(self) -> None:
+        while self._copies:
+            self._copies.popitem()
+
+
 def _raise(op: Any, args: Any, kwargs: Any) -> Any:
-    return op(*[_to_float(a) for a in args], **{k: _to_float(v) for k, v in kwargs.items()})
-
-
-def _lower(op: Any, args: Any, kwargs: Any) -> Any:
-    dtype = torch.get_autocast_dtype("cpu")
-    return op(
-        *[a.to(dtype) if isinstance(a, torch.Tensor) and a.dtype is torch.float32 else a for a in args],
-        **kwargs,
-    )
+    kwargs = {name: _to_float(value) for name, value in reversed(kwargs.items())}
+    return op(*[_to_float(value) for value in reversed(args)][::-1], **kwargs)
 
 
 def _widen(op: Any, args: Any, kwargs: Any) -> Any:

@@ -59,6 +59,8 @@ class Progress:
 
     def count_step(self, optimizer: torch.optim.Optimizer) -> None:
         self.steps[id(optimizer)] = self.steps.get(id(optimizer), 0) + 1
+        observation = self.observer.ledger.observation
+        observation.step_ends.setdefault(id(optimizer), []).append(len(observation.events))
         self._late_steps += self.is_late
         if self.loaders is not None:
             self.loaders.after_step()

@@ -169,7 +169,10 @@ def _is_too_wide(width: int, dropout_p: float) -> bool:
 def _autocast(*tensors: torch.Tensor) -> list[torch.Tensor]:
     if torch.is_autocast_enabled("cpu"):
         dtype = torch.get_autocast_dtype("cpu")
-        return [t.to(dtype) if t.is_floating_point() and t.dtype != torch.float64 else t for t in tensors]
+        return [
+            t.to(dtype) if t.is_floating_point() and t.dtype != torch.float64 else t
+            for t in reversed(tensors)  # in the order of torch's own casts
+        ][::-1]
     return list(tensors)
 
 

@@ -7,6 +7,7 @@ allocate only their outputs.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -326,17 +327,36 @@ def _flash_attention_backward(model: KernelModel, func: Any, args: Any, kwargs: 
     return [copy_bytes, copy_bytes, row_bytes, row_bytes * width]
 
 
+def _layer_norm(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
+    """The kernel reads a contiguous input."""
+    return _contiguous_copies(args[0])
+
+
 def _layer_norm_backward(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
-    """Tall inputs sum the weight gradients in two stages."""
-    source, shape = args[1], args[2]
-    width = 1
-    for size in shape:
-        width *= size
+    """Contiguous copies; tall inputs sum the gradients of weight and bias in two stages."""
+    gradient, source, shape = args[:3]
+    width = math.prod(shape)
     rows = source.numel() // max(width, 1)
-    if rows <= 64 * 1024 or width >= 1024:
-        return []
-    partial = 4 * width * 4096
-    return [partial, partial, 2 * partial]
+    copies = _contiguous_copies(gradient, source)
+    if rows <= 64 * 1024 or width // 32 >= model.processors // 2:
+        return copies
+    parts = min(2**15 // -(-width // 32), -(-rows // 32))
+    item_bytes = source.element_size()
+    sums = [parts * width * item_bytes for tensor in out[1:] if tensor is not None]
+    staging, _ = staging_bytes(
+        inputs=parts,
+        outputs=width,
+        item_bytes=item_bytes,
+        accumulate_bytes=4,
+        along_fastest=False,
+        whole=False,
+        processors=model.processors,
+    )
+    return [*copies, *sums, staging]
+
+
+def _contiguous_copies(*tensors: torch.Tensor) -> Sizes:
+    return [_bytes(tensor) for tensor in tensors if not tensor.is_contiguous()]
 
 
 def _reduced_loss(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
@@ -521,5 +541,6 @@ _FAMILIES: dict[str, Callable[[KernelModel, Any, Any, Any, Any], Sizes]] = {
     "aten::_scaled_dot_product_efficient_attention": _efficient_attention,
     "aten::_scaled_dot_product_cudnn_attention_backward": _cudnn_attention_backward,
     "aten::_scaled_dot_product_flash_attention_backward": _flash_attention_backward,
+    "aten::native_layer_norm": _layer_norm,
     "aten::native_layer_norm_backward": _layer_norm_backward,
 }

@@ -1,0 +1,80 @@
+"""Steps after the observed ones, compared with runs in which every step is written out."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from pinchpoint.core.events import BlockInfo, Observation
+from pinchpoint.forecasting import replay
+from pinchpoint.forecasting.later_steps import with_later_steps
+
+MIB = 2**20
+
+
+def run(steps: int, *, seed: int, keeps_mib: float = 0.0) -> Observation:
+    """A training run: every step makes blocks and frees most; a few replace those of the step before."""
+    seen = Observation(steps=steps, trained=True, marks=[(0, "forward")])
+    left: dict[int, int] = {}  # line -> the block that the last step left
+
+    def take(mib: float, line: int) -> int:
+        seen.blocks.append(BlockInfo(int(mib * MIB), "forward", "/somewhere/train.py", line))
+        seen.events.append(len(seen.blocks) - 1)
+        return len(seen.blocks) - 1
+
+    for line in range(3):
+        take(random.Random(f"{seed} {line}").uniform(1, 60), line)  # weights
+    for _ in range(steps):
+        shapes = random.Random(seed)
+        own: list[int] = []
+        for line in range(10, 10 + shapes.randint(8, 30)):
+            mib = shapes.choice([2, 5, 11, 30, 31, 64, 120, 250]) * shapes.uniform(0.9, 1.1)
+            block = take(mib, line)
+            if shapes.random() < 0.2:
+                seen.events += [left[line]] if line in left else []
+                left[line] = block
+            else:
+                own.append(block)
+            while own and shapes.random() < 0.4:
+                seen.events.append(own.pop(shapes.randrange(len(own))))
+        seen.events += own
+        if keeps_mib:
+            take(keeps_mib, 99)
+        seen.step_ends.setdefault(1, []).append(len(seen.events))
+    return seen
+
+
+@pytest.mark.parametrize("expandable", [False, True])
+def test_later_steps_reserve_what_a_longer_run_does(expandable: bool) -> None:
+    grown = 0
+    for seed in range(60):
+        short, long = run(2, seed=seed), run(10, seed=seed)
+        longer = with_later_steps(short, expandable=expandable)
+        before, after, truth = (
+            replay.peak_reserved_bytes(observation, expandable=expandable)
+            for observation in (short, longer, long)
+        )
+        assert after == truth, seed
+        assert replay.replay(longer).peak_allocated_bytes <= replay.replay(long).peak_allocated_bytes
+        grown += after > before
+    assert grown >= (1 if expandable else 5)  # the runs do grow, so that the comparison means something
+
+
+def test_a_step_that_does_not_grow_changes_nothing() -> None:
+    observations = [run(2, seed=seed) for seed in range(20)]
+    same = [seen for seen in observations if with_later_steps(seen, expandable=False) is seen]
+    assert same
+    for seen in same:
+        assert with_later_steps(seen, expandable=False).events == seen.events
+
+
+def test_a_step_that_keeps_much_is_not_repeated() -> None:
+    for seed in range(20):
+        seen = run(2, seed=seed, keeps_mib=40)
+        assert with_later_steps(seen, expandable=False) is seen
+
+
+def test_one_step_is_not_repeated() -> None:
+    seen = run(1, seed=0)
+    assert with_later_steps(seen, expandable=False) is seen
