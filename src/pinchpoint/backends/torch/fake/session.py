@@ -122,11 +122,8 @@ def _inference_mode(patches: Patches) -> None:
 
 
 def _fused(patches: Patches, observer: Observer) -> None:
-    """Replace norms that CUDA computes in another way than the host.
-
-    CUDA has one kernel for RMS norm, and group norm reads and returns contiguous tensors.
-    """
-    original, original_group_norm = F.rms_norm, torch.group_norm
+    """Replace RMS norm, for which CUDA has one kernel, while the host composes it from several."""
+    original = F.rms_norm
 
     def rms_norm(
         input: torch.Tensor,
@@ -140,15 +137,7 @@ def _fused(patches: Patches, observer: Observer) -> None:
             input = input.float()
         return _RmsNorm.apply(observer, input, weight, tuple(normalized_shape))  # type: ignore[return-value]
 
-    def group_norm(input: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        if observer.on_device(input) and not input.is_contiguous():
-            if torch.is_autocast_enabled("cpu") and input.dtype != torch.float64:
-                input = input.float()
-            input = input.contiguous()
-        return original_group_norm(input, *args, **kwargs)
-
     patches.set(F, "rms_norm", rms_norm)
-    patches.set(torch, "group_norm", group_norm)
 
 
 def _group_norm(patches: Patches, observer: Observer) -> None:
