@@ -26,6 +26,8 @@ KEPT = (
     "needs_bytes",
     "low_bytes",
     "high_bytes",
+    "search_bytes",
+    "search_reserved_bytes",
     "margin_bytes",
     "breakdown",
     "fits",

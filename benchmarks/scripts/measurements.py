@@ -71,7 +71,7 @@ def _answer(pipe: Connection, job: Callable[..., dict[str, Any]], *args: Any) ->
     pipe.send(job(*args))
 
 
-def _run(program: Program, limit_bytes: int | None) -> dict[str, Any]:
+def run_program(program: Program, limit_bytes: int | None) -> dict[str, Any]:
     """Run the program in this process and read its peaks."""
     if program.framework == "torch":
         import torch
@@ -141,9 +141,9 @@ def _measure(program: Program, limit_bytes: int | None, timeout_s: float) -> dic
 
             torch.set_num_threads(1)  # a process that has a pool of threads must not be forked
             _import_libraries(program)
-        case = _in_fork(_run, program, None, timeout_s=timeout_s)
+        case = _in_fork(run_program, program, None, timeout_s=timeout_s)
         if case["status"] == "ok" and limit_bytes and program.framework == "torch":
-            capped = _in_fork(_run, program, limit_bytes, timeout_s=timeout_s)
+            capped = _in_fork(run_program, program, limit_bytes, timeout_s=timeout_s)
             case["capped"] = {"limit_bytes": limit_bytes, "ran": capped["status"] == "ok", **capped}
         os.chdir("/")
     return {**case, "wall_s": round(time.perf_counter() - start, 2)}
