@@ -16,8 +16,9 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.cuda.jiterator import _create_jit_fn
 from torch.nested._internal.nested_tensor import NestedTensor
-from torch.optim.optimizer import _foreach_supported_types
+from torch.optim import optimizer as _optimizers
 from torch.overrides import _get_current_function_mode_stack
+from torch.utils import _foreach_utils
 from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._python_dispatch import _disable_current_modes as without_modes
@@ -32,7 +33,6 @@ __all__ = [
     "FakeTensorMode",
     "LoaderIterator",
     "NestedTensor",
-    "accept_fake_in_foreach",
     "apply_to_module",
     "argument_names",
     "arguments_of",
@@ -43,6 +43,7 @@ __all__ = [
     "close_library",
     "default_device",
     "fake_device",
+    "fake_in_foreach",
     "fake_mode",
     "flat_weights",
     "generator_key",
@@ -416,9 +417,17 @@ def without_functions() -> Any:
     return torch._C.DisableTorchFunctionSubclass()
 
 
-def accept_fake_in_foreach() -> list[type]:
-    """The tensor types for which optimizers choose their fused and foreach kernels."""
-    return _foreach_supported_types
+@contextmanager
+def fake_in_foreach() -> Iterator[None]:
+    """Have optimizers and the clipping of gradients use their kernels for many tensors on fake ones too."""
+    lists = [_optimizers._foreach_supported_types, _foreach_utils._foreach_supported_types]
+    for types in lists:
+        types.append(FakeTensor)
+    try:
+        yield
+    finally:
+        for types in lists:
+            types.remove(FakeTensor)
 
 
 def generator_key(generator: torch.Generator) -> int:

@@ -16,7 +16,6 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from pinchpoint.backends.patches import Patches
 from pinchpoint.backends.torch import compat
-from pinchpoint.backends.torch.compat import FakeTensor
 from pinchpoint.backends.torch.fake import loaders, saving
 from pinchpoint.backends.torch.fake.devices import CUDA, place_of
 from pinchpoint.backends.torch.fake.generation import Generation
@@ -188,13 +187,11 @@ def _optimizers(patches: Patches, ledger: Ledger, progress: Progress) -> Iterato
         progress.count_step(optimizer)
 
     patches.set(torch.optim.Optimizer, "__init__", init)
-    supported_types = compat.accept_fake_in_foreach()
-    supported_types.append(FakeTensor)
     handles = [register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)]
     try:
-        yield
+        with compat.fake_in_foreach():
+            yield
     finally:
-        supported_types.remove(FakeTensor)
         for handle in handles:
             handle.remove()
 

@@ -359,6 +359,11 @@ def _contiguous_copies(*tensors: torch.Tensor) -> Sizes:
     return [_bytes(tensor) for tensor in tensors if not tensor.is_contiguous()]
 
 
+def _norms(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
+    """One partial sum for each chunk of the longest tensor, for every tensor."""
+    return [4 * len(args[0]) * max(-(-tensor.numel() // 2**16) for tensor in args[0])]
+
+
 def _reduced_loss(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
     reduction = kwargs.get("reduction", args[2] if len(args) > 2 else 1)
     return [_broadcast_bytes(args[0], args[1])] if reduction else []
@@ -521,6 +526,7 @@ _FAMILIES: dict[str, Callable[[KernelModel, Any, Any, Any, Any], Sizes]] = {
     "aten::scatter_reduce": _scatter_mean,
     "aten::scatter_reduce_": _scatter_mean,
     "aten::_cdist_backward": _distance_backward,
+    "aten::_foreach_norm": _norms,
     "aten::logsumexp": _like_first,  # exp(x - max)
     "aten::mse_loss": _reduced_loss,
     "aten::smooth_l1_loss": _reduced_loss,
