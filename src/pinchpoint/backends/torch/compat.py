@@ -16,10 +16,10 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.cuda.jiterator import _create_jit_fn
 from torch.nested._internal.nested_tensor import NestedTensor
-from torch.optim import optimizer as _optimizers
+from torch.optim.optimizer import _foreach_supported_types as _types_in_optimizers
 from torch.overrides import _get_current_function_mode_stack
-from torch.utils import _foreach_utils
 from torch.utils._device import DeviceContext
+from torch.utils._foreach_utils import _foreach_supported_types as _types_in_clipping
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._python_dispatch import _disable_current_modes as without_modes
 from torch.utils._pytree import tree_leaves, tree_map_only
@@ -420,7 +420,7 @@ def without_functions() -> Any:
 @contextmanager
 def fake_in_foreach() -> Iterator[None]:
     """Have optimizers and the clipping of gradients use their kernels for many tensors on fake ones too."""
-    lists = [_optimizers._foreach_supported_types, _foreach_utils._foreach_supported_types]
+    lists: list[list[Any]] = [_types_in_optimizers, _types_in_clipping]
     for types in lists:
         types.append(FakeTensor)
     try:
