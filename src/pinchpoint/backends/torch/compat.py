@@ -55,6 +55,7 @@ __all__ = [
     "is_foreign",
     "is_mutable",
     "is_part_of_sparse",
+    "is_random",
     "is_view",
     "loss_scale",
     "nested_int",
@@ -180,6 +181,11 @@ def argument_names(operator: Any) -> list[str]:
 def is_mutable(operator: Any) -> bool:
     """Whether an operator writes to any of its arguments."""
     return operator._schema.is_mutable
+
+
+def is_random(operator: Any) -> bool:
+    """Whether an operator draws random numbers."""
+    return torch.Tag.nondeterministic_seeded in operator.tags
 
 
 # Libraries whose operations are torch's own; torchvision's are modelled like them.

@@ -185,3 +185,30 @@ def test_the_number_of_experts_that_are_hit_has_no_range(simulate: Simulate) -> 
         with simulate(laws=Anywhere(), assume=True, bound=bound):
             mask = F.one_hot(unknown(128, 2), num_classes=4)
             assert torch.greater(mask.sum((0, 1)), 0).nonzero().shape == (3, 1)
+
+
+def test_a_bounded_mask_stays_bounded_when_it_is_reduced_and_chosen_from(simulate: Simulate) -> None:
+    with simulate():
+        picked = torch.zeros(4, 8, 500, dtype=torch.int8, device="cuda")
+        picked.scatter_add_(-1, unknown(4, 8, 3), torch.ones(4, 8, 3, dtype=torch.int8, device="cuda"))
+        picked.masked_fill_(picked > 1, 0).mul_(unknown(4, 8, 500) > 0)  # 4 * 8 * 3 are nonzero at most
+        several = (picked.sum(-2).unsqueeze(1) > 1).expand(-1, 8, -1)
+        chosen = torch.where(several, torch.ones_like(picked), picked)  # 96 * 8 + 96
+        assert picked.max(-2)[0].bool().nonzero().shape == (96, 2)
+        assert chosen.max(-2)[0].nonzero().shape == (864, 2)
+
+
+def test_a_mask_of_millions_of_elements_keeps_its_values_when_it_is_narrowed(observer: Any) -> None:
+    inside = torch.arange(3_000_000).cuda() > 10
+    inside &= torch.arange(3_000_000).cuda() < 20
+    assert inside.nonzero().shape == (9, 1)
+
+
+def test_random_numbers_of_the_device_leave_those_of_the_host_alone(observer: Any) -> None:
+    torch.manual_seed(0)
+    expected = torch.rand(4)
+    torch.manual_seed(0)
+    noise = torch.randn(512, device="cuda")
+    first, second = noise[noise > 0], torch.randn(512, device="cuda")
+    assert 200 < len(first) < 312 and len(second[second > 0]) != len(first)
+    assert torch.equal(torch.rand(4), expected)

@@ -41,6 +41,15 @@ def test_training_ends_with_its_last_optimizer_step() -> None:
     assert progress.is_followed(2)
 
 
+def test_calls_before_the_first_optimizer_are_not_enough_to_be_late() -> None:
+    progress, observer = started()
+    for _ in range(3):  # as a library does that builds a model
+        call(progress, observer, keep=False)
+    assert not progress.is_followed(2) and progress.is_late
+    progress.add_optimizer(SimpleNamespace())  # type: ignore[arg-type]
+    assert not progress.is_late
+
+
 def test_calls_that_keep_more_each_time_grow_although_the_first_had_the_peak() -> None:
     progress, observer = started()
     observer.ledger.free_temporary(observer.ledger._append(BlockInfo(10**9, "forward", "a.py", 1)))

@@ -37,6 +37,9 @@ _COMPARE: dict[str, Callable[[Any], bool]] = {
     "aten::lt.Scalar": lambda number: number <= 0,
     "aten::le.Scalar": lambda number: number < 0,
 }
+# A result is nonzero only where something that it is computed from is nonzero; `max.dim` also has indices.
+_REDUCTIONS = {"aten::sum", "aten::any", "aten::amax", "aten::amin", "aten::max", "aten::min", "aten::prod"}
+_SHRINKING_WRITES = {"aten::mul_", "aten::div_", "aten::bitwise_and_", "aten::logical_and_"}
 _INDEX_PUT = {"aten::index_put_", "aten::_index_put_impl_", "aten::index_put"}
 _SCATTER = {"aten::scatter", "aten::scatter_", "aten::scatter_add", "aten::scatter_add_"}
 
@@ -92,9 +95,9 @@ class NonzeroCounts:
         bound = self._bounds.get(storage_key(storage))
         if bound is None or bound[0]() is not storage or bound[2] != tensor.element_size():
             return None
-        if any(stride == 0 and size > 1 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)):
-            return None  # an expanded view repeats elements
-        return min(bound[1], tensor.numel())
+        sizes = zip(tensor.shape, tensor.stride(), strict=True)
+        repeats = math.prod(size for size, stride in sizes if stride == 0)  # of elements of an expanded view
+        return min(bound[1] * repeats, tensor.numel())
 
     def is_hit_list(self, mask: torch.Tensor) -> bool:
         """Whether a mask tells which parts of a total are not empty. All are taken to be: then no part has
@@ -131,12 +134,13 @@ class NonzeroCounts:
             if self._bounds and args and type(args[0]) is FakeTensor:
                 self._write(family, args, kwargs)
             return
+        if family in _REDUCTIONS and isinstance(out, (tuple, list)):
+            out = out[0]
         if type(out) is not FakeTensor or out.numel() == 0:
             return
         source = args[0] if args and type(args[0]) is FakeTensor else None
         if source is not None and _is_hit_list(name, family, source, args, self.most(source) is not None):
             setattr(out, _HITS, True)
-            return
         bound = self._of_result(name, family, args, kwargs)
         if bound is not None:
             self._set(out, bound)
@@ -161,13 +165,28 @@ class NonzeroCounts:
             return sum(known) if len(known) == 2 else None
         if type(args[0]) is not FakeTensor:
             return None
-        if family in _KEEP or (name in _COMPARE and _COMPARE[name](args[1])):
+        if name == "aten::where.self":
+            return self._chosen(*args)
+        if family in _REDUCTIONS and any(isinstance(side, torch.Tensor) for side in args[1:]):
+            return None  # `max` of two tensors
+        if family in _KEEP or family in _REDUCTIONS or (name in _COMPARE and _COMPARE[name](args[1])):
             return self.most(args[0])
         if family in _INDEX_PUT or family in _SCATTER:
             written = self._written(family, args, kwargs)
             before = self.most(args[0])
             return None if written is None or before is None else before + written
         return None
+
+    def _chosen(self, mask: torch.Tensor, first: Any, second: Any) -> int | None:
+        """The bound of `where`: elements of `first` where the mask is true, and elements of `second`."""
+        sides = (mask, first, second)
+        if any(type(side) is not FakeTensor or side.shape != mask.shape for side in sides):
+            return None
+        from_first = min(
+            (most for side in (mask, first) if (most := self.most(side)) is not None), default=None
+        )
+        from_second = self.most(second)
+        return None if from_first is None or from_second is None else from_first + from_second
 
     def _write(self, family: str, args: Any, kwargs: Any) -> None:
         target = args[0]
@@ -189,6 +208,10 @@ class NonzeroCounts:
             return self._indexed(args[0], args[1])
         if family in _SCATTER:
             return args[2].numel()
+        if family in _SHRINKING_WRITES:
+            return 0
+        if family == "aten::masked_fill_" and not isinstance(args[2], torch.Tensor) and args[2] == 0:
+            return 0
         if family == "aten::fill_":
             return 0 if args[1] is False or (isinstance(args[1], (int, float)) and args[1] == 0) else None
         if family == "aten::copy_" and type(args[1]) is FakeTensor and args[0].shape == args[1].shape:

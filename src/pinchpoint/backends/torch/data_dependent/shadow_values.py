@@ -16,6 +16,7 @@ import torch
 
 from pinchpoint.backends.torch import compat
 from pinchpoint.backends.torch.compat import FakeTensor, storage_key, tree_leaves, tree_map_only
+from pinchpoint.backends.torch.data_dependent.host_runs import OnHost
 
 _FULL = torch.ops.aten.full.default
 Version = tuple[int, int]
@@ -80,14 +81,14 @@ class Recipe:
     def inputs(self) -> list[Shadow]:
         return _leaves(Shadow, self.args, self.kwargs)
 
-    def run(self, below: Callable[[], Any]) -> None:
+    def run(self, on_host: OnHost) -> None:
         for shadow, version in self.versions:
             now = None if shadow.value is None else self.version(shadow.value)
             if now is not None and (now != (version or shadow.version) or now[1] == _LOST):
                 self.failed = True
                 return
         args, kwargs = tree_map_only(Shadow, lambda s: s.value, (self.args, self.kwargs))
-        result = _run_on_host(self.func, args, kwargs, below)
+        result = on_host(self.func, args, kwargs)
         if result is None:
             self.failed = True
             return
@@ -103,7 +104,7 @@ class Shadows:
     """Tracks values through operations. below: a context in which operations run for real."""
 
     def __init__(self, below: Callable[[], Any]) -> None:
-        self._below = below
+        self._on_host = OnHost(below)
         # Below autograd torch does not count writes, so they are counted here, by storage.
         self._writes: dict[int, int] = {}
         # Storages that unknown values were written to; these references keep their keys unique.
@@ -142,12 +143,15 @@ class Shadows:
     def follow(self, func: Any, args: Any, kwargs: Any, out: Any, *, limit: int, now: bool) -> Any:
         """Record how `out` is computed. now: run it at once and return the real result.
 
-        A write cannot be deferred: it runs at once up to `limit` elements; larger values are forgotten.
+        A write cannot be deferred: it runs at once up to `limit` elements, of masks up to eight times as
+        many; larger values are forgotten.
         """
         tensors = _leaves(torch.Tensor, args, kwargs)
         shadows = [t.__dict__.get(_SHADOW) for t in tensors]
         mutable = compat.is_mutable(func)
-        if any(s is None for s in shadows) or (mutable and any(t.numel() > limit for t in tensors)):
+        if any(s is None for s in shadows) or (
+            mutable and any(t.numel() > limit * _mask_factor(t) for t in tensors)
+        ):
             self._forget_written(func, args)
             answer = None if mutable else self._certain(func, args)
             constant = _constant(func, args)
@@ -175,7 +179,7 @@ class Shadows:
             if any(self._compute(s) is None for s in shadows):  # type: ignore[arg-type]
                 self._forget_written(func, args)
                 return None
-            recipe.run(self._below)
+            recipe.run(self._on_host)
             if recipe.failed:
                 self._forget_written(func, args)
             elif mutable:
@@ -189,7 +193,7 @@ class Shadows:
             return None
         self._copy_before_write(func, args)
         real_args, real_kwargs = tree_map_only(torch.Tensor, self.real, (args, kwargs))
-        return _run_on_host(func, real_args, real_kwargs, self._below)
+        return self._on_host(func, real_args, real_kwargs)
 
     def after_write(self, func: Any, args: Any, *, is_known: bool) -> None:
         """Update the values of what an operation wrote to, after `result` computed it or failed to."""
@@ -283,7 +287,7 @@ class Shadows:
                 recipe.failed = True
             else:
                 budget -= recipe.size
-                recipe.run(self._below)
+                recipe.run(self._on_host)
         is_valid = shadow.value is not None and self._version(shadow.value)[1] != _LOST
         return shadow.value if is_valid else None
 
@@ -299,6 +303,10 @@ def _leaves(kind: type[Leaf], args: Any, kwargs: Any) -> list[Leaf]:
     return leaves
 
 
+def _mask_factor(tensor: torch.Tensor) -> int:
+    return 8 if tensor.element_size() == 1 else 1
+
+
 def _can_absorb(side: Any, value: bool) -> bool:
     """Whether `value` in a small tensor of this kind decides `and` or `or`: zero also does among integers."""
     if not isinstance(side, torch.Tensor) or side.numel() > _SMALL or side.dtype.is_floating_point:
@@ -312,29 +320,6 @@ def _constant(func: Any, args: Any) -> Any:
     if name in _FILLED and len(args) > _FILLED[name]:
         return args[_FILLED[name]]
     return _CONSTANTS.get(name)
-
-
-def _run_on_host(func: Any, args: Any, kwargs: Any, below: Callable[[], Any]) -> Any:
-    """The result of an operation on real values; None, which means unknown, if the host cannot compute it.
-
-    A GPU has kernels for types that the host lacks, such as histograms of integers: these are computed in
-    float64. No failure of a value that is computed only for pinchpoint's own use is an error of the script.
-    """
-    with torch.no_grad(), below():
-        try:
-            return func(*args, **kwargs)
-        except Exception as error:
-            if compat.is_mutable(func) or "not implemented for" not in str(error):
-                return None
-        wide_args, wide_kwargs = tree_map_only(torch.Tensor, _widened, (args, kwargs))
-        try:
-            return func(*wide_args, **wide_kwargs)
-        except Exception:
-            return None
-
-
-def _widened(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor if tensor.is_complex() or tensor.dtype is torch.bool else tensor.double()
 
 
 def written_arguments(func: Any, args: Any) -> list[FakeTensor]:

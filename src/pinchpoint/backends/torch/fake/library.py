@@ -162,7 +162,7 @@ def _optimizers(patches: Patches, ledger: Ledger, progress: Progress) -> Iterato
 
     def init(self: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
         original_init(self, *args, **kwargs)
-        progress.steps.setdefault(id(self), 0)
+        progress.add_optimizer(self)
         for group in self.param_groups:
             for parameter in group["params"]:
                 progress.on_weight(parameter)

@@ -57,6 +57,13 @@ class Progress:
         self._call_ends.append(len(self.observer.ledger.observation.events))
         self.check(self)
 
+    def add_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """Expect steps of an optimizer. Calls before the first one, as of a library that builds a model, are
+        not what the script is about.
+        """
+        self.is_late = self.is_late and any(self.steps.values())
+        self.steps.setdefault(id(optimizer), 0)
+
     def count_step(self, optimizer: torch.optim.Optimizer) -> None:
         self.steps[id(optimizer)] = self.steps.get(id(optimizer), 0) + 1
         observation = self.observer.ledger.observation
