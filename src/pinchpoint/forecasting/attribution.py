@@ -27,14 +27,14 @@ _SMALL_MODULE = 0.08  # of its line: a smaller module counts towards the module 
 
 def top_lines(observation: Observation, result: Replay) -> tuple[Line, ...]:
     """The source lines with the most bytes at the peak, and what is inside those with much of it."""
-    held: dict[tuple[str, int, str], list[tuple[BlockInfo, int]]] = defaultdict(list)
+    by_line: dict[tuple[str, int, str], list[tuple[BlockInfo, int]]] = defaultdict(list)
     of_line: Counter[tuple[str, int]] = Counter()
     for number, size in result.alive.items():
         info = observation.blocks[number]
         if info.role != "workspace":
-            held[info.file, info.line, info.phase].append((info, size))
+            by_line[info.file, info.line, info.phase].append((info, size))
             of_line[info.file, info.line] += size
-    ranking = sorted(held.items(), key=lambda item: -_total(item[1]))[:_TOP_LINES]
+    ranking = sorted(by_line.items(), key=lambda item: -_total(item[1]))[:_TOP_LINES]
     lines = []
     for (file, line, phase), blocks in ranking:
         size = _total(blocks)
@@ -144,22 +144,22 @@ def _inside(blocks: Iterable[tuple[BlockInfo, int]]) -> tuple[Inside, ...]:
     for one in merged[:_TOP_INSIDE]:
         if one.bytes < _SMALL_PART * bytes_of.total():
             break
-        held: Counter[tuple[str, int]] = Counter()
+        bytes_by_place: Counter[tuple[str, int]] = Counter()
         for name in one.members:
-            held.update(places[name])
-        rows.append(Inside(one.name, len(one.members), one.bytes, one.equal, *_place(held)))
+            bytes_by_place.update(places[name])
+        rows.append(Inside(one.name, len(one.members), one.bytes, one.equal, *_place(bytes_by_place)))
     plain = len(rows) == 1 and rows[0].count == 1 and not rows[0].file
     return () if plain else tuple(rows)
 
 
-def _place(held: Counter[tuple[str, int]]) -> tuple[str, int | None, str]:
+def _place(bytes_by_place: Counter[tuple[str, int]]) -> tuple[str, int | None, str]:
     """File, line and code of the package that allocated most; no line if none allocated more than half."""
     of_file: Counter[str] = Counter()
-    for (file, _), size in held.items():
+    for (file, _), size in bytes_by_place.items():
         of_file[file] += size
     file = of_file.most_common(1)[0][0]
-    (top, line), size = held.most_common(1)[0]
-    if not file or top != file or 2 * size <= held.total():
+    (top, line), size = bytes_by_place.most_common(1)[0]
+    if not file or top != file or 2 * size <= bytes_by_place.total():
         return _in_package(file), None, ""
     return _in_package(file), line, linecache.getline(file, line).strip()
 

@@ -5,8 +5,8 @@ that read tokens or scores are answered with "not finished", and only the maximu
 the tokens allocate regularly (see `repetition`), the loop ends early, and the remaining tokens are written to
 the ledger. The sequences that `generate` returns are then shorter than in a real run.
 
-transformers also asks whether a tensor is fake, and then builds attention masks that a real run leaves out;
-here it is told that none is.
+transformers also asks whether a tensor is fake, and then builds attention masks that a real run leaves out.
+The answer is therefore no.
 """
 
 from __future__ import annotations

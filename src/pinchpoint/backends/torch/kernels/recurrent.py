@@ -137,10 +137,10 @@ class _GruCell(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         input_gates, hidden_gates, hidden, _ = ctx.saved_tensors
-        made = torch.empty_like(input_gates), torch.empty_like(hidden_gates)
+        gate_gradients = torch.empty_like(input_gates), torch.empty_like(hidden_gates)
         hidden_gradient = torch.empty_like(hidden)
-        biases = [gates.sum(0) if ctx.has_bias else None for gates in made]
-        return None, *made, hidden_gradient, *biases
+        biases = [gates.sum(0) if ctx.has_bias else None for gates in gate_gradients]
+        return None, *gate_gradients, hidden_gradient, *biases
 
 
 @dataclass(frozen=True)
