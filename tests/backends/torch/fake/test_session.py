@@ -414,3 +414,26 @@ def test_a_library_that_asks_for_fake_tensors_sees_none(observer: Any) -> None:
     x = torch.ones(3, device="cuda")
     subclasses = getattr(torch, "_" + "subclasses")
     assert not isinstance(x, subclasses.FakeTensor)
+
+
+def test_softmax_of_fp16_into_fp32_makes_no_copy_and_of_bf16_it_does(take: Any) -> None:
+    """As an H200 does in the loss of YOLO11: 17 MiB of fp16 become 34 MiB, and nothing else."""
+    half, brain = (torch.zeros(64, 1024, device="cuda", dtype=t) for t in (torch.float16, torch.bfloat16))
+    half.requires_grad_()
+    out = 64 * 1024 * 4
+    for run in (torch.softmax, torch.log_softmax, torch.Tensor.softmax):
+        assert take(lambda run=run: run(half, -1, dtype=torch.float32)).peak == out
+        assert take(lambda run=run: run(brain, -1, dtype=torch.float32)).peak == 2 * out
+    with torch.autocast("cuda"):
+        assert take(lambda: F.softmax(half, -1)).peak == out
+    result = F.softmax(half, -1, dtype=torch.float32)
+    gradient = torch.ones_like(result)
+    # The gradient of the input in fp16, and the product that CUDA's kernel computes first.
+    assert take(lambda: torch.autograd.grad(result, half, gradient)).peak == out // 2 + out
+
+
+def test_the_logits_loss_without_a_reduction_has_one_temporary(take: Any) -> None:
+    """As an H200 does in the loss of YOLO11: the loss is computed in place of `1 - target`."""
+    x, size = torch.zeros(64, 1024, device="cuda"), 64 * 1024 * 4
+    assert take(lambda: F.binary_cross_entropy_with_logits(x, x, reduction="none")).peak == 2 * size
+    assert take(lambda: F.binary_cross_entropy_with_logits(x, x, reduction="sum")).peak == 2 * size + 512

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,8 @@ from pinchpoint.backends.torch.kernels.workspaces import KernelModel
 from pinchpoint.backends.torch.ledger import Ledger
 from pinchpoint.backends.torch.observer import Observer
 from pinchpoint.backends.torch.packages import finder, unknown_kernels
+
+_aten = torch.ops.aten
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,7 @@ def simulate_device(
         _inference_mode(patches)
         _dropout(patches, observer)
         _one_hot(patches, observer)
+        _softmax(patches, observer)
         _fused(patches, observer)
         _group_norm(patches, observer)
         distributed.install(patches, ledger)
@@ -230,3 +233,23 @@ def _one_hot(patches: Patches, observer: Observer) -> None:
         return tensor.new_zeros(*tensor.shape, classes).scatter_(-1, tensor.unsqueeze(-1), 1)
 
     patches.set(F, "one_hot", one_hot)
+
+
+def _softmax(patches: Patches, observer: Observer) -> None:
+    """Replace softmax of fp16 into fp32: CUDA's kernel converts by itself, the host copies first."""
+    for name, kernel in (("softmax", _aten._softmax), ("log_softmax", _aten._log_softmax)):
+        for owner in (torch, torch.Tensor):
+            patches.set(owner, name, _half_to_float(getattr(owner, name), kernel.default, observer))
+
+
+def _half_to_float(original: Callable[..., Any], kernel: Any, observer: Observer) -> Callable[..., Any]:
+    def softmax(input: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        if not observer.on_device(input) or input.dtype is not torch.float16 or observer.dynamic.calibrating:
+            return original(input, *args, **kwargs)
+        dim, dtype = (*args, *[kwargs.get(name) for name in ("dim", "dtype")[len(args) :]])
+        is_raised = dtype is None and torch.is_autocast_enabled("cpu")
+        if type(dim) is not int or "out" in kwargs or not (is_raised or dtype is torch.float32):
+            return original(input, *args, **kwargs)
+        return kernel(input, dim, True)
+
+    return softmax

@@ -370,7 +370,9 @@ def _reduced_loss(model: KernelModel, func: Any, args: Any, kwargs: Any, out: An
 
 
 def _logits_loss(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
-    return [_bytes(args[0])] * 2
+    """The logarithms, and the losses if they are reduced; otherwise these are the output."""
+    reduction = kwargs.get("reduction", args[4] if len(args) > 4 else 1)
+    return [_bytes(args[0])] * (2 if reduction else 1)
 
 
 def _running_total(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
