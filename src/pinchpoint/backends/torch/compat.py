@@ -73,6 +73,7 @@ __all__ = [
     "returns_nothing",
     "set_apply",
     "set_missing_operation",
+    "set_node_sequence",
     "set_variable_functions",
     "sparse_parts",
     "storage_key",
@@ -371,6 +372,11 @@ def node_sequence(node: Any) -> int:
 
 def node_name(node: Any) -> str:
     return node.name()
+
+
+def set_node_sequence(node: Any, number: int) -> None:
+    """Change the number that decides when a backward pass visits the node."""
+    node._set_sequence_nr(number)
 
 
 def next_sequence() -> int:

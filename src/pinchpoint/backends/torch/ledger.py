@@ -135,9 +135,11 @@ class Ledger:
             self._record(block)
             self._block_of[key] = self._append(info)
 
-    def add_permanent(self, size_bytes: int, *, phase: Phase, site: Site, op: str, role: str) -> None:
+    def add_permanent(
+        self, size_bytes: int, *, phase: Phase, site: Site, op: str, role: str, span: Span | None = None
+    ) -> None:
         """Add bytes that belong to no tensor and are never freed: a library's workspace."""
-        self._append(BlockInfo(size_bytes, phase, site.file, site.line, "", op, role))
+        self._append(BlockInfo(size_bytes, phase, site.file, site.line, "", op, role, span))
 
     def add_temporary(self, size: int | Span, *, phase: Phase, site: Site, op: str) -> int:
         """Add a kernel's own temporary, in bytes; the caller frees it with `free_temporary`."""
@@ -282,6 +284,11 @@ class Ledger:
         """Link the newest autograd node to the current operation, if that operation created the node."""
         # The first operation that finds a number created the node; later ones may create none.
         self._site_of_node.setdefault(compat.next_sequence() - 1, site)
+
+    def renumber_node(self, before: int, number: int) -> None:
+        """Keep the line of an autograd node that gets another number."""
+        if before in self._site_of_node:
+            self._site_of_node[number] = self._site_of_node[before]
 
     @contextmanager
     def enter_phase(self, phase: Phase) -> Iterator[None]:

@@ -166,7 +166,7 @@ class RepeatedCalls:
                 # A role may be given to what survives: it gets a block of its own.
                 block = first + output.block
                 observation.blocks[block] = replace(observation.blocks[block])
-                base = torch.empty_strided(*_whole(output), dtype=output.dtype)
+                base = torch.empty_strided(*_whole(output), dtype=output.dtype, device="cpu")
                 bases[output.block] = base
                 ledger.adopt(base, block)
             result = bases[output.block]

@@ -90,6 +90,7 @@ def _run(
 ) -> dict[str, Any]:
     from pinchpoint.backends.torch.data_dependent import unknown_values
     from pinchpoint.backends.torch.fake import runner
+    from pinchpoint.backends.torch.loops.source import mark_loops
 
     observer = loaded_target.observer
     observer.stand_ins.serve(packages)
@@ -124,7 +125,12 @@ def _run(
         _as_rank_zero(request["world_size"])
     with Sandbox(scratch, locked=True) as guards:
         end = run_script(
-            path, request["args"], scratch=scratch, stopper=stopper, module=loaded_target.target.name
+            path,
+            request["args"],
+            scratch=scratch,
+            stopper=stopper,
+            module=loaded_target.target.name,
+            transform=mark_loops,
         )
     if end.note is not None:
         observer.note(end.note)
@@ -139,7 +145,7 @@ def _run(
         return {"needs": needs}
     if end.kind == "raised" and (needed := observer.stand_ins.wanted(end.error)):
         return {NEEDED: needed}
-    if not progress.is_enough(1) or (end.kind == "raised" and not is_late_error):
+    if not (progress.is_late or progress.is_enough(1)) or (end.kind == "raised" and not is_late_error):
         error = script_error(
             end,
             script=loaded_target.target.text,
@@ -240,6 +246,8 @@ def _explain_evaluation(observation: Any, progress: Any, end: ScriptEnd) -> None
             "the script was followed beyond its training steps "
             f"until it raised {type(end.error).__name__}{where}"
         )
+    if (note := progress.loops.note()) is not None:
+        observation.notes.append(note)
     larger = progress.loaders.larger_evaluation()
     if larger is not None and not progress.has_evaluated():
         observation.reasons.append(

@@ -16,11 +16,13 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from pinchpoint.backends.patches import Patches
 from pinchpoint.backends.torch import compat
+from pinchpoint.backends.torch.backward_order import BackwardOrder
 from pinchpoint.backends.torch.fake import loaders, saving
 from pinchpoint.backends.torch.fake.devices import CUDA, place_of
 from pinchpoint.backends.torch.fake.generation import Generation
 from pinchpoint.backends.torch.fake.progress import Progress
 from pinchpoint.backends.torch.ledger import Ledger
+from pinchpoint.backends.torch.loops import lbfgs, turns
 from pinchpoint.backends.torch.observer import Observer
 from pinchpoint.backends.torch.repeated_calls import RepeatedCalls
 
@@ -30,6 +32,8 @@ def install(patches: Patches, observer: Observer, progress: Progress) -> Iterato
     ledger = observer.ledger
     _autograd(patches, ledger, progress)
     patch_trainer = loaders.install(patches, observer, progress)
+    turns.install(patches, observer, progress)
+    lbfgs.install(patches, observer, progress)
     patch_generation = Generation(patches, observer, progress.add_calls)
     _modules(patches, observer, progress, lambda: (patch_generation(), patch_trainer()))
     _compiling(patches, observer)
@@ -44,21 +48,23 @@ def install(patches: Patches, observer: Observer, progress: Progress) -> Iterato
 
 def _autograd(patches: Patches, ledger: Ledger, progress: Progress) -> None:
     original_backward, original_grad = torch.autograd.backward, torch.autograd.grad
+    order = BackwardOrder(ledger)
 
     def backward(*args: Any, **kwargs: Any) -> None:
         ledger.observation.trained = True
-        with ledger.enter_phase("backward"):
+        with ledger.enter_phase("backward"), order.backward_pass((args[:1], kwargs.get("tensors"))):
             original_backward(*args, **kwargs)
         progress.backwards += 1
         progress.check(progress)
 
     def grad(*args: Any, **kwargs: Any) -> Any:
-        if kwargs.get("create_graph"):
-            # This pass is part of the loss: its result is differentiated again.
-            return original_grad(*args, **kwargs)
-        ledger.observation.trained = True
-        with ledger.enter_phase("backward"):
-            return original_grad(*args, **kwargs)
+        with order.backward_pass((args[:1], kwargs.get("outputs"))):
+            if kwargs.get("create_graph"):
+                # This pass is part of the loss: its result is differentiated again.
+                return original_grad(*args, **kwargs)
+            ledger.observation.trained = True
+            with ledger.enter_phase("backward"):
+                return original_grad(*args, **kwargs)
 
     ledger.backward_code |= {backward.__code__, grad.__code__}
     patches.set(torch.autograd, "backward", backward)

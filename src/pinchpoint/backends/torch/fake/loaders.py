@@ -58,6 +58,8 @@ class Loaders:
         self._known: dict[int, Any] = {}  # loaders that gave no batch yet
         self._empty_epochs, self._empty_since_s = 0, 0.0
         self._live: int | None = None  # bytes on the device after the training steps
+        self.epochs_ended = 0  # before their last batch, once the training steps were done
+        self.is_over = False  # whether the script gets no more batches to train on
         self.beyond = 0.0  # share by which the largest batch may exceed those that were looked at
         progress.loaders = self
 
@@ -119,17 +121,24 @@ class Loaders:
             self._live = live if self._live is None else self._live
             if self._find_larger(served, self._training[0]):
                 return self._largest(served, self._training[0])
-        elif self._progress.has_evaluated() and self._live is not None and live > self._live:
+        elif self._progress.has_evaluated() and self.left_behind():
             # What the evaluation left behind is alive in the next epoch too: one step shows it.
             self._live = None
             return served.load()
+        self.epochs_ended += 1
         self._empty_epochs += 1
         if self._empty_epochs == 1:
             self._empty_since_s = time.monotonic()
         is_endless = self._empty_epochs > 1 and time.monotonic() - self._empty_since_s > _EMPTY_S
         if self._progress.has_evaluated() or is_endless or self._empty_epochs > _EMPTY_EPOCHS:
-            self._progress.stop()
+            if self.is_over or not self._progress.loops.enclose():
+                self._progress.stop()
+            self.is_over = True  # and so is the loop over the epochs
         raise StopIteration
+
+    def left_behind(self) -> bool:
+        """Whether more is on the device than after the training steps."""
+        return self._live is not None and self._observer.ledger.live_bytes() > self._live
 
     def _largest(self, served: Served, loader: Any) -> Any:
         """The largest of the remaining batches, once, if it is larger than every batch so far."""

@@ -1,7 +1,8 @@
 """`Progress`: what a script has done so far, and when it has been followed far enough.
 
 Training is followed until every optimizer has taken its steps, and then, where a DataLoader gives its
-batches, into what follows the epoch (see `loaders`). Inference is followed to the end of the
+batches, into what follows the epoch (see `loaders`), and where a loop of the script trains, into what follows
+that loop (see `pinchpoint.backends.torch.loops`). Inference is followed to the end of the
 script, because its memory may grow from call to call, or until `CALLS_OPERATIONS` operations were observed.
 The limit counts operations and not seconds, so that a forecast does not depend on the speed of the machine.
 """
@@ -42,6 +43,8 @@ class Progress:
         self._evaluated_modules: set[int] = set()
         self._has_evaluated_late = False
         self.loaders: Any = None  # set by `loaders.install`
+        self.loops: Any = None  # set by `loops.turns.install`
+        self.wanted = 2  # steps of each optimizer that are requested
         self.stop: Callable[[], None] = lambda: None  # ends the script
         self._operations_before = 0  # observed before inference was long enough for a forecast
 
@@ -105,6 +108,19 @@ class Progress:
     def trains(self) -> bool:
         return bool(self.steps or self.backwards)
 
+    @property
+    def trained(self) -> int:
+        """Optimizer steps so far, or backward passes if there are none."""
+        return sum(self.steps.values()) or self.backwards
+
+    @property
+    def has_enough(self) -> bool:
+        return self.is_enough(self.wanted)
+
+    def forget_late_steps(self) -> None:
+        """Do not count steps of a loop that ends by itself."""
+        self._late_steps = 0
+
     def is_enough(self, steps: int) -> bool:
         """Whether every optimizer took `steps` steps.
 
@@ -119,16 +135,17 @@ class Progress:
 
     def is_followed(self, steps: int) -> bool:
         """Whether the script need not, or cannot, be followed any further."""
-        if not self.is_enough(steps):
+        self.wanted = steps
+        if not self.is_late and not self.is_enough(steps):
             self._operations_before = self.observer.operations
             return False
         is_first, self.is_late = not self.is_late, True
         operations = CALLS_OPERATIONS
         if self.trains:
-            loaders = self.loaders
-            if loaders is None or not loaders.trains or self._late_steps > _LATE_STEPS:
+            loaders, is_driven = self.loaders, self.loops.drive()
+            if not (loaders.trains or is_driven) or self._late_steps > _LATE_STEPS:
                 return True
-            if is_first and self.has_evaluated() and not loaders.want_more():
+            if is_first and not is_driven and self.has_evaluated() and not loaders.want_more():
                 return True
             operations = max(LATE_OPERATIONS, self._operations_before)
         if self.deadline_s is not None and time.monotonic() > self.deadline_s:

@@ -1,0 +1,112 @@
+"""`mark_loops`: change a script's loops so that they can be ended early; every line keeps its number.
+
+`for x in things:` iterates over `_pinchpoint_for(things, ...)`, and `while condition:` asks
+`_pinchpoint_while(line)` first. What the loop does with its variable is read from its body here: an `if` on
+the variable and on names that the body does not change can be evaluated for turns that are not run.
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+FOR, WHILE, WHILE_STARTS = "_pinchpoint_for", "_pinchpoint_while", "_pinchpoint_while_starts"
+_PURE = (
+    ast.Compare,
+    ast.BoolOp,
+    ast.UnaryOp,
+    ast.BinOp,
+    ast.Name,
+    ast.Constant,
+    ast.Attribute,
+    ast.Tuple,
+    ast.List,
+    ast.operator,
+    ast.unaryop,
+    ast.cmpop,
+    ast.boolop,
+    ast.expr_context,
+)
+# Functions and methods that only show a number.
+_SHOWING = {"print", "add_scalar", "info", "log", "set_description", "set_postfix", "update", "write", "str"}
+
+
+def mark_loops(tree: ast.Module) -> ast.Module:
+    """Let every loop of the script ask whether it goes on."""
+    return ast.fix_missing_locations(_Marker().visit(tree))
+
+
+class _Marker(ast.NodeTransformer):
+    def visit_For(self, node: ast.For) -> ast.For:
+        tests, is_used = _uses(node)
+        self.generic_visit(node)
+        name = node.target.id if isinstance(node.target, ast.Name) else "_"
+        arguments: list[ast.expr] = [
+            node.iter,
+            ast.Constant(node.lineno),
+            ast.Tuple([_function(name, test) for test in tests], ast.Load()),
+            ast.Constant(is_used),
+        ]
+        node.iter = ast.copy_location(ast.Call(ast.Name(FOR, ast.Load()), arguments, []), node.iter)
+        return node
+
+    def visit_While(self, node: ast.While) -> list[ast.stmt]:
+        self.generic_visit(node)
+        starts, goes_on = (
+            ast.Call(ast.Name(name, ast.Load()), [ast.Constant(node.lineno)], [])
+            for name in (WHILE_STARTS, WHILE)
+        )
+        node.test = ast.copy_location(ast.BoolOp(ast.And(), [goes_on, node.test]), node.test)
+        return [ast.copy_location(ast.Expr(starts), node), node]
+
+
+def _function(name: str, test: ast.expr) -> ast.Lambda:
+    arguments = ast.arguments([], [ast.arg(name)], None, [], [], None, [])
+    return ast.Lambda(arguments, test)
+
+
+def _uses(loop: ast.For) -> tuple[list[ast.expr], bool]:
+    """The conditions on the loop's variable that can be evaluated, and whether it is used in other ways."""
+    names = {node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)}
+    changed = {
+        node.id
+        for statement in loop.body
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)
+    }
+    tests: list[ast.expr] = []
+    known: set[int] = set()  # nodes in conditions, or in calls that only show the variable
+    for statement in loop.body:
+        for node in ast.walk(statement):
+            if isinstance(node, (ast.If, ast.IfExp)) and _is_pure(node.test, names, changed):
+                if isinstance(loop.target, ast.Name) and _mentions(node.test, names):
+                    tests.append(node.test)
+                    known |= _ids(node.test)
+            elif isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Call) and _shows(node.func)):
+                known |= _ids(node)
+    is_used = any(
+        isinstance(node, ast.Name) and node.id in names and id(node) not in known
+        for statement in loop.body
+        for node in ast.walk(statement)
+    )
+    return tests, is_used
+
+
+def _is_pure(test: ast.expr, names: set[str], changed: set[str]) -> bool:
+    """Whether a condition reads only values that the loop's body does not change, and calls nothing."""
+    return all(
+        isinstance(node, _PURE) and not (isinstance(node, ast.Name) and node.id in changed - names)
+        for node in ast.walk(test)
+    ) and not (names & changed)
+
+
+def _mentions(node: ast.AST, names: set[str]) -> bool:
+    return any(isinstance(part, ast.Name) and part.id in names for part in ast.walk(node))
+
+
+def _ids(node: ast.AST) -> set[int]:
+    return {id(part) for part in ast.walk(node)}
+
+
+def _shows(function: Any) -> bool:
+    return getattr(function, "id", getattr(function, "attr", "")) in _SHOWING

@@ -1,0 +1,325 @@
+"""`Loops`: ends the loops of a script that train, once their turns repeat themselves.
+
+A loop that trains is one in which optimizer steps were taken. After the requested steps it runs only those of
+its remaining turns that may differ: the first one for which a condition on its variable has another answer,
+and the last one if the variable is used in other ways. A turn is added where memory is left behind by the
+first one, and where it grows from turn to turn. Loops that do not train are never ended, because
+what they collect (chunks of an image, tokens) determines sizes afterwards.
+"""
+
+from __future__ import annotations
+
+import builtins
+import copy
+import itertools
+import operator
+import sys
+import types
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from pinchpoint.backends.patches import Patches
+from pinchpoint.backends.torch import compat
+from pinchpoint.backends.torch.fake.progress import Progress
+from pinchpoint.backends.torch.loops import source
+from pinchpoint.backends.torch.observer import Observer
+from pinchpoint.core.events import FREE_CACHE
+from pinchpoint.core.files import shown_path
+from pinchpoint.core.units import show_bytes
+
+_EVALUATED_TURNS = 20_000  # whose conditions are evaluated
+_SPECIAL = 6  # turns that are run because a condition has another answer
+_RARE = 3  # a condition that is met so rarely is run every time, because it may change what follows
+_GROWING = 5  # turns in which memory may grow before that is a reason
+_SLIGHT = 0.005  # share of the live bytes by which the remaining turns may let them grow
+_UNKNOWN_TURNS = 10_000  # of a loop whose length is unknown, to judge its growth
+_DRIVEN = 8  # optimizer steps since a loop of the script went on; more are taken by a library's loop
+_ROLES = ("weights", "gradients", "optimizer", "workspace", "temporaries")
+_RANGE_ITERATOR = type(iter(range(0)))
+_LONG_RANGE_ITERATOR = type(iter(range(1 << 1000)))
+Test = Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class Mark:
+    """How many events and blocks there were at some time."""
+
+    events: int
+    blocks: int
+
+
+class Loops:
+    """Starts the loops of a script, and knows which of them were ended."""
+
+    def __init__(self, observer: Observer, progress: Progress) -> None:
+        self.observer, self.progress = observer, progress
+        self.ended: dict[str, str] = {}  # line of a loop -> how many of its turns were run
+        self.answers: dict[str, set[Any]] = {}  # line of a loop -> answers of its conditions so far
+        self._while_loops: dict[str, Loop] = {}
+        self._running: list[weakref.ref[Loop]] = []
+        self._trained_at: int | None = None  # optimizer steps when a loop that trains last went on
+        progress.loops = self
+
+    def for_loop(self, things: Any, line: int, tests: tuple[Test, ...], is_used: bool) -> Any:
+        """Iterate over `things`, as far as is needed. tests: conditions on the loop's variable."""
+        sequence = _sequence(things)
+        may_end = sequence is not None or isinstance(things, (itertools.count, types.GeneratorType))
+        if not may_end or self.observer.dynamic.calibrating:
+            return things
+        loop = Loop(self, _site(line), sequence, tests, is_used, iter(things))
+        self._running = [ref for ref in self._running if ref() is not None] + [weakref.ref(loop)]
+        return loop
+
+    def while_starts(self, line: int) -> None:
+        self._while_loops[_site(line)] = Loop(self, _site(line), None, (), False, iter(()))
+
+    def goes_on(self, line: int) -> bool:
+        """Whether a `while` loop evaluates its condition again."""
+        loop = self._while_loops.get(_site(line))
+        return loop is None or loop.goes_on()
+
+    def drive(self) -> bool:
+        """Whether a loop of the script, and not of a library, led to the last optimizer step."""
+        return self._trained_at is not None and self.progress.trained - self._trained_at <= _DRIVEN
+
+    def enclose(self) -> bool:
+        """Whether a loop of the script that trains runs now."""
+        running = [*(ref() for ref in self._running), *self._while_loops.values()]
+        return any(loop is not None and loop.is_training for loop in running)
+
+    def went_on(self) -> None:
+        """A loop that trains asked for its next turn."""
+        self._trained_at = self.progress.trained
+        self.progress.forget_late_steps()
+
+    def turns(self) -> int | None:
+        """The product of the lengths of the `for` loops that run now; None if one is unknown."""
+        count = 1
+        for loop in filter(None, (ref() for ref in self._running)):
+            if loop.length is None:
+                return None
+            count *= loop.length
+        return None if self._while_loops else count
+
+    def now(self) -> Mark:
+        observation = self.observer.ledger.observation
+        return Mark(len(observation.events), len(observation.blocks))
+
+    def growth(self, since: Mark, without: tuple[str, ...] = ()) -> int:
+        """Bytes by which memory grew since then; without: roles of blocks that do not count."""
+        observation = self.observer.ledger.observation
+        grown = 0
+        allocated: set[int] = set()
+        for block in observation.events[since.events :]:
+            if block == FREE_CACHE or observation.blocks[block].role in without:
+                continue
+            is_new = block >= since.blocks and block not in allocated
+            grown += observation.blocks[block].bytes if is_new else -observation.blocks[block].bytes
+            allocated.add(block)
+        return grown
+
+    def note(self) -> str | None:
+        if not self.ended:
+            return None
+        loops = ", ".join(f"{shown_path(site)} ({turns} turns)" for site, turns in self.ended.items())
+        return f"loops that train were ended early, and what follows them was run: {loops}"
+
+
+class Loop:
+    """One run of a loop. sequence: all values of its variable, if they are known."""
+
+    def __init__(
+        self,
+        loops: Loops,
+        site: str,
+        sequence: Sequence[Any] | None,
+        tests: tuple[Test, ...],
+        is_used: bool,
+        iterator: Iterator[Any],
+    ) -> None:
+        self._loops, self._site, self._sequence = loops, site, sequence
+        self._tests, self._is_used, self._iterator = tests, is_used, iterator
+        self._trained = loops.progress.trained
+        self._optimizers = len(loops.progress.steps)
+        self._marks: deque[Mark] = deque([loops.now()], maxlen=2)  # before the last turns
+        self._count = 0  # turns that were started
+        self._growths: list[int] = []  # of turns that were added because memory grows
+        self._is_extended = self._has_larger = False
+        self._epochs = 0  # of a DataLoader that were ended before this turn
+        self._chosen: Iterator[Any] | None = None  # values of the remaining turns
+
+    @property
+    def length(self) -> int | None:
+        return None if self._sequence is None else len(self._sequence)
+
+    @property
+    def is_training(self) -> bool:
+        return self._chosen is None and self._loops.progress.trained > self._trained
+
+    def __iter__(self) -> Loop:
+        return self
+
+    def __next__(self) -> Any:
+        if self._chosen is None and not self._ends():
+            value = next(self._iterator)
+        else:
+            chosen = self._remaining()
+            value = next(chosen, self)
+            if value is self:
+                self._report()
+                raise StopIteration
+        self._start_turn()
+        return value
+
+    def goes_on(self) -> bool:
+        """For a `while` loop: whether there is another turn."""
+        if self._chosen is not None or self._ends():
+            self._chosen = iter(())
+            self._report()
+            return False
+        self._start_turn()
+        return True
+
+    def _start_turn(self) -> None:
+        self._count += 1
+        self._marks.append(self._loops.now())
+        self._epochs = self._loops.progress.loaders.epochs_ended
+
+    def _report(self) -> None:
+        length = "" if self.length is None else f" of {self.length:,}"
+        if self.length is None or self.length > self._count:
+            self._loops.ended.setdefault(self._site, f"{self._count}{length}")
+
+    # --- whether the loop is over
+
+    def _ends(self) -> bool:
+        """Whether enough turns were run; only if this loop trains."""
+        loops, progress = self._loops, self._loops.progress
+        taken = progress.trained - self._trained
+        if not taken:
+            return False
+        loops.went_on()
+        if not progress.is_late or not progress.has_enough or self._count == self.length:
+            return False
+        if taken < (1 if self._site in loops.ended else progress.wanted):
+            return False
+        if progress.loaders.trains:
+            if progress.loaders.epochs_ended > self._epochs:
+                return self._ends_after_epoch()
+            if progress.loaders.want_more() and not self._has_larger:
+                self._has_larger = True
+                return False
+            if self._sequence is None:
+                return progress.loaders.is_over  # a generator may give the batches of a loader
+        return self._is_steady()
+
+    def _ends_after_epoch(self) -> bool:
+        """Whether epochs of a DataLoader, which ends by itself, are run no further."""
+        loaders = self._loops.progress.loaders
+        if loaders.is_over:
+            return True
+        if not self._loops.progress.has_evaluated():
+            return False  # epochs are empty now, and a later one may evaluate
+        is_extended, self._is_extended = self._is_extended, True
+        self._is_used = False
+        return is_extended or not loaders.left_behind()
+
+    def _is_steady(self) -> bool:
+        """Whether another turn would find memory as the last one did."""
+        loops = self._loops
+        if self._count == 1:
+            # What the first turn leaves behind is alive during the second.
+            is_new = len(loops.progress.steps) > self._optimizers
+            return not (is_new or loops.growth(self._marks[0], _ROLES) > 0)
+        grown = loops.growth(self._marks[-1])
+        left = _UNKNOWN_TURNS if self.length is None else self.length - self._count
+        if grown * left <= _SLIGHT * loops.observer.ledger.live_bytes():
+            return True
+        self._growths.append(grown)
+        is_regular = len(self._growths) > 1 and self._growths[-1] == self._growths[-2]
+        if not is_regular and len(self._growths) < _GROWING:
+            return False
+        after = "whose length is unknown" if self.length is None else f"of which {left:,} were not run"
+        loops.observer.ledger.observation.reasons.append(
+            f"memory grows by {show_bytes(grown)} with every turn of the loop at {shown_path(self._site)}, {after}"
+        )
+        return True
+
+    # --- the turns that remain
+
+    def _remaining(self) -> Iterator[Any]:
+        if self._chosen is None:
+            self._chosen = iter(self._choose())
+        return self._chosen
+
+    def _choose(self) -> list[Any]:
+        """Values of the turns that may differ from those that were run."""
+        values = self._sequence
+        if values is None:
+            return []
+        answers = self._loops.answers.setdefault(self._site, set())
+        is_first_time = self._site not in self._loops.ended
+        last = len(values) - 1
+        chosen: set[int] = set()
+        try:
+            answers |= {self._answer(value) for value in values[: min(self._count, _EVALUATED_TURNS)]}
+            groups: dict[Any, list[int]] = {}
+            for at in itertools.islice(range(self._count, len(values)), _EVALUATED_TURNS):
+                groups.setdefault(self._answer(values[at]), []).append(at)
+            groups.setdefault(self._answer(values[last]), []).append(last)
+            for answer in groups.keys() - answers:
+                turns = sorted(set(groups[answer]))
+                chosen |= set(turns if len(turns) <= _RARE else turns[:1])
+                if len(turns) <= _RARE and turns[-1] != last:
+                    chosen.add(last)  # what such a turn changed may show later
+            answers |= groups.keys()
+        except Exception:  # a condition may need a name that does not exist yet
+            self._is_used = True
+        kept = sorted(chosen)[:_SPECIAL]
+        if self._is_used and is_first_time and isinstance(values, range):
+            kept.append(last)
+        if not isinstance(values, range) and is_first_time:
+            kept += _largest(values, self._count)
+        return [values[at] for at in sorted(set(kept))]
+
+    def _answer(self, value: Any) -> tuple[bool, ...]:
+        return tuple(bool(test(value)) for test in self._tests)
+
+
+def _sequence(things: Any) -> Sequence[Any] | None:
+    """All values that a loop over `things` takes, without taking any; None if they are unknown."""
+    if isinstance(things, (range, list, tuple)):
+        return things
+    if isinstance(things, (_RANGE_ITERATOR, _LONG_RANGE_ITERATOR)):  # of reversed(range(...))
+        return list(copy.copy(things)) if operator.length_hint(things) < 1_000_000 else None
+    if type(things).__module__.partition(".")[0] == "tqdm" and hasattr(things, "iterable"):
+        return _sequence(things.iterable)
+    return None
+
+
+def _largest(values: Sequence[Any], count: int) -> Iterable[int]:
+    """The number of the largest value, if it has more elements than the first `count` values."""
+    sizes = [_elements(value) for value in values[:_EVALUATED_TURNS]]
+    at = max(range(len(sizes)), key=sizes.__getitem__)
+    return [at] if at >= count and sizes[at] > max(sizes[:count]) else []
+
+
+def _elements(value: Any) -> int:
+    return sum(leaf.numel() for leaf in compat.tree_leaves(value) if isinstance(leaf, torch.Tensor))
+
+
+def _site(line: int) -> str:
+    return f"{sys._getframe(2).f_code.co_filename}:{line}"
+
+
+def install(patches: Patches, observer: Observer, progress: Progress) -> None:
+    """Define the functions that a marked script calls."""
+    loops = Loops(observer, progress)
+    patches.set(builtins, source.FOR, loops.for_loop)
+    patches.set(builtins, source.WHILE, loops.goes_on)
+    patches.set(builtins, source.WHILE_STARTS, loops.while_starts)
