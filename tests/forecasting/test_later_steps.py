@@ -13,7 +13,7 @@ from pinchpoint.forecasting.later_steps import with_later_steps
 MIB = 2**20
 
 
-def run(steps: int, *, seed: int, keeps_mib: float = 0.0) -> Observation:
+def run(steps: int, *, seed: int, keeps_mib: float = 0.0, is_rendered: bool = False) -> Observation:
     """A training run: every step makes blocks and frees most; a few replace those of the step before."""
     seen = Observation(steps=steps, trained=True, marks=[(0, "forward")])
     left: dict[int, int] = {}  # line -> the block that the last step left
@@ -42,7 +42,18 @@ def run(steps: int, *, seed: int, keeps_mib: float = 0.0) -> Observation:
         if keeps_mib:
             take(keeps_mib, 99)
         seen.step_ends.setdefault(1, []).append(len(seen.events))
+    if is_rendered:  # after the steps, which leave something behind
+        seen.events += left.values()
+        for _ in range(3):
+            take(200, 200)
     return seen
+
+
+def test_what_follows_the_steps_is_replayed_after_all_of_them() -> None:
+    for seed in range(20):
+        short, long = run(2, seed=seed, is_rendered=True), run(10, seed=seed, is_rendered=True)
+        longer = with_later_steps(short, expandable=False)
+        assert replay.peak_reserved_bytes(longer) == replay.peak_reserved_bytes(long), seed
 
 
 @pytest.mark.parametrize("expandable", [False, True])

@@ -27,23 +27,26 @@ def with_later_steps(observation: Observation, *, expandable: bool) -> Observati
     successors = None if span is None else _successors(observation, *span)
     if span is None or successors is None:
         return observation
-    step = observation.events[slice(*span)]
-    longer = replace(observation, blocks=list(observation.blocks), events=list(observation.events))
+    step, rest = observation.events[slice(*span)], observation.events[span[1] :]
+    longer = replace(observation, blocks=list(observation.blocks), events=observation.events[: span[1]])
     allocator, live_blocks = Allocator(expandable=expandable), dict[int, Block]()
     for number in longer.events:
         apply_event(allocator, live_blocks, longer, number)
     latest = {number: number for number in live_blocks}  # block of the step -> its last repetition
-    end = len(longer.events)
+    end, heirs = len(longer.events), latest
     for _ in range(_MOST_STEPS):
         before_bytes = allocator.peak_reserved_bytes
         for number in _repeat(longer, step, successors, latest):
             longer.events.append(number)
             apply_event(allocator, live_blocks, longer, number)
         if allocator.peak_reserved_bytes > before_bytes:
-            end = len(longer.events)
+            end, heirs = len(longer.events), dict(latest)
         if len(longer.events) > _MOST_EVENTS:
             break
-    return observation if end == len(observation.events) else replace(longer, events=longer.events[:end])
+    if end == span[1]:
+        return observation
+    # What follows the steps frees what the last of them left.
+    return replace(longer, events=[*longer.events[:end], *(heirs.pop(number, number) for number in rest)])
 
 
 def _repeat(

@@ -8,6 +8,7 @@ import shutil
 import signal
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from pinchpoint.forecasting.worker_process.target_loading import NEEDED, Fork, L
 
 _REAL_RUN_S = 120.0  # limit on the CPU seconds of the real run that counts what depends on the data
 _REAL_RUN_MEMORY = 0.6  # share of the host's free memory that it may take
+_LATE_S = 60.0  # limit on the seconds after the training steps, or as many as before, if that is more
 _SHARE_OF_TIME = 0.5  # of the time left, after which a run is followed no further; there may be several runs
 
 
@@ -113,10 +115,13 @@ def _run(
         stopper.raise_if_done()
 
     def check(now: runner.Progress) -> None:
+        was_late = now.is_late
         is_followed = now.is_enough if observer.dynamic.calibrating else now.is_followed
         status(now)
         if stopper.is_done or is_followed(stopper.limit):
             stop()
+        if now.is_late and now.trains and not was_late:
+            _limit_late(now, stop, seconds=max(_LATE_S, time.monotonic() - now_s))
         stopper.steps = min(max(now.steps.values(), default=now.calls), stopper.limit - 1)
 
     progress.check, progress.stop = check, stop
@@ -132,6 +137,7 @@ def _run(
             module=loaded_target.target.name,
             transform=mark_loops,
         )
+    signal.setitimer(signal.ITIMER_REAL, 0)
     if end.note is not None:
         observer.note(end.note)
     if dynamic_options.get("calibrating"):
@@ -248,11 +254,28 @@ def _explain_evaluation(observation: Any, progress: Any, end: ScriptEnd) -> None
         )
     if (note := progress.loops.note()) is not None:
         observation.notes.append(note)
+    if end.kind == "stopped" and progress.is_cut:
+        observation.notes.append("what follows the training steps was not followed to its end")
+        if progress.late_growth():
+            observation.reasons.append(
+                "memory grows from call to call after the training steps, which were not followed to the end"
+            )
     larger = progress.loaders.larger_evaluation()
     if larger is not None and not progress.has_evaluated():
         observation.reasons.append(
             f"an evaluation with batches of {larger:,}, larger than those of training, was not reached"
         )
+
+
+def _limit_late(progress: Any, stop: Callable[[], None], *, seconds: float) -> None:
+    """Stop the script after so many seconds: what it does after its training steps may not end by itself."""
+
+    def end(*_: Any) -> None:
+        progress.is_cut = True
+        stop()
+
+    signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, min(seconds, max(progress.deadline_s - time.monotonic(), 1)), 5)
 
 
 def _limit_real_run(stopper: Stopper) -> None:

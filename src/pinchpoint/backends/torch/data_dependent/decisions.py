@@ -51,6 +51,8 @@ class Decisions:
         passing = _passing_answer(*site.rsplit(":", 1))
         if passing is not None:
             return passing
+        if _only_chooses(*site.rsplit(":", 1)):
+            return likely
         if explore:
             self.sites[site] = self.sites.get(site, 0) + 1
         elif site not in self.sites:
@@ -126,6 +128,28 @@ def _passing_answer(file: str, line: str) -> bool | None:
         if len(negated) == 1:
             return isinstance(node, ast.Assert) != negated.pop()
     return None
+
+
+@cache
+def _only_chooses(file: str, line: str) -> bool:
+    """Whether the line asks only for `max` or `min` of numbers: either of them takes the same memory."""
+    nodes = [
+        node
+        for node in ast.walk(_parse(file))
+        if isinstance(node, ast.expr) and node.lineno <= int(line) <= (node.end_lineno or node.lineno)
+    ]
+    statements = [
+        node.test
+        for node in ast.walk(_parse(file))
+        if isinstance(node, (ast.If, ast.While, ast.Assert))
+        and node.test.lineno <= int(line) <= (node.test.end_lineno or node.test.lineno)
+    ]
+    asks = any(isinstance(node, (ast.Compare, ast.BoolOp, ast.IfExp, ast.Lambda)) for node in nodes)
+    chooses = any(
+        isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("max", "min")
+        for node in nodes
+    )
+    return chooses and not asks and not statements
 
 
 @cache

@@ -38,6 +38,8 @@ class Progress:
         self.deadline_s: float | None = None  # time.monotonic() at which inference is followed no further
         self.is_late = False  # whether enough was seen for a forecast, and the rest is only followed
         self._call_ends: list[int] = []  # number of events after each outermost call
+        self.is_cut = False  # whether a script that trains was stopped while it was followed beyond that
+        self._late_call = 0  # outermost calls until then
         self._late_steps = 0  # optimizer steps since then
         self._trained_modules: set[int] = set()
         self._evaluated_modules: set[int] = set()
@@ -140,6 +142,8 @@ class Progress:
             self._operations_before = self.observer.operations
             return False
         is_first, self.is_late = not self.is_late, True
+        if is_first:
+            self._late_call = len(self._call_ends)
         operations = CALLS_OPERATIONS
         if self.trains:
             loaders, is_driven = self.loaders, self.loops.drive()
@@ -148,9 +152,22 @@ class Progress:
             if is_first and not is_driven and self.has_evaluated() and not loaders.want_more():
                 return True
             operations = max(LATE_OPERATIONS, self._operations_before)
-        if self.deadline_s is not None and time.monotonic() > self.deadline_s:
-            return True
-        return self.observer.operations - self._operations_before > operations
+        is_over = self.deadline_s is not None and time.monotonic() > self.deadline_s
+        is_over = is_over or self.observer.operations - self._operations_before > operations
+        self.is_cut = self.is_cut or (is_over and self.trains)
+        return is_over
+
+    def late_growth(self) -> bool:
+        """Whether memory after the training steps may grow beyond the peak, had the script not been cut.
+
+        What grows with the turns of a loop is assumed to grow with their square, as attention may.
+        """
+        peaks, _ = _peaks(self.observer.ledger.observation, self._call_ends)
+        late = peaks[self._late_call :]
+        if len(late) < 3 or max(late[-(len(late) // 3) :]) <= max(late[: -(len(late) // 3)]):
+            return False
+        share = self.loops.share_run()
+        return share is None or min(late) + (max(late) - min(late)) / share**2 > max(peaks)
 
     def grows(self) -> bool:
         """Whether the last third of the outermost calls reached a higher peak, or kept more, than all before.

@@ -23,7 +23,6 @@ from pinchpoint.backends.torch.observer import Observer
 from pinchpoint.core.events import Span
 
 _FIRST = 2  # iterations of the first step before the history is filled; the second one begins the history
-_LATER = 2  # further iterations that run, one in this step and one in the next
 _NO_LIMIT = -1.0  # of changes and gradients that count as converged
 _LEAST = 512  # bytes of a block that may not exist
 _FILE = sys.modules[torch.optim.LBFGS.__module__].__file__
@@ -98,7 +97,8 @@ def _fill(observer: Observer, optimizer: torch.optim.LBFGS, iterations: int, tur
     flat_bytes = sum(p.numel() * p.element_size() for p in group["params"])
     ledger = observer.ledger
     site = ledger.site()
-    for _ in range(kept - len(history) - _LATER):
+    later = 1 if turns == 1 else 2  # further iterations that run, in this step and in the next
+    for _ in range(kept - len(history) - later):
         for _ in range(2):
             ledger.add_permanent(
                 flat_bytes,

@@ -62,6 +62,7 @@ class Loops:
         self.answers: dict[str, set[Any]] = {}  # line of a loop -> answers of its conditions so far
         self._while_loops: dict[str, Loop] = {}
         self._running: list[weakref.ref[Loop]] = []
+        self._blocks_at_end = 0  # when a loop was last ended
         self._trained_at: int | None = None  # optimizer steps when a loop that trains last went on
         progress.loops = self
 
@@ -106,6 +107,11 @@ class Loops:
             count *= loop.length
         return None if self._while_loops else count
 
+    def share_run(self) -> float | None:
+        """The share of the innermost loop's turns that were started; None if it is unknown."""
+        loops = [loop for ref in self._running if (loop := ref()) is not None]
+        return loops[-1].share_run if loops else None
+
     def now(self) -> Mark:
         observation = self.observer.ledger.observation
         return Mark(len(observation.events), len(observation.blocks))
@@ -123,8 +129,14 @@ class Loops:
             allocated.add(block)
         return grown
 
+    def report_end(self, site: str, turns: str) -> None:
+        """Remember that a loop was ended, for the note."""
+        self.ended.setdefault(site, turns)
+        self._blocks_at_end = self.now().blocks
+
     def note(self) -> str | None:
-        if not self.ended:
+        """Which loops were ended, if something was allocated after them."""
+        if not self.ended or self.now().blocks == self._blocks_at_end:
             return None
         loops = ", ".join(f"{shown_path(site)} ({turns} turns)" for site, turns in self.ended.items())
         return f"loops that train were ended early, and what follows them was run: {loops}"
@@ -156,6 +168,10 @@ class Loop:
     @property
     def length(self) -> int | None:
         return None if self._sequence is None else len(self._sequence)
+
+    @property
+    def share_run(self) -> float | None:
+        return self._count / self.length if self.length else None
 
     @property
     def is_training(self) -> bool:
@@ -193,7 +209,7 @@ class Loop:
     def _report(self) -> None:
         length = "" if self.length is None else f" of {self.length:,}"
         if self.length is None or self.length > self._count:
-            self._loops.ended.setdefault(self._site, f"{self._count}{length}")
+            self._loops.report_end(self._site, f"{self._count}{length}")
 
     # --- whether the loop is over
 
@@ -246,7 +262,8 @@ class Loop:
             return False
         after = "whose length is unknown" if self.length is None else f"of which {left:,} were not run"
         loops.observer.ledger.observation.reasons.append(
-            f"memory grows by {show_bytes(grown)} with every turn of the loop at {shown_path(self._site)}, {after}"
+            f"memory grows by {show_bytes(grown)} with every turn of the loop at "
+            f"{shown_path(self._site)}, {after}"
         )
         return True
 

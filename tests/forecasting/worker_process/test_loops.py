@@ -1,0 +1,179 @@
+"""Loops of a script that train are ended early, and what follows them is in the forecast."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pinchpoint.core.records import Forecast
+from pinchpoint.forecasting.predict import predict
+
+pytestmark = pytest.mark.usefixtures("quick_workers")
+Predict = Callable[..., Forecast]
+WIDTH = 1024
+WEIGHTS = WIDTH * (WIDTH + 1) * 4
+START = """
+import torch
+model = torch.nn.Linear(1024, 1024).cuda()
+optimizer = torch.optim.SGD(model.parameters())
+def train(rows=64):
+    optimizer.zero_grad()
+    loss = model(torch.zeros(rows, 1024, device="cuda")).square().mean()
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+"""
+
+
+@pytest.fixture
+def of_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Predict:
+    monkeypatch.chdir(tmp_path)
+
+    def predict_text(text: str) -> Forecast:
+        Path("train.py").write_text(START + text, encoding="utf-8")
+        return predict("train.py")
+
+    return predict_text
+
+
+def rows(count: int) -> int:
+    return count * WIDTH * 4
+
+
+def used(forecast: Forecast) -> int:
+    """The peak without workspaces."""
+    return forecast.peak_allocated_bytes - forecast.workspace_bytes
+
+
+def test_what_follows_a_loop_without_a_loader_is_in_the_peak(of_script: Predict) -> None:
+    forecast = of_script("""
+losses = []
+for step in range(100_000):
+    losses.append(train())
+print(losses[-1], sum(losses) / len(losses))
+with torch.no_grad():
+    parts = []
+    for start in range(8):
+        parts.append(model(torch.zeros(512, 1024, device="cuda")))
+    image = torch.cat(parts)
+""")
+    assert forecast.seen == {"training_steps": 2, "inference_calls": 8, "evaluation": True}
+    # All parts and their concatenation: a loop that does not train is not ended.
+    assert used(forecast) == pytest.approx(2 * WEIGHTS + 2 * rows(8 * 512), rel=0.01)
+    assert forecast.notes == (
+        "loops that train were ended early, and what follows them was run: train.py:13 (2 of 100,000 turns)",
+    )
+
+
+def test_turns_with_other_answers_to_conditions_are_run(of_script: Predict) -> None:
+    forecast = of_script("""
+count, last = 64, 30_000
+for step in range(last):
+    if step == 20_000:
+        count = 2048
+    train(count)
+    if (step + 1) % 1000 == 0:
+        with torch.no_grad():
+            model(torch.zeros(128, 1024, device="cuda"))
+    if step == last - 1:
+        torch.save(model.state_dict(), "model.pt")
+model.load_state_dict(torch.load("model.pt"))
+""")
+    assert used(forecast) > 2 * WEIGHTS + 3 * rows(2048)
+    assert forecast.seen == {"training_steps": 5, "inference_calls": 2, "evaluation": True}
+    assert not any("raised" in note for note in forecast.notes)
+
+
+def test_a_size_that_follows_from_the_step_is_that_of_the_last_one(of_script: Predict) -> None:
+    forecast = of_script("""
+for step in range(64):
+    train(64 * (1 + step))
+""")
+    assert used(forecast) > 2 * WEIGHTS + 3 * rows(4096)
+
+
+def test_the_largest_batch_of_a_list_is_trained_on(of_script: Predict) -> None:
+    forecast = of_script("""
+for batch in [torch.zeros(n, 1024) for n in (8, 16, 2048, 8, 16)]:
+    train(len(batch))
+""")
+    assert used(forecast) > 2 * WEIGHTS + 3 * rows(2048)
+
+
+def test_a_while_loop_and_its_second_phase_are_followed(of_script: Predict) -> None:
+    forecast = of_script("""
+step = 0
+while True:
+    train()
+    step += 1
+    if step > 5000:
+        break
+fine = torch.optim.Adam(model.parameters())
+while step < 20_000:
+    optimizer = fine
+    train()
+    step += 1
+model(torch.zeros(4096, 1024, device="cuda"))
+""")
+    assert forecast.breakdown["optimizer"] == pytest.approx(2 * WEIGHTS, rel=0.01)
+    assert used(forecast) == pytest.approx(4 * WEIGHTS + 2 * rows(4096), rel=0.02)
+
+
+def test_memory_that_grows_with_every_turn_leaves_the_answer_open(of_script: Predict) -> None:
+    forecast = of_script("""
+kept = []
+for step in range(1000):
+    train()
+    kept.append(torch.zeros(64, 1024, device="cuda"))
+""")
+    assert forecast.fits["h200"] is None
+    assert "grows by 256.00 KiB with every turn of the loop at train.py:13" in forecast.reasons[0]
+
+
+def test_an_error_after_a_loop_that_was_ended_is_a_note(of_script: Predict) -> None:
+    forecast = of_script("""
+history = {}
+for step in range(1000):
+    history[step] = train()
+print(history[500])
+""")
+    assert forecast.fits["h200"] is True
+    assert any("until it raised KeyError" in note for note in forecast.notes)
+
+
+def test_a_test_after_all_epochs_of_a_loader_is_in_the_peak(of_script: Predict) -> None:
+    forecast = of_script("""
+from torch.utils.data import DataLoader
+for epoch in range(50):
+    for x in DataLoader(torch.zeros(4096, 1024), batch_size=64):
+        train(len(x))
+    with torch.no_grad():
+        model(torch.zeros(64, 1024, device="cuda"))
+with torch.no_grad():
+    model(torch.zeros(4096, 1024, device="cuda"))
+""")
+    assert used(forecast) == pytest.approx(2 * WEIGHTS + 2 * rows(4096), rel=0.02)
+
+
+def test_the_history_of_lbfgs_is_full(of_script: Predict) -> None:
+    text = """
+for step in range(1000):
+    train()
+lbfgs = torch.optim.LBFGS(model.parameters(), max_iter={}, history_size=20, line_search_fn="strong_wolfe")
+def closure():
+    lbfgs.zero_grad()
+    loss = model(torch.zeros(64, 1024, device="cuda")).square().mean()
+    loss.backward()
+    return loss
+{}lbfgs.step(closure)
+"""
+    full = of_script(text.format(500, ""))
+    short = of_script(text.format(5, "for _ in range(2): "))
+    # The history has two vectors per iteration except the first.
+    history = 2 * (20 - 9) * WEIGHTS
+    assert full.peak_allocated_bytes - short.peak_allocated_bytes == pytest.approx(history, rel=0.02)
+    assert full.low_bytes is not None
+    assert full.low_bytes < full.peak_allocated_bytes - 2 * 15 * WEIGHTS
+    assert full.reasons == ()
