@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pinchpoint.core.errors import CannotFake
+from pinchpoint.core.errors import BadInput, CannotFake
 from pinchpoint.forecasting.predict import predict
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
@@ -55,3 +55,10 @@ def test_a_size_that_depends_on_an_unknown_value_is_refused_with_its_line(tmp_pa
     )
     with pytest.raises(CannotFake, match=r"size\.py:3"):
         predict(str(script))
+
+
+def test_a_world_size_is_refused_for_a_jax_script(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import jax.numpy as jnp\nprint(jnp.ones(4).sum())\n")
+    with pytest.raises(BadInput, match="does not support --world-size for JAX"):
+        predict(str(script), world_size=2)

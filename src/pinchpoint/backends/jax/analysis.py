@@ -98,7 +98,7 @@ def _observe(traced_step: TracedStep, card: CardLike) -> Observation:
     walk_result = walk(program, workspace_bytes=workspace)
     lines, timeline, mode = _lines(walk_result), thin(walk_result.timeline), "train" if training else "infer"
     jaxpr = traced_step.closed_jaxpr.jaxpr
-    held = sum(program.sizes[value] for value in dict.fromkeys(program.inputs))
+    input_bytes = program.input_bytes
     tuning = library_memory.tuning_bytes(jaxpr)
     try:
         analyses = xla.analyse_choices(
@@ -106,14 +106,14 @@ def _observe(traced_step: TracedStep, card: CardLike) -> Observation:
         )
     except xla.NoAnalysis as reason:
         interval = library_memory.liveness_interval(
-            held,
-            walk_result.peak_bytes - held,
-            walk(program, fused=False, workspace_bytes=workspace).peak_bytes - held,
+            input_bytes,
+            walk_result.peak_bytes - input_bytes,
+            walk(program, fused=False, workspace_bytes=workspace).peak_bytes - input_bytes,
             output_bytes=sum(map(bytes_of, traced_step.closed_jaxpr.out_avals)),
             workspace=walk_result.workspace_bytes,
             scratch=library_memory.scratch_bytes(jaxpr),
             tuning=tuning,
-            first_live_bytes=held,
+            first_live_bytes=input_bytes,
         )
         notes = _liveness_notes(program, str(reason), interval)
         return Observation(

@@ -51,6 +51,11 @@ class Program:
     unknown: tuple[str, ...] = ()  # primitives whose bodies were not examined
     scratch: tuple[str, ...] = ()  # primitives whose library uses memory that this program does not show
 
+    @property
+    def input_bytes(self) -> int:
+        """Bytes of all inputs, each counted once."""
+        return sum(self.sizes[value] for value in dict.fromkeys(self.inputs))
+
 
 @dataclass(frozen=True)
 class Body:

@@ -23,6 +23,12 @@ from pinchpoint.forecasting.worker_process.target_loading import Fork, LoadedTar
 
 
 def predict(loaded_target: LoadedTarget, request: dict[str, Any], fork: Fork) -> Forecast:
+    if request.get("world_size"):
+        raise BadInput(
+            f"{loaded_target.target.text} uses JAX; pinchpoint does not support --world-size for JAX yet.",
+            hint="Leave --world-size out: the script is predicted on one device.",
+        )
+
     def run(options: dict[str, Any]) -> dict[str, Any]:
         scratch = Path(tempfile.mkdtemp(prefix="pinchpoint-script-"))
         try:

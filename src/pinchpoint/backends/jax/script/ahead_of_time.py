@@ -40,8 +40,8 @@ def call_instead_of_compiling(patches: Patches) -> None:
         static, names = compat.static_arguments(jitted)
         fixed = {name: value for name, value in options.items() if name in names}
 
-        def call(*given: Any, **more: Any) -> Any:
-            rest = iter(given)
+        def call(*traced_args: Any, **more: Any) -> Any:
+            rest = iter(traced_args)
             full = [value if i in static else next(rest) for i, value in enumerate(args)]
             return jitted(*full, **more, **fixed)
 

@@ -37,7 +37,7 @@ class Buffer:
 
 
 @dataclass(frozen=True)
-class Held:
+class LiveBuffer:
     """A buffer that is alive during a call. argument: its position among the program's arguments, or None."""
 
     bytes: int
@@ -50,7 +50,7 @@ class Held:
 class ProgramCalls:
     """The calls of one program.
 
-    live_bytes: the most bytes that were alive around a call, arguments included; `held` are these buffers.
+    live_bytes: the most bytes that were alive around a call, arguments included; `live_buffers` are these.
     first_live_bytes: those alive before the first call, when XLA compiles the program.
     program: what `describe` made of the program at its first call.
     """
@@ -61,7 +61,7 @@ class ProgramCalls:
     calls: int = 0
     live_bytes: int = -1
     first_live_bytes: int = 0
-    held: tuple[Held, ...] = ()
+    live_buffers: tuple[LiveBuffer, ...] = ()
     trains: bool = False
     last_live_bytes: int = 0
     growth: list[int] = field(default_factory=list)  # bytes by which the live bytes rose from call to call
@@ -115,18 +115,20 @@ class Ledger:
         entry.last_live_bytes = live
         if live > entry.live_bytes:
             rise, entry.live_bytes = live - entry.live_bytes, live
-            entry.held = self._held(arguments, entry.place)
+            entry.live_buffers = self._live_buffers(arguments, entry.place)
             if rise > _NEWS * live:
                 self.changed_at = self.clock()
         if len(self.events) < 100_000:
             self.events.append((entry.trains, live))
         return entry
 
-    def _held(self, arguments: Sequence[Buffer | int], place: Place) -> tuple[Held, ...]:
+    def _live_buffers(self, arguments: Sequence[Buffer | int], place: Place) -> tuple[LiveBuffer, ...]:
         position = {item.number: i for i, item in enumerate(arguments) if isinstance(item, Buffer)}
-        held = [
-            Held(size, where, self._roles.get(number, ""), position.get(number))
+        buffers = [
+            LiveBuffer(size, where, self._roles.get(number, ""), position.get(number))
             for number, (size, where, _) in self._live.items()
         ]
-        held += [Held(size, place, "", i) for i, size in enumerate(arguments) if isinstance(size, int)]
-        return tuple(held)
+        buffers += [
+            LiveBuffer(size, place, "", i) for i, size in enumerate(arguments) if isinstance(size, int)
+        ]
+        return tuple(buffers)

@@ -22,7 +22,7 @@ from pinchpoint.backends.jax.library_memory import (
     scratch_bytes,
     xla_interval,
 )
-from pinchpoint.backends.jax.script.ledger import Ledger, ProgramCalls
+from pinchpoint.backends.jax.script.ledger import Ledger, LiveBuffer, ProgramCalls
 from pinchpoint.core.records import BREAKDOWN, Line
 from pinchpoint.core.units import show_bytes
 
@@ -159,8 +159,8 @@ def _breakdown(highest: _Candidate) -> dict[str, int]:
     entry = highest.entry
     sizes = entry.program
     total: Counter[str] = Counter()
-    for held in entry.held:
-        total[_role(held, sizes)] += held.bytes
+    for buffer in entry.live_buffers:
+        total[_role(buffer, sizes)] += buffer.bytes
     added = highest.interval.usual - sum(total.values())
     if highest.analysis is None and sizes.walk is not None and not highest.is_tuning:
         for item in sizes.walk.alive:
@@ -180,21 +180,21 @@ def _breakdown(highest: _Candidate) -> dict[str, int]:
     return {key: total[key] for key in BREAKDOWN}
 
 
-def _role(held: Any, sizes: Any) -> str:
-    if held.argument is not None and held.argument < len(sizes.roles) and sizes.trains:
-        role = sizes.roles[held.argument]
+def _role(buffer: LiveBuffer, sizes: Any) -> str:
+    if buffer.argument is not None and buffer.argument < len(sizes.roles) and sizes.trains:
+        role = sizes.roles[buffer.argument]
         if role != "inputs":
             return role
-        if "weights" not in sizes.roles and held.argument in sizes.state:
+        if "weights" not in sizes.roles and buffer.argument in sizes.state:
             return "weights"  # the step returns a new value for it
-    return held.role or "inputs"
+    return buffer.role or "inputs"
 
 
 def _lines(highest: _Candidate) -> tuple[Line, ...]:
     total: Counter[tuple[str, int, str]] = Counter()
-    for held in highest.entry.held:
-        if held.place[0]:
-            total[*held.place, "data"] += held.bytes
+    for buffer in highest.entry.live_buffers:
+        if buffer.place[0]:
+            total[*buffer.place, "data"] += buffer.bytes
     walk = highest.entry.program.walk
     for item in walk.alive if walk is not None else ():
         if item.file and item.made_in:

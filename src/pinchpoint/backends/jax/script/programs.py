@@ -74,14 +74,13 @@ def sizes_of(
     program = assign_phases(program, trains=training)
     fused = walk(program, workspace_bytes=workspace_bytes)
     plain = walk(program, fused=False, workspace_bytes=workspace_bytes)
-    held = sum(program.sizes[value] for value in dict.fromkeys(program.inputs))
     captured = sum(_bytes(array) for array in traced.captured_arrays)
     return ProgramSizes(
         traced,
         arguments,
         outputs,
-        fused.peak_bytes - held,
-        max(fused.peak_bytes, plain.peak_bytes) - held,
+        fused.peak_bytes - program.input_bytes,
+        max(fused.peak_bytes, plain.peak_bytes) - program.input_bytes,
         fused,
         roles(traced)[len(traced.captured_arrays) :],
         _state(traced),
