@@ -211,7 +211,7 @@ def topology(name: str, config: str) -> dict[str, Any]:
         try:
             analysis = xla.analyse(
                 hoist(traced), capability=aim.capability, memory_bytes=aim.memory_bytes, devices=devices
-            )
+            ).expected
         except xla.NoAnalysis as reason:
             row[f"{column}_reason"] = str(reason)
             continue

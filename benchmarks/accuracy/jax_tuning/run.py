@@ -94,17 +94,16 @@ def without_gpu() -> Iterator[dict[str, Any]]:
     for name, make in STEPS.items():
         traced = trace(*make())
         program = read_program(traced)
-        held = sum(program.sizes[value] for value in dict.fromkeys(program.inputs))
-        analyses = xla.analyse_choices(
-            hoist(traced), capability=aim.capability, memory_bytes=aim.memory_bytes
-        )
+        inputs = program.input_bytes
+        analyses = xla.analyse(hoist(traced), capability=aim.capability, memory_bytes=aim.memory_bytes)
         yield {
             "kind": "analyses",
             "program": name,
-            "walk_bytes": walk(program, workspace_bytes=workspace).peak_bytes - held,
-            "walk_without_workspace_bytes": walk(program).peak_bytes - held,
-            "plain_walk_bytes": walk(program, fused=False, workspace_bytes=workspace).peak_bytes - held,
-            "analyses_bytes": [one.added_bytes for one in analyses],
+            "walk_bytes": walk(program, workspace_bytes=workspace).peak_bytes - inputs,
+            "walk_without_workspace_bytes": walk(program).peak_bytes - inputs,
+            "plain_walk_bytes": walk(program, fused=False, workspace_bytes=workspace).peak_bytes - inputs,
+            "analyses_bytes": list(analyses.added_bytes),
+            "tuning_bytes": analyses.tuning_bytes,
         }
 
 

@@ -37,7 +37,7 @@ def step(w, x):
 @pytest.mark.parametrize("donated", [(), (0,)])
 def test_the_peak_is_what_xla_assigned_to_the_whole_step(plugin, donated):
     jitted = jax.jit(step, donate_argnums=donated)
-    analysis = xla.analyse(hoist(trace(jitted, (W, X))), devices=on_cpu, **HOPPER)
+    analysis = xla.analyse(hoist(trace(jitted, (W, X))), devices=on_cpu, **HOPPER).expected
     stats = jitted.lower(W, X).compile().memory_analysis()
     assert analysis.arguments == stats.argument_size_in_bytes == (64 * 64 + 500 * 64) * 4
     assert analysis.outputs == stats.output_size_in_bytes == 64 * 64 * 4
@@ -46,7 +46,7 @@ def test_the_peak_is_what_xla_assigned_to_the_whole_step(plugin, donated):
     assert (
         analysis.peak_bytes == analysis.arguments + analysis.outputs + analysis.temporaries - analysis.aliases
     )
-    assert analysis.target == "H100 by jax-cuda13-plugin 0.0"
+    assert analysis.target == "H200 by jax-cuda13-plugin 0.0"
 
 
 def test_captured_arrays_count_as_arguments(plugin):
@@ -60,7 +60,7 @@ def test_captured_arrays_count_as_arguments(plugin):
     def closure():
         return jnp.sum(inner(weights) * points)
 
-    analysis = xla.analyse(hoist(trace(closure)), devices=on_cpu, **HOPPER)
+    analysis = xla.analyse(hoist(trace(closure)), devices=on_cpu, **HOPPER).expected
     assert analysis.arguments == points.nbytes + weights.nbytes
 
 
@@ -91,7 +91,9 @@ def test_hoisting_changes_no_result():
 
 
 def test_an_argument_nobody_reads_still_counts(plugin):
-    analysis = xla.analyse(hoist(trace(jax.jit(lambda w, x: jnp.sum(w)), (W, X))), devices=on_cpu, **HOPPER)
+    analysis = xla.analyse(
+        hoist(trace(jax.jit(lambda w, x: jnp.sum(w)), (W, X))), devices=on_cpu, **HOPPER
+    ).expected
     assert analysis.arguments == (64 * 64 + 500 * 64) * 4
 
 
@@ -142,7 +144,7 @@ def test_a_kernel_generator_that_insists_on_tuning_is_switched_off(plugin, monke
         argument_size_in_bytes=10, output_size_in_bytes=5, temp_size_in_bytes=7, alias_size_in_bytes=2
     )
     lowered = FakeLowered(stats)
-    analysis = xla.analyse(fake(lowered, monkeypatch), devices=on_cpu, **HOPPER)
+    analysis = xla.analyse(fake(lowered, monkeypatch), devices=on_cpu, **HOPPER).expected
     assert analysis.peak_bytes == 20
     assert analysis.live_peak is None
     assert all(options["xla_gpu_autotune_level"] == 0 for options in lowered.options_tried)
@@ -159,12 +161,13 @@ def test_no_statistics_is_no_analysis(plugin, monkeypatch):
         xla.analyse(fake(FakeLowered(None), monkeypatch), devices=on_cpu, **HOPPER)
 
 
-def test_a_card_is_compiled_for_as_its_nearest_older_relative():
-    assert chip_for((9, 0)).name == "H100"
-    assert chip_for((8, 9)).name == "RTX 4090"
-    assert chip_for((8, 7)).name == "RTX 3090"
-    assert chip_for((12, 1)).name == "RTX 5090"
-    assert chip_for((6, 1)).name == "V100"
+def test_a_card_is_compiled_for_as_the_nearest_listed_one():
+    assert chip_for((9, 0), 80 << 30).name == "H100"
+    assert chip_for((9, 0), 140 << 30).name == "H200"
+    assert chip_for((8, 9), 24 << 30).name == "RTX 4090"
+    assert chip_for((8, 7), 24 << 30).name == "RTX 3090"
+    assert chip_for((12, 1), 32 << 30).name == "RTX 5090"
+    assert chip_for((6, 1), 8 << 30).name == "V100"
     assert [chip.capability for chip in CHIPS] == sorted(chip.capability for chip in CHIPS)
 
 

@@ -99,11 +99,8 @@ def _observe(traced_step: TracedStep, card: CardLike) -> Observation:
     lines, timeline, mode = _lines(walk_result), thin(walk_result.timeline), "train" if training else "infer"
     jaxpr = traced_step.closed_jaxpr.jaxpr
     input_bytes = program.input_bytes
-    tuning = library_memory.tuning_bytes(jaxpr)
     try:
-        analyses = xla.analyse_choices(
-            hoist(traced_step), capability=card.capability, memory_bytes=card.memory_bytes
-        )
+        analyses = xla.analyse(hoist(traced_step), capability=card.capability, memory_bytes=card.memory_bytes)
     except xla.NoAnalysis as reason:
         interval = library_memory.liveness_interval(
             input_bytes,
@@ -112,7 +109,7 @@ def _observe(traced_step: TracedStep, card: CardLike) -> Observation:
             output_bytes=sum(map(bytes_of, traced_step.closed_jaxpr.out_avals)),
             workspace=walk_result.workspace_bytes,
             scratch=library_memory.scratch_bytes(jaxpr),
-            tuning=tuning,
+            tuning=library_memory.tuning_bytes(jaxpr),
             first_live_bytes=input_bytes,
         )
         notes = _liveness_notes(program, str(reason), interval)
@@ -127,16 +124,16 @@ def _observe(traced_step: TracedStep, card: CardLike) -> Observation:
             min(interval.low, walk_result.peak_bytes),
             interval.high,
         )
-    analysis = max(analyses, key=lambda one: one.added_bytes)
+    analysis = analyses.expected
     interval = library_memory.xla_interval(
         analysis.arguments,
-        [one.added_bytes for one in analyses],
+        analyses.added_bytes,
         sorts=library_memory.scratch_bytes(jaxpr, only_sorts=True),
-        tuning=tuning,
+        tuning=library_memory.known_tuning(jaxpr, analyses.tuning_bytes),
         first_live_bytes=analysis.arguments,
     )
     notes = (
-        f"XLA's own memory analysis, compiled for {analysis.target} without a GPU; kernels are not autotuned",
+        f"XLA's own memory analysis, compiled for {analysis.target} without a GPU; kernels are not timed",
         "XLA allocates its temporaries as one block, which includes activations, gradients and workspace",
         "source lines and timeline come from a liveness walk of the jaxpr, "
         f"whose own peak is {show_bytes(walk_result.peak_bytes)}",

@@ -6,6 +6,8 @@ Tested with JAX 0.10 on a CPU and 0.11 on a GPU. If an interface is missing, the
 
 from __future__ import annotations
 
+import os
+import sys
 import sysconfig
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -152,6 +154,34 @@ def topology_devices(target_config: str) -> list[Any]:
     return topologies.get_topology_desc(
         platform="cuda", target_config=target_config, topology="1x1x1"
     ).devices
+
+
+def canonical_hlo(text: str) -> str:
+    """A program in HLO text, as XLA writes it in the keys of its tuning results; "" if that changed."""
+    try:
+        from jaxlib import _hlo  # pyright: ignore[reportAttributeAccessIssue]
+
+        options = _hlo.HloPrintOptions.canonical()
+        options.print_operand_shape = True
+        options.print_ids = False
+        options.canonicalize_computations = True
+        return str(_hlo.hlo_module_from_text(text).to_string(options))
+    except (ImportError, AttributeError, TypeError, RuntimeError):
+        return ""
+
+
+@contextmanager
+def silent_compiler() -> Iterator[None]:
+    """Keep what XLA logs about refused options off the terminal."""
+    sys.stderr.flush()
+    saved, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+        os.close(nowhere)
 
 
 def attached_target_config() -> str:

@@ -23,7 +23,7 @@ PLUGIN_HINT = "pip install 'pinchpoint[jax-cuda]' gives XLA's own analysis; no G
 # liveness walk, and at most 1.15 of it or 0.93 of the walk without fusions, whichever is larger.
 LIVENESS_LOW, LIVENESS_HIGH = 0.6, 1.25
 # The same against XLA's analyses without the card: at least 0.79 of the smaller and at most 1.33 of the
-# larger, which was right to 3 % in 12 of 20 programs; sorts are apart.
+# larger; sorts are apart.
 XLA_LOW, XLA_HIGH = 0.75, 1.4
 SORTS = frozenset({"sort", "top_k", "approx_top_k"})
 _MIB = 1 << 20
@@ -32,6 +32,9 @@ _CONVOLUTION_GUARDS = 80 * _MIB
 _CONVOLUTION = 10.8  # times input and output: transforms of Winograd and FFT kernels for 32-bit floats
 _HALF_CONVOLUTION = 4.0  # the same for 16-bit floats
 _CONVOLUTION_SPREAD = 400 * _MIB  # by which small convolutions exceeded the law
+# The allocator does not split a free block if less than 128 MiB would be left over, so arrays may take up to
+# that much more; while products were tuned, this added up to 209 MiB.
+_UNSPLIT = 256 * _MIB
 _SOLVER = 32 * _MIB  # workspace of cuSOLVER and similar libraries beside the matrices
 
 
@@ -75,15 +78,28 @@ def xla_interval(
     tuning: tuple[int, int],
     first_live_bytes: int,
 ) -> Interval:
-    """The peak of a program by XLA's analyses of it, one for each kind of kernels; the larger is expected.
+    """The peak of a program by XLA's analyses of it: with the expected kernels first, then with others.
 
     sorts: the most that sorts take, whose scratch XLA does not know without the card.
     """
     least, most = min(added_bytes), max(added_bytes)
     peak = Interval(
-        live_bytes + most, live_bytes + int(XLA_LOW * least), live_bytes + int(XLA_HIGH * most) + sorts
+        live_bytes + added_bytes[0],
+        live_bytes + int(XLA_LOW * least),
+        live_bytes + int(XLA_HIGH * most) + sorts,
     )
     return _with_tuning(peak, tuning, first_live_bytes)
+
+
+def known_tuning(jaxpr: Any, product_bytes: int | None) -> tuple[int, int]:
+    """Scratch for tuning, usual and most, of a program whose products' scratch XLA's own fusions tell.
+
+    product_bytes: this scratch, or None if the fusions are not known.
+    """
+    if product_bytes is None:
+        return tuning_bytes(jaxpr)
+    usual, most = tuning_bytes(jaxpr, only_convolutions=True)
+    return max(usual, product_bytes), max(most, product_bytes + _UNSPLIT if product_bytes else 0)
 
 
 def _with_tuning(interval: Interval, tuning: tuple[int, int], first_live_bytes: int) -> Interval:
@@ -95,12 +111,14 @@ def _with_tuning(interval: Interval, tuning: tuple[int, int], first_live_bytes: 
     )
 
 
-def tuning_bytes(jaxpr: Any) -> tuple[int, int]:
+def tuning_bytes(jaxpr: Any, *, only_convolutions: bool = False) -> tuple[int, int]:
     """Scratch for tuning the largest product or convolution of a program: usual and most."""
     usual = most = 0
     for eqn in jaxpr.eqns:
         name = eqn.primitive.name
         if name == "dot_general" or (name == "conv_general_dilated" and _is_product(eqn)):
+            if only_convolutions:
+                continue
             scratch = _bytes(eqn) + bytes_of(eqn.outvars[0].aval) + _PRODUCT_GUARDS
             # A product that is fused with the operations around it reads their operands too.
             largest = max(bytes_of(atom.aval) for atom in (*eqn.invars, *eqn.outvars))
@@ -111,7 +129,7 @@ def tuning_bytes(jaxpr: Any) -> tuple[int, int]:
             scratch = int((_CONVOLUTION if wide else _HALF_CONVOLUTION) * arrays) + _CONVOLUTION_GUARDS
             usual, most = max(usual, scratch), max(most, scratch + scratch // 20 + _CONVOLUTION_SPREAD)
         for inner in compat.inner_jaxprs(eqn):
-            inner_usual, inner_most = tuning_bytes(inner)
+            inner_usual, inner_most = tuning_bytes(inner, only_convolutions=only_convolutions)
             usual, most = max(usual, inner_usual), max(most, inner_most)
     return usual, most
 

@@ -5,24 +5,37 @@ It needs JAX's CUDA plugin (jax-cuda12-plugin or jax-cuda13-plugin) but no GPU. 
 what the allocator sees. `peak_memory_in_bytes`, where XLA reports it, is the live part of that block
 and can miss what loop bodies use; it is recorded but not used.
 
-Kernels are not autotuned, which needs the card; a tuned library call may need more or less scratch memory.
+Kernels are not timed, which needs the card. From JAX 0.11 on XLA compiles with the kernels that the card is
+expected to choose; see `autotuning`. Before, all matrix products are compiled for XLA's own kernels and once
+more for cuBLAS.
 """
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jax
 
-from pinchpoint.backends.jax import compat
+from pinchpoint.backends.jax import autotuning, compat
 from pinchpoint.backends.jax.captured_arrays import HoistedStep
-from pinchpoint.backends.jax.compile_targets import Capability, chip_for, target_config
+from pinchpoint.backends.jax.compile_targets import (
+    Capability,
+    Chip,
+    chip_for,
+    matmul_workspace,
+    target_config,
+)
 from pinchpoint.core.errors import first_line
 
-# These options are tried in order; the second set switches off a kernel generator that requires tuning.
-OPTIONS: tuple[dict[str, bool | int], ...] = (
+Options = dict[str, bool | int | str]
+
+# Where the tuned products are not known, both sets of options are tried; the second set switches off a kernel
+# generator that requires tuning.
+OPTIONS: tuple[Options, ...] = (
     {"xla_gpu_autotune_level": 0},
     {"xla_gpu_autotune_level": 0, "xla_gpu_enable_triton_gemm": False},
 )
@@ -42,7 +55,7 @@ class Analysis:
     aliases: int
     live_peak: int | None  # peak_memory_in_bytes, where XLA reports it
     target: str  # what it was compiled for
-    options: dict[str, bool | int]
+    options: Options
 
     @property
     def added_bytes(self) -> int:
@@ -52,6 +65,23 @@ class Analysis:
     @property
     def peak_bytes(self) -> int:
         return self.arguments + self.added_bytes
+
+
+@dataclass(frozen=True)
+class Analyses:
+    """XLA's count with the kernels to expect, and with others if these are not known.
+
+    tuning_bytes: memory for tuning the products; None if they are not known.
+    """
+
+    expected: Analysis
+    others: tuple[Analysis, ...] = ()
+    tuning_bytes: int | None = None
+
+    @property
+    def added_bytes(self) -> tuple[int, ...]:
+        """What the program needs beside its arguments, the expected first."""
+        return tuple(analysis.added_bytes for analysis in (self.expected, *self.others))
 
 
 def is_available() -> bool:
@@ -65,29 +95,10 @@ def analyse(
     capability: Capability,
     memory_bytes: int,
     devices: Callable[[str], Sequence[Any]] | None = None,
-) -> Analysis:
-    """Compile for the card and read XLA's count, with the first of OPTIONS that compiles.
+) -> Analyses:
+    """Compile for the card and read XLA's count.
 
     devices: returns compile-only devices for a target config; by default those of JAX's CUDA plugin
-    """
-    analyses = analyse_choices(
-        step, capability=capability, memory_bytes=memory_bytes, devices=devices, most=1
-    )
-    return analyses[0]
-
-
-def analyse_choices(
-    step: HoistedStep,
-    *,
-    capability: Capability,
-    memory_bytes: int,
-    devices: Callable[[str], Sequence[Any]] | None = None,
-    most: int = len(OPTIONS),
-) -> list[Analysis]:
-    """XLA's count for each of OPTIONS that compiles, up to `most`.
-
-    On a card, XLA times its own kernels and those of cuBLAS for every matrix product. Which are faster is not
-    known here, but the two sets of options choose all of one kind.
     """
     plugin = compat.cuda_plugin()
     if plugin is None:
@@ -101,21 +112,57 @@ def analyse_choices(
         lowered = step.lower(jax.sharding.SingleDeviceSharding(device))
     except (NotImplementedError, RuntimeError, ValueError) as error:
         raise NoAnalysis(f"{plugin} did not lower the step: {first_line(error)}") from error
-    reason = ""
-    analyses: list[Analysis] = []
-    for options in OPTIONS:
-        if len(analyses) == most:
-            break
+    chip = chip_for(capability, memory_bytes)
+    target = f"{chip.name} by {plugin}"
+    with compat.silent_compiler():
+        return _with_expected_kernels(lowered, chip, target) or _with_either_kernels(lowered, plugin, target)
+
+
+def _with_expected_kernels(lowered: Any, chip: Chip, target: str) -> Analyses | None:
+    """Compile with the kernels that the card is expected to choose; None if XLA shows no products."""
+    workspace = matmul_workspace(chip.capability)
+    with tempfile.TemporaryDirectory(prefix="pinchpoint-xla-") as path:
+        folder = Path(path)
+        options = autotuning.asking_options(folder)
         try:
-            compiled = lowered.compile(compiler_options=dict(options))
+            analysis = _compile(lowered, options, target)
+        except (NotImplementedError, RuntimeError):
+            products = autotuning.read_products(folder)
+            if not products:
+                return None
+        else:
+            return Analyses(analysis, tuning_bytes=0)  # nothing is tuned
+    for chosen in ([product for product in products if product.prefers_cublas], products):
+        with tempfile.TemporaryDirectory(prefix="pinchpoint-xla-") as path:
+            autotuning.write_choices(Path(path), chosen, chip, workspace_bytes=workspace)
+            try:
+                analysis = _compile(lowered, autotuning.choice_options(Path(path)), target)
+            except (NotImplementedError, RuntimeError):  # none of XLA's own kernels works for a product
+                continue
+        tuning = max(product.tuning_bytes(workspace) for product in products)
+        return Analyses(analysis, tuning_bytes=tuning)
+    return None
+
+
+def _with_either_kernels(lowered: Any, plugin: str, target: str) -> Analyses:
+    """Compile with XLA's own kernels and with cuBLAS's; the one that needs more is expected."""
+    analyses: list[Analysis] = []
+    reason = ""
+    for options in OPTIONS:
+        try:
+            analyses.append(_compile(lowered, options, target))
         except (NotImplementedError, RuntimeError) as error:
             reason = first_line(error)
-            continue
-        target = f"{chip_for(capability).name} by {plugin}"
-        analyses.append(_read(compiled.memory_analysis(), target=target, options=options))
-    if analyses:
-        return analyses
-    raise NoAnalysis(f"{plugin} did not compile the step: {reason}")
+    if not analyses:
+        raise NoAnalysis(f"{plugin} did not compile the step: {reason}")
+    largest, *others = sorted(analyses, key=lambda analysis: -analysis.added_bytes)
+    return Analyses(largest, tuple(others))
+
+
+def _compile(lowered: Any, options: Options, target: str) -> Analysis:
+    compiled = lowered.compile(compiler_options=dict(options))
+    settings: Options = {name: value for name, value in options.items() if not isinstance(value, str)}
+    return _read(compiled.memory_analysis(), target=target, options=settings)
 
 
 def compiled_bytes(compiled: Any) -> int | None:
@@ -124,7 +171,7 @@ def compiled_bytes(compiled: Any) -> int | None:
     return None if stats is None else _read(stats, target="", options={}).peak_bytes
 
 
-def _read(stats: Any, *, target: str, options: dict[str, bool | int]) -> Analysis:
+def _read(stats: Any, *, target: str, options: Options) -> Analysis:
     if stats is None:
         raise NoAnalysis("XLA returned no memory analysis")
     return Analysis(

@@ -104,7 +104,8 @@ def _run(
             f"The mode of {target.text} is {mode}, not {request['mode']}.",
             hint=f"Leave --mode out, or use --mode {mode}.",
         )
-    os.environ["TMPDIR"] = str(scratch)  # XLA writes files while it compiles; elsewhere it may not any more
+    # XLA writes files while it compiles, and so do we for it; elsewhere this process may not write any more.
+    os.environ["TMPDIR"] = tempfile.tempdir = str(scratch)
     peak = find_peak(session.ledger, card)
     total = peak.high_bytes + card.context_bytes
     margin = assembly.margin_bytes(total)

@@ -18,6 +18,7 @@ from pinchpoint.backends.jax.captured_arrays import hoist
 from pinchpoint.backends.jax.library_memory import (
     PLUGIN_HINT,
     Interval,
+    known_tuning,
     liveness_interval,
     scratch_bytes,
     xla_interval,
@@ -109,24 +110,23 @@ def _with_xla(candidates: Sequence[_Candidate], card: CardLike) -> tuple[list[_C
             best = max(best, candidate.interval.low)
             continue
         try:
-            analyses = xla.analyse_choices(
+            analyses = xla.analyse(
                 hoist(sizes.traced), capability=card.capability, memory_bytes=card.memory_bytes
             )
         except xla.NoAnalysis as reason:
             refusal = str(reason)
             results.append(candidate)
             continue
-        entry = candidate.entry
+        entry, jaxpr = candidate.entry, sizes.traced.closed_jaxpr.jaxpr
         interval = xla_interval(
             entry.live_bytes,
-            [one.added_bytes for one in analyses],
-            sorts=scratch_bytes(sizes.traced.closed_jaxpr.jaxpr, only_sorts=True),
-            tuning=sizes.tuning,
+            analyses.added_bytes,
+            sorts=scratch_bytes(jaxpr, only_sorts=True),
+            tuning=known_tuning(jaxpr, analyses.tuning_bytes),
             first_live_bytes=entry.first_live_bytes,
         )
-        is_tuning = interval.usual > entry.live_bytes + max(one.added_bytes for one in analyses)
-        largest = max(analyses, key=lambda one: one.added_bytes)
-        results.append(_Candidate(entry, interval, is_tuning, largest))
+        is_tuning = interval.usual > entry.live_bytes + analyses.expected.added_bytes
+        results.append(_Candidate(entry, interval, is_tuning, analyses.expected))
         best = max(best, interval.low)
     return results, refusal
 

@@ -1,0 +1,195 @@
+"""The products that XLA tunes on a card: the kernels it will choose, and the memory that trying them takes.
+
+XLA (from JAX 0.11) fuses a program first and then times, for every fusion with a matrix product, its own
+kernels against those of cuBLAS. No card is needed to see these fusions: with `asking_options` XLA stops there
+and writes the program to a folder, where `read_products` finds them. `write_choices` gives XLA the answers of
+the autotuner through its cache, so that it compiles with the kernels that the card is expected to choose.
+
+The memory for trying a fusion follows XLA's source and was right to 256 bytes for 13 programs on an H200
+(benchmarks/results/jax_scripts_h200.json): the operands, the output twice, the temporaries of cuBLAS's way,
+and a guard zone on both sides of every array.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import math
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pinchpoint.backends.jax import compat
+from pinchpoint.backends.jax.compile_targets import Chip
+
+_MIB = 1 << 20
+_GUARDS = 16 * _MIB  # around each array: two times xla_gpu_redzone_padding_bytes
+# The key of a tuning result contains a number that grows with every upgrade of Triton: 50 to 59 in JAX 0.11.
+_KEY_VERSIONS = range(1, 100)
+_PASSED_THROUGH = frozenset(
+    {"bitcast", "transpose", "reshape", "copy"}
+)  # cuBLAS reads the operand behind them
+# A product that is narrower than this in one direction is left to XLA's own kernels.
+_NARROW = 16
+
+_BLOCK = re.compile(r"^\{\n.*?^\}", re.DOTALL | re.MULTILINE)
+_LINE = re.compile(r"^  (ROOT )?(\S+) = (\(.*?\)|\S+) ([\w\-]+)\((.*)$", re.MULTILINE)
+_ARRAY = re.compile(r"\b([a-z]+[0-9]*[a-z0-9]*)\[([\d,]*)\]")
+_CONSTANT = re.compile(r"(\w+)(\[[^\]]*\]\S*) constant\(([^()]*)\)")
+_BITS = {"pred": 8, "bf16": 16}
+
+
+@dataclass(frozen=True)
+class Product:
+    """A fusion with a matrix product of `batch` matrices (rows x inner) @ (inner x columns).
+
+    key: the fusion's text in XLA's canonical form
+    prepared_bytes: what cuBLAS's way adds to workspace: operands that must be computed first
+    """
+
+    key: str
+    batch: int
+    rows: int
+    columns: int
+    inner: int
+    operand_bytes: tuple[int, ...]
+    output_bytes: int
+    prepared_bytes: int
+
+    def tuning_bytes(self, workspace_bytes: int) -> int:
+        """Memory while XLA tries kernels: operands, a reference output, an output, cuBLAS's temporaries."""
+        arrays = sum(self.operand_bytes) + 2 * self.output_bytes + self.prepared_bytes + workspace_bytes
+        return arrays + _GUARDS * (len(self.operand_bytes) + 2)
+
+    @property
+    def prefers_cublas(self) -> bool:
+        return min(self.rows, self.columns, self.inner) > _NARROW
+
+
+def asking_options(folder: Path) -> dict[str, bool | int | str]:
+    """Options with which XLA writes its program to the folder and stops before products are tuned."""
+    return {
+        "xla_gpu_autotune_level": 0,
+        "xla_gpu_require_complete_aot_autotune_results": True,
+        "xla_dump_to": str(folder),
+    }
+
+
+def read_products(folder: Path) -> tuple[Product, ...]:
+    """The products that would be tuned, each different one once; none if XLA did not write its program."""
+    products: dict[str, Product] = {}
+    for path in sorted(folder.glob("*before_config_assignment.txt")):
+        for key in _fusions(compat.canonical_hlo(path.read_text(encoding="utf-8"))):
+            if key not in products and (product := _product(key)) is not None:
+                products[key] = product
+    return tuple(products.values())
+
+
+def write_choices(folder: Path, products: Iterable[Product], chip: Chip, *, workspace_bytes: int) -> None:
+    """Write a cache of tuning results in which cuBLAS is the fastest for all these products."""
+    answer = folder / "cublas.textproto"
+    answer.write_text(
+        f"gemm {{ algorithm: 0 autotune_workspace_size: {workspace_bytes} }}\n", encoding="ascii"
+    )
+    for product in products:
+        for version in _KEY_VERSIONS:
+            key = f"<key model='{card_key(chip)}', hlo='{product.key}', version={version}>"
+            name = base64.urlsafe_b64encode(hashlib.sha256(key.encode()).digest()).decode().rstrip("=")
+            os.link(answer, folder / f"{name}.textproto")
+
+
+def choice_options(folder: Path) -> dict[str, bool | int | str]:
+    """Options with which XLA takes the choices in the folder."""
+    return {
+        "xla_gpu_autotune_level": 0,
+        "xla_gpu_use_new_autotune_cache_format": False,
+        "xla_gpu_per_fusion_autotune_cache_dir": str(folder),
+        "xla_gpu_experimental_autotune_cache_mode": "AUTOTUNE_CACHE_MODE_READ",
+    }
+
+
+def card_key(chip: Chip) -> str:
+    """The card in the key of a tuning result."""
+    major, minor = chip.capability
+    return (
+        f"CUDA: {major}.{minor}, Cores: {chip.cores}, GPU clock: {chip.clock_ghz:.6g} GHz, Memory bandwidth: "
+        f"{round(chip.bandwidth / 1e9)} GB/s, L2 cache: {chip.l2 / _MIB:.6g} MB, DNN version: 0.0.0"
+    )
+
+
+def _fusions(canonical: str) -> Iterator[str]:
+    """The texts of the fusions with a product, written as XLA writes them in its keys."""
+    for block in _BLOCK.findall(canonical):
+        if " dot(" in block and " fusion(" not in block and " while(" not in block:
+            yield _CONSTANT.sub(_essential_constant, block)
+
+
+def _essential_constant(match: re.Match[str]) -> str:
+    """A constant as in XLA's keys, which leave out the values of floats other than 0 and 1."""
+    dtype, shape, value = match.groups()
+    words = set(re.findall(r"[^\s,{}]+", value))
+    if words <= {"0", "-0", "false"}:
+        value = "0"
+    elif words <= {"1", "true"}:
+        value = "1"
+    elif not re.match(r"[su]\d", dtype):
+        value = "{...}"
+    return f"{dtype}{shape} constant({value})"
+
+
+def _product(key: str) -> Product | None:
+    lines = {name: (shape, op, rest) for _, name, shape, op, rest in _LINE.findall(key)}
+    dot = next(((shape, rest) for shape, op, rest in lines.values() if op == "dot"), None)
+    root = next((shape for is_root, _, shape, _, _ in _LINE.findall(key) if is_root), None)
+    if dot is None or root is None:
+        return None
+    dot_shape, rest = dot
+    names = re.findall(r"\S+\[[\d,]*\]\S* (\w+)", rest.partition("), ")[0])
+    left, right = (_dimensions(lines[name][0]) for name in names[:2])
+    batch = math.prod(left[i] for i in _axes(rest, "lhs_batch_dims"))
+    inner = math.prod(left[i] for i in _axes(rest, "lhs_contracting_dims"))
+    prepared = sum(array_bytes(lines[name][0]) for name in names[:2] if not _is_parameter(name, lines))
+    if array_bytes(dot_shape) != array_bytes(root):
+        prepared += array_bytes(dot_shape)  # the product cannot be written where the result goes
+    return Product(
+        key,
+        batch,
+        math.prod(left) // (batch * inner),
+        math.prod(right) // (batch * inner),
+        inner,
+        tuple(array_bytes(shape) for shape, op, _ in lines.values() if op == "parameter"),
+        array_bytes(root),
+        prepared,
+    )
+
+
+def _is_parameter(name: str, lines: dict[str, tuple[str, str, str]]) -> bool:
+    """Whether a value is an operand of the fusion, at most seen with another shape."""
+    _, op, rest = lines[name]
+    while op in _PASSED_THROUGH:
+        source = re.search(r"\S+\[[\d,]*\]\S* (\w+)", rest)
+        if source is None:
+            return False
+        _, op, rest = lines[source[1]]
+    return op == "parameter"
+
+
+def _axes(text: str, name: str) -> list[int]:
+    match = re.search(name + r"=\{([\d,]*)\}", text)
+    return [int(axis) for axis in match[1].split(",") if axis] if match else []
+
+
+def _dimensions(shape: str) -> Sequence[int]:
+    match = _ARRAY.search(shape)
+    return [int(size) for size in match[2].split(",") if size] if match else []
+
+
+def array_bytes(shape: str) -> int:
+    """Bytes of an array or a tuple of arrays in HLO's notation, such as `f32[8,4]{1,0}`."""
+    total = 0
+    for dtype, sizes in _ARRAY.findall(shape):
+        bits = _BITS.get(dtype) or int((re.search(r"\d+", dtype) or ["8"])[0])
+        total += math.prod(int(size) for size in sizes.split(",") if size) * bits // 8
+    return total
