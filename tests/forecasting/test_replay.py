@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from pinchpoint.backends.torch import versions
 from pinchpoint.core.events import FREE_CACHE, BlockInfo, Observation, Phase, Span
 from pinchpoint.core.records import BREAKDOWN, Forecast
 from pinchpoint.forecasting import assembly, replay
@@ -163,6 +164,14 @@ def test_a_forecast_adds_the_context_and_states_its_margin(step: Run) -> None:
     assert result.total_bytes == result.peak_reserved_bytes + result.context_bytes  # type: ignore[operator]
     assert result.margin_bytes == int(assembly.MARGIN * result.total_bytes) and assembly.MARGIN >= 0.02
     assert result.fits["h200"] and result.low_bytes is None and result.high_bytes is None
+
+
+def test_a_forecast_with_an_unknown_version_of_torch_says_so(
+    step: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert of(step.seen).notes == ()
+    monkeypatch.setattr(versions, "installed", lambda: "2.99.0")
+    assert [note.split(" is newer")[0] for note in of(step.seen).notes] == ["torch 2.99.0"]
 
 
 def test_a_choice_of_a_library_gives_an_interval_whose_high_end_must_fit() -> None:

@@ -1,9 +1,10 @@
 """A model of PyTorch's CUDA caching allocator: what it reserves for a sequence of allocations and frees.
 
-It is pure arithmetic and needs neither a framework nor a device. It models the native backend of torch 2.x
-on one stream: rounding to 512 B, a small and a large pool, best fit, splitting, merging, and, at a limit,
-releasing free segments before giving up. `allocated` counts blocks as torch does: a block that is too small
-to be split is counted completely.
+It is pure arithmetic and needs neither a framework nor a device. It models the native backend of torch on one
+stream, whose rules and constants are the same from 2.6 to 2.15 (c10/cuda/CUDACachingAllocator.cpp): rounding
+to 512 B, a small and a large pool, best fit, splitting, merging, and, at a limit, releasing free segments
+before giving up. `allocated` counts blocks as torch does: a block that is too small to be split is counted
+completely.
 """
 
 from __future__ import annotations

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 
-_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")  # the first is the newer name
+from pinchpoint.backends.torch import versions
+
+_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")  # older versions of torch read only the first
 
 
 def expandable_segments() -> bool:
@@ -25,5 +27,6 @@ def cublas_workspace_bytes(usual: int) -> int:
 
 
 def _allocator() -> dict[str, str]:
-    text = next((os.environ[name] for name in _VARIABLES if os.environ.get(name)), "")
+    variables = _VARIABLES if versions.rules().reads_alloc_conf else _VARIABLES[:1]
+    text = next((os.environ[name] for name in variables if os.environ.get(name)), "")
     return dict(pair for part in text.split(",") if len(pair := tuple(part.strip().split(":", 1))) == 2)

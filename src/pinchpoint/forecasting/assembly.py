@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from pinchpoint.backends.torch import versions
 from pinchpoint.core.events import Observation
 from pinchpoint.core.files import shown_path
 from pinchpoint.core.records import Forecast
@@ -58,7 +59,7 @@ def of_observation(
         margin_bytes=margin_bytes(reserved + card.context_bytes),
         card=card.name,
         steps=observation.steps,
-        notes=(*observation.notes, *allocator_settings.notes()),
+        notes=(*observation.notes, *allocator_settings.notes(), *versions.notes()),
         seen=observation.seen,
         low_bytes=low,
         high_bytes=high,

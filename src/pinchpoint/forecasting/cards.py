@@ -18,6 +18,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from pinchpoint.backends.torch import versions
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.units import MIB, parse_bytes, show_choices
 
@@ -129,9 +130,13 @@ def user_file() -> Path | None:
     return path if path.is_file() else None
 
 
-def cublas_workspace(capability: tuple[int, int]) -> int:
-    """torch's default per handle: 32 MiB on Hopper and Blackwell, `:4096:2:16:8` (KiB) elsewhere."""
-    return 32 * MIB if capability[0] >= 9 else (4096 * 2 + 16 * 8) * 1024
+def cublas_workspace(capability: tuple[int, int], rules: versions.Rules | None = None) -> int:
+    """torch's default per handle: 32 MiB on Hopper and since 2.12 on Blackwell, else `:4096:2:16:8` (KiB).
+
+    rules: those of a version of torch, by default of the installed one.
+    """
+    majors = (rules or versions.rules()).large_workspace_majors
+    return 32 * MIB if capability[0] in majors else (4096 * 2 + 16 * 8) * 1024
 
 
 def estimated_context(capability: tuple[int, int], processors: int) -> tuple[int, int]:

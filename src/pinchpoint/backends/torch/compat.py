@@ -1,7 +1,7 @@
 """Every private torch API that pinchpoint uses, in one place.
 
-Tested with torch 2.13 on a CPU and 2.11 on a GPU. If torch moves one of these APIs, this is the only file
-to change.
+Tested with torch 2.13 on a CPU and 2.11 on a GPU, and with the other supported versions by
+benchmarks/versions. If torch moves one of these APIs, this is the only file to change.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.data.dataloader import _BaseDataLoaderIter as LoaderIterator
 
 __all__ = [
+    "ATTENTION_ORDER",
     "CUDA_HOOKS",
     "EARLY_STOP",
     "DispatchMode",
@@ -36,11 +37,13 @@ __all__ = [
     "apply_to_module",
     "argument_names",
     "arguments_of",
+    "attention_order",
     "attention_owner",
     "autograd_node",
     "become",
     "call_by_shape",
     "close_library",
+    "cudnn_version",
     "default_device",
     "fake_device",
     "fake_in_foreach",
@@ -90,6 +93,7 @@ __all__ = [
 ]
 
 _ragged = count(10_000)  # numbers of ragged sizes; torch counts those of real tensors from zero
+ATTENTION_ORDER = ["flash", "efficient", "plain", "cudnn"]  # unless a program sets another
 op_device = torch.ops.prim.device.default
 EARLY_STOP = "_check_early_stop_heuristic"  # a method of transformers' GenerationMixin
 CUDA_HOOKS = ("_lazy_init", "_sleep")  # private functions of torch.cuda that libraries call
@@ -386,6 +390,22 @@ def next_sequence() -> int:
 def attention_owner() -> Any:
     """The C module whose attention `torch.nn.functional` re-exports."""
     return torch._C._nn  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def attention_order() -> list[str]:
+    """The order in which attention kernels are tried, as `sdpa_kernel(..., set_priority=True)` sets it."""
+    names = {0: "plain", 1: "flash", 2: "efficient", 3: "cudnn"}
+    order = torch._C._get_sdp_priority_order()  # pyright: ignore[reportAttributeAccessIssue]
+    return [names[number] for number in order[: len(names)] if number in names]
+
+
+def cudnn_version() -> int | None:
+    """The version of the cuDNN that torch has loaded, such as 91900; None for a build without CUDA."""
+    library = getattr(torch._C, "_cudnn", None)
+    if library is None:
+        return None
+    major, minor, patch = library.getRuntimeVersion()
+    return 10_000 * major + 100 * minor + patch
 
 
 def variable_functions() -> dict[str, Any]:

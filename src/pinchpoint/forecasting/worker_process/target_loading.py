@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from pinchpoint.backends.torch import versions
 from pinchpoint.core import targets
 from pinchpoint.core.errors import Missing, PinchpointError
 from pinchpoint.core.targets import Target
@@ -76,6 +77,11 @@ def with_stand_ins(run: Callable[[list[str]], dict[str, Any]], packages: list[st
 
 def _simulate_device(chosen_card: Card, stack: contextlib.ExitStack) -> Any:
     try:
+        if versions.is_too_old(version := versions.installed()):
+            raise Missing(
+                f"torch {version} is not supported; pinchpoint needs torch 2.6 or later.",
+                hint="Run pip install --upgrade 'pinchpoint[torch]'.",
+            )
         from pinchpoint.backends.torch.fake import runner
     except ModuleNotFoundError as error:
         if error.name != "torch":
@@ -84,12 +90,13 @@ def _simulate_device(chosen_card: Card, stack: contextlib.ExitStack) -> Any:
             "PyTorch is not installed.",
             hint="Run pip install 'pinchpoint[torch]' (the CPU build is enough).",
         ) from error
+    shares_workspace = versions.rules().shares_workspace
     device = runner.Device(
         title=chosen_card.title,
         memory_bytes=chosen_card.memory_bytes,
         capability=chosen_card.capability,
         cublas_workspace_bytes=allocator_settings.cublas_workspace_bytes(chosen_card.cublas_workspace_bytes),
-        cublaslt_workspace_bytes=chosen_card.cublaslt_workspace_bytes,
+        cublaslt_workspace_bytes=0 if shares_workspace else chosen_card.cublaslt_workspace_bytes,
         processors=chosen_card.processors,
     )
     return stack.enter_context(

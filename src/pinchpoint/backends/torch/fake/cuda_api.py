@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from pinchpoint.backends.patches import Patches
-from pinchpoint.backends.torch import compat
+from pinchpoint.backends.torch import compat, versions
 from pinchpoint.backends.torch.fake.devices import CUDA, at_user_line, place_of
 from pinchpoint.backends.torch.observer import Observer
 from pinchpoint.core.errors import CannotFake
@@ -200,7 +200,8 @@ def install(
         patches.set(cuda.nvtx, "range", lambda *_, **__: contextlib.nullcontext())
     _accelerator(patches, live_bytes, empty_cache, memory_bytes)
     patches.set(torch.backends.cudnn, "is_available", lambda: True)
-    patches.set(torch.backends.cudnn, "version", lambda: 91000)
+    cudnn = compat.cudnn_version() or versions.rules().cudnn
+    patches.set(torch.backends.cudnn, "version", lambda: cudnn)
     patches.set(torch, "Generator", _generator_type(observer))
 
 

@@ -1,21 +1,24 @@
 """scaled_dot_product_attention as a GPU runs it: the same choice of kernel, the same outputs.
 
 On the host torch would choose its own CPU kernel, which uses other memory. The choice below is that of
-torch 2.11 to 2.13: cuDNN on Hopper and data-centre Blackwell for 16-bit types, flash elsewhere, the
-memory-efficient kernel for fp32 and for masks, and plain arithmetic if none of them applies.
+torch's select_sdp_backend: flash for 16-bit types, the memory-efficient kernel for fp32 and for masks, plain
+arithmetic if none of them applies, and before them cuDNN on Hopper and data-centre Blackwell in some versions
+of torch (`versions.py`).
 """
 
 from __future__ import annotations
 
 import math
+import os
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
 from pinchpoint.backends.patches import Patches
-from pinchpoint.backends.torch import compat
+from pinchpoint.backends.torch import compat, versions
 from pinchpoint.backends.torch.observer import Observer
+from pinchpoint.backends.torch.versions import Rules
 
 _aten = torch.ops.aten
 _HALF = (torch.float16, torch.bfloat16)
@@ -23,6 +26,8 @@ _HALF = (torch.float16, torch.bfloat16)
 
 def install(patches: Patches, observer: Observer, *, capability: tuple[int, int]) -> None:
     original = F.scaled_dot_product_attention
+    rules = versions.rules()
+    cudnn = compat.cudnn_version()
 
     def attention(
         query: torch.Tensor,
@@ -39,10 +44,25 @@ def install(patches: Patches, observer: Observer, *, capability: tuple[int, int]
                 query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
             )
         query, key, value = _autocast(query, key, value)
+        if rules.unbatched and query.dim() == key.dim() == value.dim() == 3:
+            while attn_mask is not None and attn_mask.dim() < 4:
+                attn_mask = attn_mask.unsqueeze(0)
+            query, key, value = (t.unsqueeze(0) for t in (query, key, value))
+            out = attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+            return out.squeeze(0)
         kernel = choose(
-            query, key, value, attn_mask, dropout_p=dropout_p, is_causal=is_causal, capability=capability
+            query,
+            key,
+            value,
+            attn_mask,
+            dropout_p=dropout_p,
+            is_causal=is_causal,
+            enable_gqa=enable_gqa,
+            capability=capability,
+            rules=rules,
+            cudnn=cudnn,
         )
-        if kernel in ("plain", "efficient") and query.dim() == 4 and key.shape[1] != query.shape[1]:
+        if kernel == "plain" and query.dim() == 4 and key.shape[1] != query.shape[1]:
             key, value = (t.repeat_interleave(query.shape[1] // t.shape[1], 1) for t in (key, value))
         if kernel == "plain":
             return _plain(query, key, value, attn_mask, dropout_p, is_causal, scale)
@@ -79,61 +99,121 @@ def choose(
     *,
     dropout_p: float = 0.0,
     is_causal: bool = False,
+    enable_gqa: bool = False,
     capability: tuple[int, int],
+    rules: Rules | None = None,
+    cudnn: int | None = None,
 ) -> str:
     """The kernel that CUDA uses ("cudnn", "flash", "efficient", "plain"), among those not switched off.
 
     Each kernel is refused for the same reasons as in torch's own choice; the first that is not is used.
+    rules, cudnn: of a version of torch, by default the installed one; of cuDNN, by default that of its wheel.
     """
-    switches = torch.backends.cuda
-    shapes = [t.shape for t in (query, key, value)]
+    rules = rules or versions.rules()
+    cudnn = cudnn or rules.cudnn
+    tensors = (query, key, value)
+    shapes = [t.shape for t in tensors]
     if any(len(shape) != 4 for shape in shapes) or not query.dtype == key.dtype == value.dtype:
         return "plain"
     if len({shape[0] for shape in shapes}) > 1 or not query.shape[2] or not key.shape[2]:
         return "plain"
-    width, value_width = query.shape[-1], value.shape[-1]
     # A mask whose rows are not contiguous, such as a permuted bias, rules out every fused kernel.
-    has_unit_strides = all(t.stride(-1) == 1 for t in (query, key, value))
+    has_unit_strides = all(t.stride(-1) == 1 for t in tensors)
     mask_is_contiguous = mask is None or mask.stride(-1) == 1
-    if not mask_is_contiguous or not (has_unit_strides or width == 1):
+    if not mask_is_contiguous or not (has_unit_strides or query.shape[-1] == 1):
         return "plain"
-    half = query.dtype in _HALF
-    trains = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
-    same_heads = query.shape[1] == key.shape[1] == value.shape[1]
-    if (
-        switches.cudnn_sdp_enabled()
-        and half
-        and capability[0] in (9, 10)
-        and _fits_cudnn(shapes, mask, dropout_p)
-    ):
-        return "cudnn"
-    flash = (
-        half
-        and capability >= (8, 0)
-        and mask is None
-        and width <= 256
-        and width == key.shape[-1] == value_width
-        and not (is_causal and query.shape[2] != key.shape[2])
-        and not (trains and _lacks_wide_backward(capability) and _is_too_wide(width, dropout_p))
-    )
-    if flash and switches.flash_sdp_enabled():
-        return "flash"
-    tensor_cores = capability >= (8, 0) or (capability >= (7, 0) and half)
-    multiple = (8 if half else 4) if tensor_cores else 1
-    efficient = (
-        query.dtype in (torch.float16, torch.float32, *((torch.bfloat16,) if capability >= (8, 0) else ()))
-        and width == key.shape[-1]
-        and width % multiple == value_width % multiple == 0
-        and has_unit_strides
-        and same_heads
-        and all(t.storage_offset() % multiple == 0 for t in (query, key, value))
-    )
-    if efficient and switches.mem_efficient_sdp_enabled():
-        return "efficient"
+    trains = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+    switches = torch.backends.cuda
+    for kernel in _order(rules, cudnn, capability):
+        if kernel == "plain":
+            if switches.math_sdp_enabled():
+                return kernel
+            continue
+        if capability > rules.newest_fused or not _accepts_heads(kernel, shapes, enable_gqa, rules):
+            continue
+        if kernel == "cudnn":
+            accepted = (
+                switches.cudnn_sdp_enabled()
+                and query.dtype in _HALF
+                and capability >= (8, 0)
+                and _fits_cudnn(shapes, mask, dropout_p, trains, capability, rules, cudnn)
+            )
+        elif kernel == "flash":
+            accepted = (
+                switches.flash_sdp_enabled()
+                and query.dtype in _HALF
+                and capability >= (8, 0)
+                and mask is None
+                and not (is_causal and query.shape[2] != key.shape[2])
+                and _fits_flash(shapes, dropout_p, trains, capability, rules)
+            )
+        else:
+            accepted = (
+                switches.mem_efficient_sdp_enabled()
+                and has_unit_strides
+                and _fits_efficient(query, key, value, capability)
+            )
+        if accepted:
+            return kernel
     return "plain"
 
 
-def _fits_cudnn(shapes: list[Any], mask: Any, dropout_p: float) -> bool:
+def _order(rules: Rules, cudnn: int, capability: tuple[int, int]) -> list[str]:
+    """The order in which kernels are tried; cuDNN is first on some GPUs, unless the program sets an order."""
+    order = compat.attention_order()
+    if order != compat.ATTENTION_ORDER or os.environ.get("TORCH_CUDNN_SDPA_DEPRIORITIZED") == "1":
+        return order
+    major, minor = capability
+    is_first = (
+        rules.cudnn_first is not None
+        and cudnn >= rules.cudnn_first
+        and major in (9, 10)
+        and (rules.cudnn_first_minors is None or minor in rules.cudnn_first_minors)
+    )
+    return ["cudnn", "flash", "efficient", "plain"] if is_first else order
+
+
+def _accepts_heads(kernel: str, shapes: list[Any], enable_gqa: bool, rules: Rules) -> bool:
+    """Whether a kernel takes these numbers of heads of queries, keys and values."""
+    queries, keys, values = (shape[1] for shape in shapes)
+    if enable_gqa and (kernel != "efficient" or rules.groups_in_efficient):
+        return queries % keys == queries % values == 0 and (keys == values or kernel == "cudnn")
+    return queries == keys == values or (rules.groups_in_efficient and keys == values == 1)
+
+
+def _fits_flash(
+    shapes: list[Any], dropout_p: float, trains: bool, capability: tuple[int, int], rules: Rules
+) -> bool:
+    batch, heads, _, width = shapes[0]
+    if rules.flash_most_heads is not None and max(batch, heads) > rules.flash_most_heads:
+        return False
+    if trains and _lacks_wide_backward(capability) and _is_too_wide(width, dropout_p):
+        return False
+    return width <= 256 and width == shapes[1][-1] == shapes[2][-1]
+
+
+def _fits_efficient(query: Any, key: Any, value: Any, capability: tuple[int, int]) -> bool:
+    half = query.dtype in _HALF
+    tensor_cores = capability >= (8, 0) or (capability >= (7, 0) and half)
+    multiple = (8 if half else 4) if tensor_cores else 1
+    dtypes = (torch.float16, torch.float32, *((torch.bfloat16,) if capability >= (8, 0) else ()))
+    return (
+        query.dtype in dtypes
+        and query.shape[-1] == key.shape[-1]
+        and query.shape[-1] % multiple == value.shape[-1] % multiple == 0
+        and (capability < (8, 0) or all(t.storage_offset() % multiple == 0 for t in (query, key, value)))
+    )
+
+
+def _fits_cudnn(
+    shapes: list[Any],
+    mask: Any,
+    dropout_p: float,
+    trains: bool,
+    capability: tuple[int, int],
+    rules: Rules,
+    cudnn: int,
+) -> bool:
     """Whether cuDNN takes these shapes; a mask must not be learned, and broadcasts whole dimensions."""
     (batch, heads, rows, width), (_, _, columns, _), (*_, value_width) = shapes
     if (
@@ -141,13 +221,17 @@ def _fits_cudnn(shapes: list[Any], mask: Any, dropout_p: float) -> bool:
         and not torch.is_deterministic_algorithms_warn_only_enabled()
     ):
         return False
-    if (
-        max(width, value_width) > 256
-        or width % 8
-        or value_width % 8
-        or columns == 1
-        or (rows == 1 and dropout_p)
-    ):
+    if dropout_p and (91100 < cudnn < 91400 or (rules.cudnn_dropout_steps and dropout_p * 16 % 1)):
+        return False
+    if rules.cudnn_most_heads is not None and max(batch, heads) > rules.cudnn_most_heads:
+        return False
+    if columns == 1 or (rows == 1 and (dropout_p or not rules.cudnn_single_query)):
+        return False
+    if width % 8 or value_width % 8 or not _fits_cudnn_width(width, value_width, capability, rules, cudnn):
+        return False
+    widths = (width, value_width)
+    is_limited = trains and rules.cudnn_backward_widths and max(widths) > 128
+    if is_limited and widths not in ((192, 128), (256, 256)):
         return False
     if mask is None:
         return True
@@ -155,6 +239,17 @@ def _fits_cudnn(shapes: list[Any], mask: Any, dropout_p: float) -> bool:
         return False
     full = (batch, heads, rows, columns)[-mask.dim() :]
     return all(size in (1, most) for size, most in zip(mask.shape, full, strict=True))
+
+
+def _fits_cudnn_width(
+    width: int, value_width: int, capability: tuple[int, int], rules: Rules, cudnn: int
+) -> bool:
+    is_wide = rules.cudnn_wide is not None and cudnn >= rules.cudnn_wide
+    if is_wide and capability[0] in rules.cudnn_wide_majors:
+        return max(width, value_width) <= 256
+    if (width, value_width) == (192, 128) and capability[0] in rules.cudnn_192_majors:
+        return cudnn >= 91100
+    return max(width, value_width) <= 128
 
 
 def _lacks_wide_backward(capability: tuple[int, int]) -> bool:

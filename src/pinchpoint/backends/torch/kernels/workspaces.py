@@ -52,7 +52,7 @@ class KernelModel:
     def workspace(self, name: str, *, ledger: Ledger, phase: Phase, site: Site) -> None:
         """Allocate cuBLAS's workspace, one per handle; forward and backward threads have their own.
 
-        A product with a bias uses cuBLASLt, which has its own workspace.
+        A product with a bias uses cuBLASLt, which has its own workspace or (0 bytes) shares that of cuBLAS.
         """
         if name not in MATRIX_OPS:
             return
@@ -62,7 +62,7 @@ class KernelModel:
             ("cublas", self.cublas_workspace_bytes),
             ("cublaslt", self.cublaslt_workspace_bytes),
         ):
-            if (library == "cublas" or fused_bias) and (library, thread) not in self._workspaces:
+            if size and (library == "cublas" or fused_bias) and (library, thread) not in self._workspaces:
                 self._workspaces.add((library, thread))
                 ledger.add_permanent(size, phase=phase, site=site, op=library, role="workspace")
 
@@ -287,6 +287,9 @@ def _efficient_attention_backward(args: Any) -> list[Sizes]:
     # Keys and values too wide for the registers have their 16-bit gradients accumulated in fp32.
     is_wide = width > 128 and query.element_size() < 4
     wide = [4 * args[2].numel(), 4 * args[3].numel()] if is_wide else []
+    # Gradients of keys and values that several heads share are computed for each head, and then summed.
+    if (groups := query.shape[1] // args[2].shape[1]) > 1:
+        wide = [groups * size for size in (*wide, _bytes(args[2]), _bytes(args[3]))]
     return [[copy_bytes, 4 * query.numel(), delta, delta, *wide], [copy_bytes, delta, tiles, *wide]]
 
 
