@@ -79,7 +79,7 @@ def _simulate_device(chosen_card: Card, stack: contextlib.ExitStack) -> Any:
     try:
         if versions.is_too_old(version := versions.installed()):
             raise Missing(
-                f"torch {version} is not supported; pinchpoint needs torch 2.6 or later.",
+                f"PyTorch {version} is not supported; pinchpoint needs 2.6 or later.",
                 hint="Run pip install --upgrade 'pinchpoint[torch]'.",
             )
         from pinchpoint.backends.torch.fake import runner
