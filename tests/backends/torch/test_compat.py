@@ -31,3 +31,16 @@ def test_the_scale_of_losses_is_read_without_a_value_of_the_device() -> None:
         assert isinstance(scale, compat.FakeTensor) and scale.shape == ()
         with pytest.raises(RuntimeError, match="_local_scalar_dense"):
             scaler.get_scale()
+
+
+def test_a_fake_tensor_of_the_factory_is_like_one_of_its_class() -> None:
+    mode, host = compat.fake_mode(), torch.device("cpu")
+    make = compat.fake_factory(mode, host)
+    meta = torch.empty(2, 3, device="meta").t()
+    made, plain = make(meta), compat.FakeTensor(mode, meta, host)
+    assert type(made) is compat.FakeTensor and vars(made) == vars(plain)
+    assert made.device == plain.device == host and compat.own_device(made) == host
+    assert (made.shape, made.stride(), made.dtype) == (plain.shape, plain.stride(), plain.dtype)
+    assert not made.requires_grad
+    with mode:
+        assert (made + plain).shape == (3, 2)

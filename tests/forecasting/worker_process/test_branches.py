@@ -206,3 +206,18 @@ for step in range(3):
 """)
     forecast = predict("train.py")
     assert forecast.fits["h200"] is True and not forecast.reasons
+
+
+def test_the_script_s_random_numbers_are_the_same_in_every_run(of_body: Predict) -> None:
+    """Runs with different guesses for the actions are compared: only the guesses may make a difference."""
+    forecasts = [
+        of_body("""
+import random
+import numpy
+noise = torch.zeros(random.randrange(1_000_000), numpy.random.randint(1, 5), device="cuda")
+actions = y.argmax(1).cpu().numpy()
+""")
+        for _ in range(2)
+    ]
+    assert [forecast.notes for forecast in forecasts] == [(), ()]
+    assert forecasts[0].peak_allocated_bytes == forecasts[1].peak_allocated_bytes

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable
 from typing import Any
 
 # Modules that keep the raw functions, which the sandbox itself and the import system call.
 _RAW = {"posix", "_io", "builtins", "os", "io"}
 
 
-def swap_imported(new_for_old: Mapping[int, Any]) -> None:
-    """Replace an old function by the new one in every loaded module (keys are ids of the old functions).
+def swap_imported(swaps: Iterable[tuple[Any, Any]]) -> None:
+    """Replace old functions and classes by new ones in every loaded module. swaps: (old, new), hashable.
 
     Otherwise a library that ran `from os import listdir` before the sandbox was entered would keep the raw
     function, and one imported inside the sandbox would keep ours afterwards.
     """
+    new_for_old = dict(swaps)
+    if not new_for_old:
+        return
+    kinds = {type(old) for old in new_for_old}
     for name, module in list(sys.modules.items()):
         names = getattr(module, "__dict__", None)
         if name in _RAW or not isinstance(names, dict):
             continue
-        if new_for_old.keys().isdisjoint(map(id, list(names.values()))):
-            continue
+        # The type is compared first: Python reports every call of `id` to audit hooks, and not every value
+        # of a module has a hash.
         for key, value in list(names.items()):
-            if id(value) in new_for_old:
-                names[key] = new_for_old[id(value)]
+            if type(value) in kinds and value in new_for_old:
+                names[key] = new_for_old[value]

@@ -125,8 +125,7 @@ class Trackers(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             patch = _patch_for(name)
             if patch is not None:
                 patch(module, self._swap)
-        if self._swaps:
-            swap_imported({id(old): new for old, new in self._swaps})
+        swap_imported(self._swaps)
         sys.meta_path.insert(0, self)
         return self
 
@@ -145,7 +144,7 @@ class Trackers(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             if folder in sys.modules:
                 setattr(sys.modules[folder], last, module)
         self._patches.undo()
-        swap_imported({id(new): old for old, new in self._swaps})
+        swap_imported((new, old) for old, new in self._swaps)
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None

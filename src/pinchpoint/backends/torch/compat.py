@@ -46,6 +46,7 @@ __all__ = [
     "cudnn_version",
     "default_device",
     "fake_device",
+    "fake_factory",
     "fake_in_foreach",
     "fake_mode",
     "flat_weights",
@@ -70,6 +71,7 @@ __all__ = [
     "one_pass",
     "op_device",
     "own_buffers",
+    "own_device",
     "own_parameters",
     "pass_over",
     "restart_loader",
@@ -92,6 +94,7 @@ __all__ = [
     "wrapper",
 ]
 
+_META = torch.device("meta")
 _ragged = count(10_000)  # numbers of ragged sizes; torch counts those of real tensors from zero
 ATTENTION_ORDER = ["flash", "efficient", "plain", "cudnn"]  # unless a program sets another
 op_device = torch.ops.prim.device.default
@@ -113,6 +116,25 @@ def fake_mode() -> FakeTensorMode:
     return FakeTensorMode(allow_non_fake_inputs=True)
 
 
+def fake_factory(mode: FakeTensorMode, device: torch.device) -> Callable[[torch.Tensor], FakeTensor]:
+    """A function that makes a fake tensor of a meta tensor without gradients, as `FakeTensor(...)` does.
+
+    The attributes of a new fake tensor are always the same, and setting them one by one takes long.
+    """
+    first = FakeTensor(mode, torch.empty(0, device="meta"), device)
+    attributes = dict(vars(first))
+
+    def make(meta: torch.Tensor) -> FakeTensor:
+        fake = torch.Tensor._make_subclass(  # pyright: ignore
+            FakeTensor, meta, False, dispatch_device=True, device_for_backend_keys=device
+        )
+        torch._C._set_throw_on_mutable_data_ptr(fake)  # pyright: ignore[reportAttributeAccessIssue]
+        cast(Any, fake).__dict__.update(attributes)
+        return fake
+
+    return make
+
+
 def hide_fake_tensors(patch: Callable[[Any, str, Any], Any], is_hidden: Callable[[], bool]) -> None:
     """Let libraries that ask whether a tensor is fake, and then take another way, see a real one.
 
@@ -132,6 +154,11 @@ def hide_fake_tensors(patch: Callable[[Any, str, Any], Any], is_hidden: Callable
 def in_kernel(fake: FakeTensor) -> bool:
     """Whether a shape kernel is running on the tensor, which must then report the meta device."""
     return fake.fake_mode.in_kernel_invocation
+
+
+def own_device(fake: FakeTensor) -> torch.device:
+    """The answer of the fake tensor's class when torch itself asks for its device."""
+    return _META if fake.fake_mode.in_kernel_invocation else fake.fake_device
 
 
 def fake_device(fake: FakeTensor) -> torch.device:

@@ -12,7 +12,8 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal, NamedTuple
+from types import CodeType
+from typing import Any, Literal, NamedTuple
 
 import torch
 
@@ -77,10 +78,12 @@ class Ledger:
         self.module_path: list[str] = []
         # Whether a step, a module's forward or a backward pass has started; everything before is data.
         self.step_started = False
-        self.backward_code: set[object] = set()  # code objects at which a stack walk leaves the backward pass
+        # Code objects at which a stack walk leaves the backward pass; a list, because hashing one is slow.
+        self.backward_code: list[CodeType] = []
         self._block_of: dict[int, int] = {}
         self._site_of_node: dict[int, Site] = {}
         self._kinds: dict[str, FileKind] = {}
+        self._kinds_of_modules: dict[Any, tuple[dict[str, Any], FileKind | None]] = {}
         self._followers: dict[int, list[int]] = {}  # blocks that are freed with another one
         self._fold: tuple[int, int, int] | None = None  # (new block, old block, event index)
         self._last_phase: Phase | None = None
@@ -260,8 +263,19 @@ class Ledger:
         """
         module = self.module_path[-1] if self.module_path else ""
         library_file, library_line = "", 0
+        modules = self._kinds_of_modules
         frame = sys._getframe(1)
         while frame is not None:
+            # The module's file tells most frames to pass over: Python reports every access to the code of a
+            # frame to audit hooks, which takes longer than everything else here.
+            variables = frame.f_globals
+            known = modules.get(variables.get("__name__"))
+            whose = (
+                known[1] if known is not None and known[0] is variables else self._kind_of_module(variables)
+            )
+            if whose == "other" or (whose == "package" and library_file):
+                frame = frame.f_back
+                continue
             code = frame.f_code
             if code in self.backward_code:
                 node = compat.autograd_node()
@@ -299,6 +313,15 @@ class Ledger:
             yield
         finally:
             self.phase, self._modules_outside = before, outside
+
+    def _kind_of_module(self, variables: dict[str, Any]) -> FileKind | None:
+        """Whose code a module is; None: its frames must be looked at one by one."""
+        file = variables.get("__file__")
+        kind = kind_of_file(file) if isinstance(file, str) else None
+        if any(file == code.co_filename for code in self.backward_code):
+            kind = None
+        self._kinds_of_modules[variables.get("__name__")] = variables, kind
+        return kind
 
     def _kind(self, filename: str) -> FileKind:
         kind = self._kinds[filename] = kind_of_file(filename)

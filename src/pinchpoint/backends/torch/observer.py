@@ -33,6 +33,7 @@ _HOST_LIMIT = 50_000_000  # elements; a larger host tensor is fake ...
 _EMPTY_LIMIT = 1_000_000
 _CALIBRATED_WEIGHTS = 500_000_000  # elements of weights that a calibration holds: 2 GB in fp32
 _WRITE_LIMIT = 1_000_000  # elements; values written in place to a larger device tensor are forgotten
+_MANY_TENSORS = 16  # inputs of an operation, from which on they are compared by number
 _ALWAYS_REAL = {"aten::randperm"}  # samplers read it element by element
 
 # Autograd runs these in place unless a dispatch mode is active; see `Ledger.mark_foldable`.
@@ -142,7 +143,9 @@ class Observer(compat.DispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if func is compat.op_device or self.inside:
+        if self.inside or func is compat.op_device:
+            if func is compat.op_device and type(args[0]) is FakeTensor:
+                return compat.own_device(args[0])
             return func(*args, **(kwargs or {}))
         if any(kind is not FakeTensor and compat.has_dispatch(kind) for kind in types):
             return NotImplemented  # a nested or other composed tensor: its class calls its parts' operations
@@ -218,14 +221,22 @@ class Observer(compat.DispatchMode):
             ):
                 # torch's own message on a real card.
                 raise RuntimeError("Expected a 'cuda' device type for generator but found 'cpu'")
-        inputs = {id(t) for t in _tensors(args, kwargs)}
+        inputs = _tensors(args, kwargs)
+
+        # Audit hooks are told every call of `id`, which is worth it only for lists of many tensors.
+        ids = {id(t) for t in inputs} if len(inputs) > _MANY_TENSORS else None
+
+        def is_new(tensor: torch.Tensor) -> bool:
+            if ids is not None:
+                return id(tensor) not in ids
+            return all(tensor is not one for one in inputs)
 
         def record(result: Any, op: str, size_bytes: int | None = None) -> Any:
             if place == "device":
                 for tensor in _tensors((result,), {}):
                     if tensor.layout is not torch.strided:
                         raise _sparse(op, site)
-                    if id(tensor) not in inputs:
+                    if is_new(tensor):
                         ledger.add(tensor, phase=phase, site=site, op=op, size_bytes=size_bytes)
             return result
 
@@ -244,7 +255,7 @@ class Observer(compat.DispatchMode):
                 func, args, kwargs, shadow=real, plain=plain, site=site, shadows=self.shadows
             )
             for fake, value in zip(_tensors((out,), {}), _tensors((real,), {}), strict=False):
-                if fake.shape == value.shape and id(fake) not in inputs:
+                if fake.shape == value.shape and is_new(fake):
                     self.shadows.set_value(fake, value)  # type: ignore[arg-type]
         else:
             rule = self.foreign.rule(func) if compat.is_foreign(name) else func

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import os
+import random
 import shutil
 import signal
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -128,6 +130,7 @@ def _run(
     path = loaded_target.target.where
     if request.get("world_size"):
         _as_rank_zero(request["world_size"])
+    _seed(request.get("seed", 0))
     with Sandbox(scratch, locked=True) as guards:
         end = run_script(
             path,
@@ -316,6 +319,16 @@ def _free_bytes() -> float:
     except OSError:
         return float("inf")
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")), 0)
+
+
+def _seed(seed: int) -> None:
+    """Give every run of the script the same random numbers, so that runs differ only by what they assume.
+
+    Python seeds `random` anew in each fork; torch and numpy keep the state of the process before it.
+    """
+    random.seed(seed)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(seed)
 
 
 def _as_rank_zero(world_size: int) -> None:

@@ -45,6 +45,7 @@ def _calls(make: Any) -> list[tuple[Any, tuple[Any, ...], dict[str, Any]]]:
         (_aten.mm.default, (a, permuted.t()), {}),
         (_aten.t.default, (a,), {}),
         (_aten.view.default, (a, [6, 4]), {}),
+        (_aten._unsafe_view.default, (a, [6, 4]), {}),
         (_aten.slice.Tensor, (a, 0, 1, 3), {}),
         (_aten.slice.Tensor, (a[1:], 0, 1, 3), {}),
         (_aten.split.Tensor, (a, 2), {}),

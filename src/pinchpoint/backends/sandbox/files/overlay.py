@@ -89,9 +89,8 @@ class Overlay:
         self._patches.set(io, "open", new_open)
         self._swap(io, "FileIO", _file_io(self._calls))
         self._patch_databases()
-        new_for_old = {id(old): new for old, new in self._swaps}
-        self._patch_references(new_for_old)
-        swap_imported(new_for_old)
+        self._patch_references({id(old): new for old, new in self._swaps})
+        swap_imported(self._swaps)
         self._patches.set(tempfile, "tempdir", self._view.temp)
         for name in ("TMPDIR", "TEMP", "TMP"):
             self._patches.set_environment(name, self._view.temp)
@@ -104,7 +103,7 @@ class Overlay:
     ) -> None:
         self.write_guard.close()
         self._patches.undo()
-        swap_imported({id(new): old for old, new in self._swaps})
+        swap_imported((new, old) for old, new in self._swaps)
         for functions in _CAPABILITIES:
             functions.difference_update(new for _, new in self._swaps)
 

@@ -3,7 +3,8 @@
 A run answers every such question in the likely way and records where it was asked. Other runs answer some
 lines the other way; comparing their peaks shows whether the branch matters. A line that gets the same answer
 over and over without an optimizer step may be a loop that runs until a value converges: after `patience`
-answers it gets the other one, and the line is recorded as cut short.
+answers it gets the other one, and the line is recorded as cut short. A line outside a `while` loop is not
+recorded, because it gets the same answers whatever the patience is.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class Decisions:
         previous, streak, since = self._streaks.get(site, (answer, 0, steps))
         streak = streak + 1 if previous == answer and since == steps else 1
         if streak > (self.patience if in_while else _BOUNDED_PATIENCE):
-            if explore:
+            if explore and in_while:
                 self.cut.add(site)
             answer, streak = not answer, 1
         self._streaks[site] = answer, streak, steps

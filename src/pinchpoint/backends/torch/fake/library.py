@@ -66,7 +66,7 @@ def _autograd(patches: Patches, ledger: Ledger, progress: Progress) -> None:
             with ledger.enter_phase("backward"):
                 return original_grad(*args, **kwargs)
 
-    ledger.backward_code |= {backward.__code__, grad.__code__}
+    ledger.backward_code += [backward.__code__, grad.__code__]
     patches.set(torch.autograd, "backward", backward)
     patches.set(torch.autograd, "grad", grad)
 

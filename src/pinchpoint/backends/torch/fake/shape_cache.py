@@ -51,6 +51,7 @@ class ShapeCache:
         self._mode = mode
         self._results: dict[Any, Any] = {}
         self._is_cached: dict[Any, bool] = {}
+        self._fake = compat.fake_factory(mode, _CPU)
 
     def call(self, func: Any, args: Any, kwargs: Any, run: Callable[[], Any]) -> Any:
         """The result of an operation on fake tensors. run: computes it."""
@@ -90,7 +91,7 @@ class ShapeCache:
             if entry.number is not None:
                 storage = tensors[entry.number].untyped_storage()
                 empty.set_(storage, entry.offset, entry.shape, entry.stride)  # type: ignore[call-overload]
-            return FakeTensor(self._mode, empty, _CPU)
+            return self._fake(empty)
         if type(entry) is _Input:
             return tensors[entry.number]
         if type(entry) is _Nothing:
@@ -104,7 +105,7 @@ class _Nothing(NamedTuple):
 
 def _has_simple_results(func: Any) -> bool:
     name = func.name()
-    if not name.startswith("aten::") or name.startswith(_UNCACHED) or func is _aten._unsafe_view.default:
+    if not name.startswith("aten::") or name.startswith(_UNCACHED):
         return False
     if func is _aten.index.Tensor:
         return True
