@@ -1,13 +1,13 @@
-"""The products that XLA tunes on a card: the kernels it will choose, and the memory that trying them takes.
+"""The fusions that XLA tunes on a card: the kernels it will choose, and the memory that trying them takes.
 
-XLA (from JAX 0.11) fuses a program first and then times, for every fusion with a matrix product, its own
-kernels against those of cuBLAS. No card is needed to see these fusions: with `asking_options` XLA stops there
-and writes the program to a folder, where `read_products` finds them. `write_choices` gives XLA the answers of
-the autotuner through its cache, so that it compiles with the kernels that the card is expected to choose.
+XLA (from JAX 0.11) fuses a program first. Then it times kernels: for every fusion with a matrix product, its
+own kernels against those of cuBLAS; for one with a reduction or a transposition, two kernels of its own. No
+card is needed to see these fusions: with `asking_options` XLA stops there and writes the program to a folder,
+where `read_fusions` finds them. `write_choices` gives XLA the answers of the autotuner through its cache, so
+that it compiles with the kernels that the card is expected to choose.
 
-The memory for trying a fusion follows XLA's source and was right to 256 bytes for 13 programs on an H200
-(benchmarks/results/jax_scripts_h200.json): the operands, the output twice, the temporaries of cuBLAS's way,
-and a guard zone on both sides of every array.
+The memory for trying a fusion follows XLA's source and was right to 256 bytes for 16 programs on an H200: the
+operands, the output twice, the temporaries of cuBLAS's way, and guard zones around every array.
 """
 
 from __future__ import annotations
@@ -31,8 +31,13 @@ _KEY_VERSIONS = range(1, 100)
 _PASSED_THROUGH = frozenset(
     {"bitcast", "transpose", "reshape", "copy"}
 )  # cuBLAS reads the operand behind them
-# A product that is narrower than this in one direction is left to XLA's own kernels.
-_NARROW = 16
+_TUNED = frozenset({"dot", "reduce", "transpose"})
+_NOT_TUNED = frozenset({"scatter", "fusion", "while", "call", "conditional"})  # no fusion has the last four
+# XLA's own kernels are chosen for products that are narrow in one direction or small. Of 89 products of ten
+# programs that were timed on an H200, this chooses 76 as the card did; most others were as fast both ways
+# or had no kernel of XLA's own.
+_NARROW = 64
+_SMALL = 1.3e9  # floating-point operations
 
 _BLOCK = re.compile(r"^\{\n.*?^\}", re.DOTALL | re.MULTILINE)
 _LINE = re.compile(r"^  (ROOT )?(\S+) = (\(.*?\)|\S+) ([\w\-]+)\((.*)$", re.MULTILINE)
@@ -65,7 +70,19 @@ class Product:
 
     @property
     def prefers_cublas(self) -> bool:
-        return min(self.rows, self.columns, self.inner) > _NARROW
+        operations = 2 * self.batch * self.rows * self.columns * self.inner
+        return min(self.rows, self.columns, self.inner) > _NARROW and operations >= _SMALL
+
+
+@dataclass(frozen=True)
+class Fusions:
+    """What XLA tunes in a program. other_bytes: the most memory that a fusion without a product takes."""
+
+    products: tuple[Product, ...]
+    other_bytes: int
+
+    def tuning_bytes(self, workspace_bytes: int) -> int:
+        return max([self.other_bytes, *(product.tuning_bytes(workspace_bytes) for product in self.products)])
 
 
 def asking_options(folder: Path) -> dict[str, bool | int | str]:
@@ -77,14 +94,17 @@ def asking_options(folder: Path) -> dict[str, bool | int | str]:
     }
 
 
-def read_products(folder: Path) -> tuple[Product, ...]:
-    """The products that would be tuned, each different one once; none if XLA did not write its program."""
+def read_fusions(folder: Path) -> Fusions:
+    """The fusions that would be tuned, each different one once; none if XLA did not write its program."""
     products: dict[str, Product] = {}
+    other_bytes = 0
     for path in sorted(folder.glob("*before_config_assignment.txt")):
-        for key in _fusions(compat.canonical_hlo(path.read_text(encoding="utf-8"))):
-            if key not in products and (product := _product(key)) is not None:
-                products[key] = product
-    return tuple(products.values())
+        for body in _bodies(compat.canonical_hlo(path.read_text(encoding="utf-8"))):
+            if " dot(" not in body:
+                other_bytes = max(other_bytes, _other_tuning_bytes(body))
+            elif body not in products and (product := _product(body)) is not None:
+                products[body] = product
+    return Fusions(tuple(products.values()), other_bytes)
 
 
 def write_choices(folder: Path, products: Iterable[Product], chip: Chip, *, workspace_bytes: int) -> None:
@@ -119,11 +139,22 @@ def card_key(chip: Chip) -> str:
     )
 
 
-def _fusions(canonical: str) -> Iterator[str]:
-    """The texts of the fusions with a product, written as XLA writes them in its keys."""
+def _bodies(canonical: str) -> Iterator[str]:
+    """The bodies of the fusions that are tuned, written as XLA writes them in its keys."""
     for block in _BLOCK.findall(canonical):
-        if " dot(" in block and " fusion(" not in block and " while(" not in block:
+        operations = {op for _, _, _, op, _ in _LINE.findall(block)}
+        if operations & _TUNED and not operations & _NOT_TUNED:
             yield _CONSTANT.sub(_essential_constant, block)
+
+
+def _other_tuning_bytes(body: str) -> int:
+    """Memory for tuning a fusion without a product. One with several results has only one kernel."""
+    lines = _LINE.findall(body)
+    root = next((shape for is_root, _, shape, op, _ in lines if is_root and op != "tuple"), None)
+    if root is None:
+        return 0
+    operands = [array_bytes(shape) for _, _, shape, op, _ in lines if op == "parameter"]
+    return sum(operands) + 2 * array_bytes(root) + _GUARDS * (len(operands) + 1)
 
 
 def _essential_constant(match: re.Match[str]) -> str:

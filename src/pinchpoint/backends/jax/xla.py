@@ -127,11 +127,13 @@ def _with_expected_kernels(lowered: Any, chip: Chip, target: str) -> Analyses | 
         try:
             analysis = _compile(lowered, options, target)
         except (NotImplementedError, RuntimeError):
-            products = autotuning.read_products(folder)
-            if not products:
+            fusions = autotuning.read_fusions(folder)
+            if not fusions.products:
                 return None
         else:
-            return Analyses(analysis, tuning_bytes=0)  # nothing is tuned
+            # XLA has no products to tune.
+            return Analyses(analysis, tuning_bytes=autotuning.read_fusions(folder).other_bytes)
+    products = fusions.products
     for chosen in ([product for product in products if product.prefers_cublas], products):
         with tempfile.TemporaryDirectory(prefix="pinchpoint-xla-") as path:
             autotuning.write_choices(Path(path), chosen, chip, workspace_bytes=workspace)
@@ -139,8 +141,7 @@ def _with_expected_kernels(lowered: Any, chip: Chip, target: str) -> Analyses | 
                 analysis = _compile(lowered, autotuning.choice_options(Path(path)), target)
             except (NotImplementedError, RuntimeError):  # none of XLA's own kernels works for a product
                 continue
-        tuning = max(product.tuning_bytes(workspace) for product in products)
-        return Analyses(analysis, tuning_bytes=tuning)
+        return Analyses(analysis, tuning_bytes=fusions.tuning_bytes(workspace))
     return None
 
 
