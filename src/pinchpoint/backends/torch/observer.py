@@ -311,7 +311,7 @@ class Observer(compat.DispatchMode):
             raise
         except (NotImplementedError, RuntimeError, TypeError, AssertionError) as error:
             if hasattr(func, "name") and _is_missing_on_host(error) and not compat.is_mutable(func):
-                dtype = torch.bfloat16 if func is _aten._grouped_mm.default else None
+                dtype = torch.bfloat16 if func.name() == "aten::_grouped_mm" else None
                 with contextlib.suppress(NotImplementedError, RuntimeError, TypeError):
                     return compat.call_by_shape(self.fake_mode, func, args, kwargs, dtype=dtype)
             if _is_users_mistake(error) or not hasattr(func, "name"):

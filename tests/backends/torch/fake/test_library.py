@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.data import DataLoader, TensorDataset
 
+from pinchpoint.backends.torch import versions
 from pinchpoint.backends.torch.kernels import attention
 
 MIB = 2**20
@@ -134,7 +135,8 @@ def test_attention_takes_the_kernel_cuda_takes(
 ) -> None:
     query = torch.empty(1, 2, 8, width, dtype=dtype)
     bias = torch.zeros(8, 8) if mask else None
-    assert attention.choose(query, query, query, bias, capability=capability) == kernel
+    rules = versions.rules("2.11")  # the other versions are compared in tests/backends/torch/test_versions.py
+    assert attention.choose(query, query, query, bias, capability=capability, rules=rules) == kernel
 
 
 def test_attention_with_a_permuted_mask_is_plain() -> None:
@@ -170,7 +172,8 @@ def test_attention_takes_no_kernel_that_was_switched_off() -> None:
     ]
     for kernel in ("cudnn", "flash", "efficient", "plain"):
         with sdpa_kernel(backends):
-            assert attention.choose(query, query, query, None, capability=(9, 0)) == kernel
+            rules = versions.rules("2.11")
+            assert attention.choose(query, query, query, None, capability=(9, 0), rules=rules) == kernel
         backends.pop(0)
 
 

@@ -206,6 +206,9 @@ class NonzeroCounts:
         """The number of elements that a write may make nonzero."""
         if family in _INDEX_PUT:
             return self._indexed(args[0], args[1])
+        if family == "aten::index_fill_":  # since torch 2.15 also `x[index] = 1`
+            slices = args[0].shape[args[1]] if args[0].dim() else 1
+            return args[2].numel() * (args[0].numel() // max(slices, 1))
         if family in _SCATTER:
             return args[2].numel()
         if family in _SHRINKING_WRITES:
