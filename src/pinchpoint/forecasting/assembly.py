@@ -16,6 +16,7 @@ from pinchpoint.forecasting import replay as replaying
 from pinchpoint.forecasting.cards import Card, cards
 
 MARGIN = 0.04  # share of the total that must remain free for a step to count as fitting
+_HALVINGS = 16  # of a gradient scaler's first scale, until it is 1
 _BLUR = 0.002  # share of the peak by which it varies because blocks split differently when sizes change
 
 
@@ -123,6 +124,24 @@ def with_scatter(forecast: Forecast, count: int, site: str, card: Card) -> Forec
     )
     low = (forecast.low_bytes or forecast.peak_allocated_bytes) - reach
     return replace(with_higher_end(forecast, reach, card), low_bytes=low, notes=(*forecast.notes, note))
+
+
+def with_skipped_steps(forecast: Forecast, steps: int) -> Forecast:
+    """Lower the low end of a run so short that a gradient scaler may skip all its steps.
+
+    The scaler starts with a scale of 65,536 and halves it when a gradient overflows. Until an optimizer has
+    taken a step, it has no states.
+    """
+    states = forecast.breakdown["optimizer"]
+    if not states or steps > _HALVINGS:
+        return forecast
+    note = f"the gradient scaler may skip all {steps} steps: `low_bytes` has no states of the optimizer"
+    return replace(
+        forecast,
+        low_bytes=int((forecast.low_bytes or forecast.peak_allocated_bytes) * (1 - _BLUR)) - states,
+        high_bytes=forecast.high_bytes or forecast.peak_allocated_bytes,
+        notes=(*forecast.notes, note),
+    )
 
 
 def with_larger_batches(forecast: Forecast, beyond: float, card: Card) -> Forecast:

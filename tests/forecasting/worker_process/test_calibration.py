@@ -124,6 +124,24 @@ def test_a_high_end_that_cannot_be_run_does_not_make_more_cards_fit(targets: Pat
     assert any("the high end of the counts cannot be run: no such count" in note for note in result.notes)
 
 
+def test_a_count_that_hardly_changes_the_peak_needs_no_real_run(targets: Path) -> None:
+    with Forecaster(f"{targets}:plain") as forecaster:
+        one, slightly, much = (
+            forecaster.predict(size=size) for size in (POINTS, POINTS + POINTS // 500, 2 * POINTS)
+        )
+
+    def result(high: Forecast) -> Forecast | None:
+        answers = {"low": one.to_dict(), "high": high.to_dict()}
+        return calibration.whatever_the_counts(lambda known: answers[known["bound"]], "a.py:3:mask")
+
+    assert result(much) is None
+    forecast = result(slightly)
+    assert forecast is not None and "a.py:3:mask" in forecast.notes[-1]
+    ends = one.peak_allocated_bytes, slightly.peak_allocated_bytes
+    assert (forecast.low_bytes, forecast.high_bytes) == ends and ends[0] < ends[1]
+    assert forecast.peak_allocated_bytes == ends[1]
+
+
 @pytest.mark.parametrize("count", ["y[y > 0].sum()", "torch.masked_select(y, y > 0).sum()"])
 def test_a_mask_that_depends_on_a_large_weight_is_counted_in_the_first_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: str

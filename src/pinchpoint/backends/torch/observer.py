@@ -264,7 +264,7 @@ class Observer(compat.DispatchMode):
                 out._pinchpoint_op = name  # type: ignore[attr-defined]
             limit = self.dynamic.shadow_limit(_WRITE_LIMIT)
             self.shadows.follow(func, args, kwargs, out, limit=limit, now=self.dynamic.calibrating)
-        self.dynamic.nonzero.follow(func, args, kwargs, out)
+        self.dynamic.nonzero.follow(func, args, kwargs, out, self.shadow)
         record(
             _in_order_of_allocation(func, args, out),
             name,

@@ -15,6 +15,7 @@ from pinchpoint.forecasting.cards import card
 
 # Options of `Dynamic`, such as what is known about the data -> the answer of a fake run with them.
 Run = Callable[[dict[str, Any]], dict[str, Any]]
+_SLIGHT = 0.005  # share of the peak by which unknown counts may change it without a real run
 _READ = ("item", "int", "array")  # the end of a site at which Python reads values of a tensor
 
 
@@ -46,6 +47,26 @@ def with_blocks(answer: dict[str, Any], observation: Observation) -> dict[str, A
         repr(([block.bytes for block in observation.blocks], observation.events)).encode()
     ).hexdigest()
     return {**answer, "blocks": blocks}
+
+
+def whatever_the_counts(run: Run, where: str) -> Forecast | None:
+    """The Forecast if it is nearly the same whether masks are true in one element or in all; else None.
+
+    This takes seconds, a run with real values minutes.
+    """
+    answers = [run({"assume": True, "bound": bound}) for bound in ("low", "high")]
+    if any("error" in answer or "needs" in answer for answer in answers):
+        return None
+    low, high = map(read, answers)
+    least, most = low.peak_allocated_bytes, high.peak_allocated_bytes
+    if abs(most - least) > _SLIGHT * most or (low.reasons, low.fits) != (high.reasons, high.fits):
+        return None
+    return replace(
+        high,
+        low_bytes=min(low.low_bytes or least, most),
+        high_bytes=max(high.high_bytes or most, least),
+        notes=(*high.notes, f"counts at {where} depend on the data, but hardly change the peak"),
+    )
 
 
 def in_range(run: Run, dynamic_options: dict[str, Any], note: str) -> Forecast:

@@ -28,6 +28,7 @@ from pinchpoint.forecasting.worker_process.target_loading import NEEDED, Fork, L
 _REAL_RUN_S = 120.0  # limit on the CPU seconds of the real run that counts what depends on the data
 _REAL_RUN_MEMORY = 0.6  # share of the host's free memory that it may take
 _LATE_S = 60.0  # limit on the seconds after the training steps, or as many as before, if that is more
+_FEW = 10_000  # elements of a mask, of which the count may not matter: that is tried before a real run
 _SHARE_OF_TIME = 0.5  # of the time left, after which a run is followed no further; there may be several runs
 
 
@@ -52,10 +53,21 @@ def predict(loaded_target: LoadedTarget, request: dict[str, Any], fork: Fork) ->
 
 
 def _predict(run: calibration.Run) -> Forecast:
-    site = calibration.forecast_or_site(run)
+    limits: list[int | None] = []  # of the count that needs a calibration, in each run
+
+    def run_limited(dynamic_options: dict[str, Any]) -> dict[str, Any]:
+        answer = run(dynamic_options)
+        limits.append(answer.get("limit"))
+        return answer
+
+    site = calibration.forecast_or_site(run_limited)
     if isinstance(site, Forecast):
         return site
     where = shown_path(site)
+    if limits[-1] is not None and limits[-1] <= _FEW:
+        forecast = calibration.whatever_the_counts(run, where)
+        if forecast is not None:
+            return forecast
     counts = run({"calibrating": True})
     if "seen" not in counts:
         note = f"counts at {where} depend on data that is not available: anything from none to all is assumed"
@@ -151,7 +163,7 @@ def _run(
     is_cut_short = not progress.trains and (end.kind == "stopped" or is_late_error)
     needs = unknown_values.calibration_site(end.error, observer.dynamic.unknown_site)
     if needs is not None and not is_late_error:
-        return {"needs": needs}
+        return {"needs": needs, "limit": observer.dynamic.unknown_limit}
     if end.kind == "raised" and (needed := observer.stand_ins.wanted(end.error)):
         return {NEEDED: needed}
     if not (progress.is_late or progress.is_enough(1)) or (end.kind == "raised" and not is_late_error):
@@ -208,8 +220,11 @@ def _run(
     )
     if "bound" not in dynamic_options:
         forecast = assembly.with_count_interval(forecast, observer.dynamic, loaded_target.card)
-    if progress.loaders.beyond:
-        forecast = assembly.with_larger_batches(forecast, progress.loaders.beyond, loaded_target.card)
+    beyond = max(progress.loaders.beyond, progress.loops.beyond)
+    if beyond:
+        forecast = assembly.with_larger_batches(forecast, beyond, loaded_target.card)
+    if progress.scaled_steps is not None:
+        forecast = assembly.with_skipped_steps(forecast, progress.scaled_steps)
     return calibration.with_blocks(forecast.to_dict(), observation) | {
         "decisions": observer.dynamic.decisions.results()
     }

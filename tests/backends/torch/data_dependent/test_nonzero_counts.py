@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from pinchpoint.backends.torch.data_dependent.count_laws import Law
+from pinchpoint.backends.torch.data_dependent.unknown_values import NeedsCalibration
 from pinchpoint.backends.torch.kernels import detection
 
 Simulate = Callable[..., AbstractContextManager[Any]]
@@ -213,3 +214,14 @@ def test_random_numbers_of_the_device_leave_those_of_the_host_alone(observer: An
     first, second = noise[noise > 0], torch.randn(512, device="cuda")
     assert 200 < len(first) < 312 and len(second[second > 0]) != len(first)
     assert torch.equal(torch.rand(4), expected)
+
+
+def test_the_order_of_a_sort_has_every_rank_once(observer: Any) -> None:
+    """Hard negatives of SSD: three for each match, whatever the losses are."""
+    losses, wanted = unknown(3, 50).float(), torch.tensor([[6], [0], [90]]).cuda()
+    rank = losses.sort(1, descending=True)[1].sort(1)[1]
+    assert losses[rank < wanted].shape == (56,)
+    assert losses[rank >= 10].shape == (120,) and losses[rank.gt(48)].shape == (3,)
+    rank.add_(1)
+    with pytest.raises(NeedsCalibration):
+        losses[rank < wanted]

@@ -6,6 +6,8 @@ all its views; a write that is not understood removes it.
 
 Some masks share what they can count: `levels == 2` and `levels == 3` have together at most as many true
 elements as `levels` has elements, and the slices of a one-hot tensor as many as the tensor.
+
+The indices of a sort are 0 to n - 1 in an unknown order: `order < k` has *k* true elements in every row.
 """
 
 from __future__ import annotations
@@ -23,6 +25,14 @@ from pinchpoint.backends.torch.data_dependent.count_laws import Bound
 
 _SHARE = "_pinchpoint_share"
 _HITS = "_pinchpoint_hits"
+_ORDER = "_pinchpoint_order"
+# How many of 0 to n - 1 compare true with a number, which is clamped to 0 to n.
+_ORDERED: dict[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
+    "aten::lt": lambda number, n: number.clamp(0, n),
+    "aten::le": lambda number, n: (number + 1).clamp(0, n),
+    "aten::gt": lambda number, n: n - (number + 1).clamp(0, n),
+    "aten::ge": lambda number, n: n - number.clamp(0, n),
+}
 _CREATE = {"aten::zeros", "aten::zeros_like", "aten::new_zeros"}
 _CREATE_FILLED = {"aten::full": 1, "aten::full_like": 1, "aten::new_full": 2}  # position of the value
 _KEEP = {"aten::_to_copy", "aten::clone", "aten::detach", "aten::contiguous"}  # a copy of the same elements
@@ -42,6 +52,7 @@ _REDUCTIONS = {"aten::sum", "aten::any", "aten::amax", "aten::amin", "aten::max"
 _SHRINKING_WRITES = {"aten::mul_", "aten::div_", "aten::bitwise_and_", "aten::logical_and_"}
 _INDEX_PUT = {"aten::index_put_", "aten::_index_put_impl_", "aten::index_put"}
 _SCATTER = {"aten::scatter", "aten::scatter_", "aten::scatter_add", "aten::scatter_add_"}
+Values = Callable[[torch.Tensor], "torch.Tensor | None"]
 
 
 def _is_hit_list(name: str, family: str, source: torch.Tensor, args: Any, is_bounded: bool) -> bool:
@@ -49,6 +60,24 @@ def _is_hit_list(name: str, family: str, source: torch.Tensor, args: Any, is_bou
     if family in ("aten::sum", "aten::any"):
         return is_bounded
     return _HITS in source.__dict__ and name in _COMPARE and _COMPARE[name](args[1])
+
+
+def _dim_of_sort(func: Any, args: Any, kwargs: Any) -> int:
+    at = compat.argument_names(func).index("dim")
+    return args[at] if at < len(args) else kwargs.get("dim", -1)
+
+
+def _of_order(family: str, args: Any, values: Values) -> int | None:
+    """The number of true elements if the indices of a sort are compared with one known number per row."""
+    order, other = args[:2]
+    dim = order.__dict__.get(_ORDER) if isinstance(order, torch.Tensor) else None
+    if dim is None:
+        return None
+    number = values(other) if isinstance(other, torch.Tensor) else torch.tensor(other)
+    rows = [*order.shape[:dim], 1, *order.shape[dim + 1 :]]
+    if number is None or (number.dim() and (number.dim() != order.dim() or number.shape[dim] != 1)):
+        return None
+    return int(_ORDERED[family](number, order.shape[dim]).expand(rows).sum())
 
 
 class Share:
@@ -126,11 +155,17 @@ class NonzeroCounts:
             entry = self._shares[key] = (weakref.ref(storage), Share(total, parts))
         return entry[1]
 
-    def follow(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
-        """Update the bounds after an operation."""
+    def follow(self, func: Any, args: Any, kwargs: Any, out: Any, values: Values) -> None:
+        """Update the bounds after an operation. values: of a tensor, if they are known."""
         name = func.name()
         family = name.split(".")[0]
+        if family == "aten::sort":
+            dim = _dim_of_sort(func, args, kwargs)
+            setattr(out[1], _ORDER, dim % max(out[1].dim(), 1))
+            return
         if compat.is_mutable(func):
+            if args and isinstance(args[0], torch.Tensor):
+                args[0].__dict__.pop(_ORDER, None)
             if self._bounds and args and type(args[0]) is FakeTensor:
                 self._write(family, args, kwargs)
             return
@@ -142,6 +177,8 @@ class NonzeroCounts:
         if source is not None and _is_hit_list(name, family, source, args, self.most(source) is not None):
             setattr(out, _HITS, True)
         bound = self._of_result(name, family, args, kwargs)
+        if bound is None and family in _ORDERED:
+            bound = _of_order(family, args, values)
         if bound is not None:
             self._set(out, bound)
         elif name == "aten::eq.Scalar" and type(args[0]) is FakeTensor:

@@ -89,6 +89,7 @@ class Dynamic:
     most: Callable[[], int] = lambda: 1  # without a size: the largest dimension so far
     add_reason: Callable[[str, str], None] = lambda site, what: None  # why it is unknown what fits
     unknown_site: str = ""  # the line that last read an unknown count
+    unknown_limit: int | None = None  # the largest possible count of the mask that needs a calibration
     largest: tuple[int, str] = (0, "")  # the largest count computed from the data, and its line
     counts: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     scalars: dict[str, list[float]] = field(default_factory=dict)
@@ -325,6 +326,7 @@ class Dynamic:
         elif self._assume_late(key):
             count = limit
         else:
+            self.unknown_limit = limit
             raise NeedsCalibration(key)
         self._memo[memo] = (weakref.ref(storage), count)
         return count

@@ -173,6 +173,15 @@ def _optimizers(patches: Patches, ledger: Ledger, progress: Progress) -> Iterato
             for parameter in group["params"]:
                 progress.on_weight(parameter)
 
+    scaled_step: Callable[..., Any] = torch.amp.GradScaler.step
+
+    def step(self: torch.amp.GradScaler, *args: Any, **kwargs: Any) -> Any:
+        if self.is_enabled():
+            progress.count_scaled_step()
+        return scaled_step(self, *args, **kwargs)
+
+    patches.set(torch.amp.GradScaler, "step", step)
+
     def before(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any]:
         for group in optimizer.param_groups:
             for parameter in group["params"]:

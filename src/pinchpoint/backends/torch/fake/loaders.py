@@ -74,6 +74,10 @@ class Loaders:
     def trains(self) -> bool:
         return self._training[0] is not None
 
+    def batches(self) -> int | None:
+        """The number of batches of the loader that gave the last one, if known; 1 if there is no loader."""
+        return 1 if self._latest[0] is None else _length(self._latest[0]) or None
+
     def larger_evaluation(self) -> int | None:
         """The batch size of a loader that gave no batch, if it is larger than that of training."""
         trained = getattr(self._training[0], "batch_size", None)

@@ -46,6 +46,7 @@ class Progress:
         self._has_evaluated_late = False
         self.loaders: Any = None  # set by `loaders.install`
         self.loops: Any = None  # set by `loops.turns.install`
+        self.scaled_steps: int | None = None  # that gradient scalers may take in the whole run, if known
         self.wanted = 2  # steps of each optimizer that are requested
         self.stop: Callable[[], None] = lambda: None  # ends the script
         self._operations_before = 0  # observed before inference was long enough for a forecast
@@ -77,6 +78,11 @@ class Progress:
         if self.loaders is not None:
             self.loaders.after_step()
         self.check(self)
+
+    def count_scaled_step(self) -> None:
+        """A gradient scaler is about to take a step of an optimizer, which it skips on overflow."""
+        if self.scaled_steps is None and self.loops is not None:
+            self.scaled_steps = self.loops.planned_steps()
 
     def has_evaluated(self) -> bool:
         """Whether a module that is trained was called in evaluation, without gradients."""

@@ -18,7 +18,6 @@ import types
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -27,6 +26,7 @@ from pinchpoint.backends.patches import Patches
 from pinchpoint.backends.torch import compat
 from pinchpoint.backends.torch.fake.progress import Progress
 from pinchpoint.backends.torch.loops import source
+from pinchpoint.backends.torch.loops.variation import Mark, Variation
 from pinchpoint.backends.torch.observer import Observer
 from pinchpoint.core.events import FREE_CACHE
 from pinchpoint.core.files import shown_path
@@ -45,14 +45,6 @@ _LONG_RANGE_ITERATOR = type(iter(range(1 << 1000)))
 Test = Callable[[Any], Any]
 
 
-@dataclass(frozen=True)
-class Mark:
-    """How many events and blocks there were at some time."""
-
-    events: int
-    blocks: int
-
-
 class Loops:
     """Starts the loops of a script, and knows which of them were ended."""
 
@@ -64,6 +56,7 @@ class Loops:
         self._running: list[weakref.ref[Loop]] = []
         self._blocks_at_end = 0  # when a loop was last ended
         self._trained_at: int | None = None  # optimizer steps when a loop that trains last went on
+        self.beyond = 0.0  # share by which turns that were not run may need more than those that were
         progress.loops = self
 
     def for_loop(self, things: Any, line: int, tests: tuple[Test, ...], is_used: bool) -> Any:
@@ -106,6 +99,12 @@ class Loops:
                 return None
             count *= loop.length
         return None if self._while_loops else count
+
+    def planned_steps(self) -> int | None:
+        """How many optimizer steps the running loops of the script take; None if that is unknown."""
+        turns = self.turns() if any(ref() is not None for ref in self._running) else None
+        batches = self.progress.loaders.batches()
+        return None if turns is None or batches is None else turns * batches
 
     def share_run(self) -> float | None:
         """The share of the innermost loop's turns that were started; None if it is unknown."""
@@ -161,6 +160,7 @@ class Loop:
         self._marks: deque[Mark] = deque([loops.now()], maxlen=2)  # before the last turns
         self._count = 0  # turns that were started
         self._growths: list[int] = []  # of turns that were added because memory grows
+        self._variation = Variation(loops, site)
         self._is_extended = self._has_larger = False
         self._epochs = 0  # of a DataLoader that were ended before this turn
         self._chosen: Iterator[Any] | None = None  # values of the remaining turns
@@ -232,6 +232,8 @@ class Loop:
                 return False
             if self._sequence is None:
                 return progress.loaders.is_over  # a generator may give the batches of a loader
+        elif self._variation.adds_turn([*self._marks, loops.now()], self._count):
+            return False
         return self._is_steady()
 
     def _ends_after_epoch(self) -> bool:
