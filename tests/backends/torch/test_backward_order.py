@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from pinchpoint.backends.torch import compat
@@ -57,3 +59,18 @@ def test_the_order_of_nodes_of_one_thread_is_kept() -> None:
     assert after == sorted(after)
     assert before == sorted(before)
     assert len(set(after)) == len(products)
+
+
+def test_gradients_are_added_in_place_unless_they_are_views(take: Any) -> None:
+    """A view shares its storage with its base. Seen on an H200 in the tensor products of e3nn."""
+    x = torch.rand(8, 512, device="cuda")
+    _ = x @ x.t()  # takes cuBLAS's workspace
+    peaks: list[int] = []
+    for use in (lambda weight: weight, lambda weight: weight.t()):
+        leaf = torch.rand(512, 512, device="cuda", requires_grad=True)
+        for _ in range(2):
+            weight = leaf * 1
+            loss = (x @ use(weight)).sum() + (x @ use(weight)).sum()
+            peak = take(lambda loss=loss: loss.backward()).peak
+        peaks.append(round(peak / 2**20))
+    assert peaks[1] - peaks[0] == 1

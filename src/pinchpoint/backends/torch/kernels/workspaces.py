@@ -16,6 +16,7 @@ import torch
 
 from pinchpoint.backends.torch import compat
 from pinchpoint.backends.torch.kernels import convolution, detection
+from pinchpoint.backends.torch.kernels.matrix_products import copied_matrices
 from pinchpoint.backends.torch.kernels.reduction import staging_bytes
 from pinchpoint.backends.torch.ledger import Ledger, Site
 from pinchpoint.core.events import Phase, Span
@@ -362,6 +363,10 @@ def _contiguous_copies(*tensors: torch.Tensor) -> Sizes:
     return [_bytes(tensor) for tensor in tensors if not tensor.is_contiguous()]
 
 
+def _product(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
+    return [_bytes(matrix) for matrix in copied_matrices(func.name().split(".")[0], args, out)]
+
+
 def _norms(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
     """One partial sum for each chunk of the longest tensor, for every tensor."""
     return [4 * len(args[0]) * max(-(-tensor.numel() // 2**16) for tensor in args[0])]
@@ -531,6 +536,7 @@ _FAMILIES: dict[str, Callable[[KernelModel, Any, Any, Any, Any], Sizes]] = {
     "aten::scatter_reduce": _scatter_mean,
     "aten::scatter_reduce_": _scatter_mean,
     "aten::_cdist_backward": _distance_backward,
+    **dict.fromkeys(("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"), _product),
     "aten::_foreach_norm": _norms,
     "aten::logsumexp": _like_first,  # exp(x - max)
     "aten::mse_loss": _reduced_loss,
