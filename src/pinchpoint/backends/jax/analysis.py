@@ -129,7 +129,7 @@ def _observe(traced_step: TracedStep, card: CardLike) -> Observation:
         analysis.arguments,
         analyses.added_bytes,
         sorts=library_memory.scratch_bytes(jaxpr, only_sorts=True),
-        tuning=library_memory.known_tuning(jaxpr, analyses.tuning_bytes),
+        tuning=analyses.tuning or library_memory.tuning_bytes(jaxpr),
         first_live_bytes=analysis.arguments,
     )
     notes = (

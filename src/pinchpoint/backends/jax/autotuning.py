@@ -17,20 +17,26 @@ import hashlib
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from pinchpoint.backends.jax import compat
 from pinchpoint.backends.jax.compile_targets import Chip
+from pinchpoint.backends.jax.convolution_tuning import convolution_tuning_bytes
+from pinchpoint.backends.jax.hlo_text import array_bytes, dimensions
 
 _MIB = 1 << 20
+CONVOLUTION_SPREAD = 400 * _MIB  # by which convolutions exceeded their law
 _GUARDS = 16 * _MIB  # around each array: two times xla_gpu_redzone_padding_bytes
 # The key of a tuning result contains a number that grows with every upgrade of Triton: 50 to 59 in JAX 0.11.
 _KEY_VERSIONS = range(1, 100)
 _PASSED_THROUGH = frozenset(
     {"bitcast", "transpose", "reshape", "copy"}
 )  # cuBLAS reads the operand behind them
+# The allocator does not split a free block if less than 128 MiB would be left over, so arrays may take up to
+# that much more; while products were tuned, this added up to 209 MiB.
+_UNSPLIT = 256 * _MIB
 _TUNED = frozenset({"dot", "reduce", "transpose"})
 _NOT_TUNED = frozenset({"scatter", "fusion", "while", "call", "conditional"})  # no fusion has the last four
 # XLA's own kernels are chosen for products that are narrow in one direction or small. Of 89 products of ten
@@ -41,9 +47,7 @@ _SMALL = 1.3e9  # floating-point operations
 
 _BLOCK = re.compile(r"^\{\n.*?^\}", re.DOTALL | re.MULTILINE)
 _LINE = re.compile(r"^  (ROOT )?(\S+) = (\(.*?\)|\S+) ([\w\-]+)\((.*)$", re.MULTILINE)
-_ARRAY = re.compile(r"\b([a-z]+[0-9]*[a-z0-9]*)\[([\d,]*)\]")
 _CONSTANT = re.compile(r"(\w+)(\[[^\]]*\]\S*) constant\(([^()]*)\)")
-_BITS = {"pred": 8, "bf16": 16}
 
 
 @dataclass(frozen=True)
@@ -76,13 +80,25 @@ class Product:
 
 @dataclass(frozen=True)
 class Fusions:
-    """What XLA tunes in a program. other_bytes: the most memory that a fusion without a product takes."""
+    """What XLA tunes in a program.
+
+    other_bytes: the most memory for tuning a fusion without a product
+    convolution_bytes: the most memory for tuning a convolution
+    """
 
     products: tuple[Product, ...]
-    other_bytes: int
+    other_bytes: int = 0
+    convolution_bytes: int = 0
 
-    def tuning_bytes(self, workspace_bytes: int) -> int:
-        return max([self.other_bytes, *(product.tuning_bytes(workspace_bytes) for product in self.products)])
+    def tuning_bytes(self, workspace_bytes: int) -> tuple[int, int]:
+        """Memory while XLA tries kernels: usual and most."""
+        fused = max([self.other_bytes, *(product.tuning_bytes(workspace_bytes) for product in self.products)])
+        convolution = self.convolution_bytes
+        most = max(
+            fused + _UNSPLIT if fused else 0,
+            convolution + convolution // 20 + CONVOLUTION_SPREAD if convolution else 0,
+        )
+        return max(fused, convolution), most
 
 
 def asking_options(folder: Path) -> dict[str, bool | int | str]:
@@ -94,17 +110,20 @@ def asking_options(folder: Path) -> dict[str, bool | int | str]:
     }
 
 
-def read_fusions(folder: Path) -> Fusions:
-    """The fusions that would be tuned, each different one once; none if XLA did not write its program."""
+def read_fusions(folder: Path) -> Fusions | None:
+    """What would be tuned, each different product once; None if XLA did not write its program."""
+    texts = [path.read_text(encoding="utf-8") for path in folder.glob("*before_config_assignment.txt")]
+    canonical = "\n".join(map(compat.canonical_hlo, texts))
+    if not canonical:
+        return None
     products: dict[str, Product] = {}
     other_bytes = 0
-    for path in sorted(folder.glob("*before_config_assignment.txt")):
-        for body in _bodies(compat.canonical_hlo(path.read_text(encoding="utf-8"))):
-            if " dot(" not in body:
-                other_bytes = max(other_bytes, _other_tuning_bytes(body))
-            elif body not in products and (product := _product(body)) is not None:
-                products[body] = product
-    return Fusions(tuple(products.values()), other_bytes)
+    for body in _bodies(canonical):
+        if " dot(" not in body:
+            other_bytes = max(other_bytes, _other_tuning_bytes(body))
+        elif body not in products and (product := _product(body)) is not None:
+            products[body] = product
+    return Fusions(tuple(products.values()), other_bytes, convolution_tuning_bytes(canonical))
 
 
 def write_choices(folder: Path, products: Iterable[Product], chip: Chip, *, workspace_bytes: int) -> None:
@@ -178,7 +197,7 @@ def _product(key: str) -> Product | None:
         return None
     dot_shape, rest = dot
     names = re.findall(r"\S+\[[\d,]*\]\S* (\w+)", rest.partition("), ")[0])
-    left, right = (_dimensions(lines[name][0]) for name in names[:2])
+    left, right = (dimensions(lines[name][0]) for name in names[:2])
     batch = math.prod(left[i] for i in _axes(rest, "lhs_batch_dims"))
     inner = math.prod(left[i] for i in _axes(rest, "lhs_contracting_dims"))
     prepared = sum(array_bytes(lines[name][0]) for name in names[:2] if not _is_parameter(name, lines))
@@ -210,17 +229,3 @@ def _is_parameter(name: str, lines: dict[str, tuple[str, str, str]]) -> bool:
 def _axes(text: str, name: str) -> list[int]:
     match = re.search(name + r"=\{([\d,]*)\}", text)
     return [int(axis) for axis in match[1].split(",") if axis] if match else []
-
-
-def _dimensions(shape: str) -> Sequence[int]:
-    match = _ARRAY.search(shape)
-    return [int(size) for size in match[2].split(",") if size] if match else []
-
-
-def array_bytes(shape: str) -> int:
-    """Bytes of an array or a tuple of arrays in HLO's notation, such as `f32[8,4]{1,0}`."""
-    total = 0
-    for dtype, sizes in _ARRAY.findall(shape):
-        bits = _BITS.get(dtype) or int((re.search(r"\d+", dtype) or ["8"])[0])
-        total += math.prod(int(size) for size in sizes.split(",") if size) * bits // 8
-    return total

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pinchpoint.backends.jax import compat
+from pinchpoint.backends.jax.autotuning import CONVOLUTION_SPREAD
 from pinchpoint.backends.jax.primitives import CALLS, LOOPS, SCRATCH, kind_of
 from pinchpoint.backends.jax.program import bytes_of
 
@@ -31,10 +32,6 @@ _PRODUCT_GUARDS = 96 * _MIB  # around the arrays of a product, with the workspac
 _CONVOLUTION_GUARDS = 80 * _MIB
 _CONVOLUTION = 10.8  # times input and output: transforms of Winograd and FFT kernels for 32-bit floats
 _HALF_CONVOLUTION = 4.0  # the same for 16-bit floats
-_CONVOLUTION_SPREAD = 400 * _MIB  # by which small convolutions exceeded the law
-# The allocator does not split a free block if less than 128 MiB would be left over, so arrays may take up to
-# that much more; while products were tuned, this added up to 209 MiB.
-_UNSPLIT = 256 * _MIB
 _SOLVER = 32 * _MIB  # workspace of cuSOLVER and similar libraries beside the matrices
 
 
@@ -91,17 +88,6 @@ def xla_interval(
     return _with_tuning(peak, tuning, first_live_bytes)
 
 
-def known_tuning(jaxpr: Any, product_bytes: int | None) -> tuple[int, int]:
-    """Scratch for tuning, usual and most, of a program whose products' scratch XLA's own fusions tell.
-
-    product_bytes: this scratch, or None if the fusions are not known.
-    """
-    if product_bytes is None:
-        return tuning_bytes(jaxpr)
-    usual, most = tuning_bytes(jaxpr, only_convolutions=True)
-    return max(usual, product_bytes), max(most, product_bytes + _UNSPLIT if product_bytes else 0)
-
-
 def _with_tuning(interval: Interval, tuning: tuple[int, int], first_live_bytes: int) -> Interval:
     usual, most = tuning
     return Interval(
@@ -111,14 +97,12 @@ def _with_tuning(interval: Interval, tuning: tuple[int, int], first_live_bytes: 
     )
 
 
-def tuning_bytes(jaxpr: Any, *, only_convolutions: bool = False) -> tuple[int, int]:
+def tuning_bytes(jaxpr: Any) -> tuple[int, int]:
     """Scratch for tuning the largest product or convolution of a program: usual and most."""
     usual = most = 0
     for eqn in jaxpr.eqns:
         name = eqn.primitive.name
         if name == "dot_general" or (name == "conv_general_dilated" and _is_product(eqn)):
-            if only_convolutions:
-                continue
             scratch = _bytes(eqn) + bytes_of(eqn.outvars[0].aval) + _PRODUCT_GUARDS
             # A product that is fused with the operations around it reads their operands too.
             largest = max(bytes_of(atom.aval) for atom in (*eqn.invars, *eqn.outvars))
@@ -127,9 +111,9 @@ def tuning_bytes(jaxpr: Any, *, only_convolutions: bool = False) -> tuple[int, i
             arrays = sum(sorted(bytes_of(atom.aval) for atom in (*eqn.invars, *eqn.outvars))[1:])
             wide = eqn.invars[0].aval.dtype.itemsize >= 4
             scratch = int((_CONVOLUTION if wide else _HALF_CONVOLUTION) * arrays) + _CONVOLUTION_GUARDS
-            usual, most = max(usual, scratch), max(most, scratch + scratch // 20 + _CONVOLUTION_SPREAD)
+            usual, most = max(usual, scratch), max(most, scratch + scratch // 20 + CONVOLUTION_SPREAD)
         for inner in compat.inner_jaxprs(eqn):
-            inner_usual, inner_most = tuning_bytes(inner, only_convolutions=only_convolutions)
+            inner_usual, inner_most = tuning_bytes(inner)
             usual, most = max(usual, inner_usual), max(most, inner_most)
     return usual, most
 

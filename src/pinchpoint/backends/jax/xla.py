@@ -12,6 +12,7 @@ more for cuBLAS.
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -71,12 +72,12 @@ class Analysis:
 class Analyses:
     """XLA's count with the kernels to expect, and with others if these are not known.
 
-    tuning_bytes: memory for tuning the products; None if they are not known.
+    tuning: memory for tuning its kernels, usual and most; None if they are not known.
     """
 
     expected: Analysis
     others: tuple[Analysis, ...] = ()
-    tuning_bytes: int | None = None
+    tuning: tuple[int, int] | None = None
 
     @property
     def added_bytes(self) -> tuple[int, ...]:
@@ -124,15 +125,15 @@ def _with_expected_kernels(lowered: Any, chip: Chip, target: str) -> Analyses | 
     with tempfile.TemporaryDirectory(prefix="pinchpoint-xla-") as path:
         folder = Path(path)
         options = autotuning.asking_options(folder)
-        try:
+        analysis = None
+        with contextlib.suppress(NotImplementedError, RuntimeError):  # if there are products to tune
             analysis = _compile(lowered, options, target)
-        except (NotImplementedError, RuntimeError):
-            fusions = autotuning.read_fusions(folder)
-            if not fusions.products:
-                return None
-        else:
-            # XLA has no products to tune.
-            return Analyses(analysis, tuning_bytes=autotuning.read_fusions(folder).other_bytes)
+        fusions = autotuning.read_fusions(folder)
+    if fusions is None:
+        return None
+    tuning = fusions.tuning_bytes(workspace)
+    if analysis is not None:
+        return Analyses(analysis, tuning=tuning)
     products = fusions.products
     for chosen in ([product for product in products if product.prefers_cublas], products):
         with tempfile.TemporaryDirectory(prefix="pinchpoint-xla-") as path:
@@ -141,7 +142,7 @@ def _with_expected_kernels(lowered: Any, chip: Chip, target: str) -> Analyses | 
                 analysis = _compile(lowered, autotuning.choice_options(Path(path)), target)
             except (NotImplementedError, RuntimeError):  # none of XLA's own kernels works for a product
                 continue
-        return Analyses(analysis, tuning_bytes=fusions.tuning_bytes(workspace))
+        return Analyses(analysis, tuning=tuning)
     return None
 
 

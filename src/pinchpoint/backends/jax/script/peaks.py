@@ -18,7 +18,6 @@ from pinchpoint.backends.jax.captured_arrays import hoist
 from pinchpoint.backends.jax.library_memory import (
     PLUGIN_HINT,
     Interval,
-    known_tuning,
     liveness_interval,
     scratch_bytes,
     xla_interval,
@@ -122,7 +121,7 @@ def _with_xla(candidates: Sequence[_Candidate], card: CardLike) -> tuple[list[_C
             entry.live_bytes,
             analyses.added_bytes,
             sorts=scratch_bytes(jaxpr, only_sorts=True),
-            tuning=known_tuning(jaxpr, analyses.tuning_bytes),
+            tuning=analyses.tuning or sizes.tuning,
             first_live_bytes=entry.first_live_bytes,
         )
         is_tuning = interval.usual > entry.live_bytes + analyses.expected.added_bytes
