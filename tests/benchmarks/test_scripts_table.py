@@ -34,6 +34,7 @@ def row(
     fits: dict[str, bool | None] | None = None,
     status: str = "ok",
     package: str = "torch",
+    search: float | None = None,
 ) -> Any:
     """Return a row whose predictions are shares of a measured peak of 10 GiB."""
     program = programs.Program("folder/name", Path("name.py"), "About.", (package,), alone=False)
@@ -47,6 +48,8 @@ def row(
         "fits": fits or {},
         "reasons": list(reasons),
     }
+    if search is not None:
+        forecast |= dict.fromkeys(("search_bytes", "search_reserved_bytes"), round(MEASURED * search))
     truth: dict[str, Any] = {
         "status": "ok",
         "peak_allocated_bytes": MEASURED,
@@ -74,6 +77,10 @@ def met(table: ModuleType, rows: list[Any]) -> dict[str, bool]:
         ({"capped": False, "reasons": ("a loop",)}, "within 1 %"),
         ({"fits": {"rtx3060-6gb": None, "h200": True}}, "within 1 %"),
         ({"status": "refused"}, "refused"),
+        # With a search for kernels, the peak with the search is compared; the capped run checks "fits".
+        ({"predicted": 0.4, "search": 1.04, "fits": {"rtx3060-6gb": True}}, "within 5 %"),
+        ({"predicted": 1.0, "search": 1.06, "interval": (0.95, 1.09)}, "MISSED"),
+        ({"predicted": 0.4, "search": 1.0, "capped": False}, "wrong fits"),
     ],
 )
 def test_a_verdict_follows_from_the_error_the_interval_and_the_boundary(

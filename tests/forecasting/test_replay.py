@@ -209,3 +209,17 @@ def test_the_environment_enables_expandable_segments(step: Run, monkeypatch: pyt
     after = assembly.of_observation(step.seen, card=card("h200"), **messages)
     assert after.peak_allocated_bytes == before.peak_allocated_bytes
     assert after.peak_reserved_bytes != before.peak_reserved_bytes
+
+
+def test_a_search_for_kernels_takes_what_is_left_for_a_moment_and_empties_the_cache() -> None:
+    run = Run()
+    run.take(100, "data", role="weights")
+    run.free(run.take(60, "forward"))  # cached when the search begins, which reserves more beside it
+    run.seen.searches.append((len(run.seen.events), 500 * MIB))
+    run.take(200, "forward")
+    assert replay.peaks_with_searches(run.seen, 1000 * MIB) == (600 * MIB, 660 * MIB)
+    assert replay.peaks_with_searches(run.seen, 400 * MIB) == (400 * MIB, 460 * MIB)  # then 200 + 100
+    fields = {"target": "t", "mode": "train", "size": None, "variant": None}
+    forecast = assembly.of_observation(run.seen, card=card("h200"), **fields)
+    assert forecast.search_bytes == 600 * MIB and forecast.peak_allocated_bytes == 300 * MIB
+    assert forecast.needs_bytes is not None and forecast.needs_bytes < 400 * MIB

@@ -53,7 +53,7 @@ class Observation:
     reasons: why the peak may be higher than observed by an unknown amount.
     seen: what of the run was observed, as in a Forecast.
     step_ends: optimizer -> number of events after each of its steps.
-    searches: (number of events before, bytes that a library would use to search for its fastest kernel).
+    searches: (number of events before, bytes that a library uses to search for its fastest kernel).
     """
 
     blocks: list[BlockInfo] = field(default_factory=list)

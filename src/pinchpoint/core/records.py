@@ -131,7 +131,8 @@ class Forecast(Record):
     processed: int | None = None
     low_bytes: int | None = None  # bounds of allocated, where libraries or the data decide
     high_bytes: int | None = None
-    search_bytes: int | None = None  # allocated while cuDNN searches for kernels, if it does
+    search_bytes: int | None = None  # peak of allocated if cuDNN searches for kernels and memory is left
+    search_reserved_bytes: int | None = None
     reasons: tuple[str, ...] = ()  # why the peak may lie above every bound given here
     seen: dict[str, Any] = field(default_factory=dict)  # {"training_steps", "inference_calls", "evaluation"}
     levers: tuple[Lever, ...] = ()

@@ -44,6 +44,12 @@ def of_observation(
             spare = high - result.peak_allocated_bytes
             most_reserved = replaying.peak_reserved_bytes(longer, take="most", expandable=expandable)
             reserved_high = max(reserved + spare, most_reserved)
+    search_bytes = search_reserved_bytes = None
+    if observation.searches:
+        room = card.memory_bytes - card.context_bytes
+        search_bytes, search_reserved_bytes = replaying.peaks_with_searches(
+            longer, room, expandable=expandable
+        )
     forecast = Forecast(
         framework="torch",
         method="fake tensors",
@@ -64,7 +70,8 @@ def of_observation(
         seen=observation.seen,
         low_bytes=low,
         high_bytes=high,
-        search_bytes=_search_bytes(observation, result.peak_allocated_bytes, card),
+        search_bytes=search_bytes,
+        search_reserved_bytes=search_reserved_bytes,
         needs_bytes=0,
         **fields,
     )
@@ -91,15 +98,6 @@ def _interval(
     if high - low < _BLUR * usual / 2:
         return None, None
     return min(low, usual) - int(_BLUR * usual), max(high, usual) + int(_BLUR * usual)
-
-
-def _search_bytes(observation: Observation, peak_bytes: int, card: Card) -> int | None:
-    """The peak while cuDNN searches for kernels, if it does; the search takes no more than the card has."""
-    if not observation.searches:
-        return None
-    live = replaying.live_bytes(observation, [at for at, _ in observation.searches])
-    highest = max(bytes_now + extra for bytes_now, (_, extra) in zip(live, observation.searches, strict=True))
-    return max(peak_bytes, min(highest, card.memory_bytes - card.context_bytes))
 
 
 def with_count_interval(forecast: Forecast, dynamic: Any, card: Card) -> Forecast:

@@ -75,18 +75,26 @@ def fits(
     return True
 
 
-def live_bytes(observation: Observation, counts: list[int]) -> list[int]:
-    """The bytes that are allocated after so many events, for each count."""
-    now, alive, after = 0, set[int](), [0]
-    for number in observation.events:
-        if number in alive:
-            alive.remove(number)
-            now -= observation.blocks[number].bytes
-        elif number != FREE_CACHE:
-            alive.add(number)
-            now += observation.blocks[number].bytes
-        after.append(now)
-    return [after[min(count, len(after) - 1)] for count in counts]
+def peaks_with_searches(
+    observation: Observation, room_bytes: int, *, expandable: bool = False
+) -> tuple[int, int]:
+    """Peaks of allocated and reserved if a library searches for its fastest kernels where it would.
+
+    A search takes no more than `room_bytes` leave, and torch empties its cache afterwards.
+    """
+    allocator = Allocator(expandable=expandable)
+    live_blocks: dict[int, Block] = {}
+    searches: dict[int, list[int]] = {}
+    for at, size in observation.searches:
+        searches.setdefault(at, []).append(size)
+    for index, number in enumerate((*observation.events, None)):
+        for size in searches.get(index, ()):
+            if (size := min(size, room_bytes - allocator.allocated_bytes)) > 0:
+                allocator.free(allocator.allocate(size))
+                allocator.release_cached()
+        if number is not None:
+            apply_event(allocator, live_blocks, observation, number)
+    return allocator.peak_allocated_bytes, allocator.peak_reserved_bytes
 
 
 def apply_event(

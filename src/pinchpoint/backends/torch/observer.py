@@ -293,9 +293,10 @@ class Observer(compat.DispatchMode):
         note = unmodelled.note_on(name.split(".")[0])
         if note is not None:
             self.notes.say(name.split(".")[0], note, site)
-        if torch.backends.cudnn.benchmark and (extra := self.kernel_model.search_bytes(func, args, out)):
+        if torch.backends.cudnn.benchmark:
             observation = self.ledger.observation
-            observation.searches.append((len(observation.events), extra))
+            sizes = self.kernel_model.new_searches(func, args, out, phase)
+            observation.searches += [(len(observation.events), size) for size in sizes]
         self.kernel_model.workspace(name.split(".")[0], ledger=self.ledger, phase=phase, site=site)
         for sizes in self.kernel_model.temporaries(func, args, kwargs, out):
             blocks = [

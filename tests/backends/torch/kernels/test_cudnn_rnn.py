@@ -110,15 +110,20 @@ def test_the_search_for_kernels_takes_about_what_it_does_on_an_h200() -> None:
         source, weight, output = (
             torch.empty(row[name], dtype=dtype, device="meta") for name in ("input", "weight", "output")
         )
-        how = ([row["stride"]], [0], [row["dilation"]], row["transposed"], [0], row["groups"])
-        args = (output, source, weight, None, *how) if row["backward"] else (source, weight, None, *how)
-        estimate = convolution.search_bytes(args, None if row["backward"] else output)
+        how = ([row["stride"]] * 2, [0] * 2, [row["dilation"]] * 2, row["transposed"], [0] * 2, row["groups"])
+        if row["backward"]:
+            searches = convolution.backward_searches(
+                (output, source, weight, None, *how, [True, True, False])
+            )
+        else:
+            searches = convolution.forward_searches((source, weight, None, *how), output)
+        estimate = max(map(convolution.search_bytes, searches))
         ratios.append(estimate / row["extra_bytes"])
         before = largest.get(row["program"], (0, 0))
         largest[row["program"]] = max(before[0], estimate), max(before[1], row["extra_bytes"])
     ratios.sort()
     assert len(ratios) > 100
-    assert ratios[len(ratios) // 4] > 0.9 and ratios[3 * len(ratios) // 4] < 1.3
+    assert ratios[len(ratios) // 10] > 0.9 and ratios[9 * len(ratios) // 10] < 1.2
     # The largest call of a program decides its peak; what is small beside the rest may be off.
     for program, (estimate, measured) in largest.items():
         assert 0.75 < estimate / measured < 1.3 or measured < 2**29, program

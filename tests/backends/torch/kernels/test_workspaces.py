@@ -74,3 +74,16 @@ def test_clipping_computes_all_norms_in_one_kernel(take: Any) -> None:
     blocks = take(lambda: torch.nn.utils.clip_grad_norm_(weights, 1.0)).blocks
     norms = [block.bytes for block in blocks if block.op.startswith("aten::_foreach_norm")]
     assert norms == [*[4] * 51, 120_360]
+
+
+def test_a_search_is_made_once_for_every_shape_and_thread(observer: Any) -> None:
+    layer = torch.nn.Conv2d(8, 8, 3, padding=1, device="cuda")
+    torch.backends.cudnn.benchmark = True
+    try:
+        for size in (16, 16, 32):
+            for _ in range(2):
+                layer(torch.zeros(2, 8, size, size, device="cuda", requires_grad=True)).sum().backward()
+    finally:
+        torch.backends.cudnn.benchmark = False
+    # Two shapes, each with a forward pass, the gradient of the input and that of the weight.
+    assert len(observer.ledger.observation.searches) == 6

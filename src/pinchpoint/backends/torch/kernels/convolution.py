@@ -1,7 +1,8 @@
 """Workspaces of cuDNN's convolutions; the library chooses their size, so each is a Span.
 
 cuDNN's kernels need the channels-last layout; tensors in another layout are copied in and out of a
-workspace. cuDNN runs the kernel that it guesses to be the fastest. The usual sizes and the spans come from
+workspace. cuDNN runs the kernel that it guesses to be the fastest. An installed library is asked for its
+guess, on Hopper only, where this was compared. Without it, the usual sizes, and always the spans, come from
 benchmarks/results/conv_probe_h200.json: 1,000 convolutions of every kind on an H200. Earlier GPUs have
 kernels for the backward pass that need no other layout. That is fitted to a few runs on an RTX 3060 and an
 RTX 4060 (benchmarks/estimators), so the H200's sizes stay in the span there.
@@ -9,17 +10,21 @@ RTX 4060 (benchmarks/estimators), so the H200's sizes stay in the span there.
 
 from __future__ import annotations
 
+import math
+import platform
 from typing import Any, NamedTuple
 
 import torch
 
+from pinchpoint.backends.torch.kernels import cudnn_library
+from pinchpoint.backends.torch.kernels.cudnn_library import Convolution, CudnnLibrary
 from pinchpoint.core.events import Span
 from pinchpoint.core.units import MIB
 
 Round = list[int | Span]
 
-_SEARCH_FACTOR = 2
 _LONGEST_TRANSFORM = 256
+_PARTIAL_SUMS = 512
 _SPLIT_BYTES = 12 * MIB  # the most that partial sums of a small product took in that record
 
 
@@ -33,13 +38,35 @@ class _Call(NamedTuple):
     groups: int
 
 
-def forward(args: Any, out: torch.Tensor) -> list[Round]:
+class Search(NamedTuple):
+    """One search: all that torch remembers its result by.
+
+    way: forward, data or weight, which is the output or one of the gradients of an ordinary convolution from
+    `source` to `result`; a transposed one is described by the ordinary one that it reverses.
+    """
+
+    way: str
+    source: tuple[int, ...]
+    result: tuple[int, ...]
+    weight: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+    dtype: torch.dtype
+    channels_last: bool
+
+
+def forward(args: Any, out: torch.Tensor, library: CudnnLibrary | None = None) -> list[Round]:
     """Rounds of bytes that are allocated together. args: those of aten::convolution."""
     call = _Call(args[0], out, args[1], max(args[3]), args[8])
-    return [[*_copies(call.source), span]] if (span := _data_span(call)) else []
+    spans = [_data_span(call)]
+    if library is not None:
+        spans = _chosen(spans, forward_searches(args, out), library)
+    return [[*_copies(call.source), span] for span in spans if span]
 
 
-def backward(args: Any, capability: tuple[int, int]) -> list[Round]:
+def backward(args: Any, capability: tuple[int, int], library: CudnnLibrary | None = None) -> list[Round]:
     """One round for the gradient of the input, one for that of the weight.
 
     args: those of aten::convolution_backward; capability: that of the card
@@ -48,43 +75,156 @@ def backward(args: Any, capability: tuple[int, int]) -> list[Round]:
     call = _Call(source, gradient, weight, max(args[4]), args[9])
     copies = [*_copies(gradient), *_copies(source)]
     spans = [
-        _data_span(call) if needs_gradient[0] else None,
-        _weight_span(call) if needs_gradient[1] else None,
+        *([_data_span(call)] if needs_gradient[0] else []),
+        *([_weight_span(call)] if needs_gradient[1] else []),
     ]
+    if library is not None:
+        spans = _chosen(spans, backward_searches(args), library)
     if capability < (9, 0):
         spans = [span and span._replace(usual=0, most=max(span.usual, span.most)) for span in spans]
     return [[*copies, span] for span in spans if span]
 
 
-def search_bytes(args: Any, out: torch.Tensor | None) -> int:
+def _chosen(spans: list[Span | None], searches: list[Search], library: CudnnLibrary) -> list[Span | None]:
+    """The spans with the sizes that the library chooses.
+
+    For windows of one element it is not asked: its list lacks a kernel for them on some machines.
+    """
+    if len(searches) != len(spans):  # of empty tensors, and of depthwise ones, which torch computes itself
+        return spans
+    chosen: list[Span | None] = []
+    for span, search in zip(spans, searches, strict=True):
+        sizes = None
+        if span is not None and search.groups < search.source[1] and max(search.weight[2:]) > 1:
+            sizes = library.workspaces(_described(search))
+        chosen.append(
+            span if span is None or sizes is None else Span(sizes[0], span.least, max(span.most, sizes[0]))
+        )
+    return chosen
+
+
+def _described(search: Search) -> Convolution:
+    """The call as cuDNN sees it: with two dimensions at least, and without kernels that torch forbids."""
+    cudnn, is_single = torch.backends.cudnn, search.dtype is torch.float32
+    forbidden = {
+        cudnn_library.ROUNDS_INPUTS: is_single,
+        cudnn_library.TENSOR_CORE: is_single and not cudnn.allow_tf32,
+        cudnn_library.NONDETERMINISTIC: cudnn.deterministic or torch.are_deterministic_algorithms_enabled(),
+    }
+    source, result, weight = search.source, search.result, search.weight
+    stride, padding, dilation = search.stride, search.padding, search.dilation
+    if len(source) == 3:
+        source, result, weight = ((*shape[:2], 1, shape[2]) for shape in (source, result, weight))
+        stride, padding, dilation = (1, *stride), (0, *padding), (1, *dilation)
+    return Convolution(
+        way=search.way,
+        x=source,
+        y=result,
+        w=weight,
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+        dtype=str(search.dtype).removeprefix("torch."),
+        channels_last=search.channels_last,
+        excluded=frozenset(note for note, is_forbidden in forbidden.items() if is_forbidden),
+    )
+
+
+def forward_searches(args: Any, out: torch.Tensor) -> list[Search]:
+    """The search for a forward pass. args: those of aten::convolution."""
+    how = (tuple(args[3]), tuple(args[4]), tuple(args[5]), args[8])
+    if args[6]:  # a transposed convolution is the input gradient of an ordinary one
+        return _searches(["data"], out, args[0], args[1], how)
+    return _searches(["forward"], args[0], out, args[1], how)
+
+
+def backward_searches(args: Any) -> list[Search]:
+    """The searches for the gradients that are wanted. args: those of aten::convolution_backward."""
+    gradient, source, weight, needs_gradient = args[0], args[1], args[2], args[10]
+    how = (tuple(args[4]), tuple(args[5]), tuple(args[6]), args[9])
+    ways = [way for way, need in zip(("data", "weight"), needs_gradient, strict=False) if need]
+    if args[7]:
+        ways = ["forward" if way == "data" else way for way in ways]
+        return _searches(ways, gradient, source, weight, how)
+    return _searches(ways, source, gradient, weight, how)
+
+
+def _searches(
+    ways: list[str], source: torch.Tensor, result: torch.Tensor, weight: torch.Tensor, how: Any
+) -> list[Search]:
+    if source.numel() == 0 or result.numel() == 0:
+        return []
+    if how[3] > 1 and how[3] == source.shape[1] and not is_channels_last(source):
+        return []  # torch has kernels of its own for depthwise convolutions
+    source_shape, result_shape, weight_shape = (tuple(tensor.shape) for tensor in (source, result, weight))
+    stride, padding, dilation, groups = how
+    return [
+        Search(
+            way,
+            source_shape,
+            result_shape,
+            weight_shape,
+            stride,
+            padding,
+            dilation,
+            groups,
+            source.dtype,
+            is_channels_last(source),
+        )
+        for way in ways
+    ]
+
+
+def search_bytes(search: Search, library: CudnnLibrary | None = None) -> int:
     """About what cuDNN uses to try all its kernels on a card with enough memory.
 
-    Its Fourier transforms need most: one complex number per frequency for every pair of image and channel,
-    and for every pair of channels. They exist for fp32 and windows without gaps. The rest are factors over
-    the tensors. Fitted to the convolutions of eight networks on an H200, some of which are in
-    conv_search_h200.json: within 25 % for half of the calls, and for the largest of a network.
-    args: those of aten::convolution with its result, or of aten::convolution_backward with None
+    An installed library lists them; its builds for ARM lack some. Without it: most kernels need the tensors
+    in another layout, and partial sums for the gradient of the weight. For fp32 and windows without gaps,
+    Fourier transforms need most: one complex number per frequency for every pair of image and channel, and
+    for every pair of channels. Fitted to the convolutions of eight networks on an H200, some of which are in
+    conv_search_h200.json. cuDNN decides which kernels it tries.
     """
-    backward = out is None
-    if backward:
-        gradient, source, weight = args[0], args[1], args[2]
-        stride, dilation, transposed, groups = max(args[4]), max(args[6]), args[7], args[9]
+    if library is not None and platform.machine() == "x86_64":
+        sizes = library.workspaces(_described(search))
+        if sizes is not None:
+            return max(sizes)
+    item_bytes = search.dtype.itemsize
+    source_bytes, result_bytes = (_padded(shape, item_bytes) for shape in (search.source, search.result))
+    weight_bytes = 4 * math.prod(search.weight)
+    copies = source_bytes + result_bytes
+    if search.way == "weight":
+        copies += max(5 * weight_bytes, 17 * MIB)
     else:
-        gradient, source, weight = out, args[0], args[1]
-        stride, dilation, transposed, groups = max(args[3]), max(args[5]), args[6], args[8]
-    both = _both(_Call(source, gradient, weight, stride, groups))
-    if source.element_size() < 4 or source.dim() != 4 or groups > 1 or dilation > 1:
-        return _SEARCH_FACTOR * both
-    images, channels, results = source.shape[0], source.shape[1], gradient.shape[1]
-    spread = bool(backward) != bool(transposed)  # the result is wider than what it is computed from
-    side = max(*source.shape[2:], *gradient.shape[2:]) + max(weight.shape[2:]) - 1
+        copies += max(weight_bytes, copies // 4 if item_bytes < 4 else 0)
+    is_transformed = item_bytes == 4 and len(search.source) == 4 and search.groups == 1
+    if not is_transformed or max(search.dilation) > 1 or search.channels_last:
+        return copies
+    images, channels, results = search.source[0], search.source[1], search.result[1]
+    inputs, outputs, weights = images * channels, images * results, channels * results
+    window = max(search.weight[2:])
+    if max(search.stride) > 1:
+        if search.way != "data" or window <= max(search.stride):
+            return copies
+        image_bytes = 4 * math.prod(search.source[2:])
+        return max(copies, 8 * 64 * 33 * weights + max(27_600, 26_000 + 13 * image_bytes // 10) * inputs)
+    side = max(search.source[2:]) + window - 1
     length = max(16, 1 << (side - 1).bit_length())
-    if stride > 1:
-        frequencies = 2 * 32 * 17 if spread and max(weight.shape[2:]) > 1 else 0  # tiles of 32 x 32
-    else:
-        frequencies = length * (length // 2 + 1) if length <= _LONGEST_TRANSFORM else 0
-    pairs = images * (max(channels, results) if spread else channels) + channels * results
-    return max(_SEARCH_FACTOR * both, 16 * frequencies * pairs)
+    if length > _LONGEST_TRANSFORM:
+        more = result_bytes if search.way == "forward" else 5 * (source_bytes + result_bytes) // 4
+        return copies + (more if window > 1 else 0)
+    numbers = 16 * length * (length // 2 + 1)
+    if search.way == "forward":
+        return max(copies, numbers * max(inputs + weights, outputs))
+    if search.way == "weight":
+        return max(copies, numbers * max(inputs + outputs, weights) + result_bytes)
+    tiles = 8 * 32 * 17 * (inputs + outputs + weights)
+    return max(copies, tiles if length == 16 and window > 1 else 0)
+
+
+def _padded(shape: tuple[int, ...], item_bytes: int) -> int:
+    """Bytes with the channels padded to a multiple that the matrix units need: 4 for fp32, 8 for half."""
+    step = 16 // item_bytes
+    return math.prod(shape) // shape[1] * (-(-shape[1] // step) * step) * item_bytes
 
 
 def is_channels_last(tensor: torch.Tensor) -> bool:
@@ -101,7 +241,7 @@ def _data_span(call: _Call) -> Span | None:
     most = both + max(4 * _float_bytes(call.weight), _SPLIT_BYTES)
     if _is_depthwise(call) or _is_small(call) or (_is_one_by_one(call.weight) and call.stride == 1):
         return None
-    if _is_one_by_one(call.weight):
+    if _is_one_by_one(call.weight) or (_is_narrow(call) and call.source.dim() < 5):
         return Span(0, 0, most)
     usual = 131 if is_channels_last(call.source) else both + _bytes(call.weight) + 147
     return Span(usual, 0, 2 * most if call.groups > 1 else most)
@@ -112,8 +252,12 @@ def _weight_span(call: _Call) -> Span | None:
     both = _both(call)
     most = both + max(16 * _float_bytes(call.weight), _SPLIT_BYTES)
     if _is_depthwise(call):
-        return Span(0, 0, 2 * most) if is_channels_last(call.source) else None
-    if _is_small(call) and call.source.dim() < 5:
+        if not is_channels_last(call.source):
+            return None
+        # Four calls of one ConvNeXt at batch 64 took 512 partial sums; smaller windows take next to nothing.
+        wide = call.source.element_size() < 4 and min(call.weight.shape[2:]) >= 7
+        return Span(_PARTIAL_SUMS * _float_bytes(call.weight) if wide else 0, 0, 2 * most)
+    if _is_narrow(call) and call.source.element_size() == 4 and call.source.dim() < 5:
         return Span(0, 0, most)
     copy_bytes = 0 if is_channels_last(call.source) or _is_one_by_one(call.weight) else both
     return Span(copy_bytes + _partial_sums(call.weight, copy_bytes), 0, 2 * most if call.groups > 1 else most)
@@ -131,7 +275,12 @@ def _is_depthwise(call: _Call) -> bool:
 
 def _is_small(call: _Call) -> bool:
     """Whether the call has few channels and a small window, for which kernels accept any layout."""
-    return call.source.shape[1] < 4 and call.source.element_size() == 4 and max(call.weight.shape[2:]) <= 3
+    return _is_narrow(call) and call.source.element_size() == 4 and max(call.weight.shape[2:]) <= 3
+
+
+def _is_narrow(call: _Call) -> bool:
+    """Whether the call has few channels, for which such kernels are usual; windows of 7 x 7 have none."""
+    return call.source.shape[1] < 4 and (call.source.dim() == 3 or max(call.weight.shape[2:]) <= 5)
 
 
 def _is_one_by_one(weight: torch.Tensor) -> bool:
@@ -143,9 +292,7 @@ def _both(call: _Call) -> int:
 
 
 def _padded_bytes(tensor: torch.Tensor) -> int:
-    """Bytes with the channels padded to a multiple that the matrix units need: 4 for fp32, 8 for half."""
-    channels, step = tensor.shape[1], 16 // tensor.element_size()
-    return _bytes(tensor) // channels * (-(-channels // step) * step)
+    return _padded(tuple(tensor.shape), tensor.element_size())
 
 
 def _copies(tensor: torch.Tensor) -> Round:

@@ -10,12 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
 
 from pinchpoint.backends.torch import compat
 from pinchpoint.backends.torch.kernels import convolution, detection
+from pinchpoint.backends.torch.kernels.cudnn_library import CudnnLibrary
 from pinchpoint.backends.torch.kernels.matrix_products import copied_matrices
 from pinchpoint.backends.torch.kernels.reduction import staging_bytes
 from pinchpoint.backends.torch.ledger import Ledger, Site
@@ -49,6 +51,14 @@ class KernelModel:
     processors: int
     capability: tuple[int, int]
     _workspaces: set[tuple[str, str]] = field(default_factory=set)
+    _searches: set[tuple[bool, convolution.Search]] = field(default_factory=set)
+
+    @cached_property
+    def cudnn(self) -> CudnnLibrary | None:
+        """The installed library, asked from the first convolution on; only Hopper was compared."""
+        if self.capability != (9, 0):
+            return None
+        return CudnnLibrary.open(capability=self.capability, processors=self.processors)
 
     def workspace(self, name: str, *, ledger: Ledger, phase: Phase, site: Site) -> None:
         """Allocate cuBLAS's workspace, one per handle; forward and backward threads have their own.
@@ -71,9 +81,10 @@ class KernelModel:
         """Rounds of bytes allocated together while the kernel runs; a Span if a library chooses its size."""
         name = func.name().split(".")[0]
         if name == "aten::convolution":
-            return convolution.forward(args, out)
+            return convolution.forward(args, out, self.cudnn)
         if name == "aten::convolution_backward":
-            return [*convolution.backward(args, self.capability), self._bias_gradient(args)]
+            rounds = convolution.backward(args, self.capability, self.cudnn)
+            return [*rounds, self._bias_gradient(args)]
         if name == "aten::_scaled_dot_product_efficient_attention_backward":
             return _efficient_attention_backward(args)
         if name == "torchvision::nms":
@@ -85,14 +96,21 @@ class KernelModel:
         family = _FAMILIES.get(name)
         return [] if family is None else [family(self, func, args, kwargs, out)]
 
-    def search_bytes(self, func: Any, args: Any, out: Any) -> int:
-        """What `torch.backends.cudnn.benchmark` would use to try the kernels for this call."""
+    def new_searches(self, func: Any, args: Any, out: Any, phase: Phase) -> list[int]:
+        """Bytes of every search that `torch.backends.cudnn.benchmark` makes for this call.
+
+        torch remembers what it found, in each thread for itself: forward and backward search both.
+        """
         name = func.name().split(".")[0]
         if name == "aten::convolution":
-            return convolution.search_bytes(args, out)
-        if name == "aten::convolution_backward":
-            return convolution.search_bytes(args, None)
-        return 0
+            searches = convolution.forward_searches(args, out)
+        elif name == "aten::convolution_backward":
+            searches = convolution.backward_searches(args)
+        else:
+            return []
+        new = [search for search in searches if (phase == "backward", search) not in self._searches]
+        self._searches |= {(phase == "backward", search) for search in new}
+        return [convolution.search_bytes(search, self.cudnn) for search in new]
 
     def _bias_gradient(self, args: Any) -> Sizes:
         """The sum over all dimensions except the channels; torch computes it for channels-last tensors."""
