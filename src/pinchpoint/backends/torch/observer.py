@@ -277,8 +277,8 @@ class Observer(compat.DispatchMode):
             ledger.phase == "backward"
             and type(out) is FakeTensor
             and not torch.is_grad_enabled()
-            and not args[0]._is_view()  # a view shares its storage with its base
             and _in_place_unobserved(name)
+            and not args[0]._is_view()  # a view shares its storage with its base
         ):
             ledger.mark_foldable(args[0], out)
         if place == "device":
