@@ -100,22 +100,28 @@ def _interval(
     return min(low, usual) - int(_BLUR * usual), max(high, usual) + int(_BLUR * usual)
 
 
-def with_count_interval(forecast: Forecast, dynamic: Any, card: Card) -> Forecast:
+def with_count_interval(
+    forecast: Forecast, dynamic: Any, card: Card, spread: float | None = None
+) -> Forecast:
     """Add an interval to the forecast if its counts were computed from the available data."""
     count, site = dynamic.largest
-    return with_scatter(forecast, count, shown_path(site), card) if count else forecast
+    return with_scatter(forecast, count, shown_path(site), card, spread) if count else forecast
 
 
-def with_scatter(forecast: Forecast, count: int, site: str, card: Card) -> Forecast:
+def with_scatter(
+    forecast: Forecast, count: int, site: str, card: Card, spread: float | None = None
+) -> Forecast:
     """Add an interval of three standard deviations to the forecast, for other data of the same kind.
 
     The counts are exact for the available data. What does not depend on the counts (weights, gradients,
-    optimizer states, workspaces) does not change.
+    optimizer states, workspaces) does not change. spread: share by which turns of a loop with different data
+    differ in size: three times as much is an estimate of the interval, if it is smaller.
     """
     fixed_bytes = sum(
         forecast.breakdown[part] for part in ("weights", "gradients", "optimizer", "inputs", "workspace")
     )
-    reach = int(min(1.0, 3 / math.sqrt(count)) * (forecast.peak_allocated_bytes - fixed_bytes))
+    share = min(1.0, 3 / math.sqrt(count), 3 * spread if spread else 1.0)
+    reach = int(share * (forecast.peak_allocated_bytes - fixed_bytes))
     note = (
         f"counts at {site} depend on the data: computed from the available data,"
         " with three standard deviations on either side"

@@ -213,3 +213,15 @@ for step in range({steps}):
     else:
         without_states = forecast.peak_allocated_bytes - states
         assert forecast.low_bytes is not None and 0.99 * without_states < forecast.low_bytes < without_states
+
+
+def test_what_turns_differ_by_narrows_the_interval_of_a_count(of_script: Predict) -> None:
+    """A mask of few elements beside a large layer, as the matches of SSD beside its feature maps."""
+    forecast = of_script("""
+for step in range(3):
+    train(20_000)
+    boxes = torch.rand(200).cuda()
+    chosen = boxes[boxes > 0.5] * model.weight[0, 0]
+""")
+    assert forecast.low_bytes is not None and forecast.high_bytes is not None
+    assert forecast.high_bytes - forecast.low_bytes < 0.01 * forecast.peak_allocated_bytes

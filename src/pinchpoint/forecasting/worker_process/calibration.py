@@ -16,6 +16,7 @@ from pinchpoint.forecasting.cards import card
 # Options of `Dynamic`, such as what is known about the data -> the answer of a fake run with them.
 Run = Callable[[dict[str, Any]], dict[str, Any]]
 _SLIGHT = 0.005  # share of the peak by which unknown counts may change it without a real run
+_BLUR = 0.002  # share of the peak
 _READ = ("item", "int", "array")  # the end of a site at which Python reads values of a tensor
 
 
@@ -61,10 +62,10 @@ def whatever_the_counts(run: Run, where: str) -> Forecast | None:
     least, most = low.peak_allocated_bytes, high.peak_allocated_bytes
     if abs(most - least) > _SLIGHT * most or (low.reasons, low.fits) != (high.reasons, high.fits):
         return None
+    blur = int(_BLUR * most)  # other data of the same kind changes sizes a little more than masks do
     return replace(
-        high,
-        low_bytes=min(low.low_bytes or least, most),
-        high_bytes=max(high.high_bytes or most, least),
+        assembly.with_higher_end(high, blur, card(high.card)),
+        low_bytes=min(low.low_bytes or least, most) - blur,
         notes=(*high.notes, f"counts at {where} depend on the data, but hardly change the peak"),
     )
 

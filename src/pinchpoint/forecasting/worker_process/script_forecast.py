@@ -219,7 +219,9 @@ def _run(
         variant=None,
     )
     if "bound" not in dynamic_options:
-        forecast = assembly.with_count_interval(forecast, observer.dynamic, loaded_target.card)
+        forecast = assembly.with_count_interval(
+            forecast, observer.dynamic, loaded_target.card, progress.loops.spread
+        )
     beyond = max(progress.loaders.beyond, progress.loops.beyond)
     if beyond:
         forecast = assembly.with_larger_batches(forecast, beyond, loaded_target.card)

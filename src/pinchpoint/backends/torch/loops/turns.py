@@ -57,6 +57,7 @@ class Loops:
         self._blocks_at_end = 0  # when a loop was last ended
         self._trained_at: int | None = None  # optimizer steps when a loop that trains last went on
         self.beyond = 0.0  # share by which turns that were not run may need more than those that were
+        self.spread: float | None = None  # share by which the turns of a loop differ in size, if they do
         progress.loops = self
 
     def for_loop(self, things: Any, line: int, tests: tuple[Test, ...], is_used: bool) -> Any:

@@ -44,10 +44,11 @@ class Variation:
         self._requests.append(self._requested(*marks[1:]))
         if len(set(self._requests)) == 1:
             return False
+        mean = max(statistics.mean(self._requests), 1)
+        self._loops.spread = (max(self._requests) - min(self._requests)) / mean
         if count < _TURNS and observer.operations - self._operations < _OPERATIONS:
             return True
-        reach = 3 * statistics.stdev(self._requests) / max(statistics.mean(self._requests), 1)
-        self._loops.beyond = max(self._loops.beyond, reach)
+        self._loops.beyond = max(self._loops.beyond, 3 * statistics.stdev(self._requests) / mean)
         observer.note(
             f"sizes differ between turns of the loop at {shown_path(self._site)}: {count} turns were run, "
             "and `high_bytes` allows for larger ones"
