@@ -113,6 +113,18 @@ class Observer(compat.DispatchMode):
         site = self.ledger.site()
         self.ledger.resize(storage, phase=self._phase(fresh=False), site=site, op="resize_")
 
+    def read_unknown(self, tensor: torch.Tensor) -> Any:
+        """What reading one unknown value gives: the answer of aten::_local_scalar_dense, without the call.
+
+        Loops that read the elements of a result one by one do little else.
+        """
+        self.operations += 1
+        site = self.ledger.site()
+        if self.ledger.phase != "backward" and torch.is_grad_enabled():
+            self.ledger.remember_node(site)
+        self.dynamic.reads += 1
+        return self.dynamic.value(tensor, None, f"{site.file}:{site.line}")
+
     def copy_to(self, tensor: torch.Tensor, place: str, dtype: torch.dtype | None = None) -> torch.Tensor:
         """A copy on the device or on the host, recorded by autograd."""
         source = self.as_fake(tensor)
@@ -278,7 +290,7 @@ class Observer(compat.DispatchMode):
             and type(out) is FakeTensor
             and not torch.is_grad_enabled()
             and _in_place_unobserved(name)
-            and not args[0]._is_view()  # a view shares its storage with its base
+            and not compat.is_view(args[0])  # a view shares its storage with its base
         ):
             ledger.mark_foldable(args[0], out)
         if place == "device":

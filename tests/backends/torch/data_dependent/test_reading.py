@@ -172,3 +172,15 @@ def test_without_a_calibration_a_script_reads_anything_from_one_to_its_largest_d
                 scores = torch.zeros(POINTS, device="cuda").normal_()
             counts.append(int((scores > 0).float().sum().item()))
     assert counts == [1, POINTS // 2, POINTS]
+
+
+def test_a_read_of_an_unknown_value_counts_as_the_operation_that_it_replaces(
+    observer: Any, scores: torch.Tensor
+) -> None:
+    """Limits are numbers of operations, and a call that reads values is not copied."""
+    mask, counts = scores > 0, []
+    for read in (lambda: bool(mask[0]), lambda: scores[0].item()):
+        before = observer.operations, observer.dynamic.reads
+        read()
+        counts.append((observer.operations - before[0], observer.dynamic.reads - before[1]))
+    assert counts == [(2, 2), (2, 2)]  # the element, and its value; asking, and reading

@@ -81,9 +81,8 @@ class Dynamic:
     assume: bool = False
     guess: int | None = None
     decisions: Decisions = field(default_factory=Decisions)
-    is_late: Callable[[], bool] = lambda: (
-        False
-    )  # enough was seen: values that are new from here on are assumed
+    # Whether enough was seen: values that are new from here on are assumed.
+    is_late: Callable[[], bool] = lambda: False
     optimizer_steps: Callable[[], int] = lambda: 0  # taken so far
     size: int = 0  # points of the run; values read with item() are fitted against it
     most: Callable[[], int] = lambda: 1  # without a size: the largest dimension so far
@@ -127,7 +126,7 @@ class Dynamic:
         where = f"{site.file}:{site.line}"
         self.reads += not (func in _INDEXING and has_no_mask(args[1]))
         if func is _aten._local_scalar_dense.default:
-            return self._value(args[0], shadow, where)
+            return self.value(args[0], shadow, where)
         if func in _ALIKE:
             return self.decide(_ALIKE[func]) if shadow is None else shadow
         if func in _INDEXING:
@@ -142,7 +141,7 @@ class Dynamic:
 
     # --- Values
 
-    def _value(self, tensor: torch.Tensor, shadow: Any, where: str) -> Any:
+    def value(self, tensor: torch.Tensor, shadow: Any, where: str) -> Any:
         key = f"{where}:item"
         if shadow is not None:
             if self.calibrating:

@@ -190,7 +190,7 @@ class _WeightCopies:
             return copy
         copy = value.to(dtype)
         is_weight = value.dtype is torch.float32 and value.requires_grad and value.is_leaf
-        if is_weight and not value._is_view() and torch.is_autocast_cache_enabled():
+        if is_weight and not compat.is_view(value) and torch.is_autocast_cache_enabled():
             self._copies[id(value)] = weakref.ref(value), copy
         return copy
 

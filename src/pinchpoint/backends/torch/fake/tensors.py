@@ -22,6 +22,7 @@ from pinchpoint.backends.torch.compat import (
     hide_fake_tensors,
     in_kernel,
 )
+from pinchpoint.backends.torch.data_dependent.nonzero_counts import is_whole
 from pinchpoint.backends.torch.fake.devices import CUDA, at_user_line, place_of
 from pinchpoint.backends.torch.observer import Observer
 from pinchpoint.core.errors import CannotFake
@@ -230,7 +231,10 @@ def _reads(patches: Patches, observer: Observer) -> None:
     def item(self: FakeTensor) -> Any:
         if observer.inside:
             return original_item(self)
-        return dynamic.number(self, observer.shadow(self), lambda: original_item(self), line)
+        real = observer.shadow(self)
+        if real is None and self.numel() == 1 and not dynamic.calibrating and not is_whole(self):
+            return dynamic.number(self, None, lambda: observer.read_unknown(self), line)
+        return dynamic.number(self, real, lambda: original_item(self), line)
 
     def tolist(self: FakeTensor) -> Any:
         return self.item() if self.dim() == 0 else numpy(self).tolist()
