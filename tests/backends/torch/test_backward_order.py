@@ -65,7 +65,7 @@ def test_gradients_are_added_in_place_unless_they_are_views(take: Any) -> None:
     """A view shares its storage with its base. Seen on an H200 in the tensor products of e3nn."""
     x = torch.rand(8, 512, device="cuda")
     _ = x @ x.t()  # takes cuBLAS's workspace
-    peaks: list[int] = []
+    peak, peaks = 0, list[int]()
     for use in (lambda weight: weight, lambda weight: weight.t()):
         leaf = torch.rand(512, 512, device="cuda", requires_grad=True)
         for _ in range(2):
