@@ -35,6 +35,7 @@ def row(
     status: str = "ok",
     package: str = "torch",
     search: float | None = None,
+    method: str = "",
 ) -> Any:
     """Return a row whose predictions are shares of a measured peak of 10 GiB."""
     program = programs.Program("folder/name", Path("name.py"), "About.", (package,), alone=False)
@@ -47,6 +48,7 @@ def row(
         "high_bytes": high,
         "fits": fits or {},
         "reasons": list(reasons),
+        "method": method,
     }
     if search is not None:
         forecast |= dict.fromkeys(("search_bytes", "search_reserved_bytes"), round(MEASURED * search))
@@ -114,6 +116,9 @@ def test_every_bar_is_missed_by_the_fault_that_it_names(table: ModuleType, progr
     jax = list(met(table, [*good, exact]))[-1]
     assert met(table, [*good, exact, wide])[jax]
     assert not met(table, [*good, exact, low])[jax]
+    wide = row(table, programs, package="jax", predicted=1.3, interval=(0.9, 1.6), method=table.XLA)
+    assert not met(table, [*good, exact, wide])[jax]
+    assert all(met(table, [exact]).values())  # a table of JAX programs alone
     assert met(table, good[2:] + [row(table, programs, status="refused")] * 2)[refused]
     assert not met(table, good[3:] + [row(table, programs, status="refused")] * 3)[refused]
 
