@@ -2,9 +2,10 @@
 
     python benchmarks/scripts/capped.py dcgan,unet -o search_capped.json
 
-Each program is predicted with the GPU hidden. It then runs with the search forced on and off while the
-allocator may not reserve more than 0.97, 1.00 and 1.03 times what the forecast says that it needs
-(`needs_bytes`); it must run at 1.00 and above. Runs that there is no time for are left out.
+Each program is predicted with the GPU hidden, unless --predicted names a file of run.py. It then runs with
+the search forced on and off while the allocator may not reserve more than 0.97, 1.00 and 1.03 times what the
+forecast says that it needs (`needs_bytes`); it must run at 1.00 and above. Runs that there is no time for are
+left out.
 """
 
 from __future__ import annotations
@@ -69,6 +70,7 @@ def main() -> int:
     )
     parser.add_argument("only", help="Programs or folders, separated by commas.")
     parser.add_argument("-o", "--output", type=Path, help="JSON file to write.")
+    parser.add_argument("--predicted", type=Path, help="File that `run.py predict` wrote.")
     parser.add_argument("--jobs", type=int, default=4, help="Number of processes at a time (default: 4).")
     parser.add_argument("--total-s", type=float, default=600.0, help="Time for everything (default: 600).")
     parser.add_argument("--limit", type=int, help="Run one program here with this many bytes.")
@@ -84,14 +86,12 @@ def main() -> int:
     def left_s() -> float:
         return args.total_s - (time.monotonic() - start)
 
+    def predict(program: Program) -> dict[str, Any]:
+        return known.get(program.name) or forecasts.predict(program, card="h200", timeout_s=left_s())
+
+    known = json.loads(args.predicted.read_text(encoding="utf-8"))["cases"] if args.predicted else {}
     with ThreadPoolExecutor(args.jobs) as pool:
-        predicted = dict(
-            zip(
-                programs,
-                pool.map(lambda p: forecasts.predict(p, card="h200", timeout_s=left_s()), programs),
-                strict=True,
-            )
-        )
+        predicted = dict(zip(programs, pool.map(predict, programs), strict=True))
         calls = [
             (program, share, search)
             for share in SHARES

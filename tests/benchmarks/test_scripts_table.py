@@ -111,6 +111,7 @@ def test_every_bar_is_missed_by_the_fault_that_it_names(table: ModuleType, progr
     assert not met(table, [*good, row(table, programs, capped=None)])[fits]  # not tried is not shown
     assert met(table, [*good, row(table, programs, capped=None, reasons=("a loop",))])[fits]
     exact = row(table, programs, package="jax")
+    exact.predicted["method"] = table.XLA
     wide = row(table, programs, package="jax", predicted=1.3, interval=(0.9, 1.6))
     low = row(table, programs, package="jax", predicted=0.9, interval=(0.8, 0.95))
     jax = list(met(table, [*good, exact]))[-1]
