@@ -181,7 +181,7 @@ def closure():
 
 def test_turns_that_differ_in_size_are_run_and_others_are_allowed_for(of_script: Predict) -> None:
     turns = """
-sizes = iter([64, 65, 64, 4096, 64, 66] + [64] * 9_994)
+sizes = iter([64, 65, 64, 4096, 64, 66] + [64, 67] * 5_000)
 for _ in range({}):
     train(next(sizes))
 """
@@ -221,7 +221,19 @@ def test_what_turns_differ_by_narrows_the_interval_of_a_count(of_script: Predict
 for step in range(3):
     train(20_000)
     boxes = torch.rand(200).cuda()
-    chosen = boxes[boxes > 0.5] * model.weight[0, 0]
+    (boxes[boxes > 0.5] * model.weight[0, 0]).sum().backward()
 """)
     assert forecast.low_bytes is not None and forecast.high_bytes is not None
     assert forecast.high_bytes - forecast.low_bytes < 0.01 * forecast.peak_allocated_bytes
+
+
+def test_turns_that_evaluate_or_train_a_part_are_not_larger_data(of_script: Predict) -> None:
+    forecast = of_script("""
+for step in range(100_000):
+    if step % 2 == 0:
+        with torch.no_grad():
+            model(torch.zeros(4096, 1024, device="cuda"))
+    if step % 3:
+        train()
+""")
+    assert forecast.low_bytes is None and forecast.seen["training_steps"] < 8

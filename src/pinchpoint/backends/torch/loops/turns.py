@@ -114,7 +114,8 @@ class Loops:
 
     def now(self) -> Mark:
         observation = self.observer.ledger.observation
-        return Mark(len(observation.events), len(observation.blocks))
+        progress = self.progress
+        return Mark(len(observation.events), len(observation.blocks), progress.trained, progress.backwards)
 
     def growth(self, since: Mark, without: tuple[str, ...] = ()) -> int:
         """Bytes by which memory grew since then; without: roles of blocks that do not count."""

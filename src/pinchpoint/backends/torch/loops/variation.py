@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,10 +16,12 @@ _TURNS = 64  # that are run at most because sizes differ
 
 @dataclass(frozen=True)
 class Mark:
-    """How many events and blocks there were at some time."""
+    """How many events, blocks, optimizer steps, and backward passes there were at some time."""
 
     events: int
     blocks: int
+    trained: int
+    backwards: int
 
 
 class Variation:
@@ -26,36 +29,48 @@ class Variation:
 
     def __init__(self, loops: Any, site: str) -> None:
         self._loops, self._site = loops, site
-        self._requests: list[int] = []  # bytes of the turns, once the requested steps were taken
+        self._requests: list[float] = []  # bytes of the turns that train, once the requested steps were taken
         self._operations = 0  # observed when that began
 
     def adds_turn(self, marks: Sequence[Mark], count: int) -> bool:
         """Whether another turn is run. marks: before the last two turns, and now; count: turns so far.
 
         If not all turns are run, others may be larger than the largest one by three standard deviations of
-        those that were, which is an estimate. Sizes that come from a law say nothing about other turns.
+        those that were, which is an estimate. Sizes that come from a law say nothing about other turns, and
+        turns that repeat themselves are not random.
         """
         observer = self._loops.observer
         if len(marks) < 3 or observer.dynamic.laws:
             return False
         if not self._requests:
             self._operations = observer.operations
-            self._requests.append(self._requested(*marks[:2]))
-        self._requests.append(self._requested(*marks[1:]))
-        if len(set(self._requests)) == 1:
+        pairs = list(itertools.pairwise(marks))[-1 if self._requests else 0 :]
+        self._requests += [request for pair in pairs if (request := self._requested(*pair)) is not None]
+        requests = self._requests
+        if self._requested(*marks[1:]) is None or len(requests) < 2 or requests[-1] == requests[-2]:
             return False
-        mean = max(statistics.mean(self._requests), 1)
-        self._loops.spread = (max(self._requests) - min(self._requests)) / mean
+        mean = statistics.mean(requests)
+        self._loops.spread = (max(requests) - min(requests)) / mean
         if count < _TURNS and observer.operations - self._operations < _OPERATIONS:
             return True
-        self._loops.beyond = max(self._loops.beyond, 3 * statistics.stdev(self._requests) / mean)
-        observer.note(
-            f"sizes differ between turns of the loop at {shown_path(self._site)}: {count} turns were run, "
-            "and `high_bytes` allows for larger ones"
-        )
+        if requests.count(max(requests)) == 1:
+            self._loops.beyond = max(self._loops.beyond, 3 * statistics.stdev(requests) / mean)
+            observer.note(
+                f"sizes differ between turns of the loop at {shown_path(self._site)}: {count} turns were "
+                "run, and `high_bytes` allows for larger ones"
+            )
         return False
 
-    def _requested(self, since: Mark, until: Mark) -> int:
-        """Bytes that the data and the forward passes between two times asked for."""
+    def _requested(self, since: Mark, until: Mark) -> float | None:
+        """Bytes that a backward pass between two times asked for on average; None without a training step.
+
+        An evaluation in a turn has no backward pass, so that it is not mistaken for a larger turn.
+        """
+        passes = until.backwards - since.backwards
+        if until.trained == since.trained or not passes:
+            return None
         blocks = self._loops.observer.ledger.observation.blocks[since.blocks : until.blocks]
-        return sum(b.bytes for b in blocks if b.phase in ("data", "forward") and b.role != "workspace")
+        size = sum(
+            b.bytes for b in blocks if b.phase == "backward" and b.role not in ("workspace", "gradients")
+        )
+        return max(size, 1) / passes
