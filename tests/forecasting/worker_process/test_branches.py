@@ -221,3 +221,50 @@ actions = y.argmax(1).cpu().numpy()
     ]
     assert [forecast.notes for forecast in forecasts] == [(), ()]
     assert forecasts[0].peak_allocated_bytes == forecasts[1].peak_allocated_bytes
+
+
+SOLVER = """
+import torch
+class State:
+    pass
+class Solver:
+    def solve(self, model, y, keep):
+        y = model(y)
+        self.rk_state = State()
+        self.rk_state.t1 = y.mean()
+        kept = []
+        for part in range(3):
+            next_t = y.sum()
+            while next_t > self.rk_state.t1:
+                y = torch.tanh(model(y))
+                self.rk_state.t1 = y.max() + max(y.mean(), y.sum())
+                kept = kept + [y] if keep else [y]
+        return sum(part.mean() for part in kept)
+"""
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_an_adaptive_solver_fits_if_its_steps_keep_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("torchdiffeq/_impl").mkdir(parents=True)
+    Path("torchdiffeq/_impl/solver.py").write_text(SOLVER)
+    Path("train.py").write_text(f"""
+import torch
+from torchdiffeq._impl.solver import Solver
+model = torch.nn.Linear(256, 256).cuda()
+optimizer = torch.optim.SGD(model.parameters())
+for step in range(100):
+    with torch.set_grad_enabled({keep}):
+        loss = Solver().solve(model, torch.randn(100_000, 256, device="cuda"), {keep})
+    (loss + model(torch.randn(1000, 256, device="cuda")).mean()).backward()
+    optimizer.step()
+""")
+    forecast = predict("train.py")
+    assert forecast.fits["h200"] is (None if keep else True)
+    assert forecast.low_bytes is None or keep
+    # Two tensors while `tanh` is computed, and the one that the turn before kept.
+    steps = 3 * 100_000 * 256 * 4
+    assert forecast.peak_allocated_bytes - forecast.workspace_bytes > steps
+    assert any("grows" in reason for reason in forecast.reasons) == keep

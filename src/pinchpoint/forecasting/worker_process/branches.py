@@ -100,10 +100,10 @@ def explore(predict: Callable[[Run], Forecast], run: Run, *, limit_s: float = ma
 
     base = attempt()
     slowest_s = time.monotonic() - start_s
-    if not base.sites:
+    if not base.sites and not base.cut:
         return base.forecast
     attempts = [base]
-    together = other(base.sites)
+    together = other(base.sites) if base.sites else base
     if together is None or together.blocks != base.blocks:
         attempts += [together] if together is not None else []
         alone = sorted(base.sites | (together.sites if together is not None else frozenset()))

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -228,7 +229,7 @@ def _run(
     if progress.scaled_steps is not None:
         forecast = assembly.with_skipped_steps(forecast, progress.scaled_steps)
     return calibration.with_blocks(forecast.to_dict(), observation) | {
-        "decisions": observer.dynamic.decisions.results()
+        "decisions": observer.dynamic.decisions.results(partial(runner.peaks_between, observation))
     }
 
 

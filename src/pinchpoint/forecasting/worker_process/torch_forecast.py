@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from pinchpoint.core.errors import BadInput, PinchpointError
@@ -94,7 +95,7 @@ def _forecast_once(
     if "bound" not in dynamic_options:  # otherwise the range of the law says how far counts may vary
         forecast = assembly.with_count_interval(forecast, observer.dynamic, loaded_target.card)
     return calibration.with_blocks(forecast.to_dict(), run.observation) | {
-        "decisions": observer.dynamic.decisions.results()
+        "decisions": observer.dynamic.decisions.results(partial(runner.peaks_between, run.observation))
     }
 
 

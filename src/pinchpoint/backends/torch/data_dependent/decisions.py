@@ -28,6 +28,24 @@ _CALLERS = 30  # frames in which the nearest loop is looked for
 _PACKAGES = r"(?:site|dist)-packages/"
 
 
+# Lines of solvers that depend on values only: a part of their file and of their text -> the usual answer.
+# Other answers allocate a few numbers more or less; a step that is rejected keeps less than an accepted one.
+_KNOWN = {
+    ("torchdiffeq/_impl/", "d0 < 1e-5 or d1 < 1e-5"): False,
+    ("torchdiffeq/_impl/", "d1 <= 1e-15 and d2 <= 1e-15"): False,
+    ("torchdiffeq/_impl/", "if error_ratio == 0:"): False,
+    ("torchdiffeq/_impl/", "if error_ratio < 1:"): True,
+    ("torchdiffeq/_impl/", "if dt > self.max_step:"): False,
+    ("torchdiffeq/_impl/", "if dt <= self.min_step:"): False,
+    ("torchdiffeq/_impl/", "if accept_step:"): True,
+}
+# Loops of solvers over the steps between two times. Fewer turns need less memory, so only the number of turns
+# matters: every fourth run of the loop has several.
+_KNOWN_LOOPS = (("torchdiffeq/_impl/", "while next_t > self.rk_state.t1:"),)
+_LONG_RUNS = 4
+Peaks = Callable[[list[int]], tuple[list[int], list[int]]]
+
+
 @dataclass
 class Decisions:
     """flipped: lines that get the unlikely answer. patience: turns of a `while` loop before it is ended."""
@@ -39,21 +57,25 @@ class Decisions:
     unexplored: dict[str, None] = field(default_factory=dict)  # lines of which only the likely way was run
     answers: Callable[[str], bool | None] | None = None  # line -> a fixed answer, which is not recorded
     _streaks: dict[str, tuple[bool, int, int]] = field(default_factory=dict)
+    _turns: dict[str, list[tuple[int, int]]] = field(default_factory=dict)  # line -> (turn, number of events)
 
-    def decide(self, likely: bool, steps: int, *, explore: bool = True) -> bool:
+    def decide(self, likely: bool, steps: int, *, explore: bool = True, events: int = 0) -> bool:
         """The answer to a question about an unknown value, asked by the line that runs now.
 
         steps: optimizer steps so far; a loop that trains is not cut short. explore: whether the other way is
-        worth a run; if not, the line is kept in `unexplored`.
+        worth a run; if not, the line is kept in `unexplored`. events: allocations and frees so far.
         """
         site, in_while = asking_line()
         if self.answers is not None and (fixed := self.answers(site)) is not None:
             return fixed
-        passing = _passing_answer(*site.rsplit(":", 1))
+        known = _known_answer(*site.rsplit(":", 1))
+        passing = _passing_answer(*site.rsplit(":", 1)) if known is None else known
         if passing is not None:
             return passing
         if _only_chooses(*site.rsplit(":", 1)):
             return likely
+        if _is_known_loop(*site.rsplit(":", 1)):
+            return self._run_loop(site, explore=explore, events=events)
         if explore:
             self.sites[site] = self.sites.get(site, 0) + 1
         elif site not in self.sites:
@@ -61,6 +83,8 @@ class Decisions:
         answer = likely != (site in self.flipped)
         previous, streak, since = self._streaks.get(site, (answer, 0, steps))
         streak = streak + 1 if previous == answer and since == steps else 1
+        if in_while:
+            self._turns.setdefault(site, []).append((streak, events))
         if streak > (self.patience if in_while else _BOUNDED_PATIENCE):
             if explore and in_while:
                 self.cut.add(site)
@@ -68,9 +92,31 @@ class Decisions:
         self._streaks[site] = answer, streak, steps
         return answer
 
-    def results(self) -> dict[str, Any]:
-        """Plain values for the process that compares the runs."""
-        return {"sites": sorted(self.sites), "cut": sorted(self.cut)}
+    def _run_loop(self, site: str, *, explore: bool, events: int) -> bool:
+        """Whether a loop that usually has some turns has another one: now and then `patience` of them."""
+        _, turn, runs = self._streaks.get(site, (False, 0, 0))
+        turn += 1
+        if explore and turn > self.patience:
+            self.cut.add(site)
+        self._turns.setdefault(site, []).append((turn, events))
+        goes_on = turn <= (self.patience if runs % _LONG_RUNS == 0 else 1)
+        self._streaks[site] = (True, turn, runs) if goes_on else (False, 0, runs + 1)
+        return goes_on
+
+    def results(self, peaks: Peaks | None = None) -> dict[str, Any]:
+        """Plain values for the process that compares the runs.
+
+        peaks: the most bytes before each number of events since the one before, and those alive then. With
+        it, a loop whose last turns take and keep the same memory does not count as cut short.
+        """
+        cut = [site for site in self.cut if peaks is None or not self._is_steady(site, peaks)]
+        return {"sites": sorted(self.sites), "cut": sorted(cut)}
+
+    def _is_steady(self, site: str, peaks: Peaks) -> bool:
+        turns = self._turns.get(site, [])
+        highest, kept = peaks([events for _, events in turns])
+        last = [at for at, (turn, _) in enumerate(turns) if turn > self.patience]
+        return bool(last) and all(highest[at] <= highest[at - 1] and kept[at] <= kept[at - 1] for at in last)
 
 
 def asking_line() -> tuple[str, bool]:
@@ -109,6 +155,21 @@ def _counts_for_caller(file: str) -> bool:
 @cache
 def _asks_for_caller(file: str) -> bool:
     return file.startswith(("<", _OURS)) or any(part in file for part in _TENSORS)
+
+
+@cache
+def _known_answer(file: str, line: str) -> bool | None:
+    """The answer to a line of a known solver, if this is one."""
+    return next((answer for key, answer in _KNOWN.items() if _is_line(file, line, *key)), None)
+
+
+@cache
+def _is_known_loop(file: str, line: str) -> bool:
+    return any(_is_line(file, line, *key) for key in _KNOWN_LOOPS)
+
+
+def _is_line(file: str, line: str, part: str, text: str) -> bool:
+    return part in file and text in linecache.getline(file, int(line))
 
 
 @cache

@@ -84,6 +84,7 @@ class Dynamic:
     # Whether enough was seen: values that are new from here on are assumed.
     is_late: Callable[[], bool] = lambda: False
     optimizer_steps: Callable[[], int] = lambda: 0  # taken so far
+    events: Callable[[], int] = lambda: 0  # allocations and frees so far
     size: int = 0  # points of the run; values read with item() are fitted against it
     most: Callable[[], int] = lambda: 1  # without a size: the largest dimension so far
     add_reason: Callable[[str, str], None] = lambda site, what: None  # why it is unknown what fits
@@ -164,7 +165,8 @@ class Dynamic:
             return likely
         # What follows the training steps takes the likely way only: another run is not worth it.
         steps = self.optimizer_steps()
-        return self.decisions.decide(likely, steps, explore=not (steps and self.is_late()))
+        explore = not (steps and self.is_late())
+        return self.decisions.decide(likely, steps, explore=explore, events=self.events())
 
     def _number(self, key: str, turn: str) -> int:
         """An unknown whole number: from a law, from the calibration, guessed, assumed, or an error."""

@@ -168,7 +168,7 @@ class Progress:
 
         What grows with the turns of a loop is assumed to grow with their square, as attention may.
         """
-        peaks, _ = _peaks(self.observer.ledger.observation, self._call_ends)
+        peaks, _ = peaks_between(self.observer.ledger.observation, self._call_ends)
         late = peaks[self._late_call :]
         if len(late) < 3 or max(late[-(len(late) // 3) :]) <= max(late[: -(len(late) // 3)]):
             return False
@@ -180,12 +180,12 @@ class Progress:
 
         What calls keep, such as keys and values, may pass the peak of an early call only later.
         """
-        peaks, kept = _peaks(self.observer.ledger.observation, self._call_ends)
+        peaks, kept = peaks_between(self.observer.ledger.observation, self._call_ends)
         split = len(peaks) - max(len(peaks) // 3, 1)
         return any(max(sizes[split:], default=0) > max(sizes[:split], default=0) for sizes in (peaks, kept))
 
 
-def _peaks(observation: Observation, ends: list[int]) -> tuple[list[int], list[int]]:
+def peaks_between(observation: Observation, ends: list[int]) -> tuple[list[int], list[int]]:
     """The most bytes alive in each stretch of the events, and those alive at its end."""
     peaks: list[int] = []
     kept: list[int] = []

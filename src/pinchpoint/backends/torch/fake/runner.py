@@ -11,7 +11,7 @@ import torch
 
 from pinchpoint.backends.torch.data_dependent.operations import Dynamic
 from pinchpoint.backends.torch.data_dependent.unknown_values import NeedsCalibration, calibration_site
-from pinchpoint.backends.torch.fake.progress import Progress
+from pinchpoint.backends.torch.fake.progress import Progress, peaks_between
 from pinchpoint.backends.torch.fake.session import Device, simulate_device
 from pinchpoint.backends.torch.observer import Observer
 from pinchpoint.core.errors import BadInput, PinchpointError
@@ -27,6 +27,7 @@ __all__ = [
     "NeedsCalibration",
     "Observer",
     "Progress",
+    "peaks_between",
     "run_steps",
     "simulate_device",
 ]

@@ -59,6 +59,7 @@ def simulate_device(
     observer.progress = progress
     progress.observer = observer
     dynamic.optimizer_steps = lambda: sum(progress.steps.values())
+    dynamic.events = lambda: len(ledger.observation.events)
     dynamic.is_late = lambda: progress.is_late
     progress.on_weight = observer.forget_values
     with Patches() as patches:
