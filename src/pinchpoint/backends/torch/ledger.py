@@ -140,9 +140,9 @@ class Ledger:
 
     def add_permanent(
         self, size_bytes: int, *, phase: Phase, site: Site, op: str, role: str, span: Span | None = None
-    ) -> None:
-        """Add bytes that belong to no tensor and are never freed: a library's workspace."""
-        self._append(BlockInfo(size_bytes, phase, site.file, site.line, "", op, role, span))
+    ) -> int:
+        """Add bytes that belong to no tensor: a library's workspace, which is never freed."""
+        return self._append(BlockInfo(size_bytes, phase, site.file, site.line, "", op, role, span))
 
     def add_temporary(self, size: int | Span, *, phase: Phase, site: Site, op: str) -> int:
         """Add a kernel's own temporary, in bytes; the caller frees it with `free_temporary`."""

@@ -22,7 +22,7 @@ from pinchpoint.backends.torch.fake.progress import Progress
 from pinchpoint.backends.torch.observer import Observer
 from pinchpoint.core.events import Span
 
-_FIRST = 2  # iterations of the first step before the history is filled; the second one begins the history
+_FIRST = 2  # iterations of the first step before the history is filled: the second begins it
 _NO_LIMIT = -1.0  # of changes and gradients that count as converged
 _LEAST = 512  # bytes of a block that may not exist
 _FILE = sys.modules[torch.optim.LBFGS.__module__].__file__
@@ -33,24 +33,55 @@ _BRACKETS, _NARROWS = "f_new > (f + c1", "* d_norm <"  # lines of the line searc
 
 def install(patches: Patches, observer: Observer, progress: Progress) -> None:
     original: Callable[..., Any] = torch.optim.LBFGS.step
-    filled: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+    histories: weakref.WeakKeyDictionary[torch.optim.Optimizer, _History] = weakref.WeakKeyDictionary()
 
     def step(self: torch.optim.LBFGS, closure: Callable[[], Any]) -> Any:
         group = self.param_groups[0]
         if observer.dynamic.calibrating or not any(map(observer.on_device, group["params"])):
             return original(self, closure)
         iterations: int = group["max_iter"]
-        is_filled = self in filled
-        count = 1 if is_filled else min(iterations, _FIRST)
-        loss = _run(original, observer, self, closure, count, search=is_filled or iterations <= _FIRST)
-        if not is_filled:
-            filled.add(self)
-            _fill(observer, self, iterations, progress.loops.turns())
-            if iterations > _FIRST:
-                _run(original, observer, self, closure, 1, search=True)
+        # Without a line search, the closure is called again only between two iterations.
+        later = min(iterations, 1 if group["line_search_fn"] else 2)
+        if self in histories:
+            histories[self].fill(1)
+            return _run(original, observer, self, closure, later, search=True)
+        first = min(iterations, _FIRST)
+        loss = _run(original, observer, self, closure, first, search=iterations <= _FIRST)
+        histories[self] = history = _History(observer, self, progress.loops.turns())
+        if iterations > _FIRST:
+            history.fill(1)
+            _run(original, observer, self, closure, later, search=True)
         return loss
 
     patches.set(torch.optim.LBFGS, "step", step)
+
+
+class _History:
+    """Vectors of the iterations that do not run. turns: of the loop around the steps, if known."""
+
+    def __init__(self, observer: Observer, optimizer: torch.optim.LBFGS, turns: int | None) -> None:
+        group = optimizer.param_groups[0]
+        self._ledger = observer.ledger
+        self._state = optimizer.state[group["params"][0]]
+        self._bytes = sum(p.numel() * p.element_size() for p in group["params"])
+        self._size: int = group["history_size"]
+        if turns is not None:
+            self._size = min(self._size, group["max_iter"] * turns - 1)
+        self._blocks: list[int] = []
+
+    def fill(self, count: int) -> None:
+        """Let the history be full after `count` further iterations."""
+        vectors = 2 * max(self._size - len(self._state.get("old_dirs") or ()) - count, 0)
+        site = self._ledger.site()
+        span = Span(self._bytes, min(_LEAST, self._bytes), self._bytes)
+        while len(self._blocks) > vectors:
+            self._ledger.free_temporary(self._blocks.pop())
+        while len(self._blocks) < vectors:
+            self._blocks.append(
+                self._ledger.add_permanent(
+                    self._bytes, phase="optimizer", site=site, op="lbfgs", role="optimizer", span=span
+                )
+            )
 
 
 def _run(
@@ -81,30 +112,11 @@ def _run(
     group.update(max_iter=count, tolerance_change=_NO_LIMIT, tolerance_grad=_NO_LIMIT)
     answers_before, decisions.answers = decisions.answers, answer
     try:
-        return original(optimizer, closure)
+        loss = original(optimizer, closure)
+        state = optimizer.state[group["params"][0]]
+        for vector in (*(state.get("old_dirs") or ()), *(state.get("old_stps") or ())):
+            observer.ledger.set_role(vector, "optimizer")
+        return loss
     finally:
         decisions.answers = answers_before
         group.update(before)
-
-
-def _fill(observer: Observer, optimizer: torch.optim.LBFGS, iterations: int, turns: int | None) -> None:
-    """Add the vectors of the iterations that do not run. turns: of the loop around the step, if known."""
-    group = optimizer.param_groups[0]
-    kept: int = group["history_size"]
-    if turns is not None:
-        kept = min(kept, iterations * turns - 1)
-    history = optimizer.state[group["params"][0]].get("old_dirs") or ()
-    flat_bytes = sum(p.numel() * p.element_size() for p in group["params"])
-    ledger = observer.ledger
-    site = ledger.site()
-    later = 1 if turns == 1 else 2  # further iterations that run, in this step and in the next
-    for _ in range(kept - len(history) - later):
-        for _ in range(2):
-            ledger.add_permanent(
-                flat_bytes,
-                phase="optimizer",
-                site=site,
-                op="lbfgs",
-                role="optimizer",
-                span=Span(flat_bytes, min(_LEAST, flat_bytes), flat_bytes),
-            )

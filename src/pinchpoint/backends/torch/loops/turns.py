@@ -256,7 +256,7 @@ class Loop:
             # What the first turn leaves behind is alive during the second.
             is_new = len(loops.progress.steps) > self._optimizers
             return not (is_new or loops.growth(self._marks[0], _ROLES) > 0)
-        grown = loops.growth(self._marks[-1])
+        grown = loops.growth(self._marks[-1], ("optimizer",))
         left = _UNKNOWN_TURNS if self.length is None else self.length - self._count
         if grown * left <= _SLIGHT * loops.observer.ledger.live_bytes():
             return True
