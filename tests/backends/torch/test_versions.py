@@ -62,6 +62,11 @@ def test_hopper_takes_cudnn_first_where_the_wheels_cudnn_is_new_enough() -> None
     assert set(kernels((8, 9)).values()) == {"flash"}
 
 
+def test_cudnn_is_tried_last_if_the_environment_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCH_CUDNN_SDPA_DEPRIORITIZED", "1")
+    assert set(kernels((9, 0)).values()) == {"flash"}
+
+
 def test_cards_newer_than_a_version_knows_get_plain_attention() -> None:
     assert kernels((12, 0)) == by_version(v6="plain", v7="flash")
     assert kernels((12, 1)) == by_version(v6="plain", v8="flash")
