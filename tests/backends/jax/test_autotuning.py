@@ -50,7 +50,7 @@ BIAS_AFTER = """
 """
 
 
-def program(body: str) -> str:
+def program(body: str, kind: str) -> str:
     """An HLO module that calls one fusion with this body."""
     lines = [line.strip() for line in body.strip().splitlines()]
     shapes = [line.split(" = ")[1].split(" ")[0] for line in lines if " parameter(" in line]
@@ -59,12 +59,13 @@ def program(body: str) -> str:
     operands = ", ".join(f"a{i}" for i in range(len(shapes)))
     return (
         f"HloModule m\n\nfused {{{body}}}\n\nENTRY main {{\n{arguments}\n"
-        f"  ROOT f = {result} fusion({operands}), kind=kCustom, calls=fused\n}}\n"
+        f"  ROOT f = {result} fusion({operands}), kind={kind}, calls=fused\n}}\n"
     )
 
 
-def products(folder: Path, body: str) -> tuple[autotuning.Product, ...]:
-    folder.joinpath("module_0001.before_config_assignment.txt").write_text(program(body), encoding="utf-8")
+def products(folder: Path, body: str, *, kind: str = "kCustom") -> tuple[autotuning.Product, ...]:
+    path = folder / "module_0001.before_config_assignment.txt"
+    path.write_text(program(body, kind), encoding="utf-8")
     fusions = autotuning.read_fusions(folder)
     assert fusions is not None
     return fusions.products
@@ -110,6 +111,15 @@ def test_narrow_and_small_products_are_left_to_xla(
     assert product.prefers_cublas is prefers_cublas
 
 
+def test_cublas_is_not_worth_an_operand_that_must_be_computed_first() -> None:
+    wide = {"batch": 1, "rows": 16384, "columns": 2048, "inner": 2048}
+    computed = {"operand_bytes": (), "output_bytes": 0, "prepared_bytes": 134 << 20}
+    assert autotuning.Product(key="", **wide, **computed).prefers_cublas  # 438 us and 805 on an H200
+    assert not autotuning.Product(key="", **wide, **computed, itemsize=2).prefers_cublas
+    short = {**wide, "rows": 65536, "columns": 128, "inner": 128}  # 41 and 27
+    assert not autotuning.Product(key="", **short, **computed | {"prepared_bytes": 32 << 20}).prefers_cublas
+
+
 def test_fusions_with_a_reduction_or_a_transposition_are_tuned_too(tmp_path: Path) -> None:
     """One of a neural wave function on an H200: 832,440,576 bytes, of which 395,520 were alive."""
     body = """
@@ -119,8 +129,10 @@ def test_fusions_with_a_reduction_or_a_transposition_are_tuned_too(tmp_path: Pat
   c = f32[1024,14,128,42]{3,2,1,0} concatenate(p0, b), dimensions={2}
   ROOT t = f32[1024,42,14,128]{3,2,1,0} transpose(c), dimensions={0,3,1,2}
 """
-    assert products(tmp_path, body) == ()
+    assert products(tmp_path, body, kind="kInput") == ()
     assert autotuning.read_fusions(tmp_path) == autotuning.Fusions((), 832_440_576 - 395_520)
+    assert products(tmp_path, body, kind="kCustom") == ()  # XLA has chosen its kernel before
+    assert autotuning.read_fusions(tmp_path) == autotuning.Fusions(())
 
 
 def test_floats_other_than_0_and_1_have_no_value_in_keys(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ _PASSED_THROUGH = frozenset(
 )  # cuBLAS reads the operand behind them
 # The allocator does not split a free block if less than 128 MiB would be left over, so arrays may take up to
 # that much more; while products were tuned, this added up to 209 MiB.
-_UNSPLIT = 256 * _MIB
+UNSPLIT = 256 * _MIB
 _TUNED = frozenset({"dot", "reduce", "transpose"})
 _NOT_TUNED = frozenset({"scatter", "fusion", "while", "call", "conditional"})  # no fusion has the last four
 # XLA's own kernels are chosen for products that are narrow in one direction or small. Of 89 products of ten
@@ -44,8 +44,12 @@ _NOT_TUNED = frozenset({"scatter", "fusion", "while", "call", "conditional"})  #
 # or had no kernel of XLA's own.
 _NARROW = 64
 _SMALL = 1.3e9  # floating-point operations
+# To compute operands for cuBLAS first must be worthwhile: so many operations per byte of them, for 32-bit and
+# 16-bit numbers, from the rates of both kernels and of the memory.
+_PER_BYTE, _PER_BYTE_OF_HALF = 160, 1600
 
 _BLOCK = re.compile(r"^\{\n.*?^\}", re.DOTALL | re.MULTILINE)
+_HEADER = re.compile(r"^%?([\w.\-]+) (?:\(.*)?\{$", re.MULTILINE)
 _LINE = re.compile(r"^  (ROOT )?(\S+) = (\(.*?\)|\S+) ([\w\-]+)\((.*)$", re.MULTILINE)
 _CONSTANT = re.compile(r"(\w+)(\[[^\]]*\]\S*) constant\(([^()]*)\)")
 
@@ -66,6 +70,7 @@ class Product:
     operand_bytes: tuple[int, ...]
     output_bytes: int
     prepared_bytes: int
+    itemsize: int = 4  # bytes of a number of its operands
 
     def tuning_bytes(self, workspace_bytes: int) -> int:
         """Memory while XLA tries kernels: operands, a reference output, an output, cuBLAS's temporaries."""
@@ -75,7 +80,10 @@ class Product:
     @property
     def prefers_cublas(self) -> bool:
         operations = 2 * self.batch * self.rows * self.columns * self.inner
-        return min(self.rows, self.columns, self.inner) > _NARROW and operations >= _SMALL
+        worthwhile = max(
+            _SMALL, self.prepared_bytes * (_PER_BYTE if self.itemsize > 2 else _PER_BYTE_OF_HALF)
+        )
+        return min(self.rows, self.columns, self.inner) > _NARROW and operations >= worthwhile
 
 
 @dataclass(frozen=True)
@@ -95,7 +103,7 @@ class Fusions:
         fused = max([self.other_bytes, *(product.tuning_bytes(workspace_bytes) for product in self.products)])
         convolution = self.convolution_bytes
         most = max(
-            fused + _UNSPLIT if fused else 0,
+            fused + UNSPLIT if fused else 0,
             convolution + convolution // 20 + CONVOLUTION_SPREAD if convolution else 0,
         )
         return max(fused, convolution), most
@@ -112,15 +120,15 @@ def asking_options(folder: Path) -> dict[str, bool | int | str]:
 
 def read_fusions(folder: Path) -> Fusions | None:
     """What would be tuned, each different product once; None if XLA did not write its program."""
-    texts = [path.read_text(encoding="utf-8") for path in folder.glob("*before_config_assignment.txt")]
-    canonical = "\n".join(map(compat.canonical_hlo, texts))
+    text = "".join(path.read_text(encoding="utf-8") for path in folder.glob("*before_config_assignment.txt"))
+    canonical = compat.canonical_hlo(text) if text else ""
     if not canonical:
         return None
     products: dict[str, Product] = {}
     other_bytes = 0
-    for body in _bodies(canonical):
+    for body, has_kernel in _bodies(text, canonical):
         if " dot(" not in body:
-            other_bytes = max(other_bytes, _other_tuning_bytes(body))
+            other_bytes = max(other_bytes, 0 if has_kernel else _other_tuning_bytes(body))
         elif body not in products and (product := _product(body)) is not None:
             products[body] = product
     return Fusions(tuple(products.values()), other_bytes, convolution_tuning_bytes(canonical))
@@ -158,12 +166,20 @@ def card_key(chip: Chip) -> str:
     )
 
 
-def _bodies(canonical: str) -> Iterator[str]:
-    """The bodies of the fusions that are tuned, written as XLA writes them in its keys."""
-    for block in _BLOCK.findall(canonical):
+def _bodies(text: str, canonical: str) -> Iterator[tuple[str, bool]]:
+    """The bodies of the fusions that are tuned, written as XLA writes them in its keys.
+
+    With each: whether XLA has already chosen a kernel, as for a softmax; this does not hold for products.
+    """
+    chosen = set(re.findall(r"kind=kCustom, calls=%?([\w.\-]+)", text))
+    names = _HEADER.findall(text)
+    blocks = _BLOCK.findall(canonical)
+    if len(names) != len(blocks):  # both list the computations in the same order
+        names = [""] * len(blocks)
+    for name, block in zip(names, blocks, strict=True):
         operations = {op for _, _, _, op, _ in _LINE.findall(block)}
         if operations & _TUNED and not operations & _NOT_TUNED:
-            yield _CONSTANT.sub(_essential_constant, block)
+            yield _CONSTANT.sub(_essential_constant, block), name in chosen
 
 
 def _other_tuning_bytes(body: str) -> int:
@@ -212,6 +228,7 @@ def _product(key: str) -> Product | None:
         tuple(array_bytes(shape) for shape, op, _ in lines.values() if op == "parameter"),
         array_bytes(root),
         prepared,
+        array_bytes(lines[names[0]][0]) // math.prod(left),
     )
 
 

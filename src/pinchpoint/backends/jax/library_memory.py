@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pinchpoint.backends.jax import compat
-from pinchpoint.backends.jax.autotuning import CONVOLUTION_SPREAD
+from pinchpoint.backends.jax.autotuning import CONVOLUTION_SPREAD, UNSPLIT
 from pinchpoint.backends.jax.primitives import CALLS, LOOPS, SCRATCH, kind_of
 from pinchpoint.backends.jax.program import bytes_of
 
@@ -106,7 +106,7 @@ def tuning_bytes(jaxpr: Any) -> tuple[int, int]:
             scratch = _bytes(eqn) + bytes_of(eqn.outvars[0].aval) + _PRODUCT_GUARDS
             # A product that is fused with the operations around it reads their operands too.
             largest = max(bytes_of(atom.aval) for atom in (*eqn.invars, *eqn.outvars))
-            usual, most = max(usual, scratch), max(most, scratch + 2 * largest)
+            usual, most = max(usual, scratch), max(most, scratch + 2 * largest + UNSPLIT)
         elif name == "conv_general_dilated":
             arrays = sum(sorted(bytes_of(atom.aval) for atom in (*eqn.invars, *eqn.outvars))[1:])
             wide = eqn.invars[0].aval.dtype.itemsize >= 4
