@@ -43,6 +43,7 @@ __all__ = [
     "become",
     "call_by_shape",
     "close_library",
+    "cuda_autocasts",
     "cudnn_version",
     "default_device",
     "fake_device",
@@ -469,6 +470,11 @@ def without_autocast() -> Iterator[None]:
     """Dispatch operations within this context as if CPU autocast were off."""
     with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)):
         yield
+
+
+def cuda_autocasts(name: str) -> bool:
+    """Whether CUDA autocast of this torch has a rule of its own for an operation, such as `pow.Scalar`."""
+    return torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "AutocastCUDA")
 
 
 def without_functions() -> Any:

@@ -43,18 +43,45 @@ _RAISED_OPERATIONS = (
     "layer_norm",
     "native_layer_norm",
     "group_norm",
-    "cosine_similarity",
-    "smooth_l1_loss",
-    "huber_loss",
-    "l1_loss",
-    "soft_margin_loss",
-    "binary_cross_entropy_with_logits",
-    "dist",
-    "renorm",
-    "logsumexp",
+    "frobenius_norm.dim",
+    "nuclear_norm",
+    "nuclear_norm.dim",
     "norm.Scalar",
     "norm.ScalarOpt_dim",
+    "cosine_similarity",
+    "poisson_nll_loss",
+    "cosine_embedding_loss",
+    "nll_loss",
+    "nll_loss2d",
+    "hinge_embedding_loss",
+    "kl_div",
+    "l1_loss",
+    "smooth_l1_loss",
+    "huber_loss",
+    "mse_loss",
+    "margin_ranking_loss",
+    "multilabel_margin_loss",
+    "soft_margin_loss",
+    "triplet_margin_loss",
+    "multi_margin_loss",
+    "binary_cross_entropy_with_logits",
+    "dist",
     "pdist",
+    "cdist",
+    "renorm",
+    "logsumexp",
+    "upsample_nearest1d",
+    "_upsample_nearest_exact1d",
+    "upsample_nearest2d",
+    "_upsample_nearest_exact2d",
+    "upsample_nearest3d",
+    "_upsample_nearest_exact3d",
+    "upsample_linear1d",
+    "upsample_bilinear2d",
+    "_upsample_bilinear2d_aa",
+    "upsample_trilinear3d",
+    "upsample_bicubic2d",
+    "_upsample_bicubic2d_aa",
 )
 # CUDA autocast runs these in the lower precision.
 _LOWERED_OPERATIONS = (
@@ -141,7 +168,7 @@ def install(patches: Patches) -> torch.library.Library:
     library = torch.library.Library("aten", "IMPL")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns that a kernel is replaced, which is intended
-        for name in _RAISED_OPERATIONS:
+        for name in filter(compat.cuda_autocasts, _RAISED_OPERATIONS):
             _register(library, name, _raise)
         for name in _LOWERED_OPERATIONS:
             _register(library, name, copies.lower)

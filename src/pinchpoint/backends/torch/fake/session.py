@@ -137,7 +137,7 @@ def _fused(patches: Patches, observer: Observer) -> None:
     ) -> torch.Tensor:
         if not observer.on_device(input) or observer.dynamic.calibrating:
             return original(input, normalized_shape, weight, eps)
-        if torch.is_autocast_enabled("cpu"):
+        if torch.is_autocast_enabled("cpu") and compat.cuda_autocasts("rms_norm"):
             input = input.float()
         return _RmsNorm.apply(observer, input, weight, tuple(normalized_shape))  # type: ignore[return-value]
 

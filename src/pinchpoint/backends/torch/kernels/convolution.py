@@ -37,6 +37,15 @@ class _Call(NamedTuple):
     stride: int
     groups: int
 
+    @property
+    def channels_last(self) -> bool:
+        """Whether torch hands all tensors to cuDNN in the channels-last layout: if one of these has it."""
+        return has_channels_last(self.source) or has_channels_last(self.weight)
+
+    def copies(self, *tensors: torch.Tensor) -> list[int]:
+        """Bytes of copies in the layout of the call, of tensors that have another one, or gaps."""
+        return [_bytes(tensor) for tensor in tensors if not _is_dense(tensor, self.channels_last)]
+
 
 class Search(NamedTuple):
     """One search: all that torch remembers its result by.
@@ -63,7 +72,7 @@ def forward(args: Any, out: torch.Tensor, library: CudnnLibrary | None = None) -
     spans = [_data_span(call)]
     if library is not None:
         spans = _chosen(spans, forward_searches(args, out), library)
-    return [[*_copies(call.source), span] for span in spans if span]
+    return _rounds(call.copies(call.source), spans)
 
 
 def backward(args: Any, capability: tuple[int, int], library: CudnnLibrary | None = None) -> list[Round]:
@@ -73,7 +82,6 @@ def backward(args: Any, capability: tuple[int, int], library: CudnnLibrary | Non
     """
     gradient, source, weight, needs_gradient = args[0], args[1], args[2], args[10]
     call = _Call(source, gradient, weight, max(args[4]), args[9])
-    copies = [*_copies(gradient), *_copies(source)]
     spans = [
         *([_data_span(call)] if needs_gradient[0] else []),
         *([_weight_span(call)] if needs_gradient[1] else []),
@@ -82,7 +90,12 @@ def backward(args: Any, capability: tuple[int, int], library: CudnnLibrary | Non
         spans = _chosen(spans, backward_searches(args), library)
     if capability < (9, 0):
         spans = [span and span._replace(usual=0, most=max(span.usual, span.most)) for span in spans]
-    return [[*copies, span] for span in spans if span]
+    return _rounds(call.copies(gradient, source), spans)
+
+
+def _rounds(copies: list[int], spans: list[Span | None]) -> list[Round]:
+    rounds: list[Round] = [[*copies, *([span] if span else [])] for span in spans]
+    return [round_ for round_ in rounds if round_]
 
 
 def _chosen(spans: list[Span | None], searches: list[Search], library: CudnnLibrary) -> list[Span | None]:
@@ -154,7 +167,7 @@ def _searches(
 ) -> list[Search]:
     if source.numel() == 0 or result.numel() == 0:
         return []
-    if how[3] > 1 and how[3] == source.shape[1] and not is_channels_last(source):
+    if how[3] > 1 and how[3] == source.shape[1] and not has_channels_last(source):
         return []  # torch has kernels of its own for depthwise convolutions
     source_shape, result_shape, weight_shape = (tuple(tensor.shape) for tensor in (source, result, weight))
     stride, padding, dilation, groups = how
@@ -169,7 +182,7 @@ def _searches(
             dilation,
             groups,
             source.dtype,
-            is_channels_last(source),
+            has_channels_last(source) or has_channels_last(weight),
         )
         for way in ways
     ]
@@ -227,12 +240,24 @@ def _padded(shape: tuple[int, ...], item_bytes: int) -> int:
     return math.prod(shape) // shape[1] * (-(-shape[1] // step) * step) * item_bytes
 
 
-def is_channels_last(tensor: torch.Tensor) -> bool:
-    if tensor.is_contiguous():
+def has_channels_last(tensor: torch.Tensor) -> bool:
+    """Whether torch takes the strides for those of the channels-last layout, which wins where both fit."""
+    if tensor.dim() not in (4, 5):
         return False
-    if tensor.dim() == 4:
-        return tensor.is_contiguous(memory_format=torch.channels_last)
-    return tensor.dim() == 5 and tensor.is_contiguous(memory_format=torch.channels_last_3d)
+    shape, strides = tensor.shape, tensor.stride()
+    reach = 0
+    for dim in (1, *reversed(range(2, tensor.dim())), 0):
+        if not strides[1] or not shape[dim] or strides[dim] < reach or (dim == 0 and reach == strides[1]):
+            return False
+        reach = strides[dim] * max(shape[dim], 1)
+    return True
+
+
+def _is_dense(tensor: torch.Tensor, channels_last: bool) -> bool:
+    if not channels_last:
+        return tensor.is_contiguous()
+    layout = torch.channels_last if tensor.dim() == 4 else torch.channels_last_3d
+    return tensor.is_contiguous(memory_format=layout)
 
 
 def _data_span(call: _Call) -> Span | None:
@@ -243,7 +268,7 @@ def _data_span(call: _Call) -> Span | None:
         return None
     if _is_one_by_one(call.weight) or (_is_narrow(call) and call.source.dim() < 5):
         return Span(0, 0, most)
-    usual = 131 if is_channels_last(call.source) else both + _bytes(call.weight) + 147
+    usual = 131 if call.channels_last else both + _bytes(call.weight) + 147
     return Span(usual, 0, 2 * most if call.groups > 1 else most)
 
 
@@ -252,14 +277,14 @@ def _weight_span(call: _Call) -> Span | None:
     both = _both(call)
     most = both + max(16 * _float_bytes(call.weight), _SPLIT_BYTES)
     if _is_depthwise(call):
-        if not is_channels_last(call.source):
+        if not call.channels_last:
             return None
         # Four calls of one ConvNeXt at batch 64 took 512 partial sums; smaller windows take next to nothing.
         wide = call.source.element_size() < 4 and min(call.weight.shape[2:]) >= 7
         return Span(_PARTIAL_SUMS * _float_bytes(call.weight) if wide else 0, 0, 2 * most)
     if _is_narrow(call) and call.source.element_size() == 4 and call.source.dim() < 5:
         return Span(0, 0, most)
-    copy_bytes = 0 if is_channels_last(call.source) or _is_one_by_one(call.weight) else both
+    copy_bytes = 0 if call.channels_last or _is_one_by_one(call.weight) else both
     return Span(copy_bytes + _partial_sums(call.weight, copy_bytes), 0, 2 * most if call.groups > 1 else most)
 
 
@@ -293,11 +318,6 @@ def _both(call: _Call) -> int:
 
 def _padded_bytes(tensor: torch.Tensor) -> int:
     return _padded(tuple(tensor.shape), tensor.element_size())
-
-
-def _copies(tensor: torch.Tensor) -> Round:
-    """Copies that are made first: cuDNN accepts dense tensors only, so a slice is copied."""
-    return [] if tensor.is_contiguous() or is_channels_last(tensor) else [_bytes(tensor)]
 
 
 def _float_bytes(tensor: torch.Tensor) -> int:

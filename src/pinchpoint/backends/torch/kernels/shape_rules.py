@@ -2,6 +2,8 @@
 
 A rule takes the operation's arguments as fake tensors and returns its results. Products with an
 `out_dtype` only run on a GPU: torch's rules read that type as the factor `beta`, or refuse the host.
+Some kernels return contiguous tensors on a GPU (seen on an H200 with torch 2.11), where those of the host
+keep the channels-last layout.
 """
 
 from __future__ import annotations
@@ -24,9 +26,26 @@ def _product(*args: Any, out: torch.Tensor | None = None, **_: Any) -> torch.Ten
     return out if out.shape == shape else out.resize_(shape)
 
 
+def _returns_contiguous(op: Any) -> Callable[..., Any]:
+    def rule(*args: Any, **kwargs: Any) -> torch.Tensor:
+        out = op(*args, **kwargs)
+        return out if out.is_contiguous() else out.new_empty(out.shape)
+
+    return rule
+
+
+_CONTIGUOUS = (
+    *(f"{kind}_pad{dims}d" for kind in ("reflection", "replication") for dims in (1, 2, 3)),
+    "pixel_shuffle",
+    "pixel_unshuffle",
+    "glu_backward",
+    "mse_loss_backward",
+    "huber_loss_backward",
+)
+
 RULES: dict[Any, Callable[..., Any]] = {
     getattr(getattr(_aten, name), overload): _product
     for name in _PRODUCTS
     for overload in getattr(_aten, name).overloads()
     if overload in ("dtype", "dtype_out")
-}
+} | {op: _returns_contiguous(op) for op in (getattr(_aten, name).default for name in _CONTIGUOUS)}

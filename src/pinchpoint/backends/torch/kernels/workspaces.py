@@ -114,8 +114,8 @@ class KernelModel:
 
     def _bias_gradient(self, args: Any) -> Sizes:
         """The sum over all dimensions except the channels; torch computes it for channels-last tensors."""
-        gradient, source, has_bias = args[0], args[1], args[3] is not None
-        if not has_bias or not convolution.is_channels_last(source):
+        gradient, source, weight, has_bias = args[0], args[1], args[2], args[10][2]
+        if not has_bias or not any(map(convolution.has_channels_last, (source, weight))):
             return []
         return reduce_sizes(
             self, gradient, gradient.shape[1], 4, tuple(d for d in range(gradient.dim()) if d != 1)
@@ -125,8 +125,11 @@ class KernelModel:
 def kept_bytes(name: str, args: Any, kwargs: Any) -> int | None:
     """Bytes of an output whose storage on the GPU is larger than its shape says, or None.
 
-    mse_loss and smooth_l1_loss with a reduction return a scalar that keeps the unreduced buffer.
+    mse_loss and smooth_l1_loss with a reduction return a scalar that keeps the unreduced buffer; fold
+    (col2im), which is also the gradient of unfold, returns a buffer that was as large as its input.
     """
+    if name == "aten::col2im":
+        return _bytes(args[0])
     if name not in ("aten::mse_loss", "aten::smooth_l1_loss"):
         return None
     reduction = kwargs.get("reduction", args[2] if len(args) > 2 else 1)
@@ -349,11 +352,6 @@ def _flash_attention_backward(model: KernelModel, func: Any, args: Any, kwargs: 
     return [copy_bytes, copy_bytes, row_bytes, row_bytes * width]
 
 
-def _layer_norm(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
-    """The kernel reads a contiguous input."""
-    return _contiguous_copies(args[0])
-
-
 def _layer_norm_backward(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
     """Contiguous copies; tall inputs sum the gradients of weight and bias in two stages."""
     gradient, source, shape = args[:3]
@@ -404,6 +402,25 @@ def _logits_loss(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any
 def _running_total(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
     """The sum of the repeats up to each element."""
     return [8 * args[0].numel()]
+
+
+Family = Callable[[KernelModel, Any, Any, Any, Any], Sizes]
+
+
+def _reading_contiguous(*numbers: int, family: Family | None = None) -> Family:
+    """A kernel that reads contiguous copies of these arguments. family: what else it allocates."""
+
+    def sizes(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
+        others = [] if family is None else family(model, func, args, kwargs, out)
+        return [*_contiguous_copies(*(args[number] for number in numbers)), *others]
+
+    return sizes
+
+
+def _scan(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
+    """A scan along a dimension, of a contiguous copy in the type of the result."""
+    copies = (args[0].dtype != out.dtype) + (not args[0].is_contiguous())
+    return [*[_bytes(out)] * copies, *_cumulative(model, func, args, kwargs, out)]
 
 
 def _like_first(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
@@ -513,10 +530,6 @@ def _distance_backward(model: KernelModel, func: Any, args: Any, kwargs: Any, ou
     return [pair_bytes * first.shape[-1], Span(2 * pair_bytes, 0, 3 * pair_bytes)]
 
 
-def _fold(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
-    return [max(_bytes(args[0]) - _bytes(out), 0)]
-
-
 def _complex_to_real(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
     """The absolute value and the angle of complex numbers are computed as complex numbers first."""
     return [_bytes(args[0])] if args[0].is_complex() else []
@@ -531,10 +544,24 @@ def _ctc_loss_backward(model: KernelModel, func: Any, args: Any, kwargs: Any, ou
     return [_bytes(args[6])]  # a table like that of the forward pass
 
 
-_FAMILIES: dict[str, Callable[[KernelModel, Any, Any, Any, Any], Sizes]] = {
+_FAMILIES: dict[str, Family] = {
     "aten::_ctc_loss_backward": _ctc_loss_backward,
     **{f"aten::{name}": _reduction for name in _REDUCTIONS},
-    "aten::_softmax_backward_data": _like_first,  # grad * output
+    "aten::_softmax": _reading_contiguous(0),
+    "aten::_log_softmax": _reading_contiguous(0),
+    "aten::_softmax_backward_data": _reading_contiguous(0, 1, family=_like_first),  # grad * output
+    "aten::_log_softmax_backward_data": _reading_contiguous(0, 1),
+    "aten::roll": _reading_contiguous(0),
+    "aten::adaptive_max_pool2d": _reading_contiguous(0),
+    "aten::adaptive_max_pool2d_backward": _reading_contiguous(1),
+    "aten::_upsample_bilinear2d_aa": _reading_contiguous(0),
+    "aten::_upsample_bilinear2d_aa_backward": _reading_contiguous(0),
+    "aten::upsample_bicubic2d_backward": _reading_contiguous(0),
+    **{
+        f"aten::reflection_pad{dims}d{way}": _reading_contiguous(0)
+        for dims in (1, 2, 3)
+        for way in ("", "_backward")
+    },
     "aten::_safe_softmax": _safe_softmax,
     "aten::_fft_r2c": _fourier,
     "aten::_fft_c2r": _fourier,
@@ -547,8 +574,7 @@ _FAMILIES: dict[str, Callable[[KernelModel, Any, Any, Any, Any], Sizes]] = {
     "aten::repeat_interleave": _running_total,
     "aten::randperm": _random_permutation,
     "aten::multinomial": _multinomial,
-    "aten::im2col": _like_first,
-    "aten::col2im": _fold,
+    "aten::im2col": _reading_contiguous(0, family=_like_first),
     "aten::abs": _complex_to_real,
     "aten::angle": _complex_to_real,
     "aten::scatter_reduce": _scatter_mean,
@@ -559,8 +585,9 @@ _FAMILIES: dict[str, Callable[[KernelModel, Any, Any, Any, Any], Sizes]] = {
     "aten::logsumexp": _like_first,  # exp(x - max)
     "aten::mse_loss": _reduced_loss,
     "aten::smooth_l1_loss": _reduced_loss,
+    "aten::huber_loss": _reduced_loss,
     "aten::binary_cross_entropy_with_logits": _logits_loss,
-    "aten::topk": _topk,
+    "aten::topk": _reading_contiguous(0, family=_topk),
     "aten::sort": _sort,
     "aten::index_put": _index_put,
     "aten::index_put_": _index_put,
@@ -572,10 +599,10 @@ _FAMILIES: dict[str, Callable[[KernelModel, Any, Any, Any, Any], Sizes]] = {
     "aten::masked_scatter": _masked_scatter,
     "aten::masked_scatter_": _masked_scatter,
     "aten::masked_select": _masked_select,
-    "aten::cumsum": _cumulative,
+    "aten::cumsum": _scan,
     "aten::_scaled_dot_product_efficient_attention": _efficient_attention,
     "aten::_scaled_dot_product_cudnn_attention_backward": _cudnn_attention_backward,
     "aten::_scaled_dot_product_flash_attention_backward": _flash_attention_backward,
-    "aten::native_layer_norm": _layer_norm,
+    "aten::native_layer_norm": _reading_contiguous(0),
     "aten::native_layer_norm_backward": _layer_norm_backward,
 }
