@@ -65,7 +65,6 @@ TO_FLOAT: dict[str, Operation] = {
     "bce with logits": lambda x: F.binary_cross_entropy_with_logits(x, x),
     "cross_entropy": lambda x: F.cross_entropy(x, torch.zeros(16, dtype=torch.int64, device=x.device)),
     "cosine_similarity": lambda x: F.cosine_similarity(x, x),
-    "cdist": lambda x: torch.cdist(x, x),
     "pdist": F.pdist,
     "renorm": lambda x: x.renorm(2, 0, 1.0),
     "dist": lambda x: torch.dist(x, x),
