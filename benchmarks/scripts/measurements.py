@@ -133,6 +133,7 @@ def _measure(program: Program, limit_bytes: int | None, timeout_s: float) -> dic
     """Measure one program in this process, which leads a group so that it can be killed with its children."""
     os.setsid()
     os.environ |= {**OFFLINE, "OMP_NUM_THREADS": str(THREADS), "XLA_CLIENT_MEM_FRACTION": JAX_SHARE}
+    os.environ.pop("XLA_PYTHON_CLIENT_MEM_FRACTION", None)  # JAX does not accept both names
     start = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
