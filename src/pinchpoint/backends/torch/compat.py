@@ -129,7 +129,7 @@ def fake_factory(mode: FakeTensorMode, device: torch.device) -> Callable[[torch.
         fake = torch.Tensor._make_subclass(  # pyright: ignore
             FakeTensor, meta, False, dispatch_device=True, device_for_backend_keys=device
         )
-        torch._C._set_throw_on_mutable_data_ptr(fake)  # pyright: ignore[reportAttributeAccessIssue]
+        torch._C._set_warn_deprecated_on_mutable_data_ptr(fake)  # pyright: ignore[reportAttributeAccessIssue]
         cast(Any, fake).__dict__.update(attributes)
         return fake
 

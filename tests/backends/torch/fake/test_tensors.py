@@ -127,3 +127,10 @@ def test_meta_weights_are_allocated_by_to_empty_and_cannot_be_copied(take: Any) 
 def test_a_module_moves_to_a_device_number() -> None:
     assert nn.Linear(3, 3).to(0).weight.is_cuda
     assert nn.Linear(3, 3).to(device=0, dtype=torch.float16).weight.dtype == torch.float16
+
+
+def test_libraries_that_look_for_shared_weights_may_ask_where_a_storage_is(observer: Any) -> None:
+    """As `save_pretrained` of transformers does, also with weights of the host that have no values."""
+    for _ in range(3):
+        for tensor in (torch.empty(1200, 1000).normal_(), torch.ones(8, device="cuda") + 1):
+            assert isinstance(tensor.untyped_storage().data_ptr(), int)
