@@ -279,7 +279,8 @@ def _explain_evaluation(observation: Any, progress: Any, end: ScriptEnd) -> None
         observation.notes.append("what follows the training steps was not followed to its end")
         if progress.late_growth():
             observation.reasons.append(
-                "memory grows from call to call after the training steps, which were not followed to the end"
+                "memory grows from call to call after the training steps, "
+                "and the script was not followed to its end"
             )
     larger = progress.loaders.larger_evaluation()
     if larger is not None and not progress.has_evaluated():
