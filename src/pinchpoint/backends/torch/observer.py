@@ -9,7 +9,7 @@ tensors computed from data, so that masks and counts stay exact.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -26,7 +26,7 @@ from pinchpoint.backends.torch.kernels.shape_rules import RULES
 from pinchpoint.backends.torch.ledger import Ledger, Site
 from pinchpoint.core import failures
 from pinchpoint.core.errors import CannotFake, PinchpointError, first_line
-from pinchpoint.core.events import Phase
+from pinchpoint.core.events import Phase, Span
 
 _HOST_LIMIT = 50_000_000  # elements; a larger host tensor is fake ...
 # ... and so is a larger empty one: weights before initialisation, whose values do not matter.
@@ -277,11 +277,20 @@ class Observer(compat.DispatchMode):
             limit = self.dynamic.shadow_limit(_WRITE_LIMIT)
             self.shadows.follow(func, args, kwargs, out, limit=limit, now=self.dynamic.calibrating)
         self.dynamic.nonzero.follow(func, args, kwargs, out, self.shadow)
-        record(
-            _in_order_of_allocation(func, args, out),
-            name,
-            workspaces.kept_bytes(name.split(".")[0], args, kwargs) if place == "device" else None,
-        )
+        if place == "device" and func is _aten.convolution_backward.default:
+            copies, rounds = self.kernel_model.convolution_gradients(args)
+            copied = [ledger.add_temporary(size, phase=phase, site=site, op=name) for size in copies]
+            for gradient, sizes in zip(out, rounds, strict=True):
+                record(gradient, name)
+                self._record_temporaries(sizes, phase, site, name)
+            for block in copied:
+                ledger.free_temporary(block)
+        else:
+            record(
+                _in_order_of_allocation(func, args, out),
+                name,
+                workspaces.kept_bytes(name.split(".")[0], args, kwargs) if place == "device" else None,
+            )
         if place == "device" and compat.is_mutable(func):
             for tensor in _tensors(args[:1] if name in _RESIZES else (), kwargs):
                 ledger.regrow(tensor, phase=phase, site=site, op=name)
@@ -311,11 +320,12 @@ class Observer(compat.DispatchMode):
             observation.searches += [(len(observation.events), size) for size in sizes]
         self.kernel_model.workspace(name.split(".")[0], ledger=self.ledger, phase=phase, site=site)
         for sizes in self.kernel_model.temporaries(func, args, kwargs, out):
-            blocks = [
-                self.ledger.add_temporary(size, phase=phase, site=site, op=name) for size in sizes if size
-            ]
-            for block in blocks:
-                self.ledger.free_temporary(block)
+            self._record_temporaries(sizes, phase, site, name)
+
+    def _record_temporaries(self, sizes: Sequence[int | Span], phase: Phase, site: Site, name: str) -> None:
+        blocks = [self.ledger.add_temporary(size, phase=phase, site=site, op=name) for size in sizes if size]
+        for block in blocks:
+            self.ledger.free_temporary(block)
 
     def _call(self, func: Any, args: Any, kwargs: Any, site: Site) -> Any:
         self.inside += 1

@@ -130,3 +130,15 @@ def test_a_convolution_of_mixed_layouts_copies_its_input(take: Any) -> None:
     results: list[torch.Tensor] = []
     assert take(lambda: results.append(F.conv2d(x, weight))).peak == 2 * 4 * x.numel()
     assert results[0].is_contiguous(memory_format=torch.channels_last)
+
+
+def test_each_gradient_of_a_convolution_is_allocated_before_its_workspace(take: Any) -> None:
+    x = torch.rand(8, 64, 64, 64, device="cuda", requires_grad=True)
+    weight = torch.rand(96, 64, 3, 3, device="cuda", requires_grad=True)
+    out = F.conv2d(x, weight, padding=1)
+    gradient = torch.ones_like(out)
+    blocks = take(lambda: torch.autograd.grad(out, (x, weight), gradient)).blocks
+    kinds = [
+        "workspace" if b.span else {4 * x.numel(): "x", 4 * weight.numel(): "w"}[b.bytes] for b in blocks
+    ]
+    assert kinds == ["x", "workspace", "w", "workspace"]

@@ -72,11 +72,13 @@ def forward(args: Any, out: torch.Tensor, library: CudnnLibrary | None = None) -
     spans = [_data_span(call)]
     if library is not None:
         spans = _chosen(spans, forward_searches(args, out), library)
-    return _rounds(call.copies(call.source), spans)
+    return [[*call.copies(call.source), *(span for span in spans if span)]]
 
 
-def backward(args: Any, capability: tuple[int, int], library: CudnnLibrary | None = None) -> list[Round]:
-    """One round for the gradient of the input, one for that of the weight.
+def backward(
+    args: Any, capability: tuple[int, int], library: CudnnLibrary | None = None
+) -> tuple[list[int], list[Span | None]]:
+    """Copies that are made first, and the workspaces for the gradients of input and weight.
 
     args: those of aten::convolution_backward; capability: that of the card
     """
@@ -90,12 +92,8 @@ def backward(args: Any, capability: tuple[int, int], library: CudnnLibrary | Non
         spans = _chosen(spans, backward_searches(args), library)
     if capability < (9, 0):
         spans = [span and span._replace(usual=0, most=max(span.usual, span.most)) for span in spans]
-    return _rounds(call.copies(gradient, source), spans)
-
-
-def _rounds(copies: list[int], spans: list[Span | None]) -> list[Round]:
-    rounds: list[Round] = [[*copies, *([span] if span else [])] for span in spans]
-    return [round_ for round_ in rounds if round_]
+    chosen = iter(spans)
+    return call.copies(gradient, source), [next(chosen) if needed else None for needed in needs_gradient[:2]]
 
 
 def _chosen(spans: list[Span | None], searches: list[Search], library: CudnnLibrary) -> list[Span | None]:

@@ -82,9 +82,6 @@ class KernelModel:
         name = func.name().split(".")[0]
         if name == "aten::convolution":
             return convolution.forward(args, out, self.cudnn)
-        if name == "aten::convolution_backward":
-            rounds = convolution.backward(args, self.capability, self.cudnn)
-            return [*rounds, self._bias_gradient(args)]
         if name == "aten::_scaled_dot_product_efficient_attention_backward":
             return _efficient_attention_backward(args)
         if name == "torchvision::nms":
@@ -95,6 +92,11 @@ class KernelModel:
             return [detection.deformable_convolution_backward(args, out)]
         family = _FAMILIES.get(name)
         return [] if family is None else [family(self, func, args, kwargs, out)]
+
+    def convolution_gradients(self, args: Any) -> tuple[list[int], list[Sizes]]:
+        """Copies made before a convolution's backward pass, and the temporaries of its three gradients."""
+        copies, spans = convolution.backward(args, self.capability, self.cudnn)
+        return copies, [*([span] if span else [] for span in spans), self._bias_gradient(args)]
 
     def new_searches(self, func: Any, args: Any, out: Any, phase: Phase) -> list[int]:
         """Bytes of every search that `torch.backends.cudnn.benchmark` makes for this call.
