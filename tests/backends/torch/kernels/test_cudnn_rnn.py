@@ -136,6 +136,22 @@ def test_the_gradient_of_an_input_that_wants_none_takes_nothing() -> None:
         assert copies == [] and [span is not None for span in spans] == wanted
 
 
+def test_in_half_precision_images_are_copied_unless_they_have_the_layout_of_the_kernels() -> None:
+    image = torch.empty(4, 64, 32, 32, dtype=torch.float16, device="meta")
+    weight = torch.empty(64, 64, 3, 3, dtype=torch.float16, device="meta")
+    how = ([1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+    [[span]] = convolution.forward((image, weight, None, *how), image)
+    assert isinstance(span, Span) and span.least == 2 * image.nbytes
+    _, spans = convolution.backward(_backward_args(image, image, weight, [True, True]), HOPPER)
+    assert [span and span.least for span in spans] == [2 * image.nbytes] * 2
+    _, spans = convolution.backward(_backward_args(image, image, weight, [True, True]), AMPERE)
+    assert [span and (span.usual, span.least) for span in spans] == [(0, 0)] * 2
+    last = torch.empty(64, 64, 256, 256, dtype=torch.float16, device="meta")
+    last = last.contiguous(memory_format=torch.channels_last)
+    [[span]] = convolution.forward((last, weight, None, *how), last)
+    assert isinstance(span, Span) and span.most < 0.1 * last.nbytes
+
+
 def test_before_hopper_the_backward_pass_is_assumed_to_need_no_other_layout_but_may() -> None:
     source, weight = torch.empty(8, 32, 64, 64, device="meta"), torch.empty(32, 32, 3, 3, device="meta")
     args = _backward_args(source, source, weight, [True, True])
