@@ -11,7 +11,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_dec
 scaler = torch.amp.GradScaler("cuda")
 
 model.train()
-for step in range(3):
+for step in range(20):  # the first ones overflow, and the scaler skips them
     images = torch.randn(64, 3, 224, 224).to(device)
     targets = torch.randint(0, 1000, (64,)).to(device)
     with torch.amp.autocast("cuda"):

@@ -12,7 +12,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.937, nestero
 scaler = torch.amp.GradScaler("cuda")
 
 model.train()
-for step in range(3):
+for step in range(20):  # the first ones overflow, and the scaler skips them
     owner = torch.randint(0, 16, (64,)).sort().values  # the image of each box
     batch = {
         "img": torch.rand(16, 3, 640, 640).to("cuda"),

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from pinchpoint.backends.torch import versions
-from pinchpoint.backends.torch.kernels import workspaces
+from pinchpoint.backends.torch.kernels import temporaries
 
 
 @pytest.mark.parametrize("shape", [(2, 3, 5, 4), (1, 3, 5, 4), (2, 1, 5, 4), (2, 3, 1, 4)])
@@ -22,7 +22,7 @@ def test_the_order_of_heads_and_rows_in_memory_is_what_a_view_would_say(
         torch.zeros(batch, rows, heads, width).transpose(1, 2),
         torch.zeros(*shape[:3], 8)[..., ::2],
     ):
-        assert workspaces._rows_before_heads(tensor) == tensor.transpose(1, 2).is_contiguous()
+        assert temporaries._rows_before_heads(tensor) == tensor.transpose(1, 2).is_contiguous()
 
 
 def test_norms_of_permuted_tensors_copy_them(take: Any) -> None:
