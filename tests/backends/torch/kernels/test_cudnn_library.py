@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import os
+import signal
 from typing import Any
 
 import pytest
@@ -37,21 +39,55 @@ class Answers:
         self.calls.append(call)
         return self.sizes
 
+    all_workspaces = workspaces
+
+
+class Crashing:
+    """Stands for a library of five kernels, of which the second and the fourth crash."""
+
+    def answer(self, call: Convolution, start: int, pipe: Any) -> None:
+        if call.dtype == "int8":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        for number in range(start, 5):
+            pipe.send(("kernel", number))
+            if number in (1, 3):
+                os.kill(os.getpid(), signal.SIGSEGV)
+            pipe.send(("size", 100 + number))
+
+
+def ask() -> CudnnLibrary:
+    return CudnnLibrary(capability=(9, 0), processors=132)
+
 
 def test_without_the_library_there_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> Any:
         raise OSError(name)
 
     monkeypatch.setattr(ctypes, "CDLL", missing)
-    assert CudnnLibrary.open(capability=(9, 0), processors=132) is None
+    assert ask().workspaces(CALL) is None
+
+
+def test_a_library_that_crashes_takes_nothing_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cudnn_library._Asker, "open", lambda *_: Crashing())
+    library = ask()
+    assert library.workspaces(CALL) == [100, 102, 104]
+    assert library.all_workspaces(CALL) is None  # a search may take what is missing
+    assert library.workspaces(CALL._replace(dtype="int8")) is None
+    assert library.workspaces(CALL._replace(dtype="float16")) == [100, 102, 104]
+
+
+def test_a_library_that_always_crashes_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cudnn_library._Asker, "open", lambda *_: os.kill(os.getpid(), signal.SIGSEGV))
+    library = ask()
+    assert library.workspaces(CALL) is None and library.workspaces(CALL._replace(dtype="float16")) is None
 
 
 def test_the_installed_library_lists_what_an_h200_tried() -> None:
-    library = CudnnLibrary.open(capability=(9, 0), processors=132)
-    if library is None:
-        pytest.skip("this build of torch has no cuDNN")
+    library = ask()
     sizes = library.workspaces(CALL)
-    assert sizes is not None and sizes[0] == 50 * 2**20 + 16 and max(sizes) == 90 * 2**20 + 16
+    if sizes is None:
+        pytest.skip("this build of torch has no cuDNN")
+    assert sizes[0] == 50 * 2**20 + 16 and max(sizes) == 90 * 2**20 + 16
     assert library.workspaces(CALL._replace(w=(256, 64, 4, 4), dtype="int8")) is None  # not a convolution
 
 

@@ -25,6 +25,7 @@ from pinchpoint.backends.torch.fake import (
 )
 from pinchpoint.backends.torch.fake.progress import Progress
 from pinchpoint.backends.torch.kernels import attention, packed_sequences, recurrent
+from pinchpoint.backends.torch.kernels.cudnn_library import CudnnLibrary
 from pinchpoint.backends.torch.kernels.workspaces import KernelModel
 from pinchpoint.backends.torch.ledger import Ledger
 from pinchpoint.backends.torch.observer import Observer
@@ -54,6 +55,8 @@ def simulate_device(
     model = KernelModel(
         device.cublas_workspace_bytes, device.cublaslt_workspace_bytes, device.processors, device.capability
     )
+    if device.capability == (9, 0) and torch.version.cuda:  # only Hopper was compared
+        model.cudnn = CudnnLibrary(capability=device.capability, processors=device.processors)
     progress = progress or Progress()
     observer = Observer(ledger, model, dynamic)
     observer.progress = progress

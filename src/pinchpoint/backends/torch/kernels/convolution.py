@@ -199,7 +199,7 @@ def search_bytes(search: Search, library: CudnnLibrary | None = None) -> int:
     conv_search_h200.json. cuDNN decides which kernels it tries.
     """
     if library is not None and platform.machine() == "x86_64":
-        sizes = library.workspaces(_described(search))
+        sizes = library.all_workspaces(_described(search))
         if sizes is not None:
             return max(sizes)
     item_bytes = search.dtype.itemsize

@@ -3,17 +3,26 @@
 cuDNN answers from a description of the card, so no GPU is needed; only builds of torch for CUDA install the
 library. It is asked through its C interface, whose numbers below are those of cudnn_graph.h. On an H200, the
 list is the same as with the card itself, except that some kernels take a few MiB more for partial sums.
+
+Some of its kernels crash where no GPU is visible. So a process of its own asks the library; it is replaced
+when it dies, and the kernel that it died of is left out.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import faulthandler
 import json
+import os
+import resource
+import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from ctypes import byref, c_float, c_int, c_int64, c_void_p
+from multiprocessing import Pipe
 from typing import Any, NamedTuple
 
+_MOST_DEATHS = 40
 _LEAST_VERSION = 91900  # the oldest that was compared with a GPU
 
 # Descriptors.
@@ -54,12 +63,92 @@ class _Refused(Exception):
 
 
 class CudnnLibrary:
-    """An installed cuDNN, asked about one card."""
+    """An installed cuDNN, asked about one card in another process."""
+
+    def __init__(self, *, capability: tuple[int, int], processors: int) -> None:
+        """Start the process, which must happen before a script is sandboxed."""
+        self._answers: dict[Convolution, tuple[list[int], bool]] = {}
+        self._pipe, theirs = Pipe()
+        with warnings.catch_warnings():
+            warnings.simplefilter(
+                "ignore", DeprecationWarning
+            )  # the child starts no threads and uses no locks
+            is_child = os.fork() == 0
+        if is_child:
+            self._pipe.close()
+            _keep_serving(theirs, capability, processors)
+        theirs.close()
+
+    def workspaces(self, call: Convolution) -> list[int] | None:
+        """Bytes of the kernels that torch tries, the one it uses without a search first; None: no answer."""
+        return self._ask(call)[0] or None
+
+    def all_workspaces(self, call: Convolution) -> list[int] | None:
+        """The same, but None if the library did not survive all of them."""
+        sizes, is_complete = self._ask(call)
+        return (sizes or None) if is_complete else None
+
+    def _ask(self, call: Convolution) -> tuple[list[int], bool]:
+        if call not in self._answers:
+            try:
+                self._answers[call] = self._exchange(call)
+            except (EOFError, OSError):  # there is no library, or it died too often
+                self._answers[call] = [], False
+        return self._answers[call]
+
+    def _exchange(self, call: Convolution) -> tuple[list[int], bool]:
+        sizes: list[int] = []
+        done, deaths, current = 0, 0, -1
+        self._pipe.send((call, done))
+        while True:
+            kind, value = self._pipe.recv()
+            if kind == "kernel":
+                current = value
+            elif kind == "size":
+                sizes.append(value)
+            elif kind == "end":
+                return sizes, not deaths
+            elif current < done:  # it died before the first kernel
+                return sizes, False
+            else:
+                done, deaths = current + 1, deaths + 1
+                self._pipe.send((call, done))
+
+
+def _keep_serving(pipe: Any, capability: tuple[int, int], processors: int) -> None:
+    """Serve in child processes, one after the other; this process does nothing that may crash."""
+    with contextlib.suppress(BaseException):
+        faulthandler.disable()
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        for _ in range(_MOST_DEATHS):
+            child = os.fork()
+            if not child:
+                _serve(pipe, capability, processors)
+            _, status = os.waitpid(child, 0)
+            if not os.WIFSIGNALED(status):
+                break
+            pipe.send(("died", None))
+    os._exit(0)
+
+
+def _serve(pipe: Any, capability: tuple[int, int], processors: int) -> None:
+    """Answer calls until the pipe is closed or there is no library."""
+    with contextlib.suppress(BaseException):
+        asker = _Asker.open(capability, processors)
+        while asker is not None:
+            call, start = pipe.recv()
+            with contextlib.suppress(_Refused, KeyError):
+                asker.answer(call, start, pipe)
+            pipe.send(("end", None))
+    os._exit(0)
+
+
+class _Asker:
+    """Asks the library in this process."""
 
     def __init__(self, library: Any, *, capability: tuple[int, int], processors: int) -> None:
         self._library = library
         self._made: list[c_void_p] = []
-        self._answers: dict[Convolution, list[int] | None] = {}
         text = json.dumps(_description(capability, processors)).encode()
         self._device = self._make(_DEVICE)
         self._set(self._device, 2702, _CHAR, text)
@@ -67,38 +156,27 @@ class CudnnLibrary:
         self._made.clear()  # the description stays
 
     @staticmethod
-    def open(*, capability: tuple[int, int], processors: int) -> CudnnLibrary | None:
+    def open(capability: tuple[int, int], processors: int) -> _Asker | None:
         """The library that torch uses, or None if there is none, or one that cannot be asked."""
         try:
             library = ctypes.CDLL("libcudnn.so.9")
             library.cudnnGetVersion.restype = ctypes.c_size_t
             if library.cudnnGetVersion() < _LEAST_VERSION:
                 return None
-            return CudnnLibrary(library, capability=capability, processors=processors)
+            return _Asker(library, capability=capability, processors=processors)
         except (OSError, AttributeError, _Refused):
             return None
 
-    def workspaces(self, call: Convolution) -> list[int] | None:
-        """Bytes of the kernels that torch tries, the one it uses without a search first; None: no answer."""
-        if call not in self._answers:
-            try:
-                with self._cleaned():
-                    self._answers[call] = self._ask(call) or None
-            except (_Refused, KeyError):
-                self._answers[call] = None
-        return self._answers[call]
-
-    def _ask(self, call: Convolution) -> list[int]:
-        graph = self._graph(call)
-        sizes = []
-        for mode in (_INSTANT, _FALLBACK):
-            for config in self._configs(graph, mode):
-                try:
+    def answer(self, call: Convolution, start: int, pipe: Any) -> None:
+        """Send the workspace of each kernel that torch may use, from the kernel number `start` on."""
+        with self._cleaned():
+            graph = self._graph(call)
+            configs = [config for mode in (_INSTANT, _FALLBACK) for config in self._configs(graph, mode)]
+            for number, config in enumerate(configs[start:], start):
+                pipe.send(("kernel", number))
+                with contextlib.suppress(_Refused):
                     if not call.excluded & set(self._notes(config)):
-                        sizes.append(self._workspace(config))
-                except _Refused:
-                    continue
-        return sizes
+                        pipe.send(("size", self._workspace(config)))
 
     def _graph(self, call: Convolution) -> c_void_p:
         convolution = self._make(_CONVOLUTION)
@@ -191,7 +269,7 @@ class CudnnLibrary:
         self._check(self._library.cudnnBackendFinalize(descriptor))
         return descriptor
 
-    @contextmanager
+    @contextlib.contextmanager
     def _cleaned(self) -> Iterator[None]:
         try:
             yield

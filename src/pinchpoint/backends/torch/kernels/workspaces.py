@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -46,15 +45,9 @@ class KernelModel:
     cublaslt_workspace_bytes: int
     processors: int
     capability: tuple[int, int]
+    cudnn: CudnnLibrary | None = None
     _workspaces: set[tuple[str, str]] = field(default_factory=set)
     _searches: set[tuple[bool, convolution.Search]] = field(default_factory=set)
-
-    @cached_property
-    def cudnn(self) -> CudnnLibrary | None:
-        """The installed library, asked from the first convolution on; only Hopper was compared."""
-        if self.capability != (9, 0):
-            return None
-        return CudnnLibrary.open(capability=self.capability, processors=self.processors)
 
     def workspace(self, name: str, *, ledger: Ledger, phase: Phase, site: Site) -> None:
         """Allocate cuBLAS's workspace, one per handle; forward and backward threads have their own.
