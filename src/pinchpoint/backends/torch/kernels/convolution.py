@@ -217,7 +217,8 @@ def search_bytes(search: Search, library: CudnnLibrary | None = None) -> int:
     inputs, outputs, weights = images * channels, images * results, channels * results
     window = max(search.weight[2:])
     if max(search.stride) > 1:
-        if search.way != "data" or window <= max(search.stride):
+        # Seen once each: no transform of a result that is as small as the window, nor without overlaps.
+        if search.way != "data" or window <= max(search.stride) or max(search.result[2:]) <= window:
             return copies
         image_bytes = 4 * math.prod(search.source[2:])
         return max(copies, 8 * 64 * 33 * weights + max(27_600, 26_000 + 13 * image_bytes // 10) * inputs)
