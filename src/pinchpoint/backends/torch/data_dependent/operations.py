@@ -443,18 +443,11 @@ class Dynamic:
         count = self._count(tensor, real, key, most)
         shape = [count] if dim is None else [*tensor.shape[:dim], count, *tensor.shape[dim + 1 :]]
         inverse = list(tensor.shape) if dim is None else [most]
+        indices = (
+            inverse if arguments.get("return_inverse") else [0],
+            [count] if arguments.get("return_counts") else [0],
+        )
         return (
             plain(_aten.new_empty.default, tensor, shape),
-            plain(
-                _aten.new_empty.default,
-                tensor,
-                inverse if arguments.get("return_inverse") else [0],
-                dtype=torch.int64,
-            ),
-            plain(
-                _aten.new_empty.default,
-                tensor,
-                [count] if arguments.get("return_counts") else [0],
-                dtype=torch.int64,
-            ),
+            *(plain(_aten.new_empty.default, tensor, size, dtype=torch.int64) for size in indices),
         )
