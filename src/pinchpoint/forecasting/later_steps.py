@@ -45,8 +45,13 @@ def with_later_steps(observation: Observation, *, expandable: bool) -> Observati
             break
     if end == span[1]:
         return observation
-    # What follows the steps frees what the last of them left.
-    return replace(longer, events=[*longer.events[:end], *(heirs.pop(number, number) for number in rest)])
+    added = end - span[1]
+    return replace(
+        longer,
+        # What follows the steps frees what the last of them left.
+        events=[*longer.events[:end], *(heirs.pop(number, number) for number in rest)],
+        searches=[(at + added * (at > span[1]), size) for at, size in observation.searches],
+    )
 
 
 def _repeat(

@@ -79,7 +79,7 @@ def test_a_count_read_in_any_way_sizes_the_same_tensors_as_on_a_gpu(
         <= result.high_bytes
         < 1.2 * result.peak_allocated_bytes
     )
-    (note,) = result.notes
+    (note,) = (note for note in result.notes if "ended early" not in note)
     assert "reads.py" in note and "2,048 and 16,384" in note
 
 
@@ -162,6 +162,6 @@ for step in range(3):
 """)
     result = predict("train.py")
     assert result.low_bytes is not None and result.high_bytes is not None
-    (note,) = result.notes
+    (note,) = (note for note in result.notes if "ended early" not in note)
     assert "train.py:7" in note and "first steps of the script" in note
     assert result.fits["h200"] is True

@@ -43,6 +43,7 @@ __all__ = [
     "become",
     "call_by_shape",
     "close_library",
+    "convolutions_use_tf32",
     "cuda_autocasts",
     "cudnn_version",
     "default_device",
@@ -475,6 +476,12 @@ def without_autocast() -> Iterator[None]:
 def cuda_autocasts(name: str) -> bool:
     """Whether CUDA autocast of this torch has a rule of its own for an operation, such as `pow.Scalar`."""
     return torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "AutocastCUDA")
+
+
+def convolutions_use_tf32() -> bool:
+    """Whether cuDNN may round fp32 to tf32; torch refuses the old question where the new setting was used."""
+    precision = getattr(getattr(torch.backends.cudnn, "conv", None), "fp32_precision", None)
+    return torch.backends.cudnn.allow_tf32 if precision is None else precision == "tf32"
 
 
 def without_functions() -> Any:

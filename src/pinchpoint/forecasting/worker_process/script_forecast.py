@@ -153,7 +153,7 @@ def _run(
             module=loaded_target.target.name,
             transform=mark_loops,
         )
-    signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.setitimer(signal.ITIMER_REAL, 0)
     if end.note is not None:
         observer.note(end.note)
     if dynamic_options.get("calibrating"):
@@ -275,6 +275,12 @@ def _explain_evaluation(observation: Any, progress: Any, end: ScriptEnd) -> None
         )
     if (note := progress.loops.note()) is not None:
         observation.notes.append(note)
+    if end.kind == "stopped" and not progress.is_cut:
+        later = "larger batches" + ("" if progress.has_evaluated() else " or an evaluation")
+        observation.notes.append(
+            "the script was stopped after these training steps, and what it does later was not run: "
+            f"{later} may need more memory (--steps N runs more)"
+        )
     if end.kind == "stopped" and progress.is_cut:
         observation.notes.append("what follows the training steps was not followed to its end")
         if progress.late_growth():
@@ -347,7 +353,7 @@ def _seed(seed: int) -> None:
     """
     random.seed(seed)
     if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed(seed)
+        sys.modules["numpy"].random.seed(seed % 2**32)
 
 
 def _as_rank_zero(world_size: int) -> None:

@@ -222,6 +222,7 @@ def test_the_order_of_a_sort_has_every_rank_once(observer: Any) -> None:
     rank = losses.sort(1, descending=True)[1].sort(1)[1]
     assert losses[rank < wanted].shape == (56,)
     assert losses[rank >= 10].shape == (120,) and losses[rank.gt(48)].shape == (3,)
+    assert losses[rank < 7.5].shape == (24,) and losses[rank > 7.5].shape == (126,)
     rank.add_(1)
     with pytest.raises(NeedsCalibration):
         losses[rank < wanted]

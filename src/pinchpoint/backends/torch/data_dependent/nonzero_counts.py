@@ -28,10 +28,10 @@ _HITS = "_pinchpoint_hits"
 _ORDER = "_pinchpoint_order"
 # How many of 0 to n - 1 compare true with a number, which is clamped to 0 to n.
 _ORDERED: dict[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
-    "aten::lt": lambda number, n: number.clamp(0, n),
-    "aten::le": lambda number, n: (number + 1).clamp(0, n),
-    "aten::gt": lambda number, n: n - (number + 1).clamp(0, n),
-    "aten::ge": lambda number, n: n - number.clamp(0, n),
+    "aten::lt": lambda number, n: number.ceil().clamp(0, n),
+    "aten::le": lambda number, n: (number.floor() + 1).clamp(0, n),
+    "aten::gt": lambda number, n: n - (number.floor() + 1).clamp(0, n),
+    "aten::ge": lambda number, n: n - number.ceil().clamp(0, n),
 }
 _CREATE = {"aten::zeros", "aten::zeros_like", "aten::new_zeros"}
 _CREATE_FILLED = {"aten::full": 1, "aten::full_like": 1, "aten::new_full": 2}  # position of the value

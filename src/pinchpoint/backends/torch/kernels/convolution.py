@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from pinchpoint.backends.torch import compat
 from pinchpoint.backends.torch.kernels import cudnn_library
 from pinchpoint.backends.torch.kernels.cudnn_library import Convolution, CudnnLibrary
 from pinchpoint.core.events import Span
@@ -122,7 +123,7 @@ def _described(search: Search) -> Convolution:
     cudnn, is_single = torch.backends.cudnn, search.dtype is torch.float32
     forbidden = {
         cudnn_library.ROUNDS_INPUTS: is_single,
-        cudnn_library.TENSOR_CORE: is_single and not cudnn.allow_tf32,
+        cudnn_library.TENSOR_CORE: is_single and not compat.convolutions_use_tf32(),
         cudnn_library.NONDETERMINISTIC: cudnn.deterministic or torch.are_deterministic_algorithms_enabled(),
     }
     source, result, weight = search.source, search.result, search.weight

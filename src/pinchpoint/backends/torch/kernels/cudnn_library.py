@@ -68,6 +68,7 @@ class CudnnLibrary:
     def __init__(self, *, capability: tuple[int, int], processors: int) -> None:
         """Start the process, which must happen before a script is sandboxed."""
         self._answers: dict[Convolution, tuple[list[int], bool]] = {}
+        self._questions = 0
         self._pipe, theirs = Pipe()
         with warnings.catch_warnings():
             warnings.simplefilter(
@@ -99,9 +100,11 @@ class CudnnLibrary:
     def _exchange(self, call: Convolution) -> tuple[list[int], bool]:
         sizes: list[int] = []
         done, deaths, current = 0, 0, -1
-        self._pipe.send((call, done))
+        number = self._send(call, done)
         while True:
-            kind, value = self._pipe.recv()
+            answered, kind, value = self._pipe.recv()
+            if answered != number:
+                continue  # the rest of an answer that nobody waited for
             if kind == "kernel":
                 current = value
             elif kind == "size":
@@ -112,34 +115,54 @@ class CudnnLibrary:
                 return sizes, False
             else:
                 done, deaths = current + 1, deaths + 1
-                self._pipe.send((call, done))
+                number = self._send(call, done)
+
+    def _send(self, call: Convolution, start: int) -> tuple[int, int]:
+        """Ask, and return the number of the question; forks of this process share the pipe."""
+        self._questions += 1
+        number = os.getpid(), self._questions
+        self._pipe.send((number, call, start))
+        return number
 
 
 def _keep_serving(pipe: Any, capability: tuple[int, int], processors: int) -> None:
-    """Serve in child processes, one after the other; this process does nothing that may crash."""
-    with contextlib.suppress(BaseException):
+    """Pass questions on to a process that asks the library; this one does nothing that may crash."""
+    with contextlib.suppress(BaseException):  # the pipe is closed when the forecast ends
         faulthandler.disable()
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        for _ in range(_MOST_DEATHS):
-            child = os.fork()
-            if not child:
-                _serve(pipe, capability, processors)
-            _, status = os.waitpid(child, 0)
-            if not os.WIFSIGNALED(status):
-                break
-            pipe.send(("died", None))
+        server, deaths = None, 0
+        while True:
+            number, *question = pipe.recv()
+            try:
+                if server is None and deaths < _MOST_DEATHS:
+                    server = _start_server(capability, processors)
+                if server is None:
+                    raise EOFError
+                server.send(question)
+                kind = ""
+                while kind != "end":
+                    kind, value = server.recv()
+                    pipe.send((number, kind, value))
+            except (EOFError, OSError):
+                server, deaths = None, deaths + 1
+                pipe.send((number, "died", None))
     os._exit(0)
 
 
-def _serve(pipe: Any, capability: tuple[int, int], processors: int) -> None:
-    """Answer calls until the pipe is closed or there is no library."""
+def _start_server(capability: tuple[int, int], processors: int) -> Any:
+    """The pipe to a new process that answers questions until its pipe is closed."""
+    ours, theirs = Pipe()
+    if os.fork():
+        theirs.close()
+        return ours
     with contextlib.suppress(BaseException):
+        ours.close()
         asker = _Asker.open(capability, processors)
         while asker is not None:
-            call, start = pipe.recv()
+            call, start = theirs.recv()
             with contextlib.suppress(_Refused, KeyError):
-                asker.answer(call, start, pipe)
-            pipe.send(("end", None))
+                asker.answer(call, start, theirs)
+            theirs.send(("end", None))
     os._exit(0)
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import builtins
 import copy
 import itertools
+import math
 import operator
 import sys
 import types
@@ -30,13 +31,14 @@ from pinchpoint.backends.torch.loops.variation import Mark, Variation
 from pinchpoint.backends.torch.observer import Observer
 from pinchpoint.core.events import FREE_CACHE
 from pinchpoint.core.files import shown_path
-from pinchpoint.core.units import show_bytes
+from pinchpoint.core.units import MIB, show_bytes
 
-_EVALUATED_TURNS = 20_000  # whose conditions are evaluated
+_EVALUATED_TURNS = 1_000_000  # whose conditions are evaluated
 _SPECIAL = 6  # turns that are run because a condition has another answer
 _RARE = 3  # a condition that is met so rarely is run every time, because it may change what follows
 _GROWING = 5  # turns in which memory may grow before that is a reason
 _SLIGHT = 0.005  # share of the live bytes by which the remaining turns may let them grow
+_FEW_BYTES = 4 * MIB  # by which all remaining turns together may let them grow in any case
 _UNKNOWN_TURNS = 10_000  # of a loop whose length is unknown, to judge its growth
 _DRIVEN = 8  # optimizer steps since a loop of the script went on; more are taken by a library's loop
 _ROLES = ("weights", "gradients", "optimizer", "workspace", "temporaries")
@@ -94,12 +96,10 @@ class Loops:
 
     def turns(self) -> int | None:
         """The product of the lengths of the `for` loops that run now; None if one is unknown."""
-        count = 1
-        for loop in filter(None, (ref() for ref in self._running)):
-            if loop.length is None:
-                return None
-            count *= loop.length
-        return None if self._while_loops else count
+        lengths = [loop.length for ref in self._running if (loop := ref()) is not None]
+        if not lengths or self._while_loops or self.progress.loaders.trains:
+            return None
+        return None if None in lengths else math.prod(length for length in lengths if length)
 
     def planned_steps(self) -> int | None:
         """How many optimizer steps the running loops of the script take; None if that is unknown."""
@@ -136,11 +136,12 @@ class Loops:
         self._blocks_at_end = self.now().blocks
 
     def note(self) -> str | None:
-        """Which loops were ended, if something was allocated after them."""
-        if not self.ended or self.now().blocks == self._blocks_at_end:
+        """Which loops were ended, and whether something was allocated after them."""
+        if not self.ended:
             return None
         loops = ", ".join(f"{shown_path(site)} ({turns} turns)" for site, turns in self.ended.items())
-        return f"loops that train were ended early, and what follows them was run: {loops}"
+        after = "" if self.now().blocks == self._blocks_at_end else ", and what follows them was run"
+        return f"loops that train were ended early{after}: {loops}"
 
 
 class Loop:
@@ -258,7 +259,7 @@ class Loop:
             return not (is_new or loops.growth(self._marks[0], _ROLES) > 0)
         grown = loops.growth(self._marks[-1], ("optimizer",))
         left = _UNKNOWN_TURNS if self.length is None else self.length - self._count
-        if grown * left <= _SLIGHT * loops.observer.ledger.live_bytes():
+        if grown * left <= max(_SLIGHT * loops.observer.ledger.live_bytes(), _FEW_BYTES):
             return True
         self._growths.append(grown)
         is_regular = len(self._growths) > 1 and self._growths[-1] == self._growths[-2]
@@ -301,8 +302,12 @@ class Loop:
             answers |= groups.keys()
         except Exception:  # a condition may need a name that does not exist yet
             self._is_used = True
-        kept = sorted(chosen)[:_SPECIAL]
-        if self._is_used and is_first_time and isinstance(values, range):
+        kept = sorted(chosen)[-_SPECIAL:]
+        if len(chosen) > _SPECIAL or len(values) - self._count > _EVALUATED_TURNS:
+            self._loops.observer.ledger.observation.reasons.append(
+                f"the loop at {shown_path(self._site)} has more kinds of turns than were run"
+            )
+        if self._is_used and is_first_time:
             kept.append(last)
         if not isinstance(values, range) and is_first_time:
             kept += _largest(values, self._count)
@@ -331,6 +336,9 @@ def _largest(values: Sequence[Any], count: int) -> Iterable[int]:
 
 
 def _elements(value: Any) -> int:
+    """Elements of the tensors in a value; a plain number, which may be a size, counts as itself."""
+    if isinstance(value, (int, float)):
+        return int(value) if math.isfinite(value) else 0
     return sum(leaf.numel() for leaf in compat.tree_leaves(value) if isinstance(leaf, torch.Tensor))
 
 
