@@ -237,3 +237,44 @@ for step in range(100_000):
         train()
 """)
     assert forecast.low_bytes is None and forecast.seen["training_steps"] < 8
+
+
+def test_a_loop_in_a_module_beside_the_script_is_ended_too(of_script: Predict) -> None:
+    Path("engine.py").write_text(
+        "def train_epoch(train):\n    for _ in range(500):\n        train()\n", encoding="utf-8"
+    )
+    forecast = of_script("""
+from engine import train_epoch
+for epoch in range(20):
+    train_epoch(train)
+    with torch.no_grad():
+        model(torch.zeros(16_384, 1024, device="cuda"))
+""")
+    assert used(forecast) > 2 * rows(16_384)
+    assert forecast.seen["evaluation"] and any("engine.py:2" in note for note in forecast.notes)
+    assert not Path("__pycache__").exists()
+
+
+def test_a_script_that_is_stopped_says_so(of_script: Predict) -> None:
+    forecast = of_script("""
+def fit():
+    train()
+    fit()
+fit()
+""")
+    assert any("was stopped after these training steps" in note for note in forecast.notes)
+
+
+def test_every_size_of_a_list_counts(of_script: Predict) -> None:
+    forecast = of_script("for count in [64] * 5 + [65_536]:\n    train(count)\n")
+    assert used(forecast) > 2 * rows(65_536)
+
+
+def test_losses_in_a_list_are_no_reason(of_script: Predict) -> None:
+    forecast = of_script("""
+losses = []
+for step in range(5000):
+    train()
+    losses.append(torch.zeros(1, device="cuda"))
+""")
+    assert not forecast.reasons and forecast.fits["h200"]

@@ -22,6 +22,7 @@ import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from typing import Any, Literal
 
@@ -84,7 +85,7 @@ def run_script(
 ) -> ScriptEnd:
     """Run the script in this process; `on_ready` is called just before its first line.
 
-    transform: changes the script's code before it runs.
+    transform: changes the code of the script, and of modules beside it, before it runs.
     module: the name of the module that `path` is the source of, to run it as by `python -m`.
 
     However the script handles `StopScript`, it counts as "stopped" once the stopper is done. A script that
@@ -93,12 +94,54 @@ def run_script(
     file = os.path.abspath(path)
     logs = Path(scratch) / "stdout.txt", Path(scratch) / "stderr.txt"
     cells = NotebookCells(file) if file.endswith(".ipynb") else None
-    with _as_main(file, [os.fspath(path), *argv], module) as main, _streams(*logs):
+    with (
+        _as_main(file, [os.fspath(path), *argv], module) as main,
+        _streams(*logs),
+        _changed_imports(os.path.dirname(file), transform),
+    ):
         kind, code, error = _run(file, main, cells, on_ready, transform)
     if stopper is not None and stopper.is_done:
         kind, code, error = "stopped", 0, None
     note = cells.note() if cells is not None else None
     return ScriptEnd(kind, code, error, last_lines(logs[0]), last_lines(logs[1]), note)
+
+
+class _Changed(SourceFileLoader):
+    """Loads a module after a change of its code, which is not cached as bytecode."""
+
+    transform: Callable[[ast.Module], ast.Module]
+
+    def get_code(self, fullname: str) -> types.CodeType:
+        path = self.get_filename(fullname)
+        tree = self.transform(ast.parse(self.get_data(path), path))
+        return compile(tree, path, "exec", dont_inherit=True)
+
+
+@contextlib.contextmanager
+def _changed_imports(folder: str, transform: Callable[[ast.Module], ast.Module] | None) -> Iterator[None]:
+    """Change modules in the script's folder as well, but not packages that are installed below it."""
+
+    class Finder:
+        @staticmethod
+        def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+            spec = PathFinder.find_spec(name, path, target)
+            origin = (spec and spec.origin) or ""
+            is_beside = origin.startswith(os.path.join(folder, "")) and "site-packages" not in origin
+            if spec is None or type(spec.loader) is not SourceFileLoader or not is_beside:
+                return None
+            loader = _Changed(spec.loader.name, spec.loader.path)
+            loader.transform = transform  # pyright: ignore[reportAttributeAccessIssue]
+            spec.loader = loader
+            return spec
+
+    if transform is None:
+        yield
+        return
+    sys.meta_path.insert(0, Finder)  # pyright: ignore[reportArgumentType]
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(Finder)  # pyright: ignore[reportArgumentType]
 
 
 def _run(
