@@ -220,6 +220,7 @@ def test_what_turns_differ_by_narrows_the_interval_of_a_count(of_script: Predict
     forecast = of_script("""
 for step in range(3):
     train(20_000)
+    torch.manual_seed(step)  # so that the counts differ from turn to turn
     boxes = torch.rand(200).cuda()
     (boxes[boxes > 0.5] * model.weight[0, 0]).sum().backward()
 """)
