@@ -15,13 +15,13 @@ MIB = 2**20
 
 def run(steps: int, *, seed: int, keeps_mib: float = 0.0, is_rendered: bool = False) -> Observation:
     """A training run: every step makes blocks and frees most; a few replace those of the step before."""
-    seen = Observation(steps=steps, trained=True, marks=[(0, "forward")])
+    observation = Observation(steps=steps, trained=True, marks=[(0, "forward")])
     left: dict[int, int] = {}  # line -> the block that the last step left
 
     def take(mib: float, line: int) -> int:
-        seen.blocks.append(BlockInfo(int(mib * MIB), "forward", "/somewhere/train.py", line))
-        seen.events.append(len(seen.blocks) - 1)
-        return len(seen.blocks) - 1
+        observation.blocks.append(BlockInfo(int(mib * MIB), "forward", "/somewhere/train.py", line))
+        observation.events.append(len(observation.blocks) - 1)
+        return len(observation.blocks) - 1
 
     for line in range(3):
         take(random.Random(f"{seed} {line}").uniform(1, 60), line)  # weights
@@ -32,21 +32,21 @@ def run(steps: int, *, seed: int, keeps_mib: float = 0.0, is_rendered: bool = Fa
             mib = shapes.choice([2, 5, 11, 30, 31, 64, 120, 250]) * shapes.uniform(0.9, 1.1)
             block = take(mib, line)
             if shapes.random() < 0.2:
-                seen.events += [left[line]] if line in left else []
+                observation.events += [left[line]] if line in left else []
                 left[line] = block
             else:
                 own.append(block)
             while own and shapes.random() < 0.4:
-                seen.events.append(own.pop(shapes.randrange(len(own))))
-        seen.events += own
+                observation.events.append(own.pop(shapes.randrange(len(own))))
+        observation.events += own
         if keeps_mib:
             take(keeps_mib, 99)
-        seen.step_ends.setdefault(1, []).append(len(seen.events))
+        observation.step_ends.setdefault(1, []).append(len(observation.events))
     if is_rendered:  # after the steps, which leave something behind
-        seen.events += left.values()
+        observation.events += left.values()
         for _ in range(3):
             take(200, 200)
-    return seen
+    return observation
 
 
 def test_what_follows_the_steps_is_replayed_after_all_of_them() -> None:
@@ -74,18 +74,32 @@ def test_later_steps_reserve_what_a_longer_run_does(expandable: bool) -> None:
 
 def test_a_step_that_does_not_grow_changes_nothing() -> None:
     observations = [run(2, seed=seed) for seed in range(20)]
-    same = [seen for seen in observations if with_later_steps(seen, expandable=False) is seen]
+    same = [
+        observation
+        for observation in observations
+        if with_later_steps(observation, expandable=False) is observation
+    ]
     assert same
-    for seen in same:
-        assert with_later_steps(seen, expandable=False).events == seen.events
+    for observation in same:
+        assert with_later_steps(observation, expandable=False).events == observation.events
 
 
 def test_a_step_that_keeps_much_is_not_repeated() -> None:
     for seed in range(20):
-        seen = run(2, seed=seed, keeps_mib=40)
-        assert with_later_steps(seen, expandable=False) is seen
+        observation = run(2, seed=seed, keeps_mib=40)
+        assert with_later_steps(observation, expandable=False) is observation
 
 
 def test_one_step_is_not_repeated() -> None:
-    seen = run(1, seed=0)
-    assert with_later_steps(seen, expandable=False) is seen
+    observation = run(1, seed=0)
+    assert with_later_steps(observation, expandable=False) is observation
+
+
+def test_a_search_after_the_steps_stays_after_them() -> None:
+    for seed in range(60):
+        short = run(2, seed=seed)
+        short.events += [len(short.blocks)]
+        short.blocks.append(BlockInfo(MIB, "forward", "/somewhere/train.py", 200))
+        short.searches = [(1, 5), (len(short.events), 7)]
+        longer = with_later_steps(short, expandable=False)
+        assert longer.searches == [(1, 5), (len(longer.events), 7)]

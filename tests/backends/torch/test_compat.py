@@ -44,3 +44,10 @@ def test_a_fake_tensor_of_the_factory_is_like_one_of_its_class() -> None:
     assert not made.requires_grad
     with mode:
         assert (made + plain).shape == (3, 2)
+
+
+def test_the_precision_of_convolutions_is_read_by_its_new_name() -> None:
+    before = compat.convolutions_use_tf32()
+    with torch.backends.cudnn.flags(allow_tf32=not before):
+        assert compat.convolutions_use_tf32() is not before
+    assert compat.convolutions_use_tf32() is before

@@ -15,7 +15,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
-import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -136,15 +135,12 @@ def read_fusions(folder: Path) -> Fusions | None:
 
 def write_choices(folder: Path, products: Iterable[Product], chip: Chip, *, workspace_bytes: int) -> None:
     """Write a cache of tuning results in which cuBLAS is the fastest for all these products."""
-    answer = folder / "cublas.textproto"
-    answer.write_text(
-        f"gemm {{ algorithm: 0 autotune_workspace_size: {workspace_bytes} }}\n", encoding="ascii"
-    )
+    answer = f"gemm {{ algorithm: 0 autotune_workspace_size: {workspace_bytes} }}\n"
     for product in products:
         for version in _KEY_VERSIONS:
             key = f"<key model='{card_key(chip)}', hlo='{product.key}', version={version}>"
             name = base64.urlsafe_b64encode(hashlib.sha256(key.encode()).digest()).decode().rstrip("=")
-            os.link(answer, folder / f"{name}.textproto")
+            (folder / f"{name}.textproto").write_text(answer, encoding="ascii")
 
 
 def choice_options(folder: Path) -> dict[str, bool | int | str]:

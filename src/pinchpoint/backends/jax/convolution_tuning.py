@@ -49,7 +49,8 @@ def _workspace_bytes(kind: str, shapes: list[str], result: str, attributes: str)
     other = shapes[1] if kind == "BackwardFilter" else result
     image_bytes, other_bytes = array_bytes(image), array_bytes(other)
     both = image_bytes + other_bytes
-    window = [int(size) for size in re.findall(r"size=([\dx]+)", attributes)[0].split("x")]
+    window_text = re.search(r"size=([\dx]+)", attributes)  # absent for a window of one element
+    window = [int(size) for size in window_text[1].split("x")] if window_text else [1]
     is_half = image.startswith(("bf16", "f16"))
     if is_half or math.prod(window) == 1:
         return int(_HALF * both)

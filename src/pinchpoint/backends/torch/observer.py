@@ -235,7 +235,7 @@ class Observer(compat.DispatchMode):
                 raise RuntimeError("Expected a 'cuda' device type for generator but found 'cpu'")
         inputs = _tensors(args, kwargs)
 
-        # Audit hooks are told every call of `id`, which is worth it only for lists of many tensors.
+        # Python reports every call of `id` to audit hooks, which pays only for many tensors.
         ids = {id(t) for t in inputs} if len(inputs) > _MANY_TENSORS else None
 
         def is_new(tensor: torch.Tensor) -> bool:

@@ -99,8 +99,8 @@ def installed() -> str:
 
 def number(version: str) -> tuple[int, int]:
     """The first two numbers of a version, such as (2, 13) of 2.13.0+cpu."""
-    found = re.match(r"(\d+)\.(\d+)", version)
-    return (int(found[1]), int(found[2])) if found else NEWEST
+    numbers = re.match(r"(\d+)\.(\d+)", version)
+    return (int(numbers[1]), int(numbers[2])) if numbers else NEWEST
 
 
 def rules(version: str | None = None) -> Rules:

@@ -173,7 +173,7 @@ class Progress:
         if len(late) < 3 or max(late[-(len(late) // 3) :]) <= max(late[: -(len(late) // 3)]):
             return False
         share = self.loops.share_run()
-        return share is None or min(late) + (max(late) - min(late)) / share**2 > max(peaks)
+        return not share or min(late) + (max(late) - min(late)) / share**2 > max(peaks)
 
     def grows(self) -> bool:
         """Whether the last third of the outermost calls reached a higher peak, or kept more, than all before.

@@ -171,12 +171,12 @@ class _Asker:
 
     def __init__(self, library: Any, *, capability: tuple[int, int], processors: int) -> None:
         self._library = library
-        self._made: list[c_void_p] = []
+        self._descriptors: list[c_void_p] = []
         text = json.dumps(_description(capability, processors)).encode()
         self._device = self._make(_DEVICE)
         self._set(self._device, 2702, _CHAR, text)
         self._finalize(self._device)
-        self._made.clear()  # the description stays
+        self._descriptors.clear()  # the description stays
 
     @staticmethod
     def open(capability: tuple[int, int], processors: int) -> _Asker | None:
@@ -268,7 +268,7 @@ class _Asker:
     def _make(self, kind: int) -> c_void_p:
         descriptor = c_void_p()
         self._check(self._library.cudnnBackendCreateDescriptor(kind, byref(descriptor)))
-        self._made.append(descriptor)
+        self._descriptors.append(descriptor)
         return descriptor
 
     def _set(self, descriptor: c_void_p, attribute: int, kind: int, values: Any) -> None:
@@ -297,9 +297,9 @@ class _Asker:
         try:
             yield
         finally:
-            for descriptor in reversed(self._made):
+            for descriptor in reversed(self._descriptors):
                 self._library.cudnnBackendDestroyDescriptor(descriptor)
-            self._made.clear()
+            self._descriptors.clear()
 
     @staticmethod
     def _check(status: int) -> None:
