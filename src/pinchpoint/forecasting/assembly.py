@@ -115,7 +115,7 @@ def with_scatter(
 
     The counts are exact for the available data. What does not depend on the counts (weights, gradients,
     optimizer states, workspaces) does not change. spread: share by which turns of a loop with different data
-    differ in size: three times as much is an estimate of the interval, if it is smaller.
+    deviate from their mean: three times as much is an estimate of the interval, if it is smaller.
     """
     fixed_bytes = sum(
         forecast.breakdown[part] for part in ("weights", "gradients", "optimizer", "inputs", "workspace")

@@ -150,7 +150,7 @@ def breakdown(observation: Observation, result: Replay) -> dict[str, int]:
 
 def part_of(info: BlockInfo, end_phase: str | None) -> str:
     """The role of a block, or the one its lifetime implies. end_phase: where it was freed, None if never."""
-    if info.span is not None:
+    if info.span is not None and info.role != "optimizer":  # the history of L-BFGS may be shorter
         return "workspace"
     if info.role:
         return info.role

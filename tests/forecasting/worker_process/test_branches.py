@@ -269,3 +269,19 @@ for step in range(100):
     steps = 3 * 100_000 * 256 * 4
     assert forecast.peak_allocated_bytes - forecast.workspace_bytes > steps
     assert any("grows" in reason for reason in forecast.reasons) == keep
+
+
+@pytest.mark.parametrize("question", ["loss.item() < best", "loss < best"])
+def test_a_way_that_cannot_work_does_not_lower_the_interval(of_body: Predict, question: str) -> None:
+    """A script that saves its best weights saves some: it loads them, and what follows is certain."""
+    forecast = of_body(f"""
+best = float("inf") if step == 0 else best
+if {question}:
+    best = loss.item()
+    torch.save(model.state_dict(), "best.pt")
+if step == 4:
+    model.load_state_dict(torch.load("best.pt"))
+    torch.zeros(20_000, 20_000, device="cuda")
+""")
+    assert forecast.peak_allocated_bytes > BIG
+    assert forecast.low_bytes is None or forecast.low_bytes > BIG

@@ -179,6 +179,35 @@ def closure():
     assert full.reasons == ()
 
 
+LBFGS = """
+def closure():
+    lbfgs.zero_grad()
+    loss = model(torch.zeros(64, 1024, device="cuda")).square().mean()
+    loss.backward()
+    return loss
+"""
+
+
+def test_the_history_of_lbfgs_is_that_of_all_loops_and_is_freed(of_script: Predict) -> None:
+    forecast = of_script(
+        LBFGS
+        + """
+turn = 0
+while turn < 3:  # a loop that is over says nothing about later ones
+    turn += 1
+for part in range(3):
+    lbfgs = torch.optim.LBFGS(model.parameters(), max_iter=2, history_size=100)
+    for warm_up in range(2):
+        lbfgs.step(closure)
+    for step in range(9):
+        lbfgs.step(closure)
+"""
+    )
+    # At most 3 * 11 steps of 2 iterations, of one optimizer at a time: 65 pairs of vectors.
+    history = forecast.breakdown["optimizer"] / (2 * WEIGHTS)
+    assert 11 * 2 - 1 <= history <= 3 * 11 * 2 + 2
+
+
 def test_turns_that_differ_in_size_are_run_and_others_are_allowed_for(of_script: Predict) -> None:
     turns = """
 sizes = iter([64, 65, 64, 4096, 64, 66] + [64, 67] * 5_000)
@@ -226,6 +255,28 @@ for step in range(3):
 """)
     assert forecast.low_bytes is not None and forecast.high_bytes is not None
     assert forecast.high_bytes - forecast.low_bytes < 0.01 * forecast.peak_allocated_bytes
+
+
+def test_two_turns_do_not_narrow_the_interval_of_a_count(of_script: Predict) -> None:
+    forecast = of_script("""
+for step in range(2):
+    train(20_000)
+    torch.manual_seed(step)
+    boxes = torch.rand(200).cuda()
+    (boxes[boxes > 0.5] * model.weight[0, 0]).sum().backward()
+""")
+    assert forecast.low_bytes is not None and forecast.high_bytes is not None
+    assert forecast.high_bytes - forecast.low_bytes > 0.1 * forecast.peak_allocated_bytes
+
+
+def test_an_evaluation_between_training_steps_is_seen(of_script: Predict) -> None:
+    forecast = of_script("""
+for step in range(2):
+    with torch.no_grad():
+        model(torch.zeros(64, 1024, device="cuda"))
+    train()
+""")
+    assert forecast.seen["evaluation"] is True
 
 
 def test_turns_that_evaluate_or_train_a_part_are_not_larger_data(of_script: Predict) -> None:

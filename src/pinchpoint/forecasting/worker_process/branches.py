@@ -31,6 +31,7 @@ _SLIGHT = 0.01
 _TOO_SLOW = "branches depend on device values, and not all their ways were followed within the time limit"
 _SPARE = 2.5  # times the slowest way so far must remain before the time limit to follow another one
 ENDED = "ended"  # key of an answer: this way of a branch ends the run, by `raise` or `exit`
+RAISED = "raised"  # key of an answer: whether the run ended with an error after its training steps
 
 
 class _RunEnded(Exception):
@@ -46,6 +47,7 @@ class _Attempt:
     blocks: tuple[str, ...]  # hashes of the allocations of each run behind the forecast
     sites: frozenset[str]
     cut: frozenset[str]
+    has_raised: bool = False  # after its training steps, so that its peak is not that of a whole run
 
 
 def explore(predict: Callable[[Run], Forecast], run: Run, *, limit_s: float = math.inf) -> Forecast:
@@ -63,6 +65,7 @@ def explore(predict: Callable[[Run], Forecast], run: Run, *, limit_s: float = ma
         blocks: list[str] = []
         sites: set[str] = set()
         cut: set[str] = set()
+        raised: list[bool] = []
 
         def recorded(known: dict[str, Any]) -> dict[str, Any]:
             decisions = Decisions(flipped=frozenset(flipped), patience=turns)
@@ -73,10 +76,13 @@ def explore(predict: Callable[[Run], Forecast], run: Run, *, limit_s: float = ma
             sites.update(asked.get("sites", ()))
             cut.update(asked.get("cut", ()))
             blocks.append(answer.get("blocks", ""))
+            raised.append(answer.get(RAISED, False))
             return answer
 
         forecast = predict(recorded)
-        return _Attempt(forecast, frozenset(flipped), tuple(blocks), frozenset(sites), frozenset(cut))
+        return _Attempt(
+            forecast, frozenset(flipped), tuple(blocks), frozenset(sites), frozenset(cut), any(raised)
+        )
 
     def other(flipped: Iterable[str], turns: int = TURNS[0]) -> _Attempt | None:
         """An attempt that may fail: then the branch ends the run, or is unknown, which is a reason."""
@@ -145,9 +151,11 @@ def _growth(short: _Attempt, longer: _Attempt | None) -> str:
 
 
 def _widen(attempts: list[_Attempt], reasons: list[str]) -> Forecast:
-    base = attempts[0].forecast
+    # A way that raises, as one that never saves the file which is loaded later, is no run that works.
+    whole = [one.forecast for one in attempts if not one.has_raised]
     forecasts = [one.forecast for one in attempts]
-    low = min(f.low_bytes or f.peak_allocated_bytes for f in forecasts)
+    base = (whole or forecasts)[0]
+    low = min(f.low_bytes or f.peak_allocated_bytes for f in whole or forecasts)
     high = max(f.high_bytes or f.peak_allocated_bytes for f in forecasts)
     if high > low and (low, high) != (base.low_bytes, base.high_bytes):
         changed = [one for one in attempts if one.blocks != attempts[0].blocks]

@@ -229,7 +229,8 @@ def _run(
     if progress.scaled_steps is not None:
         forecast = assembly.with_skipped_steps(forecast, progress.scaled_steps)
     return calibration.with_blocks(forecast.to_dict(), observation) | {
-        "decisions": observer.dynamic.decisions.results(partial(runner.peaks_between, observation))
+        "decisions": observer.dynamic.decisions.results(partial(runner.peaks_between, observation)),
+        branches.RAISED: is_late_error,
     }
 
 

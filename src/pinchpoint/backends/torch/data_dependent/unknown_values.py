@@ -198,19 +198,21 @@ class DataFloat(float):
         return self._decide(float(self) != 0)
 
     def __lt__(self, other: Any) -> Any:
-        return self._compare(float.__lt__(self, _plain(other)))
+        return self._compare(float.__lt__(self, _plain(other)), other)
 
     def __le__(self, other: Any) -> Any:
-        return self._compare(float.__le__(self, _plain(other)))
+        return self._compare(float.__le__(self, _plain(other)), other)
 
     def __gt__(self, other: Any) -> Any:
-        return self._compare(float.__gt__(self, _plain(other)))
+        return self._compare(float.__gt__(self, _plain(other)), other)
 
     def __ge__(self, other: Any) -> Any:
-        return self._compare(float.__ge__(self, _plain(other)))
+        return self._compare(float.__ge__(self, _plain(other)), other)
 
-    def _compare(self, likely: Any) -> Any:
-        return self._decide(likely) if isinstance(likely, bool) else likely
+    def _compare(self, likely: Any, other: Any) -> Any:
+        if not isinstance(likely, bool) or (type(other) is float and math.isinf(other)):
+            return likely  # values are finite: `loss < best` is certain while `best` is infinite
+        return self._decide(likely)
 
     def __copy__(self) -> DataFloat:
         return self

@@ -43,6 +43,7 @@ class Progress:
         self._late_steps = 0  # optimizer steps since then
         self._trained_modules: set[int] = set()
         self._evaluated_modules: set[int] = set()
+        self._quiet_modules: set[int] = set()  # called without gradients, whatever their mode
         self._has_evaluated_late = False
         self.loaders: Any = None  # set by `loaders.install`
         self.loops: Any = None  # set by `loops.turns.install`
@@ -55,9 +56,8 @@ class Progress:
         """Count an outermost module call. quiet: without gradients."""
         self.calls += 1
         self.quiet_calls += quiet
-        if not quiet:
-            self._trained_modules.add(id(module))
-        elif self.is_late or not (module is None or module.training):
+        (self._quiet_modules if quiet else self._trained_modules).add(id(module))
+        if quiet and (self.is_late or not (module is None or module.training)):
             self._evaluated_modules.add(id(module))
             self._has_evaluated_late = self._has_evaluated_late or self.is_late
         self._call_ends.append(len(self.observer.ledger.observation.events))
@@ -99,7 +99,8 @@ class Progress:
         return {
             "training_steps": steps if trained else 0,
             "inference_calls": self.quiet_calls if trained else self.calls,
-            "evaluation": trained and self.has_evaluated(),
+            "evaluation": trained
+            and (self.has_evaluated() or bool(self._trained_modules & self._quiet_modules)),
         }
 
     def describe(self, steps: int) -> str:

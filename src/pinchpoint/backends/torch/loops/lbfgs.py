@@ -10,6 +10,7 @@ is the low end of the interval.
 from __future__ import annotations
 
 import linecache
+import math
 import sys
 import weakref
 from collections.abc import Callable
@@ -43,11 +44,14 @@ def install(patches: Patches, observer: Observer, progress: Progress) -> None:
         # Without a line search, the closure is called again only between two iterations.
         later = min(iterations, 1 if group["line_search_fn"] else 2)
         if self in histories:
+            histories[self].expect(progress.loops.outermost(), progress.loops.turns())
             histories[self].fill(1)
             return _run(original, observer, self, closure, later, search=True)
         first = min(iterations, _FIRST)
         loss = _run(original, observer, self, closure, first, search=iterations <= _FIRST)
-        histories[self] = history = _History(observer, self, progress.loops.turns())
+        histories[self] = history = _History(observer, self)
+        history.expect(progress.loops.outermost(), progress.loops.turns())
+        weakref.finalize(self, history.free)
         if iterations > _FIRST:
             history.fill(1)
             _run(original, observer, self, closure, later, search=True)
@@ -57,21 +61,31 @@ def install(patches: Patches, observer: Observer, progress: Progress) -> None:
 
 
 class _History:
-    """Vectors of the iterations that do not run. turns: of the loop around the steps, if known."""
+    """Vectors of the iterations that do not run."""
 
-    def __init__(self, observer: Observer, optimizer: torch.optim.LBFGS, turns: int | None) -> None:
+    def __init__(self, observer: Observer, optimizer: torch.optim.LBFGS) -> None:
         group = optimizer.param_groups[0]
         self._ledger = observer.ledger
         self._state = optimizer.state[group["params"][0]]
         self._bytes = sum(p.numel() * p.element_size() for p in group["params"])
-        self._size: int = group["history_size"]
-        if turns is not None:
-            self._size = min(self._size, group["max_iter"] * turns - 1)
+        self._most: int = group["history_size"]
+        self._iterations: int = group["max_iter"]  # of a step
+        self._turns: dict[int | None, float] = {}  # number of a loop -> how many steps it takes
         self._blocks: list[int] = []
+
+    def expect(self, loop: int | None, turns: int | None) -> None:
+        """Let the history be as long as the loops allow that took steps so far. turns: None if unknown."""
+        self._turns[loop] = max(self._turns.get(loop, 0), math.inf if turns is None else turns)
+
+    def free(self) -> None:
+        """Free the vectors: the optimizer does not exist any more."""
+        while self._blocks:
+            self._ledger.free_temporary(self._blocks.pop())
 
     def fill(self, count: int) -> None:
         """Let the history be full after `count` further iterations."""
-        vectors = 2 * max(self._size - len(self._state.get("old_dirs") or ()) - count, 0)
+        size = int(min(self._most, self._iterations * sum(self._turns.values()) - 1))
+        vectors = 2 * max(size - len(self._state.get("old_dirs") or ()) - count, 0)
         site = self._ledger.site()
         span = Span(self._bytes, min(_LEAST, self._bytes), self._bytes)
         while len(self._blocks) > vectors:

@@ -52,10 +52,9 @@ class _Marker(ast.NodeTransformer):
 
     def visit_While(self, node: ast.While) -> list[ast.stmt]:
         self.generic_visit(node)
-        starts, goes_on = (
-            ast.Call(ast.Name(name, ast.Load()), [ast.Constant(node.lineno)], [])
-            for name in (WHILE_STARTS, WHILE)
-        )
+        lines: list[ast.expr] = [ast.Constant(node.lineno), ast.Constant(node.end_lineno)]
+        starts = ast.Call(ast.Name(WHILE_STARTS, ast.Load()), lines, [])
+        goes_on = ast.Call(ast.Name(WHILE, ast.Load()), lines[:1], [])
         node.test = ast.copy_location(ast.BoolOp(ast.And(), [goes_on, node.test]), node.test)
         return [ast.copy_location(ast.Expr(starts), node), node]
 

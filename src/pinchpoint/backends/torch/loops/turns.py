@@ -54,13 +54,21 @@ class Loops:
         self.observer, self.progress = observer, progress
         self.ended: dict[str, str] = {}  # line of a loop -> how many of its turns were run
         self.answers: dict[str, set[Any]] = {}  # line of a loop -> answers of its conditions so far
-        self._while_loops: dict[str, Loop] = {}
+        self._while_loops: dict[str, tuple[Loop, int]] = {}  # and the last line of each
         self._running: list[weakref.ref[Loop]] = []
+        self.numbers = itertools.count()  # of the loops, in the order in which they start
         self._blocks_at_end = 0  # when a loop was last ended
         self._trained_at: int | None = None  # optimizer steps when a loop that trains last went on
         self.beyond = 0.0  # share by which turns that were not run may need more than those that were
-        self.spread: float | None = None  # share by which the turns of a loop differ in size, if they do
+        self.spreads: dict[
+            str, float
+        ] = {}  # line of a loop -> deviation of its turns, as a share of their size
         progress.loops = self
+
+    @property
+    def spread(self) -> float | None:
+        """The share by which turns of a loop may deviate from their mean size, if they differ."""
+        return max(self.spreads.values(), default=None)
 
     def for_loop(self, things: Any, line: int, tests: tuple[Test, ...], is_used: bool) -> Any:
         """Iterate over `things`, as far as is needed. tests: conditions on the loop's variable."""
@@ -72,13 +80,29 @@ class Loops:
         self._running = [ref for ref in self._running if ref() is not None] + [weakref.ref(loop)]
         return loop
 
-    def while_starts(self, line: int) -> None:
-        self._while_loops[_site(line)] = Loop(self, _site(line), None, (), False, iter(()))
+    def while_starts(self, line: int, last_line: int) -> None:
+        self._while_loops[_site(line)] = Loop(self, _site(line), None, (), False, iter(())), last_line
 
     def goes_on(self, line: int) -> bool:
         """Whether a `while` loop evaluates its condition again."""
-        loop = self._while_loops.get(_site(line))
+        loop, _ = self._while_loops.get(_site(line), (None, 0))
         return loop is None or loop.goes_on()
+
+    def _running_loops(self) -> list[Loop]:
+        """The loops that run now: `for` loops with a live iterator, `while` loops on the stack."""
+        running = [loop for ref in self._running if (loop := ref()) is not None]
+        if not self._while_loops:
+            return running
+        lines: dict[str, set[int]] = {}
+        frame: types.FrameType | None = sys._getframe(1)
+        while frame is not None:
+            lines.setdefault(frame.f_code.co_filename, set()).add(frame.f_lineno)
+            frame = frame.f_back
+        for site, (loop, last) in self._while_loops.items():
+            file, _, first = site.rpartition(":")
+            if any(int(first) <= line <= last for line in lines.get(file, ())):
+                running.append(loop)
+        return running
 
     def drive(self) -> bool:
         """Whether a loop of the script, and not of a library, led to the last optimizer step."""
@@ -86,8 +110,7 @@ class Loops:
 
     def enclose(self) -> bool:
         """Whether a loop of the script that trains runs now."""
-        running = [*(ref() for ref in self._running), *self._while_loops.values()]
-        return any(loop is not None and loop.is_training for loop in running)
+        return any(loop.is_training for loop in self._running_loops())
 
     def went_on(self) -> None:
         """A loop that trains asked for its next turn."""
@@ -95,16 +118,19 @@ class Loops:
         self.progress.forget_late_steps()
 
     def turns(self) -> int | None:
-        """The product of the lengths of the `for` loops that run now; None if one is unknown."""
-        lengths = [loop.length for ref in self._running if (loop := ref()) is not None]
-        if not lengths or self._while_loops or self.progress.loaders.trains:
+        """The product of the lengths of the loops that run now; None if one is unknown or none runs."""
+        lengths = [loop.length for loop in self._running_loops()]
+        if not lengths or self.progress.loaders.trains:
             return None
         return None if None in lengths else math.prod(length for length in lengths if length)
 
+    def outermost(self) -> int | None:
+        """The number of the outermost `for` loop that runs now."""
+        return next((loop.number for ref in self._running if (loop := ref()) is not None), None)
+
     def planned_steps(self) -> int | None:
         """How many optimizer steps the running loops of the script take; None if that is unknown."""
-        turns = self.turns() if any(ref() is not None for ref in self._running) else None
-        batches = self.progress.loaders.batches()
+        turns, batches = self.turns(), self.progress.loaders.batches()
         return None if turns is None or batches is None else turns * batches
 
     def share_run(self) -> float | None:
@@ -156,6 +182,7 @@ class Loop:
         is_used: bool,
         iterator: Iterator[Any],
     ) -> None:
+        self.number = next(loops.numbers)
         self._loops, self._site, self._sequence = loops, site, sequence
         self._tests, self._is_used, self._iterator = tests, is_used, iterator
         self._trained = loops.progress.trained
@@ -223,8 +250,10 @@ class Loop:
         if not taken:
             return False
         loops.went_on()
-        if not progress.is_late or not progress.has_enough or self._count == self.length:
+        if not progress.is_late or not progress.has_enough:
             return False
+        if self._count == self.length:
+            return not progress.loaders.trains and self._is_varied()
         if taken < (1 if self._site in loops.ended else progress.wanted):
             return False
         if progress.loaders.trains:
@@ -235,9 +264,13 @@ class Loop:
                 return False
             if self._sequence is None:
                 return progress.loaders.is_over  # a generator may give the batches of a loader
-        elif self._variation.adds_turn([*self._marks, loops.now()], self._count):
+        elif self._is_varied():
             return False
         return self._is_steady()
+
+    def _is_varied(self) -> bool:
+        """Whether turns differ in size so that another one is run."""
+        return self._variation.adds_turn([*self._marks, self._loops.now()], self._count, self.length)
 
     def _ends_after_epoch(self) -> bool:
         """Whether epochs of a DataLoader, which ends by itself, are run no further."""

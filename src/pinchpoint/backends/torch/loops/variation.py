@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from pinchpoint.core.files import shown_path
 
 _OPERATIONS = 5_000  # observed in turns that are added because sizes differ
 _TURNS = 64  # that are run at most because sizes differ
+_RARELY = -2.326  # standard deviations that one normal variable in a hundred is below
 
 
 @dataclass(frozen=True)
@@ -32,12 +34,12 @@ class Variation:
         self._requests: list[float] = []  # bytes of the turns that train, once the requested steps were taken
         self._operations = 0  # observed when that began
 
-    def adds_turn(self, marks: Sequence[Mark], count: int) -> bool:
+    def adds_turn(self, marks: Sequence[Mark], count: int, length: int | None) -> bool:
         """Whether another turn is run. marks: before the last two turns, and now; count: turns so far.
 
-        If not all turns are run, others may be larger than the largest one by three standard deviations of
-        those that were, which is an estimate. Sizes that come from a law say nothing about other turns, and
-        turns that repeat themselves are not random.
+        length: of the loop, if it is known. If not all turns are run, others may be larger than the largest
+        one by three standard deviations of those that were, which is an estimate. Sizes that come from a law
+        say nothing about other turns, and turns that repeat themselves are not random.
         """
         observer = self._loops.observer
         if len(marks) < 3 or observer.dynamic.laws:
@@ -50,7 +52,9 @@ class Variation:
         if self._requested(*marks[1:]) is None or len(requests) < 2 or requests[-1] == requests[-2]:
             return False
         mean = statistics.mean(requests)
-        self._loops.spread = (max(requests) - min(requests)) / mean
+        self._loops.spreads[self._site] = _largest_deviation(requests) / mean
+        if count == length:
+            return False
         if count < _TURNS and observer.operations - self._operations < _OPERATIONS:
             return True
         if requests.count(max(requests)) == 1:
@@ -74,3 +78,14 @@ class Variation:
             b.bytes for b in blocks if b.phase == "backward" and b.role not in ("workspace", "gradients")
         )
         return max(size, 1) / passes
+
+
+def _largest_deviation(values: Sequence[float]) -> float:
+    """The largest standard deviation that the values may come from, in 99 of 100 cases; infinite for two.
+
+    The chi-squared distribution of their variance is that of Wilson and Hilferty, who underestimate its low
+    quantiles for few values, which makes this larger.
+    """
+    free = len(values) - 1
+    root = 1 - 2 / (9 * free) + _RARELY * math.sqrt(2 / (9 * free))
+    return statistics.stdev(values) / root**1.5 if root > 0 else math.inf
