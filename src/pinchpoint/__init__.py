@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pinchpoint.core.errors import PinchpointError
+    from pinchpoint.core.findings import Finding, Findings
     from pinchpoint.core.kernel_registry import register_kernel
     from pinchpoint.core.records import Forecast, Law, Plan, Point, Study, Verdict, load
     from pinchpoint.core.settings import Setting
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from pinchpoint.forecasting.predict import predict
     from pinchpoint.planning.plan import plan
     from pinchpoint.reporting.report import report
+    from pinchpoint.rules.scan import scan
     from pinchpoint.streaming.stream import Flow, stream
     from pinchpoint.studies.study import study
     from pinchpoint.verification.verify import verify
@@ -31,6 +33,7 @@ _HOMES = {
     "study": "pinchpoint.studies.study",
     "verify": "pinchpoint.verification.verify",
     "report": "pinchpoint.reporting.report",
+    "scan": "pinchpoint.rules.scan",
     "load": "pinchpoint.core.records",
     "Workload": "pinchpoint.core.workload",
     "Variant": "pinchpoint.core.workload",
@@ -44,12 +47,16 @@ _HOMES = {
     "Point": "pinchpoint.core.records",
     "Law": "pinchpoint.core.records",
     "Verdict": "pinchpoint.core.records",
+    "Finding": "pinchpoint.core.findings",
+    "Findings": "pinchpoint.core.findings",
     "PinchpointError": "pinchpoint.core.errors",
     "register_kernel": "pinchpoint.core.kernel_registry",
 }
 
 __all__ = [
     "Case",
+    "Finding",
+    "Findings",
     "Flow",
     "Forecast",
     "Law",
@@ -69,6 +76,7 @@ __all__ = [
     "predict",
     "register_kernel",
     "report",
+    "scan",
     "stream",
     "study",
     "verify",

@@ -63,11 +63,25 @@ def test_workloads_as_json_name_their_build_function(capsys: pytest.CaptureFixtu
         assert entry["build"].startswith(("pinchpoint.workloads.", "pinchpoint.systems."))
 
 
+def test_rules_are_listed_with_number_name_and_fix(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["list", "rules"]) == 0
+    rows = capsys.readouterr().out.splitlines()
+    assert next(row for row in rows if row.startswith("PP403")).split()[:3] == [
+        "PP403",
+        "created-on-host",
+        "safe",
+    ]
+    assert run(["list", "rules", "--json"]) == 0
+    listed = {entry["rule"]: entry for entry in json.loads(capsys.readouterr().out)}
+    assert listed["PP101"]["name"] == "sync-in-loop"
+    assert listed["PP101"]["family"] == "waits"
+
+
 def test_an_unknown_list_is_refused_with_the_known_names(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["list", "gpus"]) == 2
     assert (
         capsys.readouterr().err
-        == "error: There is no list of 'gpus'.\n  hint: Use one of: workloads, cards.\n"
+        == "error: There is no list of 'gpus'.\n  hint: Use one of: workloads, cards, rules.\n"
     )
 
 

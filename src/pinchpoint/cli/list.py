@@ -1,4 +1,4 @@
-"""List the workloads or the cards that pinchpoint knows."""
+"""List the workloads, the cards, or the rules of `scan` that pinchpoint knows."""
 
 from __future__ import annotations
 
@@ -14,14 +14,18 @@ from pinchpoint.core.errors import BadInput
 
 
 def command(
-    what: str = typer.Argument(..., metavar="workloads|cards", help="What to list."),
+    what: str = typer.Argument(..., metavar="workloads|cards|rules", help="What to list."),
     as_json: bool = typer.Option(False, "--json", help="Print all details as JSON."),
 ) -> None:
-    """List the workloads, or the cards with their memory, workspace and context.
+    """List the workloads, the cards with their memory, workspace and context, or the rules of `scan`.
 
     Workloads of other installed packages are listed as well, with the error of one that cannot be loaded.
     """
-    lists: dict[str, Callable[[bool], None]] = {"workloads": _list_workloads, "cards": _list_cards}
+    lists: dict[str, Callable[[bool], None]] = {
+        "workloads": _list_workloads,
+        "cards": _list_cards,
+        "rules": _list_rules,
+    }
     if what not in lists:
         raise BadInput(f"There is no list of {what!r}.", hint=f"Use one of: {', '.join(lists)}.")
     lists[what](as_json)
@@ -82,6 +86,21 @@ def _list_cards(as_json: bool) -> None:
     printing.say(
         "context: * was observed on such a card, others are estimated. To add a card, see docs/cards.md."
     )
+
+
+def _list_rules(as_json: bool) -> None:
+    from pinchpoint.rules.engine.catalog import all_rules
+
+    fixes = [None if r.fix is None else "safe" if r.fix.safe else "unsafe" for r in all_rules()]
+    if as_json:
+        rules = [
+            {"rule": r.code, "name": r.name, "family": r.family, "about": r.title, "hint": r.hint, "fix": fix}
+            for r, fix in zip(all_rules(), fixes, strict=True)
+        ]
+        printing.show_json(json.dumps(rules, indent=1))
+        return
+    rows = [(r.code, r.name, fix or "-", r.title) for r, fix in zip(all_rules(), fixes, strict=True)]
+    printing.show_table(("rule", "name", "fix", "about"), rows)
 
 
 def _plain(item: Any) -> dict[str, Any]:

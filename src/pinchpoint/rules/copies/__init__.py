@@ -1,0 +1,1 @@
+"""PP4xx: data is copied without need, or slower than it could be."""

@@ -1,0 +1,154 @@
+"""Rewriting files: LibCST finds the node of each match by its position and keeps all other text as it is.
+
+A file is rewritten until no fix applies, and only if the result parses. It is replaced as a whole: a reader
+sees the old text or the new text. In a notebook, the cells that change are replaced.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import libcst as cst
+from libcst.metadata import MetadataWrapper, PositionProvider
+
+from pinchpoint.core.files import write_bytes
+from pinchpoint.rules.engine.reading import (
+    CannotRead,
+    File,
+    code_cells,
+    decode,
+    load_notebook,
+    parse,
+    plain_line,
+)
+from pinchpoint.rules.engine.rule import Match, Rule
+from pinchpoint.rules.engine.source import Source
+
+_ROUNDS = 10
+Place = tuple[int, int, int, int]
+Find = Callable[[File, Sequence[Rule]], "list[tuple[Source, Rule, Match]]"]
+
+# The LibCST class for each class of ast; positions alone do not tell `x` from the statement `x`.
+_CLASSES: dict[type[ast.AST], tuple[type[cst.CSTNode], ...]] = {
+    ast.Call: (cst.Call,),
+    ast.Name: (cst.Name,),
+    ast.Attribute: (cst.Attribute,),
+    ast.Constant: (cst.SimpleString, cst.Integer, cst.Float, cst.Name, cst.ConcatenatedString),
+    ast.Expr: (cst.Expr,),
+    ast.Assign: (cst.Assign,),
+    ast.keyword: (cst.Arg,),
+    ast.alias: (cst.ImportAlias,),
+    ast.ImportFrom: (cst.ImportFrom,),
+    ast.FunctionDef: (cst.FunctionDef,),
+    ast.With: (cst.With,),
+}
+
+
+def fix_text(file: File, rules: Sequence[Rule], find: Find, *, unsafe: bool) -> tuple[str, int]:
+    """The text with all fixes made, and how many there were."""
+    count = 0
+    for _ in range(_ROUNDS):
+        matches = [
+            (source, rule, match)
+            for source, rule, match in find(file, rules)
+            if rule.fix is not None and match.fixable and (unsafe or rule.fix.safe)
+        ]
+        if not matches:
+            break
+        text, made = _rewrite(file.text, matches)
+        if not made or text == file.text:
+            break
+        file = File(file.path, text, parse(text), file.cells)
+        count += made
+    return file.text, count
+
+
+def _rewrite(text: str, matches: Sequence[tuple[Source, Rule, Match]]) -> tuple[str, int]:
+    try:
+        module = cst.parse_module(text)
+    except (cst.ParserSyntaxError, RecursionError) as error:
+        raise CannotRead("LibCST cannot parse it, so that nothing is fixed") from error
+    wanted: dict[Place, list[tuple[Rule, Match]]] = {}
+    for source, rule, match in matches:
+        wanted.setdefault(_place(source, match.node), []).append((rule, match))
+    wrapper = MetadataWrapper(module, unsafe_skip_copy=True)
+    rewrites: dict[cst.CSTNode, tuple[Rule, Match]] = {}
+    for node, position in wrapper.resolve(PositionProvider).items():
+        place = (position.start.line, position.start.column, position.end.line, position.end.column)
+        for rule, match in wanted.get(place, ()):
+            if isinstance(node, _CLASSES[type(match.node)]) and node not in rewrites:
+                rewrites[node] = (rule, match)
+                break
+    changed = wrapper.module.visit(_Rewriter(rewrites))
+    assert isinstance(changed, cst.Module)
+    return changed.code, len(rewrites)
+
+
+class _Rewriter(cst.CSTTransformer):
+    def __init__(self, rewrites: dict[cst.CSTNode, tuple[Rule, Match]]) -> None:
+        super().__init__()
+        self._rewrites = rewrites
+
+    def on_leave(self, original_node, updated_node):
+        updated = super().on_leave(original_node, updated_node)
+        rewrite = self._rewrites.get(original_node)
+        if rewrite is None or not isinstance(updated, cst.CSTNode):
+            return updated
+        rule, match = rewrite
+        assert rule.fix is not None
+        return rule.fix.rewrite(updated, match)
+
+
+def _place(source: Source, node: ast.AST) -> Place:
+    """The position as LibCST counts: columns in characters, decorators not part of a function."""
+    start, end = getattr(node, "lineno", 0), getattr(node, "end_lineno", 0)
+    return (
+        start,
+        source.characters(start, getattr(node, "col_offset", 0)),
+        end,
+        source.characters(end, getattr(node, "end_col_offset", 0)),
+    )
+
+
+def write_fixed(file: File, text: str) -> None:
+    """Replace a file by its new text, in its own encoding and with its own permissions."""
+    path = Path(file.path)
+    mode = path.stat().st_mode
+    if file.cells:
+        data = _notebook(path.read_bytes(), file, text)
+    else:
+        old = path.read_bytes()
+        data = text.encode(_encoding(old))
+        assert decode(data) == text
+    write_bytes(path, data)
+    os.chmod(path, mode)
+
+
+def _encoding(data: bytes) -> str:
+    import io
+    import tokenize
+
+    return tokenize.detect_encoding(io.BytesIO(data).readline)[0]
+
+
+def _notebook(data: bytes, file: File, text: str) -> bytes:
+    """The notebook with the cells whose code changed; lines of IPython are kept."""
+    notebook = load_notebook(data)
+    new, old = text.split("\n"), file.text.split("\n")
+    assert len(new) == len(old), "a fix in a notebook keeps the number of lines"
+    lines = iter(zip(new, old, strict=True))
+    for _, cell, source in code_cells(notebook):
+        fixed = []
+        for line in source.split("\n"):
+            changed, before = next(lines)
+            fixed.append(line if changed == before or plain_line(line) != line else changed)
+        joined = "\n".join(fixed)
+        if joined != source:
+            cell["source"] = joined.splitlines(keepends=True) if isinstance(cell["source"], list) else joined
+    indent = 1 if data.startswith(b'{\n "') else 2 if data.startswith(b'{\n  "') else None
+    ending = "\n" if data.endswith(b"\n") else ""
+    return (json.dumps(notebook, indent=indent, ensure_ascii=False) + ending).encode("utf-8")

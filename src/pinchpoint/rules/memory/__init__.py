@@ -1,0 +1,1 @@
+"""PP3xx: memory is held or used without need."""

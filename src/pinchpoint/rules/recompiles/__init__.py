@@ -1,0 +1,1 @@
+"""PP2xx: functions are traced or compiled again."""

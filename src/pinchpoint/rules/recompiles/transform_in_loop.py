@@ -1,0 +1,74 @@
+"""A loop creates a transformed function with jax.grad, jax.jit, jax.vmap, or jax.hessian in every turn.
+
+Each new function is traced again, and compiled again under `jax.jit`: JAX finds earlier work by the
+identity of the function. Create it once before the loop. Where the loop is over coordinates or samples,
+`jax.vmap` replaces it.
+
+Bad:
+
+    import jax
+
+    def second_derivatives(f, x):
+        gradient = jax.grad(f)
+        values = []
+        for i in range(x.shape[0]):
+            values.append(jax.grad(lambda y: gradient(y)[i])(x))
+        return values
+
+Good:
+
+    import jax
+
+    def second_derivatives(f, x):
+        return jax.jacfwd(jax.grad(f))(x)
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from pinchpoint.rules.engine import patterns
+from pinchpoint.rules.engine.rule import Match, Rule
+from pinchpoint.rules.engine.source import Source
+from pinchpoint.rules.engine.values import TRANSFORMS
+
+_NAMES = frozenset({f"jax.{name}" for name in TRANSFORMS} | {"equinox.filter_jit", "equinox.filter_grad"})
+
+
+def check(source: Source) -> Iterator[Match]:
+    for call in source.calls:
+        name = source.name(call.func)
+        if name not in _NAMES or not patterns.hot_loops(source, call) or patterns.is_jitted(source, call):
+            continue
+        if _is_nested(source, call) or patterns.is_rare(source, call) or _is_kept(source, call):
+            continue
+        yield Match(call, {"name": name})
+
+
+def _is_nested(source: Source, call: ast.Call) -> bool:
+    """Whether the function goes into another transform, which is the one to report."""
+    parent = source.parents[call]
+    return isinstance(parent, ast.Call) and call in parent.args and source.name(parent.func) in _NAMES
+
+
+def _is_kept(source: Source, call: ast.Call) -> bool:
+    """Whether the function is stored for later: `compiled[size] = jax.jit(f)` in a loop over sizes, a
+    list."""
+    parent = source.parents[call]
+    if isinstance(parent, ast.Assign):
+        return any(isinstance(target, ast.Subscript | ast.Attribute) for target in parent.targets)
+    return isinstance(parent, ast.ListComp | ast.DictComp | ast.Tuple) or (
+        isinstance(parent, ast.Call)
+        and isinstance(parent.func, ast.Attribute)
+        and parent.func.attr == "append"
+    )
+
+
+RULE = Rule(
+    number=201,
+    name="transform-in-loop",
+    message="`{name}` creates a new function in every turn of the loop, which is traced again each time.",
+    hint="Create the function once before the loop, or replace the loop with jax.vmap.",
+    check=check,
+)

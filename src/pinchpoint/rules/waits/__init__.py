@@ -1,0 +1,1 @@
+"""PP1xx: the program waits for the device, or drives it with many small operations."""
