@@ -105,7 +105,7 @@ lengths = [16 + i % 97 for i in range(100_000)]
 train(DataLoader(lengths, batch_size=1, collate_fn=lambda n: torch.zeros(n[0] * 8, 1024)))
 """
     )
-    assert forecast.high_bytes > forecast.peak_allocated_bytes
+    assert forecast.high_bytes is not None and forecast.high_bytes > forecast.peak_allocated_bytes
     assert any("of 100,000 was run" in note for note in forecast.notes)
 
 
@@ -142,3 +142,68 @@ for epoch in range(2):
     assert forecast.seen["training_steps"] == 3
     # The output that is kept is alive during the third step.
     assert forecast.peak_allocated_bytes == pytest.approx(alone.peak_allocated_bytes + rows(4096), rel=0.01)
+
+
+UNFREEZE = """
+torch.nn.init.zeros_(model.bias)
+model.weight.requires_grad = False
+optimizer = torch.optim.Adam([model.bias])
+def unfreeze():
+    model.weight.requires_grad = True
+    optimizer.add_param_group({"params": [model.weight]})
+"""
+WEIGHTS = WIDTH * WIDTH * 4
+
+
+@pytest.mark.parametrize("evaluate", ["model.eval(); torch.no_grad()(model)(data[:64][0].cuda())", "pass"])
+def test_an_epoch_that_differs_trains_again(of_script: Predict, evaluate: str) -> None:
+    forecast = of_script(
+        TRAIN
+        + UNFREEZE
+        + f"""
+for epoch in range(100):
+    if epoch == 50:
+        unfreeze()
+    train(loader)
+    {evaluate}
+model(torch.zeros(4096, 1024, device="cuda"))
+"""
+    )
+    assert forecast.breakdown["optimizer"] == pytest.approx(2 * WEIGHTS, rel=0.01)
+    assert forecast.peak_allocated_bytes - forecast.workspace_bytes > 4 * WEIGHTS + 2 * rows(4096)
+    assert forecast.reasons == ()
+
+
+def test_a_second_phase_with_the_same_loader_trains(of_script: Predict) -> None:
+    forecast = of_script(
+        TRAIN
+        + UNFREEZE
+        + """
+def fit(epochs):
+    for epoch in range(epochs):
+        train(loader)
+        model.eval()
+        with torch.no_grad():
+            model(torch.zeros(64, 1024, device="cuda"))
+fit(10)
+unfreeze()
+fit(100)
+"""
+    )
+    assert forecast.breakdown["optimizer"] == pytest.approx(2 * WEIGHTS, rel=0.01)
+
+
+def test_a_size_that_follows_from_the_epoch_is_that_of_the_last_one(of_script: Predict) -> None:
+    forecast = of_script(
+        TRAIN
+        + """
+for epoch in range(64):
+    optimizer.zero_grad()
+    for (x,) in loader:
+        model(x.cuda().repeat(1 + epoch, 1)).square().mean().backward()
+        optimizer.step()
+    with torch.no_grad():
+        model(torch.zeros(64, 1024, device="cuda"))
+"""
+    )
+    assert forecast.peak_allocated_bytes > 3 * rows(4096)

@@ -33,6 +33,7 @@ _LOOKING_S = 2.0  # ... for at most this long
 _EQUAL, _EQUAL_S = 32, 0.5  # after this many batches of one size and this long, all are taken to have it
 _EVALUATED = 12  # batches of an evaluation whose memory does not grow regularly
 _REGULAR = 3  # batches after which growth by the same number of bytes counts as regular
+_ALLOWED = 8  # batches for the training steps of a later epoch, or twice as many as the first steps took
 _EMPTY_EPOCHS, _EMPTY_S = 10_000, 2.0  # epochs without batches, and seconds of them, before the script ends
 
 
@@ -58,6 +59,12 @@ class Loaders:
         self._known: dict[int, Any] = {}  # loaders that gave no batch yet
         self._empty_epochs, self._empty_since_s = 0, 0.0
         self._live: int | None = None  # bytes on the device after the training steps
+        self._allowed_until = (
+            0  # number of training steps until which an ended loader gives batches again ...
+        )
+        self._allowed_batches = 0  # ... and how many it may give
+        self._served_early = 0  # batches that were given before the training steps were done
+        self._again: Any = None  # the iterator that gave batches again
         self.epochs_ended = 0  # before their last batch, once the training steps were done
         self.is_over = False  # whether the script gets no more batches to train on
         self.beyond = 0.0  # share by which the largest batch may exceed those that were looked at
@@ -90,6 +97,7 @@ class Loaders:
         self._known.pop(id(loader), None)
         served = vars(iterator).setdefault(_SERVED, self._served(load))
         follow = self._progress.is_late and self._progress.trains and self.trains
+        self._served_early += not follow
         batch = self._follow(iterator, loader, served) if follow else load()
         self._latest = loader, iterator
         served.sizes.append(_elements(batch))
@@ -119,9 +127,18 @@ class Loaders:
                 raise StopIteration
         return served.load()
 
+    def allow(self, steps: int) -> None:
+        """Let the loader that trains give batches for so many steps again, because they may differ."""
+        self._allowed_until = self._progress.trained + steps
+        self._allowed_batches = max(_ALLOWED, 2 * self._served_early)
+
     def _after_training(self, iterator: Any, served: Served) -> Any:
+        if self._progress.trained < self._allowed_until and self._allowed_batches > 0:
+            self._allowed_batches -= 1
+            self._again, self._empty_epochs = iterator, 0
+            return served.load()
         live = self._observer.ledger.live_bytes()
-        if iterator is self._training[1]:
+        if iterator is self._training[1] and iterator is not self._again:
             self._live = live if self._live is None else self._live
             if self._find_larger(served, self._training[0]):
                 return self._largest(served, self._training[0])
@@ -135,7 +152,8 @@ class Loaders:
             self._empty_since_s = time.monotonic()
         is_endless = self._empty_epochs > 1 and time.monotonic() - self._empty_since_s > _EMPTY_S
         if self._progress.has_evaluated() or is_endless or self._empty_epochs > _EMPTY_EPOCHS:
-            if self.is_over or not self._progress.loops.enclose():
+            loops = self._progress.loops
+            if not loops.enclose() or (self.is_over and not loops.runs_special):
                 self._progress.stop()
             self.is_over = True  # and so is the loop over the epochs
         raise StopIteration

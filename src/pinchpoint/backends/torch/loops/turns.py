@@ -40,6 +40,7 @@ _GROWING = 5  # turns in which memory may grow before that is a reason
 _SLIGHT = 0.005  # share of the live bytes by which the remaining turns may let them grow
 _FEW_BYTES = 4 * MIB  # by which all remaining turns together may let them grow in any case
 _UNKNOWN_TURNS = 10_000  # of a loop whose length is unknown, to judge its growth
+_PHASES = 2  # times that a loop which is not part of another one trains
 _DRIVEN = 8  # optimizer steps since a loop of the script went on; more are taken by a library's loop
 _ROLES = ("weights", "gradients", "optimizer", "workspace", "temporaries")
 _RANGE_ITERATOR = type(iter(range(0)))
@@ -56,6 +57,7 @@ class Loops:
         self.answers: dict[str, set[Any]] = {}  # line of a loop -> answers of its conditions so far
         self._while_loops: dict[str, tuple[Loop, int]] = {}  # and the last line of each
         self._running: list[weakref.ref[Loop]] = []
+        self._phases: dict[str, int] = {}  # line of a loop -> how often it began outside all others
         self.numbers = itertools.count()  # of the loops, in the order in which they start
         self._blocks_at_end = 0  # when a loop was last ended
         self._trained_at: int | None = None  # optimizer steps when a loop that trains last went on
@@ -73,6 +75,7 @@ class Loops:
     def for_loop(self, things: Any, line: int, tests: tuple[Test, ...], is_used: bool) -> Any:
         """Iterate over `things`, as far as is needed. tests: conditions on the loop's variable."""
         sequence = _sequence(things)
+        self._allow_training(_site(line))
         may_end = sequence is not None or isinstance(things, (itertools.count, types.GeneratorType))
         if not may_end or self.observer.dynamic.calibrating:
             return things
@@ -81,12 +84,30 @@ class Loops:
         return loop
 
     def while_starts(self, line: int, last_line: int) -> None:
+        self._allow_training(_site(line))
         self._while_loops[_site(line)] = Loop(self, _site(line), None, (), False, iter(())), last_line
 
     def goes_on(self, line: int) -> bool:
         """Whether a `while` loop evaluates its condition again."""
         loop, _ = self._while_loops.get(_site(line), (None, 0))
         return loop is None or loop.goes_on()
+
+    def _allow_training(self, site: str) -> None:
+        """Let a loop that is not part of another one that trains, as a second phase, get batches again."""
+        if self.progress.is_late and not self.enclose():
+            self._phases[site] = self._phases.get(site, 0) + 1
+            if self._phases[site] <= _PHASES:
+                self.progress.loaders.allow(self.progress.wanted)
+
+    def begin_special(self, steps: int) -> None:
+        """A turn begins that may differ from others: so many training steps show what it needs."""
+        self.went_on()
+        self.progress.loaders.allow(steps)
+
+    @property
+    def runs_special(self) -> bool:
+        """Whether a loop runs its last turns, which were chosen because they may differ."""
+        return any(loop.is_ending for loop in self._running_loops())
 
     def _running_loops(self) -> list[Loop]:
         """The loops that run now: `for` loops with a live iterator, `while` loops on the stack."""
@@ -193,7 +214,9 @@ class Loop:
         self._variation = Variation(loops, site)
         self._is_extended = self._has_larger = False
         self._epochs = 0  # of a DataLoader that were ended before this turn
-        self._chosen: Iterator[Any] | None = None  # values of the remaining turns
+        self._chosen: Iterator[int] | None = None  # places of the remaining turns in the sequence
+        self._special: dict[int, int] = {}  # places of turns that may differ -> training steps to take there
+        self._is_in_special = loops.progress.is_late and loops.runs_special
 
     @property
     def length(self) -> int | None:
@@ -205,7 +228,11 @@ class Loop:
 
     @property
     def is_training(self) -> bool:
-        return self._chosen is None and self._loops.progress.trained > self._trained
+        return self._loops.progress.trained > self._trained
+
+    @property
+    def is_ending(self) -> bool:
+        return self._chosen is not None
 
     def __iter__(self) -> Loop:
         return self
@@ -213,12 +240,10 @@ class Loop:
     def __next__(self) -> Any:
         if self._chosen is None and not self._ends():
             value = next(self._iterator)
+            if self._count in self._special:
+                self._loops.begin_special(self._special[self._count])
         else:
-            chosen = self._remaining()
-            value = next(chosen, self)
-            if value is self:
-                self._report()
-                raise StopIteration
+            value = self._remaining()
         self._start_turn()
         return value
 
@@ -254,7 +279,8 @@ class Loop:
             return False
         if self._count == self.length:
             return not progress.loaders.trains and self._is_varied()
-        if taken < (1 if self._site in loops.ended else progress.wanted):
+        is_known = self._site in loops.ended and not self._is_in_special
+        if taken < (1 if is_known else progress.wanted):
             return False
         if progress.loaders.trains:
             if progress.loaders.epochs_ended > self._epochs:
@@ -278,9 +304,10 @@ class Loop:
         if loaders.is_over:
             return True
         if not self._loops.progress.has_evaluated():
-            return False  # epochs are empty now, and a later one may evaluate
+            # Epochs are empty now except those that may differ, and a later one may evaluate.
+            self._choose()
+            return False
         is_extended, self._is_extended = self._is_extended, True
-        self._is_used = False
         return is_extended or not loaders.left_behind()
 
     def _is_steady(self) -> bool:
@@ -307,16 +334,23 @@ class Loop:
 
     # --- the turns that remain
 
-    def _remaining(self) -> Iterator[Any]:
+    def _remaining(self) -> Any:
+        """The value of the next turn that may differ."""
         if self._chosen is None:
-            self._chosen = iter(self._choose())
-        return self._chosen
+            self._choose()
+            self._chosen = iter(sorted(at for at in self._special if at >= self._count))
+        at = next(self._chosen, None)
+        if at is None or self._sequence is None:
+            self._report()
+            raise StopIteration
+        self._loops.begin_special(self._special[at])
+        return self._sequence[at]
 
-    def _choose(self) -> list[Any]:
-        """Values of the turns that may differ from those that were run."""
+    def _choose(self) -> None:
+        """Add the places of the turns that may differ from those that were run to `_special`."""
         values = self._sequence
         if values is None:
-            return []
+            return
         answers = self._loops.answers.setdefault(self._site, set())
         is_first_time = self._site not in self._loops.ended
         last = len(values) - 1
@@ -340,11 +374,11 @@ class Loop:
             self._loops.observer.ledger.observation.reasons.append(
                 f"the loop at {shown_path(self._site)} has more kinds of turns than were run"
             )
-        if self._is_used and is_first_time:
-            kept.append(last)
+        self._special |= dict.fromkeys(kept, self._loops.progress.wanted)
+        others = [last] if self._is_used and is_first_time else []
         if not isinstance(values, range) and is_first_time:
-            kept += _largest(values, self._count)
-        return [values[at] for at in sorted(set(kept))]
+            others += _largest(values, self._count)
+        self._special = dict.fromkeys(others, 1) | self._special
 
     def _answer(self, value: Any) -> tuple[bool, ...]:
         return tuple(bool(test(value)) for test in self._tests)
