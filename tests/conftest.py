@@ -14,7 +14,20 @@ from typing import Any
 import pytest
 from tests.templates import Template
 
-from pinchpoint.core.records import Forecast, Law, Line, Plan, Point, Record, Study, Verdict
+from pinchpoint.core.records import (
+    Forecast,
+    Law,
+    Line,
+    Plan,
+    Point,
+    Problem,
+    Record,
+    Study,
+    Trace,
+    TraceEvent,
+    TracePhase,
+    Verdict,
+)
 
 os.environ.setdefault("MPLBACKEND", "Agg")
 os.environ.setdefault("JAX_PLATFORMS", "cpu" if not Path("/dev/nvidiactl").exists() else "")
@@ -168,7 +181,33 @@ def samples() -> dict[str, Record]:
         peak_before_bytes=1000,
         peak_after_bytes=500,
     )
-    return {record.kind: record for record in (forecast, plan, study, verdict)}
+    trace = Trace(
+        target="train.py",
+        framework="torch",
+        device="cpu",
+        ended="stopped",
+        steps=3,
+        step_is="optimizer step",
+        took_s=3.0,
+        setup_s=1.0,
+        first_step_s=1.0,
+        step_times={"median_s": 0.5, "mean_s": 0.5, "low_s": 0.4, "high_s": 0.6, "longest_s": 0.6},
+        phases=(TracePhase("forward", 0.25, 0.25), TracePhase("backward", 0.75, 0.75)),
+        events=(TraceEvent("wait", "Tensor.item", "train.py", 9, 6, 3, 0.1, 0.02, "other", "loss.item()"),),
+        problems=(Problem("wait", "Tensor.item would wait.", "Keep the value.", "train.py", 9, count=6),),
+        timeline=tuple(
+            {
+                "step": step,
+                "start_s": 1.0 + step,
+                "host_s": 0.5,
+                "device_s": None,
+                "phases": {"forward": 0.2, "backward": 0.3},
+                "memory_bytes": 1000 + step,
+            }
+            for step in range(3)
+        ),
+    )
+    return {record.kind: record for record in (forecast, plan, study, verdict, trace)}
 
 
 @pytest.fixture(scope="session")

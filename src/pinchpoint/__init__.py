@@ -12,11 +12,13 @@ if TYPE_CHECKING:
     from pinchpoint.core.errors import PinchpointError
     from pinchpoint.core.findings import Finding, Findings
     from pinchpoint.core.kernel_registry import register_kernel
-    from pinchpoint.core.records import Forecast, Law, Plan, Point, Study, Verdict, load
+    from pinchpoint.core.records import Forecast, Law, Plan, Point, Study, Trace, Verdict, load
     from pinchpoint.core.settings import Setting
     from pinchpoint.core.workload import Case, Probe, Tolerance, Variant, Workload
     from pinchpoint.forecasting.predict import predict
     from pinchpoint.planning.plan import plan
+    from pinchpoint.profiling.phase import phase
+    from pinchpoint.profiling.profile import Profiler, profile
     from pinchpoint.reporting.report import report
     from pinchpoint.rules.scan import scan
     from pinchpoint.streaming.stream import Flow, stream
@@ -32,6 +34,9 @@ _HOMES = {
     "Flow": "pinchpoint.streaming.stream",
     "study": "pinchpoint.studies.study",
     "verify": "pinchpoint.verification.verify",
+    "profile": "pinchpoint.profiling.profile",
+    "Profiler": "pinchpoint.profiling.profile",
+    "phase": "pinchpoint.profiling.phase",
     "report": "pinchpoint.reporting.report",
     "scan": "pinchpoint.rules.scan",
     "load": "pinchpoint.core.records",
@@ -49,6 +54,7 @@ _HOMES = {
     "Verdict": "pinchpoint.core.records",
     "Finding": "pinchpoint.core.findings",
     "Findings": "pinchpoint.core.findings",
+    "Trace": "pinchpoint.core.records",
     "PinchpointError": "pinchpoint.core.errors",
     "register_kernel": "pinchpoint.core.kernel_registry",
 }
@@ -64,16 +70,20 @@ __all__ = [
     "Plan",
     "Point",
     "Probe",
+    "Profiler",
     "Setting",
     "Study",
     "Tolerance",
+    "Trace",
     "Variant",
     "Verdict",
     "Workload",
     "__version__",
     "load",
+    "phase",
     "plan",
     "predict",
+    "profile",
     "register_kernel",
     "report",
     "scan",

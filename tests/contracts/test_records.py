@@ -40,6 +40,7 @@ KEYS = {
         "peak_after_bytes",
         "reason",
     },
+    "trace": {"framework", "device", "ended", "steps", "phases", "events", "problems", "timeline", "memory"},
 }
 LINE = {"file", "line", "bytes", "phase"}
 POINT = {

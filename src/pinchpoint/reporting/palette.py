@@ -80,7 +80,15 @@ SOURCES = {
     "cached": "idle",
     "context": "idle-2",
 }
-PHASES = {"forward": "s1", "backward": "s2", "optimizer": "s4", "data": "s6"}
+PHASES = {
+    "forward": "s1",
+    "backward": "s2",
+    "optimizer": "s4",
+    "data": "s6",
+    "host to device": "s3",
+    "evaluation": "s7",
+    "other": "idle",
+}
 OTHER = "s8"
 
 

@@ -106,6 +106,15 @@ def run_script(
     return ScriptEnd(kind, code, error, last_lines(logs[0]), last_lines(logs[1]), note)
 
 
+def run_unconfined(path: str | os.PathLike[str], argv: Sequence[str] = (), *, module: str = "") -> ScriptEnd:
+    """Run the script in this process as `python` would: with its real files, streams and exit handlers."""
+    file = os.path.abspath(path)
+    cells = NotebookCells(file) if file.endswith(".ipynb") else None
+    with _as_main(file, [os.fspath(path), *argv], module, keep_exit_handlers=True) as main:
+        kind, code, error = _run(file, main, cells, None, None)
+    return ScriptEnd(kind, code, error, note=cells.note() if cells is not None else None)
+
+
 class _Changed(SourceFileLoader):
     """Loads a module after a change of its code, which is not cached as bytecode."""
 
@@ -175,7 +184,9 @@ def _run(
 
 
 @contextlib.contextmanager
-def _as_main(file: str, argv: list[str], name: str = "") -> Iterator[types.ModuleType]:
+def _as_main(
+    file: str, argv: list[str], name: str = "", *, keep_exit_handlers: bool = False
+) -> Iterator[types.ModuleType]:
     """A fresh `__main__` for the file, with its arguments and its folder on the path.
 
     name: of the module, which gives it a package and the current folder on the path
@@ -196,7 +207,8 @@ def _as_main(file: str, argv: list[str], name: str = "") -> Iterator[types.Modul
     patches = Patches()
     sys.modules["__main__"] = module
     patches.set(sys, "argv", argv)
-    patches.set(atexit, "register", _forget)
+    if not keep_exit_handlers:
+        patches.set(atexit, "register", _forget)
     if sys.path[:1] in ([""], [os.getcwd()]):
         del sys.path[0]  # added by `python -m` or `-c`, where `python script.py` adds the script's folder
     sys.path.insert(0, folder)

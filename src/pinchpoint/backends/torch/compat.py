@@ -6,6 +6,7 @@ benchmarks/versions. If torch moves one of these APIs, this is the only file to 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -80,6 +81,7 @@ __all__ = [
     "returns_nothing",
     "set_apply",
     "set_missing_operation",
+    "set_module_call",
     "set_node_sequence",
     "set_variable_functions",
     "sparse_parts",
@@ -371,6 +373,20 @@ def apply_to_module(module: torch.nn.Module, fn: Callable[[torch.Tensor], torch.
 def set_apply(patch: Callable[[Any, str, Any], Any], function: Callable[..., torch.nn.Module]) -> None:
     """Replace the method that `Module.to` and similar methods use, with `patch(owner, name, value)`."""
     patch(torch.nn.Module, "_apply", function)
+
+
+def set_module_call(patch: Callable[[Any, str, Any], Any], call: Any) -> Callable[[], None]:
+    """Replace `nn.Module.__call__`, unseen by torch.compile; returns what to do after it is undone."""
+    original = torch.nn.Module.__call__
+
+    def tell_compiler(function: Any) -> None:
+        for name in ("torch._dynamo.utils", "torch._dynamo.variables.nn_module"):
+            if (module := sys.modules.get(name)) is not None and hasattr(module, "unpatched_nn_module_call"):
+                module.unpatched_nn_module_call = function  # pyright: ignore[reportAttributeAccessIssue]
+
+    patch(torch.nn.Module, "__call__", call)
+    tell_compiler(call)
+    return lambda: tell_compiler(original)
 
 
 def own_parameters(module: torch.nn.Module) -> dict[str, torch.nn.Parameter | None]:

@@ -1,72 +1,21 @@
-"""Records: the result of each verb, as frozen dataclasses that can be saved as JSON and loaded again.
+"""What predict, plan, study and verify produce: frozen dataclasses that can be saved as JSON.
 
 The keys are a contract with other tools (docs/records.md). Bytes are ints, times are in seconds, and what
-cannot be known is None. `save` writes under a temporary name and renames, so that a record is complete or
-absent.
+cannot be known is None.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import html
-import json
-import types
-import typing
-from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
 from pinchpoint.core import machine as _machine
-from pinchpoint.core.errors import BadInput
-from pinchpoint.core.files import json_fault, write_text
+from pinchpoint.core.records.base import Record, now
 from pinchpoint.core.settings import show_settings
 from pinchpoint.core.units import show_bytes, show_seconds, show_size
 
-SCHEMA = 1
 BREAKDOWN = ("weights", "gradients", "optimizer", "activations", "temporaries", "inputs", "workspace")
 Status = Literal["ok", "oom", "failed", "timeout"]
-
-
-def now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-class Record(ABC):
-    """The base of every record: conversion from and to JSON, and a table in notebooks."""
-
-    kind: ClassVar[str]
-
-    def to_dict(self) -> dict[str, Any]:
-        data = dataclasses.asdict(self)  # pyright: ignore[reportArgumentType]
-        return {"kind": self.kind, "schema": SCHEMA, **data}
-
-    def to_json(self) -> str:
-        return json.dumps(self.to_dict(), indent=1, allow_nan=False)
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Self:
-        return _decode(cls, data)
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        return cls.from_dict(json.loads(text))
-
-    def save(self, path: str | Path) -> Path:
-        return write_text(path, self.to_json() + "\n")
-
-    @abstractmethod
-    def summary(self) -> list[tuple[str, str]]:
-        """Pairs of label and value that a reader needs first."""
-
-    def _repr_html_(self) -> str:
-        align_left = "style='text-align:left'"
-        rows = "".join(
-            f"<tr><th {align_left}>{html.escape(label)}</th><td {align_left}>{html.escape(value)}</td></tr>"
-            for label, value in self.summary()
-        )
-        return f"<table><caption>{html.escape(self.kind)}</caption>{rows}</table>"
 
 
 @dataclass(frozen=True)
@@ -373,65 +322,3 @@ def _speed(ratio: float, low: float | None, high: float | None) -> tuple[str, st
 
 def _settings(settings: dict[str, str]) -> list[tuple[str, str]]:
     return [("settings", show_settings(settings))] if settings else []
-
-
-KINDS: dict[str, type[Record]] = {cls.kind: cls for cls in (Forecast, Plan, Study, Verdict)}
-
-
-def load(path: str | Path) -> Record:
-    """Read a record of any kind. Raises `BadInput` for a file that is not a record."""
-    try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise BadInput(
-            f"Cannot read {path}: {error.strerror}.", hint="Give the path of a record written by pinchpoint."
-        ) from error
-    except ValueError as error:
-        raise BadInput(
-            f"{path} is not a pinchpoint record: {json_fault(error)}.",
-            hint="Give a record written by pinchpoint with -o.",
-        ) from error
-    kind = data.get("kind") if isinstance(data, dict) else None
-    if kind not in KINDS:
-        why = "it has no kind" if kind is None else f"its kind is {kind!r}"
-        raise BadInput(
-            f"{path} is not a pinchpoint record: {why}.",
-            hint=f"Give a record of one of these kinds: {', '.join(KINDS)}.",
-        )
-    if data.get("schema") != SCHEMA:
-        raise BadInput(
-            f"{path} has schema {data.get('schema')!r}, but this pinchpoint reads schema {SCHEMA}.",
-            hint="Read it with the version of pinchpoint that wrote it.",
-        )
-    missing = [f.name for f in dataclasses.fields(KINDS[kind]) if f.name not in data and _is_required(f)]  # pyright: ignore[reportArgumentType]
-    if missing:
-        raise BadInput(
-            f"{path} is a damaged {kind} record: {missing[0]} is missing.", hint="Create the record again."
-        )
-    try:
-        return KINDS[kind].from_dict(data)
-    except (KeyError, TypeError, ValueError) as error:
-        raise BadInput(
-            f"{path} is a damaged {kind} record: {error}.", hint="Create the record again."
-        ) from error
-
-
-def _is_required(member: dataclasses.Field[Any]) -> bool:
-    return member.default is dataclasses.MISSING and member.default_factory is dataclasses.MISSING
-
-
-def _decode(kind: Any, value: Any) -> Any:
-    """Rebuild a value of type `kind` from plain JSON: dataclasses, tuples, optionals."""
-    if value is None:
-        return None
-    origin, args = typing.get_origin(kind), typing.get_args(kind)
-    if dataclasses.is_dataclass(kind):
-        hints = typing.get_type_hints(kind)
-        names = {f.name for f in dataclasses.fields(kind) if f.name in value}
-        return kind(**{name: _decode(hints[name], value[name]) for name in names})  # pyright: ignore[reportCallIssue]
-    if origin is tuple:
-        item = args if Ellipsis not in args else [args[0]] * len(value)
-        return tuple(_decode(t, v) for t, v in zip(item, value, strict=True))
-    if origin in (types.UnionType, typing.Union):
-        return _decode(next(a for a in args if a is not type(None)), value)
-    return value

@@ -1,0 +1,76 @@
+"""`Observation`: a recorder with the functions of torch and JAX that report to it, from start to close.
+
+The frameworks are not imported here: a framework that the program imports later reports from then on.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+from typing import Any
+
+from pinchpoint.backends.patches import Patches
+from pinchpoint.backends.recording.recorder import Recorder
+
+_INSTALLERS = {"torch": "pinchpoint.backends.torch.recording.install"}
+
+
+class Observation:
+    """`start()` replaces functions, `close()` puts them back. A forked process reports nothing."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        self._patches = Patches()
+        self._finder = _AfterImport(self._install)
+        self._is_open = False
+
+    def start(self) -> None:
+        self._is_open = True
+        for name in _INSTALLERS:
+            if name in sys.modules:
+                self._install(name)
+        sys.meta_path.insert(0, self._finder)  # pyright: ignore[reportArgumentType]
+        os.register_at_fork(after_in_child=self.close)
+
+    def close(self) -> None:
+        if not self._is_open:
+            return
+        self._is_open = False
+        if self._finder in sys.meta_path:
+            sys.meta_path.remove(self._finder)  # pyright: ignore[reportArgumentType]
+        self._patches.undo()
+        for act in self.recorder.on_close:
+            act()
+        self.recorder.on_close.clear()
+
+    def _install(self, framework: str) -> None:
+        if self._is_open:
+            import_module(_INSTALLERS[framework]).install(self.recorder, self._patches)
+
+
+class _AfterImport:
+    """A finder that calls `act(name)` after a framework was imported."""
+
+    def __init__(self, act: Callable[[str], None]) -> None:
+        self._act = act
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name not in _INSTALLERS:
+            return None
+        spec = PathFinder.find_spec(name, path, target)
+        if spec is None or spec.loader is None or not hasattr(spec.loader, "exec_module"):
+            return spec
+        load: Any = spec.loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            load(module)
+            self._act(name)
+
+        spec.loader.exec_module = exec_module  # pyright: ignore[reportAttributeAccessIssue]
+        return spec

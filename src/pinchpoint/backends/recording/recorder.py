@@ -1,0 +1,194 @@
+"""`Recorder`: collects phases, marks and events of a running program at the cost of a list entry each.
+
+Only the thread that created the recorder has phases. Events may come from any thread of this process; a
+process that it forks reports nothing.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import threading
+import time
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from pinchpoint.backends.recording.source_lines import Place, SourceLines
+from pinchpoint.backends.recording.steps import MARKS, OTHER, Row, Steps, Turns
+
+_ROWS = 40_000  # kept before the older half is folded into steps
+
+
+class LineEvents:
+    """What happened at one place, in sum."""
+
+    __slots__ = (
+        "bytes",
+        "count",
+        "detail",
+        "last_step",
+        "longest_ns",
+        "phase",
+        "repeated",
+        "spent_ns",
+        "steps",
+    )
+
+    def __init__(self, phase: str) -> None:
+        self.phase = phase
+        self.count = self.spent_ns = self.longest_ns = self.steps = self.bytes = self.repeated = 0
+        self.last_step = -1
+        self.detail = ""
+
+
+class Recorder:
+    """The log of a run. `on_step_limit` is called at the end of the last of `step_limit` steps."""
+
+    def __init__(
+        self,
+        *,
+        step_limit: int | None = None,
+        on_step_limit: Callable[[], None] | None = None,
+        light: bool = False,
+        clock_ns: Callable[[], int] = time.perf_counter_ns,
+    ) -> None:
+        self.clock_ns = clock_ns
+        self.light = light
+        self.lines = SourceLines()
+        self.thread = threading.get_ident()
+        self.process = os.getpid()
+        self.phase = OTHER
+        self.step = 0  # steps that are over, counted by the most telling marks so far
+        self.device = "cpu"
+        self.start_ns = clock_ns()
+        self.end_ns = 0  # when the program ended; set by who ran it, or by finish
+        self.rows: list[Row] = []
+        self.events: dict[tuple[str, str, Place | None], LineEvents] = {}
+        self.notes: list[str] = []
+        self.frameworks: set[str] = set()
+        self.stamp: Callable[[], Any] | None = None  # records a time of the device's clock
+        self.device_ns: Callable[[Any], float] | None = None
+        self.memory_now: Callable[[], int | None] | None = None
+        self.parts: dict[str, Any] = {}  # what else the watchers of a framework learned, by name
+        self._stack: list[str] = []
+        self._turns = {kind: Turns() for kind in MARKS}
+        self._kind: str | None = None
+        self._limit, self._on_limit = step_limit, on_step_limit
+        self._steps: Steps | None = None
+        self.on_step: list[Callable[[], None]] = []
+        self.on_finish: list[Callable[[], None]] = []
+        self.on_close: list[Callable[[], None]] = []
+        self._finished = False
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this is the thread whose phases are recorded."""
+        return threading.get_ident() == self.thread
+
+    def begin(self, phase: str) -> None:
+        stamp = self.stamp
+        self._stack.append(phase)
+        self.phase = phase
+        self.rows.append(Row(self.clock_ns(), phase, None, stamp() if stamp else None))
+
+    def end(self) -> None:
+        stamp = self.stamp
+        if self._stack:
+            self._stack.pop()
+        phase = self.phase = self._stack[-1] if self._stack else OTHER
+        self.rows.append(Row(self.clock_ns(), phase, None, stamp() if stamp else None))
+
+    @contextmanager
+    def within(self, phase: str) -> Iterator[None]:
+        """Everything inside belongs to this phase. Other threads have no phases."""
+        if not self.is_here:
+            yield
+            return
+        self.begin(phase)
+        try:
+            yield
+        finally:
+            self.end()
+
+    def mark(self, kind: str, key: Hashable) -> None:
+        """Pass the end of something that a loop does once per step. May raise what `on_step_limit` raises."""
+        turns = self._turns[kind]
+        turns.add(key)
+        if self._kind is None or MARKS.index(kind) < MARKS.index(self._kind):
+            self._kind = kind
+        memory = None
+        if kind == self._kind:
+            self.step = turns.count
+            memory = self.memory_now() if self.memory_now else None
+            for act in self.on_step:
+                act()
+        stamp = self.stamp
+        self.rows.append(Row(self.clock_ns(), self.phase, (kind, key), stamp() if stamp else None, memory))
+        if len(self.rows) > _ROWS:
+            self._fold(_ROWS // 2)
+        is_last = self._limit is not None and kind == self._kind and kind == MARKS[0]
+        if (
+            is_last
+            and (turns.closed + turns.is_complete) >= (self._limit or 0)
+            and self._on_limit is not None
+        ):
+            self._on_limit()
+
+    def event(
+        self,
+        kind: str,
+        what: str,
+        place: Place | None,
+        spent_ns: int = 0,
+        *,
+        size: int = 0,
+        detail: str = "",
+        repeated: bool = False,
+    ) -> None:
+        key = (kind, what, place)
+        line = self.events.get(key)
+        if line is None:
+            line = self.events[key] = LineEvents(self.phase if self.is_here else OTHER)
+        line.count += 1
+        line.spent_ns += spent_ns
+        line.bytes += size
+        line.repeated += repeated
+        if spent_ns > line.longest_ns:
+            line.longest_ns = spent_ns
+        if line.last_step != self.step:
+            line.last_step = self.step
+            line.steps += 1
+        if detail:
+            line.detail = detail
+
+    def finish(self) -> Steps:
+        """The steps of the log so far; no more is recorded afterwards."""
+        if not self._finished:
+            self._finished = True
+            self.end_ns = self.end_ns or self.clock_ns()
+            for act in self.on_finish:
+                act()
+            self._fold(len(self.rows))
+            assert self._steps is not None
+            self._steps.finish(self.end_ns)
+        assert self._steps is not None
+        return self._steps
+
+    def copy(self) -> Recorder:
+        """What was recorded so far, to be finished while the program goes on; called from another thread."""
+        other = copy.copy(self)
+        other.rows, other.events = list(self.rows), dict(self.events)
+        other._steps = None if self._steps is None else self._steps.copy()
+        other.on_finish = []
+        return other
+
+    def _fold(self, count: int) -> None:
+        if self._steps is None:
+            self._steps = Steps(self._kind, start_ns=self.start_ns, device_ns=self._device_time)
+        rows, self.rows = self.rows[:count], self.rows[count:]
+        self._steps.fold(rows)
+
+    def _device_time(self, stamp: Any) -> float:
+        assert self.device_ns is not None, "stamps come from the clock that reads them"
+        return self.device_ns(stamp)

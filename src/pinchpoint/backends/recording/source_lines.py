@@ -1,0 +1,60 @@
+"""`SourceLines`: the line of the user's own code that led to a call, found by a cheap walk up the stack."""
+
+from __future__ import annotations
+
+import linecache
+import sys
+import sysconfig
+from pathlib import Path
+from types import CodeType, FrameType
+
+_PACKAGE = str(Path(__file__).resolve().parents[2])
+_TARGETS = (f"{_PACKAGE}/workloads/", f"{_PACKAGE}/systems/")  # these count as the user's code
+_STDLIB = tuple({f"{sysconfig.get_paths()[name]}/" for name in ("stdlib", "platstdlib")})
+
+Place = tuple[CodeType, int]  # a code object and an offset in it; lines are looked up at the end
+
+
+def is_user_file(file: str) -> bool:
+    """Whether a file is the user's own code, and not of pinchpoint, Python, or an installed package."""
+    if file.startswith(("<", _PACKAGE)) and not file.startswith(_TARGETS):
+        return file.startswith("<ipython-input")
+    return not ("site-packages" in file or "dist-packages" in file or file.startswith(_STDLIB))
+
+
+class SourceLines:
+    """Finds the innermost frame of the user's code; each code object is classified once."""
+
+    def __init__(self) -> None:
+        self._is_user: dict[CodeType, bool] = {}
+
+    def frame(self, depth: int = 1) -> FrameType | None:
+        """The innermost user frame, from `depth` frames above the caller on."""
+        known = self._is_user
+        frame: FrameType | None = sys._getframe(depth + 1)
+        while frame is not None:
+            code = frame.f_code
+            user = known.get(code)
+            if user is None:
+                user = known[code] = is_user_file(code.co_filename)
+            if user:
+                return frame
+            frame = frame.f_back
+        return None
+
+    def place(self, depth: int = 1) -> Place | None:
+        frame = self.frame(depth + 1)
+        return None if frame is None else (frame.f_code, frame.f_lasti)
+
+
+def line_of(place: Place | None) -> tuple[str, int, str]:
+    """File, line and source text of a place; empty if no line of the user led to the call."""
+    if place is None:
+        return "", 0, ""
+    code, offset = place
+    number = code.co_firstlineno
+    for start, end, line in code.co_lines():
+        if start <= offset < end and line is not None:
+            number = line
+            break
+    return code.co_filename, number, linecache.getline(code.co_filename, number).strip()

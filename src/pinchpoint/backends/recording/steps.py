@@ -1,0 +1,201 @@
+"""From a log of phase changes and marks to steps: which time belongs to which step and phase.
+
+A mark is the end of something that a training loop does once per step: an optimizer step, else a backward
+pass, else a call of a model. Loops with several optimizers, as for a GAN, do several of these per step: a
+step ends before the one that repeats an earlier one.
+"""
+
+from __future__ import annotations
+
+import copy
+from array import array
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+DATA, TO_DEVICE, FORWARD, BACKWARD = "data", "host to device", "forward", "backward"
+OPTIMIZER, EVALUATION, OTHER = "optimizer", "evaluation", "other"
+PHASES = (DATA, TO_DEVICE, FORWARD, BACKWARD, OPTIMIZER, EVALUATION, OTHER)
+MARKS = ("optimizer step", "backward pass", "jitted call", "module call")  # the first that occurs counts
+DETAILED = 5_000  # steps whose phases are kept; later ones only count in sums
+_NEAR_NS = 100_000  # a device that is this close behind the host has nothing left to do
+
+
+class Row(NamedTuple):
+    """One entry of the log: from `at_ns` on the phase is `phase`, or a mark (kind, key) was passed."""
+
+    at_ns: int
+    phase: str
+    mark: tuple[str, Hashable] | None = None
+    stamp: Any = None  # of the device's clock
+    memory_bytes: int | None = None
+
+
+class Turns:
+    """Counts steps: a step ends when one of its marks comes again."""
+
+    def __init__(self) -> None:
+        self.closed = 0
+        self.group: set[Hashable] = set()
+        self._first: frozenset[Hashable] | None = None
+
+    def add(self, key: Hashable) -> bool:
+        """Pass a mark; return whether a step ended before it."""
+        if key not in self.group:
+            self.group.add(key)
+            return False
+        self.closed += 1
+        self._first = self._first or frozenset(self.group)
+        self.group = {key}
+        return True
+
+    @property
+    def count(self) -> int:
+        return self.closed + bool(self.group)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all marks of the first step came in the current one too, so that it is over."""
+        return bool(self.group) and (self._first is None or self.group >= self._first)
+
+
+@dataclass
+class Times:
+    """Host and device nanoseconds by phase.
+
+    idle_ns: the device had no work. near_ns: host time in which the device kept up with the host.
+    """
+
+    host_ns: dict[str, int] = field(default_factory=dict)
+    device_ns: dict[str, float] = field(default_factory=dict)
+    idle_ns: float = 0.0
+    near_ns: int = 0
+
+    def add(self, other: Times) -> None:
+        for name, value in other.host_ns.items():
+            self.host_ns[name] = self.host_ns.get(name, 0) + value
+        for name, value in other.device_ns.items():
+            self.device_ns[name] = self.device_ns.get(name, 0.0) + value
+        self.idle_ns += other.idle_ns
+        self.near_ns += other.near_ns
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step: when it began and ended, and what it spent in each phase."""
+
+    start_ns: int
+    end_ns: int
+    times: Times
+    memory_bytes: int | None = None
+
+    @property
+    def host_ns(self) -> int:
+        return self.end_ns - self.start_ns
+
+
+class Steps:
+    """Folds rows of the log into steps; can be called with more rows later.
+
+    device_ns: from a stamp to nanoseconds on the host's clock.
+    """
+
+    def __init__(
+        self, kind: str | None, *, start_ns: int, device_ns: Callable[[Any], float] | None = None
+    ) -> None:
+        self.kind = kind
+        self.steps: list[Step] = []  # the first ones, with their phases
+        self.host_ns, self.memory_bytes = array("q"), array("q")  # of every step
+        self.later = Times()  # sum over all steps after the first
+        self.outside = Times()  # before the first step and after the last
+        self.setup_end_ns: int | None = None
+        self._turns = Turns()
+        self._phase, self._at_ns, self._begin_ns = OTHER, start_ns, start_ns
+        self._device_ns = device_ns
+        self._last_stamp_ns: float | None = None
+        self._step, self._since, self._gap = Times(), Times(), Times()
+        self._mark_ns, self._memory, self._first_work = start_ns, None, False
+        self._after_forward = False
+
+    def fold(self, rows: Iterable[Row]) -> None:
+        for row in rows:
+            self._spend(row)
+            if row.mark is not None:
+                if row.mark[0] == self.kind:
+                    self._pass(row)
+                continue
+            if not self._first_work and row.phase in (DATA, FORWARD, BACKWARD, OPTIMIZER):
+                # Whatever came before is not part of the first step.
+                self._first_work, self.setup_end_ns, self._begin_ns = True, row.at_ns, row.at_ns
+                self._settle(OTHER)
+                self.outside.add(self._since)
+                self._since = Times()
+            if row.phase != OTHER:
+                # The loss is computed between the model's forward pass and the backward pass.
+                self._settle(FORWARD if self._after_forward and row.phase in (FORWARD, BACKWARD) else OTHER)
+                self._after_forward = row.phase == FORWARD
+            self._phase = row.phase
+
+    def finish(self, end_ns: int) -> None:
+        """Close the last step."""
+        self._spend(Row(end_ns, OTHER))
+        self._settle(OTHER)
+        if self._turns.group:
+            self._close()
+        else:
+            self.outside.add(self._step)
+        self.outside.add(self._since)
+
+    def copy(self) -> Steps:
+        """The same steps, to which more can be added apart from these."""
+        other = copy.copy(self)
+        other.steps, other.host_ns, other.memory_bytes = self.steps[:], self.host_ns[:], self.memory_bytes[:]
+        for name in ("later", "outside", "_turns", "_step", "_since", "_gap"):
+            setattr(other, name, copy.deepcopy(getattr(self, name)))
+        return other
+
+    def _spend(self, row: Row) -> None:
+        spent = row.at_ns - self._at_ns
+        times = self._gap if self._phase == OTHER else self._since
+        if spent:
+            times.host_ns[self._phase] = times.host_ns.get(self._phase, 0) + spent
+        self._at_ns = row.at_ns
+        if row.stamp is None or self._device_ns is None:
+            return
+        stamp_ns = self._device_ns(row.stamp)
+        if self._last_stamp_ns is not None:
+            took = max(stamp_ns - self._last_stamp_ns, 0.0)
+            times.device_ns[self._phase] = times.device_ns.get(self._phase, 0.0) + took
+            if self._phase == DATA:
+                times.idle_ns += took
+            elif stamp_ns - row.at_ns < _NEAR_NS:
+                times.near_ns += spent
+        self._last_stamp_ns = stamp_ns
+
+    def _settle(self, phase: str) -> None:
+        """Give the time outside all phases to `phase`."""
+        if self._gap.host_ns:
+            host, device = self._gap.host_ns.pop(OTHER, 0), self._gap.device_ns.pop(OTHER, 0.0)
+            self._gap.host_ns[phase] = host
+            if device:
+                self._gap.device_ns[phase] = device
+            self._since.add(self._gap)
+            self._gap = Times()
+
+    def _pass(self, row: Row) -> None:
+        self._settle(OTHER)
+        assert row.mark is not None
+        if self._turns.add(row.mark[1]):
+            self._close()
+        self._step.add(self._since)
+        self._since, self._mark_ns, self._memory = Times(), row.at_ns, row.memory_bytes
+
+    def _close(self) -> None:
+        step = Step(self._begin_ns, self._mark_ns, self._step, self._memory)
+        if self.host_ns:
+            self.later.add(self._step)
+        self.host_ns.append(step.host_ns)
+        self.memory_bytes.append(-1 if self._memory is None else self._memory)
+        if len(self.steps) < DETAILED:
+            self.steps.append(step)
+        self._begin_ns, self._step = self._mark_ns, Times()

@@ -1,0 +1,59 @@
+"""`watch_device`: times of the device's own clock at the bounds of phases, read without waiting for it.
+
+An event is recorded in the current stream whenever a phase changes. Its time is read when the run is over, or
+much later, so that the program never waits for it. One synchronisation, when CUDA is first used, relates the
+clocks of host and device.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from pinchpoint.backends.recording.recorder import Recorder
+
+
+class CudaClock:
+    """Events on the device, and their times on the host's clock."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._first: Any = None
+        self._first_ns = 0
+        self._free: list[Any] = []
+
+    def stamp(self) -> Any:
+        """Record the time at which the device reaches this point; None before CUDA is used."""
+        if self._first is None:
+            if not torch.cuda.is_initialized():
+                return None
+            self._begin()
+        if torch.cuda.is_current_stream_capturing():
+            return None  # an event would become a part of the graph
+        event = self._free.pop() if self._free else torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def time_ns(self, event: Any) -> float:
+        """When the device reached an event. The event may be used again afterwards."""
+        if not event.query():
+            event.synchronize()
+        elapsed_ns = self._first.elapsed_time(event) * 1e6
+        if len(self._free) < 1000:
+            self._free.append(event)
+        return self._first_ns + elapsed_ns
+
+    def _begin(self) -> None:
+        self._recorder.device = "cuda"
+        self._first = torch.cuda.Event(enable_timing=True)
+        self._first.record()
+        self._first.synchronize()
+        self._first_ns = self._recorder.clock_ns()
+
+
+def watch_device(recorder: Recorder) -> None:
+    if not torch.backends.cuda.is_built():
+        return
+    clock = CudaClock(recorder)
+    recorder.stamp, recorder.device_ns = clock.stamp, clock.time_ns

@@ -1,0 +1,123 @@
+"""Run a script for real and show where its time and memory go, by phase, step and source line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from pinchpoint.console import options, printing
+
+if TYPE_CHECKING:
+    from pinchpoint.core.records import Problem, Trace
+
+_PROBLEMS = 10
+
+
+def command(
+    target: str = typer.Argument(..., metavar="TARGET", help="A script.py or notebook.ipynb."),
+    args: list[str] = options.SCRIPT_ARGS,
+    as_module: bool = options.AS_MODULE,
+    steps: int = typer.Option(None, "--steps", help="Stop after so many steps. Default: run to the end."),
+    light: bool = typer.Option(
+        False, "--light", help="Record only phases, steps and waits, with hardly any overhead."
+    ),
+    time_limit: float = typer.Option(
+        None, "--time-limit", help="Stop the script after so many seconds. Default: no limit."
+    ),
+    output: Path = options.RECORD,
+    as_json: bool = typer.Option(
+        False, "--json", help="Print the record instead of the summary; the script prints to stderr."
+    ),
+) -> int:
+    """Run a script for real and show where its time and memory go.
+
+    `profile train.py -- --epochs 1` runs the unmodified script on the GPU, or on the CPU if there is none.
+    With --steps, it is stopped cleanly after so many optimizer steps. The exit code is 2 if the script fails;
+    what was recorded until then is shown and written.
+    """
+    from pinchpoint.core.errors import TargetFailed
+    from pinchpoint.core.files import check_output
+    from pinchpoint.profiling.profile import profile
+
+    if output is not None:
+        check_output(output)
+    trace = profile(
+        options.script_target(target, as_module=as_module),
+        args=args or (),
+        steps=steps,
+        light=light,
+        time_limit_s=time_limit,
+        output_to_stderr=as_json,
+    )
+    if output is not None:
+        trace.save(output)
+    if as_json:
+        printing.show_json(trace.to_json())
+    else:
+        _show(trace)
+    if trace.ended == "interrupted":
+        return 130
+    if trace.error or trace.exit_code:
+        failure = (
+            f"{target} raised {trace.error}." if trace.error else f"{target} exited with {trace.exit_code}."
+        )
+        raise TargetFailed(failure, hint=_hint(trace))
+    return 0
+
+
+def _hint(trace: Trace) -> str:
+    if trace.exit_code == 2 and not trace.error:
+        return "Pass the script's arguments after --."
+    return "Its own message is above; what was recorded until then is kept."
+
+
+def _show(trace: Trace) -> None:
+    from pinchpoint.core.units import show_seconds
+
+    printing.stdout().print()
+    printing.show_summary(trace)
+    if trace.phases:
+        printing.stdout().print()
+        counted = trace.steps - 1
+        has_device = any(phase.device_s is not None for phase in trace.phases)
+        rows = [
+            (
+                phase.name,
+                show_seconds(phase.host_s / counted),
+                f"{phase.share:.0%}",
+                *([show_seconds(phase.device_s / counted if phase.device_s else None)] if has_device else []),
+            )
+            for phase in trace.phases
+        ]
+        columns = ("phase", "per step", "share", *(["on the device"] if has_device else []))
+        printing.show_table(columns, rows, right=columns[1:])
+    if trace.problems:
+        printing.stdout().print()
+        for number, problem in enumerate(trace.problems[:_PROBLEMS], 1):
+            _show_problem(number, problem)
+        more = len(trace.problems) - _PROBLEMS
+        if more > 0:
+            printing.say(f"and {more} more; use -o FILE.json to store them all")
+    elif trace.steps > 1:
+        printing.stdout().print()
+        printing.show("Nothing that is worth changing was found.")
+    for note in trace.notes:
+        printing.say(f"note: {note}")
+
+
+def _show_problem(number: int, problem: Problem) -> None:
+    from pinchpoint.core.units import show_bytes, show_seconds
+
+    costs = []
+    if problem.cost_s is not None:
+        costs.append(show_seconds(problem.cost_s))
+    if problem.share is not None:
+        costs.append(f"{problem.share:.1%} of the steps")
+    if problem.bytes is not None:
+        costs.append(show_bytes(problem.bytes))
+    cost = f" [{', '.join(costs)}]" if costs else ""
+    printing.show(f"{number:2}. {problem.what}{cost}")
+    where = f"{problem.file}:{problem.line}  " if problem.file else ""
+    printing.show(f"    {where}{problem.hint}")

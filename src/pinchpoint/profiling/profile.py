@@ -1,0 +1,183 @@
+"""`profile`: run a script or a function for real, and return the Trace of its time and memory.
+
+A script runs in a process of its own, with the standard input and output of this one. A function, and what
+is inside a `Profiler`, runs here.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from pinchpoint.backends.recording.observation import Observation
+from pinchpoint.backends.recording.recorder import Recorder
+from pinchpoint.backends.sandbox.run_script import StopScript
+from pinchpoint.core.errors import BadInput, PinchpointError, TargetFailed
+from pinchpoint.core.records import Trace, load
+from pinchpoint.core.targets import Target, find, notebook_cells
+from pinchpoint.core.units import check_seconds
+from pinchpoint.profiling import phase as user_phases
+from pinchpoint.profiling.assembly import assemble
+from pinchpoint.profiling.script_process import Request
+
+_GRACE_S = 15.0  # for a script to end after its time limit or an interrupt, before it is killed
+
+
+def profile(
+    target: str | Callable[[], Any],
+    *,
+    args: Sequence[str] = (),
+    steps: int | None = None,
+    light: bool = False,
+    time_limit_s: float | None = None,
+    output_to_stderr: bool = False,
+) -> Trace:
+    """Run a script, `-m package.module`, or a function without arguments, and record where its time goes.
+
+    steps: stop after so many steps. light: record only phases, steps and waits. output_to_stderr: where the
+    output of a script goes. A script that fails has a Trace too: see its `ended` and `error`. An exception
+    of a function is raised again.
+    """
+    if steps is not None and steps < 1:
+        raise BadInput(
+            f"--steps is {steps}, but it must be at least 1.", hint="Give --steps a number above 0."
+        )
+    if callable(target):
+        with Profiler(steps=steps, light=light, name=getattr(target, "__name__", "function")) as profiler:
+            target()
+        return profiler.trace
+    if time_limit_s is not None:
+        check_seconds("time-limit", time_limit_s)
+    script = find(target)
+    _check_script(script)
+    with tempfile.TemporaryDirectory(prefix="pinchpoint-") as folder:
+        record = Path(folder) / "trace.json"
+        request = Request(
+            text=script.text,
+            path=script.where if script.name else script.text,
+            args=tuple(args),
+            module=script.name,
+            record=str(record),
+            steps=steps,
+            light=light,
+            time_limit_s=time_limit_s,
+        )
+        code = _run(request, sys.stderr if output_to_stderr else None)
+        if record.is_file():
+            trace = load(record)
+            assert isinstance(trace, Trace)
+            return trace if code == trace.exit_code or trace.ended != "timed out" else _killed(trace)
+    raise _no_trace(script, code)
+
+
+class Profiler:
+    """`with pinchpoint.Profiler() as profiler: train()`; then `profiler.trace` is the Trace.
+
+    steps: leave the block after so many steps.
+    """
+
+    def __init__(self, *, steps: int | None = None, light: bool = False, name: str = "this process") -> None:
+        self._name, self._trace = name, None
+        self._is_stopped = False
+        self._options: dict[str, Any] = {"step_limit": steps, "on_step_limit": self._stop, "light": light}
+
+    @property
+    def trace(self) -> Trace:
+        """The result; known when the block has ended."""
+        if self._trace is None:
+            raise BadInput(
+                "The Trace of a Profiler is not known before its block has ended.",
+                hint="Read profiler.trace after the with block.",
+            )
+        return self._trace
+
+    def __enter__(self) -> Self:
+        self._recorder = Recorder(**self._options)
+        self._observation = Observation(self._recorder)
+        user_phases.use(self._recorder)
+        self._observation.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        self._recorder.end_ns = self._recorder.clock_ns()
+        self._observation.close()
+        user_phases.use(None)
+        is_ours = isinstance(error, StopScript) and self._is_stopped
+        ended = "stopped" if is_ours else "finished" if error is None else "raised"
+        text = "" if is_ours or error is None else f"{type(error).__name__}: {error}"
+        self._trace = assemble(self._recorder, target=self._name, ended=ended, error=text)
+        return is_ours
+
+    def _stop(self) -> None:
+        self._is_stopped = True
+        raise StopScript
+
+
+def _check_script(script: Target) -> None:
+    if script.kind != "script":
+        raise BadInput(
+            f"{script.text} is not a script.",
+            hint="Give a script.py, a notebook.ipynb, or -m and a module. In Python, pass a function.",
+        )
+    try:
+        if script.where.endswith(".ipynb"):
+            notebook_cells(script.where)
+            return
+        compile(Path(script.where).read_bytes(), script.where, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        raise TargetFailed(
+            f"{script.text} has a syntax error in line {error.lineno}: {error.msg}.",
+            hint="Correct the script; nothing was run.",
+        ) from error
+    except ValueError as error:
+        raise BadInput(f"{script.text} is not Python: {error}.", hint="Give a Python script.") from error
+
+
+def _run(request: Request, output: Any) -> int:
+    """Run the process of a script and return its exit code, negative for a signal."""
+    command = [sys.executable, "-m", "pinchpoint.profiling.script_process", json.dumps(asdict(request))]
+    process = subprocess.Popen(command, stdout=output)
+    limit_s = None if request.time_limit_s is None else request.time_limit_s + _GRACE_S
+    try:
+        return process.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
+    except BaseException:
+        # Ctrl-C reaches the script too, because it is in the same process group; let it write its record.
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(_GRACE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        raise
+
+
+def _killed(trace: Trace) -> Trace:
+    note = f"The script did not stop within {_GRACE_S:g} s after its time limit and was killed."
+    return replace(trace, notes=(*trace.notes, note))
+
+
+def _no_trace(script: Target, code: int) -> PinchpointError:
+    if code < 0:
+        name = signal.Signals(-code).name
+        return TargetFailed(
+            f"{script.text} was ended by the signal {name}, and nothing of its profile was kept.",
+            hint="Run the script without profile to see whether it ends in the same way; SIGKILL often means "
+            "that the machine ran out of memory.",
+        )
+    return TargetFailed(
+        f"{script.text} ended the process with code {code} before its profile was written.",
+        hint="A call of os._exit ends a script at once; remove it to profile the script.",
+    )
