@@ -47,7 +47,7 @@ def test_help_lists_exactly_the_verbs_that_exist(capsys: pytest.CaptureFixture[s
     names = {line.split()[0] for line in listed.splitlines() if line.startswith("  ") and line[2] != " "}
     assert names == set(main.verbs())
     assert {"list", "demo"} <= names
-    assert not names & {"explain", "check"}
+    assert "check" not in names
 
 
 def test_helper_modules_are_not_verbs() -> None:
