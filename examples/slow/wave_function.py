@@ -73,12 +73,12 @@ def main() -> None:
         for i in range(SAMPLES):
             energies.append(float(local_energy(params, r[i])))  # fault: sync-in-loop
         mean = sum(energies) / SAMPLES
+        weights = jnp.array(energies) - mean
 
-        def loss(params: dict[str, jax.Array]) -> jax.Array:
-            weights = jnp.array(energies) - mean
-            return 2 * (weights * jax.vmap(lambda x: log_psi(params, x))(r)).mean()
+        def loss(params: dict[str, jax.Array], weights: jax.Array, r: jax.Array) -> jax.Array:
+            return 2 * (weights * jax.vmap(log_psi, in_axes=(None, 0))(params, r)).mean()
 
-        gradient = jax.grad(loss)(params)  # fault: transform-in-loop
+        gradient = jax.grad(loss)(params, weights, r)  # fault: transform-in-loop
         params = jax.tree.map(lambda p, g: p - 0.01 * g, params, gradient)
         print(f"step {step}: energy {mean:.4f}, Laplacian {laplacian_by_hessian(params, r[0]):.3f}")
 

@@ -34,6 +34,11 @@ def test_a_command_can_be_copied_whatever_the_name_of_the_folder() -> None:
     assert again == "torchrun --nproc-per-node 2 -m pinchpoint radiance train cars -o 'my run' --resume"
 
 
+def test_a_line_number_is_not_an_emoji(capsys: pytest.CaptureFixture[str]) -> None:
+    printing.show("train.py:100:31: waits")
+    assert capsys.readouterr().out == "train.py:100:31: waits\n"
+
+
 def test_a_piped_line_is_never_wrapped(capsys: pytest.CaptureFixture[str]) -> None:
     printing.show("x" * 1000)
     assert capsys.readouterr().out == "x" * 1000 + "\n"

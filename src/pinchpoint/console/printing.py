@@ -173,4 +173,4 @@ def _console(*, stderr: bool) -> Console:
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout
-    return Console(file=stream, width=None if stream.isatty() else PIPE_WIDTH)
+    return Console(file=stream, width=None if stream.isatty() else PIPE_WIDTH, emoji=False)
