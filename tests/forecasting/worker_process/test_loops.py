@@ -94,6 +94,17 @@ for step in range(64):
     assert used(forecast) > 2 * WEIGHTS + 3 * rows(4096)
 
 
+def test_turns_with_other_answers_in_a_function_are_run(of_script: Predict) -> None:
+    forecast = of_script("""
+def rows(step):
+    return 64 if step < 300 else 4096 if step < 600 else 128
+for step in range(100_000):
+    train(rows(step))
+""")
+    assert used(forecast) > 2 * WEIGHTS + 3 * rows(4096) and forecast.reasons == ()
+    assert forecast.seen["training_steps"] == 4  # 0, 1, 300, and the last one
+
+
 def test_the_largest_batch_of_a_list_is_trained_on(of_script: Predict) -> None:
     forecast = of_script("""
 for batch in [torch.zeros(n, 1024) for n in (8, 16, 2048, 8, 16)]:

@@ -2,7 +2,8 @@
 
 A loop that trains is one in which optimizer steps were taken. After the requested steps it runs only those of
 its remaining turns that may differ: the first one for which a condition on its variable has another answer,
-and the last one if the variable is used in other ways. A turn is added where memory is left behind by the
+and the last one if the variable is used in other ways. Conditions are read from the loop's body, and recorded
+where the script asks them (see `counters`). A turn is added where memory is left behind by the
 first one, and where it grows from turn to turn. Loops that do not train are never ended, because
 what they collect (chunks of an image, tokens) determines sizes afterwards.
 """
@@ -21,12 +22,14 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from pinchpoint.backends.patches import Patches
 from pinchpoint.backends.torch import compat
 from pinchpoint.backends.torch.fake.progress import Progress
 from pinchpoint.backends.torch.loops import source
+from pinchpoint.backends.torch.loops.counters import EVALUATED, Count
 from pinchpoint.backends.torch.loops.variation import Mark, Variation
 from pinchpoint.backends.torch.observer import Observer
 from pinchpoint.core.events import FREE_CACHE
@@ -35,6 +38,7 @@ from pinchpoint.core.units import MIB, show_bytes
 
 _EVALUATED_TURNS = 1_000_000  # whose conditions are evaluated
 _SPECIAL = 6  # turns that are run because a condition has another answer
+_RECORDED = 12  # turns that are run because any condition has another answer
 _RARE = 3  # a condition that is met so rarely is run every time, because it may change what follows
 _GROWING = 5  # turns in which memory may grow before that is a reason
 _SLIGHT = 0.005  # share of the live bytes by which the remaining turns may let them grow
@@ -55,6 +59,7 @@ class Loops:
         self.observer, self.progress = observer, progress
         self.ended: dict[str, str] = {}  # line of a loop -> how many of its turns were run
         self.answers: dict[str, set[Any]] = {}  # line of a loop -> answers of its conditions so far
+        self.counts: dict[str, Count] = {}  # line of a loop -> its variable
         self._while_loops: dict[str, tuple[Loop, int]] = {}  # and the last line of each
         self._running: list[weakref.ref[Loop]] = []
         self._phases: dict[str, int] = {}  # line of a loop -> how often it began outside all others
@@ -210,6 +215,7 @@ class Loop:
         self._optimizers = len(loops.progress.steps)
         self._marks: deque[Mark] = deque([loops.now()], maxlen=2)  # before the last turns
         self._count = 0  # turns that were started
+        self._ordinary = 0  # of these, turns before others were chosen
         self._growths: list[int] = []  # of turns that were added because memory grows
         self._variation = Variation(loops, site)
         self._is_extended = self._has_larger = False
@@ -217,6 +223,9 @@ class Loop:
         self._chosen: Iterator[int] | None = None  # places of the remaining turns in the sequence
         self._special: dict[int, int] = {}  # places of turns that may differ -> training steps to take there
         self._is_in_special = loops.progress.is_late and loops.runs_special
+        self._variable = None  # what conditions on the loop's variable are recorded for
+        if isinstance(sequence, range) and loops.progress.trains:
+            self._variable = loops.counts.setdefault(site, Count(site))
 
     @property
     def length(self) -> int | None:
@@ -245,7 +254,7 @@ class Loop:
         else:
             value = self._remaining()
         self._start_turn()
-        return value
+        return value if self._variable is None or type(value) is not int else self._variable.give(value)
 
     def goes_on(self) -> bool:
         """For a `while` loop: whether there is another turn."""
@@ -340,6 +349,9 @@ class Loop:
             self._choose()
             self._chosen = iter(sorted(at for at in self._special if at >= self._count))
         at = next(self._chosen, None)
+        if at is None:  # the turns that were run may have asked further questions
+            self._chosen = iter(self._choose_recorded())
+            at = next(self._chosen, None)
         if at is None or self._sequence is None:
             self._report()
             raise StopIteration
@@ -371,14 +383,38 @@ class Loop:
             self._is_used = True
         kept = sorted(chosen)[-_SPECIAL:]
         if len(chosen) > _SPECIAL or len(values) - self._count > _EVALUATED_TURNS:
-            self._loops.observer.ledger.observation.reasons.append(
-                f"the loop at {shown_path(self._site)} has more kinds of turns than were run"
-            )
+            self._has_more_kinds()
         self._special |= dict.fromkeys(kept, self._loops.progress.wanted)
         others = [last] if self._is_used and is_first_time else []
         if not isinstance(values, range) and is_first_time:
             others += _largest(values, self._count)
         self._special = dict.fromkeys(others, 1) | self._special
+        self._ordinary = self._count
+        self._choose_recorded()
+
+    def _choose_recorded(self) -> list[int]:
+        """Add the places of turns for which a recorded condition has another answer; returns them."""
+        values, variable, first = self._sequence, self._variable, self._ordinary
+        if variable is None or not isinstance(values, range) or first >= len(values):
+            return []
+        rest = values[first:]
+        span = rest[:EVALUATED]
+        try:
+            numbers = np.arange(span.start, span.stop, span.step)
+        except OverflowError:
+            return []
+        places = variable.choose(numbers, [at - first for at in self._special if at >= first])
+        found = [at + first for at in places]
+        left = max(_RECORDED - len(self._special), 0)
+        if len(found) > left or (found and len(rest) > EVALUATED):
+            self._has_more_kinds()
+        self._special |= dict.fromkeys(found[:left], self._loops.progress.wanted)
+        return found[:left]
+
+    def _has_more_kinds(self) -> None:
+        reason = f"the loop at {shown_path(self._site)} has more kinds of turns than were run"
+        reasons = self._loops.observer.ledger.observation.reasons
+        reasons += [] if reason in reasons else [reason]
 
     def _answer(self, value: Any) -> tuple[bool, ...]:
         return tuple(bool(test(value)) for test in self._tests)
@@ -419,3 +455,4 @@ def install(patches: Patches, observer: Observer, progress: Progress) -> None:
     patches.set(builtins, source.FOR, loops.for_loop)
     patches.set(builtins, source.WHILE, loops.goes_on)
     patches.set(builtins, source.WHILE_STARTS, loops.while_starts)
+    torch.serialization.add_safe_globals([int, float])  # as which a Counter in a checkpoint is loaded
