@@ -127,7 +127,7 @@ def test_an_unknown_answer_exits_1_with_its_reasons(
         variant=None,
         axis="batch size",
         possible_size=64,
-        reasons=("the loop at train.py:9 ends by a device value",),
+        reasons=("a device value decides when the loop at train.py:9 ends",),
         choices=(),
         cards=(MADE.cards[1] | unknown,),
     )
@@ -136,7 +136,7 @@ def test_an_unknown_answer_exits_1_with_its_reasons(
     shown = capsys.readouterr()
     assert "unknown which batch size fits" in shown.out and "unknown up to 48" in shown.out
     assert "at most         64" in shown.out and "points" not in shown.out
-    assert "the peak may be higher: the loop at train.py:9" in shown.err
+    assert "the peak may be higher: a device value decides when the loop at train.py:9" in shown.err
 
 
 def test_answers_are_saved_before_the_plan_is_complete(

@@ -85,7 +85,6 @@ def test_modules_are_printed_under_a_line_that_holds_much_of_the_peak_in_80_colu
         {"name": "Bert.head", "count": 1, "bytes_each": 20, "bytes": 20},
     )
     makes(replace(forecast, lines=(line,), modules=modules))
-    monkeypatch.setattr("pinchpoint.console.printing.PIPE_WIDTH", 80)
     assert run(["predict", "mine.py"]) == 0
     rows = capsys.readouterr().out.splitlines()
     assert "  encoder.layer.*.intermediate  480 B  12 x 40 B  modeling_bert.py:335" in rows

@@ -1,9 +1,11 @@
-"""Printing: results go to stdout and remarks to stderr; nothing is wrapped or styled when piped."""
+"""Printing: results go to stdout and remarks to stderr; what is narrow has 80 columns when piped."""
 
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,9 +41,54 @@ def test_a_line_number_is_not_an_emoji(capsys: pytest.CaptureFixture[str]) -> No
     assert capsys.readouterr().out == "train.py:100:31: waits\n"
 
 
-def test_a_piped_line_is_never_wrapped(capsys: pytest.CaptureFixture[str]) -> None:
-    printing.show("x" * 1000)
+def test_a_piped_line_is_never_wrapped_unless_it_is_narrow(capsys: pytest.CaptureFixture[str]) -> None:
+    text = "word " * 39 + "word"
+    printing.show(text)
+    printing.say(text)
+    shown = capsys.readouterr()
+    assert shown.out == shown.err == f"{text}\n"
+    printing.show_narrow(text)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3 and max(map(len, lines)) <= 80
+    printing.show_narrow("x" * 1000)
     assert capsys.readouterr().out == "x" * 1000 + "\n"
+
+
+def test_a_path_is_shortened_in_the_middle_and_its_name_is_kept() -> None:
+    path = "/home/someone/projects/vision/task/train.py:12"
+    assert printing.shorten_path(path, 80) == path
+    assert printing.shorten_path(path, 40) == "/home/.../vision/task/train.py:12"
+    assert printing.shorten_path(path, 32) == "/home/.../task/train.py:12"
+    assert printing.shorten_path(path, 20) == ".../task/train.py:12"
+    assert printing.shorten_path(path, 10) == ".../train.py:12"
+
+
+def test_a_summary_is_readable_at_80_columns(
+    capsys: pytest.CaptureFixture[str], samples: dict[str, Record]
+) -> None:
+    verdict: Any = samples["verdict"]
+    path = "/very/long/" + "folder/" * 20 + "train.py"
+    printing.show_summary(replace(verdict, target=path, reason="because " * 20))
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    words = lines[0].split()
+    assert (
+        words[0] == "target" and words[1].startswith("/very/.../folder/") and words[1].endswith("/train.py")
+    )
+    assert " ".join(lines).count("because") == 20
+
+
+def test_a_wide_table_has_80_columns_and_loses_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [("a" * 30, 123_456_789, "one two three four five six seven eight nine ten " * 3)]
+    printing.show_narrow_table(("name", "bytes", "why"), rows, right=("bytes",))
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    shown = " ".join(lines)
+    assert "a" * 30 in shown and "123456789" in shown and shown.count("ten") == 3
+    numbers = tuple(f"number {n}" for n in range(12))
+    printing.show_narrow_table(("name", *numbers), [("row", *(10**9 + n for n in range(12)))], right=numbers)
+    header, row = capsys.readouterr().out.splitlines()
+    assert all(name in header for name in numbers) and "1000000011" in row
 
 
 def test_a_piped_table_has_one_row_per_line_and_no_escape_codes(capsys: pytest.CaptureFixture[str]) -> None:

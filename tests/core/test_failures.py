@@ -10,7 +10,7 @@ import pytest
 
 import pinchpoint
 from pinchpoint.core.errors import Bug, CannotFake, PinchpointError, TargetFailed
-from pinchpoint.core.failures import OPERATION, failure
+from pinchpoint.core.failures import OPERATION, SAME_ON_GPU, failure
 
 OURS = str(Path(pinchpoint.__file__).parent)
 TORCH = "/usr/lib/python3.11/site-packages/torch"
@@ -57,7 +57,36 @@ def test_what_the_targets_own_code_raises_is_its_own(code: str, files: list[str]
     fault = failure("train.py", error, "running")
     assert isinstance(fault, TargetFailed)
     assert fault.what.startswith(f"Running train.py raised {type(error).__name__}")
-    assert fault.hint.endswith("If it runs on a GPU, pinchpoint does not support this line yet.")
+    assert fault.hint.startswith("Fix the line. If it works on a GPU, it is pinchpoint that does not support")
+
+
+SHAPES = [
+    "shape '[4, 5]' is invalid for input of size 16",
+    "The size of tensor a (3) must match the size of tensor b (4) at non-singleton dimension 0",
+    "Given groups=1, weight of size [4, 3, 3, 3], expected input[1, 1, 8, 8] to have 3 channels",
+    "Expected 4-dimensional input for 4-dimensional weight",
+]
+
+
+@pytest.mark.parametrize("text", SHAPES)
+def test_a_wrong_shape_is_certainly_the_targets(text: str) -> None:
+    """`exec` stands for torch's C++ code, whose line has no `raise`."""
+    code = f"(_ for _ in ()).throw(RuntimeError({text!r}))"
+    hint = "A GPU would raise this error too: fix the line. --debug shows the whole traceback."
+    assert failure("train.py", raised(code, "train.py"), "running").hint == hint
+    by_target = raised(f"raise RuntimeError({text!r})", "train.py")
+    assert failure("train.py", by_target, "running").hint != hint
+
+
+def test_an_operation_that_fails_on_a_gpu_too_is_certainly_the_targets() -> None:
+    error = raised("raise RuntimeError('mat1 and mat2')", "train.py", f"{OURS}/backends/torch/observer.py")
+    setattr(error, SAME_ON_GPU, True)
+    assert failure("train.py", error, "running").hint.startswith("A GPU would raise this error too")
+
+
+def test_a_tensor_on_the_wrong_device_is_to_be_moved() -> None:
+    error = raised("raise RuntimeError('Expected all tensors to be on the same device')", "train.py")
+    assert '.to("cuda")' in failure("train.py", error, "running").hint
 
 
 @pytest.mark.parametrize(("code", "files"), SIMULATION)

@@ -9,7 +9,13 @@ import pytest
 
 from pinchpoint.core import files
 from pinchpoint.core.errors import BadInput
-from pinchpoint.core.files import check_folder, json_fault, write_text
+from pinchpoint.core.files import check_folder, json_fault, shown_operation, write_text
+
+
+def test_an_operation_is_shown_after_its_line() -> None:
+    assert shown_operation("/a/train.py:8:mask") == "/a/train.py:8 (mask)"
+    assert shown_operation(os.path.abspath("train.py:8:unique")) == "train.py:8 (unique)"
+    assert shown_operation("/a/train.py:8") == "/a/train.py:8"
 
 
 def test_a_folder_that_is_only_checked_leaves_nothing(tmp_path: Path) -> None:

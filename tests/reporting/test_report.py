@@ -345,7 +345,7 @@ def test_an_unknown_plan_names_the_possible_size_and_its_reasons(report_records:
         choices=({"variant": None, "size": None},),
         axis="batch size",
         possible_size=48,
-        reasons=("the loop at train.py:9 ends by a device value",),
+        reasons=("a device value decides when the loop at train.py:9 ends",),
         tried=tuple({**run, "variant": None, "chunk": None, "fits": None} for run in plan.tried),
         cards=(
             {"card": "t4", "budget_bytes": 15 * 2**30, "size": None, "how": "unknown", "possible_size": 12},

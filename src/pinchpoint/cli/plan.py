@@ -101,7 +101,7 @@ def _show(plan: Plan) -> None:
             for c in plan.choices
         ]
         columns = ("variant", plan.axis, "chunk", "predicted peak", "")
-        printing.show_table(columns, rows, right=(plan.axis, "chunk", "predicted peak"))
+        printing.show_narrow_table(columns, rows, right=(plan.axis, "chunk", "predicted peak"))
     if plan.cards:
         printing.stdout().print()
         chunked = any(c["chunk"] is not None for c in plan.cards)
@@ -116,10 +116,12 @@ def _show(plan: Plan) -> None:
             for c in plan.cards
         ]
         columns = ("card", "memory", plan.axis, *(("chunk",) if chunked else ()), "")
-        printing.show_table(columns, rows, right=columns[1:-1])
+        printing.show_narrow_table(columns, rows, right=columns[1:-1])
     if plan.size is None:
         printing.stdout().print()
-        printing.show(f"unknown which {plan.axis} fits, because the peak may be higher", style="yellow")
+        printing.show_narrow(
+            f"unknown which {plan.axis} fits, because the peak may be higher", style="yellow"
+        )
     for reason in plan.reasons:
         printing.say(f"the peak may be higher: {reason}")
     for note in plan.notes:

@@ -103,11 +103,14 @@ def _show(forecast: Forecast, *, card_name: str | None) -> None:
     parts = [
         (name, show_bytes(size), f"{size / total:.0%}") for name, size in forecast.breakdown.items() if size
     ]
-    printing.show_table(("at the peak", "bytes", "share"), parts, right=("bytes", "share"))
+    printing.show_narrow_table(("at the peak", "bytes", "share"), parts, right=("bytes", "share"))
     if forecast.lines:
         printing.stdout().print()
         rows = [row for line in forecast.lines[:_LINES] for row in _line_rows(line, total)]
-        printing.show_table(("line", "bytes", "phase", ""), rows, right=("bytes",))
+        used = sum(max(len(row[column]) for row in rows) + 2 for column in range(3))
+        room = max(printing.narrow_width() - used, 12)
+        rows = [(*row[:3], _shorten(row[3], room)) for row in rows]
+        printing.show_narrow_table(("line", "bytes", "phase", ""), rows, right=("bytes",))
     if len(forecast.modules) > 1:
         printing.stdout().print()
         _show_modules(forecast)
@@ -132,24 +135,26 @@ def _show_fit(forecast: Forecast, card_name: str | None) -> None:
         has = card(card_name).memory_bytes
         needed = (forecast.needs_bytes or 0) + card(card_name).context_high_bytes
         if forecast.fits[forecast.card] and needed > has:
-            printing.show(
+            printing.show_narrow(
                 f"fits {forecast.card} if the allocator frees cached blocks, as PyTorch does when memory "
                 f"runs out; otherwise it needs {show_bytes(needed)} of {show_bytes(has)}, margin included",
                 style="green",
             )
         elif forecast.fits[forecast.card]:
             free = show_bytes(max(has - forecast.total_bytes, 0))
-            printing.show(
+            printing.show_narrow(
                 f"fits {forecast.card}: {free} of {show_bytes(has)} left, including a margin of {margin}",
                 style="green",
             )
         elif forecast.fits[forecast.card] is None:
-            printing.show(
+            printing.show_narrow(
                 f"unknown whether it fits {forecast.card}, which has {show_bytes(has)}", style="yellow"
             )
         else:
             why = f": it may need {show_bytes(needed)}, margin included" if needed > has else ""
-            printing.show(f"does not fit {forecast.card}, which has {show_bytes(has)}{why}", style="red")
+            printing.show_narrow(
+                f"does not fit {forecast.card}, which has {show_bytes(has)}{why}", style="red"
+            )
         if forecast.levers:
             over = needed - has
             rows = [
@@ -161,23 +166,23 @@ def _show_fit(forecast: Forecast, card_name: str | None) -> None:
                 )
                 for lever in forecast.levers
             ]
-            printing.show_table(("lever", "saves", "enough", "how"), rows, right=("saves",))
+            printing.show_narrow_table(("lever", "saves", "enough", "how"), rows, right=("saves",))
         return
     fitting = [name for name, fits in forecast.fits.items() if fits]
     unknown = [name for name, fits in forecast.fits.items() if fits is None]
     if unknown:
         larger = f" or any of the {len(unknown) - 1} larger cards" if len(unknown) > 1 else ""
-        printing.show(f"unknown whether it fits {unknown[0]}{larger}", style="yellow")
+        printing.show_narrow(f"unknown whether it fits {unknown[0]}{larger}", style="yellow")
     elif not fitting:
-        printing.show(
+        printing.show_narrow(
             f"fits none of the {len(forecast.fits)} known cards, with a margin of {margin}", style="red"
         )
         return
     if fitting:
-        printing.show(f"smallest card that fits, with a margin of {margin}: {fitting[0]}")
+        printing.show_narrow(f"smallest card that fits, with a margin of {margin}: {fitting[0]}")
     too_small = [name for name, fits in forecast.fits.items() if fits is False]
     if too_small:
-        printing.show(f"does not fit: {', '.join(too_small)}")
+        printing.show_narrow(f"does not fit: {', '.join(too_small)}")
 
 
 def _show_measured(forecast: Forecast) -> None:
@@ -194,7 +199,7 @@ def _show_measured(forecast: Forecast) -> None:
         measurement = forecast.measured.get(name)
         error = f"{value / measurement - 1:+.2%}" if value and measurement else "-"
         rows.append((name.removesuffix("_bytes"), show_bytes(value), show_bytes(measurement), error))
-    printing.show_table(
+    printing.show_narrow_table(
         ("peak", "predicted", "measured", "error"), rows, right=("predicted", "measured", "error")
     )
 
@@ -203,10 +208,10 @@ def _line_rows(line: Line, whole: int) -> list[tuple[str, str, str, str]]:
     """The row of a source line, and under it what holds most of it: module, bytes, repeats, library line."""
     from pinchpoint.core.units import common_root, show_bytes
 
-    wide = printing.stdout().width >= 120
-    name_width, code_width = (60, 60) if wide else (30, 21)
-    where = f"{_short(line.file, name_width - 6)}:{line.line}"
-    rows = [(where, show_bytes(line.bytes), line.phase, _shorten(line.code, code_width))]
+    wide = printing.narrow_width() >= 120
+    name_width = 60 if wide else 30
+    where = printing.shorten_path(f"{line.file}:{line.line}", name_width)
+    rows = [(where, show_bytes(line.bytes), line.phase, line.code)]
     if line.bytes < _INSIDE_SHARE * whole:
         return rows
     parts = [part for part in line.inside[:_INSIDE] if part.bytes >= 0.01 * line.bytes]
@@ -214,7 +219,7 @@ def _line_rows(line: Line, whole: int) -> list[tuple[str, str, str, str]]:
     for part in parts:
         name = part.module.removeprefix(root) or "outside modules"
         place = part.file.rpartition("/")[2] + ("" if part.line is None else f":{part.line}")
-        code = _shorten(f"{place}  {part.code}", code_width) if wide else _end_of(place, code_width)
+        code = f"{place}  {part.code}" if wide else place
         each = _repeats(part.count, part.bytes, equal=part.equal)
         rows.append((f"  {_end_of(name, name_width - 2)}", show_bytes(part.bytes), each, code))
     rest = line.bytes - sum(part.bytes for part in parts)
@@ -247,12 +252,7 @@ def _show_modules(forecast: Forecast) -> None:
         for module in forecast.modules[:_MODULES]
         if module["bytes"] >= 0.005 * forecast.peak_allocated_bytes
     ]
-    printing.show_table(("module", "bytes", "share", ""), rows, right=("bytes", "share"))
-
-
-def _short(file: str, length: int = 36) -> str:
-    """The end of a long path: the file and its folder."""
-    return file if len(file) <= length else _end_of(f".../{'/'.join(file.split('/')[-2:])}", length)
+    printing.show_narrow_table(("module", "bytes", "share", ""), rows, right=("bytes", "share"))
 
 
 def _end_of(text: str, length: int) -> str:

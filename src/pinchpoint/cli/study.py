@@ -101,11 +101,11 @@ def _show(study: Study, output: Path | None) -> None:
     counts = {s: sum(p.status == s for p in study.points) for s in ("ok", "oom", "failed", "timeout")}
     ran = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
     runs = f"{len(study.points)} runs along {study.axis} ({ran})"
-    printing.show(f"{study.target} on {study.on}: {runs}, {show_seconds(study.took_s)}")
+    printing.show_narrow(f"{study.target} on {study.on}: {runs}, {show_seconds(study.took_s)}")
     if study.settings:
-        printing.show(f"settings: {show_settings(study.settings)}")
+        printing.show_narrow(f"settings: {show_settings(study.settings)}")
     if study.laws:
-        printing.show("")
+        printing.show_narrow("")
         rows = [
             (
                 law.variant,
@@ -119,23 +119,25 @@ def _show(study: Study, output: Path | None) -> None:
             for law in study.laws
         ]
         numbers = (f"B per {study.unit}", "+-", "intercept", "exponent", "holdout")
-        printing.show_table(("variant", "mode", *numbers), rows, right=numbers)
+        printing.show_narrow_table(("variant", "mode", *numbers), rows, right=numbers)
     for limit in study.boundary:
-        printing.show(
+        printing.show_narrow(
             f"{limit['variant']} {limit['mode']}: {limit['fits']:,} fits, {limit['fails']:,} does not"
         )
     for point in [p for p in study.points if p.status in ("failed", "timeout")][:5]:
-        printing.show(f"{point.variant} {point.mode} {show_size(point.size)} {point.status}: {point.reason}")
+        printing.show_narrow(
+            f"{point.variant} {point.mode} {show_size(point.size)} {point.status}: {point.reason}"
+        )
     for note in study.notes:
         printing.say(f"note: {note}")
-    printing.show(
+    printing.show_narrow(
         "\nsize check: " + ("passed" if study.passed else "FAILED"),
         style="green" if study.passed else "bold red",
     )
     for reason in study.gate:
-        printing.show(f"  {reason}")
+        printing.show_narrow(f"  {reason}")
     if output is not None:
-        printing.show(f"\nwritten to {output}: verdict.md, study.json, study.csv and figures")
+        printing.show_narrow(f"\nwritten to {output}: verdict.md, study.json, study.csv and figures")
 
 
 def _half(law: Law) -> str:

@@ -102,7 +102,9 @@ def _show(verdict: Verdict, *, first: bool) -> None:
         rows = [
             (c["what"], c["name"], e, c["where"], c["reason"]) for c, e in zip(refusals, errors, strict=True)
         ]
-        printing.show_table(("refused", "name", "error", "worst at", "why"), rows[:10], right=("error",))
+        printing.show_narrow_table(
+            ("refused", "name", "error", "worst at", "why"), rows[:10], right=("error",)
+        )
         if len(rows) > 10:
             printing.say(f"and {len(rows) - 10} more; use -o FILE.json to store them all")
     for note in verdict.notes:

@@ -1,7 +1,8 @@
 """Printing: tables on a terminal, plain aligned text when piped.
 
-Results go to stdout; progress and remarks go to stderr, so that `| head` and `> file` get only results. Rich
-is imported when something is printed, not before.
+Results go to stdout; progress and remarks go to stderr, so that `| head` and `> file` get only results.
+What is narrow has 80 columns when piped, for people to read; other rows are one line each, for programs.
+Rich is imported when something is printed, not before.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ from pinchpoint.console import interrupts
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
     from pinchpoint.core.records import Record
 
-# A pipe has no width: rows must not be wrapped at 80 columns when another program reads them.
+# A pipe has no width: lists must not be wrapped when another program reads them, summaries are for people.
 PIPE_WIDTH = 240
+NARROW_WIDTH = 80
 
 
 def stdout() -> Console:
@@ -34,20 +37,40 @@ def stderr() -> Console:
 
 
 def say(text: str) -> None:
-    """Print a remark for the user to stderr, without markup."""
+    """Print a remark for the user to stderr, without markup. It is one line in a log."""
     out = stderr()
-    out.print(_wrap(text, out), markup=False, highlight=False, soft_wrap=True)
+    text = _wrap(text, out.width) if out.is_terminal else text
+    out.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def show(text: str, *, style: str = "") -> None:
     """Print a line of a result to stdout, without markup. It is wrapped on a terminal, never when piped."""
     out = stdout()
-    out.print(_wrap(text, out), style=style or None, markup=False, highlight=False, soft_wrap=True)
+    text = _wrap(text, out.width) if out.is_terminal else text
+    out.print(text, style=style or None, markup=False, highlight=False, soft_wrap=True)
+
+
+def show_narrow(text: str, *, style: str = "") -> None:
+    """Print a line of a result to stdout, without markup, wrapped between words when piped too."""
+    show(_wrap(text, narrow_width()), style=style)
+
+
+def narrow_width() -> int:
+    """The columns of narrow output: those of the terminal, or 80 when piped."""
+    out = stdout()
+    return out.width if out.is_terminal else NARROW_WIDTH
 
 
 def show_summary(record: Record) -> None:
-    """Print the summary of a record, one pair per line."""
-    show_pairs(record.summary())
+    """Print the summary of a record, one pair per line: a long path is shortened in the middle."""
+    pairs = record.summary()
+    width = max(len(label) for label, _ in pairs)
+    room = max(narrow_width() - width - 2, 20)
+    for label, value in pairs:
+        text = shorten_path(value, room) if " " not in value else value
+        lines = textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False) or [""]
+        for number, line in enumerate(lines):
+            show(f"{'' if number else label:<{width}}  {line}")
 
 
 def shell_command(*words: object, processes: str = "1") -> str:
@@ -66,10 +89,39 @@ def show_pairs(pairs: Sequence[tuple[str, str]]) -> None:
         show(f"{label:<{width}}  {value}")
 
 
+def shorten_path(path: str, length: int) -> str:
+    """A path without folders in its middle if it is longer than `length`: `/home/.../task/train.py`."""
+    parts = path.split("/")
+    root = "/".join(parts[: 1 if parts[0] else 2])
+    ends = ["/".join(["...", *parts[-kept:]]) for kept in range(len(parts) - 2, 0, -1)]
+    candidates = [path, *(f"{root}/{end}" for end in ends[:-1]), *ends]
+    return next((one for one in candidates if len(one) <= length), candidates[-1])
+
+
 def show_table(
     columns: Sequence[str], rows: Sequence[Sequence[object]], *, right: Sequence[str] = (), title: str = ""
 ) -> None:
     """Print a table without borders. right: the columns of numbers."""
+    _print_table(_table(columns, rows, right, title), PIPE_WIDTH)
+
+
+def show_narrow_table(
+    columns: Sequence[str], rows: Sequence[Sequence[object]], *, right: Sequence[str] = ()
+) -> None:
+    """Print a table of 80 columns when piped; text that is too wide continues in the next line of its cell.
+
+    A table whose numbers and words need more columns gets them: nothing is cut.
+    """
+    from rich.measure import Measurement
+
+    table = _table(columns, rows, right, "")
+    wide = _console(stderr=False, pipe_width=1000)
+    _print_table(table, max(NARROW_WIDTH, Measurement.get(wide, wide.options, table).minimum))
+
+
+def _table(
+    columns: Sequence[str], rows: Sequence[Sequence[object]], right: Sequence[str], title: str
+) -> Table:
     from rich.table import Table
     from rich.text import Text
 
@@ -78,11 +130,18 @@ def show_table(
     )
     for name in columns:
         table.add_column(
-            Text(name, style="bold"), justify="right" if name in right else "left", no_wrap=name in right
+            Text(name, style="bold"),
+            justify="right" if name in right else "left",
+            no_wrap=name in right,
+            overflow="fold",
         )
     for row in rows:
         table.add_row(*(Text(str(cell)) for cell in row))
-    out = stdout()
+    return table
+
+
+def _print_table(table: Table, pipe_width: int) -> None:
+    out = _console(stderr=False, pipe_width=pipe_width)
     if out.is_terminal:
         out.print(table)
         return
@@ -151,16 +210,14 @@ def progress(label: str) -> Iterator[Callable[[str], None]]:
         yield lambda stage: bar.update(task, description=f"{label}: {stage}")
 
 
-def _wrap(text: str, out: Console) -> str:
-    """Wrap text at the width of a terminal with a hanging indent; a single long word is not split."""
-    if not out.is_terminal:
-        return text
+def _wrap(text: str, width: int) -> str:
+    """Wrap text with a hanging indent; a single long word is not split."""
     lines = []
     for line in text.split("\n"):
         indent = line[: len(line) - len(line.lstrip())]
         lines += textwrap.wrap(
             line,
-            out.width,
+            width,
             subsequent_indent=indent + "  ",
             break_long_words=False,
             break_on_hyphens=False,
@@ -169,8 +226,8 @@ def _wrap(text: str, out: Console) -> str:
     return "\n".join(lines)
 
 
-def _console(*, stderr: bool) -> Console:
+def _console(*, stderr: bool, pipe_width: int = PIPE_WIDTH) -> Console:
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout
-    return Console(file=stream, width=None if stream.isatty() else PIPE_WIDTH, emoji=False)
+    return Console(file=stream, width=None if stream.isatty() else pipe_width, emoji=False)

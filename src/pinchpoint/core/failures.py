@@ -2,7 +2,7 @@
 
 An exception belongs to the simulation if pinchpoint or the part of torch that runs without values could not
 do something that a GPU can do. Everything else is reported as raised by the target. A shape error inside an
-operation is the target's, because a GPU would raise it too.
+operation is the target's, because a GPU would raise it too, and the hint says so.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from pinchpoint.core.errors import Bug, CannotFake, PinchpointError, TargetFaile
 from pinchpoint.core.targets import explain_failure
 
 OPERATION = "pinchpoint_operation"  # attribute of an exception: the operation that raised it
+SAME_ON_GPU = "pinchpoint_same_on_gpu"  # attribute of an exception: the operation raises it on a GPU too
 
 _PINCHPOINT = str(Path(__file__).resolve().parents[1])
 _TARGETS = (f"{_PINCHPOINT}/workloads/", f"{_PINCHPOINT}/systems/")  # these count as the user's code
@@ -45,6 +46,14 @@ _TEXTS = re.compile(
     r"Found no NVIDIA driver|No CUDA GPUs|Cannot access accelerator"
     r"|libcuda|libcudart|module 'torch._C' has no|_pinchpoint"
 )
+SAME_DEVICE = "Expected all tensors to be on the same device"
+# What torch's C++ code says of wrong shapes and types before it calls an operation.
+_SHAPES = re.compile(
+    r"shape '.*' is invalid for input of size|must match the size of tensor|size mismatch|"
+    r"shapes? .* (cannot be|are not) |[Ee]xpected .*(dimension|channels|D tensor|-D |size)|"
+    r"must match except in dimension|must have the same (dtype|size|number)|same dtype|"
+    r"Dimension out of range|Error\(s\) in loading state_dict"
+)
 _CALL = re.compile(r"^([\w.<>]+)\(\) (got an unexpected|got multiple|takes|missing)")
 
 
@@ -58,10 +67,17 @@ def failure(text: str, error: BaseException, doing: str) -> PinchpointError:
     own = explain_failure(text, error, doing)
     if isinstance(error, SyntaxError):
         return own
+    if SAME_DEVICE in str(error):
+        return TargetFailed(own.what, hint='Move this tensor to the GPU first, such as with .to("cuda").')
+    if getattr(error, SAME_ON_GPU, False) or _is_of_shapes(error):
+        return TargetFailed(
+            own.what,
+            hint="A GPU would raise this error too: fix the line. --debug shows the whole traceback.",
+        )
     return TargetFailed(
         own.what,
-        hint="Run with --debug to see the whole traceback. "
-        "If it runs on a GPU, pinchpoint does not support this line yet.",
+        hint="Fix the line. If it works on a GPU, it is pinchpoint that does not support it yet: "
+        "run with --debug and report what it prints.",
     )
 
 
@@ -97,6 +113,14 @@ def is_of_simulation(error: BaseException) -> bool:
     if on_purpose and not is_ours and "/torch/" not in file:
         return False
     return says_simulation(error)
+
+
+def _is_of_shapes(error: BaseException) -> bool:
+    """Whether torch's own code, not the target's, complains about shapes or types."""
+    frames = traceback.extract_tb(error.__traceback__)
+    line = (frames[-1].line or "") if frames else ""
+    by_user = frames and "/torch/" not in frames[-1].filename and re.search(r"\b(raise|assert)\b", line)
+    return isinstance(error, _OF_OPERATIONS) and not by_user and _SHAPES.search(str(error)) is not None
 
 
 def says_simulation(error: BaseException) -> bool:

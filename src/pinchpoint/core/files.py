@@ -20,6 +20,12 @@ def shown_path(file: str) -> str:
     return relative if not relative.startswith("..") else file
 
 
+def shown_operation(site: str) -> str:
+    """`file:line (operation)` for `file:line:operation`, with the path as messages show it."""
+    line, _, operation = shown_path(site).rpartition(":")
+    return f"{line}:{operation}" if operation.isdigit() else f"{line} ({operation})"
+
+
 def json_fault(error: Exception) -> str:
     """Return a clause for what is wrong with a JSON file, from the error raised when it was read.
 

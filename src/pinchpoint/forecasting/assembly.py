@@ -9,7 +9,7 @@ from typing import Any
 
 from pinchpoint.backends.torch import versions
 from pinchpoint.core.events import Observation
-from pinchpoint.core.files import shown_path
+from pinchpoint.core.files import shown_operation
 from pinchpoint.core.records import Forecast
 from pinchpoint.forecasting import allocator_settings, attribution, later_steps
 from pinchpoint.forecasting import replay as replaying
@@ -105,7 +105,7 @@ def with_count_interval(
 ) -> Forecast:
     """Add an interval to the forecast if its counts were computed from the available data."""
     count, site = dynamic.largest
-    return with_scatter(forecast, count, shown_path(site), card, spread) if count else forecast
+    return with_scatter(forecast, count, shown_operation(site), card, spread) if count else forecast
 
 
 def with_scatter(
@@ -123,8 +123,8 @@ def with_scatter(
     share = min(1.0, 3 / math.sqrt(count), 3 * spread if spread else 1.0)
     reach = int(share * (forecast.peak_allocated_bytes - fixed_bytes))
     note = (
-        f"counts at {site} depend on the data: computed from the available data,"
-        " with three standard deviations on either side"
+        f"counts at {site} depend on the data: they are those of the available data, "
+        "and the interval allows for three standard deviations on either side"
     )
     low = (forecast.low_bytes or forecast.peak_allocated_bytes) - reach
     return replace(with_higher_end(forecast, reach, card), low_bytes=low, notes=(*forecast.notes, note))
@@ -139,7 +139,7 @@ def with_skipped_steps(forecast: Forecast, steps: int) -> Forecast:
     states = forecast.breakdown["optimizer"]
     if not states or steps > _HALVINGS:
         return forecast
-    note = f"the gradient scaler may skip all {steps} steps: `low_bytes` has no states of the optimizer"
+    note = f"the gradient scaler may skip all {steps} steps, so the low end has no optimizer states"
     return replace(
         forecast,
         low_bytes=int((forecast.low_bytes or forecast.peak_allocated_bytes) * (1 - _BLUR)) - states,

@@ -179,7 +179,7 @@ def test_scratch_that_cannot_be_counted_is_named():
         jax.ShapeDtypeStruct((4, 4, 3, 3), jnp.float32),
     )
     notes = "\n".join(observe(jax.jit(conv), (image, kernel), card=CARD).notes)
-    assert "scratch memory of conv_general_dilated is only in the high end" in notes
+    assert "scratch memory of conv_general_dilated is counted only in the high end" in notes
 
 
 def test_with_the_plugin_the_number_is_xlas_own(monkeypatch):

@@ -121,7 +121,9 @@ def test_a_high_end_that_cannot_be_run_does_not_make_more_cards_fit(targets: Pat
         large.peak_allocated_bytes + down,
     )
     assert not result.fits["2700MiB"] and result.fits["h200"]
-    assert any("the high end of the counts cannot be run: no such count" in note for note in result.notes)
+    assert any(
+        "the step cannot be run with the highest counts: no such count" in note for note in result.notes
+    )
 
 
 def test_a_count_that_hardly_changes_the_peak_needs_no_real_run(targets: Path) -> None:
@@ -163,5 +165,5 @@ for step in range(3):
     result = predict("train.py")
     assert result.low_bytes is not None and result.high_bytes is not None
     (note,) = (note for note in result.notes if "ended early" not in note)
-    assert "train.py:7" in note and "first steps of the script" in note
+    assert "train.py:7" in note and "the script's first steps" in note
     assert result.fits["h200"] is True

@@ -243,9 +243,22 @@ def test_the_name_of_a_class_in_a_script_does_not_make_it_parallel(
     )
     assert not [note for note in predict("train.py").notes if "rank" in note]
     Path("train.py").write_text("import os\nrank = os.environ['RANK']\n", encoding="utf-8")
-    with pytest.raises(TargetFailed, match=r"needs the variable RANK at .*train\.py:2") as excinfo:
+    with pytest.raises(TargetFailed, match=r"reads the variable RANK at .*train\.py:2") as excinfo:
         predict("train.py")
     assert "--world-size N" in excinfo.value.hint
+
+
+def test_a_script_without_a_seed_has_the_same_forecast_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("infer.py").write_text(
+        "import torch\nrows = 1_000 + int(1e6 * torch.rand(()))\n"
+        "torch.nn.Linear(8, 8).cuda()(torch.ones(rows, 8, device='cuda'))\n",
+        encoding="utf-8",
+    )
+    peaks = [predict("infer.py", seed=seed).peak_allocated_bytes for seed in (0, 1, 0)]
+    assert peaks[0] == peaks[2] != peaks[1]
 
 
 def test_an_inference_script_needs_the_input_and_output_of_one_layer(run: Predict) -> None:

@@ -159,7 +159,7 @@ def _liveness_notes(program: Program, reason: str, interval: library_memory.Inte
         library_memory.PLUGIN_HINT,
     ]
     if program.scratch:
-        notes.append(f"scratch memory of {', '.join(program.scratch)} is only in the high end")
+        notes.append(f"scratch memory of {', '.join(program.scratch)} is counted only in the high end")
     if program.unknown:
         notes.append(
             f"temporaries inside {', '.join(program.unknown)} are not counted, only their inputs and outputs"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -91,17 +92,32 @@ def _raised_error(script: Path, error: BaseException, not_started: Sequence[str]
         return _import_error(script, error, where)
     if isinstance(error, KeyError) and error.args[:1] and error.args[0] in _TORCHRUN:
         return TargetFailed(
-            f"{name!r} needs the variable {error.args[0]}{where}, which torchrun sets.",
+            f"{name!r} reads the variable {error.args[0]}{where}, which only torchrun sets.",
             hint="Add --world-size N to predict it as rank 0 of N processes.",
         )
-    if isinstance(error, FileNotFoundError):
+    if isinstance(error, FileNotFoundError) and error.filename is not None:
         return TargetFailed(
-            f"{name!r} needs the file {error.filename or error}, which does not exist{where}{also}.",
-            hint="Create the file, or pass the right path to the script after --. "
-            "Relative paths start at the current folder.",
+            f"{name!r} opens {_text(error.filename)}{where}, but this file does not exist{also}.",
+            hint=_missing_file_hint(script, Path(_text(error.filename))),
         )
     fault = failure(name, error, "running")
     return type(fault)(fault.what + also, hint=fault.hint)
+
+
+def _missing_file_hint(script: Path, file: Path) -> str:
+    if file.is_absolute():
+        return "Create the file, or pass the right path to the script after --."
+    folder = script.resolve().parent
+    if (folder / file).exists():
+        return f"Run predict in {folder}, where {file} exists: the script looks for it in the current folder."
+    return (
+        f"Create {Path.cwd() / file}, pass the right path to the script after --, "
+        "or run predict in the folder that the path starts from."
+    )
+
+
+def _text(filename: object) -> str:
+    return os.fsdecode(filename) if isinstance(filename, (str, bytes, os.PathLike)) else str(filename)
 
 
 def _import_error(script: Path, error: ImportError, where: str) -> PinchpointError:
@@ -114,7 +130,7 @@ def _import_error(script: Path, error: ImportError, where: str) -> PinchpointErr
                 return Missing(f"{name!r} cannot find its module {error.name}{where}.", hint=hint)
         install = f"pip install {_PUBLISHED_AS.get(package, package)}"
         return Missing(
-            f"{name!r} needs the package {package}{where}, which is not installed.",
+            f"{name!r} imports {package}{where}, but this package is not installed.",
             hint=f"Run {install}; a CPU build is enough to predict.",
         )
     if package and _is_installed(error.path):

@@ -9,6 +9,8 @@ tensors computed from data, so that masks and counts stay exact.
 from __future__ import annotations
 
 import contextlib
+import re
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -19,7 +21,7 @@ from pinchpoint.backends.torch import compat
 from pinchpoint.backends.torch.compat import FakeTensor, tree_map_only
 from pinchpoint.backends.torch.data_dependent.operations import Dynamic
 from pinchpoint.backends.torch.data_dependent.shadow_values import Shadows, written_arguments
-from pinchpoint.backends.torch.fake.devices import place_of
+from pinchpoint.backends.torch.fake.devices import check_same_device, mark_origin, place_of
 from pinchpoint.backends.torch.fake.shape_cache import ShapeCache
 from pinchpoint.backends.torch.kernels import unmodelled, workspaces
 from pinchpoint.backends.torch.kernels.shape_rules import RULES
@@ -52,6 +54,7 @@ _FOLDED = {
 }
 _FOLDED_IN_NODE = {"BinaryCrossEntropyWithLogitsBackward0": ("aten::sub.Tensor", "aten::mul.Tensor")}
 _RESIZES = {"aten::resize_", "aten::resize_as_"}  # other operations resize only their `out` argument
+_PRODUCT = re.compile(r"same reduction dim, but got \[(\d+, \d+)\] X \[(\d+, \d+)\]")
 _aten = torch.ops.aten
 _CPU = torch.device("cpu")
 
@@ -168,14 +171,19 @@ class Observer(compat.DispatchMode):
             kwargs["device"], place = _CPU, "device"
         tensors = _tensors(args, kwargs)
         fakes = [t for t in tensors if type(t) is FakeTensor]
+        caller = sys._getframe(1)
         if not fakes and place != "device":
-            return self._on_host(func, args, kwargs, bool(tensors))
+            return mark_origin(self._on_host(func, args, kwargs, bool(tensors)), func, args, caller)
         on_device = any(self.ledger.holds(t) for t in fakes)
+        if on_device and len(tensors) > 1:
+            check_same_device(func, args, kwargs, self.on_device, caller)
         if place is None and on_device:
             place = "device"
         if len(fakes) < len(tensors):
-            return self._with_host_tensors(func, args, kwargs, place, fresh=not on_device)
-        return self._fake(func, args, kwargs, place, fresh=not on_device)
+            out = self._with_host_tensors(func, args, kwargs, place, fresh=not on_device)
+        else:
+            out = self._fake(func, args, kwargs, place, fresh=not on_device)
+        return out if place == "device" else mark_origin(out, func, args, caller)
 
     def _on_host(self, func: Any, args: Any, kwargs: Any, has_inputs: bool) -> Any:
         """Run an operation on the host; a huge new tensor stays fake, because only its shape can matter."""
@@ -338,7 +346,9 @@ class Observer(compat.DispatchMode):
                 dtype = torch.bfloat16 if func.name() == "aten::_grouped_mm" else None
                 with contextlib.suppress(NotImplementedError, RuntimeError, TypeError):
                     return compat.call_by_shape(self.fake_mode, func, args, kwargs, dtype=dtype)
-            if _is_users_mistake(error) or not hasattr(func, "name"):
+            if _is_users_mistake(error):
+                raise _as_on_gpu(error, is_certain=not self.dynamic.unknown_site) from None
+            if not hasattr(func, "name"):
                 raise
             raise CannotFake(
                 f"{func.name()!r} at {site.file}:{site.line} is not supported by pinchpoint yet, "
@@ -416,3 +426,12 @@ def _is_users_mistake(error: BaseException) -> bool:
         and not compat.is_fake_mode_error(error)
         and not failures.says_simulation(error)
     )
+
+
+def _as_on_gpu(error: Exception, *, is_certain: bool) -> Exception:
+    """The error of a shape rule in the words of the kernel that users know."""
+    if (match := _PRODUCT.search(str(error))) is not None:
+        first, second = (part.replace(", ", "x") for part in match.groups())
+        error = RuntimeError(f"mat1 and mat2 shapes cannot be multiplied ({first} and {second})")
+    setattr(error, failures.SAME_ON_GPU, is_certain)
+    return error

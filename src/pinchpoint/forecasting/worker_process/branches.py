@@ -147,7 +147,7 @@ def _growth(short: _Attempt, longer: _Attempt | None) -> str:
     if longer is not None:
         grown = _peak(longer) - _peak(short)
     by = f" by {show_bytes(grown // (TURNS[1] - TURNS[0]))}" if grown > 0 else ""
-    return f"the loop at {lines} ends by a device value, and memory grows{by} with every turn"
+    return f"a device value decides when the loop at {lines} ends, and memory grows{by} with every turn"
 
 
 def _widen(attempts: list[_Attempt], reasons: list[str]) -> Forecast:
@@ -163,8 +163,8 @@ def _widen(attempts: list[_Attempt], reasons: list[str]) -> Forecast:
         lines = sorted({_shown(site) for one in alone or changed for site in one.flipped or one.cut})
         shown = ", ".join(lines[:4]) + (", ..." if len(lines) > 4 else "")
         note = (
-            f"branches at {shown} depend on device values: depending on their ways, "
-            f"the peak is between {show_bytes(low)} and {show_bytes(high)}"
+            f"branches at {shown} depend on device values: the peak is between {show_bytes(low)} and "
+            f"{show_bytes(high)}, depending on which way they go"
         )
         base = replace(base, low_bytes=low, high_bytes=high, notes=(*base.notes, note))
     fits = {name: _all([f.fits.get(name) for f in forecasts]) for name in base.fits}

@@ -79,7 +79,7 @@ def in_range(run: Run, dynamic_options: dict[str, Any], note: str) -> Forecast:
         answer = run({**dynamic_options, "bound": bound})
         if "error" in answer:
             # Counts that must be consistent with each other may be inconsistent at the ends of their ranges.
-            notes.append(f"the {bound} end of the counts cannot be run: {answer['what']}")
+            notes.append(f"the step cannot be run with the {bound}est counts: {answer['what']}")
         ends.append(None if "error" in answer else read(answer))
     low = ends[0] or middle
     # Assume the high end as far above as the low end is below: a failed run must not make more cards fit.

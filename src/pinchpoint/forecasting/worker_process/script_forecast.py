@@ -19,7 +19,7 @@ from pinchpoint.backends.sandbox.run_script import ScriptEnd, Stopper, run_scrip
 from pinchpoint.backends.sandbox.sandbox import Sandbox
 from pinchpoint.backends.sandbox.script_errors import script_error
 from pinchpoint.core.errors import BadInput
-from pinchpoint.core.files import shown_path
+from pinchpoint.core.files import shown_operation, shown_path
 from pinchpoint.core.records import Forecast
 from pinchpoint.core.targets import user_line
 from pinchpoint.forecasting import assembly
@@ -64,21 +64,22 @@ def _predict(run: calibration.Run) -> Forecast:
     site = calibration.forecast_or_site(run_limited)
     if isinstance(site, Forecast):
         return site
-    where = shown_path(site)
+    where = shown_operation(site)
     if limits[-1] is not None and limits[-1] <= _FEW:
         forecast = calibration.whatever_the_counts(run, where)
         if forecast is not None:
             return forecast
     counts = run({"calibrating": True})
     if "seen" not in counts:
-        note = f"counts at {where} depend on data that is not available: anything from none to all is assumed"
+        note = f"counts at {where} depend on unknown values: the interval covers everything from none to all"
         dynamic_options: dict[str, Any] = {"assume": True}
     else:
         from pinchpoint.backends.torch.data_dependent import count_laws
 
         dynamic_options = count_laws.dynamic_options([counts])
         note = (
-            f"counts at {where} depend on the data: taken from the first steps of the script, run on the CPU"
+            f"counts at {where} depend on the data: they are those of the script's first steps, "
+            "which were run on the CPU"
         )
     return calibration.in_range(run, dynamic_options, note)
 
@@ -207,7 +208,9 @@ def _run(
     if late_sites:
         lines = ", ".join(shown_path(site) for site in dict.fromkeys(late_sites[:4]))
         observation.notes.append(
-            f"values read at {lines} are unknown: large counts and likely ways are assumed"
+            f"values that the script reads at {lines} after its training steps are not known: masks are "
+            "assumed to select everything, numbers to be 1, and branches to go the likely way; "
+            "if these lines may allocate more, the peak is higher"
         )
     if observation.steps < request["steps"]:
         observation.notes.append(f"the script ended after {observation.steps} of {request['steps']} steps")
@@ -255,14 +258,12 @@ def _explain_cut(observation: Any, progress: Any, end: ScriptEnd) -> None:
         at = user_line(end.error)
         where = f" at {at}" if at else ""
         observation.reasons.append(
-            f"the script raised {type(end.error).__name__}{where} after {calls}, and later ones are not known"
+            f"the script raised {type(end.error).__name__}{where} after {calls}, and what follows was not run"
         )
     elif progress.grows():
-        observation.reasons.append(
-            f"memory grows from call to call, and the script was followed for only {calls}"
-        )
+        observation.reasons.append(f"memory grows from call to call, and only {calls} were run")
     else:
-        observation.notes.append(f"the script was followed for {calls}, whose peak no longer grows")
+        observation.notes.append(f"the script was stopped after {calls}, when its peak no longer grew")
 
 
 def _explain_evaluation(observation: Any, progress: Any, end: ScriptEnd) -> None:
@@ -271,23 +272,22 @@ def _explain_evaluation(observation: Any, progress: Any, end: ScriptEnd) -> None
         at = user_line(end.error)
         where = f" at {at}" if at else ""
         observation.notes.append(
-            "the script was followed beyond its training steps "
-            f"until it raised {type(end.error).__name__}{where}"
+            f"after its training steps, the script was run until it raised {type(end.error).__name__}{where}"
         )
     if (note := progress.loops.note()) is not None:
         observation.notes.append(note)
     if end.kind == "stopped" and not progress.is_cut:
         later = "larger batches" + ("" if progress.has_evaluated() else " or an evaluation")
         observation.notes.append(
-            "the script was stopped after these training steps, and what it does later was not run: "
+            "the script was stopped after these training steps; what it does later was not run, and "
             f"{later} may need more memory (--steps N runs more)"
         )
     if end.kind == "stopped" and progress.is_cut:
-        observation.notes.append("what follows the training steps was not followed to its end")
+        observation.notes.append("what follows the training steps was not run to its end")
         if progress.late_growth():
             observation.reasons.append(
                 "memory grows from call to call after the training steps, "
-                "and the script was not followed to its end"
+                "and the script was not run to its end"
             )
     larger = progress.loaders.larger_evaluation()
     if larger is not None and not progress.has_evaluated():
@@ -350,11 +350,13 @@ def _free_bytes() -> float:
 def _seed(seed: int) -> None:
     """Give every run of the script the same random numbers, so that runs differ only by what they assume.
 
-    Python seeds `random` anew in each fork; torch and numpy keep the state of the process before it.
+    Python seeds `random` anew in each fork, and torch in each process.
     """
     random.seed(seed)
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(seed % 2**32)
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(seed)
 
 
 def _as_rank_zero(world_size: int) -> None:

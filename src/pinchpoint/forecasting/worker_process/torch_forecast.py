@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from pinchpoint.core.errors import BadInput, PinchpointError
-from pinchpoint.core.files import shown_path
+from pinchpoint.core.files import shown_operation
 from pinchpoint.core.records import Forecast
 from pinchpoint.core.workload import Workload, settings_of
 from pinchpoint.forecasting import assembly
@@ -49,7 +49,8 @@ def _predict(
         if "error" in counts:
             calibration.read(counts)
     small = " and ".join(f"{size:,}" for size in sizes)
-    note = f"counts at {shown_path(site)} depend on the data: fitted from real runs of {small} points"
+    where = shown_operation(site)
+    note = f"counts at {where} depend on the data: they are fitted to real runs of {small} points"
     return calibration.in_range(run, count_laws.dynamic_options(runs), note)
 
 

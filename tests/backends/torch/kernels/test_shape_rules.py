@@ -39,5 +39,5 @@ def test_a_product_with_an_output_type_allocates_its_shape_in_that_type(take: An
     assert (taken.peak, taken.kept_bytes) == (expected, expected)
     out = torch.zeros(*batch, rows, columns, device="cuda")
     assert take(lambda: product.dtype_out(*start, left, right, torch.float32, out=out)).peak == 0
-    with pytest.raises(RuntimeError, match=r"dim|size"):
+    with pytest.raises(RuntimeError, match=r"dim|size|shapes"):
         product.dtype(*start, left, right[..., 1:, :], torch.float32)

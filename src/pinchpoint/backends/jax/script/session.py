@@ -225,8 +225,8 @@ class ScriptSession:
             if len(recent) == _GROWTH_CALLS and min(recent) > _GROWTH_BYTES:
                 file, line = entry.place
                 reasons.append(
-                    f"arrays stay alive with every call of {entry.name!r} at {shown_path(f'{file}:{line}')}: "
-                    f"{show_bytes(recent[-1])} more each time, for an unknown number of calls"
+                    f"every call of {entry.name!r} at {shown_path(f'{file}:{line}')} leaves arrays of "
+                    f"{show_bytes(recent[-1])} behind, and the number of calls is unknown"
                 )
         return tuple(reasons)
 

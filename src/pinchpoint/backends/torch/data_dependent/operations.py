@@ -340,7 +340,7 @@ class Dynamic:
             return self._count(tensor, real, key, most)
         if law is not None:
             return law.count(most, self.bound)
-        self.add_reason(key, "the size of its result depends on values that are not known, without a limit")
+        self.add_reason(key, "the size of its result depends on unknown values and has no upper limit")
         return most
 
     def _assumed(self, most: int) -> int:

@@ -189,7 +189,8 @@ class Loaders:
             reach = statistics.pstdev(sizes) * math.log(count / len(sizes)) / most
             self.beyond = max(self.beyond, reach)
             self._observer.note(
-                f"batches of a DataLoader differ in size: the largest of {len(sizes):,} of {count:,} was run"
+                f"batches of a DataLoader differ in size: {len(sizes):,} of {count:,} were looked at, "
+                "and the largest of them was run"
             )
         return served.largest is not None
 

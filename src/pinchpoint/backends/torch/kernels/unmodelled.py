@@ -12,8 +12,8 @@ def note_on(name: str) -> str | None:
     """What a user should know about an operation, besides its memory."""
     if name == "aten::convolution" and torch.backends.cudnn.benchmark:
         return (
-            "torch.backends.cudnn.benchmark is on: while it searches, cuDNN takes memory that is left and "
-            "passes over kernels that do not fit; `fits` is decided by what the run needs without them"
+            "torch.backends.cudnn.benchmark is on: while cuDNN searches, it uses free memory for a moment "
+            "and skips kernels that do not fit; `fits` does not count this memory"
         )
     return None
 

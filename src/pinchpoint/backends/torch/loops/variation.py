@@ -61,7 +61,7 @@ class Variation:
             self._loops.beyond = max(self._loops.beyond, 3 * statistics.stdev(requests) / mean)
             observer.note(
                 f"sizes differ between turns of the loop at {shown_path(self._site)}: {count} turns were "
-                "run, and `high_bytes` allows for larger ones"
+                "run, and the high end allows for larger ones"
             )
         return False
 
