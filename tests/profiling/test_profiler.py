@@ -225,3 +225,149 @@ def _collate(items: list[Any]) -> Any:
     assert torch.Tensor.item is torch.Tensor.__mro__[1].item, "a worker must run the plain function"
     items[0].sum().item()
     return torch.stack(items)
+
+
+def problems(trace: Trace, kind: str) -> list[Any]:
+    return [problem for problem in trace.problems if problem.kind == kind]
+
+
+def test_graphs_that_are_kept_are_found_with_who_holds_them() -> None:
+    losses, total = [], 0
+
+    def act(out: Any, loss: Any) -> None:
+        nonlocal total
+        losses.append(loss)
+        total = total + loss
+
+    def run() -> None:
+        kept = losses  # a local name of a running function
+        train(10, act=act)
+        del kept
+
+    (problem,) = problems(trace_of(run), "growth")
+    assert "the list kept (" in problem.what
+    assert "in run()" in problem.what
+    assert problem.line == line_with("loss.backward()")
+    assert problem.count >= 6
+
+
+def test_detached_values_and_the_last_loss_are_no_growth() -> None:
+    losses: list[Any] = []
+    trace = trace_of(lambda: train(10, act=lambda out, loss: losses.append(loss.detach())))
+    assert problems(trace, "growth") == []
+
+
+def test_looking_for_holders_does_not_keep_tensors_alive() -> None:
+    import weakref
+
+    graphs, references = [], []
+
+    def run() -> None:
+        weight = loss = None
+        for _ in range(12):
+            weight = torch.ones(2, requires_grad=True)
+            loss = weight.sum()
+            graphs.append(loss)
+            references.append(weakref.ref(weight))
+            loss.backward()
+        del weight, loss
+        graphs.clear()
+        assert all(reference() is None for reference in references)
+
+    assert problems(trace_of(run), "growth")
+
+
+def test_what_is_rebuilt_in_the_loop_is_found_and_its_parts_are_not() -> None:
+    class Loss(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.parts = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.ReLU())
+
+    def act(out: Any, loss: Any) -> None:
+        Loss()
+        torch.nn.MSELoss()
+
+    trace = trace_of(lambda: train(6, act=act))
+    assert sorted(event.what for event in events(trace, "rebuild")) == ["Loss", "MSELoss"]
+    assert {problem.line for problem in problems(trace, "rebuild")} == {
+        line_with("        Loss()"),
+        line_with("torch.nn.MSELoss()"),
+    }
+    assert problems(trace_of(lambda: train(6)), "rebuild") == []
+
+
+def test_a_parameter_without_gradient_is_named() -> None:
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.used, self.cut = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+
+        def forward(self, x: Any) -> Any:
+            return self.used(self.cut(x).detach())
+
+    def run() -> None:
+        model = Net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(3):
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+
+    trace = trace_of(run)
+    assert [row["name"] for row in trace.without_gradient] == ["Net.cut.weight", "Net.cut.bias"]
+    assert "Net.cut.weight, Net.cut.bias never get a gradient." in [
+        problem.what for problem in trace.problems
+    ]
+
+
+def test_the_same_data_copied_again_is_told_from_new_data() -> None:
+    data = torch.ones(64, 4)
+    changing = torch.zeros(4)
+
+    def act(out: Any, loss: Any) -> None:
+        data[8:16].to("meta")
+        changing.add_(1)
+        changing.to("meta")
+        torch.ones(16).to("meta")
+
+    trace = trace_of(lambda: train(6, act=act))
+    same, changed, new = sorted(events(trace, "copy"), key=lambda event: event.line)
+    assert (same.what, same.count, same.repeated, same.bytes) == ("cpu -> meta", 6, 5, 6 * 8 * 4 * 4)
+    assert (changed.repeated, new.repeated) == (0, 0)
+    assert [problem.line for problem in problems(trace, "copy again")] == [same.line]
+    assert "host to device" in [phase.name for phase in trace.phases]
+
+
+def test_a_copy_to_the_host_would_wait() -> None:
+    trace = trace_of(lambda: train(act=lambda out, loss: (out.cpu(), out.detach().to("cpu", torch.float64))))
+    assert {event.what for event in events(trace, "wait")} == {"Tensor.cpu", "Tensor.to"}
+
+
+def test_compiled_code_is_the_same_and_a_recompilation_has_its_reason() -> None:
+    torch._dynamo.reset()
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+
+    def compute(x: Any, mode: int) -> Any:
+        y = model(x).to(torch.float64)
+        return torch.where(y > 0, y, torch.tensor(2.0, dtype=torch.float64))[0] * mode
+
+    compiled = torch.compile(compute, backend="eager", fullgraph=True, dynamic=False)
+
+    def run() -> None:
+        for mode in (1, 1, 2, 3):
+            compiled(torch.ones(2, 4), mode).sum().backward()
+
+    trace = trace_of(run)
+    assert [event.count for event in events(trace, "compile")] == [1]
+    (event,) = events(trace, "recompile")
+    assert (event.what, event.count) == ("compute", 2)
+    assert "mode" in event.detail
+    assert event.file == __file__
+
+
+def test_growth_is_the_slope_of_memory_that_keeps_growing() -> None:
+    from pinchpoint.profiling.assembly import growth_per_step
+
+    assert growth_per_step([100 + 7 * step for step in range(40)]) == 7
+    assert growth_per_step([100, 200, 300, *[400] * 40]) == 0
+    assert growth_per_step([500 + (step * 37) % 11 for step in range(60)]) == 0
+    assert growth_per_step([1, 2, 3]) is None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Self
 
 _ABSENT = object()
@@ -35,13 +37,24 @@ class Patches:
         self._environment.append((name, os.environ.get(name)))
         os.environ[name] = value
 
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Within this context, attributes have their previous values."""
+        replacements = [
+            (owner, name, vars(owner)[name] if hasattr(owner, "__dict__") else getattr(owner, name))
+            for owner, name, _ in self._attributes
+        ]
+        for owner, name, before in reversed(self._attributes):
+            _restore(owner, name, before)
+        try:
+            yield
+        finally:
+            for owner, name, value in replacements:
+                setattr(owner, name, value)
+
     def undo(self) -> None:
         while self._attributes:
-            owner, name, before = self._attributes.pop()
-            if before is _ABSENT:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, before)
+            _restore(*self._attributes.pop())
         while self._environment:
             name, text = self._environment.pop()
             if text is None:
@@ -54,3 +67,10 @@ class Patches:
 
     def __exit__(self, *_: object) -> None:
         self.undo()
+
+
+def _restore(owner: Any, name: str, before: Any) -> None:
+    if before is _ABSENT:
+        delattr(owner, name)
+    else:
+        setattr(owner, name, before)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from pinchpoint.backends.recording.recorder import Recorder
 from pinchpoint.backends.recording.source_lines import line_of
 from pinchpoint.backends.recording.steps import EVALUATION, FORWARD, PHASES, Step, Steps, Times
 from pinchpoint.core.records import Trace, TraceEvent, TracePhase
-from pinchpoint.profiling.problems import find_problems
+from pinchpoint.profiling.problems import KeptGraphs, find_problems
 
 _ROWS = 400  # steps of the timeline in a record
 _EVENTS = 200  # source lines in a record
@@ -45,7 +46,7 @@ def assemble(
         events=_events(recorder),
         problems=(),
         timeline=tuple(_timeline(recorder, steps, infer_only=infer_only)),
-        memory=recorder.parts.get("memory"),
+        memory=_memory(recorder, steps),
         loaders=tuple(
             {
                 "file": file,
@@ -67,9 +68,31 @@ def assemble(
 
 
 def _with_problems(trace: Trace, recorder: Recorder, steps: Steps) -> Trace:
-    from dataclasses import replace
+    kept = recorder.parts.get("kept_graphs")
+    if kept is not None:
+        file, line, _ = line_of(kept["place"])
+        kept = KeptGraphs(kept["alive"], tuple(kept["holders"]), file, line)
+    return replace(trace, problems=find_problems(trace, near_s=steps.later.near_ns / 1e9, kept=kept))
 
-    return replace(trace, problems=find_problems(trace, near_s=steps.later.near_ns / 1e9))
+
+def _memory(recorder: Recorder, steps: Steps) -> dict[str, Any] | None:
+    memory = recorder.parts.get("memory")
+    if memory is None:
+        return None
+    return {**memory, "growth_bytes_per_step": growth_per_step(steps.memory_bytes)}
+
+
+def growth_per_step(sizes: Sequence[int]) -> int | None:
+    """How much memory each step adds in the long run: the slope over the later three quarters.
+
+    None if there are too few steps. 0 unless each third of them is above the one before, as noise is not.
+    """
+    later = [size for size in sizes[max(3, len(sizes) // 4) :] if size >= 0]
+    third = len(later) // 3
+    if third < 2:
+        return None
+    lows = [min(later[at * third : (at + 1) * third]) for at in range(3)]
+    return max(0, round((lows[2] - lows[0]) / (2 * third))) if lows[0] < lows[1] < lows[2] else 0
 
 
 def _notes(recorder: Recorder, count: int) -> list[str]:

@@ -3,19 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby
 
 from pinchpoint.core.records import Problem, Trace, TraceEvent
-from pinchpoint.core.units import show_count
+from pinchpoint.core.units import show_bytes, show_count
 
 _STARVED = 0.15  # share of the step spent on waiting for data
 _BOUND = 0.5  # share of the step in which the device kept up with the host
+_SMALL = 0.005  # share of the step below which a copy is not worth a word
 
 
-def find_problems(trace: Trace, *, near_s: float = 0.0) -> tuple[Problem, ...]:
+@dataclass(frozen=True)
+class KeptGraphs:
+    """Graphs of earlier steps that are alive, the variables that hold them, and the line of `backward()`."""
+
+    alive: int
+    holders: tuple[str, ...]
+    file: str
+    line: int
+
+
+def find_problems(
+    trace: Trace, *, near_s: float = 0.0, kept: KeptGraphs | None = None
+) -> tuple[Problem, ...]:
     """near_s: how long the device kept up with the host, so that it waited for launches."""
     whole = sum(phase.host_s for phase in trace.phases)
-    problems = [*_waits(trace, whole), *_cleanups(trace, whole), *_starvation(trace, whole)]
-    return tuple(sorted(problems, key=lambda problem: (-(problem.cost_s or 0.0), -problem.count)))
+    problems = [
+        *_waits(trace, whole),
+        *_copies(trace, whole),
+        *_cleanups(trace, whole),
+        *_compilations(trace, whole),
+        *_starvation(trace),
+        *_launches(trace, whole, near_s),
+        *_growth(trace, kept),
+        *_rebuilds(trace),
+        *_gradients(trace),
+    ]
+    return tuple(sorted(problems, key=lambda problem: -(problem.cost_s or 0.0)))
 
 
 def _is_in_loop(trace: Trace, event: TraceEvent) -> bool:
@@ -23,27 +48,65 @@ def _is_in_loop(trace: Trace, event: TraceEvent) -> bool:
     return trace.steps > 1 and event.steps >= max(2, trace.steps / 2)
 
 
-def _per_step(event: TraceEvent) -> str:
-    each = event.count / max(event.steps, 1)
-    return "once per step" if each <= 1 else f"{each:,.0f} times per step"
+def _per_step(event: TraceEvent, count: int | None = None) -> str:
+    each = (event.count if count is None else count) / max(event.steps, 1)
+    return "once per step" if each < 1.5 else f"{each:,.0f} times per step"
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count:,} times"
 
 
 def _waits(trace: Trace, whole: float) -> Iterator[Problem]:
     is_real = trace.device == "cuda"
-    for event in trace.events:
-        if event.kind != "wait" or not _is_in_loop(trace, event):
-            continue
-        waits = "waits for the device" if is_real else "would wait for a GPU"
+    events = [event for event in trace.events if event.kind == "wait" and _is_in_loop(trace, event)]
+    events.sort(key=lambda event: (event.file, event.line, -event.host_s, -event.count))
+    waits = "waits for the device" if is_real else "would wait for a GPU"
+    for (file, line), group in groupby(events, key=lambda event: (event.file, event.line)):
+        here = list(group)
+        cost_s = sum(event.host_s for event in here)
+        names = " and ".join(dict.fromkeys(event.what for event in here))
         yield Problem(
             kind="wait",
-            what=f"{event.what} {waits} {_per_step(event)}.",
+            what=f"{names} {waits} {_per_step(here[0])}.",
             hint="Keep the value on the device; read it once per many steps, or all values at once.",
-            file=event.file,
-            line=event.line,
-            cost_s=event.host_s if is_real else None,
-            share=event.host_s / whole if is_real and whole else None,
-            count=event.count,
+            file=file,
+            line=line,
+            cost_s=cost_s if is_real else None,
+            share=cost_s / whole if is_real and whole else None,
+            count=max(event.count for event in here),
         )
+
+
+def _copies(trace: Trace, whole: float) -> Iterator[Problem]:
+    for event in trace.events:
+        if event.kind != "copy" or not _is_in_loop(trace, event):
+            continue
+        size = (event.bytes or 0) // event.count
+        common = {
+            "file": event.file,
+            "line": event.line,
+            "cost_s": event.host_s,
+            "share": event.host_s / whole if whole else None,
+            "bytes": event.bytes,
+            "count": event.count,
+        }
+        if event.repeated >= max(2, event.steps / 2):
+            yield Problem(
+                kind="copy again",
+                what=f"The same data ({show_bytes(size)}) is copied {event.what} "
+                f"{_per_step(event, event.repeated)}, unchanged.",
+                hint="Copy it once before the loop and keep the copy.",
+                **common,
+            )
+        elif "pageable" in event.detail and whole and event.host_s / whole >= _SMALL:
+            yield Problem(
+                kind="copy",
+                what=f"{show_bytes(size)} of pageable memory is copied {event.what} {_per_step(event)}; "
+                "the program waits for it.",
+                hint="Pass pin_memory=True to the DataLoader and non_blocking=True to the copy.",
+                **common,
+            )
 
 
 def _cleanups(trace: Trace, whole: float) -> Iterator[Problem]:
@@ -61,7 +124,27 @@ def _cleanups(trace: Trace, whole: float) -> Iterator[Problem]:
             )
 
 
-def _starvation(trace: Trace, whole: float) -> Iterator[Problem]:
+def _compilations(trace: Trace, whole: float) -> Iterator[Problem]:
+    for event in trace.events:
+        common = {"file": event.file, "line": event.line, "cost_s": event.host_s, "count": event.count}
+        if event.kind == "recompile":
+            yield Problem(
+                kind="recompile",
+                what=f"{event.what} was compiled again {_times(event.count)}: "
+                f"{event.detail or 'the reason is unknown'}",
+                hint="Keep shapes, types and Python values the same in every step, or mark them as dynamic.",
+                **common,
+            )
+        elif event.kind == "build" and _is_in_loop(trace, event):
+            yield Problem(
+                kind="recompile",
+                what=f"{event.what} is built {_per_step(event)}, so that what was compiled is lost.",
+                hint="Build the function once, outside the loop.",
+                **common,
+            )
+
+
+def _starvation(trace: Trace) -> Iterator[Problem]:
     data = next((phase for phase in trace.phases if phase.name == "data"), None)
     if data is None or data.share < _STARVED or trace.steps < 3 or not trace.loaders:
         return
@@ -79,4 +162,67 @@ def _starvation(trace: Trace, whole: float) -> Iterator[Problem]:
         cost_s=data.host_s,
         share=data.share,
         count=loader["batches"],
+    )
+
+
+def _launches(trace: Trace, whole: float, near_s: float) -> Iterator[Problem]:
+    if trace.device == "cuda" and trace.steps > 2 and whole and near_s / whole >= _BOUND:
+        yield Problem(
+            kind="launch bound",
+            what=f"For {near_s / whole:.0%} of the time the device finishes its work as fast as the program "
+            "launches it, so that it is idle between kernels.",
+            hint="Use larger batches, torch.compile, or CUDA graphs, so that each launch does more work.",
+            cost_s=None,
+            share=near_s / whole,
+        )
+
+
+def _growth(trace: Trace, kept: KeptGraphs | None) -> Iterator[Problem]:
+    growth = (trace.memory or {}).get("growth_bytes_per_step")
+    if kept is not None and kept.alive >= 3:
+        by = " by " + " and ".join(kept.holders) if kept.holders else ""
+        yield Problem(
+            kind="growth",
+            what=f"The graphs of {kept.alive:,} earlier steps are kept alive{by}.",
+            hint="Keep the value without its graph: total += loss.detach().",
+            file=kept.file,
+            line=kept.line,
+            bytes=growth if growth and trace.device == "cuda" else None,
+            count=kept.alive,
+        )
+    elif growth and trace.device == "cuda" and growth * trace.steps > 2**20:
+        yield Problem(
+            kind="growth",
+            what=f"Allocated memory grows by {show_bytes(growth)} per step.",
+            hint="Look for lists or attributes that collect tensors; store detached copies on the host.",
+            bytes=growth,
+        )
+
+
+def _rebuilds(trace: Trace) -> Iterator[Problem]:
+    for event in trace.events:
+        if event.kind == "rebuild" and event.steps >= max(2, (trace.steps - 1) / 2):
+            yield Problem(
+                kind="rebuild",
+                what=f"{event.what} is built again {_per_step(event)}.",
+                hint="Build it once before the loop.",
+                file=event.file,
+                line=event.line,
+                count=event.count,
+            )
+
+
+def _gradients(trace: Trace) -> Iterator[Problem]:
+    rows = [row for row in trace.without_gradient if not row["reason"].startswith("requires_grad")]
+    if not rows or trace.step_is != "optimizer step":
+        return
+    names = [row["name"] or f"a parameter of shape {tuple(row['shape'])}" for row in rows[:3]]
+    more = f" and {len(rows) - 3} more" if len(rows) > 3 else ""
+    one = len(rows) == 1
+    yield Problem(
+        kind="no gradient",
+        what=f"{', '.join(names)}{more} never {'gets' if one else 'get'} a gradient.",
+        hint="Look for no_grad, detach or .data on the way to the loss; or leave "
+        f"{'it' if one else 'them'} out of the optimizer.",
+        count=len(rows),
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
@@ -25,7 +25,7 @@ class Observation:
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
         self._patches = Patches()
-        self._finder = _AfterImport(self._install)
+        self._finder = _AfterImport(self._patches, self._install, recorder.after_import)
         self._is_open = False
 
     def start(self) -> None:
@@ -47,21 +47,28 @@ class Observation:
             act()
         self.recorder.on_close.clear()
 
-    def _install(self, framework: str) -> None:
-        if self._is_open:
-            import_module(_INSTALLERS[framework]).install(self.recorder, self._patches)
+    def _install(self, name: str) -> None:
+        if not self._is_open:
+            return
+        if name in _INSTALLERS:
+            import_module(_INSTALLERS[name]).install(self.recorder, self._patches)
+        else:
+            self.recorder.after_import.pop(name)()
 
 
 class _AfterImport:
-    """A finder that calls `act(name)` after a framework was imported."""
+    """A finder that calls `act(name)` after a framework, or another of the `others`, was imported.
 
-    def __init__(self, act: Callable[[str], None]) -> None:
-        self._act = act
+    The import happens without the patches.
+    """
+
+    def __init__(self, patches: Patches, act: Callable[[str], None], others: Container[str]) -> None:
+        self._patches, self._act, self._others = patches, act, others
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if name not in _INSTALLERS:
+        if name not in _INSTALLERS and name not in self._others:
             return None
         spec = PathFinder.find_spec(name, path, target)
         if spec is None or spec.loader is None or not hasattr(spec.loader, "exec_module"):
@@ -69,7 +76,8 @@ class _AfterImport:
         load: Any = spec.loader.exec_module
 
         def exec_module(module: ModuleType) -> None:
-            load(module)
+            with self._patches.suspended():
+                load(module)
             self._act(name)
 
         spec.loader.exec_module = exec_module  # pyright: ignore[reportAttributeAccessIssue]

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from pinchpoint.backends.recording.source_lines import Place, SourceLines
-from pinchpoint.backends.recording.steps import MARKS, OTHER, Row, Steps, Turns
+from pinchpoint.backends.recording.steps import MARKS, OTHER, PAUSE, Row, Steps, Turns
 
 _ROWS = 40_000  # kept before the older half is folded into steps
 
@@ -71,6 +71,7 @@ class Recorder:
         self.device_ns: Callable[[Any], float] | None = None
         self.memory_now: Callable[[], int | None] | None = None
         self.parts: dict[str, Any] = {}  # what else the watchers of a framework learned, by name
+        self.after_import: dict[str, Callable[[], None]] = {}  # called after the import of a module
         self._stack: list[str] = []
         self._turns = {kind: Turns() for kind in MARKS}
         self._kind: str | None = None
@@ -110,6 +111,16 @@ class Recorder:
             yield
         finally:
             self.end()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """What happens inside is work of the profiler, and belongs to no step."""
+        now, phase = self.clock_ns(), self.phase
+        self.rows.append(Row(now, PAUSE))
+        try:
+            yield
+        finally:
+            self.rows.append(Row(self.clock_ns(), phase))
 
     def mark(self, kind: str, key: Hashable) -> None:
         """Pass the end of something that a loop does once per step. May raise what `on_step_limit` raises."""

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 DATA, TO_DEVICE, FORWARD, BACKWARD = "data", "host to device", "forward", "backward"
 OPTIMIZER, EVALUATION, OTHER = "optimizer", "evaluation", "other"
+PAUSE = "profiler"  # time that the profiler itself takes; it belongs to no step
 PHASES = (DATA, TO_DEVICE, FORWARD, BACKWARD, OPTIMIZER, EVALUATION, OTHER)
 MARKS = ("optimizer step", "backward pass", "jitted call", "module call")  # the first that occurs counts
 DETAILED = 5_000  # steps whose phases are kept; later ones only count in sums
@@ -156,6 +157,10 @@ class Steps:
 
     def _spend(self, row: Row) -> None:
         spent = row.at_ns - self._at_ns
+        if self._phase == PAUSE:
+            self._at_ns = row.at_ns
+            self._begin_ns += spent
+            return
         times = self._gap if self._phase == OTHER else self._since
         if spent:
             times.host_ns[self._phase] = times.host_ns.get(self._phase, 0) + spent

@@ -375,8 +375,14 @@ def set_apply(patch: Callable[[Any, str, Any], Any], function: Callable[..., tor
     patch(torch.nn.Module, "_apply", function)
 
 
-def set_module_call(patch: Callable[[Any, str, Any], Any], call: Any) -> Callable[[], None]:
-    """Replace `nn.Module.__call__`, unseen by torch.compile; returns what to do after it is undone."""
+def set_module_call(
+    patch: Callable[[Any, str, Any], Any], call: Any
+) -> tuple[Callable[[], None], Callable[[], None]]:
+    """Replace `nn.Module.__call__`.
+
+    Returns two functions: one makes torch.compile take it for the original, and must be called after its
+    import; the other is for after the replacement is undone.
+    """
     original = torch.nn.Module.__call__
 
     def tell_compiler(function: Any) -> None:
@@ -385,8 +391,7 @@ def set_module_call(patch: Callable[[Any, str, Any], Any], call: Any) -> Callabl
                 module.unpatched_nn_module_call = function  # pyright: ignore[reportAttributeAccessIssue]
 
     patch(torch.nn.Module, "__call__", call)
-    tell_compiler(call)
-    return lambda: tell_compiler(original)
+    return lambda: tell_compiler(call), lambda: tell_compiler(original)
 
 
 def own_parameters(module: torch.nn.Module) -> dict[str, torch.nn.Parameter | None]:

@@ -29,6 +29,7 @@ class Watched:
     def __init__(self) -> None:
         self.optimizers: dict[int, Optimizer] = {}
         self.models: dict[int, torch.nn.Module] = {}
+        self.tell_compiler: Callable[[], None] = lambda: None
         self.before_step: list[Callable[[Optimizer], None]] = []
         self.before_backward: list[Callable[[Any], None]] = []
 
@@ -71,7 +72,8 @@ def _watch_modules(recorder: Recorder, patches: Patches, watched: Watched, insid
                 watched.models.setdefault(id(module), module)
             recorder.mark("module call", id(module))
 
-    recorder.on_close.append(set_module_call(patches.set, call))
+    watched.tell_compiler, forget = set_module_call(patches.set, call)
+    recorder.on_close.append(forget)
 
 
 def _watch_backward(recorder: Recorder, patches: Patches, watched: Watched, inside: _Inside) -> None:

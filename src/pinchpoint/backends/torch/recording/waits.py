@@ -69,7 +69,7 @@ def watch_waits(recorder: Recorder, patches: Patches) -> None:
 
         @wraps(original)
         def call(*args: Any, **kwargs: Any) -> Any:
-            if not applies(*args, **kwargs):
+            if torch.compiler.is_compiling() or not applies(*args, **kwargs):
                 return original(*args, **kwargs)
             busy.now = True
             start_ns = recorder.clock_ns()
@@ -119,7 +119,7 @@ def _watch_masks(recorder: Recorder, patches: Patches, counts: Callable[[Any], b
         return type(index) is torch.Tensor and index.dtype is boolean
 
     def get(tensor: Any, index: Any) -> Any:
-        if type(index) is int or not is_mask(index) or not counts(tensor):
+        if type(index) is int or torch.compiler.is_compiling() or not is_mask(index) or not counts(tensor):
             return read(tensor, index)
         start_ns = recorder.clock_ns()
         busy.now = True
@@ -131,7 +131,13 @@ def _watch_masks(recorder: Recorder, patches: Patches, counts: Callable[[Any], b
 
     def put(tensor: Any, index: Any, value: Any) -> None:
         # One value for all places is a masked fill, which does not wait.
-        if type(value) is not torch.Tensor or not value.ndim or not is_mask(index) or not counts(tensor):
+        if (
+            torch.compiler.is_compiling()
+            or type(value) is not torch.Tensor
+            or not value.ndim
+            or not is_mask(index)
+            or not counts(tensor)
+        ):
             write(tensor, index, value)
             return
         start_ns = recorder.clock_ns()

@@ -1,0 +1,86 @@
+"""Private torch APIs that only the recording of real runs needs: memory history, reasons of the compiler."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from pinchpoint.backends.patches import Patches
+
+_HISTORY = 300_000  # events of the allocator that are kept
+
+
+def after_cuda_starts(patches: Patches, act: Callable[[], None]) -> None:
+    """Call `act` once, as soon as the program initialises CUDA; at once if it has done so."""
+    if torch.cuda.is_initialized():
+        act()
+        return
+    original = torch.cuda._lazy_init
+    is_done = False
+
+    def start() -> None:
+        nonlocal is_done
+        original()
+        if not is_done and torch.cuda.is_initialized():
+            is_done = True
+            act()
+
+    patches.set(torch.cuda, "_lazy_init", start)
+
+
+def start_history() -> None:
+    torch.cuda.memory._record_memory_history(
+        enabled="all", context="alloc", stacks="python", max_entries=_HISTORY
+    )
+
+
+def take_history(device: int) -> list[dict[str, Any]]:
+    """The allocator's events so far: action, addr, size, frames, time_us; then stop recording them."""
+    snapshot: Any = torch.cuda.memory._snapshot(device)
+    traces = snapshot["device_traces"]
+    torch.cuda.memory._record_memory_history(enabled=None)
+    return traces[device] if device < len(traces) else []
+
+
+def watch_compiler(
+    patches: Patches,
+    *,
+    on_start: Callable[[], None],
+    on_end: Callable[[], None],
+    on_reasons: Callable[[Any, list[str]], None],
+) -> None:
+    """Report the start and end of each compilation by torch.compile, and why a function is compiled again.
+
+    on_reasons: called with the code of the function and the guards that failed.
+    """
+    from torch._dynamo import convert_frame
+    from torch._dynamo.callback import callback_handler as handler
+
+    def start(*_: Any) -> None:
+        on_start()
+
+    def end(*_: Any) -> None:
+        on_end()
+
+    patches.set(handler, "start_callbacks", [*handler.start_callbacks, start])
+    patches.set(handler, "end_callbacks", [*handler.end_callbacks, end])
+    name = "get_and_maybe_log_recompilation_reasons"
+    original = getattr(convert_frame, name, None)
+    if original is None:
+        return  # an older torch: compilations are counted without their reasons
+
+    def explain(entry: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:
+        reasons = original(entry, frame, *args, **kwargs)
+        code = getattr(frame, "f_code", None) or getattr(entry, "code", None)
+        if reasons and code is not None:
+            on_reasons(code, [str(reason) for reason in reasons])
+        return reasons
+
+    patches.set(convert_frame, name, explain)
+
+
+def is_compiler_imported() -> bool:
+    return "torch._dynamo" in sys.modules
