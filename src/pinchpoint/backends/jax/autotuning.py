@@ -22,12 +22,11 @@ from pathlib import Path
 
 from pinchpoint.backends.jax import compat
 from pinchpoint.backends.jax.compile_targets import Chip
-from pinchpoint.backends.jax.convolution_tuning import convolution_tuning_bytes
+from pinchpoint.backends.jax.convolution_tuning import GUARDS, convolution_tuning_bytes
 from pinchpoint.backends.jax.hlo_text import array_bytes, dimensions
 
 _MIB = 1 << 20
 CONVOLUTION_SPREAD = 400 * _MIB  # by which convolutions exceeded their law
-_GUARDS = 16 * _MIB  # around each array: two times xla_gpu_redzone_padding_bytes
 # The key of a tuning result contains a number that grows with every upgrade of Triton: 50 to 59 in JAX 0.11.
 _KEY_VERSIONS = range(1, 100)
 _PASSED_THROUGH = frozenset(
@@ -74,7 +73,7 @@ class Product:
     def tuning_bytes(self, workspace_bytes: int) -> int:
         """Memory while XLA tries kernels: operands, a reference output, an output, cuBLAS's temporaries."""
         arrays = sum(self.operand_bytes) + 2 * self.output_bytes + self.prepared_bytes + workspace_bytes
-        return arrays + _GUARDS * (len(self.operand_bytes) + 2)
+        return arrays + GUARDS * (len(self.operand_bytes) + 2)
 
     @property
     def prefers_cublas(self) -> bool:
@@ -185,7 +184,7 @@ def _other_tuning_bytes(body: str) -> int:
     if root is None:
         return 0
     operands = [array_bytes(shape) for _, _, shape, op, _ in lines if op == "parameter"]
-    return sum(operands) + 2 * array_bytes(root) + _GUARDS * (len(operands) + 1)
+    return sum(operands) + 2 * array_bytes(root) + GUARDS * (len(operands) + 1)
 
 
 def _essential_constant(match: re.Match[str]) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from pinchpoint.backends.jax.hlo_text import array_bytes, dimensions
 
-_GUARDS = 16 << 20  # around each array
+GUARDS = 16 << 20  # around each array: two times xla_gpu_redzone_padding_bytes
 _CALL = re.compile(
     r"= (\(.*?\)) custom-call\((.*?)\), (.*?)custom_call_target=\"__cudnn\$conv(\w+)\"", re.MULTILINE
 )
@@ -40,7 +40,7 @@ def _each(canonical: str) -> Iterator[int]:
         output = array_bytes(result)
         workspace = _workspace_bytes(kind, shapes, result, attributes)
         # Five guard zones for two operands; cuDNN's calls with a bias or a residual have more operands.
-        guards = _GUARDS * (len(shapes) + 3)
+        guards = GUARDS * (len(shapes) + 3)
         yield sum(map(array_bytes, shapes)) + 2 * output + guards + workspace
 
 

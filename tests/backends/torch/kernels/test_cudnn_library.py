@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -27,6 +29,8 @@ CALL = Convolution(
     channels_last=False,
     excluded=frozenset({cudnn_library.ROUNDS_INPUTS}),
 )
+
+Ask = Callable[[], CudnnLibrary]
 
 
 class Answers:
@@ -55,11 +59,20 @@ class Crashing:
             pipe.send(("size", 100 + number))
 
 
-def ask() -> CudnnLibrary:
-    return CudnnLibrary(capability=(9, 0), processors=132)
+@pytest.fixture
+def ask() -> Iterator[Callable[[], CudnnLibrary]]:
+    """Starts the process of a library, and ends it after the test."""
+    with ExitStack() as stack:
+
+        def start() -> CudnnLibrary:
+            library = CudnnLibrary(capability=(9, 0), processors=132)
+            stack.callback(library.close)
+            return library
+
+        yield start
 
 
-def test_without_the_library_there_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_library_there_is_no_answer(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> Any:
         raise OSError(name)
 
@@ -67,7 +80,7 @@ def test_without_the_library_there_is_no_answer(monkeypatch: pytest.MonkeyPatch)
     assert ask().workspaces(CALL) is None
 
 
-def test_a_library_that_crashes_takes_nothing_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_that_crashes_takes_nothing_with_it(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cudnn_library._Asker, "open", lambda *_: Crashing())
     library = ask()
     assert library.workspaces(CALL) == [100, 102, 104]
@@ -76,13 +89,24 @@ def test_a_library_that_crashes_takes_nothing_with_it(monkeypatch: pytest.Monkey
     assert library.workspaces(CALL._replace(dtype="float16")) == [100, 102, 104]
 
 
-def test_a_library_that_always_crashes_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_that_always_crashes_is_given_up(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cudnn_library._Asker, "open", lambda *_: os.kill(os.getpid(), signal.SIGSEGV))
     library = ask()
     assert library.workspaces(CALL) is None and library.workspaces(CALL._replace(dtype="float16")) is None
 
 
-def test_the_installed_library_lists_what_an_h200_tried() -> None:
+def test_a_closed_library_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cudnn_library._Asker, "open", lambda *_: Crashing())
+    library = CudnnLibrary(capability=(9, 0), processors=132)
+    server = library._server
+    assert library.workspaces(CALL) == [100, 102, 104]
+    library.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(server, 0)
+    assert library.workspaces(CALL._replace(dtype="float16")) is None  # nobody answers any more
+
+
+def test_the_installed_library_lists_what_an_h200_tried(ask: Ask) -> None:
     library = ask()
     sizes = library.workspaces(CALL)
     if sizes is None:

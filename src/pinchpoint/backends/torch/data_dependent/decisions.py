@@ -19,6 +19,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from pinchpoint.backends.torch.packages import solvers
+
 _BOUNDED_PATIENCE = 4096  # answers to a line outside a `while` loop, which most likely ends by itself
 # Files that ask on behalf of their caller; torch's begin with an underscore, JAX's are all of them.
 _OURS = str(Path(__file__).parents[2])
@@ -27,22 +29,7 @@ _TORCH = "-packages/torch/"
 _CALLERS = 30  # frames in which the nearest loop is looked for
 _PACKAGES = r"(?:site|dist)-packages/"
 
-
-# Lines of solvers that depend on values only: a part of their file and of their text -> the usual answer.
-# Other answers allocate a few numbers more or less; a step that is rejected keeps less than an accepted one.
-_KNOWN = {
-    ("torchdiffeq/_impl/", "d0 < 1e-5 or d1 < 1e-5"): False,
-    ("torchdiffeq/_impl/", "d1 <= 1e-15 and d2 <= 1e-15"): False,
-    ("torchdiffeq/_impl/", "if error_ratio == 0:"): False,
-    ("torchdiffeq/_impl/", "if error_ratio < 1:"): True,
-    ("torchdiffeq/_impl/", "if dt > self.max_step:"): False,
-    ("torchdiffeq/_impl/", "if dt <= self.min_step:"): False,
-    ("torchdiffeq/_impl/", "if accept_step:"): True,
-}
-# Loops of solvers over the steps between two times. Fewer turns need less memory, so only the number of turns
-# matters: every fourth run of the loop has several.
-_KNOWN_LOOPS = (("torchdiffeq/_impl/", "while next_t > self.rk_state.t1:"),)
-_LONG_RUNS = 4
+_LONG_RUNS = 4  # of a known loop, every so many runs have several turns
 Peaks = Callable[[list[int]], tuple[list[int], list[int]]]
 
 
@@ -68,13 +55,13 @@ class Decisions:
         site, in_while = asking_line()
         if self.answers is not None and (fixed := self.answers(site)) is not None:
             return fixed
-        known = _known_answer(*site.rsplit(":", 1))
+        known = solvers.known_answer(*site.rsplit(":", 1))
         passing = _passing_answer(*site.rsplit(":", 1)) if known is None else known
         if passing is not None:
             return passing
         if _only_chooses(*site.rsplit(":", 1)):
             return likely
-        if _is_known_loop(*site.rsplit(":", 1)):
+        if solvers.is_known_loop(*site.rsplit(":", 1)):
             return self._run_loop(site, explore=explore, events=events)
         if explore:
             self.sites[site] = self.sites.get(site, 0) + 1
@@ -155,21 +142,6 @@ def _counts_for_caller(file: str) -> bool:
 @cache
 def _asks_for_caller(file: str) -> bool:
     return file.startswith(("<", _OURS)) or any(part in file for part in _TENSORS)
-
-
-@cache
-def _known_answer(file: str, line: str) -> bool | None:
-    """The answer to a line of a known solver, if this is one."""
-    return next((answer for key, answer in _KNOWN.items() if _is_line(file, line, *key)), None)
-
-
-@cache
-def _is_known_loop(file: str, line: str) -> bool:
-    return any(_is_line(file, line, *key) for key in _KNOWN_LOOPS)
-
-
-def _is_line(file: str, line: str, part: str, text: str) -> bool:
-    return part in file and text in linecache.getline(file, int(line))
 
 
 @cache

@@ -65,7 +65,9 @@ def simulate_device(
     dynamic.events = lambda: len(ledger.observation.events)
     dynamic.is_late = lambda: progress.is_late
     progress.on_weight = observer.forget_values
-    with Patches() as patches:
+    with contextlib.ExitStack() as stack, Patches() as patches:
+        if model.cudnn is not None:
+            stack.callback(model.cudnn.close)
         cuda_api.install(
             patches,
             observer,

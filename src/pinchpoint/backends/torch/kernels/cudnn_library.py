@@ -16,6 +16,7 @@ import faulthandler
 import json
 import os
 import resource
+import signal
 import warnings
 from collections.abc import Iterator, Sequence
 from ctypes import byref, c_float, c_int, c_int64, c_void_p
@@ -74,11 +75,18 @@ class CudnnLibrary:
             warnings.simplefilter(
                 "ignore", DeprecationWarning
             )  # the child starts no threads and uses no locks
-            is_child = os.fork() == 0
-        if is_child:
+            self._server, self._owner = os.fork(), os.getpid()
+        if self._server == 0:
             self._pipe.close()
             _keep_serving(theirs, capability, processors)
         theirs.close()
+
+    def close(self) -> None:
+        """End the process, which has nothing to finish. A fork of the process that started it leaves it."""
+        self._pipe.close()
+        if self._owner == os.getpid():
+            os.kill(self._server, signal.SIGTERM)
+            os.waitpid(self._server, 0)
 
     def workspaces(self, call: Convolution) -> list[int] | None:
         """Bytes of the kernels that torch tries, the one it uses without a search first; None: no answer."""
@@ -130,6 +138,8 @@ def _keep_serving(pipe: Any, capability: tuple[int, int], processors: int) -> No
     with contextlib.suppress(BaseException):  # the pipe is closed when the forecast ends
         faulthandler.disable()
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # dead servers need no wait
         server, deaths = None, 0
         while True:
             number, *question = pipe.recv()
