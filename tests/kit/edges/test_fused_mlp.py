@@ -20,6 +20,8 @@ on_hopper = pytest.mark.skipif(
 )
 EDGES = 100_003
 BARS = {"float32": 3e-6, "tf32": 1e-2, "bfloat16": 2e-2, "float16": 4e-3}
+# Of a product's operands; sums of products in float32 add as much again.
+ROUNDOFF = {"float32": 2.0**-22, "tf32": 2.0**-11, "bfloat16": 2.0**-8, "float16": 2.0**-11}
 SHAPES = list(
     product((6, 30), (16, 20), (0, 1, 2))
 )  # inputs, outputs, layers between: all pairs of padded ends
@@ -71,18 +73,43 @@ def test_values_and_gradients_are_those_of_float64(
     of_inputs, values = made.backward(x, gradient.to(dtype), into, want_inputs=True, want_values=True)
     made.finish(into)
     assert torch.equal(values, made.forward(x)) if values is not None else False
-    # Rounded inputs of a ReLU fall on the other side of its kink, for torch as for us.
-    rounded = (
-        _gradients(network_like(mlp).to(dtype), x.to(dtype), gradient.to(dtype)) if act is nn.ReLU else truth
-    )
-    for found, right, torchs in zip([values, of_inputs, *into.values()], truth, rounded, strict=True):
+    flips = _flip_errors(mlp, x, precision)
+    for found, right, flip in zip([values, of_inputs, *into.values()], truth, flips, strict=True):
         assert found is not None
-        bar = max(BARS[precision], 2 * float((torchs.double() - right).norm() / right.norm()))
-        assert float((found.double() - right).norm() / right.norm()) < bar
+        assert _error(found, right) < max(BARS[precision], flip)
 
 
 def _truth(mlp: nn.Sequential, x: Tensor, gradient: Tensor) -> list[Tensor]:
     return _gradients(network_like(mlp).double(), x.double(), gradient.double())
+
+
+def _error(found: Tensor, right: Tensor) -> float:
+    return float((found.double() - right).norm() / right.norm())
+
+
+def _flip_errors(mlp: nn.Sequential, x: Tensor, precision: str) -> list[float]:
+    """The error that a ReLU at its kink adds to the values, the inputs' gradient and each parameter's one.
+
+    An input of a ReLU that rounding moves across zero changes the gradient by the whole term of this unit. If
+    a share of the units flips, of which half are active, the relative error is about sqrt(2 share), whatever
+    computes it. A unit counts as flipped if its input, in float64, is nearer to zero than the error of its
+    products: with independent errors of size u in each of them, u times the root of the sum of their squares.
+    A gradient depends on the flips of the layers between it and the outputs; values do not jump.
+    """
+    linear: list[nn.Linear] = list(network_like(mlp).double()[0::2])  # type: ignore[arg-type]
+    if not isinstance(mlp[1], nn.ReLU):
+        return [0.0] * (2 + 2 * len(linear))
+    shares = []
+    hidden = x.double()
+    with torch.no_grad():
+        for layer in linear[:-1]:
+            products = (hidden.square() @ layer.weight.square().T + layer.bias.square()).sqrt()
+            hidden = layer(hidden)
+            shares.append(float((hidden.abs() < ROUNDOFF[precision] * products).double().mean()))
+            hidden = hidden.relu()
+    later = [sum(shares[at:]) for at in range(len(linear))]
+    flips = [0.0, later[0], *(share for share in later for _ in ("weight", "bias"))]
+    return [(2 * share) ** 0.5 for share in flips]
 
 
 def _gradients(mlp: nn.Sequential, x: Tensor, gradient: Tensor) -> list[Tensor]:
@@ -99,9 +126,25 @@ def network_like(mlp: nn.Sequential) -> nn.Sequential:
         *[part for i in range(len(linear)) for part in (nn.Linear(widths[i], widths[i + 1]), type(mlp[1])())][
             :-1
         ]
-    ).cuda()
+    ).to(linear[0].weight.device)
     copy.load_state_dict(mlp.state_dict())
     return copy
+
+
+@pytest.mark.parametrize("between", [0, 2])
+def test_the_bar_of_a_relu_passes_rounding_and_refuses_wrong_tiles(between: int) -> None:
+    torch.manual_seed(0)
+    mlp = network(6, 16, between, nn.ReLU)
+    x, gradient = torch.rand(2_048, 6) * 2 - 1, torch.randn(2_048, 16)
+    truth = _truth(mlp, x, gradient)
+    bars = [max(BARS["bfloat16"], flip) for flip in _flip_errors(mlp, x, "bfloat16")]
+    rounded = _gradients(
+        network_like(mlp).to(torch.bfloat16), x.to(torch.bfloat16), gradient.to(torch.bfloat16)
+    )
+    assert all(_error(a, b) < bar for a, b, bar in zip(rounded, truth, bars, strict=True))
+    gradient[::32] = 0  # one edge of every tile is left out
+    wrong = _gradients(network_like(mlp).double(), x.double(), gradient.double())
+    assert all(_error(a, b) > bar for a, b, bar in zip(wrong[1:], truth[1:], bars[1:], strict=True))
 
 
 @pytest.mark.parametrize(
