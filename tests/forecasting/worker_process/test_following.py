@@ -106,7 +106,7 @@ train(DataLoader(lengths, batch_size=1, collate_fn=lambda n: torch.zeros(n[0] * 
 """
     )
     assert forecast.high_bytes is not None and forecast.high_bytes > forecast.peak_allocated_bytes
-    assert any("of 100,000 was run" in note for note in forecast.notes)
+    assert any("of 100,000 were looked at" in note for note in forecast.notes)
 
 
 def test_an_error_after_the_training_steps_is_a_note(of_script: Predict) -> None:

@@ -341,3 +341,16 @@ for step in range(5000):
     losses.append(torch.zeros(1, device="cuda"))
 """)
     assert not forecast.reasons and forecast.fits["h200"]
+
+
+def test_a_long_loop_that_only_repeats_itself_is_ended(of_script: Predict) -> None:
+    forecast = of_script("""
+for step in range(100):
+    train()
+x = torch.zeros(1, device="cuda")
+for turn in range(200_000):
+    x.add_(1)
+model(torch.zeros(16_384, 1024, device="cuda"))
+""")
+    assert used(forecast) > 2 * rows(16_384)
+    assert any("only repeat themselves" in note for note in forecast.notes)

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from pinchpoint.backends.sandbox.run_script import ScriptEnd, Stopper, run_script
@@ -29,6 +30,8 @@ from pinchpoint.forecasting.worker_process.target_loading import NEEDED, Fork, L
 _REAL_RUN_S = 120.0  # limit on the CPU seconds of the real run that counts what depends on the data
 _REAL_RUN_MEMORY = 0.6  # share of the host's free memory that it may take
 _LATE_S = 60.0  # limit on the seconds after the training steps, or as many as before, if that is more
+# Share of the peak of training: a function of a package that used less so far is not expected to pass it.
+_MUCH = 0.5
 _FEW = 10_000  # elements of a mask, of which the count may not matter: that is tried before a real run
 _SHARE_OF_TIME = 0.5  # of the time left, after which a run is followed no further; there may be several runs
 
@@ -274,8 +277,7 @@ def _explain_evaluation(observation: Any, progress: Any, end: ScriptEnd) -> None
         observation.notes.append(
             f"after its training steps, the script was run until it raised {type(end.error).__name__}{where}"
         )
-    if (note := progress.loops.note()) is not None:
-        observation.notes.append(note)
+    observation.notes += progress.loops.notes()
     if end.kind == "stopped" and not progress.is_cut:
         later = "larger batches" + ("" if progress.has_evaluated() else " or an evaluation")
         observation.notes.append(
@@ -283,12 +285,7 @@ def _explain_evaluation(observation: Any, progress: Any, end: ScriptEnd) -> None
             f"{later} may need more memory (--steps N runs more)"
         )
     if end.kind == "stopped" and progress.is_cut:
-        observation.notes.append("what follows the training steps was not run to its end")
-        if progress.late_growth():
-            observation.reasons.append(
-                "memory grows from call to call after the training steps, "
-                "and the script was not run to its end"
-            )
+        _explain_late_cut(observation, progress)
     larger = progress.loaders.larger_evaluation()
     if larger is not None and not progress.has_evaluated():
         observation.reasons.append(
@@ -296,15 +293,33 @@ def _explain_evaluation(observation: Any, progress: Any, end: ScriptEnd) -> None
         )
 
 
+def _explain_late_cut(observation: Any, progress: Any) -> None:
+    """Say what was left of a script that was stopped after its training steps, and what that means."""
+    left = progress.remainder
+    if left.line is not None:
+        observation.reasons.append(
+            "the script was stopped because what follows its training steps takes too long, "
+            f"and {shown_path(left.line)} and what follows it were not run"
+        )
+        return
+    observation.notes.append("what follows the training steps was not run to its end")
+    if progress.late_growth():
+        observation.reasons.append(
+            "memory grows from call to call after the training steps, and the script was not run to its end"
+        )
+    elif left.package and progress.late_share() > _MUCH:
+        observation.reasons.append("a function of a package that follows the training steps did not end")
+
+
 def _limit_late(progress: Any, stop: Callable[[], None], *, seconds: float) -> None:
     """Stop the script after so many seconds: what it does after its training steps may not end by itself."""
 
-    def end(*_: Any) -> None:
-        progress.is_cut = True
+    def end(_: int, frame: FrameType | None) -> None:
+        progress.cut(frame)
         stop()
 
     signal.signal(signal.SIGALRM, end)
-    signal.setitimer(signal.ITIMER_REAL, min(seconds, max(progress.deadline_s - time.monotonic(), 1)), 5)
+    signal.setitimer(signal.ITIMER_REAL, progress.limit_late(seconds), 5)
 
 
 def _limit_real_run(stopper: Stopper) -> None:

@@ -9,8 +9,11 @@ The limit counts operations and not seconds, so that a forecast does not depend 
 
 from __future__ import annotations
 
+import math
+import sys
 import time
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import torch
@@ -39,6 +42,8 @@ class Progress:
         self.is_late = False  # whether enough was seen for a forecast, and the rest is only followed
         self._call_ends: list[int] = []  # number of events after each outermost call
         self.is_cut = False  # whether a script that trains was stopped while it was followed beyond that
+        self.remainder: Any = None  # what was left then
+        self._late_limit_s = (0.0, math.inf)  # time.monotonic() when following began and when it ends
         self._late_call = 0  # outermost calls until then
         self._late_steps = 0  # optimizer steps since then
         self._trained_modules: set[int] = set()
@@ -158,11 +163,41 @@ class Progress:
                 return True
             if is_first and not is_driven and self.has_evaluated() and not loaders.want_more():
                 return True
-            operations = max(LATE_OPERATIONS, self._operations_before)
+            operations = self._late_operations
         is_over = self.deadline_s is not None and time.monotonic() > self.deadline_s
         is_over = is_over or self.observer.operations - self._operations_before > operations
-        self.is_cut = self.is_cut or (is_over and self.trains)
+        if is_over and self.trains:
+            self.cut(sys._getframe(1))
         return is_over
+
+    @property
+    def _late_operations(self) -> int:
+        return max(LATE_OPERATIONS, self._operations_before)
+
+    def limit_late(self, seconds: float) -> float:
+        """Set the time after which a script that trains is followed no further; returns the seconds left."""
+        now_s = time.monotonic()
+        seconds = min(seconds, max((self.deadline_s or math.inf) - now_s, 1))
+        self._late_limit_s = now_s, now_s + seconds
+        return seconds
+
+    def is_running_out(self) -> bool:
+        """Whether half of what may be observed after the training steps was."""
+        start_s, end_s = self._late_limit_s
+        operations = self.observer.operations - self._operations_before
+        return operations > self._late_operations / 2 or time.monotonic() > (start_s + end_s) / 2
+
+    def cut(self, frame: FrameType | None) -> None:
+        """Remember that the script is stopped in this frame although it would go on."""
+        if not self.is_cut:
+            self.is_cut, self.remainder = True, self.loops.left_after(frame)
+
+    def late_share(self) -> float:
+        """The peak since the last optimizer step as a share of the peak before."""
+        observation = self.observer.ledger.observation
+        last = max((ends[-1] for ends in observation.step_ends.values()), default=0)
+        (before, since), _ = peaks_between(observation, [last, len(observation.events)])
+        return since / max(before, 1)
 
     def late_growth(self) -> bool:
         """Whether memory after the training steps may grow beyond the peak, had the script not been cut.

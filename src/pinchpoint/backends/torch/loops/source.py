@@ -98,6 +98,11 @@ def _uses(loop: ast.For) -> tuple[list[ast.expr], bool]:
     return tests, is_used
 
 
+def evaluated_conditions(loop: ast.For) -> set[int]:
+    """The conditions of a loop that can be evaluated for turns that are not run, as ids of their nodes."""
+    return {id(test) for test in _uses(loop)[0]}
+
+
 def _is_pure(test: ast.expr, names: set[str], changed: set[str]) -> bool:
     """Whether a condition reads only values that the loop's body does not change, and calls nothing."""
     return all(

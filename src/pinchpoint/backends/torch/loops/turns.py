@@ -4,7 +4,8 @@ A loop that trains is one in which optimizer steps were taken. After the request
 its remaining turns that may differ: the first one for which a condition on its variable has another answer,
 and the last one if the variable is used in other ways. Conditions are read from the loop's body, and recorded
 where the script asks them (see `counters`). A turn is added where memory is left behind by the
-first one, and where it grows from turn to turn. Loops that do not train are never ended, because
+first one, and where it grows from turn to turn. Loops that do not train are ended only if the run
+would be cut short otherwise and their turns only repeat themselves, because
 what they collect (chunks of an image, tokens) determines sizes afterwards.
 """
 
@@ -29,7 +30,9 @@ from pinchpoint.backends.patches import Patches
 from pinchpoint.backends.torch import compat
 from pinchpoint.backends.torch.fake.progress import Progress
 from pinchpoint.backends.torch.loops import source
+from pinchpoint.backends.torch.loops.collecting import collected
 from pinchpoint.backends.torch.loops.counters import EVALUATED, Count
+from pinchpoint.backends.torch.loops.remainder import Remainder, collects_rarely, what_is_left
 from pinchpoint.backends.torch.loops.variation import Mark, Variation
 from pinchpoint.backends.torch.observer import Observer
 from pinchpoint.core.events import FREE_CACHE
@@ -44,6 +47,7 @@ _GROWING = 5  # turns in which memory may grow before that is a reason
 _SLIGHT = 0.005  # share of the live bytes by which the remaining turns may let them grow
 _FEW_BYTES = 4 * MIB  # by which all remaining turns together may let them grow in any case
 _UNKNOWN_TURNS = 10_000  # of a loop whose length is unknown, to judge its growth
+_REPEATED = 16  # turns of a loop that does not train in which nothing may change before it is ended
 _PHASES = 2  # times that a loop which is not part of another one trains
 _DRIVEN = 8  # optimizer steps since a loop of the script went on; more are taken by a library's loop
 _ROLES = ("weights", "gradients", "optimizer", "workspace", "temporaries")
@@ -58,6 +62,7 @@ class Loops:
     def __init__(self, observer: Observer, progress: Progress) -> None:
         self.observer, self.progress = observer, progress
         self.ended: dict[str, str] = {}  # line of a loop -> how many of its turns were run
+        self._repeating: dict[str, str] = {}  # the same, of loops that do not train
         self.answers: dict[str, set[Any]] = {}  # line of a loop -> answers of its conditions so far
         self.counts: dict[str, Count] = {}  # line of a loop -> its variable
         self._while_loops: dict[str, tuple[Loop, int]] = {}  # and the last line of each
@@ -159,6 +164,14 @@ class Loops:
         turns, batches = self.turns(), self.progress.loaders.batches()
         return None if turns is None or batches is None else turns * batches
 
+    def at(self, site: str) -> Loop | None:
+        """The loop at a line, if it runs now."""
+        return next((loop for loop in self._running_loops() if loop.site == site), None)
+
+    def left_after(self, frame: types.FrameType | None) -> Remainder:
+        """What is left of the script if it is stopped in this frame."""
+        return what_is_left(frame, self)
+
     def share_run(self) -> float | None:
         """The share of the innermost loop's turns that were started; None if it is unknown."""
         loops = [loop for ref in self._running if (loop := ref()) is not None]
@@ -182,18 +195,24 @@ class Loops:
             allocated.add(block)
         return grown
 
-    def report_end(self, site: str, turns: str) -> None:
+    def sizes(self, since: Mark, until: Mark) -> list[int]:
+        """Bytes of the blocks that were allocated between two times."""
+        return [block.bytes for block in self.observer.ledger.observation.blocks[since.blocks : until.blocks]]
+
+    def report_end(self, site: str, turns: str, *, trains: bool) -> None:
         """Remember that a loop was ended, for the note."""
-        self.ended.setdefault(site, turns)
+        (self.ended if trains else self._repeating).setdefault(site, turns)
         self._blocks_at_end = self.now().blocks
 
-    def note(self) -> str | None:
+    def notes(self) -> list[str]:
         """Which loops were ended, and whether something was allocated after them."""
-        if not self.ended:
-            return None
-        loops = ", ".join(f"{shown_path(site)} ({turns} turns)" for site, turns in self.ended.items())
         after = "" if self.now().blocks == self._blocks_at_end else ", and what follows them was run"
-        return f"loops that train were ended early{after}: {loops}"
+        return [
+            f"loops that {what} were ended early{after}: "
+            + ", ".join(f"{shown_path(site)} ({turns} turns)" for site, turns in loops.items())
+            for what, loops in (("train", self.ended), ("only repeat themselves", self._repeating))
+            if loops
+        ]
 
 
 class Loop:
@@ -209,7 +228,7 @@ class Loop:
         iterator: Iterator[Any],
     ) -> None:
         self.number = next(loops.numbers)
-        self._loops, self._site, self._sequence = loops, site, sequence
+        self._loops, self.site, self._sequence = loops, site, sequence
         self._tests, self._is_used, self._iterator = tests, is_used, iterator
         self._trained = loops.progress.trained
         self._optimizers = len(loops.progress.steps)
@@ -222,6 +241,7 @@ class Loop:
         self._epochs = 0  # of a DataLoader that were ended before this turn
         self._chosen: Iterator[int] | None = None  # places of the remaining turns in the sequence
         self._special: dict[int, int] = {}  # places of turns that may differ -> training steps to take there
+        self._collected: tuple[int, int] | None = None  # a turn, and the elements that the script held then
         self._is_in_special = loops.progress.is_late and loops.runs_special
         self._variable = None  # what conditions on the loop's variable are recorded for
         if isinstance(sequence, range) and loops.progress.trains:
@@ -230,6 +250,11 @@ class Loop:
     @property
     def length(self) -> int | None:
         return None if self._sequence is None else len(self._sequence)
+
+    @property
+    def turns(self) -> int:
+        """Turns that were started."""
+        return self._count
 
     @property
     def share_run(self) -> float | None:
@@ -273,7 +298,7 @@ class Loop:
     def _report(self) -> None:
         length = "" if self.length is None else f" of {self.length:,}"
         if self.length is None or self.length > self._count:
-            self._loops.report_end(self._site, f"{self._count}{length}")
+            self._loops.report_end(self.site, f"{self._count}{length}", trains=self.is_training)
 
     # --- whether the loop is over
 
@@ -282,13 +307,13 @@ class Loop:
         loops, progress = self._loops, self._loops.progress
         taken = progress.trained - self._trained
         if not taken:
-            return False
+            return self._only_repeats()
         loops.went_on()
         if not progress.is_late or not progress.has_enough:
             return False
         if self._count == self.length:
             return not progress.loaders.trains and self._is_varied()
-        is_known = self._site in loops.ended and not self._is_in_special
+        is_known = self.site in loops.ended and not self._is_in_special
         if taken < (1 if is_known else progress.wanted):
             return False
         if progress.loaders.trains:
@@ -306,6 +331,45 @@ class Loop:
     def _is_varied(self) -> bool:
         """Whether turns differ in size so that another one is run."""
         return self._variation.adds_turn([*self._marks, self._loops.now()], self._count, self.length)
+
+    def _only_repeats(self) -> bool:
+        """Whether a loop that does not train can be ended, because it would not end before the limit.
+
+        Its turns must allocate the same, leave nothing behind, and add nothing to a container.
+        """
+        loops, progress = self._loops, self._loops.progress
+        if not progress.is_late or not progress.trains or self.length in (None, self._count):
+            return False
+        if self._count < _REPEATED or not progress.is_running_out():
+            return False
+        (first, second), now = self._marks, loops.now()
+        if (
+            loops.growth(second)
+            or loops.growth(first)
+            or loops.sizes(first, second) != loops.sizes(second, now)
+        ):
+            self._collected = None
+            return False
+        if self._collected is None:
+            size = None if collects_rarely(self.site) else collected(sys._getframe(2))
+            self._collected = None if size is None else (self._count, size)
+            return False
+        since, size = self._collected
+        if self._count < since + _REPEATED:
+            return False
+        self._collected = None
+        return size == collected(sys._getframe(2))
+
+    def has_other_turns(self) -> bool:
+        """Whether a condition has another answer in a turn that was not run."""
+        if self._sequence is None:
+            return False
+        try:
+            known = {self._answer(value) for value in self._sequence[: self._count]}
+            rest = itertools.islice(self._sequence, self._count, self._count + _EVALUATED_TURNS)
+            return self._chosen is not None or any(self._answer(value) not in known for value in rest)
+        except Exception:  # a condition may need a name that does not exist yet
+            return True
 
     def _ends_after_epoch(self) -> bool:
         """Whether epochs of a DataLoader, which ends by itself, are run no further."""
@@ -337,7 +401,7 @@ class Loop:
         after = "whose length is unknown" if self.length is None else f"of which {left:,} were not run"
         loops.observer.ledger.observation.reasons.append(
             f"memory grows by {show_bytes(grown)} with every turn of the loop at "
-            f"{shown_path(self._site)}, {after}"
+            f"{shown_path(self.site)}, {after}"
         )
         return True
 
@@ -363,8 +427,8 @@ class Loop:
         values = self._sequence
         if values is None:
             return
-        answers = self._loops.answers.setdefault(self._site, set())
-        is_first_time = self._site not in self._loops.ended
+        answers = self._loops.answers.setdefault(self.site, set())
+        is_first_time = self.site not in self._loops.ended
         last = len(values) - 1
         chosen: set[int] = set()
         try:
@@ -412,7 +476,7 @@ class Loop:
         return found[:left]
 
     def _has_more_kinds(self) -> None:
-        reason = f"the loop at {shown_path(self._site)} has more kinds of turns than were run"
+        reason = f"the loop at {shown_path(self.site)} has more kinds of turns than were run"
         reasons = self._loops.observer.ledger.observation.reasons
         reasons += [] if reason in reasons else [reason]
 

@@ -1,0 +1,215 @@
+"""`what_is_left`: what a script would still have run where it was stopped, read from its source.
+
+A script that is stopped in a loop whose turns repeat themselves has nothing else to show if what follows the
+loop only prints, plots, or saves. Everything else that follows is named.
+"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from types import FrameType
+from typing import Any
+
+from pinchpoint.backends.torch.ledger import kind_of_file
+from pinchpoint.backends.torch.loops.source import evaluated_conditions
+
+_TURNS = 3  # of a loop after which the next ones are taken to be like them
+# Functions and methods that allocate nothing on the device, or one number.
+_NAMES = (
+    "print len str int float bool round sum min max abs list dict tuple set sorted range enumerate zip map "
+    "format join item tolist cpu numpy detach mean std append extend keys values items get copy open close "
+    "write writerow dump dumps flush exit quit time perf_counter strftime now total_seconds "
+    "log info debug warning error add_scalar add_image add_figure add_text finish "
+    "figure subplots subplot plot scatter hist bar imshow title set_title suptitle xlabel ylabel set_xlabel "
+    "set_ylabel xlim ylim legend grid axis tight_layout colorbar savefig show clf cla "
+    "save savez state_dict makedirs mkdir exists remove path Path eval train synchronize empty_cache "
+    "max_memory_allocated max_memory_reserved memory_allocated reset_peak_memory_stats memory_summary "
+    "destroy_process_group barrier update set_description set_postfix no_grad inference_mode"
+)
+_HARMLESS = frozenset(_NAMES.split())
+
+
+_COLLECTING = {"append", "extend", "add", "insert", "update", "setdefault", "put", "push", "store"}
+
+
+@dataclass(frozen=True)
+class Remainder:
+    """line: `file:line` of the first statement that was not run, or None if nothing of note was left.
+
+    package: whether the script was stopped in the code of a package, whose rest is unknown.
+    """
+
+    line: str | None
+    package: bool = False
+
+
+def what_is_left(frame: FrameType | None, loops: Any) -> Remainder:
+    """What was left when the script was stopped in this frame. loops: the `Loops` of the script."""
+    frames: list[FrameType] = []
+    while frame is not None:
+        frames.append(frame)
+        frame = frame.f_back
+    is_in_script = in_package = is_repeated = False
+    folder = os.path.join(
+        os.path.dirname(os.path.abspath(getattr(sys.modules["__main__"], "__file__", ""))), ""
+    )
+    for frame in reversed(frames):
+        file = frame.f_code.co_filename
+        if kind_of_file(file) == "user" and file.startswith(folder):
+            is_in_script = True
+            if in_package:
+                continue  # called back by a package
+            line, is_repeated = _left_in(file, frame, loops, is_repeated)
+            if line is not None:
+                return Remainder(f"{file}:{line}")
+        elif kind_of_file(file) != "other":
+            in_package = is_in_script
+        elif file.endswith(os.path.join("nn", "modules", "module.py")):
+            break  # a call of a model, as there were others
+    return Remainder(None, in_package)
+
+
+def _left_in(file: str, frame: FrameType, loops: Any, is_repeated: bool) -> tuple[int | None, bool]:
+    """The first line of a function that was not run and may allocate, and whether a loop repeats the rest.
+
+    is_repeated: whether a loop calls the function, so that only its conditions may differ.
+    """
+    line = frame.f_lineno
+    body = _body(file, frame.f_code.co_firstlineno, frame.f_code.co_name)
+    if body is None or not file.endswith(".py"):  # a cell of a notebook, of which others follow
+        return line, False
+    if is_repeated:
+        return _left_of_conditions(body, set()), True
+    while True:
+        at = next((n for n, s in enumerate(body) if _start(s) <= line <= (s.end_lineno or s.lineno)), None)
+        if at is None:
+            return line, False
+        statement = body[at]
+        if (number := _first_of(body[at + 1 :])) is not None:
+            return number, False
+        if isinstance(statement, (ast.For, ast.AsyncFor, ast.While)):
+            return _left_of_loop(file, statement, loops), True
+        if isinstance(statement, ast.Try) and (number := _first_of(statement.finalbody)) is not None:
+            return number, False
+        blocks = (b for b in _blocks(statement) if _start(b[0]) <= line <= (b[-1].end_lineno or b[-1].lineno))
+        inner = next(blocks, None)
+        if inner is None:
+            # The call that runs now, and others of the same statement, which may follow it.
+            calls = sum(not _is_harmless(call) for call in _calls(_head(statement)))
+            return (None if calls <= 1 else statement.lineno), False
+        body = inner
+
+
+def _left_of_loop(file: str, loop: ast.For | ast.AsyncFor | ast.While, loops: Any) -> int | None:
+    """The line of a loop if its turns may differ from those that were run, or of what follows in `else`."""
+    running = loops.at(f"{file}:{loop.lineno}")
+    if running is None or running.turns < _TURNS or running.has_other_turns():
+        return loop.lineno
+    known = evaluated_conditions(loop) if isinstance(loop, ast.For) else set[int]()
+    line = _left_of_conditions(loop.body, known)
+    return _first_of(loop.orelse) if line is None else line
+
+
+def _left_of_conditions(body: list[ast.stmt], known: set[int]) -> int | None:
+    """The first line in a conditional part of statements that were run. known: conditions that are known."""
+    unknown = (one for one in _inside(body) if isinstance(one, ast.If) and id(one.test) not in known)
+    lines = (_first_of([*one.body, *one.orelse]) for one in unknown)
+    return next((line for line in lines if line is not None), None)
+
+
+@cache
+def collects_rarely(site: str) -> bool:
+    """Whether the loop at a line adds something to a container only if a condition holds."""
+    file, _, line = site.rpartition(":")
+    loops = (node for node in ast.walk(_parse(file)) if isinstance(node, ast.For))
+    loop = next((node for node in loops if node.lineno == int(line)), None)
+    if loop is None:
+        return True
+    conditional = [one for one in _inside(loop.body) if isinstance(one, ast.If)]
+    return any(_collects(node) for one in conditional for node in ast.walk(one))
+
+
+def _collects(node: ast.AST) -> bool:
+    if isinstance(node, ast.Call):
+        return getattr(node.func, "attr", "") in _COLLECTING
+    return isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store)
+
+
+@cache
+def _body(file: str, first: int, name: str) -> list[ast.stmt] | None:
+    """The statements of a function, or of the file."""
+    tree = _parse(file)
+    if name == "<module>":
+        return tree.body or None
+    functions = (one for one in ast.walk(tree) if isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef)))
+    return next(
+        (one.body for one in functions if one.name == name and first in (one.lineno, _start(one))), None
+    )
+
+
+@cache
+def _parse(file: str) -> ast.Module:
+    try:
+        return ast.parse("".join(linecache.getlines(file)))
+    except (SyntaxError, ValueError):
+        return ast.Module([], [])
+
+
+def _start(node: ast.stmt) -> int:
+    decorators: list[ast.expr] = getattr(node, "decorator_list", [])
+    return min([node.lineno, *(one.lineno for one in decorators)])
+
+
+def _blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
+    """The lists of statements inside a statement; a function that is defined is not run."""
+    if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        return
+    for field in ("body", "orelse", "finalbody"):
+        if block := getattr(statement, field, []):
+            yield block
+    for part in (*getattr(statement, "handlers", ()), *getattr(statement, "cases", ())):
+        yield part.body
+
+
+def _inside(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    for statement in body:
+        yield statement
+        for block in _blocks(statement):
+            yield from _inside(block)
+
+
+def _head(statement: ast.stmt) -> list[ast.AST]:
+    """The parts of a statement that are no statements: the condition of an `if`, the items of a `with`."""
+    return [part for part in ast.iter_child_nodes(statement) if not isinstance(part, ast.stmt)]
+
+
+def _calls(parts: list[ast.AST]) -> list[ast.Call]:
+    return [node for part in parts for node in ast.walk(part) if isinstance(node, ast.Call)]
+
+
+def _first_of(statements: list[ast.stmt]) -> int | None:
+    return next((line for one in statements if (line := _first_call(one)) is not None), None)
+
+
+def _first_call(statement: ast.stmt) -> int | None:
+    """The line of the first call in a statement that may allocate on the device."""
+    if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        return None
+    calls = (call for call in _calls(_head(statement)) if not _is_harmless(call))
+    own = next((call.lineno for call in calls), None)
+    if own is not None:
+        return own
+    is_result = isinstance(statement, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Return))
+    if is_result and any(isinstance(node, ast.BinOp) for part in _head(statement) for node in ast.walk(part)):
+        return statement.lineno  # arithmetic of tensors needs no call
+    return next((line for block in _blocks(statement) if (line := _first_of(block)) is not None), None)
+
+
+def _is_harmless(call: ast.Call) -> bool:
+    return getattr(call.func, "id", getattr(call.func, "attr", "")) in _HARMLESS
