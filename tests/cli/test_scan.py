@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -189,3 +191,152 @@ def test_a_rule_is_explained_with_both_examples(capsys: pytest.CaptureFixture[st
     assert out.startswith("PP101 sync-in-loop: A loop or comprehension reads")
     assert "Bad:" in out and "Good:" in out and "# pinchpoint: allow sync-in-loop" in out
     assert run(["explain", "PP999"]) == 2
+
+
+def test_sarif_names_rule_place_and_text(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["scan", "slow.py", "--format", "sarif"]) == 1
+    log = json.loads(capsys.readouterr().out)
+    assert log["version"] == "2.1.0"
+    (result,) = log["runs"][0]["results"]
+    rules = log["runs"][0]["tool"]["driver"]["rules"]
+    assert rules[result["ruleIndex"]]["id"] == result["ruleId"] == "PP101"
+    place = result["locations"][0]["physicalLocation"]
+    assert place["artifactLocation"]["uri"] == "slow.py"
+    assert place["region"] == {"startLine": 5, "startColumn": 13}
+
+
+def test_github_annotations_are_one_line_each(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["scan", "slow.py", "--format", "github"]) == 1
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("::warning file=slow.py,line=5,col=13,title=PP101 sync-in-loop::")
+
+
+FIXABLE = """import torch
+
+
+def padding(batch, device):  # größe
+    return torch.zeros(
+        batch,  # rows
+        4,  # columns
+    ).to(device)
+"""
+FIXED = """import torch
+
+
+def padding(batch, device):  # größe
+    return torch.zeros(
+        batch,  # rows
+        4,  # columns
+        device=device,
+    )
+"""
+
+
+@pytest.mark.parametrize("ending", ["\n", "\r\n"])
+def test_a_fix_keeps_comments_layout_line_ends_and_permissions(folder: Path, ending: str) -> None:
+    file = folder / "fixable.py"
+    file.write_bytes(FIXABLE.replace("\n", ending).encode())
+    file.chmod(0o755)
+    assert run(["scan", "fixable.py", "--fix"]) == 0
+    assert file.read_bytes().decode() == FIXED.replace("\n", ending)
+    assert file.stat().st_mode & 0o777 == 0o755
+    assert sorted(path.name for path in folder.iterdir()) == ["fixable.py", "pyproject.toml", "slow.py"]
+    assert run(["scan", "fixable.py", "--fix"]) == 0
+    assert file.read_bytes().decode() == FIXED.replace("\n", ending)
+
+
+def test_an_unsafe_fix_is_made_only_when_asked_for(folder: Path) -> None:
+    file = folder / "load.py"
+    text = "import torch\n\nweights = torch.load('x.pt', weights_only=False)\n"
+    file.write_text(text, encoding="utf-8")
+    assert run(["scan", "load.py", "--fix"]) == 1
+    assert file.read_text(encoding="utf-8") == text
+    assert run(["scan", "load.py", "--unsafe-fixes"]) == 0
+    assert "weights_only=True" in file.read_text(encoding="utf-8")
+
+
+def test_an_allowed_finding_is_not_fixed(folder: Path) -> None:
+    file = folder / "allowed.py"
+    text = "import torch\n\nx = torch.zeros(3).to(device)  # pinchpoint: allow created-on-host\n"
+    file.write_text(text, encoding="utf-8")
+    assert run(["scan", "allowed.py", "--fix"]) == 0
+    assert file.read_text(encoding="utf-8") == text
+
+
+def notebook(*cells: str | list[str]) -> str:
+    return json.dumps(
+        {
+            "cells": [
+                {"cell_type": "markdown", "metadata": {}, "source": ["# torch"]},
+                *(
+                    {
+                        "cell_type": "code",
+                        "metadata": {},
+                        "outputs": [],
+                        "execution_count": None,
+                        "source": cell,
+                    }
+                    for cell in cells
+                ),
+            ],
+            "metadata": {},
+            "nbformat": 4,
+            "nbformat_minor": 5,
+        },
+        indent=1,
+    )
+
+
+def test_a_notebook_is_scanned_as_one_program_with_lines_of_its_cells(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = notebook(
+        ["%matplotlib inline\n", "!pip install torch\n", "import torch"],
+        "%%bash\nfor x in y; do echo; done",
+        [
+            "%%time\n",
+            "counts = torch.bincount(points.to(device))\n",
+            "sizes = [counts[i].item() for i in cells]",
+        ],
+        "x = torch.zeros(3).to(device)\nprint?\n",
+    )
+    (folder / "demo.ipynb").write_text(text, encoding="utf-8")
+    assert run(["scan", "demo.ipynb", "--format", "json"]) == 1
+    first, second = json.loads(capsys.readouterr().out)["findings"]
+    assert (first["name"], second["name"]) == ("created-on-host", "sync-in-loop")
+    assert (second["line"], second["column"]) == (3, 10)
+    assert second["message"].startswith("Cell 4: ")
+    assert (first["line"], first["file"]) == (1, "demo.ipynb")
+
+
+def test_a_fix_in_a_notebook_changes_only_its_line(folder: Path) -> None:
+    text = notebook(["%matplotlib inline\n", "import torch\n", "x = torch.zeros(3).to(device)\n", "!ls"])
+    (folder / "demo.ipynb").write_text(text, encoding="utf-8")
+    assert run(["scan", "demo.ipynb", "--fix"]) == 0
+    changed = text.replace("torch.zeros(3).to(device)", "torch.zeros(3, device=device)")
+    assert (folder / "demo.ipynb").read_text(encoding="utf-8") == changed
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"cells": 3}', "{", '{"cells": [1, {"cell_type": "code"}]}'])
+def test_an_odd_notebook_does_not_crash_the_scan(folder: Path, text: str) -> None:
+    (folder / "odd.ipynb").write_text(text, encoding="utf-8")
+    assert run(["scan", "odd.ipynb"]) in (0, 2)
+
+
+def test_many_files_are_scanned_by_several_processes_with_the_same_result(folder: Path) -> None:
+    from pinchpoint import scan
+
+    for number in range(90):
+        (folder / f"part{number:02}.py").write_text(SLOW, encoding="utf-8")
+    together = scan(folder, workers=2)
+    assert together == scan(folder, workers=1)
+    assert len(together) == 91
+
+
+def test_a_scan_needs_no_framework(folder: Path) -> None:
+    code = (
+        "import sys; from pinchpoint.cli.main import run; code = run(['scan', 'slow.py']);"
+        "assert not {'torch', 'jax', 'numpy', 'libcst'} & set(sys.modules); sys.exit(code)"
+    )
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert process.returncode == 1, process.stderr

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import typer
 
+import pinchpoint
 from pinchpoint.console import printing
 from pinchpoint.core.errors import BadInput
 
 if TYPE_CHECKING:
     from pinchpoint.core.findings import Finding, Findings
 
-FORMATS = ("text", "json")
+FORMATS = ("text", "json", "sarif", "github")
 
 
 def command(
@@ -37,6 +39,7 @@ def command(
     Nothing is imported or run. The exit code is 1 if there are findings. A comment
     `# pinchpoint: allow NAME` on the line allows one; `pinchpoint explain NAME` describes a rule.
     """
+    from pinchpoint.rules.engine.formats import to_github, to_sarif
     from pinchpoint.rules.scan import scan
 
     if form not in FORMATS:
@@ -49,10 +52,14 @@ def command(
         fix=fix,
         unsafe_fixes=unsafe_fixes,
     )
-    if form == "json":
-        printing.show_json(findings.to_json())
-    else:
+    if form == "text":
         _show(findings)
+    elif form == "json":
+        printing.show_json(findings.to_json())
+    elif form == "sarif":
+        printing.show_json(to_sarif(findings, pinchpoint.__version__))
+    else:
+        sys.stdout.write(to_github(findings))
     for fault in findings.unreadable:
         printing.say(f"{fault.file} was not scanned: {fault.reason}.")
     return 1 if findings.findings else 2 if findings.unreadable else 0

@@ -25,6 +25,7 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from pinchpoint.rules.engine.rewriting import add_argument
 from pinchpoint.rules.engine.rule import Fix, Match, Rule
 from pinchpoint.rules.engine.source import Source, argument, forwards, method, receiver
 from pinchpoint.rules.engine.values import device_argument, is_host
@@ -63,20 +64,8 @@ def _create_on_device(node: cst.CSTNode, match: Match) -> cst.CSTNode:
 
     moved = cst.ensure_type(node, cst.Call)
     created = cst.ensure_type(cst.ensure_type(moved.func, cst.Attribute).value, cst.Call)
-    device = moved.args[0].value if moved.args else cst.SimpleString('"cuda"')
-    argument = cst.Arg(
-        keyword=cst.Name("device"),
-        value=device,
-        equal=cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace("")),
-    )
-    old = list(created.args)
-    if old and isinstance(old[-1].comma, cst.MaybeSentinel):
-        old[-1] = old[-1].with_changes(comma=cst.Comma(whitespace_after=cst.SimpleWhitespace(" ")))
-    elif old:
-        argument = argument.with_changes(comma=old[-1].comma)
-        separator = old[-2].comma if len(old) > 1 else cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
-        old[-1] = old[-1].with_changes(comma=separator)
-    return created.with_changes(args=[*old, argument], lpar=moved.lpar, rpar=moved.rpar)
+    changed = add_argument(created, "device", moved.args[0].value if moved.args else '"cuda"')
+    return changed.with_changes(lpar=moved.lpar, rpar=moved.rpar)
 
 
 RULE = Rule(

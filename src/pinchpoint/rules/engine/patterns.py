@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from pinchpoint.rules.engine.source import (
     COMPREHENSIONS,
@@ -31,8 +32,18 @@ _FEW = 8  # a loop of at most so many turns is not worth a finding
 
 
 def hot_loops(source: Source, node: ast.AST) -> list[Loop]:
-    """The loops around a node, innermost first, without those of a few turns that the text shows."""
-    return [loop for loop in source.loops(node) if not is_short(source, loop)]
+    """The loops around a node, innermost first, without those of a few turns and those over epochs."""
+    return [loop for loop in source.loops(node) if not is_short(source, loop) and not _is_outer(source, loop)]
+
+
+def _is_outer(source: Source, loop: Loop) -> bool:
+    """Whether a loop goes over epochs: by its name, or because a loop inside it takes the steps."""
+    if any("epoch" in name for name in loop_names(source, loop)):
+        return not takes_steps(source, loop)
+    return any(
+        inner is not loop and isinstance(inner, ast.For | ast.While) and takes_steps(source, inner)
+        for inner in source.walk(loop)
+    )
 
 
 def is_short(source: Source, loop: Loop) -> bool:
@@ -67,7 +78,11 @@ def is_rare(source: Source, node: ast.AST, loop: ast.AST | None = None) -> bool:
             break
         if isinstance(parent, ast.ExceptHandler | ast.Return | ast.Raise | ast.Assert):
             return True
-        if isinstance(parent, ast.If | ast.IfExp) and child is not parent.test and _is_rare_test(parent.test):
+        if (
+            isinstance(parent, ast.If | ast.IfExp)
+            and child is not parent.test
+            and _is_rare_test(source, parent.test)
+        ):
             return True
         if isinstance(parent, ast.If) and child is not parent.test:
             branch = parent.body if child in parent.body else parent.orelse
@@ -84,8 +99,8 @@ def is_rare(source: Source, node: ast.AST, loop: ast.AST | None = None) -> bool:
     return False
 
 
-def _is_rare_test(test: ast.expr) -> bool:
-    for node in ast.walk(test):
+def _is_rare_test(source: Source, test: ast.expr) -> bool:
+    for node in source.walk(test):
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
             return True
         name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
@@ -151,22 +166,89 @@ def is_jitted(source: Source, node: ast.AST) -> bool:
     )
 
 
-def method_calls(node: ast.AST, *names: str) -> list[ast.Call]:
+@dataclass(frozen=True)
+class Jitted:
+    """A function with a decorator of jax.jit: its traced parameters, and its static ones with their
+    positions."""
+
+    function: Function
+    traced: tuple[ast.arg, ...]
+    static: tuple[tuple[int | None, str], ...]
+
+
+def jitted_functions(source: Source) -> list[Jitted]:
+    """The functions that `@jax.jit` or `@partial(jax.jit, ...)` compiles, where the static arguments can be
+    read."""
+    functions = []
+    for function in source.functions if source.uses("jax") else ():
+        for decorator in function.decorator_list:
+            call = decorator if isinstance(decorator, ast.Call) else None
+            name = source.called(decorator) or source.name(decorator)
+            if call is not None and name in ("functools.partial", "partial") and call.args:
+                name = source.name(call.args[0])
+            if name != "jax.jit":
+                continue
+            static = _static(function, call)
+            if static is not None:
+                functions.append(static)
+    return functions
+
+
+def _static(function: Function, call: ast.Call | None) -> Jitted | None:
+    arguments = [*function.args.posonlyargs, *function.args.args]
+    keywords = {keyword.arg: keyword.value for keyword in call.keywords} if call is not None else {}
+    names: set[object] = set()
+    for key in ("static_argnames", "static_argnums"):
+        if key in keywords:
+            try:
+                value = ast.literal_eval(keywords[key])
+            except ValueError:
+                return None
+            names.update(value if isinstance(value, list | tuple | set) else [value])
+    if None in keywords:
+        return None
+    static, traced = [], []
+    for position, parameter in enumerate(arguments):
+        if parameter.arg in names or position in names or position - len(arguments) in names:
+            static.append((position, parameter.arg))
+        else:
+            traced.append(parameter)
+    for parameter in function.args.kwonlyargs:
+        if parameter.arg in names:
+            static.append((None, parameter.arg))
+        else:
+            traced.append(parameter)
+    return Jitted(function, tuple(traced), tuple(static))
+
+
+def is_kept(source: Source, call: ast.Call) -> bool:
+    """Whether the value of a call is stored for later: `compiled[size] = jax.jit(f)`, in a list or an
+    attribute."""
+    parent = source.parents[call]
+    if isinstance(parent, ast.Assign):
+        return any(isinstance(target, ast.Subscript | ast.Attribute) for target in parent.targets)
+    return isinstance(parent, ast.ListComp | ast.DictComp | ast.Tuple) or method(parent) in (
+        "append",
+        "setdefault",
+    )
+
+
+def method_calls(source: Source, node: ast.AST, *names: str) -> list[ast.Call]:
     """The calls of methods of these names inside a node."""
-    return [call for call in ast.walk(node) if isinstance(call, ast.Call) and method(call) in names]
+    return [call for call in source.walk(node) if isinstance(call, ast.Call) and method(call) in names]
 
 
-def loop_names(loop: Loop) -> set[str]:
+def loop_names(source: Source, loop: Loop) -> set[str]:
     """The names that a loop binds in each turn by its target."""
     if isinstance(loop, ast.While):
         return set()
     targets = [g.target for g in loop.generators] if isinstance(loop, COMPREHENSIONS) else [loop.target]
-    return {node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name)}
+    return {node.id for target in targets for node in source.walk(target) if isinstance(node, ast.Name)}
 
 
-def stores_in(node: ast.AST) -> set[str]:
+def stores_in(source: Source, node: ast.AST) -> set[str]:
     """The names that are assigned inside a node."""
-    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    return {n.id for n in source.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
 
 
 def over_loader(source: Source, loop: Loop) -> bool:
@@ -178,17 +260,99 @@ def over_loader(source: Source, loop: Loop) -> bool:
         re.search(
             r"loader|batches|dataloader", n.attr if isinstance(n, ast.Attribute) else n.id, re.IGNORECASE
         )
-        for n in ast.walk(iterable)
+        for n in source.walk(iterable)
         if isinstance(n, ast.Name | ast.Attribute)
-    ) or any(source.called(n).endswith("DataLoader") for n in ast.walk(iterable) if isinstance(n, ast.Call))
+    ) or any(
+        source.called(n).endswith("DataLoader") for n in source.walk(iterable) if isinstance(n, ast.Call)
+    )
 
 
-def trains(source: Source, loop: ast.AST) -> bool:
-    """Whether a loop contains a backward pass or the step of an optimizer."""
+def shorten(node: ast.expr, length: int = 50) -> str:
+    """The code of an expression on one line, cut at a length."""
+    text = " ".join(ast.unparse(node).split())
+    return text if len(text) <= length else f"{text[: length - 3]}..."
+
+
+def counts(source: Source, loop: Loop) -> bool:
+    """Whether a loop goes over a range."""
+    return not isinstance(loop, ast.While) and source.called(_iterable(loop)) == "range"
+
+
+def counts_rows(source: Source, loop: Loop) -> bool:
+    """Whether a loop goes over the rows of something: `range(len(x))`, `range(x.shape[0])`, `range(n)`."""
+    iterable = _iterable(loop)
+    if not isinstance(iterable, ast.Call) or source.called(iterable) != "range" or len(iterable.args) != 1:
+        return False
+    return not isinstance(iterable.args[0], ast.Constant)
+
+
+def measures_time(source: Source, node: ast.AST) -> bool:
+    """Whether the function around a node, or the file outside functions, reads a clock or records events."""
+    function = source.function(node)
     return any(
-        method(call) == "backward"
-        or (method(call) == "step" and re.search(r"opt", ast.unparse(call.func), re.IGNORECASE))
-        or source.called(call) == "optax.apply_updates"
-        for call in ast.walk(loop)
+        source.called(call).startswith(("time.", "timeit.", "torch.utils.benchmark"))
+        or source.called(call).rpartition(".")[2] in ("perf_counter", "time", "monotonic", "perf_counter_ns")
+        or method(call) in ("elapsed_time", "record")
+        for call in source.walk(function or source.tree)
         if isinstance(call, ast.Call)
     )
+
+
+def _iterable(loop: Loop) -> ast.expr:
+    if isinstance(loop, ast.While):
+        return loop.test
+    return loop.generators[0].iter if isinstance(loop, COMPREHENSIONS) else loop.iter
+
+
+def takes_steps(source: Source, loop: ast.AST) -> bool:
+    """Whether a loop itself, not one inside it, runs a backward pass or the step of an optimizer."""
+    return any(
+        isinstance(call, ast.Call)
+        and (method(call) == "backward" or _is_optimizer_step(call))
+        and source.statement_loops(call)[:1] == [loop]
+        for call in source.walk(loop)
+    )
+
+
+def _is_optimizer_step(call: ast.Call) -> bool:
+    return method(call) == "step" and re.search(r"opt", ast.unparse(call.func), re.IGNORECASE) is not None
+
+
+def runs_in_loop(source: Source, call: ast.Call) -> bool:
+    """Whether a call runs often in a loop; `if step % 2 == 0` is often, `if step % 500 == 0` is not."""
+    loops = hot_loops(source, call)
+    if not loops:
+        return False
+    for parent in source.ancestors(call):
+        if parent is loops[0]:
+            break
+        if isinstance(parent, ast.ExceptHandler):
+            return False
+        if isinstance(parent, ast.If) and not any(_is_frequent(node) for node in source.walk(parent.test)):
+            return False
+    return True
+
+
+def _is_frequent(node: ast.AST) -> bool:
+    """`i % 2` and the like with a small number."""
+    return (
+        isinstance(node, ast.BinOp)
+        and isinstance(node.op, ast.Mod)
+        and isinstance(node.right, ast.Constant)
+        and isinstance(node.right.value, int)
+        and node.right.value <= 20
+    )
+
+
+def is_removable(source: Source, statement: ast.stmt) -> bool:
+    """Whether a block keeps other statements when this one is removed."""
+    parent = source.parents[statement]
+    return any(statement in block and len(block) > 1 for block in _blocks(parent))
+
+
+def _blocks(node: ast.AST) -> list[list[ast.stmt]]:
+    return [
+        block
+        for field in ("body", "orelse", "finalbody")
+        if isinstance(block := getattr(node, field, None), list)
+    ]

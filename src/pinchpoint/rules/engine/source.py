@@ -20,6 +20,11 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 LOOPS = (ast.For, ast.AsyncFor, ast.While, *COMPREHENSIONS)
 _SCOPES = (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+_SHARED = frozenset(
+    kind
+    for base in (ast.expr_context, ast.operator, ast.boolop, ast.unaryop, ast.cmpop)
+    for kind in base.__subclasses__()
+)
 
 # Names that packages are usually imported under; used where a file imports from a module of its own.
 _SAME = {
@@ -44,28 +49,50 @@ class Source:
         self.lines = re.split(r"\r\n|\r|\n", text)  # as Python counts lines; form feeds end none
         self.tree = tree
         self.parents: dict[ast.AST, ast.AST] = {}
+        self._all: list[ast.AST] = []  # in the order of the text, each node before what it contains
+        self._places: dict[ast.AST, int] = {}
+        self._ends: list[int] = []  # where the nodes inside the node at the same place end
         self._nodes: dict[type, list[ast.AST]] = {}
-        self._walk()
+        self._visit()
         self.imports = self._imports()
         self.stores = self._stores()
         self.memo: dict[ast.AST, str] = {}  # kinds of values, kept by `values`
 
     # The tree.
 
-    def _walk(self) -> None:
+    def _visit(self) -> None:
         """Visit every node once, in the order of the text."""
         waiting: list[ast.AST] = [self.tree]
+        everything, parents, places = self._all, self.parents, self._places
         while waiting:
             node = waiting.pop()
-            self._nodes.setdefault(type(node), []).append(node)
-            children = list(ast.iter_child_nodes(node))
+            places[node] = len(everything)
+            everything.append(node)
+            children = []
+            for field in node._fields:
+                value = getattr(node, field, None)
+                if isinstance(value, list):
+                    children += [item for item in value if isinstance(item, ast.AST)]
+                elif isinstance(value, ast.AST):
+                    children.append(value)
+            # Contexts and operators are objects that many nodes share: they are no nodes of their own here.
+            children = [child for child in children if type(child) not in _SHARED]
             for child in children:
-                # Contexts and operators are shared objects: they have no single parent.
-                if hasattr(child, "lineno") or isinstance(
-                    child, ast.comprehension | ast.arguments | ast.withitem | ast.keyword | ast.match_case
-                ):
-                    self.parents[child] = node
-            waiting.extend(reversed(children))
+                parents[child] = node
+            children.reverse()
+            waiting += children
+        ends = list(range(1, len(everything) + 1))
+        for place in range(len(everything) - 1, 0, -1):
+            parent = places[parents[everything[place]]]
+            ends[parent] = max(ends[parent], ends[place])
+        self._ends = ends
+        for node in everything:
+            self._nodes.setdefault(type(node), []).append(node)
+
+    def walk(self, node: ast.AST) -> list[ast.AST]:
+        """A node and all nodes inside it, in the order of the text."""
+        place = self._places[node]
+        return self._all[place : self._ends[place]]
 
     def all(self, *kinds: type[Node]) -> list[Node]:
         """Every node of these types, in the order of the text within each type."""
@@ -87,7 +114,8 @@ class Source:
             parent = self.parents.get(parent)
 
     def inside(self, node: ast.AST, container: ast.AST) -> bool:
-        return node is container or any(parent is container for parent in self.ancestors(node))
+        place = self._places[container]
+        return place <= self._places[node] < self._ends[place]
 
     def statement(self, node: ast.AST) -> ast.stmt:
         """The statement that contains an expression."""
@@ -203,7 +231,7 @@ class Source:
         """Where a name is read inside a scope or any other node, nested functions too."""
         return [
             node
-            for node in ast.walk(scope)
+            for node in self.walk(scope)
             if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load)
         ]
 
@@ -212,6 +240,9 @@ class Source:
 
         In an outer scope, the last assignment counts. None where nothing in the file binds the name.
         """
+        inner = self._comprehension_target(name)
+        if inner is not None:
+            return inner
         scope: ast.AST | None = self.scope(name)
         own = True
         while scope is not None:
@@ -234,6 +265,18 @@ class Source:
                     return stores[0]  # a loop's later assignment is all there is
             own = False
             scope = self.scope(scope) if scope is not self.tree else None
+        return None
+
+    def _comprehension_target(self, name: ast.Name) -> ast.Name | None:
+        """Where a comprehension around a name binds it; its first iterable is evaluated outside."""
+        for parent in self.ancestors(name):
+            if isinstance(parent, ast.stmt):
+                return None
+            if isinstance(parent, COMPREHENSIONS) and not self.inside(name, parent.generators[0].iter):
+                for generator in parent.generators:
+                    for node in self.walk(generator.target):
+                        if isinstance(node, ast.Name) and node.id == name.id and node is not name:
+                            return node
         return None
 
     def _assigns_later(self, store: ast.Name, statement: ast.stmt | None) -> bool:

@@ -295,7 +295,7 @@ def _of_member(source: Source, node: ast.Attribute, depth: int) -> str:
     owner = source.class_of(node)
     if owner is None:
         return ""
-    for other in ast.walk(owner):
+    for other in source.walk(owner):
         if isinstance(other, ast.Assign):
             for target in other.targets:
                 if (
@@ -457,7 +457,7 @@ def _of_return(source: Source, function: Function, depth: int) -> str:
         return annotated
     values = [
         node.value
-        for node in ast.walk(function)
+        for node in source.walk(function)
         if isinstance(node, ast.Return) and node.value is not None and source.function(node) is function
     ]
     kinds = {_kind(source, value, depth) for value in values}

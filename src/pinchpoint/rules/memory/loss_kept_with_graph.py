@@ -58,7 +58,7 @@ def check(source: Source) -> Iterator[Match]:
 def _backward_names(source: Source, loop: ast.AST) -> set[str]:
     """The names whose `backward()` this loop calls, itself and not an inner one."""
     names = set()
-    for call in patterns.method_calls(loop, "backward"):
+    for call in patterns.method_calls(source, loop, "backward"):
         inner = source.statement_loops(call)
         value = receiver(call)
         if isinstance(value, ast.Call) and method(value) == "scale" and value.args:
@@ -70,7 +70,7 @@ def _backward_names(source: Source, loop: ast.AST) -> set[str]:
 
 def _kept(source: Source, loop: ast.AST) -> Iterator[tuple[ast.Name, ast.expr]]:
     """Names that are added to a sum or a list, and the sum or list."""
-    for node in ast.walk(loop):
+    for node in source.walk(loop):
         match node:
             case ast.AugAssign(op=ast.Add(), value=value, target=target):
                 for name in _names_of_sum(value):
@@ -101,16 +101,16 @@ def _is_differentiated(source: Source, container: ast.expr, loop: ast.AST) -> bo
     if not isinstance(base, ast.Name):
         return False
     scope = source.scope(loop)
-    for call in patterns.method_calls(scope, "backward"):
-        if base.id in {node.id for node in ast.walk(receiver(call)) if isinstance(node, ast.Name)}:
+    for call in patterns.method_calls(source, scope, "backward"):
+        if base.id in {node.id for node in source.walk(receiver(call)) if isinstance(node, ast.Name)}:
             return True
     fresh = any(
         isinstance(node, ast.Assign)
         and source.inside(node, loop)
         and any(isinstance(target, ast.Name) and target.id == base.id for target in node.targets)
-        and base.id not in {n.id for n in ast.walk(node.value) if isinstance(n, ast.Name)}
+        and base.id not in {n.id for n in source.walk(node.value) if isinstance(n, ast.Name)}
         and not patterns.is_rare(source, node)
-        for node in ast.walk(loop)
+        for node in source.walk(loop)
     )
     return fresh and isinstance(container, ast.Name)
 

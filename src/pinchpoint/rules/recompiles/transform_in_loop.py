@@ -41,7 +41,12 @@ def check(source: Source) -> Iterator[Match]:
         name = source.name(call.func)
         if name not in _NAMES or not patterns.hot_loops(source, call) or patterns.is_jitted(source, call):
             continue
-        if _is_nested(source, call) or patterns.is_rare(source, call) or _is_kept(source, call):
+        if (
+            _is_nested(source, call)
+            or _is_built_up(source, call)
+            or patterns.is_rare(source, call)
+            or patterns.is_kept(source, call)
+        ):
             continue
         yield Match(call, {"name": name})
 
@@ -52,17 +57,16 @@ def _is_nested(source: Source, call: ast.Call) -> bool:
     return isinstance(parent, ast.Call) and call in parent.args and source.name(parent.func) in _NAMES
 
 
-def _is_kept(source: Source, call: ast.Call) -> bool:
-    """Whether the function is stored for later: `compiled[size] = jax.jit(f)` in a loop over sizes, a
-    list."""
+def _is_built_up(source: Source, call: ast.Call) -> bool:
+    """Whether the loop wraps one function once more in every turn: `f = jax.vmap(f)` for each batch axis."""
     parent = source.parents[call]
-    if isinstance(parent, ast.Assign):
-        return any(isinstance(target, ast.Subscript | ast.Attribute) for target in parent.targets)
-    return isinstance(parent, ast.ListComp | ast.DictComp | ast.Tuple) or (
-        isinstance(parent, ast.Call)
-        and isinstance(parent.func, ast.Attribute)
-        and parent.func.attr == "append"
-    )
+    if not isinstance(parent, ast.Assign) or not isinstance(parent.targets[0], ast.Name):
+        return (
+            source.name(call.func) == "jax.linearize" and len(call.args) > 1
+        )  # applies the function as well
+    name = parent.targets[0].id
+    stores = source.stores[source.scope(call), name]
+    return len(stores) > 1 or any(isinstance(arg, ast.Name) and arg.id == name for arg in call.args)
 
 
 RULE = Rule(

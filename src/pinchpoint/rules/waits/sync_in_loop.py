@@ -33,10 +33,10 @@ from collections.abc import Iterator
 from pinchpoint.rules.engine import patterns
 from pinchpoint.rules.engine.rule import Match, Rule
 from pinchpoint.rules.engine.source import Loop, Source, method, receiver, root
-from pinchpoint.rules.engine.values import device_argument, is_host, is_tensor, kind
+from pinchpoint.rules.engine.values import is_tensor, kind
 
 _READS = ("item", "tolist", "numpy", "cpu")
-_COPIES = ("numpy", "cpu", "to")  # moves a whole batch; in a loop over batches that is what they are for
+_COPIES = ("numpy", "cpu")
 
 
 def check(source: Source) -> Iterator[Match]:
@@ -47,21 +47,32 @@ def check(source: Source) -> Iterator[Match]:
         loops = patterns.hot_loops(source, call)
         if not loops or patterns.is_rare(source, call) or patterns.is_jitted(source, call):
             continue
-        if method(call) in _COPIES and any(patterns.over_loader(source, loop) for loop in loops):
+        if method(call) in _COPIES and (_is_stored(source, call) or patterns.over_loader(source, loops[-1])):
             continue
         if is_tensor(source, value) or _is_indexed(source, value, loops[0]):
-            yield Match(call, {"code": _short(call)})
+            yield Match(call, {"code": patterns.shorten(call)})
 
 
 def _value_read(source: Source, call: ast.Call) -> ast.expr | None:
     """The value that a call copies to the host, if it does."""
     if method(call) in _READS and not call.args:
         return receiver(call)
-    if method(call) == "to" and is_host(device_argument(source, call)):
-        return receiver(call)
     if source.name(call.func) in ("float", "int", "bool") and len(call.args) == 1:
         return call.args[0]
     return None
+
+
+def _is_stored(source: Source, call: ast.Call) -> bool:
+    """Whether a copy is kept, as in `outputs.append(x.cpu())`: it is there to free the device's memory."""
+    node: ast.AST = call
+    parent = source.parents[node]
+    while isinstance(parent, ast.Attribute | ast.Subscript) or (
+        isinstance(parent, ast.Call) and parent.func is node
+    ):
+        node, parent = parent, source.parents[parent]
+    return isinstance(parent, ast.Assign | ast.ListComp | ast.DictComp) or (
+        isinstance(parent, ast.Call) and method(parent) in ("append", "extend", "update")
+    )
 
 
 def _is_indexed(source: Source, value: ast.expr, loop: Loop) -> bool:
@@ -71,16 +82,11 @@ def _is_indexed(source: Source, value: ast.expr, loop: Loop) -> bool:
         value, ast.Subscript
     ):
         return False
-    names = {node.id for node in ast.walk(value.slice) if isinstance(node, ast.Name)}
+    names = {node.id for node in source.walk(value.slice) if isinstance(node, ast.Name)}
     known = kind(source, value) or kind(source, root(value))
     if known in ("", "module") and source.uses("torch", "jax"):
-        return bool(names & patterns.loop_names(loop)) and not (source.uses("numpy") and known == "")
+        return bool(names & patterns.loop_names(source, loop)) and not (source.uses("numpy") and known == "")
     return False
-
-
-def _short(call: ast.Call) -> str:
-    text = " ".join(ast.unparse(call).split())
-    return text if len(text) <= 50 else f"{text[:47]}..."
 
 
 RULE = Rule(

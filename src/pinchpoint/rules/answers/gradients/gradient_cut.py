@@ -43,7 +43,7 @@ def check(source: Source) -> Iterator[Match]:
         computed = source.assigned_value(store) if isinstance(store, ast.Name) else None
         if computed is None or not patterns.without_gradient(source, computed):
             continue
-        if any(is_model_call(source, node) for node in ast.walk(computed)):
+        if any(is_model_call(source, node) for node in source.walk(computed)):
             yield Match(call, {"name": value.id})
 
 

@@ -1,0 +1,79 @@
+"""A model with batch norm is trained with batches of one sample.
+
+Batch norm normalises by the statistics of the batch. With one sample these are the sample's own: after
+pooling they are zero and torch raises an error, and elsewhere training and evaluation differ widely. Use
+larger batches or group norm.
+
+Bad:
+
+    import torch
+    from torch import nn
+    from torch.utils.data import DataLoader
+
+    def train(dataset, optimizer_of):
+        model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU())
+        optimizer = optimizer_of(model)
+        for images in DataLoader(dataset, batch_size=1, shuffle=True, num_workers=2):
+            optimizer.zero_grad()
+            model(images).mean().backward()
+            optimizer.step()
+
+Good:
+
+    import torch
+    from torch import nn
+    from torch.utils.data import DataLoader
+
+    def train(dataset, optimizer_of):
+        model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.GroupNorm(4, 8), nn.ReLU())
+        optimizer = optimizer_of(model)
+        for images in DataLoader(dataset, batch_size=1, shuffle=True, num_workers=2):
+            optimizer.zero_grad()
+            model(images).mean().backward()
+            optimizer.step()
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from pinchpoint.rules.engine import patterns
+from pinchpoint.rules.engine.loaders import loaders, option
+from pinchpoint.rules.engine.rule import Match, Rule
+from pinchpoint.rules.engine.source import Source
+
+
+def check(source: Source) -> Iterator[Match]:
+    norms = [c for c in source.calls if source.name(c.func).startswith("torch.nn.BatchNorm")]
+    if not norms:
+        return
+    for call in loaders(source):
+        size = option(call, "batch_size")
+        one = size is None or (isinstance(size, ast.Constant) and size.value == 1 and size.value is not True)
+        if one and call.args and _is_trained_on(source, call):
+            yield Match(call)
+
+
+def _is_trained_on(source: Source, loader: ast.Call) -> bool:
+    """Whether a loop over the loader runs a backward pass."""
+    parent = source.parents[loader]
+    names = (
+        {t.id for t in parent.targets if isinstance(t, ast.Name)} if isinstance(parent, ast.Assign) else set()
+    )
+    for loop in source.all(ast.For):
+        over = source.inside(loader, loop.iter) or names & {
+            n.id for n in source.walk(loop.iter) if isinstance(n, ast.Name)
+        }
+        if over and patterns.method_calls(source, loop, "backward"):
+            return True
+    return False
+
+
+RULE = Rule(
+    number=535,
+    name="batch-norm-of-one",
+    message="A model with batch norm is trained with batches of one sample.",
+    hint="Use a larger batch_size, or group norm.",
+    check=check,
+)

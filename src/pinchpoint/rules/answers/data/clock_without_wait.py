@@ -1,0 +1,91 @@
+"""A clock is read around work on the device without waiting for it.
+
+Calls to the device return at once: the difference of two clock readings is the time to launch the work, not
+to do it. Wait before both readings with `torch.cuda.synchronize()` or `jax.block_until_ready`.
+
+Bad:
+
+    import time
+    import torch
+
+    def seconds(model, batch):
+        batch = batch.to("cuda" if torch.cuda.is_available() else "cpu")
+        start = time.perf_counter()
+        model(batch)
+        return time.perf_counter() - start
+
+Good:
+
+    import time
+    import torch
+
+    def seconds(model, batch):
+        batch = batch.to("cuda" if torch.cuda.is_available() else "cpu")
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        model(batch)
+        torch.cuda.synchronize()
+        return time.perf_counter() - start
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from pinchpoint.rules.engine.rule import Match, Rule
+from pinchpoint.rules.engine.source import FUNCTIONS, Source, method
+from pinchpoint.rules.engine.values import is_model_call
+
+_CLOCKS = frozenset(
+    {"time.time", "time.perf_counter", "time.monotonic", "time.perf_counter_ns", "timeit.default_timer"}
+)
+_WAITS = ("item", "cpu", "numpy", "tolist", "block_until_ready", "elapsed_time", "wait", "result", "join")
+
+
+def check(source: Source) -> Iterator[Match]:
+    if "cuda" not in source.text and not source.uses("jax"):
+        return
+    for difference in source.all(ast.BinOp):
+        if not isinstance(difference.op, ast.Sub) or source.called(difference.left) not in _CLOCKS:
+            continue
+        start = difference.right
+        store = source.binding(start) if isinstance(start, ast.Name) else None
+        if not isinstance(store, ast.Name) or source.called(source.assigned_value(store)) not in _CLOCKS:
+            continue
+        scope = source.function(difference) or source.tree
+        between = [
+            node
+            for node in source.walk(scope)
+            if isinstance(node, ast.Call) and store.lineno < node.lineno <= difference.lineno
+        ]
+        measured = [node for node in between if is_model_call(source, node)]
+        if (
+            measured
+            and not any(_waits(source, node) for node in between)
+            and not _is_nested(source, store, scope)
+        ):
+            yield Match(difference)
+
+
+def _waits(source: Source, call: ast.Call) -> bool:
+    name = ast.unparse(call.func)
+    if method(call) in _WAITS or re.search(r"sync|block_until_ready|barrier", name):
+        return True
+    return source.name(call.func) in ("float", "int", "print")
+
+
+def _is_nested(source: Source, store: ast.Name, scope: ast.AST) -> bool:
+    """Whether the clock was read in another function than the difference."""
+    function = source.function(store)
+    return function is not scope if isinstance(scope, FUNCTIONS) else function is not None
+
+
+RULE = Rule(
+    number=537,
+    name="clock-without-wait",
+    message="The clock is read before the device has finished the work that is measured.",
+    hint="Call torch.cuda.synchronize() or jax.block_until_ready before both readings.",
+    check=check,
+)

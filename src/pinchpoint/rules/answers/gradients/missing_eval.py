@@ -1,0 +1,86 @@
+"""A model is evaluated in training mode.
+
+Without `model.eval()`, dropout is active and batch norm uses and updates the statistics of each batch: the
+score is noisy, and the evaluation changes the model. Reported where a file with dropout or batch norm
+trains and evaluates and never calls `eval()`.
+
+Bad:
+
+    import torch
+    from torch import nn
+
+    model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.1), nn.Linear(8, 1))
+
+    def train(batches, optimizer):
+        for batch in batches:
+            optimizer.zero_grad()
+            model(batch).mean().backward()
+            optimizer.step()
+
+    def evaluate(batches):
+        with torch.no_grad():
+            return torch.stack([model(batch).mean() for batch in batches]).mean()
+
+Good:
+
+    import torch
+    from torch import nn
+
+    model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.1), nn.Linear(8, 1))
+
+    def train(batches, optimizer):
+        model.train()
+        for batch in batches:
+            optimizer.zero_grad()
+            model(batch).mean().backward()
+            optimizer.step()
+
+    def evaluate(batches):
+        model.eval()
+        with torch.no_grad():
+            return torch.stack([model(batch).mean() for batch in batches]).mean()
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from pinchpoint.rules.engine import patterns
+from pinchpoint.rules.engine.rule import Match, Rule
+from pinchpoint.rules.engine.source import Source
+from pinchpoint.rules.engine.values import is_model_call
+
+_EVALUATION = re.compile(
+    r"^_?(eval|evaluate|validate|valid|validation|test|predict|infer|inference|score)(_|$)"
+)
+_CHANGES_IN_TRAINING = re.compile(r"\b(Dropout|BatchNorm|InstanceNorm)|from_pretrained\(|models\.resnet")
+
+
+def check(source: Source) -> Iterator[Match]:
+    text = source.text
+    if ".backward(" not in text or ".eval()" in text or ".train(" in text.replace(".train()", ""):
+        return
+    if not _CHANGES_IN_TRAINING.search(text) or "LightningModule" in text:
+        return
+    for function in source.functions:
+        if not _EVALUATION.match(function.name.lower()) or patterns.method_calls(
+            source, function, "backward"
+        ):
+            continue
+        calls = [
+            node
+            for node in source.walk(function)
+            if is_model_call(source, node) and patterns.without_gradient(source, node)
+        ]
+        if calls:
+            yield Match(function, {"name": function.name})
+
+
+RULE = Rule(
+    number=506,
+    name="missing-eval",
+    message="`{name}` evaluates the model in training mode: dropout and batch norm are active.",
+    hint="Call model.eval() first, and model.train() before training goes on.",
+    check=check,
+)

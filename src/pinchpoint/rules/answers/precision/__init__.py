@@ -1,0 +1,1 @@
+"""PP51x: mixed precision and scaling."""

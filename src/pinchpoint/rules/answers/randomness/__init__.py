@@ -1,0 +1,1 @@
+"""PP52x: random numbers that repeat or are not used."""

@@ -1,0 +1,124 @@
+"""The workers of a DataLoader draw random numbers that no seed controls, or the same ones in every worker.
+
+A generator that a dataset keeps (`self.rng`) is copied to every worker: all of them draw the same numbers.
+Global generators are seeded from torch's seed, so that `np.random.seed` in the main process has no effect
+on them. Seed in `worker_init_fn`, or call `torch.manual_seed`.
+
+Bad:
+
+    import numpy as np
+    import torch
+    from torch.utils.data import DataLoader, Dataset
+
+    class Crops(Dataset):
+        def __init__(self, images):
+            self.images = images
+            self.rng = np.random.default_rng(0)
+
+        def __len__(self):
+            return len(self.images)
+
+        def __getitem__(self, index):
+            return np.roll(self.images[index], self.rng.integers(8))
+
+    def loader(images):
+        return DataLoader(Crops(images), batch_size=8, num_workers=4)
+
+Good:
+
+    import numpy as np
+    import torch
+    from torch.utils.data import DataLoader, Dataset
+
+    class Crops(Dataset):
+        def __init__(self, images):
+            self.images = images
+
+        def __len__(self):
+            return len(self.images)
+
+        def __getitem__(self, index):
+            return np.roll(self.images[index], np.random.default_rng(index).integers(8))
+
+    def loader(images):
+        return DataLoader(Crops(images), batch_size=8, num_workers=4)
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from pinchpoint.rules.engine.loaders import loaders, option
+from pinchpoint.rules.engine.rule import Match, Rule
+from pinchpoint.rules.engine.source import Source, argument
+
+_GENERATORS = frozenset(
+    {"numpy.random.default_rng", "numpy.random.RandomState", "random.Random", "numpy.random.Generator"}
+)
+_SEEDS = ("manual_seed", "seed_everything", "set_seed", "worker_init_fn")
+
+
+def check(source: Source) -> Iterator[Match]:
+    for call in loaders(source):
+        workers = option(call, "num_workers")
+        if workers is None or (isinstance(workers, ast.Constant) and workers.value == 0):
+            continue
+        if argument(call, "worker_init_fn") is not None:
+            continue
+        dataset = _dataset(source, call)
+        get = _method(dataset, "__getitem__") if dataset is not None else None
+        if dataset is None or get is None:
+            continue
+        if _keeps_generator(source, dataset, get):
+            yield Match(call, {"how": f"every worker gets a copy of the generator of `{dataset.name}`"})
+        elif _draws_globally(source, get) and not any(word in source.text for word in _SEEDS):
+            yield Match(call, {"how": f"`{dataset.name}` draws from a global generator that nothing seeds"})
+
+
+def _dataset(source: Source, call: ast.Call) -> ast.ClassDef | None:
+    """The class of a loader's dataset, where the file defines it."""
+    value = argument(call, "dataset", 0)
+    if isinstance(value, ast.Name):
+        store = source.binding(value)
+        value = source.assigned_value(store) if isinstance(store, ast.Name) else None
+    name = source.called(value)
+    return next((node for node in source.all(ast.ClassDef) if node.name == name), None)
+
+
+def _method(owner: ast.ClassDef, name: str) -> ast.FunctionDef | None:
+    return next(
+        (node for node in owner.body if isinstance(node, ast.FunctionDef) and node.name == name), None
+    )
+
+
+def _keeps_generator(source: Source, owner: ast.ClassDef, get: ast.FunctionDef) -> bool:
+    start = _method(owner, "__init__")
+    if start is None:
+        return False
+    kept = {
+        target.attr
+        for node in source.walk(start)
+        if isinstance(node, ast.Assign) and source.called(node.value) in _GENERATORS
+        for target in node.targets
+        if isinstance(target, ast.Attribute)
+    }
+    return any(isinstance(node, ast.Attribute) and node.attr in kept for node in source.walk(get))
+
+
+def _draws_globally(source: Source, get: ast.FunctionDef) -> bool:
+    return any(
+        source.called(node).startswith(("numpy.random.", "random."))
+        and source.called(node) not in _GENERATORS
+        for node in source.walk(get)
+        if isinstance(node, ast.Call)
+    )
+
+
+RULE = Rule(
+    number=523,
+    name="unseeded-workers",
+    message="The workers of this DataLoader are not seeded: {how}.",
+    hint="Seed in worker_init_fn from torch.initial_seed(), or draw from a generator made of the index.",
+    check=check,
+)

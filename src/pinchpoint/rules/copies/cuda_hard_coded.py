@@ -1,0 +1,63 @@
+"""The device is fixed in the code.
+
+`.cuda()` and `.to("cuda")` fail on a machine without a GPU, and always use the first one or the current
+one. Take the device from one place: an argument, a setting, or the device of a tensor. Files that ask
+`torch.cuda.is_available()` are not reported.
+
+Bad:
+
+    import torch
+
+    def scores(model, images):
+        with torch.no_grad():
+            return model(images.cuda()).softmax(-1)
+
+Good:
+
+    import torch
+
+    def scores(model, images, device):
+        with torch.no_grad():
+            return model(images.to(device)).softmax(-1)
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from pinchpoint.rules.engine import patterns
+from pinchpoint.rules.engine.rule import Match, Rule
+from pinchpoint.rules.engine.source import Source, method, receiver
+from pinchpoint.rules.engine.values import device_argument
+
+
+def check(source: Source) -> Iterator[Match]:
+    if not source.uses("torch") or "is_available" in source.text or "is_cuda" in source.text:
+        return
+    for call in source.calls:
+        if method(call) not in ("cuda", "to") or _is_guarded(source, call):
+            continue
+        device = device_argument(source, call)
+        fixed = isinstance(device, ast.Constant) and str(device.value).startswith("cuda")
+        bare = method(call) == "cuda" and not call.args and not call.keywords
+        if (bare or fixed) and source.name(receiver(call)) != "torch":
+            yield Match(call, {"code": patterns.shorten(call)})
+
+
+def _is_guarded(source: Source, call: ast.Call) -> bool:
+    """Whether a test that speaks of CUDA or the device is around the call."""
+    return any(
+        isinstance(parent, ast.If | ast.IfExp)
+        and any(word in ast.unparse(parent.test).lower() for word in ("cuda", "gpu", "device"))
+        for parent in source.ancestors(call)
+    )
+
+
+RULE = Rule(
+    number=406,
+    name="cuda-hard-coded",
+    message="`{code}` fails without a GPU and cannot use another device.",
+    hint="Take the device as an argument and use .to(device).",
+    check=check,
+)

@@ -1,0 +1,102 @@
+"""An evaluation runs the model with gradients.
+
+After `model.eval()`, every operation still stores what a backward pass would need, which multiplies the
+memory. Use `torch.inference_mode()` or `torch.no_grad()`.
+
+Bad:
+
+    import torch
+
+    def evaluate(model, batches):
+        model.eval()
+        correct = 0
+        for inputs, targets in batches:
+            correct = correct + (model(inputs).argmax(1) == targets).sum()
+        return correct
+
+Good:
+
+    import torch
+
+    @torch.inference_mode()
+    def evaluate(model, batches):
+        model.eval()
+        correct = 0
+        for inputs, targets in batches:
+            correct = correct + (model(inputs).argmax(1) == targets).sum()
+        return correct
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from pinchpoint.rules.engine import patterns
+from pinchpoint.rules.engine.rule import Match, Rule
+from pinchpoint.rules.engine.source import Function, Source, method, receiver
+from pinchpoint.rules.engine.values import is_module
+
+_NEEDS_GRADIENTS = ("backward", "requires_grad_", "retain_grad")
+
+
+def check(source: Source) -> Iterator[Match]:
+    for call in source.calls:
+        if method(call) != "eval" or call.args or not isinstance(source.parents[call], ast.Expr):
+            continue
+        model = receiver(call)
+        if isinstance(model, ast.Name | ast.Attribute) and is_module(source, model):
+            scope = source.function(call) or source.tree
+            use = _use_with_gradient(source, scope, ast.unparse(model), call)
+            if use is not None and not _needs_gradients(source, scope):
+                yield Match(use, {"name": ast.unparse(model)})
+
+
+def _use_with_gradient(source: Source, scope: ast.AST, model: str, after: ast.Call) -> ast.Call | None:
+    """A call of the model in a loop after `eval()`, before `train()`, with gradients enabled."""
+    end = min(
+        (c.lineno for c in patterns.method_calls(source, scope, "train") if c.lineno > after.lineno),
+        default=1 << 30,
+    )
+    for node in source.walk(scope):
+        if (
+            isinstance(node, ast.Call)
+            and after.lineno < node.lineno < end
+            and ast.unparse(node.func) == model
+        ):
+            looped = source.statement_loops(node) and source.statement_loops(node) != source.statement_loops(
+                after
+            )
+            here = source.function(node) is source.function(after)
+            if looped and here and not patterns.without_gradient(source, node):
+                return node
+    return None
+
+
+def _needs_gradients(source: Source, scope: Function | ast.AST) -> bool:
+    """Whether anything differentiates, or switches gradients off for all that follows."""
+    for node in source.walk(scope):
+        if isinstance(node, ast.Call):
+            name = source.name(node.func)
+            if method(node) in _NEEDS_GRADIENTS or name.endswith(("set_grad_enabled", "autograd.grad")):
+                return True
+            if name.startswith(("torch.func.", "torch.autograd.", "torch.onnx", "torch.jit", "torch.fx")):
+                return True
+    return any(name.endswith(("no_grad", "inference_mode")) for name in _callers(source, scope))
+
+
+def _callers(source: Source, scope: ast.AST) -> Iterator[str]:
+    """The contexts and decorators in which the file calls the function."""
+    if isinstance(scope, ast.FunctionDef):
+        for call in source.calls:
+            if source.name(call.func).rpartition(".")[2] == scope.name:
+                yield from (source.called(c) or source.name(c) for c in patterns.contexts(source, call))
+
+
+RULE = Rule(
+    number=305,
+    name="missing-no-grad",
+    message="`{name}` is evaluated with gradients, which stores activations for a backward pass.",
+    hint="Run the evaluation under torch.inference_mode() or torch.no_grad().",
+    check=check,
+)
