@@ -16,43 +16,21 @@ import numpy as np
 import torch
 
 from pinchpoint.backends.torch import compat
+from pinchpoint.backends.torch.data_dependent import counted_outputs
 from pinchpoint.backends.torch.data_dependent.count_laws import Bound, Law, resample
-from pinchpoint.backends.torch.data_dependent.decisions import Decisions, counting_line
-from pinchpoint.backends.torch.data_dependent.nonzero_counts import (
-    NonzeroCounts,
-    has_no_mask,
-    is_fill,
-    is_whole,
+from pinchpoint.backends.torch.data_dependent.counted_outputs import (
+    ALIGNMENTS,
+    COUNTING,
+    INDEXING,
+    KEPT_BOXES,
 )
+from pinchpoint.backends.torch.data_dependent.decisions import Decisions
+from pinchpoint.backends.torch.data_dependent.nonzero_counts import NonzeroCounts, has_no_mask, is_whole
 from pinchpoint.backends.torch.data_dependent.shadow_values import Shadows
 from pinchpoint.backends.torch.data_dependent.unknown_values import DataFloat, DataNumber, NeedsCalibration
 from pinchpoint.backends.torch.ledger import Site
 
 _aten = torch.ops.aten
-_INDEXING = {
-    _aten.index.Tensor,
-    _aten.index_put.default,
-    _aten.index_put_.default,
-    _aten._unsafe_index.Tensor,
-    _aten._index_put_impl_.default,
-}
-_COUNTING = {
-    _aten.nonzero.default,
-    _aten.masked_select.default,
-    _aten._unique2.default,
-    _aten.unique_consecutive.default,
-    _aten.unique_dim.default,
-    _aten.repeat_interleave.Tensor,
-    _aten.bincount.default,
-}
-_ALIGNMENTS = {_aten._ctc_loss.default, _aten._ctc_loss.Tensor}
-# Boxes that suppression keeps, by name: torchvision is not imported here.
-_KEPT_BOXES = {"torchvision::nms"}
-_FILLS = {
-    _aten.index_put.default: _aten.masked_fill.Tensor,
-    _aten.index_put_.default: _aten.masked_fill_.Tensor,
-    _aten._index_put_impl_.default: _aten.masked_fill_.Tensor,
-}
 _ALIKE = {_aten.equal.default: True, _aten.allclose.default: True}
 
 # Operations whose boolean result is most likely true in a run without NaN or infinity.
@@ -105,12 +83,12 @@ class Dynamic:
 
     def handles(self, func: Any) -> bool:
         return (
-            func in _COUNTING
-            or func in _INDEXING
+            func in COUNTING
+            or func in INDEXING
             or func in _ALIKE
-            or func in _ALIGNMENTS
+            or func in ALIGNMENTS
             or func is _aten._local_scalar_dense.default
-            or func.name() in _KEPT_BOXES
+            or func.name() in KEPT_BOXES
         )
 
     def run(
@@ -125,16 +103,16 @@ class Dynamic:
         shadows: Shadows,
     ) -> Any:
         where = f"{site.file}:{site.line}"
-        self.reads += not (func in _INDEXING and has_no_mask(args[1]))
+        self.reads += not (func in INDEXING and has_no_mask(args[1]))
         if func is _aten._local_scalar_dense.default:
             return self.value(args[0], shadow, where)
         if func in _ALIKE:
             return self.decide(_ALIKE[func]) if shadow is None else shadow
-        if func in _INDEXING:
-            return self._index(func, args, kwargs, plain, where, shadows)
-        if func in _ALIGNMENTS:
-            return self._align(args, plain, f"{counting_line(where)}:ctc_loss", shadows)
-        rows = self._count_rows(func, args, kwargs, shadow, plain, where)
+        if func in INDEXING:
+            return counted_outputs.index(self, func, args, kwargs, plain, where, shadows)
+        if func in ALIGNMENTS:
+            return counted_outputs.align(self, args, plain, where, shadows)
+        rows = counted_outputs.rows(self, func, args, kwargs, shadow, plain, where)
         if func is _aten.nonzero.default and shadow is None and args[0].dim() == 1 and len(rows) <= _FEW:
             # A loop over the few places of a mask uses them as indices: they are the first ones.
             shadows.set_value(rows, torch.arange(len(rows)).unsqueeze(1))
@@ -279,7 +257,7 @@ class Dynamic:
 
     # --- Counts
 
-    def _count(
+    def count(
         self, tensor: torch.Tensor, real: int | None, key: str, most: int, known_limit: int | None = None
     ) -> int:
         """A count from the data, an earlier use of the same mask, a law or an assumption; else an error.
@@ -332,12 +310,12 @@ class Dynamic:
         self._memo[memo] = (weakref.ref(storage), count)
         return count
 
-    def _unlimited(self, tensor: torch.Tensor, real: int | None, key: str) -> int:
+    def unlimited(self, tensor: torch.Tensor, real: int | None, key: str) -> int:
         """A count that is limited by values, not by the number of elements, of which one is assumed each."""
         most = tensor.numel()
         law = self.laws.get(key)
         if real is not None or (law is None and not self.assume):
-            return self._count(tensor, real, key, most)
+            return self.count(tensor, real, key, most)
         if law is not None:
             return law.count(most, self.bound)
         self.add_reason(key, "the size of its result depends on unknown values and has no upper limit")
@@ -350,104 +328,3 @@ class Dynamic:
         """The key of a line and its turn: a network's mask changes from step to step."""
         self._turns[key] = self._turns.get(key, 0) + 1
         return f"{key}#{self._turns[key]}"
-
-    def _index(self, func: Any, args: Any, kwargs: Any, plain: Any, where: str, shadows: Shadows) -> Any:
-        """Replace boolean masks by index tensors, as the GPU's kernels do."""
-        if func in _FILLS and is_fill(args, kwargs):
-            # Writing one number where a mask is true needs no count, because CUDA fills in place.
-            mask = args[1][0]
-            for _ in range(args[0].dim() - mask.dim()):
-                mask = plain(_aten.unsqueeze.default, mask, -1)
-            value = args[2] if args[2].dim() == 0 else plain(_aten.view.default, args[2], [])
-            return plain(_FILLS[func], args[0], mask, value)
-        indices: list[Any] = []
-        for index in args[1]:
-            if index is None or index.dtype not in (torch.bool, torch.uint8):
-                indices.append(index)
-                continue
-            real = shadows.real(index)
-            count = self._count(
-                index,
-                None if real is None else int(real.count_nonzero()),
-                f"{counting_line(where)}:mask",
-                index.numel(),
-                self.nonzero.most(index),
-            )
-            positions = plain(_aten.new_empty.default, index, [count, index.dim()], dtype=torch.int64)
-            indices += [plain(_aten.select.int, positions, 1, axis) for axis in range(index.dim())]
-        return plain(func, args[0], indices, *args[2:], **kwargs)
-
-    def _count_rows(self, func: Any, args: Any, kwargs: Any, shadow: Any, plain: Any, where: str) -> Any:
-        tensor = args[0]
-        name = func.name().split("::")[1].split(".")[0]
-        key = f"{counting_line(where)}:{name}"
-        if func is _aten.repeat_interleave.Tensor:
-            size = kwargs.get("output_size") or (args[1] if len(args) > 1 else None)
-            if size is None:
-                size = self._unlimited(tensor, None if shadow is None else shadow.shape[0], key)
-            return plain(_aten.new_empty.default, tensor, [size], dtype=tensor.dtype)
-        if func is _aten.bincount.default:
-            least = kwargs.get("minlength", args[2] if len(args) > 2 else 0)
-            real = None if shadow is None else shadow.shape[0]
-            # Whoever gives the number of classes has no larger value.
-            count = least if real is None and least else max(least, self._unlimited(tensor, real, key))
-            return plain(_aten.new_empty.default, tensor, [count], dtype=torch.int64)
-        if func.name() in _KEPT_BOXES:
-            count = self._count(tensor, None if shadow is None else shadow.shape[0], key, tensor.shape[0])
-            return plain(_aten.new_empty.default, tensor, [count], dtype=torch.int64)
-        if func is _aten.nonzero.default:
-            count = self._count(
-                tensor,
-                None if shadow is None else shadow.shape[0],
-                key,
-                tensor.numel(),
-                self.nonzero.most(tensor),
-            )
-            return plain(_aten.new_empty.default, tensor, [count, tensor.dim()], dtype=torch.int64)
-        if func is _aten.masked_select.default:
-            count = self._count(
-                args[1],
-                None if shadow is None else shadow.shape[0],
-                key,
-                args[1].numel(),
-                self.nonzero.most(args[1]),
-            )
-            return plain(_aten.new_empty.default, tensor, [count])
-        return self._unique(func, args, kwargs, shadow, plain, key)
-
-    def _align(self, args: Any, plain: Any, key: str, shadows: Shadows) -> Any:
-        """The outputs of the CTC loss: one loss per sequence, and the table of its alignments."""
-        log_probs, targets, lengths = args[0], args[1], args[3]
-        if not isinstance(lengths, torch.Tensor):
-            lengths = real = torch.tensor(lengths)
-        else:
-            real = shadows.real(lengths)  # type: ignore[arg-type]
-        longest = None if real is None else int(real.max())
-        if longest is None and targets.dim() == 2:
-            longest = targets.shape[1]  # no target is longer, and rows are usually padded to the longest
-        elif longest is None or self.calibrating:
-            longest = self._count(lengths, longest, key, targets.numel())
-        steps, batch = log_probs.shape[:2]
-        return (
-            plain(_aten.new_empty.default, log_probs, [batch]),
-            plain(_aten.new_empty.default, log_probs, [batch, steps, 2 * longest + 1]),
-        )
-
-    def _unique(self, func: Any, args: Any, kwargs: Any, shadow: Any, plain: Any, key: str) -> Any:
-        tensor = args[0]
-        names = compat.argument_names(func)
-        arguments = dict(zip(names, args, strict=False)) | kwargs
-        dim = arguments.get("dim")
-        most = tensor.numel() if dim is None else tensor.shape[dim]
-        real = None if shadow is None else shadow[0].shape[0 if dim is None else dim]
-        count = self._count(tensor, real, key, most)
-        shape = [count] if dim is None else [*tensor.shape[:dim], count, *tensor.shape[dim + 1 :]]
-        inverse = list(tensor.shape) if dim is None else [most]
-        indices = (
-            inverse if arguments.get("return_inverse") else [0],
-            [count] if arguments.get("return_counts") else [0],
-        )
-        return (
-            plain(_aten.new_empty.default, tensor, shape),
-            *(plain(_aten.new_empty.default, tensor, size, dtype=torch.int64) for size in indices),
-        )
