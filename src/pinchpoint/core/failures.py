@@ -12,18 +12,15 @@ import re
 import sys
 import traceback
 from collections.abc import Iterator
-from pathlib import Path
 from types import CodeType
 from typing import Any
 
 from pinchpoint.core.errors import Bug, CannotFake, PinchpointError, TargetFailed
-from pinchpoint.core.targets import explain_failure
+from pinchpoint.core.targets import PINCHPOINT, SHIPPED_TARGETS, explain_failure, user_frame
 
 OPERATION = "pinchpoint_operation"  # attribute of an exception: the operation that raised it
 SAME_ON_GPU = "pinchpoint_same_on_gpu"  # attribute of an exception: the operation raises it on a GPU too
 
-_PINCHPOINT = str(Path(__file__).resolve().parents[1])
-_TARGETS = (f"{_PINCHPOINT}/workloads/", f"{_PINCHPOINT}/systems/")  # these count as the user's code
 # Parts of torch that run operations without values, or dispatch them to us.
 _WITHOUT_VALUES = (
     "/torch/_subclasses/",
@@ -101,12 +98,12 @@ def is_of_simulation(error: BaseException) -> bool:
         return False
     frames = traceback.extract_tb(error.__traceback__)
     last = frames[-1] if frames else None
-    file = last.filename if last is not None else _PINCHPOINT
-    is_ours = file.startswith(_PINCHPOINT) and not file.startswith(_TARGETS)
+    file = last.filename if last is not None else PINCHPOINT
+    is_ours = file.startswith(PINCHPOINT) and not file.startswith(SHIPPED_TARGETS)
     if (is_ours or any(part in file for part in _WITHOUT_VALUES)) and (
         isinstance(error, NotImplementedError)
         or not isinstance(error, _OF_OPERATIONS)
-        or (is_ours and _user_frame(error) is None)
+        or (is_ours and user_frame(error) is None)
     ):
         return True
     on_purpose = last is not None and re.search(r"\b(raise|assert)\b", last.line or "") is not None
@@ -129,7 +126,7 @@ def says_simulation(error: BaseException) -> bool:
 
 
 def _cannot_simulate(text: str, error: BaseException) -> PinchpointError:
-    frame = _user_frame(error)
+    frame = user_frame(error)
     said = " ".join(str(error).split())
     said = f"{type(error).__name__}: {said[:300]}" if said else type(error).__name__
     if frame is None:
@@ -144,20 +141,6 @@ def _cannot_simulate(text: str, error: BaseException) -> PinchpointError:
         hint="Predict the step without this operation. If it runs on a GPU, pinchpoint does not support it "
         "yet: run with --debug and report what it prints.",
     )
-
-
-def _user_frame(error: BaseException) -> tuple[str, int] | None:
-    """File and line of the innermost frame outside pinchpoint and installed packages."""
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        file = frame.filename
-        is_ours = file.startswith(_PINCHPOINT) and not file.startswith(_TARGETS)
-        if not is_ours and not file.startswith("<") and not _is_library(file):
-            return file, frame.lineno or 0
-    return None
-
-
-def _is_library(file: str) -> bool:
-    return "site-packages" in file or "dist-packages" in file or "/lib/python3" in file
 
 
 def _is_ours(qualname: str) -> bool:

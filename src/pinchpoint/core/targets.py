@@ -27,6 +27,8 @@ from pinchpoint.core.files import json_fault
 from pinchpoint.core.workload import Workload
 
 Factory = Callable[..., Any]
+PINCHPOINT = str(Path(__file__).resolve().parents[1])
+SHIPPED_TARGETS = (f"{PINCHPOINT}/workloads/", f"{PINCHPOINT}/systems/")
 
 
 @dataclass(frozen=True)
@@ -224,17 +226,26 @@ def explain_failure(text: str, error: BaseException, doing: str) -> TargetFailed
 
 
 def user_line(error: BaseException) -> str:
-    """`file:line` of the innermost frame outside pinchpoint and installed packages."""
-    frames = traceback.extract_tb(error.__traceback__)
-    ours = str(Path(__file__).resolve().parents[1])
-    mine = [
-        f
-        for f in frames
-        if not f.filename.startswith((ours, "<"))
-        and "site-packages" not in f.filename
-        and "/lib/python3" not in f.filename
-    ]
-    return f"{mine[-1].filename}:{mine[-1].lineno}" if mine else ""
+    """`file:line` of the innermost frame outside pinchpoint and installed packages, or ""."""
+    frame = user_frame(error)
+    return "" if frame is None else f"{frame[0]}:{frame[1]}"
+
+
+def user_frame(error: BaseException) -> tuple[str, int] | None:
+    """File and line of the innermost frame outside pinchpoint and installed packages.
+
+    The workloads and systems that come with pinchpoint count as the user's code.
+    """
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        file = frame.filename
+        is_ours = file.startswith(PINCHPOINT) and not file.startswith(SHIPPED_TARGETS)
+        if not is_ours and not file.startswith("<") and not _is_library(file):
+            return file, frame.lineno or 0
+    return None
+
+
+def _is_library(file: str) -> bool:
+    return "site-packages" in file or "dist-packages" in file or "/lib/python3" in file
 
 
 def _one_line(error: BaseException) -> str:

@@ -9,7 +9,6 @@ tensors computed from data, so that masks and counts stay exact.
 from __future__ import annotations
 
 import contextlib
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,13 +20,14 @@ from pinchpoint.backends.torch import compat
 from pinchpoint.backends.torch.compat import FakeTensor, tree_map_only
 from pinchpoint.backends.torch.data_dependent.operations import Dynamic
 from pinchpoint.backends.torch.data_dependent.shadow_values import Shadows, written_arguments
+from pinchpoint.backends.torch.fake import operation_errors
 from pinchpoint.backends.torch.fake.devices import check_same_device, mark_origin, place_of
 from pinchpoint.backends.torch.fake.shape_cache import ShapeCache
 from pinchpoint.backends.torch.kernels import unmodelled, workspaces
 from pinchpoint.backends.torch.kernels.shape_rules import RULES
 from pinchpoint.backends.torch.ledger import Ledger, Site
 from pinchpoint.core import failures
-from pinchpoint.core.errors import CannotFake, PinchpointError, first_line
+from pinchpoint.core.errors import PinchpointError
 from pinchpoint.core.events import Phase, Span
 
 _HOST_LIMIT = 50_000_000  # elements; a larger host tensor is fake ...
@@ -54,7 +54,6 @@ _FOLDED = {
 }
 _FOLDED_IN_NODE = {"BinaryCrossEntropyWithLogitsBackward0": ("aten::sub.Tensor", "aten::mul.Tensor")}
 _RESIZES = {"aten::resize_", "aten::resize_as_"}  # other operations resize only their `out` argument
-_PRODUCT = re.compile(r"same reduction dim, but got \[(\d+, \d+)\] X \[(\d+, \d+)\]")
 _aten = torch.ops.aten
 _CPU = torch.device("cpu")
 
@@ -255,7 +254,7 @@ class Observer(compat.DispatchMode):
             if place == "device":
                 for tensor in _tensors((result,), {}):
                     if tensor.layout is not torch.strided:
-                        raise _sparse(op, site)
+                        raise operation_errors.sparse_output(op, site)
                     if is_new(tensor):
                         ledger.add(tensor, phase=phase, site=site, op=op, size_bytes=size_bytes)
             return result
@@ -342,20 +341,19 @@ class Observer(compat.DispatchMode):
         except PinchpointError:
             raise
         except (NotImplementedError, RuntimeError, TypeError, AssertionError) as error:
-            if hasattr(func, "name") and _is_missing_on_host(error) and not compat.is_mutable(func):
+            if (
+                hasattr(func, "name")
+                and operation_errors.is_missing_on_host(error)
+                and not compat.is_mutable(func)
+            ):
                 dtype = torch.bfloat16 if func.name() == "aten::_grouped_mm" else None
                 with contextlib.suppress(NotImplementedError, RuntimeError, TypeError):
                     return compat.call_by_shape(self.fake_mode, func, args, kwargs, dtype=dtype)
-            if _is_users_mistake(error):
-                raise _as_on_gpu(error, is_certain=not self.dynamic.unknown_site) from None
+            if operation_errors.is_users_mistake(error):
+                raise operation_errors.as_on_gpu(error, is_certain=not self.dynamic.unknown_site) from None
             if not hasattr(func, "name"):
                 raise
-            raise CannotFake(
-                f"{func.name()!r} at {site.file}:{site.line} is not supported by pinchpoint yet, "
-                f"because torch has no shape rule for it: {first_line(error, length=200)}",
-                hint="Register a shape rule with torch.library.register_fake, describe the operation with "
-                "pinchpoint.register_kernel, or predict the step without it.",
-            ) from error
+            raise operation_errors.no_shape_rule(func, site, error) from error
         finally:
             self.inside -= 1
 
@@ -370,14 +368,6 @@ class Observer(compat.DispatchMode):
         if not self.ledger.step_started or (fresh and not self.ledger.module_path):
             return "data"
         return "forward"
-
-
-def _sparse(op: str, site: Site) -> CannotFake:
-    return CannotFake(
-        f"{op!r} at {site.file}:{site.line} creates a sparse tensor, which pinchpoint does not support yet.",
-        hint="Predict it with dense tensors (Embedding: sparse=False): what fits dense also fits sparse "
-        "if gradients have few rows.",
-    )
 
 
 def _tensors(args: Any, kwargs: Any) -> list[torch.Tensor]:
@@ -407,31 +397,3 @@ def _in_place_unobserved(name: str) -> bool:
         return True
     node = compat.autograd_node()
     return node is not None and name in _FOLDED_IN_NODE.get(compat.node_name(node), ())
-
-
-def _is_missing_on_host(error: BaseException) -> bool:
-    """Whether only the host lacks a kernel for these types: its shape rules refuse what a GPU can do.
-
-    The rule for grouped products knows only bf16, but CUDA multiplies other types group by group.
-    """
-    text = str(error)
-    return any(part in text for part in ("not implemented for", "_cpu", "Expected inputs of BF16 type"))
-
-
-def _is_users_mistake(error: BaseException) -> bool:
-    """Whether the error is the user's own shape or type error, which a real device would raise too."""
-    return (
-        isinstance(error, (RuntimeError, TypeError))
-        and not isinstance(error, NotImplementedError)
-        and not compat.is_fake_mode_error(error)
-        and not failures.says_simulation(error)
-    )
-
-
-def _as_on_gpu(error: Exception, *, is_certain: bool) -> Exception:
-    """The error of a shape rule in the words of the kernel that users know."""
-    if (match := _PRODUCT.search(str(error))) is not None:
-        first, second = (part.replace(", ", "x") for part in match.groups())
-        error = RuntimeError(f"mat1 and mat2 shapes cannot be multiplied ({first} and {second})")
-    setattr(error, failures.SAME_ON_GPU, is_certain)
-    return error

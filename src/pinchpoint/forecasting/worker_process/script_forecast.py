@@ -25,10 +25,9 @@ from pinchpoint.core.records import Forecast
 from pinchpoint.core.targets import user_line
 from pinchpoint.forecasting import assembly
 from pinchpoint.forecasting.worker_process import branches, calibration
+from pinchpoint.forecasting.worker_process.real_run import limit_real_run
 from pinchpoint.forecasting.worker_process.target_loading import NEEDED, Fork, LoadedTarget, with_stand_ins
 
-_REAL_RUN_S = 120.0  # limit on the CPU seconds of the real run that counts what depends on the data
-_REAL_RUN_MEMORY = 0.6  # share of the host's free memory that it may take
 _LATE_S = 60.0  # limit on the seconds after the training steps, or as many as before, if that is more
 # Share of the peak of training: a function of a package that used less so far is not expected to pass it.
 _MUCH = 0.5
@@ -119,7 +118,7 @@ def _run(
         setattr(observer.dynamic, name, value)
     stopper = Stopper(request["steps"])
     if dynamic_options.get("calibrating"):
-        _limit_real_run(stopper)
+        limit_real_run(stopper)
     progress = observer.progress
     progress.half = request.get("half", False)
     progress.files = True
@@ -320,46 +319,6 @@ def _limit_late(progress: Any, stop: Callable[[], None], *, seconds: float) -> N
 
     signal.signal(signal.SIGALRM, end)
     signal.setitimer(signal.ITIMER_REAL, progress.limit_late(seconds), 5)
-
-
-def _limit_real_run(stopper: Stopper) -> None:
-    """Stop the script once it has used its CPU time or most of the free memory; its counts are kept."""
-    import resource
-
-    def used_s() -> float:
-        usage = resource.getrusage(resource.RUSAGE_SELF)
-        return usage.ru_utime + usage.ru_stime
-
-    end_s = used_s() + _REAL_RUN_S
-    most_bytes = _resident_bytes() + _REAL_RUN_MEMORY * _free_bytes()
-
-    def check(*_: Any) -> None:
-        if used_s() > end_s or _resident_bytes() > most_bytes:
-            signal.setitimer(signal.ITIMER_PROF, 5, 5)  # time to clean up; again if the script goes on
-            stopper.steps = stopper.limit
-            stopper.raise_if_done()
-
-    signal.signal(signal.SIGPROF, check)
-    signal.setitimer(signal.ITIMER_PROF, 0.25, 0.25)
-    # If it cannot be stopped from inside, the system ends it.
-    limit = int(used_s() + 2 * _REAL_RUN_S)
-    resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
-
-
-def _resident_bytes() -> float:
-    """The memory of this process; 0 where the system does not say."""
-    try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:
-        return 0
-
-
-def _free_bytes() -> float:
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return float("inf")
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")), 0)
 
 
 def _seed(seed: int) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pinchpoint.core.records import BREAKDOWN, Forecast, Line
+from pinchpoint.core.records import Forecast, Line
 from pinchpoint.core.units import common_root, show_bytes, show_seconds
 from pinchpoint.reporting import palette
-from pinchpoint.reporting.axes import escape_label, exact_size, labelled_axis, linear_axis, titled_axis
-from pinchpoint.reporting.chart import Figure, Trace, Unit, bar_chart, bars, hover, layout, path
+from pinchpoint.reporting.axes import escape_label, exact_size, linear_axis, titled_axis
+from pinchpoint.reporting.chart import Figure, Trace, Unit, bar_chart, hover, layout, path
 from pinchpoint.reporting.html import (
     Column,
     Html,
@@ -27,6 +27,7 @@ from pinchpoint.reporting.html import (
 )
 from pinchpoint.reporting.record_reader import count, module_label, number, share
 from pinchpoint.reporting.section import Entry, Headline
+from pinchpoint.reporting.sections._composition import composition, stack
 
 KIND = "forecast"
 TITLE = "Forecasts"
@@ -62,7 +63,7 @@ def _blocks(record: Forecast) -> list[Html | Figure]:
         beside.append(panel("Why the peak may be higher", listing(record.reasons)))
     if record.notes:
         beside.append(panel("Notes", listing(record.notes)))
-    blocks: list[Html | Figure] = [_composition(record), _breakdown(record), column(*beside)]
+    blocks: list[Html | Figure] = [composition(record), _breakdown(record), column(*beside)]
     if record.timeline:
         blocks.append(_timeline(record))
     if record.lines:
@@ -132,78 +133,10 @@ def _between(low: int, high: int) -> str:
     return f"{first.split()[0] if first.split()[1] == last.split()[1] else first} to {last}"
 
 
-def _stack(record: Forecast) -> list[tuple[str, str, int]]:
-    """Return (label, role, bytes) from the weights to the driver's total."""
-    names = [*BREAKDOWN, *(name for name in record.breakdown if name not in BREAKDOWN)]
-    stack = [
-        (name, palette.of_source(name), record.breakdown[name])
-        for name in names
-        if record.breakdown.get(name)
-    ]
-    reserved_bytes = (
-        record.peak_allocated_bytes if record.peak_reserved_bytes is None else record.peak_reserved_bytes
-    )
-    if reserved_bytes > record.peak_allocated_bytes:
-        stack.append(
-            ("reserved but unused", palette.of_source("cached"), reserved_bytes - record.peak_allocated_bytes)
-        )
-    if record.context_bytes:
-        stack.append(("context", palette.of_source("context"), record.context_bytes))
-    return stack
-
-
-def _composition(record: Forecast) -> Figure:
-    unit = Unit.of([record.total_bytes])
-    data = [_part(label, role, size, 0, unit, record.total_bytes) for label, role, size in _stack(record)]
-    rows = ["predicted"]
-    if record.measured:
-        rows.append("measured")
-        data += _measured_parts(record.measured, unit)
-    x = linear_axis(f"memory at the peak ({unit.name})")
-    axes = layout(x=x, y=labelled_axis(rows, autorange="reversed"), barmode="stack", bargap=0.25)
-    note = (
-        "The memory at the peak, from the weights to the driver's total, in the colours of the table below."
-    )
-    return Figure("Composition of the peak", tuple(data), axes, height=82 + 52 * len(rows), note=note)
-
-
-def _part(label: str, role: str, size: int, row: int, unit: Unit, whole: int) -> Trace:
-    facts = (
-        ("bytes", f"{size:,}"),
-        ("size", show_bytes(size)),
-        ("of the total", f"{share(size, whole):.1%}"),
-    )
-    return bars("", [unit(size)], [row], role=role, texts=[hover(label, *facts)], orientation="h")
-
-
-def _measured_parts(measurement: dict[str, int], unit: Unit) -> list[Trace]:
-    """Return the parts of a measurement, which are only allocated, reserved and the driver's total."""
-    levels = (
-        ("allocated", "s8", "allocated_bytes"),
-        ("reserved but unused", "idle", "reserved_bytes"),
-        ("context", "idle-2", "total_bytes"),
-    )
-    parts, below = [], 0
-    for label, role, key in levels:
-        if key in measurement:
-            parts.append(
-                _part(
-                    f"measured: {label}",
-                    role,
-                    max(0, measurement[key] - below),
-                    1,
-                    unit,
-                    measurement.get("total_bytes", 0),
-                )
-            )
-            below = measurement[key]
-    return parts
-
-
 def _breakdown(record: Forecast) -> Html:
     rows: list[tuple[object, ...]] = [
         (swatch_label(role, label), show_bytes(size), f"{size:,}", f"{share(size, record.total_bytes):.1%}")
-        for label, role, size in _stack(record)
+        for label, role, size in stack(record)
     ]
     rows.append(
         (

@@ -71,10 +71,7 @@ class _Optimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = _loss_of(closure)
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
@@ -113,6 +110,14 @@ class _Optimizer(torch.optim.Optimizer):
             )
             return torch.empty(shape, dtype=dtype, device="meta")
         return torch.zeros(shape, dtype=dtype, device=parameter.device)
+
+
+def _loss_of(closure: Callable[[], Any] | None) -> Any:
+    """The loss that a closure computes, with its gradients, before a step."""
+    if closure is None:
+        return None
+    with torch.enable_grad():
+        return closure()
 
 
 def _optimizers(observer: Observer) -> dict[str, Any]:
@@ -167,10 +172,7 @@ class _FusedAdam(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None, **_: Any) -> Any:  # type: ignore[override]
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = _loss_of(closure)
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
