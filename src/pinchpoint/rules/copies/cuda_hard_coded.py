@@ -28,7 +28,7 @@ from collections.abc import Iterator
 
 from pinchpoint.rules.engine import patterns
 from pinchpoint.rules.engine.rule import Match, Rule
-from pinchpoint.rules.engine.source import Source, method, receiver
+from pinchpoint.rules.engine.source import Source, argument, method, receiver
 from pinchpoint.rules.engine.values import device_argument
 
 
@@ -36,6 +36,12 @@ def check(source: Source) -> Iterator[Match]:
     if not source.uses("torch") or "is_available" in source.text or "is_cuda" in source.text:
         return
     for call in source.calls:
+        name = source.name(call.func)
+        device = argument(call, "device", 0 if name == "torch.device" else None)
+        fixed = isinstance(device, ast.Constant) and str(device.value).startswith("cuda")
+        if fixed and name.startswith("torch.") and not _is_guarded(source, call):
+            yield Match(call, {"code": patterns.shorten(call)})
+            continue
         if method(call) not in ("cuda", "to") or _is_guarded(source, call):
             continue
         device = device_argument(source, call)

@@ -44,8 +44,14 @@ def loader_of(source: Source, batch: ast.expr) -> ast.Call | None:
         parent = source.parents[store]
         while isinstance(parent, ast.Tuple | ast.List | ast.Starred):
             parent = source.parents[parent]
-        if isinstance(parent, ast.For | ast.comprehension):
+        if isinstance(parent, ast.For):
             return _loader(source, parent.iter)
+        if isinstance(parent, ast.comprehension):  # {key: value.to(device) for key, value in batch.items()}
+            loader = _loader(source, parent.iter)
+            if loader is not None:
+                return loader
+            base = root(parent.iter)
+            continue
         if not isinstance(parent, ast.Assign):
             return None
         base = root(parent.value)

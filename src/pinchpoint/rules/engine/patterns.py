@@ -191,6 +191,18 @@ def jitted_functions(source: Source) -> list[Jitted]:
             static = _static(function, call)
             if static is not None:
                 functions.append(static)
+    by_name = {function.name: function for function in source.functions}
+    for call in source.calls if source.uses("jax") else ():
+        # compiled = jax.jit(function, static_argnums=1)
+        if source.name(call.func) == "jax.jit" and call.args and isinstance(call.args[0], ast.Name):
+            function = by_name.get(call.args[0].id)
+            static = (
+                _static(function, call)
+                if function is not None and source.scope(function) is source.tree
+                else None
+            )
+            if static is not None:
+                functions.append(static)
     return functions
 
 

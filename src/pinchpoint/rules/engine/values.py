@@ -61,8 +61,8 @@ _TENSOR_ATTRIBUTES = _words(
     """
 )
 _MODULE_NAME = re.compile(
-    r"(^|_|\.)(model|net|network|criterion|loss_fn|loss_func|loss_function|generator|discriminator|encoder|decoder"
-    r"|backbone|unet|vae|classifier|policy|critic|actor|transformer|autoencoder|mlp)(_?\d+)?$|^net[GD]$|^model_"
+    r"(^|_|\.)(model|net|network|criterion|crit|loss_fn|loss_func|loss_function|generator|discriminator|encoder|decoder"
+    r"|loss|backbone|unet|vae|classifier|policy|critic|actor|transformer|autoencoder|mlp)(_?\d+)?$|^net[GD]$|^model_"
 )
 _BUILTINS = _words(
     """

@@ -55,11 +55,31 @@ def check(source: Source) -> Iterator[Match]:
             if size is not None and not isinstance(stop, ast.Constant) and _computes(source, loop):
                 yield Match(size, {"size": ast.unparse(size)})
     for call in source.calls:
-        if method(call) == "split" and call.args and isinstance(call.func, ast.Attribute):
-            size = _size(source, call.args[0])
-            looped = isinstance(source.parents[call], ast.For)
-            if size is not None and looped and kind(source, call.func.value) in ("device", "jax"):
-                yield Match(size, {"size": ast.unparse(size)})
+        size = None
+        if source.name(call.func) == "torch.split" and len(call.args) == 2 and not call.keywords:
+            size = _size(source, call.args[1])
+        elif method(call) == "split" and len(call.args) == 1 and not call.keywords:
+            tensor = kind(source, call.func.value) in ("device", "jax")  # pyright: ignore[reportAttributeAccessIssue]
+            size = _size(source, call.args[0]) if tensor else None
+        if size is not None and _is_passed_on(source, call):
+            yield Match(size, {"size": ast.unparse(size)})
+
+
+def _is_passed_on(source: Source, split: ast.Call) -> bool:
+    """Whether a loop goes over the parts and calls something with each."""
+    loop = source.parents[split]
+    if isinstance(loop, ast.comprehension):
+        target, body = loop.target, source.parents[loop]
+    elif isinstance(loop, ast.For):
+        target, body = loop.target, loop
+    else:
+        return False
+    return isinstance(target, ast.Name) and any(
+        isinstance(node, ast.Call)
+        and any(isinstance(arg, ast.Name) and arg.id == target.id for arg in node.args)
+        and method(node) != "append"
+        for node in source.walk(body)
+    )
 
 
 def _size(source: Source, node: ast.expr) -> ast.expr | None:
@@ -73,8 +93,17 @@ def _size(source: Source, node: ast.expr) -> ast.expr | None:
         if value is None or source.function(value) is not function:
             return None
         node = value
+    return node if _number(node) >= _LEAST else None
+
+
+def _number(node: ast.expr) -> int:
+    """The value of a number in the code such as `1024 * 32`; 0 for anything else."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        return _number(node.left) * _number(node.right)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow | ast.LShift):
+        return _LEAST if _number(node.left) and _number(node.right) > 3 else 0
     number = node.value if isinstance(node, ast.Constant) else None
-    return node if isinstance(number, int) and not isinstance(number, bool) and number >= _LEAST else None
+    return number if isinstance(number, int) and not isinstance(number, bool) else 0
 
 
 def _computes(source: Source, loop: ast.For) -> bool:

@@ -40,6 +40,7 @@ from typing import TYPE_CHECKING
 from pinchpoint.rules.engine import patterns
 from pinchpoint.rules.engine.rule import Fix, Match, Rule
 from pinchpoint.rules.engine.source import Source, method, receiver, root
+from pinchpoint.rules.engine.values import is_model_call
 
 if TYPE_CHECKING:
     import libcst as cst
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 
 def check(source: Source) -> Iterator[Match]:
     for loop in source.all(ast.For, ast.While, ast.AsyncFor):
-        losses = _backward_names(source, loop)
+        losses = _backward_names(source, loop) or _evaluated_names(source, loop)
         if not losses:
             continue
         for kept, container in _kept(source, loop):
@@ -66,6 +67,25 @@ def _backward_names(source: Source, loop: ast.AST) -> set[str]:
         if isinstance(value, ast.Name) and inner and inner[0] is loop:
             names.add(value.id)
     return names
+
+
+def _evaluated_names(source: Source, loop: ast.For | ast.While | ast.AsyncFor) -> set[str]:
+    """The losses that a loop over batches computes with gradients, where nothing differentiates them."""
+    scope = source.function(loop) or source.tree
+    if not patterns.over_loader(source, loop) or patterns.method_calls(source, scope, "backward"):
+        return set()
+    return {
+        store.id
+        for store in source.walk(loop)
+        if isinstance(store, ast.Name)
+        and isinstance(store.ctx, ast.Store)
+        and "loss" in store.id.lower()
+        and is_model_call(source, source.assigned_value(store))
+        and not patterns.without_gradient(source, store)
+        and not any(
+            "grad" in source.called(call) for call in source.walk(scope) if isinstance(call, ast.Call)
+        )
+    }
 
 
 def _kept(source: Source, loop: ast.AST) -> Iterator[tuple[ast.Name, ast.expr]]:

@@ -30,17 +30,20 @@ Good:
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from pinchpoint.rules.engine import patterns
 from pinchpoint.rules.engine.rule import Match, Rule
 from pinchpoint.rules.engine.source import Function, Source, method, receiver
-from pinchpoint.rules.engine.values import is_module
+from pinchpoint.rules.engine.values import is_model_call, is_module
 
+_EVALUATION = re.compile(r"^_?(eval|evaluate|evaluation|validate|validation|test|inference)(_|$)")
 _NEEDS_GRADIENTS = ("backward", "requires_grad_", "retain_grad")
 
 
 def check(source: Source) -> Iterator[Match]:
+    yield from _by_name(source)
     for call in source.calls:
         if method(call) != "eval" or call.args or not isinstance(source.parents[call], ast.Expr):
             continue
@@ -50,6 +53,24 @@ def check(source: Source) -> Iterator[Match]:
             use = _use_with_gradient(source, scope, ast.unparse(model), call)
             if use is not None and not _needs_gradients(source, scope):
                 yield Match(use, {"name": ast.unparse(model)})
+
+
+def _by_name(source: Source) -> Iterator[Match]:
+    """Functions called `evaluate` and the like that go over a loader with gradients, without `eval()` too."""
+    for function in source.functions:
+        if not _EVALUATION.match(function.name.lower()) or patterns.method_calls(
+            source, function, "eval", "step"
+        ):
+            continue
+        for node in source.walk(function):
+            loops = source.statement_loops(node) if is_model_call(source, node) else []
+            if not isinstance(node, ast.Call) or source.function(node) is not function:
+                continue
+            if not any(patterns.over_loader(source, loop) for loop in loops):
+                continue
+            if not patterns.without_gradient(source, node) and not _needs_gradients(source, function):
+                yield Match(node, {"name": ast.unparse(node.func)})
+                break
 
 
 def _use_with_gradient(source: Source, scope: ast.AST, model: str, after: ast.Call) -> ast.Call | None:

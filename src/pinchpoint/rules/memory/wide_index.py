@@ -29,6 +29,7 @@ from collections.abc import Iterator
 
 from pinchpoint.rules.engine.rule import Match, Rule
 from pinchpoint.rules.engine.source import Source, argument, method, receiver
+from pinchpoint.rules.engine.values import CREATION
 
 _TAKES_INT32 = frozenset({"index_add", "index_add_", "index_select"})
 
@@ -49,8 +50,11 @@ def check(source: Source) -> Iterator[Match]:
 
 
 def _widens(source: Source, call: ast.Call) -> bool:
-    if method(call) in ("long", "to", "type") and method(receiver(call)) in ("floor", "ceil", "round"):
+    if method(call) in ("long", "to") and method(receiver(call)) in ("floor", "ceil", "round"):
         return False  # computed as floats just before
+    name = source.name(call.func)
+    if name.startswith("torch.") and name.rpartition(".")[2] in CREATION:
+        return source.name(argument(call, "dtype")) in ("torch.int64", "torch.long")
     if method(call) == "long" and not call.args:
         return True
     dtype = argument(call, "dtype", 0) if method(call) in ("to", "type") else None

@@ -52,6 +52,12 @@ def _python_use(source: Source, function: ast.AST, name: str) -> str:
             return "the count of range"
         if isinstance(parent, ast.If | ast.IfExp | ast.While) and parent.test is read:
             return "the test of a branch"
+        if isinstance(parent, ast.Compare) and not any(
+            isinstance(op, ast.Is | ast.IsNot) for op in parent.ops
+        ):
+            branch = source.parents[parent]
+            if isinstance(branch, ast.If | ast.IfExp | ast.While) and branch.test is parent:
+                return "the test of a branch"
         call = source.parents.get(parent) if isinstance(parent, ast.Tuple) else parent
         if isinstance(call, ast.Call):
             package, _, last = source.called(call).rpartition(".")

@@ -68,11 +68,32 @@ def _target(source: Source, node: ast.AugAssign | ast.Assign, loop: Loop) -> ast
 
 
 def _names_row(source: Source, index: ast.expr, names: set[str], loop: Loop) -> bool:
-    """`index[i]` with the loop's counter, or an element of an index tensor that the loop goes over."""
+    """`index[i]` with the loop's counter, directly or by name, or an element of an index that the loop goes
+    over."""
+    if isinstance(index, ast.Name):
+        if index.id in names:
+            return (
+                not isinstance(loop, ast.While)
+                and not patterns.counts(source, loop)
+                and _is_index(source, index, loop)
+            )
+        store = source.binding(index)
+        value = source.assigned_value(store) if isinstance(store, ast.Name) else None
+        return value is not None and source.inside(value, loop) and _names_row(source, value, names, loop)
     for node in source.walk(index):
-        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Name) and node.slice.id in names:
-            return patterns.counts(source, loop)
-    return isinstance(index, ast.Name) and index.id in names and kind(source, index) in ("device", "host")
+        if isinstance(node, ast.Subscript):
+            read = {n.id for n in source.walk(node.slice) if isinstance(n, ast.Name)}
+            if read & names:
+                return patterns.counts(source, loop)
+    return False
+
+
+def _is_index(source: Source, index: ast.Name, loop: Loop) -> bool:
+    """Whether the loop goes over a tensor of indices, or over indices and values in parallel."""
+    if kind(source, index) in ("device", "host"):
+        return True
+    zipped = isinstance(loop, ast.For) and source.called(loop.iter) == "zip"
+    return zipped and kind(source, index) == ""
 
 
 RULE = Rule(

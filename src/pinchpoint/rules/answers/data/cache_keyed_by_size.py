@@ -91,6 +91,12 @@ def _is_size(source: Source, node: ast.expr, function: Function) -> bool:
         case ast.Call(args=args):
             if source.called(node) == "len" or method(node) in ("size", "numel", "dim"):
                 return True
+            if (
+                source.called(node) in ("sum", "max", "min")
+                and args
+                and isinstance(args[0], ast.GeneratorExp)
+            ):
+                return _is_size(source, args[0].elt, function)  # sum(len(part) for part in parts)
             return source.called(node) in ("tuple", "int", "str") and all(
                 _is_size(source, arg, function) for arg in args
             )

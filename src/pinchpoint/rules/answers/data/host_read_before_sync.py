@@ -27,7 +27,7 @@ import ast
 from collections.abc import Iterator
 
 from pinchpoint.rules.engine.rule import Match, Rule
-from pinchpoint.rules.engine.source import Source, argument, is_constant, method, receiver
+from pinchpoint.rules.engine.source import Source, argument, is_constant, method, receiver, root
 from pinchpoint.rules.engine.values import device_argument, is_host
 
 _READS = ("numpy", "item", "tolist")
@@ -54,8 +54,8 @@ def _read(source: Source, copy: ast.Call) -> ast.Call | None:
         return None
     name = parent.targets[0]
     for node in source.walk(source.function(copy) or source.tree):
-        if isinstance(node, ast.Call) and method(node) in _READS and isinstance(receiver(node), ast.Name):
-            value = receiver(node)
+        if isinstance(node, ast.Call) and method(node) in _READS:
+            value = root(receiver(node))
             if isinstance(value, ast.Name) and value.id == name.id and source.binding(value) is name:
                 return node
     return None

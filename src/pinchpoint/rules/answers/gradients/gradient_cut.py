@@ -37,14 +37,40 @@ def check(source: Source) -> Iterator[Match]:
         if method(call) != "requires_grad_" or is_constant(argument(call, "requires_grad", 0), False):
             continue
         value = receiver(call)
-        if not isinstance(value, ast.Name):
-            continue
-        store = source.binding(value)
-        computed = source.assigned_value(store) if isinstance(store, ast.Name) else None
-        if computed is None or not patterns.without_gradient(source, computed):
-            continue
-        if any(is_model_call(source, node) for node in source.walk(computed)):
+        if isinstance(value, ast.Name) and _is_cut(source, value):
             yield Match(call, {"name": value.id})
+    for assign in source.all(ast.Assign):
+        target = assign.targets[0]
+        if not isinstance(target, ast.Attribute) or target.attr != "requires_grad":
+            continue
+        value = target.value
+        if is_constant(assign.value, True) and isinstance(value, ast.Name) and _is_cut(source, value):
+            yield Match(assign, {"name": value.id})
+
+
+def _is_cut(source: Source, name: ast.Name, depth: int = 4) -> bool:
+    """Whether a value was computed under no_grad by a module, directly or through other names."""
+    store = source.binding(name)
+    computed = source.assigned_value(store) if isinstance(store, ast.Name) else None
+    if computed is None or depth == 0 or not patterns.without_gradient(source, computed):
+        return False
+    for node in source.walk(computed):
+        if is_model_call(source, node) or _is_own_module(node):
+            return True
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and _is_cut(source, node, depth - 1):
+            return True
+    return False
+
+
+def _is_own_module(node: ast.AST) -> bool:
+    """`self.network(x)`: something that the object holds is called with a value."""
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and isinstance(node.func.value, ast.Name)
+        and node.func.value.id == "self"
+        and bool(node.args)
+    )
 
 
 RULE = Rule(

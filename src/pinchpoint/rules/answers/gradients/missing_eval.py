@@ -1,8 +1,8 @@
 """A model is evaluated in training mode.
 
 Without `model.eval()`, dropout is active and batch norm uses and updates the statistics of each batch: the
-score is noisy, and the evaluation changes the model. Reported where a file with dropout or batch norm
-trains and evaluates and never calls `eval()`.
+score is noisy, and the evaluation changes the model. Reported where a file with dropout or batch norm, or
+without the model itself, evaluates over batches and never calls `eval()`.
 
 Bad:
 
@@ -43,25 +43,28 @@ Good:
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 
 from pinchpoint.rules.engine import patterns
 from pinchpoint.rules.engine.rule import Match, Rule
 from pinchpoint.rules.engine.source import Source
-from pinchpoint.rules.engine.values import is_model_call
+from pinchpoint.rules.engine.values import derives_from_module, is_model_call
 
-_EVALUATION = re.compile(
-    r"^_?(eval|evaluate|validate|valid|validation|test|predict|infer|inference|score)(_|$)"
-)
+_EVALUATION = re.compile(r"^_?(eval|evaluate|validate|valid|validation|test|predict)(_|$)")
 _CHANGES_IN_TRAINING = re.compile(r"\b(Dropout|BatchNorm|InstanceNorm)|from_pretrained\(|models\.resnet")
 
 
 def check(source: Source) -> Iterator[Match]:
     text = source.text
-    if ".backward(" not in text or ".eval()" in text or ".train(" in text.replace(".train()", ""):
+    if ".eval(" in text or ".train(" in text.replace(".train()", "") or "LightningModule" in text:
         return
-    if not _CHANGES_IN_TRAINING.search(text) or "LightningModule" in text:
+    own = (
+        any(derives_from_module(source, node) for node in source.all(ast.ClassDef)) or "nn.Sequential" in text
+    )
+    # Without its own model, a file must train it: else the caller may have chosen the mode.
+    if not (_CHANGES_IN_TRAINING.search(text) if own else ".backward(" in text):
         return
     for function in source.functions:
         if not _EVALUATION.match(function.name.lower()) or patterns.method_calls(
@@ -71,7 +74,9 @@ def check(source: Source) -> Iterator[Match]:
         calls = [
             node
             for node in source.walk(function)
-            if is_model_call(source, node) and patterns.without_gradient(source, node)
+            if is_model_call(source, node)
+            and patterns.without_gradient(source, node)
+            and any(patterns.over_loader(source, loop) for loop in source.loops(node))
         ]
         if calls:
             yield Match(function, {"name": function.name})

@@ -38,22 +38,38 @@ from pinchpoint.rules.engine import patterns
 from pinchpoint.rules.engine.rule import Match, Rule
 from pinchpoint.rules.engine.source import Source
 
+# Methods of a module that compute nothing.
+_NO_FORWARD = frozenset(
+    {"state_dict", "load_state_dict", "parameters", "named_parameters", "modules", "named_modules", "buffers"}
+    | {"children", "zero_grad", "train", "eval", "to", "cuda", "requires_grad_", "size", "update", "step"}
+)
+
 
 def check(source: Source) -> Iterator[Match]:
     if "DistributedDataParallel" not in source.text and "DDP" not in source.text:
         return
     for call in source.calls:
-        func = call.func
-        if not (isinstance(func, ast.Attribute) and func.attr == "module") or isinstance(
-            func.value, ast.Call
-        ):
+        wrapper = _wrapper(call.func)
+        if wrapper is None or isinstance(source.parents[call], ast.Expr):
             continue
         loops = source.statement_loops(call)
         if patterns.without_gradient(source, call) or not any(
             patterns.takes_steps(source, loop) for loop in loops
         ):
             continue
-        yield Match(call, {"name": ast.unparse(func.value)})
+        yield Match(call, {"name": ast.unparse(wrapper)})
+
+
+def _wrapper(func: ast.expr) -> ast.expr | None:
+    """`model` of `model.module(x)` and `model.module.backbone(x)`; None for other calls."""
+    if not isinstance(func, ast.Attribute) or func.attr in _NO_FORWARD or func.attr.startswith("_"):
+        return None
+    node: ast.expr = func
+    while isinstance(node, ast.Attribute):
+        if node.attr == "module":
+            return None if isinstance(node.value, ast.Call) else node.value
+        node = node.value
+    return None
 
 
 RULE = Rule(

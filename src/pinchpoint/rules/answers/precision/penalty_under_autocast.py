@@ -46,6 +46,25 @@ def check(source: Source) -> Iterator[Match]:
         context = patterns.within(source, call, patterns.AUTOCAST)
         if isinstance(context, ast.Call) and not is_constant(argument(context, "enabled"), False):
             yield Match(call)
+    yield from _through_functions(source)
+
+
+def _through_functions(source: Source) -> Iterator[Match]:
+    """Calls under autocast of functions of the file that differentiate twice."""
+    names = {
+        function.name
+        for call in source.calls
+        if source.name(call.func) == "torch.autograd.grad"
+        and is_constant(argument(call, "create_graph"), True)
+        and (function := source.function(call)) is not None
+        and patterns.within(source, call, patterns.AUTOCAST) is None
+    }
+    for call in source.calls if names else ():
+        if source.name(call.func).rpartition(".")[2] not in names:
+            continue
+        context = patterns.within(source, call, patterns.AUTOCAST)
+        if isinstance(context, ast.Call) and not is_constant(argument(context, "enabled"), False):
+            yield Match(call)
 
 
 RULE = Rule(

@@ -28,12 +28,17 @@ import re
 from collections.abc import Iterator
 
 from pinchpoint.rules.engine.rule import Match, Rule
-from pinchpoint.rules.engine.source import Source
+from pinchpoint.rules.engine.source import Source, method
 
 _COMMAND = re.compile(r"^torch\.distributed\.launch$|-m torch\.distributed\.launch\b")
 
 
 def check(source: Source) -> Iterator[Match]:
+    if source.uses("torch") and "LOCAL_RANK" not in source.text:
+        for call in source.calls:
+            first = call.args[0] if method(call) == "add_argument" and call.args else None
+            if isinstance(first, ast.Constant) and first.value in ("--local_rank", "--local-rank"):
+                yield Match(call)
     if "distributed.launch" not in source.text:
         return
     for node in source.all(ast.Constant):
@@ -51,7 +56,7 @@ def check(source: Source) -> Iterator[Match]:
 RULE = Rule(
     number=542,
     name="deprecated-launch",
-    message="`torch.distributed.launch` is deprecated.",
+    message="`torch.distributed.launch`, which passes --local_rank, is deprecated.",
     hint="Use torchrun, and read the rank from the environment variable LOCAL_RANK.",
     check=check,
 )
