@@ -354,3 +354,70 @@ model(torch.zeros(16_384, 1024, device="cuda"))
 """)
     assert used(forecast) > 2 * rows(16_384)
     assert any("only repeat themselves" in note for note in forecast.notes)
+
+
+BIG = """
+def evaluate():
+    with torch.no_grad():
+        model(torch.zeros(16_384, 1024, device="cuda"))
+"""
+
+
+@pytest.mark.parametrize(
+    ("loop", "condition", "increment", "steps"),
+    [
+        ("while step < 5000:", "step % 1000 == 0", "before", 3),
+        ("while True:", "step > 500", "before", 3),
+        # The counter jumps at the end of an ordinary turn, and then to its last value.
+        ("while step < 500:", "step == 300", "after", 6),
+        ("for step in itertools.count():", "step == 500", "none", 3),
+    ],
+)
+def test_turns_with_other_values_of_a_counter_are_run(
+    of_script: Predict, loop: str, condition: str, increment: str, steps: int
+) -> None:
+    before, after = ("step += 1" if increment == place else "pass" for place in ("before", "after"))
+    forecast = of_script(f"""{BIG}
+import itertools
+step = 0
+{loop}
+    train()
+    {before}
+    if {condition}:
+        evaluate()
+        if {loop == "while True:"}:
+            break
+    {after}
+""")
+    assert used(forecast) > 2 * rows(16_384) and forecast.reasons == ()
+    assert forecast.seen == {"training_steps": steps, "inference_calls": 1, "evaluation": True}
+
+
+def test_a_counter_is_not_taken_further_than_its_loops_go(of_script: Predict) -> None:
+    text = """
+from torch.utils.data import DataLoader
+class Trainer:
+    def __init__(self):
+        self.step = 0
+    def fit(self, batches):
+        for epoch in range(10):
+            for i, x in enumerate(batches):
+                train(len(x))
+                self.step += 1
+                if self.step == {} or i == 70:
+                    evaluate()
+Trainer().fit(DataLoader(torch.zeros(64 * 64, 1024), batch_size=64))
+"""
+    reached, not_reached = (of_script(BIG + text.format(step)) for step in (600, 700))
+    assert used(reached) > 2 * rows(16_384) > used(not_reached)
+    assert reached.reasons == not_reached.reasons == ()
+
+
+def test_a_size_that_follows_from_a_counter_is_that_of_its_last_value(of_script: Predict) -> None:
+    forecast = of_script("""
+tokens = 0
+while tokens < 6400:
+    train(64 * (1 + tokens // 640))
+    tokens += 64
+""")
+    assert used(forecast) > 2 * WEIGHTS + 3 * rows(640)

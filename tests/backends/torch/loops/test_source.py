@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import ast
 import textwrap
+from pathlib import Path
 from typing import Any
 
-from pinchpoint.backends.torch.loops.source import FOR, WHILE, WHILE_STARTS, mark_loops
+from pinchpoint.backends.torch.loops.source import (
+    COUNT,
+    COUNT_STARTS,
+    FOR,
+    WHILE,
+    WHILE_STARTS,
+    endings,
+    mark_loops,
+)
 
 
 def run(text: str, taken: dict[int, tuple[Any, ...]]) -> dict[str, Any]:
@@ -15,6 +24,7 @@ def run(text: str, taken: dict[int, tuple[Any, ...]]) -> dict[str, Any]:
         return things
 
     names: dict[str, Any] = {FOR: for_loop, WHILE: lambda line: True, WHILE_STARTS: taken.setdefault}
+    names |= {COUNT: lambda value, by, *details: value + by, COUNT_STARTS: lambda value, *details: value}
     exec(compile(mark_loops(ast.parse(textwrap.dedent(text))), "script.py", "exec"), names)
     return names
 
@@ -58,3 +68,51 @@ def test_a_condition_on_what_the_body_changes_is_not_evaluated() -> None:
     )
     assert loops[3] == ((), True)
     assert loops[6] == ((), False)
+
+
+def test_counters_are_found_and_keep_their_values() -> None:
+    names = run(
+        """
+        class State:
+            total = 0
+        state, seen, more = State(), [], [1]
+        step, best = 0, 1.5
+        def advance(by):
+            global step
+            step = step + by
+            state.total += len(seen)
+            return step
+        counts = {"eval": 0}
+        while step < 5:
+            seen += [advance(2)]
+            counts["eval"] += 1
+        seen += more
+        seen.append(step // 2)
+        """,
+        {},
+    )
+    assert names["seen"] == [2, 4, 6, 1, 3] and names["state"].total == 3 and names["counts"] == {"eval": 3}
+
+
+def test_conditions_that_end_a_loop_are_found(tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(
+        textwrap.dedent(
+            """
+            while step < 5 and not done:
+                if step > 3 or failed:
+                    print("done")
+                    break
+                if step == 2:
+                    save()
+                    break
+            def rows(step):
+                if step < 3:
+                    return 64
+            """
+        ),
+        encoding="utf-8",
+    )
+    lines = [line for line, _ in endings(str(file))]
+    assert lines == [2, 2, 3, 3]
+    assert endings(str(file))[2, 6] is False and endings(str(file))[3, 7] is True

@@ -146,6 +146,8 @@ class Loaders:
             # What the evaluation left behind is alive in the next epoch too: one step shows it.
             self._live = None
             return served.load()
+        if self._progress.loops.increments.want_batch():
+            return served.load()
         self.epochs_ended += 1
         self._empty_epochs += 1
         if self._empty_epochs == 1:

@@ -90,6 +90,11 @@ class Count:
         return Counter.of(value, self, ())
 
     @property
+    def was_asked(self) -> bool:
+        """Whether there was a condition on the value it has now."""
+        return bool(self._turn)
+
+    @property
     def conditions(self) -> list[Condition]:
         return [condition for conditions in self._conditions.values() for condition in conditions.values()]
 
@@ -124,11 +129,24 @@ class Count:
         condition.seen.add(answer)
         self._turn[condition] = answer
 
-    def choose(self, values: Values, chosen: Sequence[int] = ()) -> list[int]:
-        """Positions of values with answers that were not run. chosen: positions that are run anyway."""
+    def choose(
+        self,
+        values: Values,
+        chosen: Sequence[int] = (),
+        *,
+        ignored: Sequence[Condition] = (),
+        has_end: bool = True,
+    ) -> list[int]:
+        """Positions of values with answers that were not run.
+
+        chosen: positions that are run anyway. ignored: conditions that are not looked at. has_end: whether
+        the last value is the last one that the counter has.
+        """
         known = {c: answers for c in self.conditions if (answers := c.answers(values)) is not None}
         missing: list[Values] = []
         for condition, answers in known.items():
+            if condition in ignored:
+                continue
             is_asked = np.ones(len(values), dtype=bool)
             for other, answer in condition.before.items():
                 if other in known:
@@ -145,7 +163,7 @@ class Count:
                 is_rare = len(positions) <= _RARE
                 found |= set(map(int, positions if is_rare else positions[:1]))
                 lasts = lasts or is_rare or positions[-1] - positions[0] == len(positions) - 1
-        if lasts:  # what such a turn changed may show later
+        if lasts and has_end:  # what such a turn changed may show later
             found.add(_busiest(known.values(), len(values)))
         return sorted(found - set(chosen))
 
@@ -154,8 +172,9 @@ def _busiest(answers: Iterable[Values], count: int) -> int:
     """The last turn in which as many of the answers that come and go are the rarer ones as in any."""
     busy = np.zeros(count, dtype=int)
     for ones in answers:
-        if np.count_nonzero(ones[1:] != ones[:-1]) > 1:
-            busy += ones if 2 * np.count_nonzero(ones) <= count else ~ones
+        often = np.count_nonzero(ones)
+        if np.count_nonzero(ones[1:] != ones[:-1]) > 1 and _RARE < often < count - _RARE:
+            busy += ones if 2 * often <= count else ~ones
     return count - 1 - int(np.argmax(busy[::-1]))
 
 

@@ -3,11 +3,15 @@
 `for x in things:` iterates over `_pinchpoint_for(things, ...)`, and `while condition:` asks
 `_pinchpoint_while(line)` first. What the loop does with its variable is read from its body here: an `if` on
 the variable and on names that the body does not change can be evaluated for turns that are not run.
+
+`step += 1` becomes `step = _pinchpoint_count(step, 1, ...)`, and every other value that the script gives to
+such a counter goes through `_pinchpoint_count_starts`.
 """
 
 from __future__ import annotations
 
 import ast
+import copy
 import linecache
 import re
 from collections.abc import Iterator
@@ -15,6 +19,7 @@ from functools import cache
 from typing import Any
 
 FOR, WHILE, WHILE_STARTS = "_pinchpoint_for", "_pinchpoint_while", "_pinchpoint_while_starts"
+COUNT, COUNT_STARTS = "_pinchpoint_count", "_pinchpoint_count_starts"
 _PURE = (
     ast.Compare,
     ast.BoolOp,
@@ -39,8 +44,11 @@ _SHOWING = {"print", "add_scalar", "info", "log", "set_description", "set_postfi
 
 
 def mark_loops(tree: ast.Module) -> ast.Module:
-    """Let every loop of the script ask whether it goes on."""
-    return ast.fix_missing_locations(_Marker().visit(tree))
+    """Let every loop of the script ask whether it goes on, and every counter which value it gets."""
+    counters = _Counters()
+    counters.visit(tree)
+    marked = _CounterMarker(counters).visit(_Marker().visit(tree))
+    return ast.fix_missing_locations(marked)
 
 
 class _Marker(ast.NodeTransformer):
@@ -64,6 +72,134 @@ class _Marker(ast.NodeTransformer):
         goes_on = ast.Call(ast.Name(WHILE, ast.Load()), lines[:1], [])
         node.test = ast.copy_location(ast.BoolOp(ast.And(), [goes_on, node.test]), node.test)
         return [ast.copy_location(ast.Expr(starts), node), node]
+
+
+class _Scopes(ast.NodeTransformer):
+    """Names the variables of a file: those of each function are its own."""
+
+    def __init__(self) -> None:
+        self._scopes: list[tuple[int, dict[str, int]]] = [(0, {})]  # and where its shared names belong
+
+    def visit_FunctionDef(self, node: Any) -> ast.AST:
+        shared: dict[str, int] = {}
+        for part in _inside(node.body):
+            if isinstance(part, (ast.Global, ast.Nonlocal)):
+                shared |= dict.fromkeys(
+                    part.names, 0 if isinstance(part, ast.Global) else self._scopes[-1][0]
+                )
+        self._scopes.append((node.lineno, shared))
+        self.generic_visit(node)
+        self._scopes.pop()
+        return node
+
+    visit_AsyncFunctionDef = visit_FunctionDef
+
+    def name(self, node: ast.AST) -> str | None:
+        """What a counter is called that may be an element or an attribute; None for other expressions."""
+        if isinstance(node, ast.Name):
+            scope, shared = self._scopes[-1]
+            return f"{shared.get(node.id, scope)}:{node.id}"
+        if isinstance(node, ast.Attribute) and self.name(node.value) is not None:
+            return f".{node.attr}"
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+            return None if self.name(node.value) is None else f"[{node.slice.value!r}]"
+        return None
+
+    def increment(self, node: ast.AST) -> tuple[ast.expr, ast.expr] | None:
+        """The counter that a statement increases, and by how much."""
+        if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add):
+            target, by = node.target, node.value
+        elif (
+            isinstance(node, ast.Assign)
+            and len(node.targets) == 1
+            and isinstance(node.value, ast.BinOp)
+            and isinstance(node.value.op, ast.Add)
+            and ast.unparse(node.value.left) == ast.unparse(node.targets[0])
+        ):
+            target, by = node.targets[0], node.value.right
+        else:
+            return None
+        is_len = isinstance(by, ast.Call) and getattr(by.func, "id", "") == "len"
+        is_number = isinstance(by, ast.Constant) and type(by.value) is int
+        is_simple = is_len or is_number or (not isinstance(by, ast.Constant) and self.name(by) is not None)
+        return (target, by) if is_simple and self.name(target) is not None else None
+
+
+class _Counters(_Scopes):
+    """Finds the counters of a file, and which of them may decide about sizes without a condition."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+        self.used: set[str] = set()
+
+    def visit_AugAssign(self, node: ast.AugAssign | ast.Assign) -> ast.AST:
+        if (found := self.increment(node)) is not None:
+            self.names.add(self.name(found[0]) or "")
+        return self.generic_visit(node)
+
+    visit_Assign = visit_AugAssign
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        if not _shows(node.func):
+            for argument in [*node.args, *(keyword.value for keyword in node.keywords)]:
+                self._use(argument)
+        return self.generic_visit(node)
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
+        if isinstance(node.op, ast.FloorDiv):
+            self._use(node.left)
+        return self.generic_visit(node)
+
+    def _use(self, expression: ast.expr) -> None:
+        if not isinstance(expression, (ast.JoinedStr, ast.Dict)):
+            self.used |= {name for node in ast.walk(expression) if (name := self.name(node)) is not None}
+
+
+class _CounterMarker(_Scopes):
+    def __init__(self, counters: _Counters) -> None:
+        super().__init__()
+        self._counters = counters
+
+    def _call(self, function: str, target: ast.expr, *values: ast.expr) -> ast.expr:
+        name = self.name(target) or ""
+        details = name, target.lineno, name in self._counters.used
+        arguments = [*values, *map(ast.Constant, details)]
+        return ast.copy_location(ast.Call(ast.Name(function, ast.Load()), arguments, []), values[-1])
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> ast.stmt:
+        found = self.increment(node)
+        return node if found is None else ast.copy_location(self._increase(*found), node)
+
+    def visit_Assign(self, node: ast.Assign) -> ast.stmt:
+        self.generic_visit(node)
+        found = self.increment(node)
+        if found is not None:
+            return ast.copy_location(self._increase(*found), node)
+        for target in node.targets:
+            pairs = [(target, node.value)]
+            if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                pairs = list(zip(target.elts, node.value.elts, strict=False))
+            for part, value in pairs:
+                if self.name(part) in self._counters.names:
+                    started = self._call(COUNT_STARTS, part, value)
+                    if value is node.value:
+                        node.value = started
+                    else:
+                        elements = getattr(node.value, "elts", [])
+                        elements[elements.index(value)] = started
+        return node
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AnnAssign:
+        self.generic_visit(node)
+        if node.value is not None and self.name(node.target) in self._counters.names:
+            node.value = self._call(COUNT_STARTS, node.target, node.value)
+        return node
+
+    def _increase(self, target: ast.expr, by: ast.expr) -> ast.Assign:
+        value: Any = copy.deepcopy(target)
+        value.ctx = ast.Load()
+        return ast.Assign([target], self._call(COUNT, target, value, by))
 
 
 def _function(name: str, test: ast.expr) -> ast.Lambda:

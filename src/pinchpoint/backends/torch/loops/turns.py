@@ -32,6 +32,7 @@ from pinchpoint.backends.torch.fake.progress import Progress
 from pinchpoint.backends.torch.loops import source
 from pinchpoint.backends.torch.loops.collecting import collected
 from pinchpoint.backends.torch.loops.counters import EVALUATED, Count
+from pinchpoint.backends.torch.loops.increments import Increments, Totals
 from pinchpoint.backends.torch.loops.remainder import Remainder, collects_rarely, what_is_left
 from pinchpoint.backends.torch.loops.variation import Mark, Variation
 from pinchpoint.backends.torch.observer import Observer
@@ -65,6 +66,7 @@ class Loops:
         self._repeating: dict[str, str] = {}  # the same, of loops that do not train
         self.answers: dict[str, set[Any]] = {}  # line of a loop -> answers of its conditions so far
         self.counts: dict[str, Count] = {}  # line of a loop -> its variable
+        self.increments = Increments(self)
         self._while_loops: dict[str, tuple[Loop, int]] = {}  # and the last line of each
         self._running: list[weakref.ref[Loop]] = []
         self._phases: dict[str, int] = {}  # line of a loop -> how often it began outside all others
@@ -87,8 +89,10 @@ class Loops:
         sequence = _sequence(things)
         self._allow_training(_site(line))
         may_end = sequence is not None or isinstance(things, (itertools.count, types.GeneratorType))
-        if not may_end or self.observer.dynamic.calibrating:
+        if self.observer.dynamic.calibrating:
             return things
+        if not may_end:
+            return self.increments.follow(things, _site(line)) if self.progress.trains else things
         loop = Loop(self, _site(line), sequence, tests, is_used, iter(things))
         self._running = [ref for ref in self._running if ref() is not None] + [weakref.ref(loop)]
         return loop
@@ -117,9 +121,9 @@ class Loops:
     @property
     def runs_special(self) -> bool:
         """Whether a loop runs its last turns, which were chosen because they may differ."""
-        return any(loop.is_ending for loop in self._running_loops())
+        return any(loop.is_ending for loop in self.running_loops())
 
-    def _running_loops(self) -> list[Loop]:
+    def running_loops(self) -> list[Loop]:
         """The loops that run now: `for` loops with a live iterator, `while` loops on the stack."""
         running = [loop for ref in self._running if (loop := ref()) is not None]
         if not self._while_loops:
@@ -141,7 +145,7 @@ class Loops:
 
     def enclose(self) -> bool:
         """Whether a loop of the script that trains runs now."""
-        return any(loop.is_training for loop in self._running_loops())
+        return any(loop.is_training for loop in self.running_loops())
 
     def went_on(self) -> None:
         """A loop that trains asked for its next turn."""
@@ -150,7 +154,7 @@ class Loops:
 
     def turns(self) -> int | None:
         """The product of the lengths of the loops that run now; None if one is unknown or none runs."""
-        lengths = [loop.length for loop in self._running_loops()]
+        lengths = [loop.length for loop in self.running_loops()]
         if not lengths or self.progress.loaders.trains:
             return None
         return None if None in lengths else math.prod(length for length in lengths if length)
@@ -166,7 +170,7 @@ class Loops:
 
     def at(self, site: str) -> Loop | None:
         """The loop at a line, if it runs now."""
-        return next((loop for loop in self._running_loops() if loop.site == site), None)
+        return next((loop for loop in self.running_loops() if loop.site == site), None)
 
     def left_after(self, frame: types.FrameType | None) -> Remainder:
         """What is left of the script if it is stopped in this frame."""
@@ -199,9 +203,11 @@ class Loops:
         """Bytes of the blocks that were allocated between two times."""
         return [block.bytes for block in self.observer.ledger.observation.blocks[since.blocks : until.blocks]]
 
-    def report_end(self, site: str, turns: str, *, trains: bool) -> None:
-        """Remember that a loop was ended, for the note."""
-        (self.ended if trains else self._repeating).setdefault(site, turns)
+    def report_end(self, site: str, turns: str, *, trains: bool, again: bool) -> None:
+        """Remember that a loop was ended, for the note. again: whether this run of it was reported before."""
+        ended = self.ended if trains else self._repeating
+        if again or site not in ended:
+            ended[site] = turns
         self._blocks_at_end = self.now().blocks
 
     def notes(self) -> list[str]:
@@ -234,18 +240,23 @@ class Loop:
         self._optimizers = len(loops.progress.steps)
         self._marks: deque[Mark] = deque([loops.now()], maxlen=2)  # before the last turns
         self._count = 0  # turns that were started
+        self.totals: Totals = {}  # of the counters that the script increases itself, before the last turn
+        self._place = 0  # of the last turn in the sequence
         self._ordinary = 0  # of these, turns before others were chosen
         self._growths: list[int] = []  # of turns that were added because memory grows
         self._variation = Variation(loops, site)
-        self._is_extended = self._has_larger = False
+        self._is_extended = self._has_larger = self._is_reported = False
         self._epochs = 0  # of a DataLoader that were ended before this turn
         self._chosen: Iterator[int] | None = None  # places of the remaining turns in the sequence
         self._special: dict[int, int] = {}  # places of turns that may differ -> training steps to take there
         self._collected: tuple[int, int] | None = None  # a turn, and the elements that the script held then
         self._is_in_special = loops.progress.is_late and loops.runs_special
-        self._variable = None  # what conditions on the loop's variable are recorded for
+        self._variable = self._counter = None  # what conditions on the loop's variable are recorded for
         if isinstance(sequence, range) and loops.progress.trains:
             self._variable = loops.counts.setdefault(site, Count(site))
+        counts = isinstance(iterator, itertools.count) and "," not in repr(iterator)  # by one
+        if counts and loops.progress.trains:
+            self._counter = loops.increments.variable(site, is_used=is_used)
 
     @property
     def length(self) -> int | None:
@@ -279,26 +290,34 @@ class Loop:
         else:
             value = self._remaining()
         self._start_turn()
-        return value if self._variable is None or type(value) is not int else self._variable.give(value)
+        if type(value) is int and self._counter is not None:
+            return self._counter.follow(value, self.number, is_first=self._count == 1)
+        return value if type(value) is not int or self._variable is None else self._variable.give(value)
 
     def goes_on(self) -> bool:
         """For a `while` loop: whether there is another turn."""
         if self._chosen is not None or self._ends():
             self._chosen = iter(())
+            is_wanted = self.is_training and self._loops.increments.want_turn(self)
             self._report()
-            return False
+            if not is_wanted:
+                return False
+            self._loops.begin_special(self._loops.progress.wanted)
         self._start_turn()
         return True
 
     def _start_turn(self) -> None:
         self._count += 1
         self._marks.append(self._loops.now())
+        self.totals = self._loops.increments.totals()
         self._epochs = self._loops.progress.loaders.epochs_ended
 
     def _report(self) -> None:
         length = "" if self.length is None else f" of {self.length:,}"
         if self.length is None or self.length > self._count:
-            self._loops.report_end(self.site, f"{self._count}{length}", trains=self.is_training)
+            turns = f"{self._count}{length}"
+            self._loops.report_end(self.site, turns, trains=self.is_training, again=self._is_reported)
+            self._is_reported = True
 
     # --- whether the loop is over
 
@@ -416,10 +435,16 @@ class Loop:
         if at is None:  # the turns that were run may have asked further questions
             self._chosen = iter(self._choose_recorded())
             at = next(self._chosen, None)
-        if at is None or self._sequence is None:
+        is_wanted = self.is_training and self._loops.increments.want_turn(self)
+        if at is None and not is_wanted:
             self._report()
             raise StopIteration
-        self._loops.begin_special(self._special[at])
+        if self._sequence is None:
+            return next(self._iterator)
+        if at is None:
+            at = min(max(self._place, self._count - 1) + 1, len(self._sequence) - 1)
+        self._place = at
+        self._loops.begin_special(self._special.get(at, self._loops.progress.wanted))
         return self._sequence[at]
 
     def _choose(self) -> None:
@@ -519,4 +544,6 @@ def install(patches: Patches, observer: Observer, progress: Progress) -> None:
     patches.set(builtins, source.FOR, loops.for_loop)
     patches.set(builtins, source.WHILE, loops.goes_on)
     patches.set(builtins, source.WHILE_STARTS, loops.while_starts)
+    patches.set(builtins, source.COUNT, loops.increments.count)
+    patches.set(builtins, source.COUNT_STARTS, loops.increments.start)
     torch.serialization.add_safe_globals([int, float])  # as which a Counter in a checkpoint is loaded
