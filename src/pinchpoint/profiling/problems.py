@@ -11,6 +11,7 @@ from pinchpoint.core.units import show_bytes, show_count
 
 _STARVED = 0.15  # share of the step spent on waiting for data
 _BOUND = 0.5  # share of the step in which the device kept up with the host
+_MANY = 10  # times that a function is built at one line of a program without steps
 _SMALL = 0.005  # share of the step below which a copy is not worth a word
 
 
@@ -58,7 +59,7 @@ def _times(count: int) -> str:
 
 
 def _waits(trace: Trace, whole: float) -> Iterator[Problem]:
-    is_real = trace.device == "cuda"
+    is_real = trace.device == "cuda" or trace.framework == "jax"
     events = [event for event in trace.events if event.kind == "wait" and _is_in_loop(trace, event)]
     events.sort(key=lambda event: (event.file, event.line, -event.host_s, -event.count))
     waits = "waits for the device" if is_real else "would wait for a GPU"
@@ -127,7 +128,7 @@ def _cleanups(trace: Trace, whole: float) -> Iterator[Problem]:
 def _compilations(trace: Trace, whole: float) -> Iterator[Problem]:
     for event in trace.events:
         common = {"file": event.file, "line": event.line, "cost_s": event.host_s, "count": event.count}
-        if event.kind == "recompile":
+        if event.kind == "recompile" and (event.count > 2 or event.detail):
             yield Problem(
                 kind="recompile",
                 what=f"{event.what} was compiled again {_times(event.count)}: "
@@ -135,11 +136,12 @@ def _compilations(trace: Trace, whole: float) -> Iterator[Problem]:
                 hint="Keep shapes, types and Python values the same in every step, or mark them as dynamic.",
                 **common,
             )
-        elif event.kind == "build" and _is_in_loop(trace, event):
+        elif event.kind == "build" and (_is_in_loop(trace, event) or event.count >= _MANY):
+            often = _per_step(event) if _is_in_loop(trace, event) else f"{event.count:,} times"
             yield Problem(
                 kind="recompile",
-                what=f"{event.what} is built {_per_step(event)}, so that what was compiled is lost.",
-                hint="Build the function once, outside the loop.",
+                what=f"{event.what} is built {often}, and JAX traces and compiles each anew.",
+                hint="Build the function once, outside the loop, and jit it.",
                 **common,
             )
 

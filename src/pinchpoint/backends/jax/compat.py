@@ -17,6 +17,7 @@ from typing import Any
 
 import jax
 from jax._src import core as _core
+from jax._src.array import ArrayImpl as ArrayImpl
 from jax.extend.core import Literal
 
 _JAX = (str(Path(jax.__file__).parent), str(Path(jax.__file__).parent.parent / "jaxlib"))
@@ -281,3 +282,8 @@ def allow_set_mesh(patches: Any) -> None:
             original(self, *args, **options)
 
     patches.set(jax.set_mesh, "__init__", start)
+
+
+def is_tracing() -> bool:
+    """Whether the program is inside a function that is being traced."""
+    return not _core.trace_state_clean()

@@ -16,7 +16,10 @@ from typing import Any
 from pinchpoint.backends.patches import Patches
 from pinchpoint.backends.recording.recorder import Recorder
 
-_INSTALLERS = {"torch": "pinchpoint.backends.torch.recording.install"}
+_INSTALLERS = {
+    "torch": "pinchpoint.backends.torch.recording.install",
+    "jax": "pinchpoint.backends.jax.recording",
+}
 
 
 class Observation:
@@ -42,6 +45,7 @@ class Observation:
         self._is_open = False
         if self._finder in sys.meta_path:
             sys.meta_path.remove(self._finder)  # pyright: ignore[reportArgumentType]
+        self.recorder.is_closed = True
         self._patches.undo()
         for act in self.recorder.on_close:
             act()

@@ -81,6 +81,7 @@ class Recorder:
         self.on_finish: list[Callable[[], None]] = []
         self.on_close: list[Callable[[], None]] = []
         self._finished = False
+        self.is_closed = False  # whether the functions that report are put back; what remains must not report
 
     @property
     def is_here(self) -> bool:
@@ -111,6 +112,15 @@ class Recorder:
             yield
         finally:
             self.end()
+
+    def insert(self, phase: str, spent_ns: int) -> None:
+        """The last `spent_ns` belong to a phase, which is known only now that it is over."""
+        if not self.is_here:
+            return
+        now = self.clock_ns()
+        # What was reported since then was inside it.
+        start = max(now - spent_ns, self.rows[-1].at_ns if self.rows else self.start_ns)
+        self.rows += [Row(start, phase), Row(now, self.phase)]
 
     @contextmanager
     def paused(self) -> Iterator[None]:

@@ -16,7 +16,19 @@ from typing import Any, NamedTuple
 DATA, TO_DEVICE, FORWARD, BACKWARD = "data", "host to device", "forward", "backward"
 OPTIMIZER, EVALUATION, OTHER = "optimizer", "evaluation", "other"
 PAUSE = "profiler"  # time that the profiler itself takes; it belongs to no step
-PHASES = (DATA, TO_DEVICE, FORWARD, BACKWARD, OPTIMIZER, EVALUATION, OTHER)
+COMPUTATION, COMPILATION = "computation", "compilation"  # of JAX: calls of jitted functions, and before them
+PHASES = (
+    DATA,
+    TO_DEVICE,
+    FORWARD,
+    BACKWARD,
+    OPTIMIZER,
+    COMPUTATION,
+    COMPILATION,
+    EVALUATION,
+    OTHER,
+)
+_WORK = (DATA, FORWARD, BACKWARD, OPTIMIZER, COMPUTATION)  # with one of these the first step begins
 MARKS = ("optimizer step", "backward pass", "jitted call", "module call")  # the first that occurs counts
 DETAILED = 5_000  # steps whose phases are kept; later ones only count in sums
 _NEAR_NS = 100_000  # a device that is this close behind the host has nothing left to do
@@ -125,7 +137,7 @@ class Steps:
                 if row.mark[0] == self.kind:
                     self._pass(row)
                 continue
-            if not self._first_work and row.phase in (DATA, FORWARD, BACKWARD, OPTIMIZER):
+            if not self._first_work and row.phase in _WORK:
                 # Whatever came before is not part of the first step.
                 self._first_work, self.setup_end_ns, self._begin_ns = True, row.at_ns, row.at_ns
                 self._settle(OTHER)

@@ -27,7 +27,7 @@ class TracePhase:
 class TraceEvent:
     """What happened at one source line, in all: device waits, copies, recompilations, rebuilt objects."""
 
-    kind: str  # wait, copy, recompile, rebuild, cleanup, build
+    kind: str  # wait, copy, compile, recompile, rebuild, build, cleanup
     what: str  # the call: Tensor.item, cpu -> cuda, Linear, gc.collect
     file: str
     line: int

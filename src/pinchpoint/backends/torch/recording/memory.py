@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import bisect
 import linecache
-import os
-import resource
 import time
 from typing import Any
 
 import torch
 
 from pinchpoint.backends.patches import Patches
+from pinchpoint.backends.recording.process_memory import ProcessMemory
 from pinchpoint.backends.recording.recorder import Recorder
 from pinchpoint.backends.recording.source_lines import is_user_file
 from pinchpoint.backends.recording.steps import OTHER
@@ -61,7 +60,7 @@ class _History:
 
 
 def watch_memory(recorder: Recorder, patches: Patches) -> None:
-    process = _ProcessMemory()
+    process = ProcessMemory()
 
     def now() -> int | None:
         return torch.cuda.memory_allocated() if recorder.device == "cuda" else process.resident_bytes()
@@ -74,7 +73,7 @@ def watch_memory(recorder: Recorder, patches: Patches) -> None:
 
     def report() -> None:
         history.stop()
-        recorder.parts["memory"] = _of_cuda(history) if recorder.device == "cuda" else _of_process(process)
+        recorder.parts["memory"] = _of_cuda(history) if recorder.device == "cuda" else process.report()
 
     recorder.on_finish.append(report)
 
@@ -96,40 +95,6 @@ def _of_cuda(history: _History) -> dict[str, Any]:
         result["lines_bytes"] = peak_bytes
         result["lines_steps"] = _STEPS
     return result
-
-
-def _of_process(process: _ProcessMemory) -> dict[str, Any] | None:
-    peak = process.peak_bytes()
-    if peak is None:
-        return None
-    return {
-        "method": "resident memory of the process",
-        "allocated_bytes": None,
-        "reserved_bytes": None,
-        "process_bytes": peak,
-        "per_step_is": "resident memory of the process at the end of each step",
-        "lines": [],
-    }
-
-
-class _ProcessMemory:
-    """Resident memory of this process, from the system."""
-
-    def __init__(self) -> None:
-        try:
-            self._file = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            self._file = -1
-        self._page = os.sysconf("SC_PAGE_SIZE")
-
-    def resident_bytes(self) -> int | None:
-        if self._file < 0:
-            return None
-        return int(os.pread(self._file, 200, 0).split()[1]) * self._page
-
-    def peak_bytes(self) -> int | None:
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return peak * (1 if os.uname().sysname == "Darwin" else 1024)
 
 
 def peak_by_line(events: list[dict[str, Any]], phase_at: Any) -> tuple[int, list[dict[str, Any]]]:
