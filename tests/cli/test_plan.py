@@ -139,6 +139,20 @@ def test_an_unknown_answer_exits_1_with_its_reasons(
     assert "the peak may be higher: a device value decides when the loop at train.py:9" in shown.err
 
 
+def test_a_plan_is_readable_in_80_columns(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    why = "the variant raised RuntimeError: " + "a long message of torch " * 4
+    path = "/home/someone/" + "folder/" * 12 + "train.py"
+    wide = replace(MADE, target=path, choices=(MADE.choices[0] | {"why": why}, MADE.choices[1]))
+    monkeypatch.setattr(plan_module, "plan", lambda target, **_: wide)
+    assert run(["plan", "train.py", "--budget", "24GiB", "--vary", "--batch-size {}"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert " ".join(" ".join(lines).split()).count("torch") == 4  # nothing is cut
+    assert lines[0].endswith("folder/train.py")
+
+
 def test_answers_are_saved_before_the_plan_is_complete(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

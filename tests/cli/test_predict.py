@@ -93,6 +93,15 @@ def test_modules_are_printed_under_a_line_that_holds_much_of_the_peak_in_80_colu
     assert max(map(len, rows)) <= 80
 
 
+def test_modules_that_hold_next_to_nothing_have_no_table(
+    makes: Any, forecast: Forecast, capsys: pytest.CaptureFixture
+) -> None:
+    modules = tuple({"name": name, "count": 1, "bytes_each": 1, "bytes": 1} for name in ("A.b", "A.c"))
+    makes(replace(forecast, modules=modules))
+    assert run(["predict", "mine.py"]) == 0
+    assert "module" not in capsys.readouterr().out
+
+
 def test_a_card_that_is_too_small_exits_1_with_levers(
     makes: Any, forecast: Forecast, capsys: pytest.CaptureFixture
 ) -> None:

@@ -112,7 +112,6 @@ def _show(forecast: Forecast, *, card_name: str | None) -> None:
         rows = [(*row[:3], _shorten(row[3], room)) for row in rows]
         printing.show_narrow_table(("line", "bytes", "phase", ""), rows, right=("bytes",))
     if len(forecast.modules) > 1:
-        printing.stdout().print()
         _show_modules(forecast)
     printing.stdout().print()
     _show_fit(forecast, card_name)
@@ -252,7 +251,9 @@ def _show_modules(forecast: Forecast) -> None:
         for module in forecast.modules[:_MODULES]
         if module["bytes"] >= 0.005 * forecast.peak_allocated_bytes
     ]
-    printing.show_narrow_table(("module", "bytes", "share", ""), rows, right=("bytes", "share"))
+    if rows:
+        printing.stdout().print()
+        printing.show_narrow_table(("module", "bytes", "share", ""), rows, right=("bytes", "share"))
 
 
 def _end_of(text: str, length: int) -> str:
