@@ -35,11 +35,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from pinchpoint.rules.engine.devices import device_argument, is_host
 from pinchpoint.rules.engine.loaders import loader_of, pins
 from pinchpoint.rules.engine.rewriting import add_argument
 from pinchpoint.rules.engine.rule import Fix, Match, Rule
 from pinchpoint.rules.engine.source import Source, argument, method, receiver
-from pinchpoint.rules.engine.values import device_argument, is_host
 
 if TYPE_CHECKING:
     import libcst as cst

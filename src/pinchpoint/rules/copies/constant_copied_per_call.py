@@ -33,9 +33,9 @@ import ast
 from collections.abc import Iterator
 
 from pinchpoint.rules.engine import patterns
+from pinchpoint.rules.engine.devices import device_argument, is_host
 from pinchpoint.rules.engine.rule import Match, Rule
 from pinchpoint.rules.engine.source import Source, argument, method
-from pinchpoint.rules.engine.values import device_argument, is_host
 
 
 def check(source: Source) -> Iterator[Match]:

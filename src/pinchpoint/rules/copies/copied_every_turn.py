@@ -31,9 +31,10 @@ import ast
 from collections.abc import Iterator
 
 from pinchpoint.rules.engine import patterns
+from pinchpoint.rules.engine.devices import device_argument, is_host
 from pinchpoint.rules.engine.rule import Match, Rule
 from pinchpoint.rules.engine.source import Source, method, receiver
-from pinchpoint.rules.engine.values import device_argument, is_host, is_module, kind
+from pinchpoint.rules.engine.values import is_module, kind
 
 
 def check(source: Source) -> Iterator[Match]:

@@ -27,9 +27,9 @@ import ast
 from collections.abc import Iterator
 
 from pinchpoint.rules.engine import patterns
+from pinchpoint.rules.engine.devices import device_argument
 from pinchpoint.rules.engine.rule import Match, Rule
 from pinchpoint.rules.engine.source import Source, argument, method, receiver
-from pinchpoint.rules.engine.values import device_argument
 
 
 def check(source: Source) -> Iterator[Match]:
@@ -52,7 +52,10 @@ def check(source: Source) -> Iterator[Match]:
 
 
 def _is_guarded(source: Source, call: ast.Call) -> bool:
-    """Whether a test that speaks of CUDA or the device is around the call."""
+    """Whether a test that speaks of CUDA or the device is around the call, or a method `cuda` of its own."""
+    function = source.function(call)
+    if function is not None and function.name in ("cuda", "to", "_apply"):
+        return True
     return any(
         isinstance(parent, ast.If | ast.IfExp)
         and any(word in ast.unparse(parent.test).lower() for word in ("cuda", "gpu", "device"))

@@ -34,10 +34,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from pinchpoint.rules.engine.devices import device_argument, is_host
 from pinchpoint.rules.engine.loaders import loader_of, option
 from pinchpoint.rules.engine.rule import Match, Rule
 from pinchpoint.rules.engine.source import Source, argument, method, receiver
-from pinchpoint.rules.engine.values import device_argument, is_host
 
 
 def check(source: Source) -> Iterator[Match]:

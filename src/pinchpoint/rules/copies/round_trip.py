@@ -24,9 +24,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from pinchpoint.rules.engine.devices import device_argument, is_host
 from pinchpoint.rules.engine.rule import Match, Rule
 from pinchpoint.rules.engine.source import Source, argument, method, receiver
-from pinchpoint.rules.engine.values import device_argument, is_host, kind
+from pinchpoint.rules.engine.values import kind
 
 _BACK = frozenset({"torch.from_numpy", "torch.tensor", "torch.as_tensor"})
 

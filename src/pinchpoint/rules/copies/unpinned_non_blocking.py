@@ -35,10 +35,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from pinchpoint.rules.engine.devices import device_argument, is_host
 from pinchpoint.rules.engine.loaders import loader_of, pins
 from pinchpoint.rules.engine.rule import Match, Rule
 from pinchpoint.rules.engine.source import Source, argument, is_constant, method, receiver, root
-from pinchpoint.rules.engine.values import CREATION, device_argument, is_host
+from pinchpoint.rules.engine.values import CREATION
 
 
 def check(source: Source) -> Iterator[Match]:

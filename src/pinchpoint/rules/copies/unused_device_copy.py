@@ -34,9 +34,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from pinchpoint.rules.engine.devices import device_argument, is_host
 from pinchpoint.rules.engine.rule import Match, Rule
 from pinchpoint.rules.engine.source import Source, method, receiver
-from pinchpoint.rules.engine.values import device_argument, is_host, is_module
+from pinchpoint.rules.engine.values import is_module
 
 
 def check(source: Source) -> Iterator[Match]:
@@ -55,8 +56,9 @@ def check(source: Source) -> Iterator[Match]:
             continue
         if isinstance(receiver(call), ast.Call):
             continue  # built here; creating it may be the point
-        text = ast.unparse(function)
-        if "locals()" in text or any(isinstance(n, ast.Global | ast.Nonlocal) for n in source.walk(function)):
+        if "locals()" in source.text or any(
+            isinstance(n, ast.Global | ast.Nonlocal) for n in source.walk(function)
+        ):
             continue
         reads = [n for n in source.loads(function, target.id) if not source.inside(n, parent)]
         if (not [n for n in reads if n.lineno > call.lineno] and not source.loops(call)) or not reads:

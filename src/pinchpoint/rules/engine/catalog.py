@@ -34,12 +34,17 @@ def _modules(package: str) -> list[str]:
     return names
 
 
+@cache
+def _by_word() -> dict[str, Rule]:
+    return {word: rule for rule in all_rules() for word in (rule.name, rule.code.lower())}
+
+
 def find_rule(word: str) -> Rule:
     """The rule with this number (PP101) or name (sync-in-loop)."""
-    for rule in all_rules():
-        if word.upper() == rule.code or word.lower() == rule.name:
-            return rule
-    raise _unknown(word)
+    rule = _by_word().get(word.lower())
+    if rule is None:
+        raise _unknown(word)
+    return rule
 
 
 def choose_rules(select: Sequence[str], ignore: Sequence[str]) -> tuple[Rule, ...]:

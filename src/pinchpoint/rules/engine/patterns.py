@@ -38,6 +38,13 @@ def hot_loops(source: Source, node: ast.AST) -> list[Loop]:
 
 def _is_outer(source: Source, loop: Loop) -> bool:
     """Whether a loop goes over epochs: by its name, or because a loop inside it takes the steps."""
+    key = ("outer", loop)
+    if key not in source.facts:
+        source.facts[key] = _find_outer(source, loop)
+    return source.facts[key]
+
+
+def _find_outer(source: Source, loop: Loop) -> bool:
     if any("epoch" in name for name in loop_names(source, loop)):
         return not takes_steps(source, loop)
     return any(
@@ -318,6 +325,13 @@ def _iterable(loop: Loop) -> ast.expr:
 
 def takes_steps(source: Source, loop: ast.AST) -> bool:
     """Whether a loop itself, not one inside it, runs a backward pass or the step of an optimizer."""
+    key = ("steps", loop)
+    if key not in source.facts:
+        source.facts[key] = _find_steps(source, loop)
+    return source.facts[key]
+
+
+def _find_steps(source: Source, loop: ast.AST) -> bool:
     return any(
         isinstance(call, ast.Call)
         and (method(call) == "backward" or _is_optimizer_step(call))

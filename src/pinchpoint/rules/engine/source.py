@@ -53,10 +53,12 @@ class Source:
         self._places: dict[ast.AST, int] = {}
         self._ends: list[int] = []  # where the nodes inside the node at the same place end
         self._nodes: dict[type, list[ast.AST]] = {}
+        self._names: dict[ast.AST, str] = {}
         self._visit()
         self.imports = self._imports()
         self.stores = self._stores()
-        self.memo: dict[ast.AST, str] = {}  # kinds of values, kept by `values`
+        self.memo: dict[object, str] = {}  # kinds of values, kept by `values`
+        self.facts: dict[object, bool] = {}  # what `patterns` found out about loops
 
     # The tree.
 
@@ -203,6 +205,14 @@ class Source:
 
     def name(self, node: ast.AST | None) -> str:
         """The dotted name of an expression with imports resolved: `torch.nn.Linear`; empty for others."""
+        if node is None:
+            return ""
+        known = self._names.get(node)
+        if known is None:
+            known = self._names[node] = self._resolve(node)
+        return known
+
+    def _resolve(self, node: ast.AST) -> str:
         parts: list[str] = []
         while isinstance(node, ast.Attribute):
             parts.append(node.attr)

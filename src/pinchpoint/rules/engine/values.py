@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 
-from pinchpoint.rules.engine.source import Function, Source, argument, method
+from pinchpoint.rules.engine.devices import device_argument, is_host
+from pinchpoint.rules.engine.source import Function, Source, argument
 
 
 def _words(text: str) -> frozenset[str]:
@@ -64,6 +66,10 @@ _MODULE_NAME = re.compile(
     r"(^|_|\.)(model|net|network|criterion|crit|loss_fn|loss_func|loss_function|generator|discriminator|encoder|decoder"
     r"|loss|backbone|unet|vae|classifier|policy|critic|actor|transformer|autoencoder|mlp)(_?\d+)?$|^net[GD]$|^model_"
 )
+# A name such as `build_model` is a function that makes or takes a module.
+_VERBS = re.compile(
+    r"(step|train|create|build|get|load|make|test|eval|run|compute|prepare|init|save|setup|check)_"
+)
 _BUILTINS = _words(
     """
     float int len str bool list tuple dict set range repr format abs round isinstance hasattr
@@ -95,40 +101,9 @@ def is_model_call(source: Source, node: ast.AST | None) -> bool:
     return isinstance(node, ast.Call) and is_module(source, node.func)
 
 
-def device_argument(source: Source, call: ast.Call) -> ast.expr | None:
-    """The device that `x.to(...)` or `x.cuda()` names; None where it names only a dtype or another tensor."""
-    if method(call) == "cuda":
-        return call.args[0] if call.args else call.func
-    if method(call) != "to":
-        return None
-    for keyword in call.keywords:
-        if keyword.arg == "device":
-            return keyword.value
-    return call.args[0] if call.args and names_device(source, call.args[0]) else None
-
-
-def names_device(source: Source, node: ast.expr) -> bool:
-    """Whether an expression names a device: "cuda:0", `device`, `self.device`, `torch.device(...)`."""
-    if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        return re.match(r"(cuda|cpu|mps|xpu|hpu|npu)(:\d+)?$", node.value) is not None
-    if source.called(node) == "torch.device":
-        return True
-    if isinstance(node, ast.JoinedStr):
-        return any(isinstance(part, ast.Constant) and "cuda" in str(part.value) for part in node.values)
-    last = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
-    return re.search(r"(^|_)(device|dev|gpu)(_?\d+)?$", last) is not None
-
-
-def is_host(node: ast.expr | None) -> bool:
-    """Whether a device argument is the CPU."""
-    if isinstance(node, ast.Call) and node.args:
-        node = node.args[0]
-    return isinstance(node, ast.Constant) and node.value == "cpu"
-
-
 def _named_like_module(node: ast.AST | None) -> bool:
     last = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
-    return _MODULE_NAME.search(last) is not None
+    return _MODULE_NAME.search(last) is not None and not _VERBS.match(last)
 
 
 def _kind(source: Source, node: ast.AST | None, depth: int) -> str:
@@ -295,16 +270,21 @@ def _of_member(source: Source, node: ast.Attribute, depth: int) -> str:
     owner = source.class_of(node)
     if owner is None:
         return ""
-    for other in source.walk(owner):
-        if isinstance(other, ast.Assign):
-            for target in other.targets:
-                if (
-                    isinstance(target, ast.Attribute)
-                    and target.attr == node.attr
-                    and source.name(target.value) == "self"
-                ):
-                    return _kind(source, other.value, depth)
-    return ""
+    key = (owner, node.attr)
+    if key not in source.memo:
+        source.memo[key] = ""
+        value = next((value for name, value in _members(source, owner) if name == node.attr), None)
+        source.memo[key] = _kind(source, value, depth)
+    return source.memo[key]
+
+
+def _members(source: Source, owner: ast.ClassDef) -> Iterator[tuple[str, ast.expr]]:
+    """The attributes of `self` that a class assigns, and their values."""
+    for assign in source.all(ast.Assign):
+        if source.inside(assign, owner):
+            for target in assign.targets:
+                if isinstance(target, ast.Attribute) and source.name(target.value) == "self":
+                    yield target.attr, assign.value
 
 
 def _of_call(source: Source, call: ast.Call, depth: int) -> str:

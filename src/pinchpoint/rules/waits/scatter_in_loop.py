@@ -90,10 +90,11 @@ def _names_row(source: Source, index: ast.expr, names: set[str], loop: Loop) -> 
 
 def _is_index(source: Source, index: ast.Name, loop: Loop) -> bool:
     """Whether the loop goes over a tensor of indices, or over indices and values in parallel."""
-    if kind(source, index) in ("device", "host"):
-        return True
-    zipped = isinstance(loop, ast.For) and source.called(loop.iter) == "zip"
-    return zipped and kind(source, index) == ""
+    if not isinstance(loop, ast.For):
+        return False
+    if isinstance(loop.target, ast.Name):  # the elements of a tensor are single numbers
+        return kind(source, loop.iter) in ("device", "host")
+    return source.called(loop.iter) == "zip" and kind(source, index) in ("", "device", "host")
 
 
 RULE = Rule(

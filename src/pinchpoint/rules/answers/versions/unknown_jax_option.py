@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from pinchpoint.rules.engine.known_names import JAX_OPTIONS
+from pinchpoint.rules.answers.versions.known_names import JAX_OPTIONS
 from pinchpoint.rules.engine.rule import Fix, Match, Rule
 from pinchpoint.rules.engine.source import Source
 

@@ -27,7 +27,7 @@ import re
 from collections.abc import Iterator
 from difflib import get_close_matches
 
-from pinchpoint.rules.engine.known_names import XLA_FLAGS
+from pinchpoint.rules.answers.versions.known_names import XLA_FLAGS
 from pinchpoint.rules.engine.rule import Match, Rule
 from pinchpoint.rules.engine.source import Source
 
