@@ -82,7 +82,7 @@ for step in range(last):
 model.load_state_dict(torch.load("model.pt"))
 """)
     assert used(forecast) > 2 * WEIGHTS + 3 * rows(2048)
-    assert forecast.seen == {"training_steps": 5, "inference_calls": 2, "evaluation": True}
+    assert forecast.seen == {"training_steps": 6, "inference_calls": 2, "evaluation": True}
     assert not any("raised" in note for note in forecast.notes)
 
 
@@ -421,3 +421,70 @@ while tokens < 6400:
     tokens += 64
 """)
     assert used(forecast) > 2 * WEIGHTS + 3 * rows(640)
+
+
+KEEP = """
+kept = []
+for step in range(10_000):
+    train()
+    if step % 500 == {}:
+        {}
+model(torch.zeros(4096, 1024, device="cuda"))
+"""
+
+
+@pytest.mark.parametrize("when", [0, 499])
+def test_memory_that_some_turns_keep_is_counted_for_all_of_them(of_script: Predict, when: int) -> None:
+    forecast = of_script(KEEP.format(when, 'kept.append(torch.zeros(1024, 1024, device="cuda"))'))
+    assert used(forecast) == pytest.approx(2 * WEIGHTS + 20 * rows(1024) + 2 * rows(4096), rel=0.01)
+    assert any("keep 4.00 MiB each: this was added for" in note for note in forecast.notes)
+    assert forecast.reasons == ()
+
+
+def test_memory_that_later_turns_replace_is_not_growth(of_script: Predict) -> None:
+    forecast = of_script(KEEP.format(0, 'kept = [torch.zeros(1024, 1024, device="cuda")]'))
+    assert used(forecast) == pytest.approx(2 * WEIGHTS + rows(1024) + 2 * rows(4096), rel=0.01)
+    freed = of_script(
+        KEEP.format(0, 'kept.append(torch.zeros(1024, 1024, device="cuda"))') + "kept.clear()\n"
+    )
+    assert freed.reasons == ()
+
+
+def test_memory_that_some_turns_keep_irregularly_leaves_the_answer_open(of_script: Predict) -> None:
+    keep = 'kept.append(torch.zeros(1024 + len(kept), 1024, device="cuda"))'
+    forecast = of_script(KEEP.format(0, keep))
+    assert forecast.fits["h200"] is None and "with turns of the loop at train.py:13" in forecast.reasons[0]
+
+
+@pytest.mark.parametrize("every", [10, 2])
+def test_turns_that_change_what_later_ones_allocate_are_all_run(of_script: Predict, every: int) -> None:
+    forecast = of_script(f"""
+count = 64
+for epoch in range(100):
+    for _ in range(50):
+        train(count)
+    if epoch % {every} == {every - 1}:
+        count = min(2 * count, 16_384)
+""")
+    if every == 10:
+        assert used(forecast) > 2 * WEIGHTS + 2 * rows(16_384) and not forecast.reasons
+    else:
+        assert "change what later ones allocate, and 49 of them were not run" in forecast.reasons[0]
+
+
+def test_a_loop_that_an_unknown_value_leaves_before_turns_that_differ_is_open(of_script: Predict) -> None:
+    forecast = of_script("""
+best, bad = 1e9, 0
+count = 64
+for epoch in range(100):
+    loss = train(count)
+    if loss < best:
+        best, bad = loss, 0
+    else:
+        bad += 1
+        if bad == 3:
+            break
+    if epoch % 10 == 9:
+        count = 2 * count
+""")
+    assert forecast.fits["h200"] is None

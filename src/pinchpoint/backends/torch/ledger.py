@@ -207,6 +207,10 @@ class Ledger:
         if followers:
             self._followers[heir] = followers
 
+    def add_followers(self, block: int, infos: list[BlockInfo]) -> None:
+        """Add blocks that are freed together with a block that is alive."""
+        self._followers[block] = [*self._followers.get(block, ()), *map(self._append, infos)]
+
     def live_bytes(self) -> int:
         return sum(self.observation.blocks[block].bytes for block in self._block_of.values())
 

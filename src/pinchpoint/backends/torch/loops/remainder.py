@@ -126,13 +126,39 @@ def _left_of_conditions(body: list[ast.stmt], known: set[int]) -> int | None:
 @cache
 def collects_rarely(site: str) -> bool:
     """Whether the loop at a line adds something to a container only if a condition holds."""
-    file, _, line = site.rpartition(":")
-    loops = (node for node in ast.walk(_parse(file)) if isinstance(node, ast.For))
-    loop = next((node for node in loops if node.lineno == int(line)), None)
+    loop = _loop_at(site)
     if loop is None:
         return True
     conditional = [one for one in _inside(loop.body) if isinstance(one, ast.If)]
     return any(_collects(node) for one in conditional for node in ast.walk(one))
+
+
+@cache
+def changes_later_turns(site: str) -> bool:
+    """Whether a loop sets a name only if a condition on its variable holds, and uses it elsewhere."""
+    loop = _loop_at(site)
+    if loop is None:
+        return False
+    known = evaluated_conditions(loop)
+    for one in _inside(loop.body):
+        if isinstance(one, ast.If) and id(one.test) in known:
+            inside = list(ast.walk(one))
+            ids = {id(node) for node in inside}
+            names = {
+                node.id for node in inside if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+            }
+            others = (node for node in ast.walk(loop) if isinstance(node, ast.Name) and id(node) not in ids)
+            if any(node.id in names and isinstance(node.ctx, ast.Load) for node in others):
+                return True
+            if any(isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) for node in inside):
+                return True
+    return False
+
+
+def _loop_at(site: str) -> ast.For | None:
+    file, _, line = site.rpartition(":")
+    loops = (node for node in ast.walk(_parse(file)) if isinstance(node, ast.For))
+    return next((node for node in loops if node.lineno == int(line)), None)
 
 
 def _collects(node: ast.AST) -> bool:

@@ -33,25 +33,29 @@ from pinchpoint.backends.torch.loops import source
 from pinchpoint.backends.torch.loops.collecting import collected
 from pinchpoint.backends.torch.loops.counters import EVALUATED, Count
 from pinchpoint.backends.torch.loops.increments import Increments, Totals
-from pinchpoint.backends.torch.loops.remainder import Remainder, collects_rarely, what_is_left
+from pinchpoint.backends.torch.loops.kinds import ROLES, Kinds, Turn, is_slight
+from pinchpoint.backends.torch.loops.remainder import (
+    Remainder,
+    changes_later_turns,
+    collects_rarely,
+    what_is_left,
+)
 from pinchpoint.backends.torch.loops.variation import Mark, Variation
 from pinchpoint.backends.torch.observer import Observer
 from pinchpoint.core.events import FREE_CACHE
 from pinchpoint.core.files import shown_path
-from pinchpoint.core.units import MIB, show_bytes
+from pinchpoint.core.units import show_bytes
 
 _EVALUATED_TURNS = 1_000_000  # whose conditions are evaluated
 _SPECIAL = 6  # turns that are run because a condition has another answer
 _RECORDED = 12  # turns that are run because any condition has another answer
 _RARE = 3  # a condition that is met so rarely is run every time, because it may change what follows
 _GROWING = 5  # turns in which memory may grow before that is a reason
-_SLIGHT = 0.005  # share of the live bytes by which the remaining turns may let them grow
-_FEW_BYTES = 4 * MIB  # by which all remaining turns together may let them grow in any case
 _UNKNOWN_TURNS = 10_000  # of a loop whose length is unknown, to judge its growth
+_REMEMBERED = 64  # turns whose memory is looked at later
 _REPEATED = 16  # turns of a loop that does not train in which nothing may change before it is ended
 _PHASES = 2  # times that a loop which is not part of another one trains
 _DRIVEN = 8  # optimizer steps since a loop of the script went on; more are taken by a library's loop
-_ROLES = ("weights", "gradients", "optimizer", "workspace", "temporaries")
 _RANGE_ITERATOR = type(iter(range(0)))
 _LONG_RANGE_ITERATOR = type(iter(range(1 << 1000)))
 Test = Callable[[Any], Any]
@@ -247,7 +251,10 @@ class Loop:
         self._variation = Variation(loops, site)
         self._is_extended = self._has_larger = self._is_reported = False
         self._epochs = 0  # of a DataLoader that were ended before this turn
-        self._chosen: Iterator[int] | None = None  # places of the remaining turns in the sequence
+        self._first_turns: list[Turn] = []  # turns that were run before others were chosen
+        self._kinds: Kinds | None = None  # once turns are chosen
+        self._chosen: set[int] | None = None  # places of the remaining turns in the sequence
+        self._further: set[int] = set()  # places of turns that are not the first of their kind
         self._special: dict[int, int] = {}  # places of turns that may differ -> training steps to take there
         self._collected: tuple[int, int] | None = None  # a turn, and the elements that the script held then
         self._is_in_special = loops.progress.is_late and loops.runs_special
@@ -283,21 +290,34 @@ class Loop:
         return self
 
     def __next__(self) -> Any:
+        turn = Turn(self._place, self._marks[-1], self._loops.now()) if self._count else None
+        if turn is not None and self._chosen is None and len(self._first_turns) < _REMEMBERED:
+            self._first_turns.append(turn)
         if self._chosen is None and not self._ends():
-            value = next(self._iterator)
+            value, self._place = next(self._iterator), self._count
             if self._count in self._special:
                 self._loops.begin_special(self._special[self._count])
         else:
-            value = self._remaining()
+            value = self._remaining(turn)
         self._start_turn()
         if type(value) is int and self._counter is not None:
             return self._counter.follow(value, self.number, is_first=self._count == 1)
         return value if type(value) is not int or self._variable is None else self._variable.give(value)
 
+    def __del__(self) -> None:
+        observer, decisions = self._loops.observer, self._loops.observer.dynamic.decisions
+        is_open = bool(self._chosen) or (self._kinds is not None and self._kinds.is_waiting)
+        is_left = is_open and self._place in self._further and not observer.ledger.is_closed
+        if is_left and (decisions.sites or decisions.unexplored):
+            observer.ledger.observation.reasons.append(
+                f"the loop at {shown_path(self.site)} was left after a branch on an unknown value, "
+                "before turns that may differ"
+            )
+
     def goes_on(self) -> bool:
         """For a `while` loop: whether there is another turn."""
         if self._chosen is not None or self._ends():
-            self._chosen = iter(())
+            self._chosen = set()
             is_wanted = self.is_training and self._loops.increments.want_turn(self)
             self._report()
             if not is_wanted:
@@ -397,7 +417,8 @@ class Loop:
             return True
         if not self._loops.progress.has_evaluated():
             # Epochs are empty now except those that may differ, and a later one may evaluate.
-            self._choose()
+            if not self._special:
+                self._choose()
             return False
         is_extended, self._is_extended = self._is_extended, True
         return is_extended or not loaders.left_behind()
@@ -408,10 +429,10 @@ class Loop:
         if self._count == 1:
             # What the first turn leaves behind is alive during the second.
             is_new = len(loops.progress.steps) > self._optimizers
-            return not (is_new or loops.growth(self._marks[0], _ROLES) > 0)
+            return not (is_new or loops.growth(self._marks[0], ROLES) > 0)
         grown = loops.growth(self._marks[-1], ("optimizer",))
         left = _UNKNOWN_TURNS if self.length is None else self.length - self._count
-        if grown * left <= max(_SLIGHT * loops.observer.ledger.live_bytes(), _FEW_BYTES):
+        if is_slight(grown * left, loops.observer.ledger.live_bytes()):
             return True
         self._growths.append(grown)
         is_regular = len(self._growths) > 1 and self._growths[-1] == self._growths[-2]
@@ -426,26 +447,31 @@ class Loop:
 
     # --- the turns that remain
 
-    def _remaining(self) -> Any:
-        """The value of the next turn that may differ."""
+    def _remaining(self, turn: Turn | None) -> Any:
+        """The value of the next turn that may differ. turn: the last one."""
         if self._chosen is None:
             self._choose()
-            self._chosen = iter(sorted(at for at in self._special if at >= self._count))
-        at = next(self._chosen, None)
-        if at is None:  # the turns that were run may have asked further questions
-            self._chosen = iter(self._choose_recorded())
-            at = next(self._chosen, None)
+            self._chosen = {at for at in self._special if at >= self._count}
+        elif self._kinds is not None and turn is not None:
+            further = {at for at in self._kinds.after_turn(turn) if at < (self.length or 0)}
+            self._special |= dict.fromkeys(further, self._loops.progress.wanted)
+            self._chosen |= further
+            self._further |= further
+        if not self._chosen:  # the turns that were run may have asked further questions
+            self._chosen = set(self._choose_recorded())
         is_wanted = self.is_training and self._loops.increments.want_turn(self)
-        if at is None and not is_wanted:
+        if not self._chosen and not is_wanted:
             self._report()
             raise StopIteration
         if self._sequence is None:
             return next(self._iterator)
-        if at is None:
-            at = min(max(self._place, self._count - 1) + 1, len(self._sequence) - 1)
-        self._place = at
-        self._loops.begin_special(self._special.get(at, self._loops.progress.wanted))
-        return self._sequence[at]
+        if self._chosen:
+            self._place = min(self._chosen)
+            self._chosen.remove(self._place)
+        else:
+            self._place = min(max(self._place, self._count - 1) + 1, len(self._sequence) - 1)
+        self._loops.begin_special(self._special.get(self._place, self._loops.progress.wanted))
+        return self._sequence[self._place]
 
     def _choose(self) -> None:
         """Add the places of the turns that may differ from those that were run to `_special`."""
@@ -462,11 +488,16 @@ class Loop:
             for at in itertools.islice(range(self._count, len(values)), _EVALUATED_TURNS):
                 groups.setdefault(self._answer(values[at]), []).append(at)
             groups.setdefault(self._answer(values[last]), []).append(last)
+            self._kinds = kinds = Kinds(self._loops, self.site, changes=changes_later_turns(self.site))
             for answer in groups.keys() - answers:
                 turns = sorted(set(groups[answer]))
-                chosen |= set(turns if len(turns) <= _RARE else turns[:1])
+                chosen |= set(turns) if len(turns) <= _RARE else kinds.expect(turns, ())
                 if len(turns) <= _RARE and turns[-1] != last:
                     chosen.add(last)  # what such a turn changed may show later
+            usual = self._answer(values[self._count - 1])
+            for answer in (groups.keys() & answers) - {usual} if is_first_time else ():
+                earlier = [turn for turn in self._first_turns if self._answer(values[turn.place]) == answer]
+                chosen |= kinds.expect(sorted(set(groups[answer])), earlier)
             answers |= groups.keys()
         except Exception:  # a condition may need a name that does not exist yet
             self._is_used = True
