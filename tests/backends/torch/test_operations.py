@@ -57,7 +57,6 @@ EXCEPTIONS: list[tuple[str, float, float, str]] = [
     ("topk-rows", 0.1, 1.0, "the radix select's own buffers, 6 MiB here, are not modelled"),
     ("cumsum-flat", 0.97, 1.0, "a block that is not split keeps up to 1 MiB, three times here"),
     ("multinomial", 0.98, 1.0, "buffers of its selection"),
-    ("cdist-fp32", 0.96, 1.0, "matrix products of padded copies"),
 ]
 NOT_KEPT_ALIKE = ("unfold-fp32",)
 

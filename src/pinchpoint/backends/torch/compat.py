@@ -55,6 +55,7 @@ __all__ = [
     "flat_weights",
     "generator_key",
     "has_dispatch",
+    "has_fused_rms_norm",
     "has_hooks",
     "hide_fake_tensors",
     "in_kernel",
@@ -497,6 +498,11 @@ def without_autocast() -> Iterator[None]:
 def cuda_autocasts(name: str) -> bool:
     """Whether CUDA autocast of this torch has a rule of its own for an operation, such as `pow.Scalar`."""
     return torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "AutocastCUDA")
+
+
+def has_fused_rms_norm() -> bool:
+    """Whether CUDA has a kernel for RMS norm in this torch, as since 2.9; it came with its backward pass."""
+    return hasattr(torch.ops.aten, "_fused_rms_norm_backward")
 
 
 def convolutions_use_tf32() -> bool:

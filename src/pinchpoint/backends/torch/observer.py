@@ -24,6 +24,7 @@ from pinchpoint.backends.torch.fake import operation_errors
 from pinchpoint.backends.torch.fake.devices import check_same_device, mark_origin, place_of
 from pinchpoint.backends.torch.fake.shape_cache import ShapeCache
 from pinchpoint.backends.torch.kernels import unmodelled, workspaces
+from pinchpoint.backends.torch.kernels.matrix_products import COMPOSED
 from pinchpoint.backends.torch.kernels.shape_rules import RULES
 from pinchpoint.backends.torch.ledger import Ledger, Site
 from pinchpoint.core import failures
@@ -224,6 +225,8 @@ class Observer(compat.DispatchMode):
         return tree_map_only(torch.Tensor, lambda t: original.get(id(t), t), out)
 
     def _fake(self, func: Any, args: Any, kwargs: Any, place: str | None, *, fresh: bool) -> Any:
+        if place == "device" and func in COMPOSED:
+            return COMPOSED[func](lambda op, *a: self._fake(op, a, {}, place, fresh=fresh), *args)
         ledger = self.ledger
         self.operations += 1
         name = func.name()
@@ -294,7 +297,7 @@ class Observer(compat.DispatchMode):
                 ledger.free_temporary(block)
         else:
             record(
-                _in_order_of_allocation(func, args, out),
+                workspaces.in_order_of_allocation(func, args, out),
                 name,
                 workspaces.kept_bytes(name.split(".")[0], args, kwargs) if place == "device" else None,
             )
@@ -379,16 +382,6 @@ def _tensors(args: Any, kwargs: Any) -> list[torch.Tensor]:
         elif isinstance(value, (list, tuple)):
             tensors += [item for item in value if isinstance(item, torch.Tensor)]
     return tensors
-
-
-def _in_order_of_allocation(func: Any, args: Any, out: Any) -> Any:
-    """The outputs that the kernel allocates, in its order."""
-    if func is _aten.native_dropout.default:
-        return out[::-1]
-    if func is _aten._scaled_dot_product_cudnn_attention.default:
-        result, row_sums, *_, seed, offset, _ = out
-        return (seed, offset, result, *((row_sums,) if args[4] else ()))  # the sums are for backward
-    return out
 
 
 def _in_place_unobserved(name: str) -> bool:

@@ -26,6 +26,7 @@ from pinchpoint.backends.torch.fake import (
 from pinchpoint.backends.torch.fake.progress import Progress
 from pinchpoint.backends.torch.kernels import attention, packed_sequences, recurrent
 from pinchpoint.backends.torch.kernels.cudnn_library import CudnnLibrary
+from pinchpoint.backends.torch.kernels.layouts import batch_norm_layout, has_channels_last
 from pinchpoint.backends.torch.kernels.workspaces import KernelModel
 from pinchpoint.backends.torch.ledger import Ledger
 from pinchpoint.backends.torch.observer import Observer
@@ -88,6 +89,7 @@ def simulate_device(
         _one_hot(patches, observer)
         _softmax(patches, observer)
         _fused(patches, observer)
+        _batch_norm(patches, observer)
         _group_norm(patches, observer)
         distributed.install(patches, ledger)
         unknown_kernels.install(patches, observer)
@@ -131,7 +133,12 @@ def _inference_mode(patches: Patches) -> None:
 
 
 def _fused(patches: Patches, observer: Observer) -> None:
-    """Replace RMS norm, for which CUDA has one kernel, while the host composes it from several."""
+    """Replace RMS norm, for which CUDA has one kernel, while the host composes it from several.
+
+    CUDA composes it as well before torch 2.9, for channels-last and complex inputs, and for a weight of
+    another type.
+    """
+    has_kernel = compat.has_fused_rms_norm()
     original = F.rms_norm
 
     def rms_norm(
@@ -143,10 +150,26 @@ def _fused(patches: Patches, observer: Observer) -> None:
         if not observer.on_device(input) or observer.dynamic.calibrating:
             return original(input, normalized_shape, weight, eps)
         if torch.is_autocast_enabled("cpu") and compat.cuda_autocasts("rms_norm"):
-            input = input.float()
+            input, weight = input.float(), weight if weight is None else weight.float()
+        is_composed = not has_kernel or input.is_complex() or has_channels_last(input)
+        if is_composed or (weight is not None and weight.dtype != input.dtype):
+            return original(input, normalized_shape, weight, eps)
         return _RmsNorm.apply(observer, input, weight, tuple(normalized_shape))  # type: ignore[return-value]
 
     patches.set(F, "rms_norm", rms_norm)
+
+
+def _batch_norm(patches: Patches, observer: Observer) -> None:
+    """Replace batch norm: cuDNN reads a copy of an input with gaps and keeps it, the host needs none."""
+    original = torch.batch_norm
+
+    def batch_norm(input: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        if kwargs or not observer.on_device(input) or observer.dynamic.calibrating:
+            return original(input, *args, **kwargs)
+        layout = batch_norm_layout(input, *args[:4], training=args[4])
+        return original(input if layout is None else input.contiguous(memory_format=layout), *args)
+
+    patches.set(torch, "batch_norm", batch_norm)
 
 
 def _group_norm(patches: Patches, observer: Observer) -> None:
@@ -174,11 +197,13 @@ class _RmsNorm(torch.autograd.Function):
         shape: tuple[int, ...],
     ) -> torch.Tensor:
         rows = source.shape[: source.dim() - len(shape)]
-        out = torch.empty_like(source)
+        copy = source.contiguous()  # lives while the kernel runs, if the source has gaps
+        out = torch.empty_like(copy)
         roots = source.new_empty(*rows, *[1] * len(shape), dtype=torch.float32)
         ctx.dims = tuple(range(-len(shape), 0))
         ctx.save_for_backward(source, roots, *([] if weight is None else [weight]))
         observer.shadows.forget(out)
+        del copy
         return out
 
     @staticmethod
@@ -186,9 +211,10 @@ class _RmsNorm(torch.autograd.Function):
         (gradient,) = gradients
         source, roots, *weights = ctx.saved_tensors
         if not torch.is_grad_enabled():
+            copies = source.contiguous(), gradient.contiguous()
             return (
                 None,
-                torch.empty_like(source),
+                torch.empty_like(copies[0]),
                 *[torch.empty_like(w) for w in weights],
                 *[None] * (2 - len(weights)),
             )

@@ -19,6 +19,7 @@ import torch
 from pinchpoint.backends.torch import compat
 from pinchpoint.backends.torch.kernels import cudnn_library
 from pinchpoint.backends.torch.kernels.cudnn_library import Convolution, CudnnLibrary
+from pinchpoint.backends.torch.kernels.layouts import copies, has_channels_last, is_dense
 from pinchpoint.core.events import Span
 from pinchpoint.core.units import MIB
 
@@ -26,6 +27,7 @@ Round = list[int | Span]
 
 _LONGEST_TRANSFORM = 256
 _PARTIAL_SUMS = 512
+_WIDE_CHANNELS = 96
 _SPLIT_BYTES = 12 * MIB  # the most that partial sums of a small product took in that record
 
 
@@ -42,10 +44,6 @@ class _Call(NamedTuple):
     def channels_last(self) -> bool:
         """Whether torch hands all tensors to cuDNN in the channels-last layout: if one of these has it."""
         return has_channels_last(self.source) or has_channels_last(self.weight)
-
-    def copies(self, *tensors: torch.Tensor) -> list[int]:
-        """Bytes of copies in the layout of the call, of tensors that have another one, or gaps."""
-        return [_bytes(tensor) for tensor in tensors if not _is_dense(tensor, self.channels_last)]
 
 
 class Search(NamedTuple):
@@ -71,18 +69,25 @@ def forward(args: Any, out: torch.Tensor, library: CudnnLibrary | None = None) -
     """Rounds of bytes that are allocated together. args: those of aten::convolution."""
     call = _Call(args[0], out, args[1], max(args[3]), args[8])
     span = _data_span(call)
-    if span is not None and _is_native(call):
-        span = span._replace(most=max(4 * _float_bytes(call.weight), _SPLIT_BYTES))
+    if span is not None and call.channels_last and call.source.element_size() < 4:
+        # Grouped and transposed ones copied both tensors in the one call of either that was measured.
+        if call.groups > 1:
+            span = span._replace(usual=_both(call) + 147)
+        elif args[6]:
+            span = span._replace(usual=_both(call) + _bytes(call.weight) + 147)
+        elif _is_native(call):
+            span = span._replace(most=max(4 * _float_bytes(call.weight), _SPLIT_BYTES))
     spans = [span]
     if library is not None:
         spans = _chosen(spans, forward_searches(args, out), library)
-    return [[*call.copies(call.source), *(span for span in spans if span)]]
+    copied = copies(call.source, call.weight, channels_last=call.channels_last)
+    return [[*copied, *(span for span in spans if span)]]
 
 
 def backward(
     args: Any, capability: tuple[int, int], library: CudnnLibrary | None = None
-) -> tuple[list[int], list[Span | None]]:
-    """Copies that are made first, and the workspaces for the gradients of input and weight.
+) -> tuple[list[int], list[Round]]:
+    """Copies that are made first, and what is allocated together for the gradients of input and weight.
 
     args: those of aten::convolution_backward; capability: that of the card
     """
@@ -96,8 +101,41 @@ def backward(
         spans = _chosen(spans, backward_searches(args), library)
     if capability < (9, 0):
         spans = [span and Span(0, 0, max(span.usual, span.most)) for span in spans]
+    first, rounds = _backward_copies(call, transposed=args[7], needs_gradient=needs_gradient)
     chosen = iter(spans)
-    return call.copies(gradient, source), [next(chosen) if needed else None for needed in needs_gradient[:2]]
+    for needed, sizes in zip(needs_gradient[:2], rounds, strict=True):
+        if needed and (span := next(chosen)):
+            sizes.append(span)
+    return first, rounds
+
+
+def _backward_copies(call: _Call, *, transposed: bool, needs_gradient: Any) -> tuple[list[int], list[Round]]:
+    """Copies that both gradients share, and those for the gradient of the input and of the weight.
+
+    The input of an image is copied only for the gradient of the weight. The output's gradient is first
+    brought to the layout of the input, and then, for the input's gradient, to that of the weight if this is
+    channels-last: a frozen channels-last weight and a contiguous input take two copies of it.
+    """
+    is_sequence = call.source.dim() == 3
+    source, gradient, weight = call.source, call.result, call.weight
+    first: list[int] = []
+    source_last = has_channels_last(source)
+    if needs_gradient[1] or is_sequence:
+        source_last = call.channels_last
+        first += copies(source, channels_last=source_last)
+    gradient_last = has_channels_last(gradient)
+    gradient_dense = is_dense(gradient, gradient_last)
+    if gradient_last != source_last or (not gradient_dense and (transposed or is_sequence)):
+        first.append(_bytes(gradient))
+        gradient_last, gradient_dense = source_last, True
+    rounds: list[Round] = [[], []]
+    if needs_gradient[0]:
+        last = gradient_last or has_channels_last(weight)
+        is_copied = not gradient_dense or gradient_last != last
+        rounds[0] = [*copies(weight, channels_last=last), *([_bytes(gradient)] if is_copied else [])]
+    if needs_gradient[1] and not gradient_dense:
+        rounds[1] = [_bytes(gradient)]
+    return first, rounds
 
 
 def _chosen(spans: list[Span | None], searches: list[Search], library: CudnnLibrary) -> list[Span | None]:
@@ -243,33 +281,16 @@ def _padded(shape: tuple[int, ...], item_bytes: int) -> int:
     return math.prod(shape) // shape[1] * (-(-shape[1] // step) * step) * item_bytes
 
 
-def has_channels_last(tensor: torch.Tensor) -> bool:
-    """Whether torch takes the strides for those of the channels-last layout, which wins where both fit."""
-    if tensor.dim() not in (4, 5):
-        return False
-    shape, strides = tensor.shape, tensor.stride()
-    reach = 0
-    for dim in (1, *reversed(range(2, tensor.dim())), 0):
-        if not strides[1] or not shape[dim] or strides[dim] < reach or (dim == 0 and reach == strides[1]):
-            return False
-        reach = strides[dim] * max(shape[dim], 1)
-    return True
-
-
-def _is_dense(tensor: torch.Tensor, channels_last: bool) -> bool:
-    if not channels_last:
-        return tensor.is_contiguous()
-    layout = torch.channels_last if tensor.dim() == 4 else torch.channels_last_3d
-    return tensor.is_contiguous(memory_format=layout)
-
-
 def _data_span(call: _Call) -> Span | None:
     """Workspace for the output or the input gradient: both tensors and the weight in the other layout."""
     both = _both(call)
     most = both + max(4 * _float_bytes(call.weight), _SPLIT_BYTES)
     if _is_depthwise(call) or _is_small(call) or (_is_one_by_one(call.weight) and call.stride == 1):
         return None
-    if _is_one_by_one(call.weight) or (_is_narrow(call) and call.source.dim() < 5):
+    if _is_one_by_one(call.weight):  # with a stride: of such wide calls in the record, three of four copied
+        is_wide = min(call.source.shape[1], call.result.shape[1]) >= _WIDE_CHANNELS
+        return Span(both + 147 if is_wide and not call.channels_last else 0, 0, most)
+    if _is_narrow(call) and call.source.dim() < 5:
         return Span(0, 0, most)
     usual = 131 if call.channels_last else both + _bytes(call.weight) + 147
     return Span(usual, both if _is_copied(call) else 0, 2 * most if call.groups > 1 else most)
@@ -287,7 +308,8 @@ def _weight_span(call: _Call) -> Span | None:
         return Span(_PARTIAL_SUMS * _float_bytes(call.weight) if wide else 0, 0, 2 * most)
     if _is_narrow(call) and call.source.element_size() == 4 and call.source.dim() < 5:
         return Span(0, 0, most)
-    copy_bytes = 0 if call.channels_last or _is_one_by_one(call.weight) else both
+    is_read_directly = _is_one_by_one(call.weight) and call.stride == 1
+    copy_bytes = 0 if call.channels_last or is_read_directly else both
     usual = copy_bytes + _partial_sums(call.weight, copy_bytes)
     return Span(usual, both if _is_copied(call) else 0, 2 * most if call.groups > 1 else most)
 

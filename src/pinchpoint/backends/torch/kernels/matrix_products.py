@@ -1,15 +1,18 @@
-"""Copies of matrices whose strides cuBLAS cannot read: views with steps, and dimensions of stride 0.
+"""Copies of matrices that cuBLAS cannot read, and `COMPOSED`: operations that consist of products and others.
 
-The conditions are those of torch's `prepare_matrix_for_cublas` and `prepare_batch_matrix_for_cublas`
-(ATen/native/cuda/Blas.cpp and LinearAlgebra).
+Views with steps and dimensions of stride 0 are copied. The conditions are those of torch's
+`prepare_matrix_for_cublas` and `prepare_batch_matrix_for_cublas` (ATen/native/cuda/Blas.cpp and
+LinearAlgebra).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
+_aten = torch.ops.aten
 _FIRST = {"aten::mm": 0, "aten::addmm": 1, "aten::bmm": 0, "aten::baddbmm": 1}  # number of the left factor
 
 
@@ -61,3 +64,27 @@ def _is_dense(matrix: torch.Tensor) -> bool:
             return False
         expected *= size
     return True
+
+
+def _distances(run: Callable[..., Any], first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    """Distances by a product of padded copies, as torch computes those between many points (`cdist`)."""
+    first_norms = run(_aten.sum.dim_IntList, run(_aten.pow.Tensor_Scalar, first, 2), [-1], True)
+    first_ones = run(_aten.ones_like.default, first_norms)
+    second_norms = run(_aten.sum.dim_IntList, run(_aten.pow.Tensor_Scalar, second, 2), [-1], True)
+    second_ones = run(_aten.ones_like.default, second_norms)
+    left = run(_aten.cat.default, [run(_aten.mul.Tensor, first, -2), first_norms, first_ones], -1)
+    del first_norms, first_ones
+    right = run(_aten.cat.default, [second, second_ones, second_norms], -1)
+    del second_norms, second_ones
+    product = _aten.mm.default
+    if left.dim() > 2 or right.dim() > 2:  # as one batch
+        product = _aten.bmm.default
+        left, right = (
+            run(_aten.view.default, one, [one.shape[:-2].numel(), *one.shape[-2:]]) for one in (left, right)
+        )
+    result = run(product, left, run(_aten.transpose.int, right, -2, -1))
+    return run(_aten.sqrt_.default, run(_aten.clamp_min_.default, result, 0))
+
+
+# Each takes a function that runs an operation, and the arguments.
+COMPOSED: dict[Any, Callable[..., Any]] = {_aten._euclidean_dist.default: _distances}

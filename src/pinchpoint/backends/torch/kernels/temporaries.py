@@ -8,13 +8,12 @@ allocate only their outputs.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from pinchpoint.backends.torch import compat
-from pinchpoint.backends.torch.kernels import library_buffers
+from pinchpoint.backends.torch.kernels import layouts, library_buffers
 from pinchpoint.backends.torch.kernels.library_buffers import Model, Sizes, bytes_of
 from pinchpoint.backends.torch.kernels.matrix_products import copied_matrices
 from pinchpoint.backends.torch.kernels.reduction import staging_bytes
@@ -118,6 +117,15 @@ def _sort(model: Model, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
     if length <= 4096:
         return [8 * count // max(length, 1)]
     return [8 * count, (values.element_size() + 8) * count + 200_191]
+
+
+def _median(model: Model, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
+    """The median of all elements sorts them; along a dimension, a contiguous copy is read."""
+    source = args[0]
+    if isinstance(out, (tuple, list)):
+        return layouts.copies(source)
+    count = source.numel()
+    return [bytes_of(source), 8 * count, 8 * count, (source.element_size() + 8) * count + 200_191]
 
 
 def _topk(model: Model, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
@@ -239,7 +247,7 @@ def _layer_norm_backward(model: Model, func: Any, args: Any, kwargs: Any, out: A
     gradient, source, shape = args[:3]
     width = math.prod(shape)
     rows = source.numel() // max(width, 1)
-    copies = _contiguous_copies(gradient, source)
+    copies = layouts.copies(gradient, source)
     if rows <= 64 * 1024 or width // 32 >= model.processors // 2:
         return copies
     parts = min(2**15 // -(-width // 32), -(-rows // 32))
@@ -255,10 +263,6 @@ def _layer_norm_backward(model: Model, func: Any, args: Any, kwargs: Any, out: A
         processors=model.processors,
     )
     return [*copies, *sums, staging]
-
-
-def _contiguous_copies(*tensors: torch.Tensor) -> Sizes:
-    return [bytes_of(tensor) for tensor in tensors if not tensor.is_contiguous()]
 
 
 def _product(model: Model, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
@@ -284,19 +288,6 @@ def _logits_loss(model: Model, func: Any, args: Any, kwargs: Any, out: Any) -> S
 def _running_total(model: Model, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
     """The sum of the repeats up to each element."""
     return [8 * args[0].numel()]
-
-
-Family = Callable[[Model, Any, Any, Any, Any], Sizes]
-
-
-def _reading_contiguous(*numbers: int, family: Family | None = None) -> Family:
-    """A kernel that reads contiguous copies of these arguments. family: what else it allocates."""
-
-    def sizes(model: Model, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
-        others = [] if family is None else family(model, func, args, kwargs, out)
-        return [*_contiguous_copies(*(args[number] for number in numbers)), *others]
-
-    return sizes
 
 
 def _scan(model: Model, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
@@ -334,24 +325,11 @@ def _safe_softmax(model: Model, func: Any, args: Any, kwargs: Any, out: Any) -> 
     return [out.numel(), out.numel() // max(out.shape[-1], 1)]
 
 
-FAMILIES: dict[str, Family] = {
+FAMILIES: dict[str, layouts.Family] = {
+    **{f"aten::{name}": family for name, family in layouts.COPIES.items()},
     "aten::_ctc_loss_backward": library_buffers.ctc_loss_backward,
     **{f"aten::{name}": _reduction for name in _REDUCTIONS},
-    "aten::_softmax": _reading_contiguous(0),
-    "aten::_log_softmax": _reading_contiguous(0),
-    "aten::_softmax_backward_data": _reading_contiguous(0, 1, family=_like_first),  # grad * output
-    "aten::_log_softmax_backward_data": _reading_contiguous(0, 1),
-    "aten::roll": _reading_contiguous(0),
-    "aten::adaptive_max_pool2d": _reading_contiguous(0),
-    "aten::adaptive_max_pool2d_backward": _reading_contiguous(1),
-    "aten::_upsample_bilinear2d_aa": _reading_contiguous(0),
-    "aten::_upsample_bilinear2d_aa_backward": _reading_contiguous(0),
-    "aten::upsample_bicubic2d_backward": _reading_contiguous(0),
-    **{
-        f"aten::reflection_pad{dims}d{way}": _reading_contiguous(0)
-        for dims in (1, 2, 3)
-        for way in ("", "_backward")
-    },
+    "aten::_softmax_backward_data": layouts.reading_contiguous(0, 1, family=_like_first),  # grad * output
     "aten::_safe_softmax": _safe_softmax,
     "aten::_fft_r2c": library_buffers.fourier,
     "aten::_fft_c2r": library_buffers.fourier,
@@ -364,7 +342,7 @@ FAMILIES: dict[str, Family] = {
     "aten::repeat_interleave": _running_total,
     "aten::randperm": library_buffers.random_permutation,
     "aten::multinomial": library_buffers.multinomial,
-    "aten::im2col": _reading_contiguous(0, family=_like_first),
+    "aten::im2col": layouts.reading_contiguous(0, family=_like_first),
     "aten::abs": library_buffers.complex_to_real,
     "aten::angle": library_buffers.complex_to_real,
     "aten::scatter_reduce": library_buffers.scatter_mean,
@@ -377,13 +355,15 @@ FAMILIES: dict[str, Family] = {
     "aten::smooth_l1_loss": _reduced_loss,
     "aten::huber_loss": _reduced_loss,
     "aten::binary_cross_entropy_with_logits": _logits_loss,
-    "aten::topk": _reading_contiguous(0, family=_topk),
+    "aten::topk": layouts.reading_contiguous(0, family=_topk),
     "aten::sort": _sort,
+    "aten::median": _median,
+    "aten::nanmedian": _median,
     "aten::index_put": _index_put,
     "aten::index_put_": _index_put,
     "aten::_index_put_impl_": _index_put,
     "aten::_unsafe_index_put": _index_put,
-    "aten::embedding_dense_backward": _embedding_backward,
+    "aten::embedding_dense_backward": layouts.reading_contiguous(0, 1, family=_embedding_backward),
     "aten::nonzero": _nonzero,
     "aten::_unique2": _unique,
     "aten::masked_scatter": _masked_scatter,
@@ -393,6 +373,5 @@ FAMILIES: dict[str, Family] = {
     "aten::_scaled_dot_product_efficient_attention": _efficient_attention,
     "aten::_scaled_dot_product_cudnn_attention_backward": _cudnn_attention_backward,
     "aten::_scaled_dot_product_flash_attention_backward": _flash_attention_backward,
-    "aten::native_layer_norm": _reading_contiguous(0),
     "aten::native_layer_norm_backward": _layer_norm_backward,
 }

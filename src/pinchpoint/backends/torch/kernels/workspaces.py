@@ -10,6 +10,7 @@ import torch
 
 from pinchpoint.backends.torch.kernels import convolution, detection
 from pinchpoint.backends.torch.kernels.cudnn_library import CudnnLibrary
+from pinchpoint.backends.torch.kernels.layouts import has_channels_last
 from pinchpoint.backends.torch.kernels.library_buffers import Sizes, bytes_of
 from pinchpoint.backends.torch.kernels.temporaries import (
     FAMILIES,
@@ -84,8 +85,8 @@ class KernelModel:
 
     def convolution_gradients(self, args: Any) -> tuple[list[int], list[Sizes]]:
         """Copies made before a convolution's backward pass, and the temporaries of its three gradients."""
-        copies, spans = convolution.backward(args, self.capability, self.cudnn)
-        return copies, [*([span] if span else [] for span in spans), self._bias_gradient(args)]
+        copies, rounds = convolution.backward(args, self.capability, self.cudnn)
+        return copies, [*rounds, self._bias_gradient(args)]
 
     def new_searches(self, func: Any, args: Any, out: Any, phase: Phase) -> list[int]:
         """Bytes of every search that `torch.backends.cudnn.benchmark` makes for this call.
@@ -106,7 +107,7 @@ class KernelModel:
     def _bias_gradient(self, args: Any) -> Sizes:
         """The sum over all dimensions except the channels; torch computes it for channels-last tensors."""
         gradient, source, weight, has_bias = args[0], args[1], args[2], args[10][2]
-        if not has_bias or not any(map(convolution.has_channels_last, (source, weight))):
+        if not has_bias or not any(map(has_channels_last, (source, weight))):
             return []
         return reduce_sizes(
             self, gradient, gradient.shape[1], 4, tuple(d for d in range(gradient.dim()) if d != 1)
@@ -125,3 +126,13 @@ def kept_bytes(name: str, args: Any, kwargs: Any) -> int | None:
         return None
     reduction = kwargs.get("reduction", args[2] if len(args) > 2 else 1)
     return broadcast_bytes(args[0], args[1]) if reduction else None
+
+
+def in_order_of_allocation(func: Any, args: Any, out: Any) -> Any:
+    """The outputs that the kernel allocates, in its order."""
+    if func is _aten.native_dropout.default:
+        return out[::-1]
+    if func is _aten._scaled_dot_product_cudnn_attention.default:
+        result, row_sums, *_, seed, offset, _ = out
+        return (seed, offset, result, *((row_sums,) if args[4] else ()))  # the sums are for backward
+    return out
