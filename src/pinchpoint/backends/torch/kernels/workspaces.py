@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from pinchpoint.backends.torch import compat
 from pinchpoint.backends.torch.kernels import convolution, detection
 from pinchpoint.backends.torch.kernels.cudnn_library import CudnnLibrary
 from pinchpoint.backends.torch.kernels.layouts import has_channels_last
@@ -53,11 +54,13 @@ class KernelModel:
     def workspace(self, name: str, *, ledger: Ledger, phase: Phase, site: Site) -> None:
         """Allocate cuBLAS's workspace, one per handle; forward and backward threads have their own.
 
+        A pass that creates a graph (`create_graph=True`) is part of the loss and runs in the backward thread.
         A product with a bias uses cuBLASLt, which has its own workspace or (0 bytes) shares that of cuBLAS.
         """
         if name not in MATRIX_OPS:
             return
-        thread = "backward" if phase == "backward" else "forward"
+        is_backward = phase == "backward" or compat.autograd_node() is not None
+        thread = "backward" if is_backward else "forward"
         fused_bias = name in ("aten::addmm", "aten::_addmm_activation", "aten::linear")
         for library, size in (
             ("cublas", self.cublas_workspace_bytes),
