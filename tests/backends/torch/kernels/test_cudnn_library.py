@@ -131,6 +131,16 @@ def test_the_first_kernel_of_the_list_is_the_usual_one() -> None:
     )
 
 
+def test_a_window_of_one_element_is_asked_about_only_with_a_stride() -> None:
+    source, weight = torch.empty(8, 96, 64, 64, device="meta"), torch.empty(96, 96, 1, 1, device="meta")
+    for stride, calls in ((1, 0), (2, 1)):
+        library: Any = Answers([300])
+        out = torch.empty(8, 96, 64 // stride, 64 // stride, device="meta")
+        how = ([stride] * 2, [0, 0], [1, 1], False, [0, 0], 1)
+        convolution.forward((source, weight, None, *how), out, library)
+        assert len(library.calls) == calls
+
+
 def test_a_convolution_of_sequences_is_asked_as_one_of_flat_images() -> None:
     source, weight = torch.empty(8, 32, 64, device="meta"), torch.empty(16, 32, 3, device="meta")
     out, library = torch.empty(8, 16, 32, device="meta"), Answers([5])

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from pinchpoint.backends.torch.kernels import convolution, cudnn_rnn
+from pinchpoint.backends.torch.kernels import convolution, convolution_search, cudnn_rnn
 from pinchpoint.core.events import Span
 
 RESULTS = Path(__file__).parents[4] / "benchmarks" / "results"
@@ -97,8 +97,27 @@ def test_convolutions_take_what_they_do_on_an_h200_or_what_the_span_allows() -> 
             near[way] += abs(usual - measured) <= 0.1 * moved + 2**20
             inside[way] += least - 2**20 <= measured <= most + 2**20
     assert count == 1000
-    assert near["forward"] > 0.7 * count and near["backward"] > 0.5 * count, near
+    assert near["forward"] > 0.82 * count and near["backward"] > 0.7 * count, near
     assert inside["forward"] > 0.97 * count and inside["backward"] > 0.93 * count, inside
+
+
+def test_convolutions_of_a_vector_quantized_autoencoder_take_what_they_do_on_an_h200() -> None:
+    """One writes its result in place; one pads three channels-last channels to the four of a matrix unit."""
+    source, weight, out = (
+        torch.empty(shape, device="meta")
+        for shape in ((128, 64, 32, 32), (128, 64, 3, 3), (128, 128, 32, 32))
+    )
+    how = ([1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+    [[span]] = convolution.forward((source, weight, None, *how), out)
+    assert isinstance(span, Span) and _rounded(span.usual) == 33_849_856
+    source, weight, gradient = (
+        torch.empty(shape, device="meta").contiguous(memory_format=torch.channels_last)
+        for shape in ((128, 64, 64, 64), (3, 64, 3, 3), (128, 3, 64, 64))
+    )
+    _, rounds = convolution.backward(_backward_args(gradient, source, weight, [True, True]), HOPPER)
+    data, sums = (span for (span,) in rounds if isinstance(span, Span))
+    assert abs(data.usual - 8_397_971) < 4096  # the weight is padded as well
+    assert data.usual < sums.usual < 10_462_887
 
 
 def test_the_search_for_kernels_takes_about_what_it_does_on_an_h200() -> None:
@@ -112,12 +131,12 @@ def test_the_search_for_kernels_takes_about_what_it_does_on_an_h200() -> None:
         )
         how = ([row["stride"]] * 2, [0] * 2, [row["dilation"]] * 2, row["transposed"], [0] * 2, row["groups"])
         if row["backward"]:
-            searches = convolution.backward_searches(
+            searches = convolution_search.backward_searches(
                 (output, source, weight, None, *how, [True, True, False])
             )
         else:
-            searches = convolution.forward_searches((source, weight, None, *how), output)
-        estimate = max(map(convolution.search_bytes, searches))
+            searches = convolution_search.forward_searches((source, weight, None, *how), output)
+        estimate = max(map(convolution_search.search_bytes, searches))
         ratios.append(estimate / row["extra_bytes"])
         before = largest.get(row["program"], (0, 0))
         largest[row["program"]] = max(before[0], estimate), max(before[1], row["extra_bytes"])
@@ -135,8 +154,8 @@ def test_the_search_transforms_no_result_as_small_as_the_window() -> None:
         torch.empty(shape, device="meta") for shape in ((256, 256, 8, 8), (512, 256, 4, 4), (256, 512, 4, 4))
     )
     args = (out, source, weight, None, [2] * 2, [1] * 2, [1] * 2, False, [0] * 2, 1, [True, False, False])
-    (search,) = convolution.backward_searches(args)
-    assert convolution.search_bytes(search) < 50 * 2**20
+    (search,) = convolution_search.backward_searches(args)
+    assert convolution_search.search_bytes(search) < 50 * 2**20
 
 
 def test_the_gradient_of_an_input_that_wants_none_takes_nothing() -> None:
@@ -211,3 +230,7 @@ def _bytes(row: dict[str, Any], channels: str, sides: str) -> int:
     for side in row[sides]:
         points *= side
     return points
+
+
+def _rounded(size: int) -> int:
+    return -(-size // 512) * 512

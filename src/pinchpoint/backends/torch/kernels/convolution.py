@@ -11,22 +11,20 @@ RTX 4060 (benchmarks/estimators), so the H200's sizes stay in the span there.
 from __future__ import annotations
 
 import math
-import platform
 from typing import Any, NamedTuple
 
 import torch
 
-from pinchpoint.backends.torch import compat
-from pinchpoint.backends.torch.kernels import cudnn_library
-from pinchpoint.backends.torch.kernels.cudnn_library import Convolution, CudnnLibrary
+from pinchpoint.backends.torch.kernels import convolution_search
+from pinchpoint.backends.torch.kernels.cudnn_library import CudnnLibrary
 from pinchpoint.backends.torch.kernels.layouts import copies, has_channels_last, is_dense
 from pinchpoint.core.events import Span
 from pinchpoint.core.units import MIB
 
 Round = list[int | Span]
 
-_LONGEST_TRANSFORM = 256
 _PARTIAL_SUMS = 512
+_SUMS_BYTES = 35 * MIB // 4
 _WIDE_CHANNELS = 96
 _SPLIT_BYTES = 12 * MIB  # the most that partial sums of a small product took in that record
 
@@ -46,25 +44,6 @@ class _Call(NamedTuple):
         return has_channels_last(self.source) or has_channels_last(self.weight)
 
 
-class Search(NamedTuple):
-    """One search: all that torch remembers its result by.
-
-    way: forward, data or weight, which is the output or one of the gradients of an ordinary convolution from
-    `source` to `result`; a transposed one is described by the ordinary one that it reverses.
-    """
-
-    way: str
-    source: tuple[int, ...]
-    result: tuple[int, ...]
-    weight: tuple[int, ...]
-    stride: tuple[int, ...]
-    padding: tuple[int, ...]
-    dilation: tuple[int, ...]
-    groups: int
-    dtype: torch.dtype
-    channels_last: bool
-
-
 def forward(args: Any, out: torch.Tensor, library: CudnnLibrary | None = None) -> list[Round]:
     """Rounds of bytes that are allocated together. args: those of aten::convolution."""
     call = _Call(args[0], out, args[1], max(args[3]), args[8])
@@ -77,9 +56,11 @@ def forward(args: Any, out: torch.Tensor, library: CudnnLibrary | None = None) -
             span = span._replace(usual=_both(call) + _bytes(call.weight) + 147)
         elif _is_native(call):
             span = span._replace(most=max(4 * _float_bytes(call.weight), _SPLIT_BYTES))
+    elif span is not None and _copies_input_only(call) and not args[6]:
+        span = span._replace(usual=_padded_bytes(call.source) + _bytes(call.weight) + 147)
     spans = [span]
     if library is not None:
-        spans = _chosen(spans, forward_searches(args, out), library)
+        spans = _chosen(spans, convolution_search.forward_searches(args, out), library)
     copied = copies(call.source, call.weight, channels_last=call.channels_last)
     return [[*copied, *(span for span in spans if span)]]
 
@@ -98,7 +79,7 @@ def backward(
         *([_weight_span(call)] if needs_gradient[1] else []),
     ]
     if library is not None:
-        spans = _chosen(spans, backward_searches(args), library)
+        spans = _chosen(spans, convolution_search.backward_searches(args), library)
     if capability < (9, 0):
         spans = [span and Span(0, 0, max(span.usual, span.most)) for span in spans]
     first, rounds = _backward_copies(call, transposed=args[7], needs_gradient=needs_gradient)
@@ -138,161 +119,45 @@ def _backward_copies(call: _Call, *, transposed: bool, needs_gradient: Any) -> t
     return first, rounds
 
 
-def _chosen(spans: list[Span | None], searches: list[Search], library: CudnnLibrary) -> list[Span | None]:
+def _chosen(
+    spans: list[Span | None], searches: list[convolution_search.Search], library: CudnnLibrary
+) -> list[Span | None]:
     """The spans with the sizes that the library chooses.
 
-    For windows of one element it is not asked: its list lacks a kernel for them on some machines.
+    For windows of one element without a stride it is not asked: its list lacks a kernel for them on some
+    machines. With a stride it is right for all 22 such calls on images of the record.
     """
     if len(searches) != len(spans):  # of empty tensors, and of depthwise ones, which torch computes itself
         return spans
     chosen: list[Span | None] = []
     for span, search in zip(spans, searches, strict=True):
         sizes = None
-        if span is not None and search.groups < search.source[1] and max(search.weight[2:]) > 1:
-            sizes = library.workspaces(_described(search))
+        is_listed = max(search.weight[2:]) > 1 or max(search.stride) > 1
+        if span is not None and search.groups < search.source[1] and is_listed:
+            sizes = library.workspaces(convolution_search.described(search))
         if span is not None and sizes is not None:
             span = Span(sizes[0], min(span.least, sizes[0]), max(span.most, sizes[0]))
         chosen.append(span)
     return chosen
 
 
-def _described(search: Search) -> Convolution:
-    """The call as cuDNN sees it: with two dimensions at least, and without kernels that torch forbids."""
-    cudnn, is_single = torch.backends.cudnn, search.dtype is torch.float32
-    forbidden = {
-        cudnn_library.ROUNDS_INPUTS: is_single,
-        cudnn_library.TENSOR_CORE: is_single and not compat.convolutions_use_tf32(),
-        cudnn_library.NONDETERMINISTIC: cudnn.deterministic or torch.are_deterministic_algorithms_enabled(),
-    }
-    source, result, weight = search.source, search.result, search.weight
-    stride, padding, dilation = search.stride, search.padding, search.dilation
-    if len(source) == 3:
-        source, result, weight = ((*shape[:2], 1, shape[2]) for shape in (source, result, weight))
-        stride, padding, dilation = (1, *stride), (0, *padding), (1, *dilation)
-    return Convolution(
-        way=search.way,
-        x=source,
-        y=result,
-        w=weight,
-        stride=stride,
-        padding=padding,
-        dilation=dilation,
-        dtype=str(search.dtype).removeprefix("torch."),
-        channels_last=search.channels_last,
-        excluded=frozenset(note for note, is_forbidden in forbidden.items() if is_forbidden),
-    )
-
-
-def forward_searches(args: Any, out: torch.Tensor) -> list[Search]:
-    """The search for a forward pass. args: those of aten::convolution."""
-    how = (tuple(args[3]), tuple(args[4]), tuple(args[5]), args[8])
-    if args[6]:  # a transposed convolution is the input gradient of an ordinary one
-        return _searches(["data"], out, args[0], args[1], how)
-    return _searches(["forward"], args[0], out, args[1], how)
-
-
-def backward_searches(args: Any) -> list[Search]:
-    """The searches for the gradients that are wanted. args: those of aten::convolution_backward."""
-    gradient, source, weight, needs_gradient = args[0], args[1], args[2], args[10]
-    how = (tuple(args[4]), tuple(args[5]), tuple(args[6]), args[9])
-    ways = [way for way, need in zip(("data", "weight"), needs_gradient, strict=False) if need]
-    if args[7]:
-        ways = ["forward" if way == "data" else way for way in ways]
-        return _searches(ways, gradient, source, weight, how)
-    return _searches(ways, source, gradient, weight, how)
-
-
-def _searches(
-    ways: list[str], source: torch.Tensor, result: torch.Tensor, weight: torch.Tensor, how: Any
-) -> list[Search]:
-    if source.numel() == 0 or result.numel() == 0:
-        return []
-    if how[3] > 1 and how[3] == source.shape[1] and not has_channels_last(source):
-        return []  # torch has kernels of its own for depthwise convolutions
-    source_shape, result_shape, weight_shape = (tuple(tensor.shape) for tensor in (source, result, weight))
-    stride, padding, dilation, groups = how
-    return [
-        Search(
-            way,
-            source_shape,
-            result_shape,
-            weight_shape,
-            stride,
-            padding,
-            dilation,
-            groups,
-            source.dtype,
-            has_channels_last(source) or has_channels_last(weight),
-        )
-        for way in ways
-    ]
-
-
-def search_bytes(search: Search, library: CudnnLibrary | None = None) -> int:
-    """About what cuDNN uses to try all its kernels on a card with enough memory.
-
-    An installed library lists them; its builds for ARM lack some. Without it: most kernels need the tensors
-    in another layout, and partial sums for the gradient of the weight. For fp32 and windows without gaps,
-    Fourier transforms need most: one complex number per frequency for every pair of image and channel, and
-    for every pair of channels. Fitted to the convolutions of eight networks on an H200, some of which are in
-    conv_search_h200.json. cuDNN decides which kernels it tries.
-    """
-    if library is not None and platform.machine() == "x86_64":
-        sizes = library.all_workspaces(_described(search))
-        if sizes is not None:
-            return max(sizes)
-    item_bytes = search.dtype.itemsize
-    source_bytes, result_bytes = (_padded(shape, item_bytes) for shape in (search.source, search.result))
-    weight_bytes = 4 * math.prod(search.weight)
-    copies = source_bytes + result_bytes
-    if search.way == "weight":
-        copies += max(5 * weight_bytes, 17 * MIB)
-    else:
-        copies += max(weight_bytes, copies // 4 if item_bytes < 4 else 0)
-    is_transformed = item_bytes == 4 and len(search.source) == 4 and search.groups == 1
-    if not is_transformed or max(search.dilation) > 1 or search.channels_last:
-        return copies
-    images, channels, results = search.source[0], search.source[1], search.result[1]
-    inputs, outputs, weights = images * channels, images * results, channels * results
-    window = max(search.weight[2:])
-    if max(search.stride) > 1:
-        # Seen once each: no transform of a result that is as small as the window, nor without overlaps.
-        if search.way != "data" or window <= max(search.stride) or max(search.result[2:]) <= window:
-            return copies
-        image_bytes = 4 * math.prod(search.source[2:])
-        return max(copies, 8 * 64 * 33 * weights + max(27_600, 26_000 + 13 * image_bytes // 10) * inputs)
-    side = max(search.source[2:]) + window - 1
-    length = max(16, 1 << (side - 1).bit_length())
-    if length > _LONGEST_TRANSFORM:
-        more = result_bytes if search.way == "forward" else 5 * (source_bytes + result_bytes) // 4
-        return copies + (more if window > 1 else 0)
-    numbers = 16 * length * (length // 2 + 1)
-    if search.way == "forward":
-        return max(copies, numbers * max(inputs + weights, outputs))
-    if search.way == "weight":
-        return max(copies, numbers * max(inputs + outputs, weights) + result_bytes)
-    tiles = 8 * 32 * 17 * (inputs + outputs + weights)
-    return max(copies, tiles if length == 16 and window > 1 else 0)
-
-
-def _padded(shape: tuple[int, ...], item_bytes: int) -> int:
-    """Bytes with the channels padded to a multiple that the matrix units need: 4 for fp32, 8 for half."""
-    step = 16 // item_bytes
-    return math.prod(shape) // shape[1] * (-(-shape[1] // step) * step) * item_bytes
-
-
 def _data_span(call: _Call) -> Span | None:
     """Workspace for the output or the input gradient: both tensors and the weight in the other layout."""
     both = _both(call)
     most = both + max(4 * _float_bytes(call.weight), _SPLIT_BYTES)
-    if _is_depthwise(call) or _is_small(call) or (_is_one_by_one(call.weight) and call.stride == 1):
+    if _is_depthwise(call) or _is_small(call):
         return None
+    if _is_one_by_one(call.weight) and call.stride == 1:
+        # Images whose rows the matrix units cannot read were copied in half of the calls of a Faster R-CNN.
+        is_aligned = math.prod(call.source.shape[2:]) % (16 // call.source.element_size()) == 0
+        return None if is_aligned or call.channels_last else Span(0, 0, most)
     if _is_one_by_one(call.weight):  # with a stride: of such wide calls in the record, three of four copied
         is_wide = min(call.source.shape[1], call.result.shape[1]) >= _WIDE_CHANNELS
         return Span(both + 147 if is_wide and not call.channels_last else 0, 0, most)
     if _is_narrow(call) and call.source.dim() < 5:
         return Span(0, 0, most)
-    usual = 131 if call.channels_last else both + _bytes(call.weight) + 147
+    copied = _padded_copies(call) if call.channels_last else both
+    usual = copied + (_bytes(call.weight) + 147 if copied else 131)
     return Span(usual, both if _is_copied(call) else 0, 2 * most if call.groups > 1 else most)
 
 
@@ -309,15 +174,25 @@ def _weight_span(call: _Call) -> Span | None:
     if _is_narrow(call) and call.source.element_size() == 4 and call.source.dim() < 5:
         return Span(0, 0, most)
     is_read_directly = _is_one_by_one(call.weight) and call.stride == 1
-    copy_bytes = 0 if call.channels_last or is_read_directly else both
-    usual = copy_bytes + _partial_sums(call.weight, copy_bytes)
+    copy_bytes = _padded_copies(call) if call.channels_last else 0 if is_read_directly else both
+    usual = copy_bytes + _partial_sums(call.weight)
     return Span(usual, both if _is_copied(call) else 0, 2 * most if call.groups > 1 else most)
 
 
-def _partial_sums(weight: torch.Tensor, copy_bytes: int) -> int:
-    """Bytes of the weight gradient's partial sums; cuDNN chooses their number, which grows with the work."""
+def _partial_sums(weight: torch.Tensor) -> int:
+    """Bytes of the weight gradient's partial sums; cuDNN chooses their number.
+
+    In the record, windows of one element mostly take four sums and others as many as fill 8.75 MiB, but at
+    most 15; a weight over half of that takes one or two.
+    """
     single = _float_bytes(weight)
-    return max(2 * MIB, min(15 * single, max(4 * single, 9 * MIB // 2)), min(copy_bytes // 12, 17 * MIB // 2))
+    if _is_one_by_one(weight):
+        return 4 * single
+    if single > _SUMS_BYTES // 2:
+        return max(single, min(2 * single, 2 * _SUMS_BYTES))
+    if single > _SUMS_BYTES // 4:
+        return -(-_SUMS_BYTES // single) * single
+    return max(MIB // 2, min(15 * single, _SUMS_BYTES))
 
 
 def _is_copied(call: _Call) -> bool:
@@ -329,6 +204,14 @@ def _is_native(call: _Call) -> bool:
     """Whether the tensors have the layout of the kernels: the 21 such forward passes took next to nothing."""
     is_aligned = call.source.shape[1] % 8 == 0 and call.result.shape[1] % 8 == 0
     return _is_half_image(call) and is_aligned and call.channels_last
+
+
+def _copies_input_only(call: _Call) -> bool:
+    """Whether the result of a forward pass is written in its own layout, as in 21 of 25 such calls."""
+    channels, results = call.source.shape[1], call.result.shape[1]
+    is_image = call.source.dim() == 4 and call.source.element_size() == 4 and not call.channels_last
+    is_widened = 4 <= channels < 112 and results >= max(64, 4 * channels // 3)
+    return is_image and is_widened and call.groups == 1 and max(call.weight.shape[2:]) == 3
 
 
 def _is_half_image(call: _Call) -> bool:
@@ -355,12 +238,18 @@ def _is_one_by_one(weight: torch.Tensor) -> bool:
     return weight.numel() == weight.shape[0] * weight.shape[1]
 
 
+def _padded_copies(call: _Call) -> int:
+    """Bytes of copies of channels-last tensors whose number of channels the matrix units cannot read."""
+    step = 16 // call.source.element_size()
+    return sum(_padded_bytes(tensor) for tensor in (call.source, call.result) if tensor.shape[1] % step)
+
+
 def _both(call: _Call) -> int:
     return _padded_bytes(call.source) + _padded_bytes(call.result)
 
 
 def _padded_bytes(tensor: torch.Tensor) -> int:
-    return _padded(tuple(tensor.shape), tensor.element_size())
+    return convolution_search.padded_bytes(tuple(tensor.shape), tensor.element_size())
 
 
 def _float_bytes(tensor: torch.Tensor) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from pinchpoint.backends.torch import compat
-from pinchpoint.backends.torch.kernels import convolution, detection
+from pinchpoint.backends.torch.kernels import convolution, convolution_search, detection
 from pinchpoint.backends.torch.kernels.cudnn_library import CudnnLibrary
 from pinchpoint.backends.torch.kernels.layouts import has_channels_last
 from pinchpoint.backends.torch.kernels.library_buffers import Sizes, bytes_of
@@ -49,7 +49,7 @@ class KernelModel:
     capability: tuple[int, int]
     cudnn: CudnnLibrary | None = None
     _workspaces: set[tuple[str, str]] = field(default_factory=set)
-    _searches: set[tuple[bool, convolution.Search]] = field(default_factory=set)
+    _searches: set[tuple[bool, convolution_search.Search]] = field(default_factory=set)
 
     def workspace(self, name: str, *, ledger: Ledger, phase: Phase, site: Site) -> None:
         """Allocate cuBLAS's workspace, one per handle; forward and backward threads have their own.
@@ -98,14 +98,14 @@ class KernelModel:
         """
         name = func.name().split(".")[0]
         if name == "aten::convolution":
-            searches = convolution.forward_searches(args, out)
+            searches = convolution_search.forward_searches(args, out)
         elif name == "aten::convolution_backward":
-            searches = convolution.backward_searches(args)
+            searches = convolution_search.backward_searches(args)
         else:
             return []
         new = [search for search in searches if (phase == "backward", search) not in self._searches]
         self._searches |= {(phase == "backward", search) for search in new}
-        return [convolution.search_bytes(search, self.cudnn) for search in new]
+        return [convolution_search.search_bytes(search, self.cudnn) for search in new]
 
     def _bias_gradient(self, args: Any) -> Sizes:
         """The sum over all dimensions except the channels; torch computes it for channels-last tensors."""
