@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -371,3 +373,16 @@ def test_growth_is_the_slope_of_memory_that_keeps_growing() -> None:
     assert growth_per_step([100, 200, 300, *[400] * 40]) == 0
     assert growth_per_step([500 + (step * 37) % 11 for step in range(60)]) == 0
     assert growth_per_step([1, 2, 3]) is None
+
+
+def test_a_chrome_trace_holds_phases_and_events_and_stays_small(tmp_path: Path) -> None:
+    path = tmp_path / "chrome.json"
+    pinchpoint.profile(lambda: train(5, act=lambda out, loss: loss.item()), chrome_trace=path)
+    entries = json.loads(path.read_text())["traceEvents"]
+    spans = [entry for entry in entries if entry["ph"] == "X"]
+    assert sum(entry["name"] == "backward" for entry in spans) == 5
+    waits = [entry for entry in spans if entry["name"] == "Tensor.item"]
+    assert [entry["args"]["line"].partition(".py:")[2] for entry in waits] == [
+        str(line_with("pinchpoint.profile(lambda: train(5, act"))
+    ] * 5
+    assert all(entry["dur"] >= 0 for entry in spans)

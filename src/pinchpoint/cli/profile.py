@@ -26,6 +26,12 @@ def command(
     time_limit: float = typer.Option(
         None, "--time-limit", help="Stop the script after so many seconds. Default: no limit."
     ),
+    chrome_trace: Path = typer.Option(
+        None,
+        "--chrome-trace",
+        metavar="FILE.json",
+        help="Also write phases and events for chrome://tracing or Perfetto.",
+    ),
     output: Path = options.RECORD,
     as_json: bool = typer.Option(
         False, "--json", help="Print the record instead of the summary; the script prints to stderr."
@@ -41,14 +47,16 @@ def command(
     from pinchpoint.core.files import check_output
     from pinchpoint.profiling.profile import profile
 
-    if output is not None:
-        check_output(output)
+    for path in (output, chrome_trace):
+        if path is not None:
+            check_output(path)
     trace = profile(
         options.script_target(target, as_module=as_module),
         args=args or (),
         steps=steps,
         light=light,
         time_limit_s=time_limit,
+        chrome_trace=chrome_trace,
         output_to_stderr=as_json,
     )
     if output is not None:

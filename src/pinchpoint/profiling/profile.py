@@ -26,6 +26,7 @@ from pinchpoint.core.targets import Target, find, notebook_cells
 from pinchpoint.core.units import check_seconds
 from pinchpoint.profiling import phase as user_phases
 from pinchpoint.profiling.assembly import assemble
+from pinchpoint.profiling.chrome_trace import write_chrome_trace
 from pinchpoint.profiling.script_process import Request
 
 _GRACE_S = 15.0  # for a script to end after its time limit or an interrupt, before it is killed
@@ -38,20 +39,24 @@ def profile(
     steps: int | None = None,
     light: bool = False,
     time_limit_s: float | None = None,
+    chrome_trace: str | Path | None = None,
     output_to_stderr: bool = False,
 ) -> Trace:
     """Run a script, `-m package.module`, or a function without arguments, and record where its time goes.
 
-    steps: stop after so many steps. light: record only phases, steps and waits. output_to_stderr: where the
-    output of a script goes. A script that fails has a Trace too: see its `ended` and `error`. An exception
-    of a function is raised again.
+    steps: stop after so many steps. light: record only phases, steps and waits. chrome_trace: a file to write
+    for chrome://tracing or Perfetto. output_to_stderr: where the output of a script goes.
+
+    A script that fails has a Trace too: see its `ended` and `error`. An exception of a function is raised
+    again.
     """
     if steps is not None and steps < 1:
         raise BadInput(
             f"--steps is {steps}, but it must be at least 1.", hint="Give --steps a number above 0."
         )
     if callable(target):
-        with Profiler(steps=steps, light=light, name=getattr(target, "__name__", "function")) as profiler:
+        name = getattr(target, "__name__", "function")
+        with Profiler(steps=steps, light=light, chrome_trace=chrome_trace, name=name) as profiler:
             target()
         return profiler.trace
     if time_limit_s is not None:
@@ -69,6 +74,7 @@ def profile(
             steps=steps,
             light=light,
             time_limit_s=time_limit_s,
+            chrome_trace=None if chrome_trace is None else str(Path(chrome_trace).resolve()),
         )
         code = _run(request, sys.stderr if output_to_stderr else None)
         if record.is_file():
@@ -84,10 +90,18 @@ class Profiler:
     steps: leave the block after so many steps.
     """
 
-    def __init__(self, *, steps: int | None = None, light: bool = False, name: str = "this process") -> None:
-        self._name, self._trace = name, None
+    def __init__(
+        self,
+        *,
+        steps: int | None = None,
+        light: bool = False,
+        chrome_trace: str | Path | None = None,
+        name: str = "this process",
+    ) -> None:
+        self._name, self._trace, self._chrome_trace = name, None, chrome_trace
         self._is_stopped = False
         self._options: dict[str, Any] = {"step_limit": steps, "on_step_limit": self._stop, "light": light}
+        self._options["keep_history"] = chrome_trace is not None
 
     @property
     def trace(self) -> Trace:
@@ -116,6 +130,8 @@ class Profiler:
         ended = "stopped" if is_ours else "finished" if error is None else "raised"
         text = "" if is_ours or error is None else f"{type(error).__name__}: {error}"
         self._trace = assemble(self._recorder, target=self._name, ended=ended, error=text)
+        if self._chrome_trace is not None:
+            write_chrome_trace(self._recorder, self._chrome_trace)
         return is_ours
 
     def _stop(self) -> None:

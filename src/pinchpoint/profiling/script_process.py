@@ -24,6 +24,7 @@ from pinchpoint.backends.sandbox.run_script import ScriptEnd, StopScript, run_un
 from pinchpoint.core.targets import user_line
 from pinchpoint.profiling import phase as user_phases
 from pinchpoint.profiling.assembly import assemble
+from pinchpoint.profiling.chrome_trace import write_chrome_trace
 
 _STOP_SIGNAL = signal.SIGVTALRM  # hardly ever used by programs; it interrupts a blocking call
 _OURS = str(Path(__file__).resolve().parents[1])
@@ -41,6 +42,7 @@ class Request:
     steps: int | None
     light: bool
     time_limit_s: float | None
+    chrome_trace: str | None = None  # where to write phases and events one by one
 
 
 class _Limit:
@@ -91,7 +93,12 @@ def main(request: Request) -> int:
         raise StopScript
 
     is_stopped = False
-    recorder = Recorder(step_limit=request.steps, on_step_limit=stop, light=request.light)
+    recorder = Recorder(
+        step_limit=request.steps,
+        on_step_limit=stop,
+        light=request.light,
+        keep_history=request.chrome_trace is not None,
+    )
     observation, limit = Observation(recorder), _Limit(recorder, request)
     user_phases.use(recorder)
     observation.start()
@@ -122,6 +129,8 @@ def main(request: Request) -> int:
         notes=[end.note] if end.note else [],
     )
     trace.save(request.record)
+    if request.chrome_trace is not None:
+        write_chrome_trace(recorder, request.chrome_trace)
     return trace.exit_code
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from pinchpoint.backends.recording.recorder import Recorder
 from pinchpoint.backends.recording.steps import Turns
+from pinchpoint.profiling.chrome_trace import write_chrome_trace
 
 
 class Clock:
@@ -90,7 +93,7 @@ def test_events_of_one_line_are_summed_and_their_steps_counted() -> None:
     assert (line.count, line.spent_ns, line.longest_ns, line.steps) == (6, 30, 7, 3)
 
 
-def test_a_long_log_is_folded_without_losing_a_step(monkeypatch: object) -> None:
+def test_a_long_log_is_folded_without_losing_a_step() -> None:
     clock = Clock()
     recorder = Recorder(clock_ns=clock)
     for step in range(30_000):
@@ -112,3 +115,54 @@ def test_a_copy_can_be_finished_while_the_run_goes_on() -> None:
     clock.now = 9
     recorder.mark("optimizer step", "adam")
     assert list(recorder.finish().host_ns) == [2, 2, 5]
+
+
+def test_a_history_is_limited_so_that_its_file_stays_below_20_mb(tmp_path: Path) -> None:
+    clock = Clock()
+    recorder = Recorder(clock_ns=clock, keep_history=True)
+    place = (clock.__call__.__code__, 0)
+    for step in range(60_000):
+        clock.now = 1_000_000 * step
+        recorder.begin("host to device")
+        clock.now += 500_000
+        recorder.event("wait", "formatting a tensor", place, 400_000)
+        recorder.event("wait", "formatting a tensor", place, 400_000)
+        recorder.end()
+        recorder.mark("optimizer step", "adam")
+    recorder.finish()
+    path = write_chrome_trace(recorder, tmp_path / "chrome.json")
+    assert 5e6 < path.stat().st_size < 20e6
+
+
+def test_the_device_has_times_of_its_own_and_is_idle_while_data_is_loaded() -> None:
+    clock = Clock()
+    recorder = Recorder(clock_ns=clock)
+    behind = 0
+    # The device is behind the host by what is queued. Here a stamp is the time of its arrival.
+    recorder.stamp, recorder.device_ns = lambda: clock.now + behind, float
+    ms = 1_000_000
+    for step in range(2):
+        clock.now = step * 100 * ms
+        recorder.begin("data")  # 40 ms, in which the device has nothing to do
+        clock.now += 40 * ms
+        recorder.end()
+        recorder.begin("forward")  # 10 ms on the host, 30 ms on the device
+        clock.now += 10 * ms
+        behind = 20 * ms
+        recorder.end()
+        clock.now += 50 * ms  # the program waits here, and the device catches up
+        behind = 0
+        recorder.mark("optimizer step", "adam")
+    second = recorder.finish().steps[1].times
+    assert second.host_ns == {"data": 40 * ms, "forward": 10 * ms, "other": 50 * ms}
+    assert second.device_ns == {"data": 40 * ms, "forward": 30 * ms, "other": 30 * ms}
+    assert second.idle_ns == 40 * ms
+    assert second.near_ns == 50 * ms  # it kept up only at the end of the wait
+
+
+def test_time_of_the_profiler_itself_belongs_to_no_step() -> None:
+    recorder, clock = record("0+data 2- 4!adam", 4)
+    with recorder.paused():
+        clock.now = 1000
+    play(recorder, clock, "1003!adam")
+    assert list(recorder.finish().host_ns) == [4, 3]

@@ -18,6 +18,15 @@ from pinchpoint.backends.recording.source_lines import Place, SourceLines
 from pinchpoint.backends.recording.steps import MARKS, OTHER, PAUSE, Row, Steps, Turns
 
 _ROWS = 40_000  # kept before the older half is folded into steps
+_HISTORY_ROWS, _HISTORY_EVENTS = 100_000, 60_000  # kept in all, if a history is wanted
+
+
+class History:
+    """The first phase changes and events of a run, one by one."""
+
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+        self.events: list[tuple[int, int, str, Place | None]] = []  # start, duration, what, where
 
 
 class LineEvents:
@@ -51,10 +60,12 @@ class Recorder:
         step_limit: int | None = None,
         on_step_limit: Callable[[], None] | None = None,
         light: bool = False,
+        keep_history: bool = False,
         clock_ns: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
         self.clock_ns = clock_ns
         self.light = light
+        self.history = History() if keep_history else None
         self.lines = SourceLines()
         self.thread = threading.get_ident()
         self.process = os.getpid()
@@ -182,6 +193,8 @@ class Recorder:
             line.steps += 1
         if detail:
             line.detail = detail
+        if self.history is not None and len(self.history.events) < _HISTORY_EVENTS:
+            self.history.events.append((self.clock_ns() - spent_ns, spent_ns, what, place))
 
     def finish(self) -> Steps:
         """The steps of the log so far; no more is recorded afterwards."""
@@ -208,6 +221,10 @@ class Recorder:
         if self._steps is None:
             self._steps = Steps(self._kind, start_ns=self.start_ns, device_ns=self._device_time)
         rows, self.rows = self.rows[:count], self.rows[count:]
+        if self.history is not None:
+            # Without the stamps, which are used again.
+            space = _HISTORY_ROWS - len(self.history.rows)
+            self.history.rows += [row._replace(stamp=None) for row in rows[:space]]
         self._steps.fold(rows)
 
     def _device_time(self, stamp: Any) -> float:

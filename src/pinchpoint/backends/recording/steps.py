@@ -101,10 +101,11 @@ class Step:
     end_ns: int
     times: Times
     memory_bytes: int | None = None
+    pause_ns: int = 0
 
     @property
     def host_ns(self) -> int:
-        return self.end_ns - self.start_ns
+        return self.end_ns - self.start_ns - self.pause_ns
 
 
 class Steps:
@@ -129,6 +130,7 @@ class Steps:
         self._step, self._since, self._gap = Times(), Times(), Times()
         self._mark_ns, self._memory, self._first_work = start_ns, None, False
         self._after_forward = False
+        self._step_pause_ns = self._since_pause_ns = 0
 
     def fold(self, rows: Iterable[Row]) -> None:
         for row in rows:
@@ -142,7 +144,7 @@ class Steps:
                 self._first_work, self.setup_end_ns, self._begin_ns = True, row.at_ns, row.at_ns
                 self._settle(OTHER)
                 self.outside.add(self._since)
-                self._since = Times()
+                self._since, self._since_pause_ns = Times(), 0
             if row.phase != OTHER:
                 # The loss is computed between the model's forward pass and the backward pass.
                 self._settle(FORWARD if self._after_forward and row.phase in (FORWARD, BACKWARD) else OTHER)
@@ -171,7 +173,7 @@ class Steps:
         spent = row.at_ns - self._at_ns
         if self._phase == PAUSE:
             self._at_ns = row.at_ns
-            self._begin_ns += spent
+            self._since_pause_ns += spent
             return
         times = self._gap if self._phase == OTHER else self._since
         if spent:
@@ -205,10 +207,13 @@ class Steps:
         if self._turns.add(row.mark[1]):
             self._close()
         self._step.add(self._since)
+        self._step_pause_ns += self._since_pause_ns
+        self._since_pause_ns = 0
         self._since, self._mark_ns, self._memory = Times(), row.at_ns, row.memory_bytes
 
     def _close(self) -> None:
-        step = Step(self._begin_ns, self._mark_ns, self._step, self._memory)
+        step = Step(self._begin_ns, self._mark_ns, self._step, self._memory, self._step_pause_ns)
+        self._step_pause_ns = 0
         if self.host_ns:
             self.later.add(self._step)
         self.host_ns.append(step.host_ns)

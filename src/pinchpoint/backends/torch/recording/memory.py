@@ -63,7 +63,10 @@ def watch_memory(recorder: Recorder, patches: Patches) -> None:
     process = ProcessMemory()
 
     def now() -> int | None:
-        return torch.cuda.memory_allocated() if recorder.device == "cuda" else process.resident_bytes()
+        if recorder.device != "cuda":
+            return process.resident_bytes()
+        # memory_allocated() would convert all statistics, which takes ten times as long.
+        return torch.cuda.memory_stats_as_nested_dict()["allocated_bytes"]["all"]["current"]
 
     recorder.memory_now = now
     history = _History(recorder)
