@@ -175,7 +175,7 @@ class Observer(compat.DispatchMode):
         if not fakes and place != "device":
             return mark_origin(self._on_host(func, args, kwargs, bool(tensors)), func, args, caller)
         on_device = any(self.ledger.holds(t) for t in fakes)
-        if on_device and len(tensors) > 1:
+        if on_device and (len(fakes) < len(tensors) or not all(map(self.ledger.holds, fakes))):
             check_same_device(func, args, kwargs, self.on_device, caller)
         if place is None and on_device:
             place = "device"
