@@ -317,6 +317,38 @@ def test_a_fix_in_a_notebook_changes_only_its_line(folder: Path) -> None:
     assert (folder / "demo.ipynb").read_text(encoding="utf-8") == changed
 
 
+def test_a_fix_in_a_notebook_may_remove_a_line(folder: Path) -> None:
+    cell = [
+        "%time\n",
+        "import torch\n",
+        "for x in data:\n",
+        "    !ls\n",
+        "    f(x)\n",
+        "    torch.cuda.empty_cache()",
+    ]
+    text = notebook(cell, "y = 1\n")
+    (folder / "demo.ipynb").write_text(text, encoding="utf-8")
+    assert run(["scan", "demo.ipynb", "--unsafe-fixes"]) == 0
+    sources = [c["source"] for c in json.loads((folder / "demo.ipynb").read_text(encoding="utf-8"))["cells"]]
+    assert sources == [["# torch"], [*cell[:4], "    f(x)"], "y = 1\n"]
+
+
+def test_a_failing_rule_names_the_file_and_spares_the_others(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pinchpoint.rules.waits import sync_in_loop
+
+    def fail(source: object, node: object) -> bool:
+        raise KeyError("lost")
+
+    (folder / "other.py").write_text("import torch\nx = torch.zeros(3).to(device)\n", encoding="utf-8")
+    monkeypatch.setattr(sync_in_loop, "is_tensor", fail)
+    assert run(["scan", ".", "--format", "json"]) == 1
+    captured = capsys.readouterr()
+    assert [finding["file"] for finding in json.loads(captured.out)["findings"]] == ["other.py"]
+    assert "slow.py was not scanned: sync-in-loop failed with KeyError" in captured.err
+
+
 @pytest.mark.parametrize("text", ["", "[]", '{"cells": 3}', "{", '{"cells": [1, {"cell_type": "code"}]}'])
 def test_an_odd_notebook_does_not_crash_the_scan(folder: Path, text: str) -> None:
     (folder / "odd.ipynb").write_text(text, encoding="utf-8")

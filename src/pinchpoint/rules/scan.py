@@ -115,17 +115,22 @@ def find_in(file: File, rules: Sequence[Rule]) -> list[Finding]:
 def matches_in(file: File, rules: Sequence[Rule]) -> list[tuple[Source, Rule, Match]]:
     if not any(word in file.text for word in _WORDS):
         return []
+    matches: list[tuple[Source, Rule, Match]] = []
+    rule = None
     try:
         source = Source(file.path, file.text, file.tree)
         allowed = allowances(source)
-        return [
-            (source, rule, match)
-            for rule in rules
-            for match in rule.check(source)
-            if not is_allowed(source, rule, match, allowed)
-        ]
+        for rule in rules:
+            found = [match for match in rule.check(source) if not is_allowed(source, rule, match, allowed)]
+            matches += [(source, rule, match) for match in found]
     except RecursionError as error:
         raise CannotRead("its expressions are nested too deeply") from error
+    except Exception as error:  # one file must not end the scan of the others; the file is named
+        name = rule.name if rule is not None else "reading"
+        raise CannotRead(
+            f"{name} failed with {type(error).__name__}: {error}; this is a bug in pinchpoint"
+        ) from error
+    return matches
 
 
 def to_finding(file: File, source: Source, rule: Rule, match: Match) -> Finding:

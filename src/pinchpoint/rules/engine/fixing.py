@@ -7,8 +7,9 @@ sees the old text or the new text. In a notebook, the cells that change are repl
 from __future__ import annotations
 
 import ast
-import json
+import io
 import os
+import tokenize
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -16,15 +17,7 @@ import libcst as cst
 from libcst.metadata import MetadataWrapper, PositionProvider
 
 from pinchpoint.core.files import write_bytes
-from pinchpoint.rules.engine.reading import (
-    CannotRead,
-    File,
-    code_cells,
-    decode,
-    load_notebook,
-    parse,
-    plain_line,
-)
+from pinchpoint.rules.engine.reading import CannotRead, File, decode, parse, replace_cells
 from pinchpoint.rules.engine.rule import Match, Rule
 from pinchpoint.rules.engine.source import Source
 
@@ -119,7 +112,7 @@ def write_fixed(file: File, text: str) -> None:
     path = Path(file.path)
     mode = path.stat().st_mode
     if file.cells:
-        data = _notebook(path.read_bytes(), file, text)
+        data = replace_cells(path.read_bytes(), text)
     else:
         old = path.read_bytes()
         data = text.encode(_encoding(old))
@@ -129,26 +122,4 @@ def write_fixed(file: File, text: str) -> None:
 
 
 def _encoding(data: bytes) -> str:
-    import io
-    import tokenize
-
     return tokenize.detect_encoding(io.BytesIO(data).readline)[0]
-
-
-def _notebook(data: bytes, file: File, text: str) -> bytes:
-    """The notebook with the cells whose code changed; lines of IPython are kept."""
-    notebook = load_notebook(data)
-    new, old = text.split("\n"), file.text.split("\n")
-    assert len(new) == len(old), "a fix in a notebook keeps the number of lines"
-    lines = iter(zip(new, old, strict=True))
-    for _, cell, source in code_cells(notebook):
-        fixed = []
-        for line in source.split("\n"):
-            changed, before = next(lines)
-            fixed.append(line if changed == before or plain_line(line) != line else changed)
-        joined = "\n".join(fixed)
-        if joined != source:
-            cell["source"] = joined.splitlines(keepends=True) if isinstance(cell["source"], list) else joined
-    indent = 1 if data.startswith(b'{\n "') else 2 if data.startswith(b'{\n  "') else None
-    ending = "\n" if data.endswith(b"\n") else ""
-    return (json.dumps(notebook, indent=indent, ensure_ascii=False) + ending).encode("utf-8")

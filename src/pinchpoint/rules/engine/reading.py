@@ -28,6 +28,9 @@ _OTHER_LANGUAGE = re.compile(
     r"\s*%%(bash|sh|script|html|javascript|js|latex|markdown|perl|ruby|svg|writefile|cmd)\b"
 )
 _MAGIC = re.compile(r"(\s*)([%!?]|\w+\s*=\s*[%!]|.*\w\?\??\s*$)")
+# Comments that mark cells and replaced lines in the joined text of a notebook.
+_CELL = "# pinchpoint: cell "
+_LINE = "  # pinchpoint: line "
 
 
 class CannotRead(Exception):
@@ -65,7 +68,7 @@ def find_files(paths: Sequence[str], exclude: Iterable[str] = ()) -> list[str]:
         if os.path.isdir(path):
             files.update(dict.fromkeys(_walk(path, patterns)))
         elif os.path.exists(path):
-            files[path] = None  # named explicitly: scanned whatever it is called
+            files[os.path.normpath(path)] = None  # named explicitly: scanned whatever it is called
         else:
             raise BadInput(f"There is no file or folder {path}.", hint="Check the path.")
     return list(files)
@@ -130,13 +133,32 @@ def parse(text: str) -> ast.Module:
 
 
 def join_cells(data: bytes) -> tuple[str, tuple[Cell, ...]]:
-    """The code of a notebook as one text, and where each cell begins in it."""
+    """The code of a notebook as one text with a comment before each cell, and where each cell begins."""
     lines: list[str] = []
     cells: list[Cell] = []
     for number, _, source in code_cells(load_notebook(data)):
+        lines.append(f"{_CELL}{number}")
         cells.append(Cell(number, len(lines) + 1))
-        lines += [plain_line(line) for line in source.split("\n")]
+        lines += [_plain_line(line, place) for place, line in enumerate(source.split("\n"))]
     return "\n".join(lines) + "\n", tuple(cells)
+
+
+def replace_cells(data: bytes, text: str) -> bytes:
+    """The notebook with the code of a joined text in its cells; lines of IPython are as they were."""
+    notebook = load_notebook(data)
+    parts = re.split(rf"^{_CELL}\d+\n", text, flags=re.MULTILINE)[1:]
+    for (_, cell, source), part in zip(code_cells(notebook), parts, strict=True):
+        old = source.split("\n")
+        lines = [
+            old[int(magic.group(1))] if (magic := re.search(rf"{_LINE}(\d+)$", line)) else line
+            for line in part[:-1].split("\n")  # without the line end that joins the cells
+        ]
+        code = "\n".join(lines)
+        if code != source:
+            cell["source"] = code.splitlines(keepends=True) if isinstance(cell["source"], list) else code
+    indent = 1 if data.startswith(b'{\n "') else 2 if data.startswith(b'{\n  "') else None
+    ending = "\n" if data.endswith(b"\n") else ""
+    return (json.dumps(notebook, indent=indent, ensure_ascii=False) + ending).encode("utf-8")
 
 
 def load_notebook(data: bytes) -> dict[str, Any]:
@@ -159,7 +181,7 @@ def code_cells(notebook: dict[str, Any]) -> Iterator[tuple[int, dict[str, Any], 
                 yield number, cell, text
 
 
-def plain_line(line: str) -> str:
-    """The line, or `pass` in place of a magic or shell command."""
+def _plain_line(line: str, place: int) -> str:
+    """The line, or `pass` and the number of the line in place of a magic or shell command."""
     magic = _MAGIC.match(line)
-    return f"{magic.group(1)}pass" if magic and not line.lstrip().startswith("#") else line
+    return f"{magic.group(1)}pass{_LINE}{place}" if magic and not line.lstrip().startswith("#") else line
