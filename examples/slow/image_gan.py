@@ -39,7 +39,7 @@ class Generator(nn.Module):
         large = nn.functional.interpolate(low, scale_factor=2)
         with torch.no_grad():
             detail = self.detail(large)
-        detail.requires_grad_(True)  # fault: cut-gradient
+        detail.requires_grad_(True)  # fault: gradient-cut
         return large + detail
 
 
@@ -66,7 +66,9 @@ def main() -> None:
     discriminator(torch.zeros(1, 3, 32, 32, device=DEVICE))
     g_optimizer = torch.optim.Adam(generator.parameters(), 1e-4)
     d_optimizer = torch.optim.Adam(discriminator.parameters(), 1e-4)
-    scaler = torch.cuda.amp.GradScaler(enabled=DEVICE == "cuda")  # fault: deprecated-amp, scaler-with-bf16
+    scaler = torch.cuda.amp.GradScaler(
+        enabled=DEVICE == "cuda"
+    )  # fault: deprecated-amp, scaler-with-bfloat16
     loader = DataLoader(
         Images(), BATCH, num_workers=2, generator=torch.Generator(DEVICE)
     )  # fault: loader-without-pinning
@@ -74,9 +76,9 @@ def main() -> None:
     for step, (images, labels) in enumerate(loader):
         images = images.to(DEVICE, non_blocking=True)  # fault: unpinned-non-blocking
         labels = labels.to(DEVICE, non_blocking=True)  # fault: unpinned-non-blocking
-        bce = nn.BCEWithLogitsLoss()  # fault: module-built-in-loop
+        bce = nn.BCEWithLogitsLoss()  # fault: module-in-loop
         z = torch.randn(BATCH, 16, device=DEVICE).repeat_interleave(2, dim=0)
-        fake_labels = labels.repeat(2)  # fault: repeat-labels
+        fake_labels = labels.repeat(2)  # fault: repeated-labels
         with torch.autocast(DEVICE, torch.bfloat16):
             fake = generator(z, fake_labels)
             real_score, fake_score = discriminator(images), discriminator(fake.detach())
@@ -84,7 +86,7 @@ def main() -> None:
                 fake_score, torch.zeros_like(fake_score)
             )
         d_loss = d_loss + 0.1 * penalty(discriminator, images)
-        d_optimizer.zero_grad(set_to_none=False)  # fault: zero-grad-keeps-memory
+        d_optimizer.zero_grad(set_to_none=False)  # fault: gradients-set-to-zero
         scaler.scale(d_loss).backward()
         scaler.step(d_optimizer)
         with torch.autocast(DEVICE, torch.bfloat16):
@@ -97,10 +99,12 @@ def main() -> None:
         scaler.update()
         seen += len(images)
         picture = fake[0].detach().float().to("cpu", non_blocking=True)
-        print(f"step {step}: {d_loss.item():.3f} {picture.numpy().mean():.3f}")  # fault: read-before-sync
+        print(
+            f"step {step}: {d_loss.item():.3f} {picture.numpy().mean():.3f}"
+        )  # fault: host-read-before-sync
         del fake, score
         torch.cuda.empty_cache()  # fault: empty-cache-in-loop
-        gc.collect()  # fault: empty-cache-in-loop
+        gc.collect()  # fault: gc-in-loop
     with tempfile.TemporaryDirectory() as folder:
         state = {"generator": generator.state_dict(), "optimizer": g_optimizer.state_dict()}
         torch.save(state, Path(folder) / "checkpoint.pt")  # fault: scaler-not-saved

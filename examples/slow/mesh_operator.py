@@ -22,8 +22,8 @@ class IntegralTransform(nn.Module):
     def forward(self, nodes: torch.Tensor, edges: torch.Tensor) -> torch.Tensor:
         messages = self.kernel(torch.cat([nodes[edges[0]], nodes[edges[1]]], 1))
         sums = []
-        for node in range(len(nodes)):
-            sums.append(messages[edges[1] == node].sum(0))  # fault: scatter-by-loop
+        for node in range(len(nodes)):  # fault: loop-over-samples
+            sums.append(messages[edges[1] == node].sum(0))
         return self.out(torch.stack(sums))
 
     def summary(self, messages: torch.Tensor) -> torch.Tensor:
@@ -42,7 +42,7 @@ def graph(nodes: torch.Tensor) -> torch.Tensor:
 def train(nodes: torch.Tensor, values: torch.Tensor) -> float:
     model = IntegralTransform()
     if torch.cuda.is_available():
-        model = model.cuda()  # fault: hard-coded-cuda
+        model = model.cuda()  # fault: cuda-hard-coded
     optimizer = torch.optim.Adam(model.parameters())
     total = 0.0
     history = []
@@ -53,7 +53,7 @@ def train(nodes: torch.Tensor, values: torch.Tensor) -> float:
         loss.backward()
         optimizer.step()
         history.append(loss)  # fault: graph-kept
-        if loss < 1e-6:  # fault: sync-in-loop
+        if loss < 1e-6:  # fault: branch-on-tensor
             break
         total += float(loss)  # fault: sync-in-loop
     return total / STEPS

@@ -44,10 +44,10 @@ class CellSampler:
 
 def cell_means(features: torch.Tensor, cells: torch.Tensor) -> torch.Tensor:
     means = torch.zeros(CELLS, features.shape[1], device=features.device)
-    for cell in range(CELLS):
+    for cell in range(CELLS):  # fault: loop-over-samples
         inside = cells == cell
-        if inside.any():  # fault: sync-in-loop
-            means[cell] = features[inside].mean(0)  # fault: scatter-by-loop
+        if inside.any():  # fault: branch-on-tensor
+            means[cell] = features[inside].mean(0)
     return means
 
 
@@ -65,12 +65,12 @@ def main() -> None:
         taken = sampler.sample(cells)
         logits = model(points[taken])
         consistency = cell_means(logits, cells[taken]).var()
-        loss = nn.CrossEntropyLoss()(logits, labels[taken]) + 0.1 * consistency  # fault: module-built-in-loop
-        optimizer.zero_grad(set_to_none=False)  # fault: zero-grad-keeps-memory
+        loss = nn.CrossEntropyLoss()(logits, labels[taken]) + 0.1 * consistency  # fault: module-in-loop
+        optimizer.zero_grad(set_to_none=False)  # fault: gradients-set-to-zero
         loss.backward()
         optimizer.step()
         total += loss  # fault: graph-kept
-        gc.collect()  # fault: empty-cache-in-loop
+        gc.collect()  # fault: gc-in-loop
         torch.cuda.empty_cache()  # fault: empty-cache-in-loop
         print(f"step {step}: {loss.item():.3f}")
     print(f"mean loss {float(total) / STEPS:.3f}")

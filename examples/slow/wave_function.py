@@ -44,7 +44,7 @@ def kinetic_energy(params: dict[str, jax.Array], r: jax.Array) -> jax.Array:
 
 def laplacian_by_hessian(params: dict[str, jax.Array], r: jax.Array) -> jax.Array:
     hessian = jax.hessian(lambda x: log_psi(params, x.reshape(ELECTRONS, 3)))(r.reshape(-1))
-    return jnp.trace(hessian)  # fault: hessian-for-trace
+    return jnp.trace(hessian)  # fault: full-hessian
 
 
 def local_energy(params: dict[str, jax.Array], r: jax.Array) -> jax.Array:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
+
 import pytest
 
 from pinchpoint.rules.engine.catalog import all_rules
@@ -56,7 +59,7 @@ for x, y in loader:
 """,
     ),
     (
-        {"loss-kept-with-graph"},
+        {"graph-kept"},
         """
 import torch
 def train(model, loader, opt, crit):
@@ -71,7 +74,7 @@ def train(model, loader, opt, crit):
 """,
     ),
     (
-        {"loss-kept-with-graph", "missing-no-grad"},
+        {"graph-kept", "missing-no-grad"},
         """
 import torch
 def evaluate(model, loader, crit):
@@ -83,7 +86,7 @@ def evaluate(model, loader, crit):
 """,
     ),
     (
-        {"loss-kept-with-graph"},
+        {"graph-kept"},
         """
 import torch
 def train(model, loader, opt, crit):
@@ -518,7 +521,7 @@ def move(arr, device):
 """,
     ),
     (
-        {"loader-without-workers", "unpinned-non-blocking"},
+        {"loader-without-pinning", "loader-without-workers", "unpinned-non-blocking"},
         """
 import torch
 from torch.utils.data import DataLoader
@@ -1141,6 +1144,46 @@ def names(text: str) -> set[str]:
 @pytest.mark.parametrize(("expected", "text"), FAULTS, ids=[", ".join(sorted(n)) for n, _ in FAULTS])
 def test_a_planted_fault_is_found(expected: set[str], text: str) -> None:
     assert names(text) == expected
+
+
+SLOW = sorted((Path(__file__).parents[2] / "examples" / "slow").glob("*.py"))
+
+
+def planted(text: str) -> list[tuple[int, int, str]]:
+    """First and last line of the statement, and the rule, for every `# fault: RULE, RULE` comment."""
+    lines = text.splitlines()
+    faults = []
+    for number, line in enumerate(lines, 1):
+        for name in line.partition("# fault: ")[2].split(", "):
+            first = min(
+                (
+                    node.lineno
+                    for node in ast.walk(ast.parse(text))
+                    if isinstance(node, ast.stmt) and node.end_lineno == number and not hasattr(node, "body")
+                ),
+                default=number,
+            )
+            faults += [(first, number, name)] if name else []
+    return faults
+
+
+@pytest.mark.parametrize("script", SLOW, ids=lambda path: path.stem)
+def test_every_planted_fault_of_a_slow_script_is_found_at_its_line(script: Path) -> None:
+    text = script.read_text(encoding="utf-8")
+    found = {(f.line, f.name) for f in find_in(File(script.name, text, parse(text)), all_rules())}
+    missed = [
+        fault
+        for fault in planted(text)
+        if not any((n, fault[2]) in found for n in range(fault[0], fault[1] + 1))
+    ]
+    assert planted(text)
+    assert missed == []
+
+
+@pytest.mark.parametrize("script", SLOW, ids=lambda path: path.stem)
+def test_the_fast_twin_of_a_slow_script_has_no_findings(script: Path) -> None:
+    text = (script.parents[1] / "fast" / script.name).read_text(encoding="utf-8")
+    assert names(text) == set()
 
 
 @pytest.mark.parametrize("what", SOUND)

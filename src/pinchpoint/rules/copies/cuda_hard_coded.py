@@ -33,9 +33,14 @@ from pinchpoint.rules.engine.source import Source, argument, method, receiver
 
 
 def check(source: Source) -> Iterator[Match]:
-    if not source.uses("torch") or "is_available" in source.text or "is_cuda" in source.text:
+    if not source.uses("torch"):
         return
+    asks = "is_available" in source.text or "is_cuda" in source.text
     for call in source.calls:
+        if asks:
+            if _is_guarded_only(source, call):
+                yield Match(call, {"code": patterns.shorten(call)})
+            continue
         name = source.name(call.func)
         device = argument(call, "device", 0 if name == "torch.device" else None)
         fixed = isinstance(device, ast.Constant) and str(device.value).startswith("cuda")
@@ -49,6 +54,17 @@ def check(source: Source) -> Iterator[Match]:
         bare = method(call) == "cuda" and not call.args and not call.keywords
         if (bare or fixed) and source.name(receiver(call)) != "torch":
             yield Match(call, {"code": patterns.shorten(call)})
+
+
+def _is_guarded_only(source: Source, call: ast.Call) -> bool:
+    """`if torch.cuda.is_available(): model = model.cuda()`: runs without a GPU, but cannot use another
+    device."""
+    if method(call) != "cuda" or call.args or call.keywords or source.name(receiver(call)) == "torch":
+        return False
+    return any(
+        isinstance(parent, ast.If) and ast.unparse(parent.test) == "torch.cuda.is_available()"
+        for parent in source.ancestors(call)
+    )
 
 
 def _is_guarded(source: Source, call: ast.Call) -> bool:
@@ -66,7 +82,7 @@ def _is_guarded(source: Source, call: ast.Call) -> bool:
 RULE = Rule(
     number=406,
     name="cuda-hard-coded",
-    message="`{code}` fails without a GPU and cannot use another device.",
+    message="The device is fixed in `{code}`.",
     hint="Take the device as an argument and use .to(device).",
     check=check,
 )

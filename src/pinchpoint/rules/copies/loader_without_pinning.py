@@ -37,14 +37,14 @@ from collections.abc import Iterator
 from pinchpoint.rules.engine.devices import device_argument, is_host
 from pinchpoint.rules.engine.loaders import loader_of, option
 from pinchpoint.rules.engine.rule import Match, Rule
-from pinchpoint.rules.engine.source import Source, argument, method, receiver
+from pinchpoint.rules.engine.source import Source, method, receiver
 
 
 def check(source: Source) -> Iterator[Match]:
     reported = set()
     for call in source.calls:
         device = device_argument(source, call) if method(call) in ("to", "cuda") else None
-        if device is None or is_host(device) or argument(call, "non_blocking") is not None:
+        if device is None or is_host(device):
             continue
         loader = loader_of(source, receiver(call))
         if loader is not None and loader not in reported and option(loader, "pin_memory") is None:

@@ -29,7 +29,7 @@ def names_device(source: Source, node: ast.expr) -> bool:
     if isinstance(node, ast.JoinedStr):
         return any(isinstance(part, ast.Constant) and "cuda" in str(part.value) for part in node.values)
     last = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
-    return re.search(r"(^|_)(device|dev|gpu)(_?\d+)?$", last) is not None
+    return re.search(r"(^|_)(device|dev|gpu)(_?\d+)?$", last, re.IGNORECASE) is not None
 
 
 def is_host(node: ast.expr | None) -> bool:

@@ -346,7 +346,7 @@ def _is_optimizer_step(call: ast.Call) -> bool:
 
 def runs_in_loop(source: Source, call: ast.Call) -> bool:
     """Whether a call runs often in a loop; `if step % 2 == 0` is often, `if step % 500 == 0` is not."""
-    loops = hot_loops(source, call)
+    loops = [loop for loop in source.loops(call) if counts(source, loop) or not is_short(source, loop)]
     if not loops:
         return False
     for parent in source.ancestors(call):

@@ -34,11 +34,13 @@ import ast
 from collections.abc import Iterator
 
 from pinchpoint.rules.engine import patterns
+from pinchpoint.rules.engine.loaders import loaders, option
 from pinchpoint.rules.engine.rule import Match, Rule
 from pinchpoint.rules.engine.source import Source, method
 from pinchpoint.rules.engine.values import kind
 
 _LEAST = 16  # smaller numbers are structure: heads, channels, windows
+_LEAST_POINTS = 512  # for a loader; smaller numbers are the batches of a training, a matter of its results
 
 
 def check(source: Source) -> Iterator[Match]:
@@ -54,6 +56,11 @@ def check(source: Source) -> Iterator[Match]:
             size = _size(source, step)
             if size is not None and not isinstance(stop, ast.Constant) and _computes(source, loop):
                 yield Match(size, {"size": ast.unparse(size)})
+    for call in loaders(source):
+        size = option(call, "batch_size")
+        size = _size(source, size) if size is not None else None
+        if size is not None and _number(size) >= _LEAST_POINTS:
+            yield Match(size, {"size": ast.unparse(size)})
     for call in source.calls:
         size = None
         if source.name(call.func) == "torch.split" and len(call.args) == 2 and not call.keywords:

@@ -38,7 +38,7 @@ from pinchpoint.rules.engine.rule import Match, Rule
 from pinchpoint.rules.engine.source import Function, Source, method, receiver
 from pinchpoint.rules.engine.values import is_model_call, is_module
 
-_EVALUATION = re.compile(r"^_?(eval|evaluate|evaluation|validate|validation|test|inference)(_|$)")
+_EVALUATION = re.compile(r"^_?(eval|evaluate|evaluation|validate|validation|test|inference|predict)(_|$)")
 _NEEDS_GRADIENTS = ("backward", "requires_grad_", "retain_grad")
 
 

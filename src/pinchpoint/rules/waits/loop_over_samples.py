@@ -52,7 +52,9 @@ def check(source: Source) -> Iterator[Match]:
 
 def _selects_cells(source: Source, loop: ast.For, counter: str) -> bool:
     """`mask = cells == c` and a mean or sum of `x[mask]`, in a loop of a few statements without branches."""
-    if len(loop.body) > 3 or not all(isinstance(step, ast.Assign | ast.Expr) for step in loop.body):
+    if len(loop.body) > 3 or not all(isinstance(step, ast.Assign | ast.Expr | ast.If) for step in loop.body):
+        return False
+    if any(isinstance(step, ast.If) and (step.orelse or len(step.body) > 1) for step in loop.body):
         return False
     masks = [
         node

@@ -41,17 +41,38 @@ from collections.abc import Iterator
 from pinchpoint.rules.engine import patterns
 from pinchpoint.rules.engine.loaders import loaders, option
 from pinchpoint.rules.engine.rule import Match, Rule
-from pinchpoint.rules.engine.source import Source
+from pinchpoint.rules.engine.source import Source, method
 
 
 def check(source: Source) -> Iterator[Match]:
     norms = [c for c in source.calls if source.name(c.func).startswith("torch.nn.BatchNorm")]
     if not norms:
         return
+    yield from _single_rows(source)
     for call in loaders(source):
         size = option(call, "batch_size")
         one = size is None or (isinstance(size, ast.Constant) and size.value == 1 and size.value is not True)
         if one and call.args and _is_trained_on(source, call):
+            yield Match(call)
+
+
+def _single_rows(source: Source) -> Iterator[Match]:
+    """Calls of a BatchNorm1d of the same class with one row: `self.norm(x.unsqueeze(0))`."""
+    norms = {
+        (owner, target.attr)
+        for assign in source.all(ast.Assign)
+        if source.called(assign.value) == "torch.nn.BatchNorm1d"
+        for target in assign.targets
+        if isinstance(target, ast.Attribute) and (owner := source.class_of(assign)) is not None
+    }
+    for call in source.calls:
+        if not isinstance(call.func, ast.Attribute) or (source.class_of(call), call.func.attr) not in norms:
+            continue
+        rows = call.args[0] if call.args else None
+        single = (
+            isinstance(rows, ast.Call) and method(rows) == "unsqueeze" and ast.unparse(rows.args[0]) == "0"
+        )
+        if single or (isinstance(rows, ast.Subscript) and ast.unparse(rows.slice) == "None"):
             yield Match(call)
 
 
@@ -73,7 +94,7 @@ def _is_trained_on(source: Source, loader: ast.Call) -> bool:
 RULE = Rule(
     number=535,
     name="batch-norm-of-one",
-    message="A model with batch norm is trained with batches of one sample.",
+    message="Batch norm sees batches of one sample.",
     hint="Use a larger batch_size, or group norm.",
     check=check,
 )

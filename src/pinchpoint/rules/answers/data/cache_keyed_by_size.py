@@ -48,16 +48,14 @@ _COUNT = re.compile(
 
 
 def check(source: Source) -> Iterator[Match]:
-    if "cache" not in source.text.lower() or not source.uses("torch", "jax"):
+    if not source.uses("torch", "jax"):
         return
     for assign in source.all(ast.Assign):
         target = assign.targets[0]
         function = source.function(assign)
-        if (
-            not isinstance(target, ast.Subscript)
-            or function is None
-            or "cache" not in ast.unparse(target.value).lower()
-        ):
+        if not isinstance(target, ast.Subscript) or function is None:
+            continue
+        if not _is_cache(source, target.value, function):
             continue
         key = _value(source, target.slice)
         names = {argument.arg for argument in parameters(function)} - {"self", "cls"}
@@ -65,6 +63,17 @@ def check(source: Source) -> Iterator[Match]:
             continue
         if _depends(source, assign.value, names, function, 6):
             yield Match(target, {"cache": ast.unparse(target.value)})
+
+
+def _is_cache(source: Source, container: ast.expr, function: Function) -> bool:
+    """Whether a container is called a cache, or the function looks up whether a key is in it."""
+    text = ast.unparse(container)
+    return "cache" in text.lower() or any(
+        isinstance(node, ast.Compare)
+        and isinstance(node.ops[0], ast.In | ast.NotIn)
+        and ast.unparse(node.comparators[0]) == text
+        for node in source.walk(function)
+    )
 
 
 def _value(source: Source, node: ast.expr) -> ast.expr:
@@ -104,7 +113,7 @@ def _is_size(source: Source, node: ast.expr, function: Function) -> bool:
             value = _value(source, node)
             if value is not node:
                 return not isinstance(value, ast.Name) and _is_size(source, value, function)
-            return _COUNT.search(node.id) is not None
+            return _COUNT.search(node.id) is not None or node.id.isupper()
         case _:
             return False
 
@@ -128,6 +137,8 @@ def _reads_of_sizes(source: Source, key: ast.expr) -> int:
 def _depends(source: Source, node: ast.expr, names: set[str], function: Function, depth: int) -> bool:
     """Whether a value is computed from the contents of a parameter, not only from its size."""
     for name in source.walk(node):
+        if isinstance(name, ast.Call) and _is_draw(source.called(name)):
+            return True  # random numbers belong to one use
         if not isinstance(name, ast.Name) or not isinstance(name.ctx, ast.Load):
             continue
         parent = source.parents[name]
@@ -146,6 +157,12 @@ def _depends(source: Source, node: ast.expr, names: set[str], function: Function
         ):
             return True
     return False
+
+
+def _is_draw(name: str) -> bool:
+    return name.startswith(("torch.rand", "jax.random.", "numpy.random.")) and not name.endswith(
+        ("key", "PRNGKey")
+    )
 
 
 RULE = Rule(

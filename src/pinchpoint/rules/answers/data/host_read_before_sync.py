@@ -41,7 +41,7 @@ def check(source: Source) -> Iterator[Match]:
             continue
         read = _read(source, call)
         if read is not None and not _waits(source, call, read):
-            yield Match(call)
+            yield Match(read)
 
 
 def _read(source: Source, copy: ast.Call) -> ast.Call | None:

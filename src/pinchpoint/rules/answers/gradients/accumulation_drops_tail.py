@@ -34,7 +34,7 @@ from collections.abc import Iterator
 
 from pinchpoint.rules.engine import patterns
 from pinchpoint.rules.engine.rule import Match, Rule
-from pinchpoint.rules.engine.source import Source, method
+from pinchpoint.rules.engine.source import Source, method, receiver
 
 
 def check(source: Source) -> Iterator[Match]:
@@ -50,7 +50,7 @@ def check(source: Source) -> Iterator[Match]:
             for call in patterns.method_calls(source, loops[0], "backward")
             if not source.inside(call, branch) and source.statement_loops(call)[:1] == loops[:1]
         ]
-        if steps and backward and not _steps_elsewhere(source, branch, loops[0]):
+        if steps and backward and not _steps_elsewhere(source, branch, loops[0], steps[0]):
             yield Match(branch.test if isinstance(branch.test, ast.expr) else branch)
 
 
@@ -79,11 +79,19 @@ def _is_step(call: ast.Call) -> bool:
     )
 
 
-def _steps_elsewhere(source: Source, branch: ast.If, loop: ast.For) -> bool:
-    """Whether another step is taken, in the loop or after it: for the tail, or in every turn."""
+def _optimizer(call: ast.Call) -> str:
+    """`optimizer` of `optimizer.step()` and of `scaler.step(optimizer)`."""
+    return ast.unparse(call.args[0] if call.args else receiver(call))
+
+
+def _steps_elsewhere(source: Source, branch: ast.If, loop: ast.For, step: ast.Call) -> bool:
+    """Whether the same optimizer steps again, in the loop or after it: for the tail, or in every turn."""
     scope = source.function(loop) or source.tree
     return any(
-        _is_step(call) and not source.inside(call, branch) and call.lineno >= loop.lineno
+        _is_step(call)
+        and _optimizer(call) == _optimizer(step)
+        and not source.inside(call, branch)
+        and call.lineno >= loop.lineno
         for call in patterns.method_calls(source, scope, "step")
     )
 

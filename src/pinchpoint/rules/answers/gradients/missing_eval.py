@@ -67,19 +67,19 @@ def check(source: Source) -> Iterator[Match]:
     if not (_CHANGES_IN_TRAINING.search(text) if own else ".backward(" in text):
         return
     for function in source.functions:
-        if not _EVALUATION.match(function.name.lower()) or patterns.method_calls(
-            source, function, "backward"
-        ):
+        if not _EVALUATION.match(function.name.lower()):
+            continue
+        if patterns.method_calls(source, function, "backward", "step"):
             continue
         calls = [
             node
             for node in source.walk(function)
-            if is_model_call(source, node)
-            and patterns.without_gradient(source, node)
+            if isinstance(node, ast.Call)
+            and is_model_call(source, node)
             and any(patterns.over_loader(source, loop) for loop in source.loops(node))
         ]
         if calls:
-            yield Match(function, {"name": function.name})
+            yield Match(calls[0], {"name": function.name})
 
 
 RULE = Rule(

@@ -32,6 +32,8 @@ Good:
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Iterator
 
 from pinchpoint.rules.engine import patterns
@@ -50,8 +52,13 @@ def check(source: Source) -> Iterator[Match]:
     if types == {"torch.bfloat16"}:
         for call in scalers:
             enabled = argument(call, "enabled")
-            if enabled is None or is_constant(enabled, True):
+            if not is_constant(enabled, False) and not (enabled and _asks_for_type(enabled)):
                 yield Match(call)
+
+
+def _asks_for_type(enabled: ast.expr) -> bool:
+    """`enabled=dtype == torch.float16` and the like."""
+    return re.search(r"16|half|dtype|amp|precision", ast.unparse(enabled)) is not None
 
 
 RULE = Rule(

@@ -54,8 +54,11 @@ def _is_keyed_by_size(source: Source, target: ast.Subscript, call: ast.Call) -> 
     if not call.args:
         return False
     length = call.args[-1] if source.name(call.func) == "jax.random.permutation" else call.args[0]
-    names = {n.id for n in source.walk(target.slice) if isinstance(n, ast.Name)}
-    return bool(names) and names == {n.id for n in source.walk(length) if isinstance(n, ast.Name)}
+    names, lengths = (
+        {n.id for n in source.walk(node) if isinstance(n, ast.Name)} - {"int", "len"}
+        for node in (target.slice, length)
+    )
+    return bool(names) and names == lengths
 
 
 def _is_read_in_epochs(source: Source, store: ast.Name) -> bool:

@@ -56,7 +56,6 @@ from pinchpoint.rules.engine.source import Source, argument
 _GENERATORS = frozenset(
     {"numpy.random.default_rng", "numpy.random.RandomState", "random.Random", "numpy.random.Generator"}
 )
-_SEEDS = ("manual_seed", "seed_everything", "set_seed", "worker_init_fn")
 
 
 def check(source: Source) -> Iterator[Match]:
@@ -72,8 +71,9 @@ def check(source: Source) -> Iterator[Match]:
             continue
         if _keeps_generator(source, dataset, get):
             yield Match(call, {"how": f"every worker gets a copy of the generator of `{dataset.name}`"})
-        elif _draws_globally(source, get) and not any(word in source.text for word in _SEEDS):
-            yield Match(call, {"how": f"`{dataset.name}` draws from a global generator that nothing seeds"})
+        else:
+            for draw in _global_draws(source, get):
+                yield Match(draw, {"how": "the seed of the main process has no effect on this generator"})
 
 
 def _dataset(source: Source, call: ast.Call) -> ast.ClassDef | None:
@@ -106,19 +106,21 @@ def _keeps_generator(source: Source, owner: ast.ClassDef, get: ast.FunctionDef) 
     return any(isinstance(node, ast.Attribute) and node.attr in kept for node in source.walk(get))
 
 
-def _draws_globally(source: Source, get: ast.FunctionDef) -> bool:
-    return any(
-        source.called(node).startswith(("numpy.random.", "random."))
-        and source.called(node) not in _GENERATORS
+def _global_draws(source: Source, get: ast.FunctionDef) -> list[ast.Call]:
+    """The draws of a dataset from the global generators of numpy and Python."""
+    return [
+        node
         for node in source.walk(get)
         if isinstance(node, ast.Call)
-    )
+        and source.called(node).startswith(("numpy.random.", "random."))
+        and source.called(node) not in _GENERATORS
+    ]
 
 
 RULE = Rule(
     number=523,
     name="unseeded-workers",
-    message="The workers of this DataLoader are not seeded: {how}.",
+    message="Random numbers in the workers of the DataLoader are not seeded: {how}.",
     hint="Seed in worker_init_fn from torch.initial_seed(), or draw from a generator made of the index.",
     check=check,
 )

@@ -1,4 +1,4 @@
-"""A loss is summed or stored together with its graph.
+"""A loss or an output is summed or stored together with its graph.
 
 `total += loss` and `losses.append(loss)` keep every tensor that the loss was computed from alive, so that
 memory grows with every step. Detach the value first: `loss.detach()` stays on the device, and `loss.item()`
@@ -70,7 +70,7 @@ def _backward_names(source: Source, loop: ast.AST) -> set[str]:
 
 
 def _evaluated_names(source: Source, loop: ast.For | ast.While | ast.AsyncFor) -> set[str]:
-    """The losses that a loop over batches computes with gradients, where nothing differentiates them."""
+    """The losses and outputs of a model in a loop over batches, with gradients that nothing uses."""
     scope = source.function(loop) or source.tree
     if not patterns.over_loader(source, loop) or patterns.method_calls(source, scope, "backward"):
         return set()
@@ -79,7 +79,6 @@ def _evaluated_names(source: Source, loop: ast.For | ast.While | ast.AsyncFor) -
         for store in source.walk(loop)
         if isinstance(store, ast.Name)
         and isinstance(store.ctx, ast.Store)
-        and "loss" in store.id.lower()
         and is_model_call(source, source.assigned_value(store))
         and not patterns.without_gradient(source, store)
         and not any(
@@ -143,7 +142,7 @@ def _detach(node: cst.CSTNode, match: Match) -> cst.CSTNode:
 
 RULE = Rule(
     number=301,
-    name="loss-kept-with-graph",
+    name="graph-kept",
     message="`{container}` keeps `{name}` with its graph, so that memory grows with every step.",
     hint="Keep `{name}.detach()`, or `{name}.item()` where a wait does not matter.",
     check=check,
