@@ -74,3 +74,11 @@ def test_questions_of_libraries_are_not_recorded() -> None:
     count = Count("train.py:1")
     json.dumps({count.give(3): torch.nn.Linear(count.give(3), 2).in_features})
     assert count.conditions == []
+
+
+def test_every_value_of_a_part_that_is_not_compared_is_chosen() -> None:
+    count, sizes = Count("train.py:1"), [64, 128, 4096, 128]
+    for value in range(2):
+        step = count.give(value)
+        assert sizes[step // 250] == 64 and step % 100 != 50
+    assert [value // 250 for value in turns(count, 1000) if value != 50] == [1, 2, 3, 3]

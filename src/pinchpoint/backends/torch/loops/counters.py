@@ -2,7 +2,8 @@
 
 A Counter is the variable of a loop, or what was computed from it with `+ - * / // %`. It behaves as the plain
 number does. A comparison with another number is recorded as a `Condition`, so that its answer for later turns
-can be computed without running them. Only comparisons in the user's own code are recorded.
+can be computed without running them. So is a quotient or a remainder that has few values and is not compared,
+as in `sizes[step // 1000]`. Only what the user's own code does is recorded.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ EVALUATED = 4_000_000  # turns whose conditions are evaluated
 _RARE = 3  # an answer that is given so rarely is run every time, because it may change what follows
 _ATTEMPTS = 2  # turns that are run for an answer of a condition that is then not asked
 _OPERANDS = 16  # that one condition is remembered with, as in `step in (100, 200, 300)`
+_KINDS = 6  # values of a quotient or remainder that are all run
 _CHANGES = 3  # of a condition's operand from turn to turn before the operand is ignored
 Values = np.ndarray[Any, Any]
 
@@ -48,7 +50,7 @@ def evaluate(steps: Iterable[Step], values: Values) -> Any:
 
 @dataclass(eq=False)
 class Condition:
-    """A comparison that the script makes with a counter, and the answers that were run.
+    """A comparison that the script makes with a counter, or a part of it, and the answers that were run.
 
     before: answers that other conditions had in each turn in which they were asked before this one. A
     condition inside another one is asked only where that has the same answer again.
@@ -56,18 +58,21 @@ class Condition:
 
     steps: tuple[Step, ...]
     ending: bool | None  # the answer that ends the loop around it, if one does
-    before: dict[Condition, bool]
-    seen: set[bool] = field(default_factory=set)
-    attempts: dict[bool, int] = field(default_factory=lambda: {True: 0, False: 0})
+    before: dict[Condition, int]
+    is_part: bool = False
+    seen: set[int] = field(default_factory=set)
+    attempts: dict[int, int] = field(default_factory=dict)
 
     def answers(self, values: Values) -> Values | None:
-        """The answer for each value; None if it cannot be computed."""
+        """The answer for each value; None if it cannot be computed, or has too many values."""
         try:
             with np.errstate(all="ignore"):
-                answers = evaluate(self.steps, values)
-            return np.broadcast_to(np.asarray(answers, dtype=bool), values.shape)
+                answers = np.asarray(evaluate(self.steps, values))
         except (ArithmeticError, TypeError, ValueError):
             return None
+        if self.is_part and (answers.dtype.kind != "i" or not len(values) or np.ptp(answers) >= _KINDS):
+            return None
+        return np.broadcast_to(answers if self.is_part else answers.astype(bool), values.shape)
 
 
 class Count:
@@ -80,7 +85,9 @@ class Count:
         self._conditions: dict[Any, dict[Any, Condition]] = {}  # place in the code -> operands -> condition
         self._changes: dict[Any, int] = {}  # place in the code -> how often its operands changed
         self._asked: dict[Any, int] = {}  # place in the code -> version when it was last asked
-        self._turn: dict[Condition, bool] = {}  # answers of this version so far
+        self._turn: dict[Condition, int] = {}  # answers of this version so far
+        self._parts: dict[Any, Condition] = {}  # code and operations -> a quotient or remainder
+        self._compared: set[Any] = set()  # the same, of those that are compared
 
     def give(self, value: int) -> Counter:
         """The next value, as the script gets it."""
@@ -96,13 +103,21 @@ class Count:
 
     @property
     def conditions(self) -> list[Condition]:
-        return [condition for conditions in self._conditions.values() for condition in conditions.values()]
+        asked = [condition for conditions in self._conditions.values() for condition in conditions.values()]
+        return [*asked, *(part for key, part in self._parts.items() if key not in self._compared)]
+
+    def record_part(self, steps: tuple[Step, ...], value: int, code: CodeType) -> None:
+        """Remember that a quotient or a remainder was computed."""
+        if _is_followed(code) and not any(step.is_varying for step in steps):
+            part = self._parts.setdefault((code, steps), Condition(steps, None, dict(self._turn), True))
+            part.seen.add(value)
 
     def record(self, steps: tuple[Step, ...], answer: bool, frame: FrameType) -> None:
         """Remember a condition that was asked in a frame, and its answer."""
         code = frame.f_code
         if not _is_followed(code):
             return
+        self._compared.add((code, steps[:-1]))
         place = code, frame.f_lasti, tuple(step.operation for step in steps)
         operands = tuple(None if step.is_varying else step.operand for step in steps)
         conditions = self._conditions.setdefault(place, {})
@@ -151,10 +166,12 @@ class Count:
             for other, answer in condition.before.items():
                 if other in known:
                     is_asked &= known[other] == answer
-            for answer in {True, False} - condition.seen:
+            possible = set(map(int, np.unique(answers))) if condition.is_part else {True, False}
+            for answer in possible - condition.seen:
                 positions = np.flatnonzero((answers == answer) & is_asked)
-                if len(positions) and condition.attempts[answer] < _ATTEMPTS:
-                    condition.attempts[answer] += 1
+                attempts = condition.attempts.get(answer, 0)
+                if len(positions) and attempts < _ATTEMPTS:
+                    condition.attempts[answer] = attempts + 1
                     missing.append(positions)
         found: set[int] = set()
         lasts = False
@@ -164,7 +181,8 @@ class Count:
                 found |= set(map(int, positions if is_rare else positions[:1]))
                 lasts = lasts or is_rare or positions[-1] - positions[0] == len(positions) - 1
         if lasts and has_end:  # what such a turn changed may show later
-            found.add(_busiest(known.values(), len(values)))
+            periodic = [answers for condition, answers in known.items() if not condition.is_part]
+            found.add(_busiest(periodic, len(values)))
         return sorted(found - set(chosen))
 
 
@@ -213,11 +231,14 @@ def _arithmetic(operation: Callable[[Any, Any], Any], *, is_reflected: bool = Fa
         if not isinstance(other, (int, float)):
             return NotImplemented
         pair = _plain(self), _plain(other)
-        result = operation(*(reversed(pair) if is_reflected else pair))
+        result: Any = operation(*(reversed(pair) if is_reflected else pair))
         kind: Any = Counter if type(result) is int else Fraction if type(result) is float else None
         if kind is None or self.version != self.count.version:
             return result
-        return kind.of(result, self.count, (*self.steps, _step(self, operation, other, is_reflected)))
+        steps = (*self.steps, _step(self, operation, other, is_reflected))
+        if type(result) is int and operation in (operator.floordiv, operator.mod):
+            self.count.record_part(steps, result, sys._getframe(1).f_code)
+        return kind.of(result, self.count, steps)
 
     return method
 

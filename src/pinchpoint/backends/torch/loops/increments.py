@@ -23,6 +23,7 @@ from pinchpoint.core.files import shown_path
 _JUMPS = 8  # of one counter
 _WAITED = 16  # turns in which a counter that is to jump is not increased
 _UNKNOWN = 1_000_000  # increments of a counter whose loops have an unknown length
+_LARGEST = 2**62  # that is looked at
 _FAR = 100_000  # values that are looked at beyond those that are all looked at
 Totals = dict["Increment", tuple[int, int]]
 
@@ -83,11 +84,13 @@ class Increment(Count):
             return False  # it was not increased in the last turn, or it begins anew in every turn
         is_known = None not in lengths
         turns = math.prod(length or 1 for length in lengths) if is_known else _UNKNOWN
-        self._reach = max(self._reach, self._first + self._by * (self.total - total) * turns)
+        reach = self._first + self._by * (self.total - total) * turns
+        self._reach = min(max(self._reach, reach), _LARGEST)
         values, bounds = self._bounded(self._later_values())
         if self._has_arrived:
             self._has_arrived = False
-            if self._has_last or not self.was_asked or self.choose(np.array([self.value]), ignored=bounds):
+            here = np.array([min(self.value, _LARGEST)])
+            if self._has_last or not self.was_asked or self.choose(here, ignored=bounds):
                 return True  # the turn with the value that it jumped to is still to come
         if not len(values):
             return False
@@ -95,7 +98,8 @@ class Increment(Count):
         self._queue = [value for value in self._queue if value > self.value]
         if not self._queue:
             self._queue = [int(values[at]) for at in self.choose(values, ignored=bounds, has_end=is_known)]
-        if not self._queue and self._is_used and is_known and not self._has_last:
+        # A counter that begins anew, as a place in the data does, need not get that far.
+        if not self._queue and self._is_used and is_known and self.starts < 2 and not self._has_last:
             self._has_last = True
             self._queue = [int(values[-1])]
         if not self._queue:
@@ -109,7 +113,7 @@ class Increment(Count):
 
     def _later_values(self) -> Values:
         """The values that the counter may still have; if these are too many, a part of the later ones."""
-        numbers = max((self._reach - self.value) // self._by, 0)
+        numbers = max((self._reach - self.value) // self._by, 0) if abs(self.value) < _LARGEST else 0
         near = np.arange(1, min(numbers, EVALUATED) + 1)
         far = np.linspace(EVALUATED + 1, numbers, _FAR, dtype=int) if numbers > EVALUATED else near[:0]
         return self.value + self._by * np.concatenate([near, far])
