@@ -22,7 +22,7 @@ from pinchpoint.backends.torch.fake.devices import CUDA, place_of
 from pinchpoint.backends.torch.fake.generation import Generation
 from pinchpoint.backends.torch.fake.progress import Progress
 from pinchpoint.backends.torch.ledger import Ledger
-from pinchpoint.backends.torch.loops import lbfgs, turns
+from pinchpoint.backends.torch.loops import lbfgs, script_loops
 from pinchpoint.backends.torch.observer import Observer
 from pinchpoint.backends.torch.repeated_calls import RepeatedCalls
 
@@ -32,7 +32,7 @@ def install(patches: Patches, observer: Observer, progress: Progress) -> Iterato
     ledger = observer.ledger
     _autograd(patches, ledger, progress)
     patch_trainer = loaders.install(patches, observer, progress)
-    turns.install(patches, observer, progress)
+    script_loops.install(patches, observer, progress)
     lbfgs.install(patches, observer, progress)
     patch_generation = Generation(patches, observer, progress.add_calls)
     _modules(patches, observer, progress, lambda: (patch_generation(), patch_trainer()))
