@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -143,3 +144,23 @@ def test_a_target_that_is_no_script_is_refused() -> None:
         profile("field")
     with pytest.raises(BadInput, match="at least 1"):
         profile("train.py", steps=0)
+
+
+def test_both_peaks_are_shown_side_by_side(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    samples: dict[str, Any],
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("pinchpoint.profiling.profile.predict_peak", lambda target, args: samples["forecast"])
+    record = tmp_path / "trace.json"
+    assert run(["profile", write(tmp_path, "print(1)\n"), "--predict", "-o", str(record)]) == 0
+    trace = load(record)
+    assert isinstance(trace, Trace)
+    assert trace.memory is not None
+    assert trace.memory["predicted_allocated_bytes"] == 1000
+    assert "allocated    1,000 B" in capfd.readouterr().out
+
+
+def test_a_script_of_50_000_lines_is_profiled(tmp_path: Path) -> None:
+    assert profile(write(tmp_path, "x = 1\n" * 50_000)).ended == "finished"

@@ -386,3 +386,31 @@ def test_a_chrome_trace_holds_phases_and_events_and_stays_small(tmp_path: Path) 
         str(line_with("pinchpoint.profile(lambda: train(5, act"))
     ] * 5
     assert all(entry["dur"] >= 0 for entry in spans)
+
+
+def test_scripted_functions_are_compiled_as_before() -> None:
+    def plain(x):  # pyright: ignore[reportMissingParameterType]
+        return torch.where(x > 0, x, torch.zeros_like(x))
+
+    before = torch.jit.script(plain)  # TorchScript's table of functions exists before the profile
+
+    results = []
+
+    def run() -> None:
+        def mask(x):  # pyright: ignore[reportMissingParameterType]
+            chosen = x > 0
+            return torch.where(chosen, x, torch.zeros_like(x))[chosen].sum() + torch.nonzero(chosen).sum()
+
+        results.append(torch.jit.script(mask)(torch.tensor([1.0, -1.0, 2.0])).item())
+
+    trace_of(run)
+    assert results == [3.0 + 2.0]
+    assert before(torch.ones(2)).tolist() == [1.0, 1.0]
+
+
+def test_copies_of_sparse_tensors_and_inside_vmap_are_no_trouble() -> None:
+    def run() -> None:
+        torch.eye(3).to_sparse().to("meta")
+        torch.vmap(lambda x: x.to("meta"))(torch.ones(2, 3))
+
+    assert [event.repeated for event in events(trace_of(run), "copy")] == [0, 0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import ModuleType
 from typing import Any, Self
 
 _ABSENT = object()
@@ -36,6 +37,14 @@ class Patches:
     def set_environment(self, name: str, value: str) -> None:
         self._environment.append((name, os.environ.get(name)))
         os.environ[name] = value
+
+    def replaced_functions(self) -> list[tuple[Any, Any]]:
+        """Pairs of a module's function and what replaces it."""
+        return [
+            (before, vars(owner)[name])
+            for owner, name, before in self._attributes
+            if isinstance(owner, ModuleType)
+        ]
 
     @contextmanager
     def suspended(self) -> Iterator[None]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import linecache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from pinchpoint.core.records import Problem, Trace
 
 _PROBLEMS = 10
+_WIDTH = 79
 
 
 def command(
@@ -25,6 +27,9 @@ def command(
     ),
     time_limit: float = typer.Option(
         None, "--time-limit", help="Stop the script after so many seconds. Default: no limit."
+    ),
+    predict: bool = typer.Option(
+        False, "--predict", help="Also predict the peak memory on a GPU, and show both peaks."
     ),
     chrome_trace: Path = typer.Option(
         None,
@@ -56,6 +61,7 @@ def command(
         steps=steps,
         light=light,
         time_limit_s=time_limit,
+        predict=predict,
         chrome_trace=chrome_trace,
         output_to_stderr=as_json,
     )
@@ -101,6 +107,9 @@ def _show(trace: Trace) -> None:
         ]
         columns = ("phase", "per step", "share", *(["on the device"] if has_device else []))
         printing.show_table(columns, rows, right=columns[1:])
+    if trace.memory and "predicted_allocated_bytes" in trace.memory:
+        printing.stdout().print()
+        _show_peaks(trace.memory)
     if trace.problems:
         printing.stdout().print()
         for number, problem in enumerate(trace.problems[:_PROBLEMS], 1):
@@ -115,6 +124,18 @@ def _show(trace: Trace) -> None:
         printing.say(f"note: {note}")
 
 
+def _show_peaks(memory: dict[str, Any]) -> None:
+    from pinchpoint.core.units import show_bytes
+
+    rows = []
+    for name in ("allocated", "reserved"):
+        predicted, measured = memory[f"predicted_{name}_bytes"], memory.get(f"{name}_bytes")
+        error = f"{predicted / measured - 1:+.2%}" if predicted and measured else "-"
+        rows.append((name, show_bytes(predicted), show_bytes(measured), error))
+    columns = ("peak", "predicted", "measured", "error")
+    printing.show_table(columns, rows, right=columns[1:])
+
+
 def _show_problem(number: int, problem: Problem) -> None:
     from pinchpoint.core.units import show_bytes, show_seconds
 
@@ -127,5 +148,14 @@ def _show_problem(number: int, problem: Problem) -> None:
         costs.append(show_bytes(problem.bytes))
     cost = f" [{', '.join(costs)}]" if costs else ""
     printing.show(f"{number:2}. {problem.what}{cost}")
-    where = f"{problem.file}:{problem.line}  " if problem.file else ""
-    printing.show(f"    {where}{problem.hint}")
+    if problem.file:
+        code = linecache.getline(problem.file, problem.line).strip()
+        where = f"    {_short(problem.file)}:{problem.line}  {code}"
+        printing.show(where if len(where) <= _WIDTH else where[: _WIDTH - 3] + "...")
+    printing.show(f"    hint: {problem.hint}")
+
+
+def _short(file: str) -> str:
+    """The path from the current folder, if the file is below it."""
+    path = Path(file)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else file

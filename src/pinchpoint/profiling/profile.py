@@ -24,6 +24,7 @@ from pinchpoint.core.errors import BadInput, PinchpointError, TargetFailed
 from pinchpoint.core.records import Trace, load
 from pinchpoint.core.targets import Target, find, notebook_cells
 from pinchpoint.core.units import check_seconds
+from pinchpoint.forecasting.predict import predict as predict_peak
 from pinchpoint.profiling import phase as user_phases
 from pinchpoint.profiling.assembly import assemble
 from pinchpoint.profiling.chrome_trace import write_chrome_trace
@@ -39,13 +40,15 @@ def profile(
     steps: int | None = None,
     light: bool = False,
     time_limit_s: float | None = None,
+    predict: bool = False,
     chrome_trace: str | Path | None = None,
     output_to_stderr: bool = False,
 ) -> Trace:
     """Run a script, `-m package.module`, or a function without arguments, and record where its time goes.
 
     steps: stop after so many steps. light: record only phases, steps and waits. chrome_trace: a file to write
-    for chrome://tracing or Perfetto. output_to_stderr: where the output of a script goes.
+    for chrome://tracing or Perfetto. output_to_stderr: where the output of a script goes. predict: also
+    predict the peak of a script, and put it beside the measured one.
 
     A script that fails has a Trace too: see its `ended` and `error`. An exception of a function is raised
     again.
@@ -80,7 +83,9 @@ def profile(
         if record.is_file():
             trace = load(record)
             assert isinstance(trace, Trace)
-            return trace if code == trace.exit_code or trace.ended != "timed out" else _killed(trace)
+            if code != trace.exit_code and trace.ended == "timed out":
+                trace = _killed(trace)
+            return _with_forecast(trace, args) if predict else trace
     raise _no_trace(script, code)
 
 
@@ -178,6 +183,21 @@ def _run(request: Request, output: Any) -> int:
             process.kill()
             process.wait()
         raise
+
+
+def _with_forecast(trace: Trace, args: Sequence[str]) -> Trace:
+    """The trace with the predicted peaks in its memory, or with a note why there are none."""
+    try:
+        forecast = predict_peak(trace.target, args=tuple(args))
+    except PinchpointError as error:
+        return replace(trace, notes=(*trace.notes, f"The peak could not be predicted: {error.what}"))
+    peaks = {
+        "predicted_allocated_bytes": forecast.peak_allocated_bytes,
+        "predicted_reserved_bytes": forecast.peak_reserved_bytes,
+        "predicted_low_bytes": forecast.low_bytes,
+        "predicted_high_bytes": forecast.high_bytes,
+    }
+    return replace(trace, memory={**(trace.memory or {}), **peaks})
 
 
 def _killed(trace: Trace) -> Trace:

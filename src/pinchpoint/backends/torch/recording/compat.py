@@ -31,6 +31,23 @@ def after_cuda_starts(patches: Patches, act: Callable[[], None]) -> None:
     patches.set(torch.cuda, "_lazy_init", start)
 
 
+def tell_torchscript(pairs: list[tuple[Any, Any]]) -> Callable[[], None]:
+    """Let TorchScript take replacements for the builtin functions that they replace, until what is returned
+    is called. pairs: function and replacement
+    """
+    from torch.jit._builtins import _get_builtin_table
+
+    table = _get_builtin_table()
+    names = {id(new): table[id(old)] for old, new in pairs if id(old) in table}
+    table.update(names)
+
+    def forget() -> None:
+        for key in names:
+            table.pop(key, None)
+
+    return forget
+
+
 def start_history() -> None:
     torch.cuda.memory._record_memory_history(
         enabled="all", context="alloc", stacks="python", max_entries=_HISTORY

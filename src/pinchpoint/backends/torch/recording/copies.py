@@ -31,7 +31,10 @@ class _Copied:
         # that the address belongs to other data by now.
         base = view_base(tensor)
         owner = tensor if base is None else base
-        layout = (tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype, device)
+        try:
+            layout = (tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype, device)
+        except RuntimeError:
+            return False  # a sparse tensor, or one inside vmap, has no storage of its own
         key, changes = (id(owner), *layout), version(tensor)
         before = self._entries.pop(key, None)
         self._entries[key] = (weakref.ref(owner), changes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pinchpoint.backends.patches import Patches
 from pinchpoint.backends.recording.recorder import Recorder
+from pinchpoint.backends.torch.recording import compat
 from pinchpoint.backends.torch.recording.compilation import watch_compilation
 from pinchpoint.backends.torch.recording.copies import watch_copies
 from pinchpoint.backends.torch.recording.cuda_clock import watch_device
@@ -23,9 +24,9 @@ def install(recorder: Recorder, patches: Patches) -> None:
     watch_compilation(recorder, patches, tell_compiler=watched.tell_compiler)
     watch_waits(recorder, patches)
     watch_memory(recorder, patches)
-    if recorder.light:
-        return
-    watch_copies(recorder, patches)
-    watch_rebuilds(recorder, patches)
-    watch_gradients(recorder, watched)
-    watch_graphs(recorder, watched)
+    if not recorder.light:
+        watch_copies(recorder, patches)
+        watch_rebuilds(recorder, patches)
+        watch_gradients(recorder, watched)
+        watch_graphs(recorder, watched)
+    recorder.on_close.append(compat.tell_torchscript(patches.replaced_functions()))
