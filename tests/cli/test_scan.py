@@ -245,6 +245,13 @@ def test_a_fix_keeps_comments_layout_line_ends_and_permissions(folder: Path, end
     assert file.read_bytes().decode() == FIXED.replace("\n", ending)
 
 
+def test_a_dtype_goes_with_the_device(folder: Path) -> None:
+    file = folder / "typed.py"
+    file.write_text("import torch\nx = torch.zeros(3).to(device=device, dtype=dtype)\n", encoding="utf-8")
+    assert run(["scan", "typed.py", "--fix"]) == 0
+    assert file.read_text(encoding="utf-8").endswith("x = torch.zeros(3, device=device, dtype=dtype)\n")
+
+
 def test_an_unsafe_fix_is_made_only_when_asked_for(folder: Path) -> None:
     file = folder / "load.py"
     text = "import torch\n\nweights = torch.load('x.pt', weights_only=False)\n"
@@ -365,10 +372,7 @@ def test_many_files_are_scanned_by_several_processes_with_the_same_result(folder
     assert len(together) == 91
 
 
-def test_a_scan_needs_no_framework(folder: Path) -> None:
-    code = (
-        "import sys; from pinchpoint.cli.main import run; code = run(['scan', 'slow.py']);"
-        "assert not {'torch', 'jax', 'numpy', 'libcst'} & set(sys.modules); sys.exit(code)"
-    )
-    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert process.returncode == 1, process.stderr
+def test_a_scan_loads_no_framework_and_no_rewriter(folder: Path) -> None:
+    code = "import sys; from pinchpoint.cli.main import run; run(['scan', 'slow.py']); print(*sys.modules)"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"torch", "jax", "numpy", "libcst"} & set(process.stdout.split())

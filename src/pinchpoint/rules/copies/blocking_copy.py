@@ -37,7 +37,6 @@ from typing import TYPE_CHECKING
 
 from pinchpoint.rules.engine.devices import device_argument, is_host
 from pinchpoint.rules.engine.loaders import loader_of, pins
-from pinchpoint.rules.engine.rewriting import add_argument
 from pinchpoint.rules.engine.rule import Fix, Match, Rule
 from pinchpoint.rules.engine.source import Source, argument, method, receiver
 
@@ -61,6 +60,8 @@ def check(source: Source) -> Iterator[Match]:
 
 
 def _without_wait(node: cst.CSTNode, match: Match) -> cst.CSTNode:
+    from pinchpoint.rules.engine.rewriting import add_argument
+
     return add_argument(node, "non_blocking", "True")
 
 

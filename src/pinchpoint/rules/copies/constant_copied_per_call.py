@@ -48,6 +48,8 @@ def check(source: Source) -> Iterator[Match]:
             continue
         if not _is_constant(source, call.args[0]) or patterns.is_rare(source, call):
             continue
+        if any(isinstance(parent, ast.If | ast.IfExp) for parent in source.ancestors(call)):
+            continue  # a special case of the input
         parent = source.parents[call]
         moved = source.parents.get(parent) if isinstance(parent, ast.Attribute) else None
         device = argument(call, "device")

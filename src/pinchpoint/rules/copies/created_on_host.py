@@ -26,7 +26,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pinchpoint.rules.engine.devices import device_argument, is_host
-from pinchpoint.rules.engine.rewriting import add_argument
 from pinchpoint.rules.engine.rule import Fix, Match, Rule
 from pinchpoint.rules.engine.source import Source, argument, forwards, method, receiver
 
@@ -48,24 +47,34 @@ def check(source: Source) -> Iterator[Match]:
             continue
         if argument(created, "pin_memory") is not None or argument(created, "out") is not None:
             continue
-        # A dtype beside the device, and floats whose rounding may differ, are left to the reader.
-        simple = len(call.args) + len(call.keywords) <= 1 and not (
-            name == "torch.arange" and _has_floats(created)
-        )
-        yield Match(call, {"name": name}, fixable=simple)
+        yield Match(call, {"name": name}, fixable=_is_simple(source, call, created))
 
 
-def _has_floats(call: ast.Call) -> bool:
-    return not all(isinstance(arg, ast.Constant) and isinstance(arg.value, int) for arg in call.args)
+def _is_simple(source: Source, call: ast.Call, created: ast.Call) -> bool:
+    """Whether the tensor has the same values when it is created on the device, and a dtype can go with it."""
+    name = source.name(created.func)
+    if name == "torch.arange":  # the steps of floats may be rounded in another way
+        numbers = [arg.value if isinstance(arg, ast.Constant) else None for arg in created.args]
+        return len(call.args) + len(call.keywords) <= 1 and all(isinstance(number, int) for number in numbers)
+    if len(call.args) + len(call.keywords) <= 1:
+        return True
+    keys = {keyword.arg for keyword in call.keywords}
+    plain = name in ("torch.zeros", "torch.ones") and argument(created, "dtype") is None
+    return plain and not call.args and keys == {"device", "dtype"}
 
 
 def _create_on_device(node: cst.CSTNode, match: Match) -> cst.CSTNode:
     import libcst as cst
 
+    from pinchpoint.rules.engine.rewriting import add_argument
+
     moved = cst.ensure_type(node, cst.Call)
     created = cst.ensure_type(cst.ensure_type(moved.func, cst.Attribute).value, cst.Call)
-    changed = add_argument(created, "device", moved.args[0].value if moved.args else '"cuda"')
-    return changed.with_changes(lpar=moved.lpar, rpar=moved.rpar)
+    if not moved.args:
+        created = add_argument(created, "device", '"cuda"')
+    for arg in moved.args:
+        created = add_argument(created, arg.keyword.value if arg.keyword else "device", arg.value)
+    return created.with_changes(lpar=moved.lpar, rpar=moved.rpar)
 
 
 RULE = Rule(

@@ -101,4 +101,5 @@ def in_memory(source: Source, loader: ast.Call) -> bool:
     if isinstance(dataset, (ast.List, ast.Tuple, *COMPREHENSIONS)):
         return True
     name = source.called(dataset)
-    return name.rpartition(".")[2] in ("TensorDataset", "list", "zip", "range")
+    last = name.rpartition(".")[2]
+    return last in ("TensorDataset", "DictDataset", "ListDataset", "list", "zip", "range")

@@ -26,7 +26,7 @@ TENSORS = ("device", "jax")
 CREATION = _words(
     """
     tensor zeros ones full empty arange range linspace logspace eye rand randn randint randperm normal
-    tril_indices triu_indices scalar_tensor complex empty_strided sparse_coo_tensor hann_window
+    tril_indices triu_indices scalar_tensor frombuffer complex empty_strided sparse_coo_tensor hann_window
     """
 )
 TRANSFORMS = _words(
@@ -60,6 +60,7 @@ _PLAIN_ATTRIBUTES = _words(
 _TENSOR_ATTRIBUTES = _words(
     """
     grad data T mT H real imag loss logits weight bias last_hidden_state sample
+    input_ids attention_mask
     """
 )
 _MODULE_NAME = re.compile(
@@ -301,6 +302,8 @@ def _of_call(source: Source, call: ast.Call, depth: int) -> str:
         return "optimizer" if package == "optax" else ""
     if full in _BUILTINS:
         return "python"
+    if any(keyword.arg == "return_tensors" for keyword in call.keywords):
+        return "host"  # a tokenizer
     if full in ("sum", "max", "min") and call.args:
         return _element(_kind(source, call.args[0], depth))
     if isinstance(call.func, ast.Attribute):

@@ -53,11 +53,19 @@ def check(source: Source) -> Iterator[Match]:
         loops = source.statement_loops(call)
         if not loops or loops[0] not in steps or patterns.is_rare(source, call):
             continue
+        if name.startswith("torch.optim.") and _is_for_new(source, call, loops[0]):
+            continue
         built = kind(source, call) in ("module", "optimizer") and isinstance(
             call.func, ast.Name | ast.Attribute
         )
         if built and (name.startswith(("torch.nn.", "torch.optim.")) or name in losses) and _is_new(name):
             yield Match(call, {"name": name})
+
+
+def _is_for_new(source: Source, call: ast.Call, loop: ast.AST) -> bool:
+    """Whether an optimizer is for tensors that the same turn has made."""
+    names = {node.id for arg in call.args for node in source.walk(arg) if isinstance(node, ast.Name)}
+    return bool(names & patterns.stores_in(source, loop))
 
 
 def _is_new(name: str) -> bool:

@@ -50,10 +50,18 @@ def check(source: Source) -> Iterator[Match]:
         steps = [
             call
             for call in patterns.method_calls(source, loop, "step")
-            if kind(source, receiver(call)) == "optimizer" and source.statement_loops(call)[:1] == [loop]
+            if kind(source, receiver(call)) == "optimizer"
+            and not _is_built_in(source, receiver(call), loop)
+            and source.statement_loops(call)[:1] == [loop]
         ]
         if backward and steps:
             yield Match(backward[0])
+
+
+def _is_built_in(source: Source, optimizer: ast.expr, loop: ast.AST) -> bool:
+    """Whether each turn builds its own optimizer, for tensors that have no gradients yet."""
+    store = source.binding(optimizer) if isinstance(optimizer, ast.Name) else None
+    return isinstance(store, ast.Name) and source.inside(store, loop)
 
 
 RULE = Rule(
