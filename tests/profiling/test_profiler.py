@@ -340,8 +340,8 @@ def test_the_same_data_copied_again_is_told_from_new_data() -> None:
 
 
 def test_a_copy_to_the_host_would_wait() -> None:
-    trace = trace_of(lambda: train(act=lambda out, loss: (out.cpu(), out.detach().to("cpu", torch.float64))))
-    assert {event.what for event in events(trace, "wait")} == {"Tensor.cpu", "Tensor.to"}
+    trace = trace_of(lambda: train(act=lambda out, loss: (out.cpu(), out.to("cpu"))))
+    assert {event.what for event in events(trace, "wait")} == {"Tensor.cpu"}
 
 
 def test_compiled_code_is_the_same_and_a_recompilation_has_its_reason() -> None:
@@ -414,3 +414,26 @@ def test_copies_of_sparse_tensors_and_inside_vmap_are_no_trouble() -> None:
         torch.vmap(lambda x: x.to("meta"))(torch.ones(2, 3))
 
     assert [event.repeated for event in events(trace_of(run), "copy")] == [0, 0]
+
+
+def test_the_closure_of_an_optimizer_is_no_part_of_its_own_time() -> None:
+    weight = torch.ones(2, requires_grad=True)
+    optimizer = torch.optim.LBFGS([weight], max_iter=2)
+    calls = []
+
+    def closure() -> Any:
+        optimizer.zero_grad()
+        with pinchpoint.phase("inside"):
+            calls.append(1)
+        loss = (weight**2).sum()
+        loss.backward()
+        return loss
+
+    def run() -> None:
+        for _ in range(3):
+            optimizer.step(closure)
+
+    trace = trace_of(run)
+    assert trace.steps == 3
+    assert len(calls) >= 3
+    assert {"forward", "backward", "optimizer", "inside"} <= {phase.name for phase in trace.phases}

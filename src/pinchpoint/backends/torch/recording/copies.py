@@ -76,11 +76,10 @@ def watch_copies(recorder: Recorder, patches: Patches) -> None:
             name = what if to_host else f"{origin} -> {target}"
             recorder.event(kind, name, place, spent_ns, size=size, detail=detail, repeated=again)
 
-    def would_wait(source: Any, target: str | None) -> bool:
-        """Whether a copy that does nothing without a GPU would make the program wait with one."""
+    def would_wait(source: Any) -> bool:
+        """Whether `cpu()`, which does nothing without a GPU, would make the program wait with one."""
         return (
-            target == "cpu"
-            and recorder.device != "cuda"
+            recorder.device != "cuda"
             and type(source) in plain
             and source.device.type == "cpu"
             and recorder.phase not in (DATA, OPTIMIZER)
@@ -99,7 +98,8 @@ def watch_copies(recorder: Recorder, patches: Patches) -> None:
                 return record(
                     f"Tensor.{name}", source, target, lambda: original(*args, **kwargs), is_free=free
                 )
-            if would_wait(source, target) and name != "copy_":
+            # `to` may mean the device of the model, which is a GPU where there is one.
+            if name == "cpu" and would_wait(source):
                 recorder.event("wait", f"Tensor.{name}", recorder.lines.place(1))
             return original(*args, **kwargs)
 

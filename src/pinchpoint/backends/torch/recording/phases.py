@@ -27,7 +27,6 @@ class Watched:
     """What the loop uses, for those who look at it at the end of a step."""
 
     def __init__(self) -> None:
-        self.optimizers: dict[int, Optimizer] = {}
         self.models: dict[int, torch.nn.Module] = {}
         self.tell_compiler: Callable[[], None] = lambda: None
         self.before_step: list[Callable[[Optimizer], None]] = []
@@ -105,12 +104,26 @@ def _watch_backward(recorder: Recorder, patches: Patches, watched: Watched, insi
 def _watch_optimizers(recorder: Recorder, patches: Patches, watched: Watched) -> None:
     from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-    def before(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if recorder.is_here:
-            watched.optimizers.setdefault(id(optimizer), optimizer)
-            for act in watched.before_step:
-                act(optimizer)
-            recorder.begin(OPTIMIZER)
+    def before(optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+        if not recorder.is_here:
+            return None
+        for act in watched.before_step:
+            act(optimizer)
+        recorder.begin(OPTIMIZER)
+        return _with_closure(args, kwargs)
+
+    def _with_closure(args: Any, kwargs: Any) -> Any:
+        """The arguments with a closure whose own time is forward; None if there is no closure."""
+        closure = args[1] if len(args) > 1 else kwargs.get("closure")
+        if not callable(closure):
+            return None
+
+        @wraps(closure)
+        def run(*inner: Any, **options: Any) -> Any:
+            with recorder.within(FORWARD):
+                return closure(*inner, **options)
+
+        return ((args[0], run, *args[2:]), kwargs) if len(args) > 1 else (args, {**kwargs, "closure": run})
 
     def after(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if recorder.is_here:
