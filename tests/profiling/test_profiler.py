@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -437,3 +438,33 @@ def test_the_closure_of_an_optimizer_is_no_part_of_its_own_time() -> None:
     assert trace.steps == 3
     assert len(calls) >= 3
     assert {"forward", "backward", "optimizer", "inside"} <= {phase.name for phase in trace.phases}
+
+
+def test_tensors_on_the_cpu_are_accounted_for_by_line() -> None:
+    def scratch() -> Any:
+        values = torch.zeros(1024, 1024)
+        return values.sum()
+
+    def run() -> None:
+        weight = torch.ones(1024, 256, requires_grad=True)
+        optimizer = torch.optim.SGD([weight], lr=0.1, momentum=0.9)
+        for _ in range(4):
+            kept = torch.ones(1024, 1024)
+            scratch()
+            loss = (kept @ weight).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            del kept, loss
+
+    memory = trace_of(run).memory
+    assert memory is not None
+    lines = {line["line"]: line for line in memory["lines"]}
+    assert lines[line_with("kept = torch.ones(1024, 1024)")]["bytes"] == 4 * 2**20
+    mib = 2**20
+    # Alive before the step: the weights, their gradient, and the momentum, 1 MiB each.
+    assert memory["before_bytes"] == {"weights": mib, "gradients": mib, "optimizer": mib}
+    # At the peak, in the scratch function: these 3 MiB, the kept 4 MiB, and the 4 MiB of scratch.
+    assert memory["allocated_bytes"] == pytest.approx(11 * mib, rel=0.01)
+    assert lines[line_with("values = torch.zeros(1024, 1024)")]["bytes"] == 4 * mib
+    assert sys.gettrace() is None

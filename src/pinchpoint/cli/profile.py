@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pinchpoint.core.records import Problem, Trace
 
 _PROBLEMS = 10
+_LINES = 5
 _WIDTH = 79
 
 
@@ -107,6 +108,9 @@ def _show(trace: Trace) -> None:
         ]
         columns = ("phase", "per step", "share", *(["on the device"] if has_device else []))
         printing.show_table(columns, rows, right=columns[1:])
+    if trace.memory and trace.memory.get("lines"):
+        printing.stdout().print()
+        _show_lines(trace.memory)
     if trace.memory and "predicted_allocated_bytes" in trace.memory:
         printing.stdout().print()
         _show_peaks(trace.memory)
@@ -122,6 +126,25 @@ def _show(trace: Trace) -> None:
         printing.show("Nothing that is worth changing was found.")
     for note in trace.notes:
         printing.say(f"note: {note}")
+
+
+def _show_lines(memory: dict[str, Any]) -> None:
+    from pinchpoint.core.units import show_bytes
+
+    rows = [
+        (
+            _fit(f"{_short(line['file'])}:{line['line']}", 30) if line["file"] else "outside the script",
+            show_bytes(line["bytes"]),
+            line["phase"],
+            line["code"][:22],
+        )
+        for line in memory["lines"][:_LINES]
+    ]
+    printing.show_table(("at the peak", "bytes", "phase", ""), rows, right=("bytes",))
+
+
+def _fit(text: str, width: int) -> str:
+    return text if len(text) <= width else "..." + text[3 - width :]
 
 
 def _show_peaks(memory: dict[str, Any]) -> None:

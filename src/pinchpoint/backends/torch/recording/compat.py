@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -60,6 +60,26 @@ def take_history(device: int) -> list[dict[str, Any]]:
     traces = snapshot["device_traces"]
     torch.cuda.memory._record_memory_history(enabled=None)
     return traces[device] if device < len(traces) else []
+
+
+def allocation_profiler() -> Any:
+    """A profiler of torch that records allocations on the CPU; it has `start` and `stop`."""
+    return torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True)
+
+
+def allocations(profiler: Any) -> Iterator[tuple[int, int, int]]:
+    """What such a profiler recorded: nanoseconds of the day, address, and bytes; negative bytes are freed."""
+    from torch._C._profiler import _EventType
+
+    waiting = list(profiler.profiler.kineto_results.experimental_event_tree())
+    found = []
+    while waiting:
+        event = waiting.pop()
+        waiting.extend(event.children)
+        if event.tag == _EventType.Allocation and event.extra_fields.device.type == "cpu":
+            fields = event.extra_fields
+            found.append((event.start_time_ns, int(fields.ptr or 0), int(fields.alloc_size)))
+    yield from sorted(found, key=lambda entry: entry[0])
 
 
 def watch_compiler(

@@ -7,6 +7,7 @@ from pinchpoint.backends.recording.recorder import Recorder
 from pinchpoint.backends.torch.recording import compat
 from pinchpoint.backends.torch.recording.compilation import watch_compilation
 from pinchpoint.backends.torch.recording.copies import watch_copies
+from pinchpoint.backends.torch.recording.cpu_memory import watch_cpu_memory
 from pinchpoint.backends.torch.recording.cuda_clock import watch_device
 from pinchpoint.backends.torch.recording.gradients import watch_gradients
 from pinchpoint.backends.torch.recording.kept_graphs import watch_graphs
@@ -29,4 +30,5 @@ def install(recorder: Recorder, patches: Patches) -> None:
         watch_rebuilds(recorder, patches)
         watch_gradients(recorder, watched)
         watch_graphs(recorder, watched)
+        watch_cpu_memory(recorder, watched)
     recorder.on_close.append(compat.tell_torchscript(patches.replaced_functions()))

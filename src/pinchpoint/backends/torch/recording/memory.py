@@ -10,6 +10,7 @@ from __future__ import annotations
 import bisect
 import linecache
 import time
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -94,7 +95,7 @@ def _of_cuda(history: _History) -> dict[str, Any]:
     }
     if history.events:
         peak_bytes, lines = peak_by_line(history.events, history.phase_at)
-        result["lines"] = lines[:_LINES]
+        result["lines"] = lines
         result["lines_bytes"] = peak_bytes
         result["lines_steps"] = _STEPS
     return result
@@ -122,11 +123,19 @@ def peak_by_line(events: list[dict[str, Any]], phase_at: Any) -> tuple[int, list
             live[event["addr"]] = event
         elif event["action"] == "free_completed":
             live.pop(event["addr"], None)
+    blocks = (
+        (*_line(event.get("frames") or ()), phase_at(event.get("time_us", 0)), event["size"])
+        for event in live.values()
+    )
+    return peak, rows_by_line(blocks)
+
+
+def rows_by_line(blocks: Iterable[tuple[str, int, str, int]]) -> list[dict[str, Any]]:
+    """Blocks summed by line and phase, the largest first. blocks: file, line, phase, bytes"""
     sums: dict[tuple[str, int, str], list[int]] = {}
-    for event in live.values():
-        key = (*_line(event.get("frames") or ()), phase_at(event.get("time_us", 0)))
-        entry = sums.setdefault(key, [0, 0])
-        entry[0] += event["size"]
+    for file, line, phase, size in blocks:
+        entry = sums.setdefault((file, line, phase), [0, 0])
+        entry[0] += size
         entry[1] += 1
     rows = [
         {
@@ -139,7 +148,7 @@ def peak_by_line(events: list[dict[str, Any]], phase_at: Any) -> tuple[int, list
         }
         for (file, line, phase), (size, count) in sums.items()
     ]
-    return peak, sorted(rows, key=lambda row: -row["bytes"])
+    return sorted(rows, key=lambda row: -row["bytes"])[:_LINES]
 
 
 def _line(frames: Any) -> tuple[str, int]:

@@ -1,0 +1,244 @@
+"""`watch_cpu_memory`: which lines hold the memory of tensors at the peak of a step on the CPU.
+
+Only the third step is looked at: torch's profiler reports each allocation of the CPU allocator, and a trace
+function tells which line of the user ran at that time. Weights, gradients and optimizer states that are
+alive before are added from the model and its optimizers. What else is alive before, such as a dataset, is
+not counted.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import os
+import sys
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from types import FrameType
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from pinchpoint.backends.recording.recorder import Recorder
+from pinchpoint.backends.recording.source_lines import is_user_file
+from pinchpoint.backends.torch.recording import compat
+from pinchpoint.backends.torch.recording.memory import rows_by_line
+from pinchpoint.backends.torch.recording.phases import Watched
+
+_LINES = 300_000  # that are traced at most
+_STEP = 2  # steps before the one that is looked at: the optimizer has its state then
+
+
+class _LineTrace:
+    """The lines of the user's code that run, with their time. Debuggers use the same mechanism."""
+
+    def __init__(self, clock_ns: Callable[[], int]) -> None:
+        self.lines: list[tuple[int, str, int]] = []
+        self._clock_ns = clock_ns
+        self._frames: list[FrameType] = []
+        self._known: dict[Any, bool] = {}
+
+    def start(self, frame: FrameType | None) -> None:
+        while frame is not None:
+            if self._is_user(frame):
+                if not self._frames:
+                    self.lines.append((self._clock_ns(), frame.f_code.co_filename, frame.f_lineno))
+                frame.f_trace = self._inside
+                self._frames.append(frame)
+            frame = frame.f_back
+        sys.settrace(self._enter)
+
+    def stop(self) -> None:
+        sys.settrace(None)
+        for frame in self._frames:
+            frame.f_trace = None
+        self._frames.clear()
+
+    def _is_user(self, frame: FrameType) -> bool:
+        code = frame.f_code
+        if code not in self._known:
+            self._known[code] = is_user_file(code.co_filename)
+        return self._known[code]
+
+    def _enter(self, frame: FrameType, event: str, argument: Any) -> Any:
+        return self._inside if self._is_user(frame) else None
+
+    def _inside(self, frame: FrameType, event: str, argument: Any) -> Any:
+        if event == "return":
+            back = frame.f_back
+            while back is not None and not self._is_user(back):
+                back = back.f_back
+            if back is None:
+                return self._inside
+            frame = back  # the rest of the caller's line
+        if len(self.lines) >= _LINES:
+            self.stop()  # a loop of Python: later allocations count to its last line
+            return None
+        self.lines.append((self._clock_ns(), frame.f_code.co_filename, frame.f_lineno))
+        return self._inside
+
+
+class _Accounting:
+    """The allocations of one step, and what was alive before it."""
+
+    def __init__(self, recorder: Recorder, watched: Watched) -> None:
+        self.recorder, self.watched = recorder, watched
+        self.optimizers: dict[int, weakref.ref[Optimizer]] = {}
+        self.is_done = False
+        self.base: dict[str, int] = {}
+        self._profiler: Any = None
+        self._trace: _LineTrace | None = None
+        self._offset_ns = 0
+        self.allocations: list[
+            tuple[int, int, int]
+        ] = []  # time on our clock, address, bytes; negative: freed
+        self.lines: list[tuple[int, str, int]] = []
+        self.bounds: list[tuple[int, str]] = []
+
+    def remember(self, optimizer: Optimizer) -> None:
+        if len(self.optimizers) < 16:
+            self.optimizers.setdefault(id(optimizer), weakref.ref(optimizer))
+
+    def at_step(self) -> None:
+        if self._profiler is not None:
+            self.stop()
+        elif not self.is_done and self.recorder.step >= _STEP:
+            self.is_done = True
+            # A debugger, a coverage tool or compiled code would be disturbed.
+            is_compiled = any(kind in ("compile", "recompile") for kind, _, _ in self.recorder.events)
+            if self.recorder.device == "cpu" and sys.gettrace() is None and not is_compiled:
+                with self.recorder.paused():
+                    self._start(sys._getframe(1))
+
+    def _start(self, frame: FrameType) -> None:
+        self.base = _alive(self.watched, [r() for r in self.optimizers.values()])
+        profiler = compat.allocation_profiler()
+        try:
+            with _quiet():
+                profiler.start()
+        except RuntimeError:
+            return  # the program uses the profiler itself
+        self._profiler = profiler
+        self._offset_ns = time.time_ns() - self.recorder.clock_ns()
+        self._trace = _LineTrace(self.recorder.clock_ns)
+        self._trace.start(frame)
+
+    def stop(self) -> None:
+        profiler, trace = self._profiler, self._trace
+        if profiler is None or trace is None:
+            return
+        self._profiler = self._trace = None
+        trace.stop()
+        with self.recorder.paused():
+            with _quiet():
+                profiler.stop()
+            self.allocations = [
+                (at_ns - self._offset_ns, address, size)
+                for at_ns, address, size in compat.allocations(profiler)
+            ]
+            self.lines = trace.lines
+            self.bounds = [(row.at_ns, row.phase) for row in self.recorder.rows if row.mark is None]
+
+    def report(self) -> dict[str, Any] | None:
+        """The part of a Trace about the memory of tensors; None if no step was looked at."""
+        if not self.allocations:
+            return None
+        live: dict[int, tuple[int, str, int, str]] = {}
+        before = now = peak = sum(self.base.values())
+        at_peak: dict[int, tuple[int, str, int, str]] = {}
+        before_at_peak = before
+        for at_ns, address, size in self.allocations:
+            if size > 0:
+                live[address] = (size, *self._line_at(at_ns), self._phase_at(at_ns))
+                now += size
+                if now > peak:
+                    peak, at_peak, before_at_peak = now, dict(live), before
+            elif block := live.pop(address, None):
+                now -= block[0]
+            else:
+                freed = min(-size, before)  # from before the step, or not known then
+                before -= freed
+                now -= freed
+        rows = rows_by_line((file, line, phase, size) for size, file, line, phase in at_peak.values())
+        shares = {
+            name: size * before_at_peak // max(sum(self.base.values()), 1) for name, size in self.base.items()
+        }
+        return {
+            "method": "tensors of the third step",
+            "allocated_bytes": peak,
+            "before_bytes": shares,
+            "lines": rows,
+            "lines_bytes": peak,
+        }
+
+    def _line_at(self, at_ns: int) -> tuple[str, int]:
+        index = bisect.bisect_right(self.lines, at_ns, key=lambda entry: entry[0]) - 1
+        return self.lines[index][1:] if index >= 0 else ("", 0)
+
+    def _phase_at(self, at_ns: int) -> str:
+        index = bisect.bisect_right(self.bounds, at_ns, key=lambda entry: entry[0]) - 1
+        return self.bounds[index][1] if index >= 0 else "other"
+
+
+def watch_cpu_memory(recorder: Recorder, watched: Watched) -> None:
+    accounting = _Accounting(recorder, watched)
+
+    def report() -> None:
+        accounting.stop()
+        tensors = accounting.report() if recorder.device == "cpu" else None
+        if tensors is not None:
+            recorder.parts["memory"] = {**recorder.parts.get("memory", {}), **tensors}
+
+    watched.before_step.append(accounting.remember)
+    recorder.on_step.append(accounting.at_step)
+    recorder.on_finish.append(report)
+    recorder.on_close.append(accounting.stop)
+
+
+def _alive(watched: Watched, optimizers: Iterable[Optimizer | None]) -> dict[str, int]:
+    """Bytes of weights, gradients and optimizer states on the CPU, each storage once."""
+    known: set[int] = set()
+
+    def bytes_of(tensors: Iterable[Any]) -> int:
+        total = 0
+        for tensor in tensors:
+            if not isinstance(tensor, torch.Tensor) or tensor.device.type != "cpu":
+                continue
+            if tensor.layout is not torch.strided:
+                continue
+            storage = tensor.untyped_storage()
+            if storage.data_ptr() not in known:
+                known.add(storage.data_ptr())
+                total += storage.nbytes()
+        return total
+
+    present = [optimizer for optimizer in optimizers if optimizer is not None]
+    parameters = [p for optimizer in present for group in optimizer.param_groups for p in group["params"]]
+    for model in watched.models.values():
+        parameters += [*model.parameters(), *model.buffers()]
+    states = [value for o in present for state in o.state.values() for value in _values(state)]
+    return {
+        "weights": bytes_of(parameters),
+        "gradients": bytes_of(parameter.grad for parameter in parameters),
+        "optimizer": bytes_of(states),
+    }
+
+
+def _values(state: Any) -> Iterator[Any]:
+    yield from state.values() if isinstance(state, dict) else ()
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Hide what the profiler prints to standard error when it starts and stops."""
+    sys.stderr.flush()
+    copy, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, 2)
+    os.close(nothing)
+    try:
+        yield
+    finally:
+        os.dup2(copy, 2)
+        os.close(copy)
