@@ -870,6 +870,580 @@ def train(model, loader, opt):
             best = 1
 """,
     ),
+    (
+        {"graph-kept", "sync-in-loop"},
+        """
+import torch
+class Trainer:
+    def __init__(self, model, loader, device):
+        self.model = model.to(device)
+        self.loader = loader
+        self.device = device
+        self.optimizer = torch.optim.Adam(self.model.parameters())
+        self.criterion = torch.nn.MSELoss()
+    def train_epoch(self):
+        self.model.train()
+        epoch_loss = 0
+        history = []
+        for x, y in self.loader:
+            x = x.to(self.device)
+            y = y.to(self.device)
+            self.optimizer.zero_grad()
+            out = self.model(x)
+            loss = self.criterion(out, y)
+            loss.backward()
+            self.optimizer.step()
+            epoch_loss += loss
+            history.append(loss.item())
+        return epoch_loss
+""",
+    ),
+    (
+        {"sync-in-loop"},
+        """
+import torch
+def f(n, device):
+    x = torch.rand(n, device=device)
+    total = 0.0
+    for i in range(n):
+        total += float(x[i])
+    return total
+""",
+    ),
+    (
+        {"sync-in-loop"},
+        """
+import torch
+def f(tensors, device):
+    t = torch.stack(tensors).to(device)
+    i = 0
+    while i < 100:
+        if t.max().item() > 3:
+            t = t * 0.5
+        i += 1
+    return t
+""",
+    ),
+    (
+        {"sync-in-loop"},
+        """
+import torch
+def names(model, loader, classes):
+    out = []
+    with torch.no_grad():
+        for x in loader:
+            pred = model(x).argmax(dim=1)
+            for p in pred:
+                out.append(classes[p.item()])
+    return out
+""",
+    ),
+    (
+        {"cuda-hard-coded", "sync-in-loop"},
+        """
+import torch
+losses = {k: v.item() for k, v in zip(names, torch.stack(parts).to("cuda:1"))}
+""",
+    ),
+    (
+        {"sync-in-loop"},
+        """
+import jax.numpy as jnp
+def f(x):
+    y = jnp.exp(x)
+    return [y[i].item() for i in range(len(y))]
+""",
+    ),
+    (
+        {"transform-in-loop"},
+        """
+from jax import vmap, grad
+def f(fn, xs):
+    out = []
+    for x in xs:
+        out.append(vmap(grad(fn))(x))
+    return out
+""",
+    ),
+    (
+        {"transform-in-loop"},
+        """
+import jax
+def run(fn, xs):
+    return [jax.jit(fn)(x) for x in xs]
+""",
+    ),
+    (
+        {"jit-per-call"},
+        """
+import jax
+class Model:
+    def energy(self, params, x):
+        def inner(p):
+            return self.apply(p, x)
+        return jax.jit(inner)(params)
+""",
+    ),
+    (
+        {"compile-in-loop"},
+        """
+import torch
+class M(torch.nn.Module):
+    def forward(self, x):
+        f = torch.compile(self.block)
+        return f(x)
+""",
+    ),
+    (
+        {"jit-callable-argument"},
+        """
+from jax import jit
+@jit
+def apply(fn, x):
+    return fn(x) + 1
+""",
+    ),
+    (
+        {"jit-callable-argument"},
+        """
+import jax
+def energy(psi, x):
+    return psi(x) ** 2
+energy_jit = jax.jit(energy)
+""",
+    ),
+    (
+        {"module-in-loop"},
+        """
+import torch
+import torch.nn as nn
+def train(model, dataloader, lr):
+    for epoch in range(10):
+        for x, y in dataloader:
+            optimizer = torch.optim.Adam(model.parameters(), lr=lr)
+            loss = nn.functional.mse_loss(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+""",
+    ),
+    (
+        {"module-in-loop"},
+        """
+import torch
+from torch.nn import CrossEntropyLoss
+def train(model, dataloader, optimizer):
+    for x, y in dataloader:
+        criterion = CrossEntropyLoss().to("cpu")
+        loss = criterion(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+""",
+    ),
+    (
+        {"missing-no-grad"},
+        """
+import torch
+model.eval()
+preds = []
+for x, y in test_loader:
+    preds.append(model(x).argmax(1))
+""",
+    ),
+    (
+        {"missing-no-grad"},
+        """
+import torch
+class T:
+    def validate(self):
+        self.model.eval()
+        n = 0
+        for x, y in self.val_loader:
+            n += (self.model(x).argmax(1) == y).sum()
+        self.model.train()
+        return n
+""",
+    ),
+    (
+        {"gradient-cut"},
+        """
+import torch
+def step(encoder, decoder, x):
+    with torch.no_grad():
+        z = encoder(x)
+    z.requires_grad_()
+    return decoder(z)
+""",
+    ),
+    (
+        {"deprecated-amp"},
+        """
+import torch.cuda.amp as amp
+scaler = amp.GradScaler()
+""",
+    ),
+    (
+        {"scaler-with-bfloat16"},
+        """
+import torch
+amp_dtype = torch.bfloat16
+scaler = torch.amp.GradScaler()
+def step(model, x):
+    with torch.autocast(device_type="cuda", dtype=amp_dtype):
+        return model(x)
+""",
+    ),
+    (
+        {"penalty-under-autocast"},
+        """
+import torch
+from torch.amp import autocast
+def r1(D, real):
+    real.requires_grad_(True)
+    with autocast("cuda"):
+        out = D(real)
+        g = torch.autograd.grad(out.sum(), real, create_graph=True)[0]
+        return (g ** 2).sum()
+""",
+    ),
+    (
+        {"hard-coded-chunk"},
+        """
+import torch
+def infer(net, pts):
+    chunk = 8192
+    res = []
+    for p in torch.split(pts, chunk):
+        res.append(net(p))
+    return torch.cat(res)
+""",
+    ),
+    (
+        {"hard-coded-chunk"},
+        """
+import torch
+def infer(net, pts):
+    res = [net(pts[i:i+4096]) for i in range(0, len(pts), 4096)]
+    return torch.cat(res)
+""",
+    ),
+    (
+        {"load-then-move"},
+        """
+import torch
+class P:
+    def load(self, path):
+        state = torch.load(path, map_location=torch.device('cpu'), weights_only=True)
+        self.model.load_state_dict(state['model'])
+        self.model.to(self.device)
+""",
+    ),
+    (
+        {"load-then-move"},
+        """
+import torch
+def load(path):
+    return torch.load(path, map_location="cpu", weights_only=True).cuda(0)
+""",
+    ),
+    (
+        {"unpinned-non-blocking"},
+        """
+import torch
+def up(rows, device):
+    t = torch.tensor(rows)
+    return t.cuda(device, non_blocking=True)
+""",
+    ),
+    (
+        {"loader-without-workers"},
+        """
+import torch
+from torch.utils.data import DataLoader
+class Exp:
+    def setup(self):
+        self.train_loader = DataLoader(self.ds, batch_size=32, shuffle=True, pin_memory=True)
+    def fit(self):
+        for x in self.train_loader:
+            x = x.to(self.device, non_blocking=True)
+            self.opt.zero_grad()
+            self.model(x).mean().backward()
+            self.opt.step()
+""",
+    ),
+    (
+        {"loader-without-pinning"},
+        """
+import torch
+from torch.utils.data import DataLoader
+class Exp:
+    def setup(self):
+        self.train_loader = DataLoader(self.ds, batch_size=32, shuffle=True, num_workers=4)
+    def fit(self):
+        for x in self.train_loader:
+            x = x.to(self.device)
+            self.opt.zero_grad()
+            self.model(x).mean().backward()
+            self.opt.step()
+""",
+    ),
+    (
+        {"host-read-before-sync"},
+        """
+import torch
+def log(loss):
+    cpu_loss = loss.detach().to("cpu", non_blocking=True)
+    print(float(cpu_loss))
+""",
+    ),
+    (
+        {"empty-cache-in-loop"},
+        """
+import torch
+from torch.cuda import empty_cache
+def run(model, xs):
+    for x in xs:
+        with torch.no_grad():
+            model(x)
+        empty_cache()
+""",
+    ),
+    (
+        {"used-after-del"},
+        """
+import torch
+def f(model, x):
+    h = model(x)
+    y = h.mean()
+    del h
+    return y, h.shape
+""",
+    ),
+    (
+        {"repeated-labels"},
+        """
+import torch
+def g(z, y, n):
+    z = z.repeat(n, 1)
+    y = y.repeat_interleave(n)
+    return z, y
+""",
+    ),
+    (
+        {"wide-index"},
+        """
+import torch
+def f(x, idx):
+    idx = idx.to(dtype=torch.long)
+    return torch.index_select(x, 0, idx)
+""",
+    ),
+    (
+        {"scatter-in-loop"},
+        """
+import jax.numpy as jnp
+def f(x, idx):
+    out = jnp.zeros(10)
+    for i in range(len(idx)):
+        out = out.at[idx[i]].add(x[i])
+    return out
+""",
+    ),
+    (
+        {"scatter-in-loop"},
+        """
+import torch
+def f(src, index, n):
+    out = torch.zeros((n, src.size(1)), device=src.device)
+    for i in range(index.numel()):
+        out[index[i]] += src[i]
+    return out
+""",
+    ),
+    (
+        {"unseeded-workers"},
+        """
+import random
+import torch
+from torch.utils import data
+class DS(data.Dataset):
+    def __len__(self):
+        return 4
+    def __getitem__(self, i):
+        return random.random()
+dl = data.DataLoader(DS(), num_workers=8)
+""",
+    ),
+    (
+        {"cuda-hard-coded"},
+        """
+import torch
+def f(x):
+    return x.to("cuda:0")
+""",
+    ),
+    (
+        {"accumulation-drops-tail"},
+        """
+import torch
+def train(net, dl, opt, scaler, accum):
+    opt.zero_grad()
+    for step, batch in enumerate(dl):
+        loss = net(batch).mean() / accum
+        scaler.scale(loss).backward()
+        if step % accum == accum - 1:
+            scaler.step(opt)
+            scaler.update()
+            opt.zero_grad()
+""",
+    ),
+    (
+        {"accumulation-drops-tail"},
+        """
+import torch
+def train(net, dl, opt, accum):
+    for step, batch in enumerate(dl, start=1):
+        loss = net(batch).mean() / accum
+        loss.backward()
+        if not step % accum:
+            opt.step()
+            opt.zero_grad()
+""",
+    ),
+    (
+        {"missing-eval"},
+        """
+import torch, torch.nn as nn
+net = nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5))
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+for x in train_loader:
+    opt.zero_grad()
+    net(x).mean().backward()
+    opt.step()
+with torch.no_grad():
+    for x in test_loader:
+        print(net(x).shape)
+""",
+    ),
+    (
+        {"cache-keyed-by-size"},
+        """
+import torch
+class Graph:
+    def __init__(self):
+        self._graph_cache = {}
+    def get(self, pos, r):
+        n = pos.shape[0]
+        if n in self._graph_cache:
+            return self._graph_cache[n]
+        d = torch.cdist(pos, pos)
+        edges = (d < r).nonzero().t()
+        self._graph_cache[n] = edges
+        return edges
+""",
+    ),
+    (
+        {"reused-permutation"},
+        """
+import torch
+def train(model, x, opt, epochs):
+    perm = torch.randperm(len(x))
+    for epoch in range(epochs):
+        for i in range(0, len(x), opt.bs):
+            idx = perm[i:i + opt.bs]
+            opt.zero_grad()
+            model(x[idx]).mean().backward()
+            opt.step()
+""",
+    ),
+    (
+        {"full-hessian"},
+        """
+import jax
+import jax.numpy as jnp
+def laplacian(f, x):
+    return jnp.einsum("ii->", jax.hessian(f)(x))
+""",
+    ),
+    (
+        {"full-hessian"},
+        """
+import torch
+from torch.func import hessian
+def laplacian(f, x):
+    return torch.trace(hessian(f)(x))
+""",
+    ),
+    (
+        {"unknown-xla-flag"},
+        """
+import os
+os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_gpu_bogus_option=3"
+import jax
+""",
+    ),
+    (
+        {"gradients-set-to-zero"},
+        """
+import torch
+for p in ps:
+    model.zero_grad(False)
+""",
+    ),
+    (
+        {"batch-norm-of-one"},
+        """
+import torch
+import torch.nn as nn
+from torch.utils.data import DataLoader
+model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+loader = DataLoader(ds, batch_size=1, shuffle=True, num_workers=2)
+for x in loader:
+    opt.zero_grad()
+    model(x).mean().backward()
+    opt.step()
+""",
+    ),
+    (
+        {"clock-without-wait"},
+        """
+import time, torch
+def bench(net, x):
+    x = x.cuda(0)
+    t0 = time.time()
+    for _ in range(100):
+        y = net(x)
+    t1 = time.time()
+    print((t1 - t0) / 100)
+""",
+    ),
+    (
+        {"default-tensor-type"},
+        """
+import torch
+torch.set_default_tensor_type(torch.cuda.FloatTensor)
+""",
+    ),
+    (
+        {"deprecated-launch"},
+        """
+import subprocess, sys, torch
+subprocess.run([sys.executable, "-m", "torch.distributed.launch", "train.py"])
+""",
+    ),
+    (
+        {"retained-graph"},
+        """
+import torch
+def t(model, dl, optimizer):
+    for b in dl:
+        optimizer.zero_grad()
+        l = model(b).mean()
+        l.backward(retain_graph=True)
+        optimizer.step()
+""",
+    ),
 ]
 SOUND: dict[str, str] = {
     "a read every hundred steps": """

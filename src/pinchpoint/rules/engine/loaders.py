@@ -64,6 +64,8 @@ def _loader(source: Source, iterable: ast.expr) -> ast.Call | None:
         if last not in ("enumerate", "tqdm", "iter", "islice", "track", "trange", "zip"):
             return None
         iterable = iterable.args[0]
+    if isinstance(iterable, ast.Attribute) and source.name(iterable.value) == "self":
+        return _only_loader(source, iterable.attr)
     if isinstance(iterable, ast.Name):
         store = source.binding(iterable)
         value = source.assigned_value(store) if isinstance(store, ast.Name) else None
@@ -77,12 +79,12 @@ def _loader(source: Source, iterable: ast.expr) -> ast.Call | None:
 
 
 def _only_loader(source: Source, name: str) -> ast.Call | None:
-    """The loader that a parameter is, where the file assigns a single one to that name."""
+    """The loader that a parameter or attribute is, where the file assigns a single one to that name."""
     matches = [
         call
         for call in loaders(source)
         if isinstance(parent := source.parents[call], ast.Assign)
-        and any(isinstance(target, ast.Name) and target.id == name for target in parent.targets)
+        and any(source.name(target).rpartition(".")[2] == name for target in parent.targets)
     ]
     return matches[0] if len(matches) == 1 else None
 

@@ -294,15 +294,15 @@ def shorten(node: ast.expr, length: int = 50) -> str:
 
 def counts(source: Source, loop: Loop) -> bool:
     """Whether a loop goes over a range."""
-    return not isinstance(loop, ast.While) and source.called(_iterable(loop)) == "range"
+    return not isinstance(loop, ast.While) and source.called(iterable(loop)) == "range"
 
 
 def counts_rows(source: Source, loop: Loop) -> bool:
     """Whether a loop goes over the rows of something: `range(len(x))`, `range(x.shape[0])`, `range(n)`."""
-    iterable = _iterable(loop)
-    if not isinstance(iterable, ast.Call) or source.called(iterable) != "range" or len(iterable.args) != 1:
+    rows = iterable(loop)
+    if not isinstance(rows, ast.Call) or source.called(rows) != "range" or len(rows.args) != 1:
         return False
-    return not isinstance(iterable.args[0], ast.Constant)
+    return not isinstance(rows.args[0], ast.Constant)
 
 
 def measures_time(source: Source, node: ast.AST) -> bool:
@@ -317,7 +317,8 @@ def measures_time(source: Source, node: ast.AST) -> bool:
     )
 
 
-def _iterable(loop: Loop) -> ast.expr:
+def iterable(loop: Loop) -> ast.expr:
+    """What a loop goes over; the test of `while`."""
     if isinstance(loop, ast.While):
         return loop.test
     return loop.generators[0].iter if isinstance(loop, COMPREHENSIONS) else loop.iter

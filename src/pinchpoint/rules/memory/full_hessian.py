@@ -56,8 +56,11 @@ def check(source: Source) -> Iterator[Match]:
 
 
 def _reduced(source: Source, call: ast.Call) -> ast.expr | None:
-    if source.name(call.func) in _REDUCTIONS and call.args:
+    name = source.name(call.func)
+    if name in _REDUCTIONS and call.args:
         return call.args[0]
+    if name.endswith(".einsum") and len(call.args) == 2 and isinstance(call.args[0], ast.Constant):
+        return call.args[1] if str(call.args[0].value).replace(" ", "") in ("ii->", "ii", "ii->i") else None
     if method(call) in ("trace", "diagonal", "diag") and isinstance(call.func, ast.Attribute):
         return call.func.value
     return None

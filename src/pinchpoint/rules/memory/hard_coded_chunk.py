@@ -36,7 +36,7 @@ from collections.abc import Iterator
 from pinchpoint.rules.engine import patterns
 from pinchpoint.rules.engine.loaders import loaders, option
 from pinchpoint.rules.engine.rule import Match, Rule
-from pinchpoint.rules.engine.source import Source, method
+from pinchpoint.rules.engine.source import COMPREHENSIONS, Loop, Source, method
 from pinchpoint.rules.engine.values import kind
 
 _LEAST = 16  # smaller numbers are structure: heads, channels, windows
@@ -46,16 +46,13 @@ _LEAST_POINTS = 512  # for a loader; smaller numbers are the batches of a traini
 def check(source: Source) -> Iterator[Match]:
     if not source.uses("torch", "jax"):
         return
-    for loop in source.all(ast.For):
-        if (
-            source.called(loop.iter) == "range"
-            and isinstance(loop.iter, ast.Call)
-            and len(loop.iter.args) == 3
-        ):
-            _, stop, step = loop.iter.args
-            size = _size(source, step)
-            if size is not None and not isinstance(stop, ast.Constant) and _computes(source, loop):
-                yield Match(size, {"size": ast.unparse(size)})
+    for loop in source.all(ast.For, *COMPREHENSIONS):
+        rows = patterns.iterable(loop)
+        if not isinstance(rows, ast.Call) or source.called(rows) != "range" or len(rows.args) != 3:
+            continue
+        size = _size(source, rows.args[2])
+        if size is not None and not isinstance(rows.args[1], ast.Constant) and _computes(source, loop):
+            yield Match(size, {"size": ast.unparse(size)})
     for call in loaders(source):
         size = option(call, "batch_size")
         size = _size(source, size) if size is not None else None
@@ -113,7 +110,7 @@ def _number(node: ast.expr) -> int:
     return number if isinstance(number, int) and not isinstance(number, bool) else 0
 
 
-def _computes(source: Source, loop: ast.For) -> bool:
+def _computes(source: Source, loop: Loop) -> bool:
     """Whether the loop calls something with the slice of a chunk: `f(x[i : i + n])`."""
     names = patterns.loop_names(source, loop)
     for node in source.walk(loop):

@@ -48,17 +48,16 @@ def check(source: Source) -> Iterator[Match]:
     if "cuda" not in source.text and not source.uses("jax"):
         return
     for difference in source.all(ast.BinOp):
-        if not isinstance(difference.op, ast.Sub) or source.called(difference.left) not in _CLOCKS:
+        if not isinstance(difference.op, ast.Sub):
             continue
-        start = difference.right
-        store = source.binding(start) if isinstance(start, ast.Name) else None
-        if not isinstance(store, ast.Name) or source.called(source.assigned_value(store)) not in _CLOCKS:
+        end, store = _reading(source, difference.left), _reading(source, difference.right)
+        if end is None or not isinstance(store, ast.Name):
             continue
         scope = source.function(difference) or source.tree
         between = [
             node
             for node in source.walk(scope)
-            if isinstance(node, ast.Call) and store.lineno < node.lineno <= difference.lineno
+            if isinstance(node, ast.Call) and store.lineno < node.lineno <= end.lineno
         ]
         measured = [node for node in between if is_model_call(source, node)]
         if (
@@ -67,6 +66,15 @@ def check(source: Source) -> Iterator[Match]:
             and not _is_nested(source, store, scope)
         ):
             yield Match(difference)
+
+
+def _reading(source: Source, node: ast.expr) -> ast.Name | ast.Call | None:
+    """Where a clock is read: the call itself, or the name that holds its value."""
+    if isinstance(node, ast.Call) and source.called(node) in _CLOCKS:
+        return node
+    store = source.binding(node) if isinstance(node, ast.Name) else None
+    value = source.assigned_value(store) if isinstance(store, ast.Name) else None
+    return store if isinstance(store, ast.Name) and source.called(value) in _CLOCKS else None
 
 
 def _waits(source: Source, call: ast.Call) -> bool:

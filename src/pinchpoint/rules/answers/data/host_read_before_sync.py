@@ -31,6 +31,7 @@ from pinchpoint.rules.engine.rule import Match, Rule
 from pinchpoint.rules.engine.source import Source, argument, is_constant, method, receiver, root
 
 _READS = ("numpy", "item", "tolist")
+_CONVERSIONS = ("float", "int", "bool", "print")
 
 
 def check(source: Source) -> Iterator[Match]:
@@ -54,8 +55,8 @@ def _read(source: Source, copy: ast.Call) -> ast.Call | None:
         return None
     name = parent.targets[0]
     for node in source.walk(source.function(copy) or source.tree):
-        if isinstance(node, ast.Call) and method(node) in _READS:
-            value = root(receiver(node))
+        if isinstance(node, ast.Call) and (method(node) in _READS or source.name(node.func) in _CONVERSIONS):
+            value = root(receiver(node) if method(node) in _READS or not node.args else node.args[0])
             if isinstance(value, ast.Name) and value.id == name.id and source.binding(value) is name:
                 return node
     return None

@@ -55,7 +55,11 @@ def check(source: Source) -> Iterator[Match]:
 
 
 def _counts(test: ast.expr, loop: ast.For, source: Source) -> bool:
-    """`(i + 1) % n == 0` with the counter of `enumerate`, and nothing else."""
+    """`(i + 1) % n == 0` or `not i % n` with the counter of `enumerate`, and nothing else."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        counted = {node.id for node in source.walk(test.operand) if isinstance(node, ast.Name)}
+        remainder = isinstance(test.operand, ast.BinOp) and isinstance(test.operand.op, ast.Mod)
+        return remainder and bool(counted & patterns.loop_names(source, loop))
     if not (isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Eq)):
         return False
     remainder = next(

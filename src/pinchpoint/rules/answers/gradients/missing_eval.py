@@ -66,6 +66,7 @@ def check(source: Source) -> Iterator[Match]:
     # Without its own model, a file must train it: else the caller may have chosen the mode.
     if not (_CHANGES_IN_TRAINING.search(text) if own else ".backward(" in text):
         return
+    yield from _in_script(source)
     for function in source.functions:
         if not _EVALUATION.match(function.name.lower()):
             continue
@@ -79,13 +80,28 @@ def check(source: Source) -> Iterator[Match]:
             and any(patterns.over_loader(source, loop) for loop in source.loops(node))
         ]
         if calls:
-            yield Match(calls[0], {"name": function.name})
+            yield Match(calls[0], {"name": f"`{function.name}`"})
+
+
+def _in_script(source: Source) -> Iterator[Match]:
+    """A loop under no_grad outside functions, in a script that trains the model outside functions too."""
+    if not any(
+        source.function(loop) is None and patterns.takes_steps(source, loop) for loop in source.all(ast.For)
+    ):
+        return
+    for call in source.calls:
+        if source.function(call) is not None or not is_model_call(source, call):
+            continue
+        looped = any(patterns.over_loader(source, loop) for loop in source.loops(call))
+        if looped and patterns.without_gradient(source, call):
+            yield Match(call, {"name": "The script"})
+            return
 
 
 RULE = Rule(
     number=506,
     name="missing-eval",
-    message="`{name}` evaluates the model in training mode: dropout and batch norm are active.",
+    message="{name} evaluates the model in training mode: dropout and batch norm are active.",
     hint="Call model.eval() first, and model.train() before training goes on.",
     check=check,
 )

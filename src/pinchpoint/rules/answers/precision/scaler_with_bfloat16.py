@@ -48,12 +48,19 @@ def check(source: Source) -> Iterator[Match]:
     casts = [call for call in source.calls if source.name(call.func) in patterns.AUTOCAST]
     if not scalers or not casts:
         return
-    types = {source.name(argument(call, "dtype", 1)) for call in casts}
+    types = {_type(source, argument(call, "dtype", 1)) for call in casts}
     if types == {"torch.bfloat16"}:
         for call in scalers:
             enabled = argument(call, "enabled")
             if not is_constant(enabled, False) and not (enabled and _asks_for_type(enabled)):
                 yield Match(call)
+
+
+def _type(source: Source, node: ast.expr | None) -> str:
+    """The name of a dtype, given directly or by the name it was assigned to."""
+    store = source.binding(node) if isinstance(node, ast.Name) else None
+    value = source.assigned_value(store) if isinstance(store, ast.Name) else None
+    return source.name(value if value is not None else node)
 
 
 def _asks_for_type(enabled: ast.expr) -> bool:
