@@ -116,8 +116,11 @@ class _Accounting:
         self.base = _alive(self.watched, [r() for r in self.optimizers.values()])
         profiler = compat.allocation_profiler()
         try:
+            # torch warns, at most once a second, when memory from before is freed; let it do so here.
+            old = torch.empty(1)
             with _quiet():
                 profiler.start()
+                del old
         except RuntimeError:
             return  # the program uses the profiler itself
         self._profiler = profiler
