@@ -70,6 +70,7 @@ def test_a_function_that_is_compiled_again_for_every_shape_is_a_problem() -> Non
     trace = pinchpoint.profile(run)
     again = [event for event in events(trace, "recompile") if event.what == "<lambda>"]
     assert [event.count for event in again] == [5]
+    assert again[0].detail == "argument [0] was float32[9], now it is float32[10]"
     assert any("<lambda> was compiled again 5 times" in problem.what for problem in trace.problems)
 
 
@@ -121,3 +122,26 @@ def test_everything_of_jax_is_put_back() -> None:
     before = jax.jit, jax.grad, jax.device_get, type(jnp.ones(1)).item
     pinchpoint.profile(lambda: jnp.ones(2))
     assert (jax.jit, jax.grad, jax.device_get, type(jnp.ones(1)).item) == before
+
+
+def test_a_jitted_function_built_in_the_loop_says_so() -> None:
+    def run() -> None:
+        for _ in range(4):
+            jax.jit(lambda x: x * 5)(jnp.ones(7))
+
+    trace = pinchpoint.profile(run)
+    assert trace.steps == 4
+    assert [event.detail for event in events(trace, "recompile") if event.what == "<lambda>"] == [
+        "the function was built again"
+    ]
+    assert any("jax.jit is built once per step" in problem.what for problem in trace.problems)
+
+
+def test_a_jax_loop_is_left_after_its_steps() -> None:
+    def run() -> None:
+        triple = jax.jit(lambda x: x * 3)
+        for _ in range(50):
+            triple(jnp.ones(3))
+
+    trace = pinchpoint.profile(run, steps=4)
+    assert (trace.steps, trace.ended) == (4, "stopped")

@@ -22,7 +22,11 @@ def command(
     target: str = typer.Argument(..., metavar="TARGET", help="A script.py or notebook.ipynb."),
     args: list[str] = options.SCRIPT_ARGS,
     as_module: bool = options.AS_MODULE,
-    steps: int = typer.Option(None, "--steps", help="Stop after so many steps. Default: run to the end."),
+    steps: int = typer.Option(
+        None,
+        "--steps",
+        help="Stop after so many optimizer steps or, in JAX, jitted calls. Default: run to the end.",
+    ),
     light: bool = typer.Option(
         False, "--light", help="Record only phases, steps and waits, with hardly any overhead."
     ),

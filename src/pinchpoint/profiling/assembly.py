@@ -33,7 +33,7 @@ def assemble(
     durations = [value / 1e9 for value in steps.host_ns[1:]]
     trace = Trace(
         target=target,
-        framework=" and ".join(sorted(recorder.frameworks)),
+        framework=_framework(recorder, steps.kind),
         device=recorder.device,
         ended=ended,
         steps=count,
@@ -93,6 +93,13 @@ def growth_per_step(sizes: Sequence[int]) -> int | None:
         return None
     lows = [min(later[at * third : (at + 1) * third]) for at in range(3)]
     return max(0, round((lows[2] - lows[0]) / (2 * third))) if lows[0] < lows[1] < lows[2] else 0
+
+
+def _framework(recorder: Recorder, kind: str | None) -> str:
+    """The framework that takes the steps; a JAX script may load its data with torch."""
+    if kind is None:
+        return " and ".join(sorted(recorder.frameworks))
+    return "jax" if kind == "jitted call" else "torch"
 
 
 def _notes(recorder: Recorder, count: int) -> list[str]:

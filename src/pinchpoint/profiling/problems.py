@@ -128,7 +128,7 @@ def _cleanups(trace: Trace, whole: float) -> Iterator[Problem]:
 def _compilations(trace: Trace, whole: float) -> Iterator[Problem]:
     for event in trace.events:
         common = {"file": event.file, "line": event.line, "cost_s": event.host_s, "count": event.count}
-        if event.kind == "recompile" and (event.count > 2 or event.detail):
+        if event.kind == "recompile":
             yield Problem(
                 kind="recompile",
                 what=f"{event.what} was compiled again {_times(event.count)}: "

@@ -19,7 +19,7 @@ from pinchpoint.backends.patches import Patches
 from pinchpoint.backends.recording.process_memory import ProcessMemory
 from pinchpoint.backends.recording.recorder import Recorder
 from pinchpoint.backends.recording.source_lines import is_user_file
-from pinchpoint.backends.recording.steps import COMPILATION, COMPUTATION
+from pinchpoint.backends.recording.steps import COMPILATION, COMPUTATION, WAITING
 
 _BUILDERS = (
     "grad",
@@ -65,9 +65,11 @@ class Jitted:
         if compat.is_tracing():
             return function(*args, **kwargs)
         recorder.begin(COMPUTATION)
+        recorder.parts["jitted call"] = (self, args, kwargs)
         try:
             return function(*args, **kwargs)
         finally:
+            del recorder.parts["jitted call"]  # it would keep the arguments alive
             recorder.end()
             recorder.mark("jitted call", self._pinchpoint_key)
 
@@ -145,6 +147,27 @@ def _caller() -> str:
 
 def _watch_compilation(recorder: Recorder) -> None:
     counts: dict[tuple[Any, Any], int] = {}
+    compiled: dict[Any, tuple[Any, dict[str, str]]] = {}
+
+    def reason() -> str:
+        """Why the jitted function that is called now is compiled again; empty if it is the first time."""
+        call = recorder.parts.get("jitted call")
+        if call is None:
+            return ""
+        jitted, args, kwargs = call
+        function, kinds = jitted._pinchpoint_function, _kinds(args, kwargs)
+        before = compiled.get(jitted._pinchpoint_key)
+        compiled[jitted._pinchpoint_key] = (function, kinds)
+        if before is None:
+            return ""
+        if before[0] is not function:
+            return "the function was built again"
+        changes = [
+            f"{name} was {before[1].get(name, 'absent')}, now it is {kind}"
+            for name, kind in kinds.items()
+            if before[1].get(name) != kind
+        ]
+        return "; ".join(changes[:3])
 
     def listen(event: str, duration_secs: float, **kwargs: Any) -> None:
         if event != _COMPILED and event not in _BEFORE:
@@ -155,10 +178,29 @@ def _watch_compilation(recorder: Recorder) -> None:
             function = str(kwargs.get("fun_name", "a function")).removeprefix("jit(").removesuffix(")")
             place = recorder.lines.place(1)
             count = counts[(function, place)] = counts.get((function, place), 0) + 1
-            recorder.event("compile" if count == 1 else "recompile", function, place, spent_ns)
+            kind = "compile" if count == 1 else "recompile"
+            recorder.event(kind, function, place, spent_ns, detail=reason())
 
     jax.monitoring.register_event_duration_secs_listener(listen)
     recorder.on_close.append(lambda: jax.monitoring.unregister_event_duration_listener(listen))
+
+
+def _kinds(args: Any, kwargs: Any) -> dict[str, str]:
+    """Shape and type of each array among the arguments, and the values of others, by their path."""
+    leaves = jax.tree_util.tree_flatten_with_path((args, kwargs))[0]
+    return {_path(path): _kind(leaf) for path, leaf in leaves}
+
+
+def _path(path: Any) -> str:
+    first, *rest = path  # of the positional or the keyword arguments
+    where = jax.tree_util.keystr(tuple(rest))
+    return f"argument {where}" if first.idx == 0 else f"keyword argument {where}"
+
+
+def _kind(leaf: Any) -> str:
+    if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
+        return f"{leaf.dtype}{list(leaf.shape)}"
+    return f"the {type(leaf).__name__} {str(leaf)[:30]}"
 
 
 def _watch_waits(recorder: Recorder, patches: Patches) -> None:
@@ -173,9 +215,11 @@ def _watch_waits(recorder: Recorder, patches: Patches) -> None:
                 return original(*args, **kwargs)
             is_busy = True
             start_ns = recorder.clock_ns()
+            recorder.begin(WAITING)
             try:
                 return original(*args, **kwargs)
             finally:
+                recorder.end()
                 is_busy = False
                 recorder.event("wait", what, recorder.lines.place(1), recorder.clock_ns() - start_ns)
 

@@ -18,6 +18,8 @@ from pinchpoint.backends.recording.source_lines import Place, SourceLines
 from pinchpoint.backends.recording.steps import MARKS, OTHER, PAUSE, Row, Steps, Turns
 
 _ROWS = 40_000  # kept before the older half is folded into steps
+# A backward pass or the call of a module may be one of many in a step: a limit of steps does not count them.
+_LIMITED = ("optimizer step", "jitted call")
 _HISTORY_ROWS, _HISTORY_EVENTS = 100_000, 60_000  # kept in all, if a history is wanted
 
 
@@ -159,9 +161,9 @@ class Recorder:
         self.rows.append(Row(self.clock_ns(), self.phase, (kind, key), stamp() if stamp else None, memory))
         if len(self.rows) > _ROWS:
             self._fold(_ROWS // 2)
-        is_last = self._limit is not None and kind == self._kind and kind == MARKS[0]
+        is_counted = self._limit is not None and kind == self._kind and kind in _LIMITED
         if (
-            is_last
+            is_counted
             and (turns.closed + turns.is_complete) >= (self._limit or 0)
             and self._on_limit is not None
         ):

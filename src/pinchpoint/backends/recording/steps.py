@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 DATA, TO_DEVICE, FORWARD, BACKWARD = "data", "host to device", "forward", "backward"
 OPTIMIZER, EVALUATION, OTHER = "optimizer", "evaluation", "other"
 PAUSE = "profiler"  # time that the profiler itself takes; it belongs to no step
-COMPUTATION, COMPILATION = "computation", "compilation"  # of JAX: calls of jitted functions, and before them
+# Of JAX: calls of jitted functions, what comes before their first call, and standing still for a result.
+COMPUTATION, COMPILATION, WAITING = "computation", "compilation", "waiting"
 PHASES = (
     DATA,
     TO_DEVICE,
@@ -25,6 +26,7 @@ PHASES = (
     OPTIMIZER,
     COMPUTATION,
     COMPILATION,
+    WAITING,
     EVALUATION,
     OTHER,
 )

@@ -63,7 +63,7 @@ class Trace(Record):
 
     kind: ClassVar[str] = "trace"
     target: str
-    framework: str  # torch, jax, both, or empty if the script imported neither
+    framework: str  # that takes the steps: torch or jax; without steps, what was imported
     device: str  # cuda or cpu
     ended: str  # finished, stopped, exited, raised, timed out, interrupted, killed
     steps: int
