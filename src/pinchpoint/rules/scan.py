@@ -121,8 +121,12 @@ def matches_in(file: File, rules: Sequence[Rule]) -> list[tuple[Source, Rule, Ma
         source = Source(file.path, file.text, file.tree)
         allowed = allowances(source)
         for rule in rules:
-            found = [match for match in rule.check(source) if not is_allowed(source, rule, match, allowed)]
-            matches += [(source, rule, match) for match in found]
+            places = {}  # a rule may reach a place in two ways
+            for match in rule.check(source):
+                if not is_allowed(source, rule, match, allowed):
+                    key = (match.node.lineno, match.node.col_offset, *match.values.values())
+                    places.setdefault(key, match)
+            matches += [(source, rule, match) for match in places.values()]
     except RecursionError as error:
         raise CannotRead("its expressions are nested too deeply") from error
     except Exception as error:  # one file must not end the scan of the others; the file is named

@@ -145,7 +145,7 @@ def without_gradient(source: Source, node: ast.AST) -> bool:
     """Whether a node runs under no_grad or inference_mode, as far as its function shows."""
     for context in contexts(source, node):
         name = (source.called(context) or source.name(context)).rpartition(".")[2]
-        if name in ("no_grad", "inference_mode"):
+        if name.endswith(("no_grad", "inference_mode")):
             return True
         if name == "set_grad_enabled" and isinstance(context, ast.Call):
             return not is_constant(argument(context, "mode", 0), True)

@@ -28,12 +28,13 @@ Good:
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pinchpoint.rules.engine import patterns
 from pinchpoint.rules.engine.rule import Fix, Match, Rule
-from pinchpoint.rules.engine.source import Source, argument, is_constant, method
+from pinchpoint.rules.engine.source import Source, argument, is_constant, method, receiver, root
 
 if TYPE_CHECKING:
     import libcst as cst
@@ -51,7 +52,9 @@ def check(source: Source) -> Iterator[Match]:
             source.called(node) in ("torch.autograd.grad", "torch.autograd.backward")
             for node in source.walk(source.function(call) or source.tree)
         )
-        if len(passes) == 1 and not gradients and patterns.takes_steps(source, loops[0]):
+        loss = root(receiver(call))
+        rebuilt = isinstance(loss, ast.Name) and loss.id in patterns.stores_in(source, loops[0])
+        if len(passes) == 1 and rebuilt and not gradients and patterns.takes_steps(source, loops[0]):
             yield Match(call, fixable=len(call.args) + len(call.keywords) == 1)
 
 

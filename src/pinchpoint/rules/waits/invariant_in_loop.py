@@ -56,6 +56,10 @@ def check(source: Source) -> Iterator[Match]:
         if source.name(call.func) not in _NAMES:
             continue
         loops = [loop for loop in source.statement_loops(call) if not patterns.is_short(source, loop)]
+        if loops and any(
+            isinstance(p, ast.If) and source.inside(p, loops[0]) for p in source.ancestors(call)
+        ):
+            continue  # one of several cases, which few turns may take
         if not loops or patterns.is_rare(source, call) or not _is_invariant(source, call, loops[0]):
             continue
         yield Match(call, {"code": patterns.shorten(call)})

@@ -102,7 +102,13 @@ def _is_simple(source: Source, loop: ast.For, counter: str) -> bool:
         isinstance(source.parents[name], ast.Subscript) and source.parents[name].slice is name  # pyright: ignore[reportAttributeAccessIssue]
         for name in reads
     )
-    return bool(reads) and rows and not carried
+    modules = any(
+        isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Subscript)
+        and source.loads(call.func, counter)
+        for call in source.walk(loop)
+    )  # another module for every row
+    return bool(reads) and rows and not carried and not modules
 
 
 def _assigned_before(source: Source, loop: ast.For, name: ast.Name) -> bool:

@@ -62,6 +62,7 @@ def _target(source: Source, node: ast.AugAssign | ast.Assign, loop: Loop) -> ast
             and source.uses("jax")
             and patterns.counts(source, loop)
             and names & {n.id for n in source.walk(place.slice) if isinstance(n, ast.Name)}
+            and not any(isinstance(n, ast.Slice) for n in source.walk(place.slice))  # a block, not an element
         ):
             return place.value.value
     return None
@@ -79,7 +80,11 @@ def _names_row(source: Source, index: ast.expr, names: set[str], loop: Loop) -> 
             )
         store = source.binding(index)
         value = source.assigned_value(store) if isinstance(store, ast.Name) else None
-        return value is not None and source.inside(value, loop) and _names_row(source, value, names, loop)
+        if source.called(value) == "int" and isinstance(value, ast.Call) and value.args:
+            value = value.args[0]
+        if not isinstance(value, ast.Subscript) or not source.inside(value, loop):
+            return False
+        return _names_row(source, value, names, loop)
     for node in source.walk(index):
         if isinstance(node, ast.Subscript):
             read = {n.id for n in source.walk(node.slice) if isinstance(n, ast.Name)}

@@ -47,6 +47,9 @@ def check(source: Source) -> Iterator[Match]:
             continue
         if not patterns.hot_loops(source, call) or patterns.is_rare(source, call):
             continue
+        function = source.function(call)
+        if function is not None and function.name in ("block_until_ready", "synchronize"):
+            continue  # waiting is what the function is for
         if not patterns.measures_time(source, call):
             yield Match(call, {"name": name or "block_until_ready"})
 

@@ -29,7 +29,7 @@ from collections.abc import Iterator
 from pinchpoint.rules.engine import patterns
 from pinchpoint.rules.engine.rule import Match, Rule
 from pinchpoint.rules.engine.source import Source, argument, is_constant, method, receiver
-from pinchpoint.rules.engine.values import is_model_call
+from pinchpoint.rules.engine.values import derives_from_module, is_model_call
 
 
 def check(source: Source) -> Iterator[Match]:
@@ -55,21 +55,26 @@ def _is_cut(source: Source, name: ast.Name, depth: int = 4) -> bool:
     if computed is None or depth == 0 or not patterns.without_gradient(source, computed):
         return False
     for node in source.walk(computed):
-        if is_model_call(source, node) or _is_own_module(node):
+        if is_model_call(source, node) or _is_own_module(source, node):
             return True
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and _is_cut(source, node, depth - 1):
             return True
     return False
 
 
-def _is_own_module(node: ast.AST) -> bool:
-    """`self.network(x)`: something that the object holds is called with a value."""
+def _is_own_module(source: Source, node: ast.AST) -> bool:
+    """`self.network(x)` in a module: something that it holds is called with a value."""
+    owner = source.class_of(node)
     return (
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and isinstance(node.func.value, ast.Name)
-        and node.func.value.id == "self"
-        and bool(node.args)
+        owner is not None
+        and derives_from_module(source, owner)
+        and (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and isinstance(node.func.value, ast.Name)
+            and node.func.value.id == "self"
+            and bool(node.args)
+        )
     )
 
 
