@@ -57,6 +57,9 @@ def is_short(source: Source, loop: Loop) -> bool:
     """Whether a loop visibly has only a few turns: a tuple of constants, `range(3)`."""
     if isinstance(loop, ast.While):
         return False
+    parent = source.parents.get(loop)
+    if isinstance(parent, ast.Assign) and isinstance(parent.targets[0], ast.Tuple):
+        return True  # a, b = (f(x) for x in pair)
     iterable = loop.generators[0].iter if isinstance(loop, COMPREHENSIONS) else loop.iter
     while source.called(iterable) in ("enumerate", "zip", "reversed", "sorted", "list") and iterable.args:  # pyright: ignore[reportAttributeAccessIssue]
         iterable = iterable.args[0]  # pyright: ignore[reportAttributeAccessIssue]
@@ -274,6 +277,9 @@ def over_loader(source: Source, loop: Loop) -> bool:
     """Whether a loop goes over the batches of a loader."""
     if isinstance(loop, ast.While):
         return False
+    parent = source.parents.get(loop)
+    if isinstance(parent, ast.Assign) and isinstance(parent.targets[0], ast.Tuple):
+        return True  # a, b = (f(x) for x in pair)
     iterable = loop.generators[0].iter if isinstance(loop, COMPREHENSIONS) else loop.iter
     return any(
         re.search(

@@ -76,6 +76,7 @@ _BUILTINS = _words(
     float int len str bool list tuple dict set range repr format abs round isinstance hasattr
     """
 )
+_FRAMEWORKS = ("torch", "jax", "lightning", "pytorch_lightning", "transformers", "diffusers", "accelerate")
 _DEPTH = 40
 
 
@@ -94,7 +95,10 @@ def is_module(source: Source, node: ast.AST | None) -> bool:
     if isinstance(node, ast.Call):
         return kind(source, node) == "module"
     known = kind(source, node)
-    return known == "module" or (not known and _named_like_module(node))
+    if known or not _named_like_module(node):
+        return known == "module"
+    # A function of the file may have such a name too.
+    return not (isinstance(node, ast.Name) and any(f.name == node.id for f in source.functions))
 
 
 def is_model_call(source: Source, node: ast.AST | None) -> bool:
@@ -313,11 +317,12 @@ def _of_call(source: Source, call: ast.Call, depth: int) -> str:
     owner = _kind(source, call.func, depth)
     if owner == "transformed":
         return "jax"
-    if owner == "module" or (not owner and _named_like_module(call.func)):
+    if owner == "module":
         return "device"
-    if isinstance(call.func, ast.Call):
-        return "device" if owner == "module" else ""
-    return _of_own(source, call, depth)
+    own = _of_own(source, call, depth)
+    if own is not None:
+        return own
+    return "device" if not owner and _named_like_module(call.func) and source.uses(*_FRAMEWORKS) else ""
 
 
 def _of_torch(source: Source, call: ast.Call, full: str, package: str, last: str, depth: int) -> str:
@@ -415,17 +420,17 @@ def _of_method(source: Source, call: ast.Call, func: ast.Attribute, depth: int) 
     return None
 
 
-def _of_own(source: Source, call: ast.Call, depth: int) -> str:
-    """A call of a function or class of the same file."""
+def _of_own(source: Source, call: ast.Call, depth: int) -> str | None:
+    """The kind that a function or class of the same file returns; None if the call is of something else."""
     if not isinstance(call.func, ast.Name):
-        return ""
+        return None
     for node in source.tree.body:
         if isinstance(node, ast.ClassDef) and node.name == call.func.id:
             return "module" if derives_from_module(source, node) else ""
     for function in source.functions:
-        if function.name == call.func.id:
+        if function.name == call.func.id and not isinstance(source.parents[function], ast.ClassDef):
             return _of_return(source, function, depth)
-    return ""
+    return None
 
 
 def _of_return(source: Source, function: Function, depth: int) -> str:

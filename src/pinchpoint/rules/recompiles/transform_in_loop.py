@@ -41,14 +41,22 @@ def check(source: Source) -> Iterator[Match]:
         name = source.name(call.func)
         if name not in _NAMES or not patterns.hot_loops(source, call) or patterns.is_jitted(source, call):
             continue
-        if (
-            _is_nested(source, call)
-            or _is_built_up(source, call)
-            or patterns.is_rare(source, call)
-            or patterns.is_kept(source, call)
-        ):
+        if name == "jax.jit" and _is_lasting(source, call):
             continue
-        yield Match(call, {"name": name})
+        if _is_nested(source, call) or _is_built_up(source, call):
+            continue
+        if not patterns.is_rare(source, call) and not patterns.is_kept(source, call):
+            yield Match(call, {"name": name})
+
+
+def _is_lasting(source: Source, call: ast.Call) -> bool:
+    """Whether jax.jit gets a function of the module or an import: JAX finds what it compiled before."""
+    function = call.args[0] if call.args else None
+    if not isinstance(function, ast.Name):
+        return False
+    return function.id in source.imports or any(
+        isinstance(node, ast.FunctionDef) and node.name == function.id for node in source.tree.body
+    )
 
 
 def _is_nested(source: Source, call: ast.Call) -> bool:
