@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -164,3 +166,16 @@ def test_both_peaks_are_shown_side_by_side(
 
 def test_a_script_of_50_000_lines_is_profiled(tmp_path: Path) -> None:
     assert profile(write(tmp_path, "x = 1\n" * 50_000)).ended == "finished"
+
+
+def test_an_interrupted_script_keeps_what_was_recorded(tmp_path: Path) -> None:
+    script = write(
+        tmp_path, "import os, signal, time\nos.kill(os.getppid(), signal.SIGINT)\ntime.sleep(1000)\n"
+    )
+    record = tmp_path / "trace.json"
+    command = [sys.executable, "-m", "pinchpoint", "profile", script, "-o", str(record)]
+    # The script interrupts pinchpoint, which passes it on.
+    assert subprocess.run(command, check=False, capture_output=True).returncode == 130
+    trace = load(record)
+    assert isinstance(trace, Trace)
+    assert (trace.ended, trace.exit_code) == ("interrupted", 130)

@@ -6,13 +6,15 @@ import inspect
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import pinchpoint
-from pinchpoint.core.records import Trace, TraceEvent
+from pinchpoint.core.records import Trace, TraceEvent, TracePhase
+from pinchpoint.profiling.problems import find_problems
 
 torch = pytest.importorskip("torch")
 
@@ -143,7 +145,10 @@ def test_cleaning_up_in_the_loop_is_a_problem() -> None:
     import gc
 
     trace = trace_of(lambda: train(act=lambda out, loss: gc.collect()))
-    assert [problem.kind for problem in trace.problems] == ["cleanup"]
+    (problem,) = trace.problems
+    assert problem.kind == "cleanup"
+    assert problem.share is not None
+    assert 0.5 < problem.share <= 1  # it also ran in the first step and after the last
 
 
 def test_a_named_phase_has_its_own_time() -> None:
@@ -471,3 +476,39 @@ def test_tensors_on_the_cpu_are_accounted_for_by_line() -> None:
     assert memory["allocated_bytes"] == pytest.approx(11 * mib, rel=0.01)
     assert lines[line_with("values = torch.zeros(1024, 1024)")]["bytes"] == 4 * mib
     assert sys.gettrace() is None
+
+
+def test_with_two_optimizers_the_memory_of_a_whole_step_is_accounted_for() -> None:
+    def run() -> None:
+        weights = [torch.ones(8, requires_grad=True) for _ in range(2)]
+        first, second = (torch.optim.SGD([weight], lr=0.1) for weight in weights)
+        for _ in range(5):
+            weights[0].sum().backward()
+            first.step()
+            large = torch.ones(1024, 1024)
+            del large
+            weights[1].sum().backward()
+            second.step()
+            larger = torch.ones(1024, 2048)
+            del larger
+
+    memory = trace_of(run).memory
+    assert memory is not None
+    assert memory["lines"][0]["line"] == line_with("larger = torch.ones(1024, 2048)")
+    assert memory["lines"][0]["bytes"] == 8 * 2**20
+
+
+def test_a_slow_loader_starves_the_loop_and_a_quick_one_does_not() -> None:
+    def problems_of(seconds: float) -> list[str]:
+        loader = {"file": "a.py", "line": 3, "workers": 0, "pinned": False, "batch_size": 8, "batches": 9}
+        trace = replace(
+            trace_of(lambda: train(2)),
+            steps=11,
+            events=(),
+            phases=(TracePhase("data", 10 * seconds, 0.4), TracePhase("forward", 15 * seconds, 0.6)),
+            loaders=({**loader, "host_s": 10 * seconds},),
+        )
+        return [problem.what for problem in find_problems(trace)]
+
+    assert problems_of(0.1) == ["The loop waits for its data loader (0 workers) 40% of the time."]
+    assert problems_of(0.0001) == []

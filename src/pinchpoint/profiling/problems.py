@@ -10,6 +10,7 @@ from pinchpoint.core.records import Problem, Trace, TraceEvent
 from pinchpoint.core.units import show_bytes, show_count
 
 _STARVED = 0.15  # share of the step spent on waiting for data
+_STARVED_S = 0.002  # and seconds per step: no loader is faster than that of a tiny example
 _BOUND = 0.5  # share of the step in which the device kept up with the host
 _MANY = 10  # times that a function is built at one line of a program without steps
 _SMALL = 0.005  # share of the step below which a copy is not worth a word
@@ -54,6 +55,13 @@ def _per_step(event: TraceEvent, count: int | None = None) -> str:
     return "once per step" if each < 1.5 else f"{each:,.0f} times per step"
 
 
+def _share(trace: Trace, event: TraceEvent, whole: float) -> float | None:
+    """The share of an event in the steps after the first. It may also have happened before or after them."""
+    if not whole:
+        return None
+    return min(1.0, event.host_s / event.steps * min(event.steps, trace.steps - 1) / whole)
+
+
 def _times(count: int) -> str:
     return "once" if count == 1 else f"{count:,} times"
 
@@ -74,7 +82,7 @@ def _waits(trace: Trace, whole: float) -> Iterator[Problem]:
             file=file,
             line=line,
             cost_s=cost_s if is_real else None,
-            share=cost_s / whole if is_real and whole else None,
+            share=min(1.0, sum(_share(trace, event, whole) or 0.0 for event in here)) if is_real else None,
             count=max(event.count for event in here),
         )
 
@@ -88,7 +96,7 @@ def _copies(trace: Trace, whole: float) -> Iterator[Problem]:
             "file": event.file,
             "line": event.line,
             "cost_s": event.host_s,
-            "share": event.host_s / whole if whole else None,
+            "share": _share(trace, event, whole),
             "bytes": event.bytes,
             "count": event.count,
         }
@@ -100,7 +108,7 @@ def _copies(trace: Trace, whole: float) -> Iterator[Problem]:
                 hint="Copy it once before the loop and keep the copy.",
                 **common,
             )
-        elif "pageable" in event.detail and whole and event.host_s / whole >= _SMALL:
+        elif "pageable" in event.detail and (_share(trace, event, whole) or 0.0) >= _SMALL:
             yield Problem(
                 kind="copy",
                 what=f"{show_bytes(size)} of pageable memory is copied {event.what} {_per_step(event)}; "
@@ -120,7 +128,7 @@ def _cleanups(trace: Trace, whole: float) -> Iterator[Problem]:
                 file=event.file,
                 line=event.line,
                 cost_s=event.host_s,
-                share=event.host_s / whole if whole else None,
+                share=_share(trace, event, whole),
                 count=event.count,
             )
 
@@ -149,6 +157,8 @@ def _compilations(trace: Trace, whole: float) -> Iterator[Problem]:
 def _starvation(trace: Trace) -> Iterator[Problem]:
     data = next((phase for phase in trace.phases if phase.name == "data"), None)
     if data is None or data.share < _STARVED or trace.steps < 3 or not trace.loaders:
+        return
+    if data.host_s / (trace.steps - 1) < _STARVED_S:
         return
     loader = max(trace.loaders, key=lambda facts: facts["host_s"])
     workers = loader["workers"]

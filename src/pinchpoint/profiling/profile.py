@@ -86,6 +86,8 @@ def profile(
             if code != trace.exit_code and trace.ended == "timed out":
                 trace = _killed(trace)
             return _with_forecast(trace, args) if predict else trace
+    if code == -signal.SIGINT:
+        raise KeyboardInterrupt
     raise _no_trace(script, code)
 
 
@@ -174,15 +176,29 @@ def _run(request: Request, output: Any) -> int:
     except subprocess.TimeoutExpired:
         process.kill()
         return process.wait()
+    except KeyboardInterrupt:
+        return _wait_after_interrupt(process)
     except BaseException:
-        # Ctrl-C reaches the script too, because it is in the same process group; let it write its record.
-        process.send_signal(signal.SIGINT)
-        try:
-            process.wait(_GRACE_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        process.terminate()
+        _end(process)
         raise
+
+
+def _wait_after_interrupt(process: subprocess.Popen[bytes]) -> int:
+    """Let an interrupted script write its record. Ctrl-C reaches it too, but not a signal to this process."""
+    try:
+        return process.wait(2.0)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGINT)
+        return _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> int:
+    try:
+        return process.wait(_GRACE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
 
 
 def _with_forecast(trace: Trace, args: Sequence[str]) -> Trace:

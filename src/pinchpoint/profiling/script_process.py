@@ -114,6 +114,8 @@ def main(request: Request) -> int:
         ended = "timed out"
     elif is_stopped:
         ended = "stopped"
+    if ended == "interrupted":
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the record is written now
     is_failure = ended in ("raised", "interrupted")
     recorder.end_ns = recorder.clock_ns()
     if is_failure and end.error is not None:

@@ -90,7 +90,7 @@ class _Accounting:
         self.base: dict[str, int] = {}
         self._profiler: Any = None
         self._trace: _LineTrace | None = None
-        self._offset_ns = 0
+        self._offset_ns = self._started_at = 0
         self.allocations: list[
             tuple[int, int, int]
         ] = []  # time on our clock, address, bytes; negative: freed
@@ -103,7 +103,8 @@ class _Accounting:
 
     def at_step(self) -> None:
         if self._profiler is not None:
-            self.stop()
+            if self.recorder.step > self._started_at:  # with several optimizers, all have stepped since
+                self.stop()
         elif not self.is_done and self.recorder.step >= _STEP:
             self.is_done = True
             # A debugger, a coverage tool or compiled code would be disturbed.
@@ -123,7 +124,7 @@ class _Accounting:
                 del old
         except RuntimeError:
             return  # the program uses the profiler itself
-        self._profiler = profiler
+        self._profiler, self._started_at = profiler, self.recorder.step
         self._offset_ns = time.time_ns() - self.recorder.clock_ns()
         self._trace = _LineTrace(self.recorder.clock_ns)
         self._trace.start(frame)
