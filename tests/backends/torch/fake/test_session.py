@@ -215,6 +215,35 @@ def test_a_deep_copy_is_a_second_model(take: Any) -> None:
     assert not {id(p) for p in net.parameters()} & {id(p) for p in copies[0].parameters()}
 
 
+def test_copies_of_parameters_have_no_gradients(take: Any) -> None:
+    net = nn.Linear(256, 256).cuda()
+    optimizer = torch.optim.Adam(net.parameters())
+    net(torch.randn(4, 256, device="cuda")).sum().backward()
+    optimizer.step()
+    weights, kept = (256 * 256 + 256) * 4, []
+    for thing, size in (
+        (net, weights),
+        (net.weight, 256 * 256 * 4),
+        (optimizer, 3 * weights),  # parameters and both averages; steps are on the host
+        (net.weight.grad, 256 * 256 * 4),
+    ):
+        assert take(lambda thing=thing: kept.append(copy.deepcopy(thing))).kept_bytes == size
+    assert kept[0].weight.grad is None and kept[1].grad is None
+    assert kept[2].param_groups[0]["params"][0].grad is None
+    leaf = torch.ones(256, 256, device="cuda", requires_grad=True)
+    leaf.sum().backward()
+    both = take(lambda: kept.append(copy.deepcopy(leaf)))
+    assert both.kept_bytes == 2 * 256 * 256 * 4 and kept[-1].grad is not None
+
+
+def test_shallow_copies_allocate_nothing(take: Any) -> None:
+    net, kept = nn.Linear(256, 256).cuda(), []
+    for thing in (net, net.weight, net.weight.detach()):
+        assert take(lambda thing=thing: kept.append(copy.copy(thing))).kept_bytes == 0
+    assert kept[0].weight is net.weight and kept[1].data_ptr() == net.weight.data_ptr()
+    assert kept[1].is_cuda and isinstance(kept[1], nn.Parameter) and kept[2].is_cuda
+
+
 def test_tied_weights_move_once(take: Any) -> None:
     class Tied(nn.Module):
         def __init__(self) -> None:

@@ -252,6 +252,7 @@ def _reads(patches: Patches, observer: Observer) -> None:
     )
     patches.set(FakeTensor, "tolist", tolist)
     patches.set(FakeTensor, "__format__", _format)
+    patches.set(FakeTensor, "__copy__", _copy)
     patches.set(FakeTensor, "__deepcopy__", lambda self, memo: _deepcopy(self, memo, observer))
     patches.set(
         FakeTensor,
@@ -280,7 +281,15 @@ def _format(self: FakeTensor, spec: str) -> str:
     return self.detach().item().__format__(spec) if self.dim() == 0 else str(self)
 
 
+def _copy(self: FakeTensor) -> torch.Tensor:
+    """A tensor with the same storage and no gradient, as torch makes it."""
+    if isinstance(self, torch.nn.Parameter):
+        return torch.nn.Parameter(self.detach(), self.requires_grad)
+    return self.detach().requires_grad_(self.requires_grad)
+
+
 def _deepcopy(self: FakeTensor, memo: dict[int, Any], observer: Observer) -> Any:
+    """As torch does it: the copy of a parameter has no gradient, that of another tensor has a copy of it."""
     if id(self) in memo:
         return memo[id(self)]
     with torch.no_grad(), observer.ledger.enter_phase("data"):
@@ -290,7 +299,7 @@ def _deepcopy(self: FakeTensor, memo: dict[int, Any], observer: Observer) -> Any
         observer.ledger.set_role(result, "weights")  # a copied model, such as an average, may never be called
     else:
         result.requires_grad_(self.requires_grad)
-    if self.grad is not None:
-        result.grad = copy.deepcopy(self.grad, memo)
+        if self.grad is not None:
+            result.grad = copy.deepcopy(self.grad, memo)
     memo[id(self)] = result
     return result
