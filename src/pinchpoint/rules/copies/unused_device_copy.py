@@ -35,12 +35,14 @@ import ast
 from collections.abc import Iterator
 
 from pinchpoint.rules.engine.devices import device_argument, is_host
+from pinchpoint.rules.engine.loaders import dataset_of, loader_of
 from pinchpoint.rules.engine.rule import Match, Rule
 from pinchpoint.rules.engine.source import Source, method, receiver
 from pinchpoint.rules.engine.values import is_module
 
 
 def check(source: Source) -> Iterator[Match]:
+    yield from _unread_keys(source)
     for call in source.calls:
         device = device_argument(source, call) if method(call) in ("to", "cuda") else None
         parent = source.parents[call]
@@ -63,6 +65,49 @@ def check(source: Source) -> Iterator[Match]:
         reads = [n for n in source.loads(function, target.id) if not source.inside(n, parent)]
         if (not [n for n in reads if n.lineno > call.lineno] and not source.loops(call)) or not reads:
             yield Match(call, {"name": target.id})
+
+
+def _unread_keys(source: Source) -> Iterator[Match]:
+    """`{key: value.to(device) for key, value in batch.items()}` where the file never reads one of the
+    keys."""
+    for moved in source.all(ast.DictComp):
+        value = moved.value
+        if not isinstance(value, ast.Call) or method(value) not in ("to", "cuda") or moved.generators[0].ifs:
+            continue
+        device = device_argument(source, value)
+        loader = loader_of(source, receiver(value))
+        if device is None or is_host(device) or loader is None:
+            continue
+        read = {
+            node.slice.value for node in source.all(ast.Subscript) if isinstance(node.slice, ast.Constant)
+        }
+        read |= {
+            call.args[0].value
+            for call in source.calls
+            if call.args and isinstance(call.args[0], ast.Constant)
+        }
+        unread = [key for key in _keys(source, loader) if key not in read]
+        if read and unread and not _is_unpacked(source):
+            yield Match(moved, {"name": unread[0]})
+
+
+def _keys(source: Source, loader: ast.Call) -> list[str]:
+    """The keys of the samples of a loader's dataset, where the file defines it and they can be read."""
+    dataset = dataset_of(source, loader)
+    for node in source.walk(dataset) if dataset is not None else ():
+        function = source.function(node)
+        if isinstance(node, ast.Return) and isinstance(node.value, ast.Dict) and function is not None:
+            keys = [key.value for key in node.value.keys if isinstance(key, ast.Constant)]
+            if function.name == "__getitem__" and len(keys) == len(node.value.keys):
+                return [key for key in keys if isinstance(key, str)]
+    return []
+
+
+def _is_unpacked(source: Source) -> bool:
+    """Whether a batch may be read by names that do not show: `model(**batch)`, `batch.values()`."""
+    return any(keyword.arg is None for call in source.calls for keyword in call.keywords) or any(
+        method(call) == "values" for call in source.calls
+    )
 
 
 RULE = Rule(

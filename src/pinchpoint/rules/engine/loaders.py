@@ -105,3 +105,16 @@ def in_memory(source: Source, loader: ast.Call) -> bool:
     name = source.called(dataset)
     last = name.rpartition(".")[2]
     return last in ("TensorDataset", "DictDataset", "ListDataset", "list", "zip", "range")
+
+
+def dataset_of(source: Source, loader: ast.Call) -> ast.ClassDef | None:
+    """The class of a loader's dataset, where the file defines it."""
+    value = argument(loader, "dataset", 0)
+    if isinstance(value, ast.Name):
+        store = source.binding(value)
+        if isinstance(store, ast.arg):
+            name = source.name(store.annotation)
+            return next((node for node in source.all(ast.ClassDef) if node.name == name), None)
+        value = source.assigned_value(store) if isinstance(store, ast.Name) else None
+    name = source.called(value)
+    return next((node for node in source.all(ast.ClassDef) if node.name == name), None)

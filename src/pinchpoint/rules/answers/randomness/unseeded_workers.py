@@ -49,7 +49,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from pinchpoint.rules.engine.loaders import loaders, option
+from pinchpoint.rules.engine.loaders import dataset_of, loaders, option
 from pinchpoint.rules.engine.rule import Match, Rule
 from pinchpoint.rules.engine.source import Source, argument
 
@@ -65,7 +65,7 @@ def check(source: Source) -> Iterator[Match]:
             continue
         if argument(call, "worker_init_fn") is not None:
             continue
-        dataset = _dataset(source, call)
+        dataset = dataset_of(source, call)
         get = _method(dataset, "__getitem__") if dataset is not None else None
         if dataset is None or get is None:
             continue
@@ -74,16 +74,6 @@ def check(source: Source) -> Iterator[Match]:
         else:
             for draw in _global_draws(source, get):
                 yield Match(draw, {"how": "the seed of the main process has no effect on this generator"})
-
-
-def _dataset(source: Source, call: ast.Call) -> ast.ClassDef | None:
-    """The class of a loader's dataset, where the file defines it."""
-    value = argument(call, "dataset", 0)
-    if isinstance(value, ast.Name):
-        store = source.binding(value)
-        value = source.assigned_value(store) if isinstance(store, ast.Name) else None
-    name = source.called(value)
-    return next((node for node in source.all(ast.ClassDef) if node.name == name), None)
 
 
 def _method(owner: ast.ClassDef, name: str) -> ast.FunctionDef | None:
