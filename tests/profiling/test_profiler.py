@@ -512,3 +512,20 @@ def test_a_slow_loader_starves_the_loop_and_a_quick_one_does_not() -> None:
 
     assert problems_of(0.1) == ["The loop waits for its data loader (0 workers) 40% of the time."]
     assert problems_of(0.0001) == []
+
+
+def test_calls_of_a_model_before_training_are_not_taken_for_the_third_step() -> None:
+    def run() -> None:
+        model = torch.nn.Linear(4, 4)
+        with torch.no_grad():
+            for _ in range(6):
+                model(torch.ones(1, 4))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(4):
+            batch = torch.ones(1 << 18, 4)
+            model(batch).sum().backward()
+            optimizer.step()
+
+    memory = trace_of(run).memory
+    assert memory is not None
+    assert memory["allocated_bytes"] > 8 * 2**20  # the batch and the output have 4 MiB each

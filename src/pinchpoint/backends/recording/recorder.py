@@ -20,6 +20,7 @@ from pinchpoint.backends.recording.steps import MARKS, OTHER, PAUSE, Row, Steps,
 _ROWS = 40_000  # kept before the older half is folded into steps
 # A backward pass or the call of a module may be one of many in a step: a limit of steps does not count them.
 _LIMITED = ("optimizer step", "jitted call")
+_EARLY = 50  # calls of modules or backward passes after which no optimizer is expected
 _HISTORY_ROWS, _HISTORY_EVENTS = 100_000, 60_000  # kept in all, if a history is wanted
 
 
@@ -95,6 +96,10 @@ class Recorder:
         self.on_close: list[Callable[[], None]] = []
         self._finished = False
         self.is_closed = False  # whether the functions that report are put back; what remains must not report
+
+    def has_passed(self, steps: int) -> bool:
+        """Whether so many steps are over; calls of modules do not count while the program may yet train."""
+        return self.step >= (steps if self._kind in _LIMITED else steps + _EARLY)
 
     @property
     def is_here(self) -> bool:

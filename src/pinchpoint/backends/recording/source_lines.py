@@ -11,14 +11,17 @@ from types import CodeType, FrameType
 _PACKAGE = str(Path(__file__).resolve().parents[2])
 _TARGETS = (f"{_PACKAGE}/workloads/", f"{_PACKAGE}/systems/")  # these count as the user's code
 _STDLIB = tuple({f"{sysconfig.get_paths()[name]}/" for name in ("stdlib", "platstdlib")})
+_GENERATED = ("/torchinductor_", "_pyg/")  # code that torch.compile and PyG write to temporary folders
 
 Place = tuple[CodeType, int]  # a code object and an offset in it; lines are looked up at the end
 
 
 def is_user_file(file: str) -> bool:
-    """Whether a file is the user's own code, and not of pinchpoint, Python, or an installed package."""
+    """Whether a file is the user's own code, and not of pinchpoint, Python, a package, or generated."""
     if file.startswith(("<", _PACKAGE)) and not file.startswith(_TARGETS):
         return file.startswith("<ipython-input")
+    if any(part in file for part in _GENERATED):
+        return False
     return not ("site-packages" in file or "dist-packages" in file or file.startswith(_STDLIB))
 
 

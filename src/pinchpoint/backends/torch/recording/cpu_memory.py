@@ -105,7 +105,7 @@ class _Accounting:
         if self._profiler is not None:
             if self.recorder.step > self._started_at:  # with several optimizers, all have stepped since
                 self.stop()
-        elif not self.is_done and self.recorder.step >= _STEP:
+        elif not self.is_done and self.recorder.has_passed(_STEP):
             self.is_done = True
             # A debugger, a coverage tool or compiled code would be disturbed.
             is_compiled = any(kind in ("compile", "recompile") for kind, _, _ in self.recorder.events)

@@ -52,7 +52,7 @@ class _History:
             self.bounds = [(row.at_ns, row.phase) for row in self.recorder.rows if row.mark is None]
 
     def stop_after_steps(self) -> None:
-        if self.is_on and self.recorder.step >= _STEPS:
+        if self.is_on and self.recorder.has_passed(_STEPS):
             self.stop()
 
     def phase_at(self, time_us: int) -> str:

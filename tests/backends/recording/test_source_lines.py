@@ -1,0 +1,45 @@
+"""Which files count as the user's own, and how a line is found from deep inside a library."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import pinchpoint
+from pinchpoint.backends.recording.source_lines import Place, SourceLines, is_user_file, line_of
+
+PACKAGE = str(Path(pinchpoint.__file__).parent)
+
+
+@pytest.mark.parametrize(
+    ("file", "is_own"),
+    [
+        ("/home/me/train.py", True),
+        (f"{PACKAGE}/systems/cloud/train.py", True),
+        (f"{PACKAGE}/profiling/profile.py", False),
+        ("/home/me/.venv/lib/python3.12/site-packages/torch/nn/modules/linear.py", False),
+        (json.__file__, False),
+        ("<frozen importlib._bootstrap>", False),
+        ("<string>", False),
+        ("/tmp/torchinductor_me/ab/cab.py", False),
+        ("/tmp/me_pyg/torch_geometric.nn.conv.gcn_conv_GCNConv_propagate_x.py", False),
+    ],
+)
+def test_a_file_is_the_users_or_not(file: str, is_own: bool) -> None:
+    assert is_user_file(file) is is_own
+
+
+def test_the_line_of_the_user_is_found_through_frames_of_a_library() -> None:
+    lines, places = SourceLines(), list[Place | None]()
+    names: dict[str, Callable[[Callable[[], None]], None]] = {}
+    exec(compile("def through(f):\n    f()\n", "/x/site-packages/y.py", "exec"), names)
+    exec(compile("def act():\n    note()\n", "/x/site-packages/z.py", "exec"), names)
+    names["note"] = lambda: places.append(lines.place(1))  # pyright: ignore[reportArgumentType]
+    names["through"](names["act"])  # pyright: ignore[reportArgumentType] # this line
+    file, _, code = line_of(places[0])
+    assert file == __file__
+    assert code.endswith("# this line")
+    assert line_of(None) == ("", 0, "")
