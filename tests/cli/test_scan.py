@@ -252,6 +252,15 @@ def test_a_dtype_goes_with_the_device(folder: Path) -> None:
     assert file.read_text(encoding="utf-8").endswith("x = torch.zeros(3, device=device, dtype=dtype)\n")
 
 
+def test_a_name_that_was_imported_alone_is_fixed_where_torch_is_imported(folder: Path) -> None:
+    file = folder / "amp.py"
+    text = "import torch\nfrom torch.cuda.amp import autocast\n\nwith autocast(enabled=use):\n    pass\n"
+    file.write_text(text, encoding="utf-8")
+    assert run(["scan", "amp.py", "--fix"]) == 0
+    fixed = text.replace("with autocast(", 'with torch.amp.autocast("cuda", ')
+    assert file.read_text(encoding="utf-8") == fixed
+
+
 def test_an_unsafe_fix_is_made_only_when_asked_for(folder: Path) -> None:
     file = folder / "load.py"
     text = "import torch\n\nweights = torch.load('x.pt', weights_only=False)\n"

@@ -22,7 +22,6 @@ Good:
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -42,8 +41,8 @@ def check(source: Source) -> Iterator[Match]:
         name = source.name(call.func)
         if name in _NAMES:
             _, device, _, last = name.split(".")
-            # Names that were imported one by one would need another import.
-            whole = isinstance(call.func, ast.Attribute) and ast.unparse(call.func) == name
+            # The new name begins with torch, which must be imported.
+            whole = source.imports.get("torch") == "torch"
             if f"torch.amp.{last}" in source.text:
                 continue  # chosen by the version of torch
             yield Match(call, {"name": name, "device": device, "last": last}, whole and not call.args)
