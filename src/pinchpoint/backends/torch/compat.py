@@ -518,13 +518,30 @@ def without_functions() -> Any:
 
 @contextmanager
 def fake_in_foreach() -> Iterator[None]:
-    """Have optimizers and the clipping of gradients use their kernels for many tensors on fake ones too."""
+    """Have optimizers, averaged models, and gradient clipping use kernels for many tensors on fake ones too.
+
+    They group tensors by device in C++, where a tensor on the simulated device has its true one, the host.
+    """
     lists: list[list[Any]] = [_types_in_optimizers, _types_in_clipping]
+    group: Any = torch._C._group_tensors_by_device_and_dtype
+
+    def group_simulated(tensors: Any, with_indices: bool = False) -> dict[Any, Any]:
+        groups: dict[Any, Any] = {}
+        for (_, dtype), (columns, indices) in group(tensors, with_indices).items():
+            for at, first in enumerate(columns[0]):
+                parts, numbers = groups.setdefault((first.device, dtype), ([[] for _ in columns], []))
+                for part, whole in zip(parts, columns, strict=True):
+                    part += whole[at : at + 1]
+                numbers += indices[at : at + 1]
+        return groups
+
     for types in lists:
         types.append(FakeTensor)
+    torch._C._group_tensors_by_device_and_dtype = group_simulated
     try:
         yield
     finally:
+        torch._C._group_tensors_by_device_and_dtype = group
         for types in lists:
             types.remove(FakeTensor)
 

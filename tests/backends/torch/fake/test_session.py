@@ -244,6 +244,28 @@ def test_shallow_copies_allocate_nothing(take: Any) -> None:
     assert kept[1].is_cuda and isinstance(kept[1], nn.Parameter) and kept[2].is_cuda
 
 
+def test_an_averaged_model_is_updated_without_temporaries(take: Any) -> None:
+    net = nn.Sequential(nn.Linear(256, 256), nn.Linear(256, 256)).cuda()
+    average = torch.optim.swa_utils.AveragedModel(net)
+    take(lambda: average.update_parameters(net))
+    later = take(lambda: average.update_parameters(net))
+    assert later.peak <= 4 * 512  # numbers on the device: the weight of the update
+    assert average.module[0].weight.is_cuda
+
+
+def test_tensors_are_grouped_by_their_simulated_device(observer: Any) -> None:
+    device, host = torch.ones(3, device="cuda"), torch.ones(3)
+    group = torch.utils._foreach_utils._group_tensors_by_device_and_dtype
+    groups = group([[device, host, device.half()], [host, host, host]], True)
+    assert {(key[0].type, key[1]) for key in groups} == {
+        ("cuda", torch.float32),
+        ("cpu", torch.float32),
+        ("cuda", torch.float16),
+    }
+    assert sorted(indices for _, indices in groups.values()) == [[0], [1], [2]]
+    assert all(len(lists[0]) == len(lists[1]) == 1 for lists, _ in groups.values())
+
+
 def test_tied_weights_move_once(take: Any) -> None:
     class Tied(nn.Module):
         def __init__(self) -> None:
