@@ -111,7 +111,11 @@ def test_a_long_log_is_folded_without_losing_a_step() -> None:
 
 def test_a_copy_can_be_finished_while_the_run_goes_on() -> None:
     recorder, clock = record("0+data 1- 2!adam 4!adam", 5)
+    reads = []
+    recorder.rows[0] = recorder.rows[0]._replace(stamp="first")
+    recorder.device_ns = lambda stamp: reads.append(stamp) or 0.0
     assert list(recorder.copy().finish().host_ns) == [2, 2]
+    assert reads == []  # a stamp may be read only once
     clock.now = 9
     recorder.mark("optimizer step", "adam")
     assert list(recorder.finish().host_ns) == [2, 2, 5]

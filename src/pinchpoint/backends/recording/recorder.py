@@ -219,7 +219,9 @@ class Recorder:
     def copy(self) -> Recorder:
         """What was recorded so far, to be finished while the program goes on; called from another thread."""
         other = copy.copy(self)
-        other.rows, other.events = list(self.rows), dict(self.events)
+        # Stamps are used again once they are read, so only the original may read them.
+        other.rows = [row._replace(stamp=None) for row in list(self.rows)]
+        other.events, other.history = dict(self.events), None
         other._steps = None if self._steps is None else self._steps.copy()
         other.on_finish = []
         return other
