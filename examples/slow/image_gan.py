@@ -69,8 +69,10 @@ def main() -> None:
     scaler = torch.cuda.amp.GradScaler(
         enabled=DEVICE == "cuda"
     )  # fault: deprecated-amp, scaler-with-bfloat16
+    workers = 0 if DEVICE == "cuda" else 2  # a worker cannot make tensors of the default type
+    source = torch.Generator(DEVICE)
     loader = DataLoader(
-        Images(), BATCH, num_workers=2, generator=torch.Generator(DEVICE)
+        Images(), BATCH, num_workers=workers, generator=source
     )  # fault: loader-without-pinning
     seen = 0
     for step, (images, labels) in enumerate(loader):

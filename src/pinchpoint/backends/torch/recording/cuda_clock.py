@@ -38,7 +38,7 @@ class CudaClock:
     def time_ns(self, event: Any) -> float:
         """When the device reached an event. The event may be used again afterwards."""
         if not event.query():
-            event.synchronize()
+            _wait(event)
         elapsed_ns = self._first.elapsed_time(event) * 1e6
         if len(self._free) < 1000:
             self._free.append(event)
@@ -48,8 +48,13 @@ class CudaClock:
         self._recorder.device = "cuda"
         self._first = torch.cuda.Event(enable_timing=True)
         self._first.record()
-        self._first.synchronize()
+        _wait(self._first)
         self._first_ns = self._recorder.clock_ns()
+
+
+def _wait(event: Any) -> None:
+    """Wait for an event by the method of its base class, which is not watched."""
+    super(torch.cuda.Event, event).synchronize()
 
 
 def watch_device(recorder: Recorder) -> None:
