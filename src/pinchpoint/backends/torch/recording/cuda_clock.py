@@ -54,7 +54,8 @@ class CudaClock:
 
 def _wait(event: Any) -> None:
     """Wait for an event by the method of its base class, which is not watched."""
-    super(torch.cuda.Event, event).synchronize()
+    base: Any = super(torch.cuda.Event, event)
+    base.synchronize()
 
 
 def watch_device(recorder: Recorder) -> None:
