@@ -423,6 +423,42 @@ while tokens < 6400:
     assert used(forecast) > 2 * WEIGHTS + 3 * rows(640)
 
 
+@pytest.mark.parametrize(
+    ("start", "change", "condition"),
+    [
+        ("0", "+= torch.zeros(64).size(0)", "state.left >= 6400"),
+        ("200", "-= 1", "state.left == 0"),
+        ("200", "= state.left - 1", "state.left < 3"),
+    ],
+)
+def test_counters_that_grow_by_a_size_or_count_down_are_followed(
+    of_script: Predict, start: str, change: str, condition: str
+) -> None:
+    forecast = of_script(f"""{BIG}
+class State:
+    left = 0
+state = State()
+state.left = {start}
+for epoch in range(500):
+    for step in range(100):
+        train()
+    state.left {change}
+    if {condition}:
+        evaluate()
+""")
+    assert used(forecast) > 2 * rows(16_384) and forecast.reasons == ()
+
+
+def test_a_sum_of_tensors_is_not_computed_in_place(of_script: Predict) -> None:
+    forecast = of_script("""
+x, y = (torch.zeros(65_536, 1024, device="cuda") for _ in range(2))
+first = x
+x = x + y
+train(), train()
+""")
+    assert used(forecast) >= 3 * rows(65_536)
+
+
 KEEP = """
 kept = []
 for step in range(10_000):

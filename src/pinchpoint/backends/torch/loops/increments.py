@@ -1,4 +1,4 @@
-"""`Increments`: counters that a script increases itself, as `step += 1` does, and turns that depend on them.
+"""`Increments`: counters that a script changes itself, as `step += 1` does, and turns that depend on them.
 
 Where a loop that trains would end, a condition on such a counter may have another answer at a value that the
 counter reaches later. The loop then goes on: the counter jumps to that value at its next increment. How far
@@ -9,9 +9,10 @@ it gets follows from the lengths of the loops that run, and from conditions that
 from __future__ import annotations
 
 import math
+import operator
 import sys
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import numpy as np
@@ -25,6 +26,12 @@ _WAITED = 16  # turns in which a counter that is to jump is not increased
 _UNKNOWN = 1_000_000  # increments of a counter whose loops have an unknown length
 _LARGEST = 2**62  # that is looked at
 _FAR = 100_000  # values that are looked at beyond those that are all looked at
+_OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
+    "+=": operator.iadd,
+    "+": operator.add,
+    "-=": operator.isub,
+    "-": operator.sub,
+}
 Totals = dict["Increment", tuple[int, int]]
 
 
@@ -52,6 +59,7 @@ class Increment(Count):
         self._queue: list[int] = []
         self._target: int | None = None  # of its next increment
         self._waited = self._jumps = 0
+        self._asker = 0  # number of the loop that goes on until then
         self._has_arrived = self._has_last = False
 
     def start(self, value: int, number: int) -> Counter:
@@ -66,7 +74,7 @@ class Increment(Count):
         self.total += 1
         value += by
         if self._target is not None:
-            value = max(self._target, value)
+            value = max(self._target, value) if by > 0 else min(self._target, value)
             self._target, self._has_arrived = None, True
         return self.give(value)
 
@@ -76,16 +84,19 @@ class Increment(Count):
 
     def wants_turn(self, loop: Turns, lengths: list[int | None]) -> bool | None:
         """Whether a loop that would end goes on; None if it cannot be followed. lengths: of loops."""
+        starts, total = loop.totals.get(self, (0, 0))
         if self._target is not None:
+            if loop.number > self._asker and total == self.total:
+                return False  # a loop inside the one that goes on, which does not change the counter
             self._waited += 1
             return True if self._waited <= _WAITED else None
-        starts, total = loop.totals.get(self, (0, 0))
         if starts != self.starts or total == self.total:
             return False  # it was not increased in the last turn, or it begins anew in every turn
         is_known = None not in lengths
         turns = math.prod(length or 1 for length in lengths) if is_known else _UNKNOWN
         reach = self._first + self._by * (self.total - total) * turns
-        self._reach = min(max(self._reach, reach), _LARGEST)
+        furthest = max(self._reach, reach) if self._by > 0 else min(self._reach, reach)
+        self._reach = max(min(furthest, _LARGEST), -_LARGEST)
         values, bounds = self._bounded(self._later_values())
         if self._has_arrived:
             self._has_arrived = False
@@ -95,7 +106,7 @@ class Increment(Count):
         if not len(values):
             return False
         is_known = is_known or bool(bounds)
-        self._queue = [value for value in self._queue if value > self.value]
+        self._queue = [value for value in self._queue if (value - self.value) * self._by > 0]
         if not self._queue:
             self._queue = [int(values[at]) for at in self.choose(values, ignored=bounds, has_end=is_known)]
         # A counter that begins anew, as a place in the data does, need not get that far.
@@ -105,7 +116,7 @@ class Increment(Count):
         if not self._queue:
             return False
         self._jumps += 1
-        self._target, self._waited = self._queue.pop(0), 0
+        self._target, self._waited, self._asker = self._queue.pop(0), 0, loop.number
         return True if self._jumps <= _JUMPS else None
 
     def give_up(self) -> None:
@@ -148,12 +159,11 @@ class Increments:
         counter = self._counter(sys._getframe(1).f_code.co_filename, name, line, is_used)
         return counter.start(int(value), next(self._loops.numbers))
 
-    def count(self, value: Any, by: Any, name: str, line: int, is_used: bool) -> Any:
-        """A counter, or something else, is increased: what `value += by` gives."""
-        if type(value) not in (int, Counter) or type(by) not in (int, Counter) or by <= 0:
-            value += by
-            return value
-        plain, by = int(value), int(by)
+    def count(self, value: Any, by: Any, name: str, line: int, is_used: bool, kind: str) -> Any:
+        """A counter, or something else, is changed: what the operation `kind`, such as `+=`, gives."""
+        if type(value) not in (int, Counter) or type(by) not in (int, Counter) or not by:
+            return _OPERATIONS[kind](value, by)
+        plain, by = int(value), int(by) if kind[0] == "+" else -int(by)
         if not self._loops.progress.trains or self._loops.observer.dynamic.calibrating:
             return plain + by
         counter = self._counter(sys._getframe(1).f_code.co_filename, name, line, is_used)

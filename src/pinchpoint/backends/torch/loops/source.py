@@ -4,8 +4,8 @@
 `_pinchpoint_while(line)` first. What the loop does with its variable is read from its body here: an `if` on
 the variable and on names that the body does not change can be evaluated for turns that are not run.
 
-`step += 1` becomes `step = _pinchpoint_count(step, 1, ...)`, and every other value that the script gives to
-such a counter goes through `_pinchpoint_count_starts`.
+`step += 1` becomes `step = _pinchpoint_count(step, 1, ..., "+=")`, and every other value that the script
+gives to such a counter goes through `_pinchpoint_count_starts`.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ _PURE = (
 )
 _RATE = re.compile(r"(^|_)(lr|learning_rate)(_|$)", re.IGNORECASE)
 _EXITS = (ast.Break, ast.Return, ast.Raise)
+_SIGNS: dict[type[ast.operator], str] = {ast.Add: "+", ast.Sub: "-"}
+_SIZES = {"size", "shape", "numel", "len", "batch_size", "bs"}
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 # Functions and methods that only show a number.
 _SHOWING = {"print", "add_scalar", "info", "log", "set_description", "set_postfix", "update", "write", "str"}
@@ -45,7 +47,9 @@ _SHOWING = {"print", "add_scalar", "info", "log", "set_description", "set_postfi
 
 def mark_loops(tree: ast.Module) -> ast.Module:
     """Let every loop of the script ask whether it goes on, and every counter which value it gets."""
-    counters = _Counters()
+    compared = _Compared()
+    compared.visit(tree)
+    counters = _Counters(compared.found)
     counters.visit(tree)
     marked = _CounterMarker(counters).visit(_Marker().visit(tree))
     return ast.fix_missing_locations(marked)
@@ -77,6 +81,8 @@ class _Marker(ast.NodeTransformer):
 class _Scopes(ast.NodeTransformer):
     """Names the variables of a file: those of each function are its own."""
 
+    compared: frozenset[str] | set[str] = frozenset()  # variables that are part of a condition
+
     def __init__(self) -> None:
         self._scopes: list[tuple[int, dict[str, int]]] = [(0, {})]  # and where its shared names belong
 
@@ -105,31 +111,67 @@ class _Scopes(ast.NodeTransformer):
             return None if self.name(node.value) is None else f"[{node.slice.value!r}]"
         return None
 
-    def increment(self, node: ast.AST) -> tuple[ast.expr, ast.expr] | None:
-        """The counter that a statement increases, and by how much."""
-        if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add):
-            target, by = node.target, node.value
+    def increment(self, node: ast.AST) -> tuple[ast.expr, ast.expr, str] | None:
+        """The counter that a statement increases or decreases, by how much, and with which operation."""
+        target: ast.expr
+        if isinstance(node, ast.AugAssign):
+            target, operator, by = node.target, node.op, node.value
+            sign = _SIGNS.get(type(operator), "")
+            kind = f"{sign}="
         elif (
             isinstance(node, ast.Assign)
             and len(node.targets) == 1
             and isinstance(node.value, ast.BinOp)
-            and isinstance(node.value.op, ast.Add)
             and ast.unparse(node.value.left) == ast.unparse(node.targets[0])
         ):
             target, by = node.targets[0], node.value.right
+            kind = sign = _SIGNS.get(type(node.value.op), "")
         else:
             return None
-        is_len = isinstance(by, ast.Call) and getattr(by.func, "id", "") == "len"
-        is_number = isinstance(by, ast.Constant) and type(by.value) is int
-        is_simple = is_len or is_number or (not isinstance(by, ast.Constant) and self.name(by) is not None)
-        return (target, by) if is_simple and self.name(target) is not None else None
+        if not sign or self.name(target) is None or not self._may_count(target, by, sign):
+            return None
+        return target, by, kind
+
+    def _may_count(self, target: ast.expr, by: ast.expr, sign: str) -> bool:
+        """Whether a target is a counter by what is added to it: a number, a variable, or some size."""
+        if isinstance(by, ast.Constant):
+            return type(by.value) is int
+        is_size = any(
+            getattr(node, "attr", getattr(node, "id", "")) in _SIZES
+            for node in ast.walk(by)
+            if isinstance(node, (ast.Attribute, ast.Name))
+        )
+        if sign == "+" and self.name(by) is not None:
+            return True
+        return (is_size or isinstance(by, (ast.BinOp, ast.Call))) and self.name(target) in self.compared
+
+
+class _Compared(_Scopes):
+    """Finds the variables of a file that are part of a comparison, a quotient, or a remainder."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.compared = self.found = set[str]()
+
+    def visit_Compare(self, node: ast.Compare) -> ast.AST:
+        self._find(node)
+        return self.generic_visit(node)
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
+        if isinstance(node.op, (ast.FloorDiv, ast.Mod)):
+            self._find(node.left)
+        return self.generic_visit(node)
+
+    def _find(self, expression: ast.expr) -> None:
+        self.found |= {name for node in ast.walk(expression) if (name := self.name(node)) is not None}
 
 
 class _Counters(_Scopes):
     """Finds the counters of a file, and which of them may decide about sizes without a condition."""
 
-    def __init__(self) -> None:
+    def __init__(self, compared: set[str]) -> None:
         super().__init__()
+        self.compared = compared
         self.names: set[str] = set()
         self.used: set[str] = set()
 
@@ -159,11 +201,11 @@ class _Counters(_Scopes):
 class _CounterMarker(_Scopes):
     def __init__(self, counters: _Counters) -> None:
         super().__init__()
-        self._counters = counters
+        self._counters, self.compared = counters, counters.compared
 
-    def _call(self, function: str, target: ast.expr, *values: ast.expr) -> ast.expr:
+    def _call(self, function: str, target: ast.expr, *values: ast.expr, kind: str = "") -> ast.expr:
         name = self.name(target) or ""
-        details = name, target.lineno, name in self._counters.used
+        details = (name, target.lineno, name in self._counters.used, *([kind] if kind else []))
         arguments = [*values, *map(ast.Constant, details)]
         return ast.copy_location(ast.Call(ast.Name(function, ast.Load()), arguments, []), values[-1])
 
@@ -196,10 +238,10 @@ class _CounterMarker(_Scopes):
             node.value = self._call(COUNT_STARTS, node.target, node.value)
         return node
 
-    def _increase(self, target: ast.expr, by: ast.expr) -> ast.Assign:
+    def _increase(self, target: ast.expr, by: ast.expr, kind: str) -> ast.Assign:
         value: Any = copy.deepcopy(target)
         value.ctx = ast.Load()
-        return ast.Assign([target], self._call(COUNT, target, value, by))
+        return ast.Assign([target], self._call(COUNT, target, value, by, kind=kind))
 
 
 def _function(name: str, test: ast.expr) -> ast.Lambda:
