@@ -1444,6 +1444,258 @@ def t(model, dl, optimizer):
         optimizer.step()
 """,
     ),
+    (
+        {"sync-in-loop"},
+        """
+import torch as th
+def f(q, n):
+    a = th.softmax(q, -1)
+    s = 0
+    for k in range(n):
+        s += a[k].sum().item()
+    return s
+""",
+    ),
+    (
+        {"sync-in-loop"},
+        """
+import torch
+def f(x: torch.Tensor):
+    idx = torch.nonzero(x)
+    return {int(i): x[i].item() for i in idx}
+""",
+    ),
+    (
+        {"full-hessian", "transform-in-loop"},
+        """
+import jax
+def laplacian(f, x):
+    out = 0.
+    for i in range(len(x)):
+        out += jax.hessian(f)(x)[i, i]
+    return out
+""",
+    ),
+    (
+        {"missing-no-grad", "sync-in-loop"},
+        """
+import torch
+@torch.jit.ignore
+def validate_epoch(model, data_loader, device):
+    model.eval()
+    losses = []
+    for images, targets in data_loader:
+        images = images.to(device)
+        outputs = model(images)
+        losses.append(outputs.mean().item())
+    return sum(losses)
+""",
+    ),
+    (
+        {"unsafe-load"},
+        """
+import torch
+model.load_state_dict(torch.load("x.pth", map_location=device, weights_only=False))
+""",
+    ),
+    (
+        {"unsafe-load"},
+        """
+from torch import load
+w = load("x.pth")
+""",
+    ),
+    (
+        {"jit-missing-static"},
+        """
+import jax, jax.numpy as jnp
+from functools import partial
+@partial(jax.jit, static_argnums=0)
+def f(n, x, depth):
+    for _ in range(depth):
+        x = x + n
+    return x
+""",
+    ),
+    (
+        {"jit-missing-static"},
+        """
+import jax, jax.numpy as jnp
+@jax.jit
+def f(x, n):
+    return x.reshape(n, -1)
+""",
+    ),
+    (
+        {"cache-keyed-by-size"},
+        """
+import torch
+_cache = {}
+def edges(mesh, radius):
+    key = (mesh.size(0), radius)
+    if key in _cache:
+        return _cache[key]
+    e = torch.cdist(mesh, mesh).lt(radius).nonzero()
+    _cache[key] = e
+    return e
+""",
+    ),
+    (
+        {"cache-keyed-by-size"},
+        """
+from functools import lru_cache
+import torch
+class G:
+    def edges(self, mesh):
+        key = len(mesh)
+        try:
+            return self.cache[key]
+        except KeyError:
+            e = torch.cdist(mesh, mesh)
+            self.cache[key] = e
+            return e
+""",
+    ),
+    (
+        {"float-per-sample"},
+        """
+import torch
+from lib import score
+def f(samples):
+    return [float(score(samples[i])) for i in range(len(samples))]
+""",
+    ),
+    (
+        {"module-in-loop"},
+        """
+import torch
+for epoch in range(10):
+    for x, y in loader:
+        mse = torch.nn.MSELoss()
+        loss = mse(net(x), y)
+        optim.zero_grad()
+        loss.backward()
+        optim.step()
+""",
+    ),
+    (
+        {"loader-without-workers"},
+        """
+import torch
+from torch.utils.data import DataLoader
+train_loader = DataLoader(dataset, batch_size=64, shuffle=True, pin_memory=True)
+for x, y in train_loader:
+    x = x.to(device, non_blocking=True)
+""",
+    ),
+    (
+        {"scaler-not-saved"},
+        """
+import torch
+class T:
+    def __init__(self):
+        self.scaler = torch.amp.GradScaler("cuda")
+    def save(self):
+        torch.save({"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}, "x.pt")
+""",
+    ),
+    (
+        {"graph-kept"},
+        """
+import torch
+class T:
+    def run(self):
+        for x, y in self.loader:
+            loss = self.criterion(self.model(x), y)
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.optimizer.step()
+            self.total_loss += loss
+""",
+    ),
+    (
+        {"graph-kept"},
+        """
+import torch
+def train(m, dl, opt, crit):
+    stats = {"loss": []}
+    for x, y in dl:
+        loss = crit(m(x), y)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        stats["loss"].append(loss)
+""",
+    ),
+    (
+        {"hard-coded-chunk"},
+        """
+import torch
+class Renderer:
+    def render(self, rays):
+        chunk_size = 1024
+        outs = []
+        for i in range(0, rays.shape[0], chunk_size):
+            outs.append(self.mlp(rays[i:i + chunk_size]))
+        return torch.cat(outs)
+""",
+    ),
+    (
+        {"copied-every-turn"},
+        """
+import torch
+def train(model, loader, opt, class_weights, device):
+    for x, y in loader:
+        loss = torch.nn.functional.cross_entropy(model(x), y, weight=class_weights.to(device))
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+""",
+    ),
+    (
+        {"wrapper-bypassed"},
+        """
+import torch
+from torch.nn.parallel import DistributedDataParallel as DDP
+def train(net, loader, opt):
+    ddp = DDP(net)
+    for x in loader:
+        out = ddp.module(x)
+        opt.zero_grad()
+        out.mean().backward()
+        opt.step()
+""",
+    ),
+    (
+        {"loss-without-gradient"},
+        """
+import torch
+def train(m, dl, opt):
+    for a, b in dl:
+        fa = m(a)
+        with torch.no_grad():
+            cons_loss = (fa - m(b)).pow(2).mean()
+        loss = fa.mean() + 0.1 * cons_loss
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+""",
+    ),
+    (
+        {"loss-without-gradient"},
+        """
+import torch
+def train(m, dl, opt):
+    for a, b in dl:
+        loss = m(a).mean()
+        with torch.no_grad():
+            cons = (m(a) - m(b)).pow(2).mean()
+        loss += cons
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+""",
+    ),
 ]
 SOUND: dict[str, str] = {
     "a read every hundred steps": """

@@ -30,7 +30,7 @@ from collections.abc import Iterator
 
 from pinchpoint.rules.engine import patterns
 from pinchpoint.rules.engine.rule import Match, Rule
-from pinchpoint.rules.engine.source import Source, argument
+from pinchpoint.rules.engine.source import Source, argument, method
 
 _SIZED = {"zeros": "shape", "ones": "shape", "empty": "shape", "full": "shape", "arange": "start", "eye": "N"}
 
@@ -58,6 +58,8 @@ def _python_use(source: Source, function: ast.AST, name: str) -> str:
             branch = source.parents[parent]
             if isinstance(branch, ast.If | ast.IfExp | ast.While) and branch.test is parent:
                 return "the test of a branch"
+        if method(parent) == "reshape" and isinstance(parent, ast.Call) and read in parent.args:
+            return "a size in reshape"
         call = source.parents.get(parent) if isinstance(parent, ast.Tuple) else parent
         if isinstance(call, ast.Call):
             package, _, last = source.called(call).rpartition(".")

@@ -46,6 +46,11 @@ _COUNT = re.compile(
     r"^(num|n|total|count|len|size)_|_(num|count|size|len|length|shape)$|^(n|size|shape|length|device|dtype)$"
 )
 
+# Numbers that a result depends on besides the data.
+_NUMBER = re.compile(
+    r"^(r|k|radius|cutoff|eps|sigma|threshold|resolution|lmax|scale|voxel_size|r_max|max_radius|knn)$"
+)
+
 
 def check(source: Source) -> Iterator[Match]:
     if not source.uses("torch", "jax"):
@@ -113,7 +118,7 @@ def _is_size(source: Source, node: ast.expr, function: Function) -> bool:
             value = _value(source, node)
             if value is not node:
                 return not isinstance(value, ast.Name) and _is_size(source, value, function)
-            return _COUNT.search(node.id) is not None or node.id.isupper()
+            return node.id.isupper() or any(pattern.search(node.id) for pattern in (_COUNT, _NUMBER))
         case _:
             return False
 

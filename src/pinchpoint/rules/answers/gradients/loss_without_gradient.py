@@ -47,18 +47,28 @@ def check(source: Source) -> Iterator[Match]:
     for backward in source.calls:
         if method(backward) != "backward":
             continue
-        loss = receiver(backward)
-        value = _assigned(source, loss) if isinstance(loss, ast.Name) else loss
-        if value is None or patterns.without_gradient(source, value):
-            continue
-        for term in _terms(value):
+        for term in _all_terms(source, receiver(backward)):
             computed = _assigned(source, term)
-            if (
-                computed is not None
-                and _is_loss(source, computed)
-                and patterns.without_gradient(source, computed)
-            ):
+            if computed is not None and _is_loss(computed) and patterns.without_gradient(source, computed):
                 yield Match(computed, {"name": term.id})
+
+
+def _all_terms(source: Source, loss: ast.expr) -> Iterator[ast.Name]:
+    """The names that a loss is the sum of, in its assignment and in `loss += term` after it."""
+    if isinstance(loss, ast.Call) and method(loss) == "scale" and loss.args:
+        loss = loss.args[0]  # scaler.scale(loss).backward()
+    if not isinstance(loss, ast.Name):
+        if not patterns.without_gradient(source, loss):
+            yield from _terms(loss)
+        return
+    stores = source.stores.get((source.scope(loss), loss.id), [])
+    for store in reversed([store for store in stores if store.lineno < loss.lineno]):
+        parent = source.parents[store]
+        value = parent.value if isinstance(parent, ast.AugAssign) else source.assigned_value(store)
+        if value is not None and not patterns.without_gradient(source, value):
+            yield from _terms(value)
+        if not isinstance(parent, ast.AugAssign):
+            return
 
 
 def _assigned(source: Source, name: ast.Name) -> ast.expr | None:
@@ -79,7 +89,7 @@ def _terms(value: ast.expr) -> Iterator[ast.Name]:
                 yield side
 
 
-def _is_loss(source: Source, value: ast.expr) -> bool:
+def _is_loss(value: ast.expr) -> bool:
     return isinstance(value, ast.Call | ast.BinOp) and not isinstance(value, ast.Constant)
 
 
