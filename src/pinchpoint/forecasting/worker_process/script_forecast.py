@@ -24,7 +24,7 @@ from pinchpoint.core.files import shown_operation, shown_path
 from pinchpoint.core.records import Forecast
 from pinchpoint.core.targets import user_line
 from pinchpoint.forecasting import assembly
-from pinchpoint.forecasting.worker_process import branches, calibration
+from pinchpoint.forecasting.worker_process import branches, calibration, conditions
 from pinchpoint.forecasting.worker_process.real_run import limit_real_run
 from pinchpoint.forecasting.worker_process.target_loading import NEEDED, Fork, LoadedTarget, with_stand_ins
 
@@ -41,6 +41,7 @@ def predict(loaded_target: LoadedTarget, request: dict[str, Any], fork: Fork) ->
     request = {**request, "end_s": time.monotonic() + request["timeout_s"]}
     packages: list[str] = list(request["packages"])  # stand-ins that the script needs
     real_runs: list[dict[str, Any]] = []
+    asked: list[dict[str, Any]] = []  # conditions of the first run
 
     def run(dynamic_options: dict[str, Any]) -> dict[str, Any]:
         if dynamic_options.get("calibrating") and real_runs:
@@ -48,11 +49,18 @@ def predict(loaded_target: LoadedTarget, request: dict[str, Any], fork: Fork) ->
         answer = with_stand_ins(
             lambda names: _in_scratch(loaded_target, request, fork, dynamic_options, names), packages
         )
+        if conditions.ASKED in answer and not asked:
+            asked.append(answer[conditions.ASKED])
         if dynamic_options.get("calibrating"):  # real values decide branches: one run serves every forecast
             real_runs.append(answer)
         return answer
 
-    return branches.explore(_predict, run, limit_s=request.get("timeout_s", math.inf))
+    start_s = time.monotonic()
+    forecast = branches.explore(_predict, run, limit_s=request.get("timeout_s", math.inf))
+    left_s = request["end_s"] - time.monotonic()
+    return conditions.try_others(
+        forecast, asked[0] if asked else {}, _predict, run, is_time_left=left_s > time.monotonic() - start_s
+    )
 
 
 def _predict(run: calibration.Run) -> Forecast:
@@ -110,10 +118,11 @@ def _run(
 ) -> dict[str, Any]:
     from pinchpoint.backends.torch.data_dependent import unknown_values
     from pinchpoint.backends.torch.fake import runner
-    from pinchpoint.backends.torch.loops.source import mark_loops
+    from pinchpoint.backends.torch.loops.condition_source import mark_script
 
     observer = loaded_target.observer
     observer.stand_ins.serve(packages)
+    observer.progress.loops.conditions.start(dynamic_options.pop(conditions.TRIED, ()))
     for name, value in dynamic_options.items():
         setattr(observer.dynamic, name, value)
     stopper = Stopper(request["steps"])
@@ -154,7 +163,7 @@ def _run(
             scratch=scratch,
             stopper=stopper,
             module=loaded_target.target.name,
-            transform=mark_loops,
+            transform=mark_script,
         )
         signal.setitimer(signal.ITIMER_REAL, 0)
     if end.note is not None:
@@ -236,6 +245,7 @@ def _run(
     return calibration.with_blocks(forecast.to_dict(), observation) | {
         "decisions": observer.dynamic.decisions.results(partial(runner.peaks_between, observation)),
         branches.RAISED: is_late_error,
+        conditions.ASKED: progress.loops.conditions.results(),
     }
 
 

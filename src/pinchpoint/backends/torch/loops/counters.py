@@ -106,6 +106,14 @@ class Count:
         asked = [condition for conditions in self._conditions.values() for condition in conditions.values()]
         return [*asked, *(part for key, part in self._parts.items() if key not in self._compared)]
 
+    def places(self) -> set[tuple[str, int, int]]:
+        """File, line, and column of the conditions on it."""
+        found: set[tuple[str, int, int]] = set()
+        for code, instruction, _ in self._conditions:
+            line, _, column, _ = list(code.co_positions())[instruction // 2]
+            found.add((code.co_filename, line or 0, column or 0))
+        return found
+
     def record_part(self, steps: tuple[Step, ...], value: int, code: CodeType) -> None:
         """Remember that a quotient or a remainder was computed."""
         if _is_followed(code) and not any(step.is_varying for step in steps):

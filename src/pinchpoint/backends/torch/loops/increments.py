@@ -190,6 +190,10 @@ class Increments:
         file, _, line = site.rpartition(":")
         return self._counter(file, f"for:{line}", int(line), is_used)
 
+    def places(self) -> set[tuple[str, int, int]]:
+        """File, line, and column of the conditions on all counters."""
+        return {place for counter in self._counters.values() for place in counter.places()}
+
     def totals(self) -> Totals:
         return {counter: (counter.starts, counter.total) for counter in self._counters.values()}
 

@@ -101,7 +101,7 @@ def _left_in(file: str, frame: FrameType, loops: Any, is_repeated: bool) -> tupl
         inner = next(blocks, None)
         if inner is None:
             # The call that runs now, and others of the same statement, which may follow it.
-            calls = sum(not _is_harmless(call) for call in _calls(_head(statement)))
+            calls = sum(not is_harmless(call) for call in _calls(_head(statement)))
             return (None if calls <= 1 else statement.lineno), False
         body = inner
 
@@ -227,7 +227,7 @@ def _first_call(statement: ast.stmt) -> int | None:
     """The line of the first call in a statement that may allocate on the device."""
     if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         return None
-    calls = (call for call in _calls(_head(statement)) if not _is_harmless(call))
+    calls = (call for call in _calls(_head(statement)) if not is_harmless(call))
     own = next((call.lineno for call in calls), None)
     if own is not None:
         return own
@@ -237,5 +237,5 @@ def _first_call(statement: ast.stmt) -> int | None:
     return next((line for block in _blocks(statement) if (line := _first_of(block)) is not None), None)
 
 
-def _is_harmless(call: ast.Call) -> bool:
+def is_harmless(call: ast.Call) -> bool:
     return getattr(call.func, "id", getattr(call.func, "attr", "")) in _HARMLESS

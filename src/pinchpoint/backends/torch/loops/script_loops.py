@@ -27,6 +27,8 @@ import torch
 from pinchpoint.backends.patches import Patches
 from pinchpoint.backends.torch.fake.progress import Progress
 from pinchpoint.backends.torch.loops import source
+from pinchpoint.backends.torch.loops.condition_source import IF
+from pinchpoint.backends.torch.loops.conditions import Conditions
 from pinchpoint.backends.torch.loops.counters import Count
 from pinchpoint.backends.torch.loops.increments import Increments
 from pinchpoint.backends.torch.loops.remainder import (
@@ -55,6 +57,7 @@ class Loops:
         self.answers: dict[str, set[Any]] = {}  # line of a loop -> answers of its conditions so far
         self.counts: dict[str, Count] = {}  # line of a loop -> its variable
         self.increments = Increments(self)
+        self.conditions = Conditions(self)
         self._while_loops: dict[str, tuple[Loop, int]] = {}  # and the last line of each
         self._running: list[weakref.ref[Loop]] = []
         self._phases: dict[str, int] = {}  # line of a loop -> how often it began outside all others
@@ -232,4 +235,5 @@ def install(patches: Patches, observer: Observer, progress: Progress) -> None:
     patches.set(builtins, source.WHILE_STARTS, loops.while_starts)
     patches.set(builtins, source.COUNT, loops.increments.count)
     patches.set(builtins, source.COUNT_STARTS, loops.increments.start)
+    patches.set(builtins, IF, loops.conditions.ask)
     torch.serialization.add_safe_globals([int, float])  # as which a Counter in a checkpoint is loaded

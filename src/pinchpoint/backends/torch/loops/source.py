@@ -36,7 +36,7 @@ _PURE = (
     ast.boolop,
     ast.expr_context,
 )
-_RATE = re.compile(r"(^|_)(lr|learning_rate)(_|$)", re.IGNORECASE)
+RATE = re.compile(r"(^|_)(lr|learning_rate)(_|$)", re.IGNORECASE)
 _EXITS = (ast.Break, ast.Return, ast.Raise)
 _SIGNS: dict[type[ast.operator], str] = {ast.Add: "+", ast.Sub: "-"}
 _SIZES = {"size", "shape", "numel", "len", "batch_size", "bs"}
@@ -183,7 +183,7 @@ class _Counters(_Scopes):
     visit_Assign = visit_AugAssign
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
-        if not _shows(node.func):
+        if not shows(node.func):
             for argument in [*node.args, *(keyword.value for keyword in node.keywords)]:
                 self._use(argument)
         return self.generic_visit(node)
@@ -266,7 +266,7 @@ def _uses(loop: ast.For) -> tuple[list[ast.expr], bool]:
                 if isinstance(loop.target, ast.Name) and _mentions(node.test, names):
                     tests.append(node.test)
                     known |= _ids(node.test)
-            elif isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Call) and _shows(node.func)):
+            elif isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Call) and shows(node.func)):
                 known |= _ids(node)
     is_used = any(
         isinstance(node, ast.Name) and node.id in names and id(node) not in known
@@ -297,9 +297,9 @@ def _ids(node: ast.AST) -> set[int]:
     return {id(part) for part in ast.walk(node)}
 
 
-def _shows(function: Any) -> bool:
+def shows(function: Any) -> bool:
     name = getattr(function, "id", getattr(function, "attr", ""))
-    return name in _SHOWING or _RATE.search(name) is not None
+    return name in _SHOWING or RATE.search(name) is not None
 
 
 # --- places in the code of a file
@@ -326,7 +326,7 @@ def endings(file: str) -> dict[tuple[int, int], bool]:
             for node in _inside(loop.body):
                 if isinstance(node, ast.If) and isinstance(node.body[-1], _EXITS):
                     shown = [getattr(part, "value", None) for part in node.body[:-1]]
-                    if all(isinstance(part, ast.Call) and _shows(part.func) for part in shown):
+                    if all(isinstance(part, ast.Call) and shows(part.func) for part in shown):
                         add(node.test, True)
     return found
 
@@ -338,7 +338,7 @@ def rates(file: str) -> set[int]:
         function.lineno
         for function in ast.walk(_parse(file))
         if isinstance(function, _FUNCTIONS)
-        and _RATE.search(function.name)
+        and RATE.search(function.name)
         and all(_is_numeric(node.func) for node in ast.walk(function) if isinstance(node, ast.Call))
     }
 

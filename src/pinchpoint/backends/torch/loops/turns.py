@@ -133,7 +133,7 @@ class Loop:
         """For a `while` loop: whether there is another turn."""
         if self._chosen is not None or self._ends():
             self._chosen = set()
-            is_wanted = self.is_training and self._loops.increments.want_turn(self)
+            is_wanted = self.is_training and self._wants_turn()
             self._report()
             if not is_wanted:
                 return False
@@ -274,7 +274,7 @@ class Loop:
             self._further |= further
         if not self._chosen:  # the turns that were run may have asked further questions
             self._chosen = set(self._choose_recorded())
-        is_wanted = self.is_training and self._loops.increments.want_turn(self)
+        is_wanted = self.is_training and self._wants_turn()
         if not self._chosen and not is_wanted:
             self._report()
             raise StopIteration
@@ -287,6 +287,12 @@ class Loop:
             self._place = min(max(self._place, self._count - 1) + 1, len(self._sequence) - 1)
         self._loops.begin_special(self._special.get(self._place, self._loops.progress.wanted))
         return self._sequence[self._place]
+
+    def _wants_turn(self) -> bool:
+        """Whether a counter, or a condition that is to be answered otherwise, needs another turn."""
+        if self._loops.increments.want_turn(self):
+            return True
+        return not self._chosen and self._loops.conditions.want_turn(self.site)
 
     def _choose(self) -> None:
         """Add the places of the turns that may differ from those that were run to `_special`."""

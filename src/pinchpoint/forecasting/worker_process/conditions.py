@@ -1,0 +1,116 @@
+"""Conditions of a script that had one answer only in the turns that were run: the other answer is tried too.
+
+What is reached that way may not happen. It counts for the high end of the interval and for what fits, but not
+for the peak and the low end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from pinchpoint.core.errors import PinchpointError
+from pinchpoint.core.files import shown_path
+from pinchpoint.core.records import Forecast
+from pinchpoint.forecasting import assembly
+from pinchpoint.forecasting.worker_process import branches
+from pinchpoint.forecasting.worker_process.calibration import Run
+
+ASKED = "conditions"  # key of an answer: what `Conditions` recorded
+TRIED = "tried_conditions"  # key of a run's options: conditions to try
+_MOST = 6  # conditions that are tried
+
+
+def try_others(
+    forecast: Forecast,
+    asked: dict[str, Any],
+    predict: Callable[[Run], Forecast],
+    run: Run,
+    *,
+    is_time_left: bool,
+) -> Forecast:
+    """The forecast, widened by what other answers of its conditions need. asked: of the first run."""
+    from pinchpoint.backends.torch.data_dependent.decisions import Decisions
+
+    sites: list[str] = asked.get("sites", [])[:_MOST]
+    reasons: list[str] = []
+    if len(asked.get("needed", ())) > _MOST:
+        reasons.append(
+            f"{len(asked['needed'])} conditions had one answer only in the turns that were run, and only "
+            f"{_MOST} of them were tried the other way"
+        )
+    if sites and not is_time_left:
+        reasons.append(
+            f"the condition at {_shown(sites[0])} had one answer only in the turns that were run, and there "
+            "was no time left to try the other one"
+        )
+        sites = []
+    forecasts = [forecast]
+    done: list[str] = []
+    while sites:
+        answers: list[dict[str, Any]] = []
+
+        def recorded(
+            options: dict[str, Any], sites: list[str] = sites, answers: Any = answers
+        ) -> dict[str, Any]:
+            answer = run({**options, "decisions": Decisions(), TRIED: sites})
+            answers.append(answer)
+            return answer
+
+        try:
+            other = predict(recorded)
+        except PinchpointError as error:
+            reasons.append(
+                f"the condition at {', '.join(map(_shown, sites))} had one answer only in the turns that "
+                f"were run, and the other one cannot be followed: {error.what}"
+            )
+            break
+        tried = [site for answer in answers for site in answer.get(ASKED, {}).get("tried", ())]
+        done += tried
+        missed = [site for answer in answers for site in answer.get(ASKED, {}).get("missed", ())]
+        forecasts.append(other)
+        if not tried or not any(answer.get(branches.RAISED) for answer in answers):
+            reasons += [
+                f"the condition at {_shown(site)} had one answer only in the turns that were run, and was "
+                "not asked again to try the other one"
+                for site in missed
+            ]
+            break
+        # The other answer does not go with what the script holds: the ones after it are tried without it.
+        reasons.append(
+            f"the condition at {_shown(tried[-1])} had one answer only in the turns that were run, and the "
+            "script raised an error after the other one"
+        )
+        sites = [site for site in sites if site not in tried]
+    return _widened(forecasts, list(dict.fromkeys(done)), reasons)
+
+
+def _widened(forecasts: list[Forecast], tried: list[str], reasons: list[str]) -> Forecast:
+    base = forecasts[0]
+    peak = max(one.peak_allocated_bytes for one in forecasts)
+    if peak > base.peak_allocated_bytes:
+        high = max(one.high_bytes or one.peak_allocated_bytes for one in forecasts)
+        base = replace(base, low_bytes=base.low_bytes or base.peak_allocated_bytes, high_bytes=high)
+        fits = {name: _all([one.fits.get(name) for one in forecasts]) for name in base.fits}
+        needs = max((one.needs_bytes or 0 for one in forecasts), default=0)
+        base = replace(base, fits=fits, needs_bytes=needs or None)
+    if tried:
+        lines = ", ".join(dict.fromkeys(map(_shown, tried)))
+        note = (
+            "these conditions had one answer only in the turns that were run, and were also tried the other "
+            f"way: {lines}"
+        )
+        base = replace(base, notes=(*base.notes, note))
+    every = [reason for one in forecasts[1:] for reason in one.reasons]
+    return assembly.with_reasons(base, (*every, *reasons))
+
+
+def _all(answers: list[bool | None]) -> bool | None:
+    if False in answers:
+        return False
+    return None if None in answers else True
+
+
+def _shown(site: str) -> str:
+    return shown_path(site.rpartition(":")[0])
