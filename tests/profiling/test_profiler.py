@@ -529,3 +529,15 @@ def test_calls_of_a_model_before_training_are_not_taken_for_the_third_step() -> 
     memory = trace_of(run).memory
     assert memory is not None
     assert memory["allocated_bytes"] > 8 * 2**20  # the batch and the output have 4 MiB each
+
+
+def test_models_are_not_kept_alive() -> None:
+    import weakref
+
+    def run() -> None:
+        model = train(2)
+        reference = weakref.ref(model)
+        del model
+        assert reference() is None
+
+    trace_of(run)

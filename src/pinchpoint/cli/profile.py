@@ -120,8 +120,9 @@ def _show(trace: Trace) -> None:
         _show_peaks(trace.memory)
     if trace.problems:
         printing.stdout().print()
+        codes = {(event.file, event.line): event.code for event in trace.events}
         for number, problem in enumerate(trace.problems[:_PROBLEMS], 1):
-            _show_problem(number, problem)
+            _show_problem(number, problem, codes.get((problem.file, problem.line), ""))
         more = len(trace.problems) - _PROBLEMS
         if more > 0:
             printing.say(f"and {more} more; use -o FILE.json to store them all")
@@ -163,7 +164,7 @@ def _show_peaks(memory: dict[str, Any]) -> None:
     printing.show_table(columns, rows, right=columns[1:])
 
 
-def _show_problem(number: int, problem: Problem) -> None:
+def _show_problem(number: int, problem: Problem, code: str) -> None:
     from pinchpoint.core.units import show_bytes, show_seconds
 
     costs = []
@@ -176,7 +177,7 @@ def _show_problem(number: int, problem: Problem) -> None:
     cost = f" [{', '.join(costs)}]" if costs else ""
     printing.show(f"{number:2}. {problem.what}{cost}")
     if problem.file:
-        code = linecache.getline(problem.file, problem.line).strip()
+        code = code or linecache.getline(problem.file, problem.line).strip()
         where = f"    {_short(problem.file)}:{problem.line}  {code}"
         printing.show(where if len(where) <= _WIDTH else where[: _WIDTH - 3] + "...")
     printing.show(f"    hint: {problem.hint}")

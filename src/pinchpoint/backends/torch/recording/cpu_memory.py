@@ -37,7 +37,7 @@ class _LineTrace:
     def __init__(self, clock_ns: Callable[[], int]) -> None:
         self.lines: list[tuple[int, str, int]] = []
         self._clock_ns = clock_ns
-        self._frames: list[FrameType] = []
+        self._frames: dict[int, FrameType] = {}
         self._known: dict[Any, bool] = {}
 
     def start(self, frame: FrameType | None) -> None:
@@ -46,13 +46,13 @@ class _LineTrace:
                 if not self._frames:
                     self.lines.append((self._clock_ns(), frame.f_code.co_filename, frame.f_lineno))
                 frame.f_trace = self._inside
-                self._frames.append(frame)
+                self._frames[id(frame)] = frame
             frame = frame.f_back
         sys.settrace(self._enter)
 
     def stop(self) -> None:
         sys.settrace(None)
-        for frame in self._frames:
+        for frame in self._frames.values():
             frame.f_trace = None
         self._frames.clear()
 
@@ -67,6 +67,7 @@ class _LineTrace:
 
     def _inside(self, frame: FrameType, event: str, argument: Any) -> Any:
         if event == "return":
+            self._frames.pop(id(frame), None)  # it would keep the variables of the function alive
             back = frame.f_back
             while back is not None and not self._is_user(back):
                 back = back.f_back
@@ -220,7 +221,7 @@ def _alive(watched: Watched, optimizers: Iterable[Optimizer | None]) -> dict[str
 
     present = [optimizer for optimizer in optimizers if optimizer is not None]
     parameters = [p for optimizer in present for group in optimizer.param_groups for p in group["params"]]
-    for model in watched.models.values():
+    for model in list(watched.models):
         parameters += [*model.parameters(), *model.buffers()]
     states = [value for o in present for state in o.state.values() for value in _values(state)]
     return {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any
 
 import torch
 from torch.optim import Optimizer
@@ -14,47 +13,58 @@ from pinchpoint.backends.torch.recording.phases import Watched
 _LISTED = 50
 
 
+class _Suspect:
+    """A parameter that had no gradient so far. It is described while it is alive."""
+
+    def __init__(self, parameter: torch.nn.Parameter) -> None:
+        self.reference = weakref.ref(parameter)
+        self.name: str | None = None
+        self.shape = [int(size) for size in parameter.shape]
+        self.needs_gradient = parameter.requires_grad
+
+
 def watch_gradients(recorder: Recorder, watched: Watched) -> None:
-    without: dict[int, dict[int, weakref.ref[Any]]] = {}
+    without: dict[int, dict[int, _Suspect]] = {}
 
     def look(optimizer: Optimizer) -> None:
         suspects = without.get(id(optimizer))
         if suspects is None:
             suspects = without[id(optimizer)] = {
-                id(parameter): weakref.ref(parameter)
+                id(parameter): _Suspect(parameter)
                 for group in optimizer.param_groups
                 for parameter in group["params"]
             }
         # Only those without a gradient so far are looked at again: none, after the first step of most models.
-        for key, reference in list(suspects.items()):
-            parameter = reference()
-            if parameter is None or parameter.grad is not None:
+        for key, suspect in list(suspects.items()):
+            parameter = suspect.reference()
+            if parameter is not None and parameter.grad is not None:
                 del suspects[key]
+        if any(suspect.name is None for suspect in suspects.values()):
+            names = _names(watched)
+            for key, suspect in suspects.items():
+                suspect.name = suspect.name or names.get(key, "")
 
     def report() -> None:
-        names = _names(watched)
-        rows: list[dict[str, Any]] = []
-        for suspects in without.values():
-            for key, reference in suspects.items():
-                parameter = reference()
-                if parameter is not None:
-                    reason = (
-                        "it does not take part in the loss, or its gradient is cut by no_grad or detach"
-                        if parameter.requires_grad
-                        else "requires_grad is False, but the optimizer has it"
-                    )
-                    shape = [int(size) for size in parameter.shape]
-                    rows.append({"name": names.get(key, ""), "shape": shape, "reason": reason})
-        recorder.parts["without_gradient"] = rows[:_LISTED]
+        recorder.parts["without_gradient"] = [
+            {"name": suspect.name or "", "shape": suspect.shape, "reason": _reason(suspect)}
+            for suspects in without.values()
+            for suspect in suspects.values()
+        ][:_LISTED]
 
     watched.before_step.append(look)
     recorder.on_finish.append(report)
 
 
+def _reason(suspect: _Suspect) -> str:
+    if suspect.needs_gradient:
+        return "it does not take part in the loss, or its gradient is cut by no_grad or detach"
+    return "requires_grad is False, but the optimizer has it"
+
+
 def _names(watched: Watched) -> dict[int, str]:
     """Names of parameters, by identity, from the models that were called."""
     names: dict[int, str] = {}
-    for model in watched.models.values():
+    for model in list(watched.models):
         for name, parameter in torch.nn.Module.named_parameters(model):
             names.setdefault(id(parameter), f"{type(model).__name__}.{name}")
     return names

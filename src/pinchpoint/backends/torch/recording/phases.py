@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import wraps
 from threading import get_ident
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch.optim import Optimizer
@@ -27,7 +28,7 @@ class Watched:
     """What the loop uses, for those who look at it at the end of a step."""
 
     def __init__(self) -> None:
-        self.models: dict[int, torch.nn.Module] = {}
+        self.models: WeakSet[torch.nn.Module] = WeakSet()  # the first that were called
         self.tell_compiler: Callable[[], None] = lambda: None
         self.before_step: list[Callable[[Optimizer], None]] = []
         self.before_backward: list[Callable[[Any], None]] = []
@@ -68,7 +69,7 @@ def _watch_modules(recorder: Recorder, patches: Patches, watched: Watched, insid
             recorder.end()
             inside.model = False
             if len(watched.models) < 16:
-                watched.models.setdefault(id(module), module)
+                watched.models.add(module)
             recorder.mark("module call", id(module))
 
     watched.tell_compiler, forget = set_module_call(patches.set, call)
