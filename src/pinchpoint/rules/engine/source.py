@@ -55,6 +55,10 @@ class Source:
         self._nodes: dict[type, list[ast.AST]] = {}
         self._names: dict[ast.AST, str] = {}
         self._visit()
+        self.calls: list[ast.Call] = self.all(ast.Call)
+        self.functions: list[Function] = self.all(*FUNCTIONS)
+        self.function_names = {function.name: function for function in reversed(self.functions)}
+        self.class_names = {node.name: node for node in self.all(ast.ClassDef)}
         self.imports = self._imports()
         self.stores = self._stores()
         self.memo: dict[object, str] = {}  # kinds of values, kept by `values`
@@ -99,14 +103,6 @@ class Source:
     def all(self, *kinds: type[Node]) -> list[Node]:
         """Every node of these types, in the order of the text within each type."""
         return [node for kind in kinds for node in self._nodes.get(kind, ())]  # pyright: ignore[reportReturnType]
-
-    @property
-    def calls(self) -> list[ast.Call]:
-        return self.all(ast.Call)
-
-    @property
-    def functions(self) -> list[Function]:
-        return self.all(*FUNCTIONS)
 
     def ancestors(self, node: ast.AST) -> Iterator[ast.AST]:
         """The nodes around a node, innermost first."""

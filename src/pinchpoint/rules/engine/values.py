@@ -98,7 +98,7 @@ def is_module(source: Source, node: ast.AST | None) -> bool:
     if known or not _named_like_module(node):
         return known == "module"
     # A function of the file may have such a name too.
-    return not (isinstance(node, ast.Name) and any(f.name == node.id for f in source.functions))
+    return not (isinstance(node, ast.Name) and node.id in source.function_names)
 
 
 def is_model_call(source: Source, node: ast.AST | None) -> bool:
@@ -424,13 +424,13 @@ def _of_own(source: Source, call: ast.Call, depth: int) -> str | None:
     """The kind that a function or class of the same file returns; None if the call is of something else."""
     if not isinstance(call.func, ast.Name):
         return None
-    for node in source.tree.body:
-        if isinstance(node, ast.ClassDef) and node.name == call.func.id:
-            return "module" if derives_from_module(source, node) else ""
-    for function in source.functions:
-        if function.name == call.func.id and not isinstance(source.parents[function], ast.ClassDef):
-            return _of_return(source, function, depth)
-    return None
+    owner = source.class_names.get(call.func.id)
+    if owner is not None:
+        return "module" if derives_from_module(source, owner) else ""
+    function = source.function_names.get(call.func.id)
+    if function is None or isinstance(source.parents[function], ast.ClassDef):
+        return None
+    return _of_return(source, function, depth)
 
 
 def _of_return(source: Source, function: Function, depth: int) -> str:
