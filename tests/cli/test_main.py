@@ -154,7 +154,7 @@ def test_a_verb_may_also_raise_its_exit_code(try_verb) -> None:
     [
         (["nope"], "nope"),
         (["--nope"], "--nope"),
-        (["list"], "workloads|cards"),
+        (["list"], "workloads|cards|rules"),
         (["list", "cards", "--nope"], "--nope"),
         (["demo", "--seed", "x"], "--seed"),
     ],
@@ -173,7 +173,7 @@ def test_bad_usage_exits_2_with_a_hint(
     ("args", "what", "hint"),
     [
         (["vmc", "eval", "run", "--steps", "2"], "There is no option --steps.", "Did you mean --samples or "),
-        (["list"], "The argument workloads|cards is missing.", "Give workloads or cards. See "),
+        (["list"], "The argument workloads|cards|rules is missing.", "Give workloads, cards or rules. See "),
         (["cloud", "data"], "The option -o / --output is missing.", "See pinchpoint cloud data --help."),
         (
             ["plan", "field", "--budget", "6XB"],
