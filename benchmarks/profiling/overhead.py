@@ -4,9 +4,9 @@
     PYTHONPATH=src python benchmarks/profiling/overhead.py --batch 16 --steps 25 --rounds 3
 
 Every run is a process of its own. Rounds go through all ways in turn, so that a machine that becomes slower
-does so for all. The time is of the loop alone, taken by the program itself after five steps. Overheads are
-medians over rounds of the time divided by that of the plain run of the same round; on the CPU also of CPU
-seconds, which do not depend on what else the machine does. Scalene and TraceML take part if installed.
+does so for all. The time is of the loop alone, taken by the program itself after five steps; `whole` includes
+these. Overheads are medians over rounds of the time divided by that of the plain run of the same round, also
+for CPU seconds, which do not depend on what else the machine does. Scalene and TraceML run if installed.
 """
 
 from __future__ import annotations
@@ -90,6 +90,10 @@ def overhead(runs: dict[str, list[dict[str, Any]]], name: str, key: str) -> dict
     return {"median": statistics.median(ratios), "low": ratios[0], "high": ratios[-1], "runs": len(ratios)}
 
 
+def _columns(wall: dict[str, float], whole: dict[str, float], cpu: dict[str, float]) -> tuple[float, ...]:
+    return wall["median"], wall["low"], wall["high"], whole["median"], cpu["median"]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("-o", "--output", type=Path)
@@ -103,6 +107,7 @@ def main() -> int:
         name: {
             "wall": overhead(runs, name, "loop_s"),
             "cpu": overhead(runs, name, "cpu_s"),
+            "whole": overhead(runs, name, "whole_s"),
             "identical": all(
                 run.get("weights") == runs["plain"][0].get("weights")
                 for run in runs[name]
@@ -113,13 +118,13 @@ def main() -> int:
     }
     import torch
 
-    print(f"{'way':<20}{'wall':>9}{'lowest':>9}{'highest':>9}{'CPU':>9}  same weights  bar")
+    print(f"{'way':<20}{'wall':>9}{'lowest':>9}{'highest':>9}{'whole':>9}{'CPU':>9}  same weights  bar")
     for name, row in rows.items():
-        wall, cpu = row["wall"], row["cpu"]
-        if wall is None or cpu is None:
+        wall, cpu, whole = row["wall"], row["cpu"], row["whole"]
+        if wall is None or cpu is None or whole is None:
             print(f"{name:<20} {runs[name][0].get('failed')}")
             continue
-        texts = [f"{value:>+9.1%}" for value in (wall["median"], wall["low"], wall["high"], cpu["median"])]
+        texts = [f"{value:>+9.1%}" for value in _columns(wall, whole, cpu)]
         bar = f"<= {BARS[name]:.0%}" if name in BARS else ""
         print(f"{name:<20}{''.join(texts)}  {'yes' if row['identical'] else 'no':<12}  {bar}")
     if options.output:
