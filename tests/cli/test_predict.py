@@ -118,7 +118,10 @@ def test_a_card_that_fits_only_without_cached_blocks_is_said_to(
     makes: Any, forecast: Forecast, capsys: pytest.CaptureFixture
 ) -> None:
     usable = card("rtx4090").usable_bytes
-    for over, says in ((0, "left, including a margin"), (1, "if the allocator frees cached blocks")):
+    for over, says in (
+        (0, "it needs at most 23.50 GiB of 23.50 GiB, margin included"),
+        (1, "if the allocator frees cached blocks"),
+    ):
         needs = usable + over
         makes(replace(forecast, card="rtx4090", fits={"rtx4090": True}, needs_bytes=needs))
         assert run(["predict", "x.py", "--card", "rtx4090"]) == 0

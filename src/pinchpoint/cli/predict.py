@@ -140,9 +140,9 @@ def _show_fit(forecast: Forecast, card_name: str | None) -> None:
                 style="green",
             )
         elif forecast.fits[forecast.card]:
-            free = show_bytes(max(has - forecast.total_bytes, 0))
+            most = show_bytes(max(needed, forecast.total_bytes + forecast.margin_bytes))
             printing.show_narrow(
-                f"fits {forecast.card}: {free} of {show_bytes(has)} left, including a margin of {margin}",
+                f"fits {forecast.card}: it needs at most {most} of {show_bytes(has)}, margin included",
                 style="green",
             )
         elif forecast.fits[forecast.card] is None:
