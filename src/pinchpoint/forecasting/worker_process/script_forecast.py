@@ -283,9 +283,11 @@ def _explain_evaluation(observation: Any, progress: Any, end: ScriptEnd) -> None
     if end.error is not None and progress.is_late:
         at = user_line(end.error)
         where = f" at {at}" if at else ""
-        observation.notes.append(
-            f"after its training steps, the script was run until it raised {type(end.error).__name__}{where}"
-        )
+        if isinstance(end.error, StopIteration):  # a generator whose loader or loop was ended here
+            what = f"its data was ended{where}"
+        else:
+            what = f"it raised {type(end.error).__name__}{where}"
+        observation.notes.append(f"after its training steps, the script was run until {what}")
     observation.notes += progress.loops.notes()
     if end.kind == "stopped" and not progress.is_cut:
         later = "larger batches" + ("" if progress.has_evaluated() else " or an evaluation")

@@ -30,6 +30,7 @@ class Progress:
 
     def __init__(self) -> None:
         self.steps: dict[int, int] = {}  # optimizer -> steps
+        self.optimizers = 0  # made so far; those that are gone may share an identity in `steps`
         self.calls = 0  # outermost module calls
         self.quiet_calls = 0  # outermost module calls without gradients
         self.backwards = 0
@@ -74,6 +75,7 @@ class Progress:
         """
         self.is_late = self.is_late and any(self.steps.values())
         self.steps.setdefault(id(optimizer), 0)
+        self.optimizers += 1
 
     def count_step(self, optimizer: torch.optim.Optimizer) -> None:
         self.steps[id(optimizer)] = self.steps.get(id(optimizer), 0) + 1

@@ -1,4 +1,4 @@
-"""`collected`: how much the containers of a script hold, to see whether the turns of a loop collect."""
+"""What the containers of a script hold, to see whether the turns of a loop collect, and how much at most."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from pinchpoint.backends.torch.ledger import kind_of_file
 
 _OBJECTS = 20_000  # that are looked at
 _ELEMENTS = 64  # of a container that are looked into
+_LAST = 3  # elements of a deque whose tensors are looked at
+_TOO_MANY = object()
 _CONTAINERS = (list, dict, set, frozenset, tuple, deque)
 _LEAVES = (
     types.ModuleType,
@@ -30,30 +32,55 @@ def collected(frame: types.FrameType | None) -> int | None:
 
     Numbers are not looked at: a loop that counts its turns does not collect anything.
     """
-    waiting: list[Any] = []
+    total = 0
+    for thing in _reachable(frame):
+        if thing is _TOO_MANY:
+            return None
+        if isinstance(thing, torch.Tensor):
+            total += thing.numel()
+        else:
+            total += len(thing) if isinstance(thing, _CONTAINERS) else _size(thing)
+    return total
+
+
+def limited_deques(frame: types.FrameType | None) -> list[deque[Any]]:
+    """Deques with a maximum length that the script's frames can reach and that are not full."""
+    things = (thing for thing in _reachable(frame) if isinstance(thing, deque))
+    return [thing for thing in things if thing.maxlen is not None and len(thing) < thing.maxlen]
+
+
+def tensors_at_end(container: deque[Any]) -> list[torch.Tensor]:
+    """The tensors in the last elements of a deque."""
+    last = [container[-at] for at in range(1, min(len(container), _LAST) + 1)]
+    return [thing for thing in _inside(last) if isinstance(thing, torch.Tensor)]
+
+
+def _reachable(frame: types.FrameType | None) -> Iterator[Any]:
+    """The objects that the script's frames can reach, without numbers; `_TOO_MANY` ends the search."""
+    roots: list[Any] = []
     while frame is not None:
         if kind_of_file(frame.f_code.co_filename) == "user":
-            waiting += frame.f_locals.values()
-            waiting += [value for name, value in frame.f_globals.items() if not name.startswith("__")]
+            roots += frame.f_locals.values()
+            roots += [value for name, value in frame.f_globals.items() if not name.startswith("__")]
         frame = frame.f_back
+    return _inside(roots)
+
+
+def _inside(waiting: list[Any]) -> Iterator[Any]:
     known: set[int] = set()
-    total = 0
     while waiting:
         thing = waiting.pop()
         if id(thing) in known or thing is None or isinstance(thing, (*_LEAVES, int, float, complex)):
             continue
         known.add(id(thing))
         if len(known) > _OBJECTS:
-            return None
-        if isinstance(thing, torch.Tensor):
-            total += thing.numel()
-        elif isinstance(thing, _CONTAINERS):
-            total += len(thing)
+            yield _TOO_MANY
+            return
+        yield thing
+        if isinstance(thing, _CONTAINERS):
             waiting += _elements(thing)
-        else:
-            total += _size(thing)
+        elif not isinstance(thing, torch.Tensor):
             waiting += vars(thing).values() if hasattr(thing, "__dict__") else ()
-    return total
 
 
 def _elements(container: Any) -> Iterator[Any]:

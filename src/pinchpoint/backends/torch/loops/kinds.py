@@ -33,6 +33,17 @@ def is_slight(grown_bytes: int, live_bytes: int) -> bool:
     return grown_bytes <= max(_SLIGHT * live_bytes, _FEW_BYTES)
 
 
+def add_copies(ledger: Any, blocks: dict[int, int], count: int) -> None:
+    """Write each block `count` more times. blocks: block -> a live block, with which its copies are freed."""
+    for block, leader in sorted(blocks.items()):
+        info = ledger.observation.blocks[block]
+        if count * len(blocks) > _BLOCKS:
+            sizes = [count * -(-info.bytes // _ROUND) * _ROUND]
+        else:
+            sizes = [info.bytes] * count
+        ledger.add_followers(leader, [replace(info, bytes=size) for size in sizes])
+
+
 @dataclass(frozen=True)
 class Turn:
     """A turn that was run: its place in the loop, and the times when it began and ended."""
@@ -113,7 +124,8 @@ class Kinds:
                 return {place + more for place in kind.places for more in (0, 1)}
             self._give_reason(
                 f"turns of the loop at {shown_path(self._site)} change what later ones allocate, "
-                f"and {len(kind.places):,} of them were not run"
+                f"and {len(kind.places):,} of them were not run; for an answer, set what they change, "
+                "such as a size, to its largest value before the loop"
             )
         return set()
 
@@ -121,14 +133,7 @@ class Kinds:
         """Write what all turns of a kind leave behind except the last one, which is run."""
         kind.is_done = True
         count = len(kind.places) - 1
-        observation = self._ledger.observation
-        for block in sorted(blocks):
-            info = observation.blocks[block]
-            if count * len(blocks) > _BLOCKS:
-                sizes = [count * -(-info.bytes // _ROUND) * _ROUND]
-            else:
-                sizes = [info.bytes] * count
-            self._ledger.add_followers(block, [replace(info, bytes=size) for size in sizes])
+        add_copies(self._ledger, {block: block for block in blocks}, count)
         kept = show_bytes(self._bytes(blocks))
         self._loops.observer.note(
             f"some turns of the loop at {shown_path(self._site)} keep {kept} each: "

@@ -157,7 +157,7 @@ def changes_later_turns(site: str) -> bool:
 
 def _loop_at(site: str) -> ast.For | None:
     file, _, line = site.rpartition(":")
-    loops = (node for node in ast.walk(_parse(file)) if isinstance(node, ast.For))
+    loops = (node for node in ast.walk(parse(file)) if isinstance(node, ast.For))
     return next((node for node in loops if node.lineno == int(line)), None)
 
 
@@ -170,7 +170,7 @@ def _collects(node: ast.AST) -> bool:
 @cache
 def _body(file: str, first: int, name: str) -> list[ast.stmt] | None:
     """The statements of a function, or of the file."""
-    tree = _parse(file)
+    tree = parse(file)
     if name == "<module>":
         return tree.body or None
     functions = (one for one in ast.walk(tree) if isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef)))
@@ -180,7 +180,8 @@ def _body(file: str, first: int, name: str) -> list[ast.stmt] | None:
 
 
 @cache
-def _parse(file: str) -> ast.Module:
+def parse(file: str) -> ast.Module:
+    """The syntax tree of a file of the script; empty if it has none."""
     try:
         return ast.parse("".join(linecache.getlines(file)))
     except (SyntaxError, ValueError):

@@ -58,6 +58,7 @@ class Loops:
         self.counts: dict[str, Count] = {}  # line of a loop -> its variable
         self.increments = Increments(self)
         self.conditions = Conditions(self)
+        self.modules_before = set(sys.modules)  # those of the script are imported later
         self._while_loops: dict[str, tuple[Loop, int]] = {}  # and the last line of each
         self._running: list[weakref.ref[Loop]] = []
         self._phases: dict[str, int] = {}  # line of a loop -> how often it began outside all others

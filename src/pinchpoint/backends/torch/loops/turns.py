@@ -15,22 +15,20 @@ import torch
 from pinchpoint.backends.torch import compat
 from pinchpoint.backends.torch.loops.collecting import collected
 from pinchpoint.backends.torch.loops.counters import EVALUATED, Count
+from pinchpoint.backends.torch.loops.growth import Growth
 from pinchpoint.backends.torch.loops.increments import Totals
-from pinchpoint.backends.torch.loops.kinds import ROLES, Kinds, Turn, is_slight
+from pinchpoint.backends.torch.loops.kinds import ROLES, Kinds, Turn
 from pinchpoint.backends.torch.loops.remainder import (
     changes_later_turns,
     collects_rarely,
 )
 from pinchpoint.backends.torch.loops.variation import Mark, Variation
 from pinchpoint.core.files import shown_path
-from pinchpoint.core.units import show_bytes
 
 _EVALUATED_TURNS = 1_000_000  # whose conditions are evaluated
 _SPECIAL = 6  # turns that are run because a condition has another answer
 _RECORDED = 12  # turns that are run because any condition has another answer
 _RARE = 3  # a condition that is met so rarely is run every time, because it may change what follows
-_GROWING = 5  # turns in which memory may grow before that is a reason
-_UNKNOWN_TURNS = 10_000  # of a loop whose length is unknown, to judge its growth
 _REMEMBERED = 64  # turns whose memory is looked at later
 _REPEATED = 16  # turns of a loop that does not train in which nothing may change before it is ended
 Test = Callable[[Any], Any]
@@ -52,13 +50,13 @@ class Loop:
         self._loops, self.site, self._sequence = loops, site, sequence
         self._tests, self._is_used, self._iterator = tests, is_used, iterator
         self._trained = loops.progress.trained
-        self._optimizers = len(loops.progress.steps)
+        self._optimizers = loops.progress.optimizers
         self._marks: deque[Mark] = deque([loops.now()], maxlen=2)  # before the last turns
         self._count = 0  # turns that were started
         self.totals: Totals = {}  # of the counters that the script increases itself, before the last turn
         self._place = 0  # of the last turn in the sequence
         self._ordinary = 0  # of these, turns before others were chosen
-        self._growths: list[int] = []  # of turns that were added because memory grows
+        self._growth = Growth(loops, site)
         self._variation = Variation(loops, site)
         self._is_extended = self._has_larger = self._is_reported = False
         self._epochs = 0  # of a DataLoader that were ended before this turn
@@ -243,22 +241,10 @@ class Loop:
         loops = self._loops
         if self._count == 1:
             # What the first turn leaves behind is alive during the second.
-            is_new = len(loops.progress.steps) > self._optimizers
+            is_new = loops.progress.optimizers > self._optimizers
             return not (is_new or loops.growth(self._marks[0], ROLES) > 0)
-        grown = loops.growth(self._marks[-1], ("optimizer",))
-        left = _UNKNOWN_TURNS if self.length is None else self.length - self._count
-        if is_slight(grown * left, loops.observer.ledger.live_bytes()):
-            return True
-        self._growths.append(grown)
-        is_regular = len(self._growths) > 1 and self._growths[-1] == self._growths[-2]
-        if not is_regular and len(self._growths) < _GROWING:
-            return False
-        after = "whose length is unknown" if self.length is None else f"of which {left:,} were not run"
-        loops.observer.ledger.observation.reasons.append(
-            f"memory grows by {show_bytes(grown)} with every turn of the loop at "
-            f"{shown_path(self.site)}, {after}"
-        )
-        return True
+        left = None if self.length is None else self.length - self._count
+        return not self._growth.adds_turn([*self._marks, loops.now()], left)
 
     # --- the turns that remain
 

@@ -59,11 +59,16 @@ class Variation:
             return True
         if requests.count(max(requests)) == 1:
             self._loops.beyond = max(self._loops.beyond, 3 * statistics.stdev(requests) / mean)
-            observer.note(
-                f"sizes differ between turns of the loop at {shown_path(self._site)}: {count} turns were "
-                "run, and the high end allows for larger ones"
+            self._replace_note(
+                f"sizes differ between turns of the loop at {shown_path(self._site)}: ",
+                f"{count} turns were run, and the high end allows for larger ones",
             )
         return False
+
+    def _replace_note(self, start: str, rest: str) -> None:
+        """Add a note, instead of an earlier one of this loop, of which another turn was run since."""
+        notes = self._loops.observer.ledger.observation.notes
+        notes[:] = [*(note for note in notes if not note.startswith(start)), start + rest]
 
     def _requested(self, since: Mark, until: Mark) -> float | None:
         """Bytes that a backward pass between two times asked for on average; None without a training step.
