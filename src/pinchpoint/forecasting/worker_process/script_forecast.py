@@ -283,11 +283,13 @@ def _explain_evaluation(observation: Any, progress: Any, end: ScriptEnd) -> None
     if end.error is not None and progress.is_late:
         at = user_line(end.error)
         where = f" at {at}" if at else ""
-        if isinstance(end.error, StopIteration):  # a generator whose loader or loop was ended here
-            what = f"its data was ended{where}"
+        if isinstance(end.error, StopIteration):  # a generator whose loader or loop was ended
+            observation.reasons.append(f"the script's data was ended{where}, and what follows was not run")
         else:
-            what = f"it raised {type(end.error).__name__}{where}"
-        observation.notes.append(f"after its training steps, the script was run until {what}")
+            observation.notes.append(
+                f"after its training steps, the script was run until it raised "
+                f"{type(end.error).__name__}{where}"
+            )
     observation.notes += progress.loops.notes()
     if end.kind == "stopped" and not progress.is_cut:
         later = "larger batches" + ("" if progress.has_evaluated() else " or an evaluation")

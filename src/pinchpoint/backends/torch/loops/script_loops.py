@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import builtins
 import copy
+import inspect
 import itertools
 import math
 import operator
@@ -96,7 +97,16 @@ class Loops:
     def goes_on(self, line: int) -> bool:
         """Whether a `while` loop evaluates its condition again."""
         loop, _ = self._while_loops.get(_site(line), (None, 0))
-        return loop is None or loop.goes_on()
+        if loop is None:
+            return True
+        is_generator = sys._getframe(1).f_code.co_flags & inspect.CO_GENERATOR
+        if (
+            is_generator
+            and self.progress.is_late
+            and any(other.is_training and other is not loop for other in self.running_loops())
+        ):
+            return loop.feed()
+        return loop.goes_on()
 
     def _allow_training(self, site: str) -> None:
         """Let a loop that is not part of another one that trains, as a second phase, get batches again."""

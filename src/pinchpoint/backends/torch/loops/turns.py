@@ -139,6 +139,15 @@ class Loop:
         self._start_turn()
         return True
 
+    def feed(self) -> bool:
+        """Give the batches that a loop outside a generator still needs; that loop ends after its turn."""
+        loaders = self._loops.progress.loaders
+        if loaders.epochs_ended > self._epochs:  # the last turn gave no batch
+            loaders.is_over = True
+            loaders.allow(self._wanted)
+        self._start_turn()
+        return True
+
     def _start_turn(self) -> None:
         self._count += 1
         self._marks.append(self._loops.now())
