@@ -62,3 +62,26 @@ def test_a_world_size_is_refused_for_a_jax_script(tmp_path: Path) -> None:
     script.write_text("import jax.numpy as jnp\nprint(jnp.ones(4).sum())\n")
     with pytest.raises(BadInput, match="does not support --world-size for JAX"):
         predict(str(script), world_size=2)
+
+
+TRAIN = """
+import jax, jax.numpy as jnp
+@jax.jit
+def train(w, x):
+    return w - jax.grad(lambda w: jnp.mean((x @ w) ** 2))(w)
+w = jnp.ones((64, 64))
+"""
+
+
+def test_a_turn_with_another_answer_to_a_condition_is_run(tmp_path: Path) -> None:
+    script = tmp_path / "epochs.py"
+    script.write_text(
+        TRAIN
+        + "for epoch in range(100_000):\n"
+        + "    rows = 64 if epoch < 50_000 else 1 << 20\n"
+        + "    for _ in range(50):\n"
+        + "        w = train(w, jnp.zeros((rows, 64)))\n"
+    )
+    forecast = predict(str(script))
+    assert forecast.high_bytes is not None and forecast.high_bytes > (1 << 20) * 64 * F32
+    assert forecast.reasons == () and any("turns that only repeat others" in note for note in forecast.notes)

@@ -16,6 +16,7 @@ from pinchpoint.core import errors
 from pinchpoint.core.errors import BadInput, CannotFake
 from pinchpoint.core.files import shown_path
 from pinchpoint.core.records import Forecast
+from pinchpoint.core.targets import user_line
 from pinchpoint.forecasting import assembly
 from pinchpoint.forecasting.cards import cards
 from pinchpoint.forecasting.worker_process import branches, jax_forecast
@@ -50,7 +51,7 @@ def _run(
     loaded_target: LoadedTarget, request: dict[str, Any], scratch: Path, options: dict[str, Any]
 ) -> dict[str, Any]:
     from pinchpoint.backends.jax.compile_targets import matmul_workspace
-    from pinchpoint.backends.jax.script.number_calls import track_number_calls
+    from pinchpoint.backends.jax.script.loops import mark_script
     from pinchpoint.backends.jax.script.peaks import find_peak
     from pinchpoint.backends.jax.script.session import ScriptSession, unknown_site
 
@@ -75,17 +76,18 @@ def _run(
             scratch=scratch,
             stopper=stopper,
             module=target.name,
-            transform=track_number_calls,
+            transform=mark_script,
         )
+    is_late_error = end.kind == "raised" and session.has_jumped  # as may happen after turns were left out
     site = unknown_site(end.error)
-    if site:
+    if site and not is_late_error:
         raise CannotFake(
             f"{target.text} uses a device value as a size or an index at {shown_path(site)}, "
             "which pinchpoint does not support yet for JAX.",
             hint="Compute the size on the host from the data, or give jnp.nonzero and similar functions "
             "their size argument.",
         )
-    if end.kind == "raised" or (end.kind == "exited" and not session.calls):
+    if (end.kind == "raised" and not is_late_error) or (end.kind == "exited" and not session.calls):
         error = script_error(
             end, script=target.text, steps=session.calls, not_started=guards.processes.refused_commands
         )
@@ -144,11 +146,21 @@ def _run(
         },
         notes=(*peak.notes, *session.ledger.notes, *session.end_notes(), jax_forecast.share_note(share)),
     )
-    forecast = assembly.with_reasons(forecast, (*peak.reasons, *session.growth_reasons()))
+    late = (_late_error(end.error),) if end.error is not None and is_late_error else ()
+    forecast = assembly.with_reasons(forecast, (*peak.reasons, *late, *session.end_reasons()))
     return forecast.to_dict() | {
         "blocks": _digest(session.ledger),
         "decisions": decisions.results(),
     }
+
+
+def _late_error(error: BaseException) -> str:
+    at = user_line(error)
+    where = f" at {at}" if at else ""
+    return (
+        f"the script raised {type(error).__name__}{where} after turns that repeat others were left out, "
+        "and what follows was not run"
+    )
 
 
 def _digest(ledger: Any) -> str:

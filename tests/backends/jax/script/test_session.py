@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import contextlib
 import gc
 import threading
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from pinchpoint.backends.jax.script.loops import mark_script
 from pinchpoint.backends.jax.script.number_calls import track_number_calls
 from pinchpoint.backends.jax.script.session import ScriptSession
 from pinchpoint.backends.torch.data_dependent.decisions import Decisions
@@ -171,7 +173,48 @@ def test_a_script_ends_when_its_steps_repeat_themselves(session: Make) -> None:
     with pytest.raises(Ended):
         run()
     assert 2 <= made.training_steps < 200
-    assert not made.growth_reasons()
+    assert not made.end_reasons()
+
+
+@pytest.mark.parametrize(
+    ("size", "reasons"),
+    [
+        ("4", 0),
+        ("4 if epoch % 2 else 5", 0),
+        ("4 if int(str(epoch)) < 100_000 else 8", 1),  # a call is not evaluated for later turns
+        ("later(epoch)", 1),
+    ],
+)
+def test_a_condition_that_may_have_another_answer_is_named(session: Make, size: str, reasons: int) -> None:
+    made = session(pace=0.05)
+    source = f"""
+def later(epoch):
+    if epoch < 100_000:
+        return 4
+    return 8
+for epoch in range(200_000):
+    params = step(params, ones(({size}, 8)))[0]
+    if epoch % 1000 == 999:
+        print(epoch)
+"""
+    code: Any = compile(mark_script(ast.parse(source)), "script.py", "exec")
+    names = {"step": jax.jit(train), "params": jnp.ones((8, 8)), "ones": jnp.ones, "__builtins__": builtins}
+    with pytest.raises(Ended):
+        exec(code, names)
+    assert len(made.end_reasons()) == reasons
+    assert all("had one answer" in reason for reason in made.end_reasons())
+
+
+@pytest.mark.parametrize("size", ["8 if epoch == 5000 else 4", "4 + epoch // 9999"])
+def test_a_loop_goes_on_with_turns_that_may_differ(session: Make, size: str) -> None:
+    made = session(pace=0.05)
+    source = f"for epoch in range(10_000):\n    params = step(params, ones(({size}, 8)))[0]\n"
+    code: Any = compile(mark_script(ast.parse(source)), "script.py", "exec")
+    names = {"step": jax.jit(train), "params": jnp.ones((8, 8)), "ones": jnp.ones, "__builtins__": builtins}
+    with contextlib.suppress(Ended):
+        exec(code, names)
+    assert len([entry for entry in made.ledger.programs.values() if entry.trains]) == 2
+    assert made.training_steps < 500 and not made.end_reasons()
 
 
 def test_a_new_program_after_the_steps_is_followed(session: Make) -> None:
@@ -196,7 +239,7 @@ def test_arrays_that_pile_up_make_the_answer_unknown(session: Make) -> None:
 
     with pytest.raises(Ended):
         run()
-    (reason,) = made.growth_reasons()
+    (reason,) = made.end_reasons()
     assert "leaves arrays of 256.00 KiB behind" in reason
 
 

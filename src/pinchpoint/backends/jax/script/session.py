@@ -23,6 +23,7 @@ from pinchpoint.backends.jax.script import programs
 from pinchpoint.backends.jax.script.ahead_of_time import call_instead_of_compiling
 from pinchpoint.backends.jax.script.arrays import ScriptArray
 from pinchpoint.backends.jax.script.ledger import Buffer, Ledger, Place, ProgramCalls
+from pinchpoint.backends.jax.script.loops import ScriptLoops
 from pinchpoint.backends.jax.script.number_calls import add_number_calls
 from pinchpoint.backends.jax.script.trace import ScriptTrace
 from pinchpoint.backends.jax.tracing import JITS
@@ -35,6 +36,8 @@ from pinchpoint.core.units import show_bytes
 
 # After its steps a script ends when nothing new was seen for so many seconds of this process and steps more.
 _STEADY = ((2.0, 20), (10.0, 2))
+_OPEN_S = 10.0  # after its steps, while conditions may still have another answer
+_AFTER_JUMP_S = 1.0  # of the time without news that is needed after a jump to a turn that may differ
 _LONGEST_S = 30.0  # after its steps, even if new programs keep appearing
 _WITHOUT_STEPS_S, _WITHOUT_STEPS_CALLS = 5.0, 500  # the same for a script without training steps
 _GROWTH_BYTES = 1 << 16  # a program that keeps more than this alive with every call may need more later
@@ -67,6 +70,9 @@ class ScriptSession:
         self._changed_at = 0.0
         self._enough_at: float | None = None
         self._real: dict[int, Buffer] = {}
+        self._is_cut = False  # whether the script was ended while new programs or higher memory appeared
+        self.loops = ScriptLoops(self._jumped)
+        self._open_reasons: list[str] = []
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -79,6 +85,7 @@ class ScriptSession:
             compat.allow_set_mesh(patches)
             call_instead_of_compiling(patches)
             add_number_calls(patches)
+            self.loops.install(patches)
             trace = ScriptTrace(self)
             run = patches.set(threading.Thread, "run", lambda thread: _run_in(trace, run, thread))
             with compat.set_current_trace(trace):
@@ -147,11 +154,29 @@ class ScriptSession:
             if self._enough_at is None:
                 self._enough_at = now
             is_steady = any(quiet_s > seconds and more_steps >= steps for seconds, steps in _STEADY)
-            self.is_stopped = is_steady or now - self._enough_at > _LONGEST_S
+            self._is_cut = now - self._enough_at > _LONGEST_S and not is_steady
+            self.is_stopped = self._is_cut or (is_steady and not self._goes_on(now - self._enough_at))
         elif not self.training_steps and quiet_s > _WITHOUT_STEPS_S:
             self.is_stopped = self.calls - self._calls_at_change > _WITHOUT_STEPS_CALLS
         if self.is_stopped:
+            self._open_reasons = self.loops.reasons()  # while the loops still run
             self._stop()
+
+    def _goes_on(self, late_s: float) -> bool:
+        """Whether a script that repeats itself may still do something else. late_s: since its steps."""
+        if late_s > _LONGEST_S:
+            return False
+        if self.loops.is_skipping or self.loops.skip():
+            return True
+        return late_s < _OPEN_S and bool(self.loops.open_lines())
+
+    def _jumped(self) -> None:
+        """A loop begins a turn that may differ: the script does not repeat itself for now."""
+        self.ledger.changed_at = self._clock() - _AFTER_JUMP_S
+
+    @property
+    def has_jumped(self) -> bool:
+        return bool(self.loops.left_out)
 
     # Reading values
     def known_value(self, array: ScriptArray) -> Any:
@@ -212,10 +237,24 @@ class ScriptSession:
     # After the run
     def end_notes(self) -> tuple[str, ...]:
         if not self.is_stopped:
-            return ()
-        return (f"ended after {self.training_steps} training steps, when the script repeated itself",)
+            return self.loops.notes()
+        return (
+            *self.loops.notes(),
+            f"ended after {self.training_steps} training steps, when the script repeated itself",
+        )
 
-    def growth_reasons(self) -> tuple[str, ...]:
+    def end_reasons(self) -> tuple[str, ...]:
+        """What may need more memory later, in a script that was ended early."""
+        reasons = [*self._open_reasons]
+        growth = self._growth_reasons()
+        if self._is_cut and not growth:
+            reasons.append(
+                f"the script still reached new programs or more memory when it was ended after "
+                f"{self.training_steps:,} training steps"
+            )
+        return (*reasons, *growth)
+
+    def _growth_reasons(self) -> tuple[str, ...]:
         """Programs around which more stays alive with every call, in a script that was ended early."""
         reasons = []
         for entry in self.ledger.programs.values() if self.is_stopped else ():

@@ -16,7 +16,6 @@ from functools import cache
 from types import FrameType
 from typing import Any
 
-from pinchpoint.backends.torch.ledger import kind_of_file
 from pinchpoint.backends.torch.loops.source import evaluated_conditions
 
 _TURNS = 3  # of a loop after which the next ones are taken to be like them
@@ -51,6 +50,8 @@ class Remainder:
 
 def what_is_left(frame: FrameType | None, loops: Any) -> Remainder:
     """What was left when the script was stopped in this frame. loops: the `Loops` of the script."""
+    from pinchpoint.backends.torch.ledger import kind_of_file  # the rest of this module needs no torch
+
     frames: list[FrameType] = []
     while frame is not None:
         frames.append(frame)
@@ -218,6 +219,11 @@ def _head(statement: ast.stmt) -> list[ast.AST]:
 
 def _calls(parts: list[ast.AST]) -> list[ast.Call]:
     return [node for part in parts for node in ast.walk(part) if isinstance(node, ast.Call)]
+
+
+def is_harmless_body(statements: list[ast.stmt]) -> bool:
+    """Whether statements allocate nothing of note on the device."""
+    return _first_of(statements) is None
 
 
 def _first_of(statements: list[ast.stmt]) -> int | None:

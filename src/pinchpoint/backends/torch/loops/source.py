@@ -57,7 +57,7 @@ def mark_loops(tree: ast.Module) -> ast.Module:
 
 class _Marker(ast.NodeTransformer):
     def visit_For(self, node: ast.For) -> ast.For:
-        tests, is_used = _uses(node)
+        tests, is_used = uses(node)
         self.generic_visit(node)
         name = node.target.id if isinstance(node.target, ast.Name) else "_"
         arguments: list[ast.expr] = [
@@ -249,7 +249,7 @@ def _function(name: str, test: ast.expr) -> ast.Lambda:
     return ast.Lambda(arguments, test)
 
 
-def _uses(loop: ast.For) -> tuple[list[ast.expr], bool]:
+def uses(loop: ast.For) -> tuple[list[ast.expr], bool]:
     """The conditions on the loop's variable that can be evaluated, and whether it is used in other ways."""
     names = {node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)}
     changed = {
@@ -278,7 +278,7 @@ def _uses(loop: ast.For) -> tuple[list[ast.expr], bool]:
 
 def evaluated_conditions(loop: ast.For) -> set[int]:
     """The conditions of a loop that can be evaluated for turns that are not run, as ids of their nodes."""
-    return {id(test) for test in _uses(loop)[0]}
+    return {id(test) for test in uses(loop)[0]}
 
 
 def _is_pure(test: ast.expr, names: set[str], changed: set[str]) -> bool:
