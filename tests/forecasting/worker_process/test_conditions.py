@@ -62,10 +62,10 @@ while len(losses) < 10_000:
     if random.random() < 0.0005: train(65536)
 """,
         """class Run:
-    def __init__(self): self.left = 5
+    def __init__(self): self.left = 5.0
     def end(self):
-        self.left -= 1
-        if self.left == 0: self.grow()
+        self.left *= 0.9
+        if self.left < 1: self.grow()
     def grow(self): self.rows = 65536
     rows = 64
 run = Run()
@@ -82,8 +82,21 @@ for step in range(1000):
     part(tau)
     tau -= 1e-3
 """,
+        """tau = 1.0
+for step in range(20_000):
+    train()
+    if step > 100 and tau < 0.5: train(65536)
+    tau *= 0.999
+""",
+        """tau = 1.0
+data = torch.utils.data.TensorDataset(torch.zeros(640))
+for batch in torch.utils.data.DataLoader(data, batch_size=2):
+    train()
+    if tau < 0.5: train(65536)
+    tau *= 0.999
+""",
     ],
-    ids=["float", "len", "random", "countdown", "argument"],
+    ids=["float", "len", "random", "attribute", "argument", "beside a counter", "loader"],
 )
 def test_the_other_answer_raises_the_high_end(of_script: Predict, text: str) -> None:
     forecast = of_script(text)

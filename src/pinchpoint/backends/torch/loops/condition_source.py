@@ -49,6 +49,7 @@ class _Scope:
     values: dict[str, list[tuple[ast.expr, bool, bool]]] = field(default_factory=dict)
     changing: set[str] = field(default_factory=set)
     growing: set[str] = field(default_factory=set)
+    given: set[str] = field(default_factory=set)  # arguments that change from call to call
 
     def of(self, name: str) -> _Scope | None:
         """The scope that a name belongs to."""
@@ -77,6 +78,7 @@ class _Reader:
         self.useful: set[str] = set()  # names and attributes that are used outside conditions
         self.loaded: set[str] = set()
         self._functions: dict[str, list[Any]] = {}  # that the file defines, and methods
+        self._calls: list[tuple[ast.Call, _Scope, bool]] = []  # and whether a loop repeats each
         self._called: list[str] = []  # of these, those whose calls are looked at now
         self.evaluated: set[int] = set()  # conditions that are evaluated for turns that are not run
 
@@ -98,6 +100,8 @@ class _Reader:
             if isinstance(node, ast.For):
                 self.evaluated |= evaluated_conditions(node)
             self._changes(node, scope, is_in_loop=is_in_loop)
+            if isinstance(node, ast.Call):
+                self._calls.append((node, scope, is_in_loop))
             is_inside = is_in_loop or isinstance(node, _LOOPS)
             self._body(ast.iter_child_nodes(node), scope, is_in_loop=is_inside)
 
@@ -149,13 +153,26 @@ class _Reader:
     def settle(self) -> None:
         """Follow changes through assignments."""
         while True:
-            before = sum(len(scope.changing) for scope in self.scopes.values())
+            before = sum(len(scope.changing | scope.given) for scope in self.scopes.values())
             for scope in self.scopes.values():
                 for name, values in scope.values.items():
                     if name not in scope.changing and self._is_changed(values, scope):
                         scope.changing.add(name)
-            if before == sum(len(scope.changing) for scope in self.scopes.values()):
+            for call, scope, is_in_loop in self._calls:
+                self._give_arguments(call, scope, is_in_loop=is_in_loop)
+            if before == sum(len(scope.changing | scope.given) for scope in self.scopes.values()):
                 return
+
+    def _give_arguments(self, call: ast.Call, scope: _Scope, *, is_in_loop: bool) -> None:
+        """Find arguments of the file's functions that change from turn to turn of a loop that calls them."""
+        for function in self._functions.get(getattr(call.func, "id", getattr(call.func, "attr", "")), ()):
+            names = [one.arg for one in (*function.args.posonlyargs, *function.args.args)]
+            names = names[1:] if names[:1] == ["self"] else names
+            given = [*zip(names, call.args, strict=False), *((one.arg, one.value) for one in call.keywords)]
+            for name, value in given:
+                changes = is_in_loop and self.changes(value, scope, is_in_loop=True)
+                if name and (changes or scope.given & _names(value)):
+                    self.scopes[id(function)].given.add(name)
 
     def _is_changed(self, values: list[tuple[ast.expr, bool, bool]], scope: _Scope) -> bool:
         in_loop = [(value, in_place) for value, is_in_loop, in_place in values if is_in_loop]
@@ -168,6 +185,8 @@ class _Reader:
         """Whether the value of an expression may change. is_in_loop: whether a loop of its function asks."""
         if isinstance(node, ast.Name):
             owner = scope.of(node.id)
+            if owner is not None and node.id in owner.given:
+                return True
             if owner is None or node.id not in owner.changing:
                 return owner is not None and node.id in owner.growing and node.id in owner.values
             values = owner.values.get(node.id, [])
@@ -321,12 +340,18 @@ class _Planner(ast.NodeVisitor):
         """ranks: of the side that is not run if the answer is True, and if it is False."""
         if ranks == (None, None) or id(test) in self._reader.evaluated:
             return
-        is_changing = self._reader.changes(test, self._scope, is_in_loop=self._depth > 0)
+        is_changing = self._changes(test)
         compared = _compared(test) & self._scope.arguments - {"self"}
         arguments = () if is_changing else tuple(sorted(compared))
         if is_changing or arguments:
-            where = (test.lineno, test.col_offset, test.end_lineno, test.end_col_offset)
-            self.details[id(test)] = where, ranks, arguments
+            parts = [
+                (_span(part), tuple(sorted(_names(part))), self._changes(part) or bool(arguments))
+                for part in _joined(test)
+            ]
+            self.details[id(test)] = _span(test), ranks, arguments, tuple(parts)
+
+    def _changes(self, expression: ast.expr) -> bool:
+        return self._reader.changes(expression, self._scope, is_in_loop=self._depth > 0)
 
 
 class _Marker(ast.NodeTransformer):
@@ -373,4 +398,19 @@ def _parts(target: ast.expr) -> list[ast.expr]:
 
 
 def _names(expression: ast.AST) -> set[str]:
-    return {node.id for node in ast.walk(expression) if isinstance(node, ast.Name)}
+    nodes = list(ast.walk(expression))
+    names = {node.id for node in nodes if isinstance(node, ast.Name)} - {"self"}
+    return names | {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+
+
+def _span(node: ast.expr) -> tuple[Any, ...]:
+    return node.lineno, node.col_offset, node.end_lineno, node.end_col_offset
+
+
+def _joined(test: ast.expr) -> list[ast.expr]:
+    """The parts of a condition that `and`, `or` and `not` join."""
+    if isinstance(test, ast.BoolOp):
+        return [part for value in test.values for part in _joined(value)]
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return _joined(test.operand)
+    return [test]

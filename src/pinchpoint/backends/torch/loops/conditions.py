@@ -17,6 +17,7 @@ from pinchpoint.backends.torch.loops.condition_source import ALLOCATES
 
 _WAITED = 2  # turns of a loop in which a condition that is to be tried is not asked
 Span = tuple[int, int, int, int]  # first line and column of a condition, and the last ones
+Part = tuple[Span, tuple[str, ...], bool]  # the names that it reads, and whether they may change
 
 
 @dataclass
@@ -24,6 +25,7 @@ class _Asked:
     span: Span
     ranks: tuple[int | None, int | None]  # what the side does that is not run, if the answer is True or False
     arguments: tuple[str, ...]  # if these alone decide: arguments of the function
+    parts: tuple[Part, ...]  # that `and` and `or` join
     answers: set[bool] = field(default_factory=set)
     values: set[Any] = field(default_factory=set)  # of the arguments
     loops: set[str] = field(default_factory=set)  # that trained when it was asked
@@ -48,13 +50,19 @@ class Conditions:
             str, set[str]
         ] = {}  # condition -> loops that gave it a turn in which it was not asked
         self._tried: list[str] = []
+        self._ended: set[str] = set()  # loops that were ended
 
     def start(self, tried: Iterable[str]) -> None:
         """Try these conditions in this run."""
         self._queue = list(tried)
 
     def ask(
-        self, test: Any, span: Span, ranks: tuple[int | None, int | None], arguments: tuple[str, ...]
+        self,
+        test: Any,
+        span: Span,
+        ranks: tuple[int | None, int | None],
+        arguments: tuple[str, ...],
+        parts: tuple[Part, ...],
     ) -> bool:
         """The answer of a condition, for the script."""
         answer = bool(test)
@@ -65,25 +73,33 @@ class Conditions:
         site = f"{frame.f_code.co_filename}:{span[0]}:{span[1]}"
         asked = self._asked.get(site)
         if asked is None:
-            asked = self._asked[site] = _Asked(span, ranks, arguments)
+            asked = self._asked[site] = _Asked(span, ranks, arguments, parts)
         if site == self._armed and not self._has_fired and len(asked.answers | {answer}) == 1:
             self._has_fired = True
             self._tried.append(site)
             return not answer
         if len(asked.answers) < 2:
-            training = {loop.site for loop in loops.running_loops() if loop.is_training}
-            asked.loops |= training
-            if training or loops.ended:
-                asked.answers.add(answer)
+            asked.loops |= {loop.site for loop in self._running() if loop.is_training}
+            asked.answers.add(answer)
             if arguments and len(asked.values) < 2:
                 values = [frame.f_locals.get(name) for name in arguments]
                 asked.values.add(tuple(one if isinstance(one, (int, float, str)) else None for one in values))
         return answer
 
+    def _running(self) -> list[Any]:
+        return [*self._loops.running_loops(), *self._loops.increments.passes()]
+
     def want_turn(self, loop: str) -> bool:
         """Whether the loop at a line, which would end, goes on to try a condition."""
+        self._ended.add(loop)
+        is_wanted = self._wants_turn(loop)
+        if is_wanted:
+            self._loops.went_on()
+        return is_wanted
+
+    def _wants_turn(self, loop: str) -> bool:
         if self._armed is not None:
-            running = {one.site for one in self._loops.running_loops()}
+            running = {one.site for one in self._running()}
             if self._loop != loop and self._loop in running:
                 return False
             if self._has_fired:
@@ -118,7 +134,7 @@ class Conditions:
     def _is_open(self, site: str) -> bool:
         """Whether a condition had one answer only, and may have another one in a turn that was not run."""
         asked = self._asked[site]
-        if len(asked.answers) != 1 or asked.rank is None or not asked.loops & self._loops.ended.keys():
+        if len(asked.answers) != 1 or asked.rank is None or not asked.loops & self._ended:
             return False
         if asked.arguments and len(asked.values) < 2:
             return False
@@ -127,7 +143,10 @@ class Conditions:
         lines = {f"{file}:{line}" for line in range(asked.span[0], asked.span[2] + 1)}
         if lines & (decisions.sites.keys() | decisions.unexplored.keys()):
             return False
-        first, last = asked.span[:2], asked.span[2:]
         counted = {place for count in self._loops.counts.values() for place in count.places()}
         counted |= self._loops.increments.places()
-        return not any(name == file and first <= (line, column) < last for name, line, column in counted)
+        places = [(line, column) for name, line, column in counted if name == file]
+        followed = [part for part in asked.parts if any(part[0][:2] <= at < part[0][2:] for at in places)]
+        known = {name for _, names, _ in followed for name in names}
+        others = [names for _, names, changes in asked.parts if changes]
+        return not followed or any(not known.issuperset(names) for names in others)

@@ -181,7 +181,7 @@ class Increments:
         if not isinstance(inner, (torch.utils.data.DataLoader, enumerate)):
             return things
         counter = self.variable(site, is_used=False) if isinstance(inner, enumerate) else None
-        turns = Pass(self, things, next(self._loops.numbers), counter)
+        turns = Pass(self, things, next(self._loops.numbers), counter, site)
         self._passes = [ref for ref in self._passes if ref() is not None] + [weakref.ref(turns)]
         return turns
 
@@ -200,12 +200,20 @@ class Increments:
     def want_batch(self) -> bool:
         """Whether the innermost loop over batches, which would end, goes on."""
         turns = next((turns for ref in reversed(self._passes) if (turns := ref()) is not None), None)
-        return turns is not None and self.want_turn(turns)
+        if turns is None:
+            return False
+        return self.want_turn(turns) or (turns.is_training and self._loops.conditions.want_turn(turns.site))
+
+    def passes(self) -> list[Pass]:
+        """The loops over batches that run now."""
+        return [turns for ref in self._passes if (turns := ref()) is not None]
+
+    def trained(self) -> int:
+        return self._loops.progress.trained
 
     def want_turn(self, loop: Turns) -> bool:
         """Whether a loop that would end goes on, because a counter may decide about a later turn."""
-        passes = [turns for ref in self._passes if (turns := ref()) is not None]
-        running = [*self._loops.running_loops(), *passes]
+        running = [*self._loops.running_loops(), *self.passes()]
         is_wanted = False
         for counter in [counter for counter in self._counters.values() if counter not in self._lost]:
             lengths = [other.length for other in running if other.number > counter.started]
@@ -228,8 +236,11 @@ class Increments:
 class Pass:
     """One pass of a loop over batches. counter: that of `enumerate`."""
 
-    def __init__(self, increments: Increments, things: Any, number: int, counter: Increment | None) -> None:
-        self._increments, self._things, self.number = increments, things, number
+    def __init__(
+        self, increments: Increments, things: Any, number: int, counter: Increment | None, site: str
+    ) -> None:
+        self._increments, self._things, self.number, self.site = increments, things, number, site
+        self._trained = increments.trained()
         self._iterator: Iterator[Any] = iter(things)
         self._counter = counter
         self._is_first = True
@@ -241,6 +252,10 @@ class Pass:
             return len(self._things)
         except TypeError:
             return self._increments.batches()
+
+    @property
+    def is_training(self) -> bool:
+        return self._increments.trained() > self._trained
 
     def __iter__(self) -> Pass:
         return self
