@@ -192,15 +192,24 @@ def test_memory_that_may_not_grow_for_ever_leaves_the_answer_open(
     assert "with every turn of the loop at train.py:14" in forecast.reasons[0]
 
 
-def test_a_generator_of_batches_does_not_end_within_a_turn(of_script: Predict) -> None:
-    forecast = of_script("""
-def cycle(loader):
+CYCLE = """def cycle(loader):
     while True:
         yield from loader
-batches = cycle(torch.utils.data.DataLoader(torch.zeros(4096, 1024), batch_size=64))
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "batches"),
+    [(CYCLE + "batches = cycle(loader)", 4), ("batches = iter(loader)", 1)],
+    ids=["generator", "iterator"],
+)
+def test_batches_do_not_end_within_a_turn(of_script: Predict, source: str, batches: int) -> None:
+    forecast = of_script(f"""
+loader = torch.utils.data.DataLoader(torch.zeros(4096, 1024), batch_size=64)
+{source}
 step = 0
-while step < 5000:
-    for _ in range(4):
+while step < 60:
+    for _ in range({batches}):
         train(len(next(batches)))
     step += 1
 result = torch.zeros(4096, 1024, device="cuda")

@@ -81,6 +81,11 @@ class Loaders:
     def trains(self) -> bool:
         return self._training[0] is not None
 
+    @property
+    def source(self) -> Any:
+        """The iterator that gave the batch of the last optimizer step."""
+        return self._training[1]
+
     def batches(self) -> int | None:
         """The number of batches of the loader that gave the last one, if known; 1 if there is no loader."""
         return 1 if self._latest[0] is None else _length(self._latest[0]) or None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import sys
+import types
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -60,6 +61,7 @@ class Loop:
         self._variation = Variation(loops, site)
         self._is_extended = self._has_larger = self._is_reported = False
         self._epochs = 0  # of a DataLoader that were ended before this turn
+        self._batches: Any = None  # the iterator whose batches were trained on before this turn
         self._first_turns: list[Turn] = []  # turns that were run before others were chosen
         self._kinds: Kinds | None = None  # once turns are chosen
         self._chosen: set[int] | None = None  # places of the remaining turns in the sequence
@@ -153,6 +155,7 @@ class Loop:
         self._marks.append(self._loops.now())
         self.totals = self._loops.increments.totals()
         self._epochs = self._loops.progress.loaders.epochs_ended
+        self._batches = self._loops.progress.loaders.source
 
     def _report(self) -> None:
         length = "" if self.length is None else f" of {self.length:,}"
@@ -183,11 +186,16 @@ class Loop:
             if progress.loaders.want_more() and not self._has_larger:
                 self._has_larger = True
                 return False
-            if self._sequence is None:
+            if self._sequence is None and not self._asks_for_batches():
                 return progress.loaders.is_over  # a generator may give the batches of a loader
         elif self._is_varied():
             return False
         return self._is_steady()
+
+    def _asks_for_batches(self) -> bool:
+        """Whether a `while` loop takes batches with `next`: an epoch does not end with its turns."""
+        is_while = not isinstance(self._iterator, (itertools.count, types.GeneratorType))
+        return is_while and self._batches is not None and self._loops.progress.loaders.source is self._batches
 
     def _is_varied(self) -> bool:
         """Whether turns differ in size so that another one is run."""
