@@ -535,6 +535,18 @@ train(), train()
     assert used(forecast) >= 3 * rows(65_536)
 
 
+@pytest.mark.parametrize("draw", ["random.choice", "np.random.default_rng(0).choice"])
+def test_a_largest_choice_that_was_not_drawn_leaves_the_answer_open(of_script: Predict, draw: str) -> None:
+    forecast = of_script(f"""
+import random
+import numpy as np
+for step in range(5000):
+    train(int({draw}([64] * 60 + [65_536])))
+""")
+    (reason,) = forecast.reasons
+    assert "train.py:15, 65,536, was not drawn" in reason and forecast.fits["h200"] is None
+
+
 KEEP = """
 kept = []
 for step in range(10_000):

@@ -291,6 +291,8 @@ def _explain_evaluation(observation: Any, progress: Any, end: ScriptEnd) -> None
                 f"{type(end.error).__name__}{where}"
             )
     observation.notes += progress.loops.notes()
+    if end.kind == "stopped" or progress.loops.ended:
+        observation.reasons += progress.loops.draws.reasons()
     if end.kind == "stopped" and not progress.is_cut:
         later = "larger batches" + ("" if progress.has_evaluated() else " or an evaluation")
         observation.notes.append(

@@ -31,6 +31,7 @@ from pinchpoint.backends.torch.loops import source
 from pinchpoint.backends.torch.loops.condition_source import IF
 from pinchpoint.backends.torch.loops.conditions import Conditions
 from pinchpoint.backends.torch.loops.counters import Count
+from pinchpoint.backends.torch.loops.draws import Draws
 from pinchpoint.backends.torch.loops.increments import Increments
 from pinchpoint.backends.torch.loops.remainder import (
     Remainder,
@@ -58,6 +59,7 @@ class Loops:
         self.answers: dict[str, set[Any]] = {}  # line of a loop -> answers of its conditions so far
         self.counts: dict[str, Count] = {}  # line of a loop -> its variable
         self.increments = Increments(self)
+        self.draws = Draws()
         self.conditions = Conditions(self)
         self.modules_before = set(sys.modules)  # those of the script are imported later
         self._while_loops: dict[str, tuple[Loop, int]] = {}  # and the last line of each
@@ -247,4 +249,5 @@ def install(patches: Patches, observer: Observer, progress: Progress) -> None:
     patches.set(builtins, source.COUNT, loops.increments.count)
     patches.set(builtins, source.COUNT_STARTS, loops.increments.start)
     patches.set(builtins, IF, loops.conditions.ask)
+    loops.draws.install(patches)
     torch.serialization.add_safe_globals([int, float])  # as which a Counter in a checkpoint is loaded
