@@ -535,6 +535,16 @@ train(), train()
     assert used(forecast) >= 3 * rows(65_536)
 
 
+@pytest.mark.parametrize("size", ["schedule.get(step, 64)", "65_536 if step in {1000, 1500} else 64"])
+def test_keys_of_a_schedule_are_reached(of_script: Predict, size: str) -> None:
+    forecast = of_script(f"""
+schedule = {{0: 64, 1000: 65_536, 1500: 128}}
+for step in range(3000):
+    train({size})
+""")
+    assert used(forecast) > 2 * rows(65_536) and forecast.reasons == ()
+
+
 @pytest.mark.parametrize("draw", ["random.choice", "np.random.default_rng(0).choice"])
 def test_a_largest_choice_that_was_not_drawn_leaves_the_answer_open(of_script: Predict, draw: str) -> None:
     forecast = of_script(f"""

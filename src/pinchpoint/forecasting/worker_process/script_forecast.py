@@ -119,6 +119,7 @@ def _run(
     from pinchpoint.backends.torch.data_dependent import unknown_values
     from pinchpoint.backends.torch.fake import runner
     from pinchpoint.backends.torch.loops.condition_source import mark_script
+    from pinchpoint.backends.torch.loops.lookups import mark_lookups
 
     observer = loaded_target.observer
     observer.stand_ins.serve(packages)
@@ -163,7 +164,7 @@ def _run(
             scratch=scratch,
             stopper=stopper,
             module=loaded_target.target.name,
-            transform=mark_script,
+            transform=lambda tree: mark_lookups(mark_script(tree)),
         )
         signal.setitimer(signal.ITIMER_REAL, 0)
     if end.note is not None:

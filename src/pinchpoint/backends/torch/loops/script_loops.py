@@ -27,7 +27,7 @@ import torch
 
 from pinchpoint.backends.patches import Patches
 from pinchpoint.backends.torch.fake.progress import Progress
-from pinchpoint.backends.torch.loops import source
+from pinchpoint.backends.torch.loops import lookups, source
 from pinchpoint.backends.torch.loops.condition_source import IF
 from pinchpoint.backends.torch.loops.conditions import Conditions
 from pinchpoint.backends.torch.loops.counters import Count
@@ -249,5 +249,6 @@ def install(patches: Patches, observer: Observer, progress: Progress) -> None:
     patches.set(builtins, source.COUNT, loops.increments.count)
     patches.set(builtins, source.COUNT_STARTS, loops.increments.start)
     patches.set(builtins, IF, loops.conditions.ask)
+    patches.set(builtins, lookups.KEY, lookups.key)
     loops.draws.install(patches)
     torch.serialization.add_safe_globals([int, float])  # as which a Counter in a checkpoint is loaded
