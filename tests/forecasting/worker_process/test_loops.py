@@ -218,6 +218,21 @@ result = torch.zeros(4096, 1024, device="cuda")
     assert forecast.reasons == () and not any("raised" in note for note in forecast.notes)
 
 
+def test_a_generator_goes_on_after_the_loop_that_trained_with_it(of_script: Predict) -> None:
+    forecast = of_script("""
+def endless():
+    while True:
+        yield torch.zeros(64, 1024, device="cuda")
+
+batches = endless()
+for step in range(60):
+    train(len(next(batches)))
+result = torch.zeros(64 * len(next(batches)), 1024, device="cuda")
+""")
+    assert used(forecast) == pytest.approx(2 * WEIGHTS + rows(4096), rel=0.01)
+    assert forecast.reasons == ()
+
+
 def test_an_error_after_a_loop_that_was_ended_is_a_note(of_script: Predict) -> None:
     forecast = of_script("""
 history = {}

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import builtins
 import copy
+import dis
 import inspect
 import itertools
 import math
@@ -101,13 +102,11 @@ class Loops:
         loop, _ = self._while_loops.get(_site(line), (None, 0))
         if loop is None:
             return True
-        is_generator = sys._getframe(1).f_code.co_flags & inspect.CO_GENERATOR
-        if (
-            is_generator
-            and self.progress.is_late
-            and any(other.is_training and other is not loop for other in self.running_loops())
-        ):
-            return loop.feed()
+        frame = sys._getframe(1)
+        if frame.f_code.co_flags & inspect.CO_GENERATOR and self.progress.is_late:
+            others = (other for other in self.running_loops() if other is not loop)
+            if _is_asked_by_next(frame) or any(other.is_training for other in others):
+                return loop.feed()
         return loop.goes_on()
 
     def _allow_training(self, site: str) -> None:
@@ -223,6 +222,14 @@ class Loops:
             for what, loops in (("train", self.ended), ("only repeat themselves", self._repeating))
             if loops
         ]
+
+
+def _is_asked_by_next(generator: types.FrameType) -> bool:
+    """Whether a function of the script calls `next` on a generator, so that no loop ends with it."""
+    caller = generator.f_back
+    if caller is None or caller.f_code.co_filename != generator.f_code.co_filename:
+        return False
+    return dis.opname[caller.f_code.co_code[caller.f_lasti]].startswith(("CALL", "PRECALL"))
 
 
 def _sequence(things: Any) -> Sequence[Any] | None:
