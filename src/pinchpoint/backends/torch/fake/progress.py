@@ -21,7 +21,7 @@ import torch
 from pinchpoint.core.events import FREE_CACHE, Observation
 
 CALLS_OPERATIONS = 60_000  # observed in inference; about half a minute
-LATE_OPERATIONS = 20_000  # observed after the training steps, or as many as before, if that is more
+LATE_OPERATIONS = 60_000  # observed after the training steps, or as many as before, if that is more
 _LATE_STEPS = 3  # optimizer steps after those that were requested, for larger batches
 
 
