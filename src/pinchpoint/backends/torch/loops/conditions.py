@@ -13,6 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from pinchpoint.backends.torch.loops.condition_source import ALLOCATES
 
 _WAITED = 2  # turns of a loop in which a condition that is to be tried is not asked
@@ -67,7 +69,8 @@ class Conditions:
         """The answer of a condition, for the script."""
         answer = bool(test)
         loops = self._loops
-        if not loops.progress.trains or loops.observer.dynamic.calibrating:
+        is_decided = isinstance(test, torch.Tensor)  # by the data, or both ways: see `decisions`
+        if is_decided or not loops.progress.trains or loops.observer.dynamic.calibrating:
             return answer
         frame = sys._getframe(1)
         site = f"{frame.f_code.co_filename}:{span[0]}:{span[1]}"
