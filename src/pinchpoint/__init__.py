@@ -9,10 +9,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pinchpoint.checking.check import check
     from pinchpoint.core.errors import PinchpointError
     from pinchpoint.core.findings import Finding, Findings
     from pinchpoint.core.kernel_registry import register_kernel
-    from pinchpoint.core.records import Forecast, Law, Plan, Point, Study, Trace, Verdict, load
+    from pinchpoint.core.records import Check, Forecast, Law, Plan, Point, Study, Trace, Verdict, load
     from pinchpoint.core.settings import Setting
     from pinchpoint.core.workload import Case, Probe, Tolerance, Variant, Workload
     from pinchpoint.forecasting.predict import predict
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "check": "pinchpoint.checking.check",
     "predict": "pinchpoint.forecasting.predict",
     "plan": "pinchpoint.planning.plan",
     "stream": "pinchpoint.streaming.stream",
@@ -46,6 +48,7 @@ _HOMES = {
     "Probe": "pinchpoint.core.workload",
     "Tolerance": "pinchpoint.core.workload",
     "Setting": "pinchpoint.core.settings",
+    "Check": "pinchpoint.core.records",
     "Forecast": "pinchpoint.core.records",
     "Plan": "pinchpoint.core.records",
     "Study": "pinchpoint.core.records",
@@ -61,6 +64,7 @@ _HOMES = {
 
 __all__ = [
     "Case",
+    "Check",
     "Finding",
     "Findings",
     "Flow",
@@ -79,6 +83,7 @@ __all__ = [
     "Verdict",
     "Workload",
     "__version__",
+    "check",
     "load",
     "phase",
     "plan",

@@ -15,6 +15,7 @@ from pinchpoint.profiling.problems import KeptGraphs, find_problems
 
 _ROWS = 400  # steps of the timeline in a record
 _EVENTS = 200  # source lines in a record
+_LINES = 1000  # sampled lines in a record
 
 
 def assemble(
@@ -62,6 +63,8 @@ def assemble(
         exit_code=exit_code,
         error=error,
         light=recorder.light,
+        lines=_lines(recorder, steps),
+        watched=_watched(recorder),
         notes=(*recorder.notes, *notes, *_notes(recorder, count)),
     )
     return _with_problems(trace, recorder, steps)
@@ -80,6 +83,27 @@ def _memory(recorder: Recorder, steps: Steps) -> dict[str, Any] | None:
     if memory is None:
         return None
     return {**memory, "growth_bytes_per_step": growth_per_step(steps.memory_bytes)}
+
+
+def _lines(recorder: Recorder, steps: Steps) -> tuple[dict[str, Any], ...]:
+    """The lines that were on the stack in later steps, or in the whole run if it has none.
+
+    The second step may be slower than the others, because lines are watched in it (see `LineWatch`).
+    """
+    sampler = recorder.parts.get("line_samples")
+    if sampler is None:
+        return ()
+    first = 2 if len(steps.steps) > 3 else 1
+    total, counts = sampler.shares(steps.steps[first].start_ns if len(steps.steps) > first else 0)
+    return tuple(
+        {"file": file, "line": line, "samples": count, "share": count / total}
+        for (file, line), count in sorted(counts.items(), key=lambda pair: -pair[1])[:_LINES]
+    )
+
+
+def _watched(recorder: Recorder) -> tuple[dict[str, Any], ...]:
+    watch = recorder.parts.get("line_watch")
+    return () if watch is None else tuple(watch.result())
 
 
 def growth_per_step(sizes: Sequence[int]) -> int | None:

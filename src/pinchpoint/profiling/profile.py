@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
@@ -43,12 +43,16 @@ def profile(
     predict: bool = False,
     chrome_trace: str | Path | None = None,
     output_to_stderr: bool = False,
+    watched: Mapping[str, Collection[int]] | None = None,
+    sources: Mapping[str, str] | None = None,
 ) -> Trace:
     """Run a script, `-m package.module`, or a function without arguments, and record where its time goes.
 
     steps: stop after so many steps. light: record only phases, steps and waits. chrome_trace: a file to write
     for chrome://tracing or Perfetto. output_to_stderr: where the output of a script goes. predict: also
-    predict the peak of a script, and put it beside the measured one.
+    predict the peak of a script, and put it beside the measured one. watched: lines by file, of which the
+    Trace tells whether they ran; what each line of a script costs is then sampled too. sources: texts by file that
+    run in place of what a script's files contain.
 
     A script that fails has a Trace too: see its `ended` and `error`. An exception of a function is raised
     again.
@@ -65,7 +69,7 @@ def profile(
     if time_limit_s is not None:
         check_seconds("time-limit", time_limit_s)
     script = find(target)
-    _check_script(script)
+    check_script(script)
     with tempfile.TemporaryDirectory(prefix="pinchpoint-") as folder:
         record = Path(folder) / "trace.json"
         request = Request(
@@ -78,6 +82,8 @@ def profile(
             light=light,
             time_limit_s=time_limit_s,
             chrome_trace=None if chrome_trace is None else str(Path(chrome_trace).resolve()),
+            watched=None if watched is None else {file: sorted(lines) for file, lines in watched.items()},
+            sources=None if sources is None else dict(sources),
         )
         code = _run(request, sys.stderr if output_to_stderr else None)
         if record.is_file():
@@ -146,7 +152,8 @@ class Profiler:
         raise StopScript
 
 
-def _check_script(script: Target) -> None:
+def check_script(script: Target) -> None:
+    """Raise if a target is not a script that Python can compile."""
     if script.kind != "script":
         raise BadInput(
             f"{script.text} is not a script.",
@@ -168,7 +175,10 @@ def _check_script(script: Target) -> None:
 
 def _run(request: Request, output: Any) -> int:
     """Run the process of a script and return its exit code, negative for a signal."""
-    command = [sys.executable, "-m", "pinchpoint.profiling.script_process", json.dumps(asdict(request))]
+    # In a file, because the texts of scripts are too long for a command line.
+    place = Path(request.record).with_name("request.json")
+    place.write_text(json.dumps(asdict(request)), encoding="utf-8")
+    command = [sys.executable, "-m", "pinchpoint.profiling.script_process", str(place)]
     process = subprocess.Popen(command, stdout=output)
     limit_s = None if request.time_limit_s is None else request.time_limit_s + _GRACE_S
     try:

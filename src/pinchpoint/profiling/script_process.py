@@ -1,6 +1,6 @@
 """The process in which a script is profiled: it runs the script as `python` would and writes a Trace.
 
-It is started with one argument, a JSON object of `Request`. Standard input, output and error are the
+It is started with one argument, the path of a `Request` in JSON. Standard input, output and error are the
 script's own. Its exit handlers run when this process ends. After the time limit the script is stopped by an
 exception in its main thread; what was learned until then is written first, because native code may hang.
 """
@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
 
+from pinchpoint.backends.recording.line_samples import LineSampler
+from pinchpoint.backends.recording.line_watch import LineWatch
 from pinchpoint.backends.recording.observation import Observation
 from pinchpoint.backends.recording.recorder import Recorder
 from pinchpoint.backends.sandbox.run_script import ScriptEnd, StopScript, run_unconfined
@@ -43,6 +45,8 @@ class Request:
     light: bool
     time_limit_s: float | None
     chrome_trace: str | None = None  # where to write phases and events one by one
+    watched: dict[str, list[int]] | None = None  # lines to watch; what lines cost is then sampled too
+    sources: dict[str, str] | None = None  # texts to run in place of those in files
 
 
 class _Limit:
@@ -103,8 +107,10 @@ def main(request: Request) -> int:
     user_phases.use(recorder)
     observation.start()
     try:
-        with limit.watching():
-            end = run_unconfined(request.path, request.args, module=request.module)
+        with limit.watching(), _watching_lines(recorder, request):
+            end = run_unconfined(
+                request.path, request.args, module=request.module, sources=request.sources or {}
+            )
         ended = {"raised": "raised", "exited": "exited", "finished": "finished", "stopped": "stopped"}[
             end.kind
         ]
@@ -136,6 +142,24 @@ def main(request: Request) -> int:
     return trace.exit_code
 
 
+@contextlib.contextmanager
+def _watching_lines(recorder: Recorder, request: Request) -> Iterator[None]:
+    """Sample the running lines, and note which of the watched ones ran."""
+    if request.watched is None:
+        yield
+        return
+    sampler, watch = LineSampler(recorder), LineWatch(request.watched)
+    recorder.parts["line_samples"], recorder.parts["line_watch"] = sampler, watch
+    recorder.on_step.append(lambda: watch.stop_if_slow() if recorder.has_passed(2) else None)
+    sampler.start()
+    watch.start()
+    try:
+        yield
+    finally:
+        watch.stop()
+        sampler.stop()
+
+
 def _show(error: BaseException) -> None:
     """Print the traceback of the script without our own frames, as Python would."""
     frames: TracebackType | None = error.__traceback__
@@ -152,5 +176,5 @@ def _describe(error: BaseException) -> str:
 
 
 if __name__ == "__main__":
-    values = json.loads(sys.argv[1])
+    values = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     sys.exit(main(Request(**{**values, "args": tuple(values["args"])})))

@@ -57,6 +57,29 @@ def scan(
     results; unsafe_fixes: make the other fixes as well. The findings that remain are returned. workers:
     processes; by default one per core.
     """
+    jobs = find_jobs(
+        paths, select=select, ignore=ignore, exclude=exclude, fix=fix or unsafe_fixes, unsafe=unsafe_fixes
+    )
+    results = _run(jobs, workers)
+    findings = sorted(
+        (finding for result in results for finding in result.findings),
+        key=lambda finding: (finding.file, finding.line, finding.column, finding.rule),
+    )
+    unreadable = tuple(result.unreadable for result in results if result.unreadable is not None)
+    fixed = sum(result.fixed for result in results)
+    return Findings(tuple(findings), files=len(jobs), unreadable=unreadable, fixed=fixed)
+
+
+def find_jobs(
+    paths: Sequence[str | Path],
+    *,
+    select: Sequence[str] = (),
+    ignore: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    fix: bool = False,
+    unsafe: bool = False,
+) -> list[Job]:
+    """The files at and below the paths, each with the rules that the options and settings choose for it."""
     if not paths:
         raise BadInput("There is nothing to scan.", hint="Give at least one file or folder.")
     jobs: dict[str, Job] = {}
@@ -67,15 +90,8 @@ def scan(
         rules = choose_rules(select or settings.select, (*settings.ignore, *ignore))
         names = tuple(rule.name for rule in rules)
         for file in find_files([path], (*settings.exclude, *exclude)):
-            jobs.setdefault(file, Job(file, names, fix or unsafe_fixes, unsafe_fixes))
-    results = _run(list(jobs.values()), workers)
-    findings = sorted(
-        (finding for result in results for finding in result.findings),
-        key=lambda finding: (finding.file, finding.line, finding.column, finding.rule),
-    )
-    unreadable = tuple(result.unreadable for result in results if result.unreadable is not None)
-    fixed = sum(result.fixed for result in results)
-    return Findings(tuple(findings), files=len(jobs), unreadable=unreadable, fixed=fixed)
+            jobs.setdefault(file, Job(file, names, fix, unsafe))
+    return list(jobs.values())
 
 
 def _run(jobs: list[Job], workers: int | None) -> list[Result]:

@@ -17,10 +17,11 @@ import builtins
 import contextlib
 import importlib
 import importlib.machinery
+import linecache
 import os
 import sys
 import types
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
@@ -106,12 +107,25 @@ def run_script(
     return ScriptEnd(kind, code, error, last_lines(logs[0]), last_lines(logs[1]), note)
 
 
-def run_unconfined(path: str | os.PathLike[str], argv: Sequence[str] = (), *, module: str = "") -> ScriptEnd:
-    """Run the script in this process as `python` would: with its real files, streams and exit handlers."""
+def run_unconfined(
+    path: str | os.PathLike[str],
+    argv: Sequence[str] = (),
+    *,
+    module: str = "",
+    sources: Mapping[str, str] | None = None,
+) -> ScriptEnd:
+    """Run the script in this process as `python` would: with its real files, streams and exit handlers.
+
+    sources: texts by path that run in place of those of the script and of modules that it imports.
+    """
     file = os.path.abspath(path)
     cells = NotebookCells(file) if file.endswith(".ipynb") else None
-    with _as_main(file, [os.fspath(path), *argv], module, keep_exit_handlers=True) as main:
-        kind, code, error = _run(file, main, cells, None, None)
+    texts = {os.path.realpath(name): text for name, text in (sources or {}).items()}
+    with (
+        _as_main(file, [os.fspath(path), *argv], module, keep_exit_handlers=True) as main,
+        _replaced_sources(texts),
+    ):
+        kind, code, error = _run(file, main, cells, None, None, texts.get(os.path.realpath(file)))
     return ScriptEnd(kind, code, error, note=cells.note() if cells is not None else None)
 
 
@@ -153,15 +167,55 @@ def _changed_imports(folder: str, transform: Callable[[ast.Module], ast.Module] 
         sys.meta_path.remove(Finder)  # pyright: ignore[reportArgumentType]
 
 
+class _Replaced(SourceFileLoader):
+    """Loads a module from another text than that of its file; nothing is cached as bytecode."""
+
+    text: str
+
+    def get_code(self, fullname: str) -> types.CodeType:
+        return compile(self.text, self.get_filename(fullname), "exec", dont_inherit=True)
+
+
+@contextlib.contextmanager
+def _replaced_sources(texts: Mapping[str, str]) -> Iterator[None]:
+    """Import modules from these texts, by path, and show their lines in tracebacks."""
+
+    class Finder:
+        @staticmethod
+        def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+            spec = PathFinder.find_spec(name, path, target)
+            text = texts.get(os.path.realpath(spec.origin)) if spec is not None and spec.origin else None
+            if spec is None or text is None or type(spec.loader) is not SourceFileLoader:
+                return None
+            loader = _Replaced(spec.loader.name, spec.loader.path)
+            loader.text = text
+            spec.loader = loader
+            return spec
+
+    if not texts:
+        yield
+        return
+    for file, text in texts.items():
+        linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+    sys.meta_path.insert(0, Finder)  # pyright: ignore[reportArgumentType]
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(Finder)  # pyright: ignore[reportArgumentType]
+
+
 def _run(
     file: str,
     module: types.ModuleType,
     cells: NotebookCells | None,
     on_ready: Callable[[], None] | None,
     transform: Callable[[ast.Module], ast.Module] | None,
+    text: str | None = None,
 ) -> tuple[Literal["finished", "exited", "stopped", "raised"], int, BaseException | None]:
     try:
-        sources: Iterable[tuple[str, Any]] = cells or [(file, Path(file).read_bytes())]
+        sources: Iterable[tuple[str, Any]] = cells or [
+            (file, Path(file).read_bytes() if text is None else text)
+        ]
         if on_ready is not None:
             on_ready()
         if module.__package__:

@@ -1,6 +1,7 @@
 """Records: the result of each verb, as frozen dataclasses that can be saved as JSON and loaded again."""
 
 from pinchpoint.core.records.base import SCHEMA, Record, now
+from pinchpoint.core.records.check import Advice, Check, Gain
 from pinchpoint.core.records.reading import KINDS, load
 from pinchpoint.core.records.results import (
     BREAKDOWN,
@@ -21,7 +22,10 @@ __all__ = [
     "BREAKDOWN",
     "KINDS",
     "SCHEMA",
+    "Advice",
+    "Check",
     "Forecast",
+    "Gain",
     "Inside",
     "Law",
     "Lever",

@@ -10,10 +10,11 @@ from typing import Any
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import json_fault
 from pinchpoint.core.records.base import SCHEMA, Record
+from pinchpoint.core.records.check import Check
 from pinchpoint.core.records.results import Forecast, Plan, Study, Verdict
 from pinchpoint.core.records.trace import Trace
 
-KINDS: dict[str, type[Record]] = {cls.kind: cls for cls in (Forecast, Plan, Study, Verdict, Trace)}
+KINDS: dict[str, type[Record]] = {cls.kind: cls for cls in (Forecast, Plan, Study, Verdict, Trace, Check)}
 
 
 def load(path: str | Path) -> Record:

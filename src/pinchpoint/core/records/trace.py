@@ -85,6 +85,9 @@ class Trace(Record):
     loaders: tuple[dict[str, Any], ...] = ()  # {"file", "line", "workers", "pinned", "batch_size", "host_s"}
     # {"name", "shape", "reason"} of parameters of an optimizer that never had a gradient
     without_gradient: tuple[dict[str, Any], ...] = ()
+    # for check: {"file", "line", "samples", "share"} of lines on the stack, in the steps after the first
+    lines: tuple[dict[str, Any], ...] = ()
+    watched: tuple[dict[str, Any], ...] = ()  # for check: {"file", "line", "ran"}; null if it is not known
     idle_s: float | None = None  # on CUDA: how long the device waited for the host, at least
     exit_code: int = 0
     error: str = ""  # what the script raised, and where

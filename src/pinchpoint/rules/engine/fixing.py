@@ -52,7 +52,7 @@ def fix_text(file: File, rules: Sequence[Rule], find: Find, *, unsafe: bool) -> 
         ]
         if not matches:
             break
-        text, made = _rewrite(file.text, matches)
+        text, made = rewrite(file.text, matches)
         if not made or text == file.text:
             break
         file = File(file.path, text, parse(text), file.cells)
@@ -60,7 +60,8 @@ def fix_text(file: File, rules: Sequence[Rule], find: Find, *, unsafe: bool) -> 
     return file.text, count
 
 
-def _rewrite(text: str, matches: Sequence[tuple[Source, Rule, Match]]) -> tuple[str, int]:
+def rewrite(text: str, matches: Sequence[tuple[Source, Rule, Match]]) -> tuple[str, int]:
+    """The text with the fix of each match made once, and how many there were."""
     try:
         module = cst.parse_module(text)
     except (cst.ParserSyntaxError, RecursionError) as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -29,6 +29,13 @@ def after_cuda_starts(patches: Patches, act: Callable[[], None]) -> None:
             act()
 
     patches.set(torch.cuda, "_lazy_init", start)
+
+
+def allow_for_lazy_modules(patches: Patches, names: Sequence[str]) -> None:
+    """Let parameters without a shape take the replacements of these methods of a tensor, as the methods."""
+    mixin = torch.nn.parameter.UninitializedTensorMixin
+    replacements = [getattr(torch.Tensor, name) for name in names]
+    patches.set(mixin, "_allowed_methods", [*mixin._allowed_methods, *replacements])
 
 
 def tell_torchscript(pairs: list[tuple[Any, Any]]) -> Callable[[], None]:

@@ -16,6 +16,7 @@ from pinchpoint.backends.patches import Patches
 from pinchpoint.backends.recording.recorder import Recorder
 from pinchpoint.backends.recording.steps import DATA, OPTIMIZER, TO_DEVICE
 from pinchpoint.backends.torch.compat import version, view_base
+from pinchpoint.backends.torch.recording import compat
 
 _REMEMBERED = 4096  # tensors whose copies are compared with later ones
 
@@ -109,6 +110,7 @@ def watch_copies(recorder: Recorder, patches: Patches) -> None:
     watch("cpu", lambda tensor, *args, **kwargs: (tensor, "cpu"))
     watch("cuda", lambda tensor, *args, **kwargs: (tensor, "cuda"))
     watch("copy_", _of_copy)
+    compat.allow_for_lazy_modules(patches, ("to", "cpu", "cuda", "copy_"))
     for name in ("tensor", "as_tensor"):
         _watch_factory(recorder, patches, name)
 

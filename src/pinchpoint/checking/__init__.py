@@ -1,0 +1,1 @@
+"""`check`: scan, predict and profile a script, and give one ranked answer."""

@@ -1,0 +1,149 @@
+"""`check`: scan, predict and profile a script, and return one ranked answer; optionally fix what is safe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from pinchpoint.checking.applying import apply_fixes
+from pinchpoint.checking.merging import merge
+from pinchpoint.checking.script_files import script_files
+from pinchpoint.core.errors import BadInput, Bug, PinchpointError, TargetFailed
+from pinchpoint.core.records import Check, Forecast, Trace
+from pinchpoint.core.targets import find
+from pinchpoint.core.units import check_seconds
+from pinchpoint.forecasting.predict import predict as predict_peak
+from pinchpoint.profiling.profile import check_script, profile
+from pinchpoint.rules.suggestions import Suggestion, suggest
+
+STEPS = 20
+TIME_LIMIT_S = 300.0
+PAIRS = 6
+
+
+def check(
+    target: str,
+    *,
+    args: Sequence[str] = (),
+    steps: int = STEPS,
+    time_limit_s: float = TIME_LIMIT_S,
+    predict: bool = True,
+    apply: bool = False,
+    pairs: int = PAIRS,
+    output_to_stderr: bool = False,
+    on_status: Callable[[str], None] = lambda stage: None,
+) -> Check:
+    """Say what to change in a script or `-m package.module`, ranked by what it costs.
+
+    steps, time_limit_s: how long the script runs. predict: also predict its peak on a GPU. apply: make the
+    fixes that keep all results, and compare `pairs` runs before with as many after. output_to_stderr: where
+    the output of the script goes. on_status: called with the name of each stage.
+
+    A script that fails has a Check too: see its `error` and `exit_code`.
+    """
+    if steps < 2:
+        raise BadInput(
+            f"--steps is {steps}, but the first step is not like the others.", hint="Use at least 2 steps."
+        )
+    check_seconds("time-limit", time_limit_s)
+    script = find(target)
+    check_script(script)
+    on_status("scanning")
+    files, uses_framework = script_files(script)
+    suggestions, unreadable = suggest(files)
+    notes = [f"{fault.file} was not scanned: {fault.reason}." for fault in unreadable]
+
+    forecast = None
+    if predict and uses_framework:
+        on_status("predicting the peak")
+        forecast, note = _forecast(target, args, time_limit_s)
+        notes += [note] if note else []
+
+    def run(*, light: bool, **more: object) -> Trace:
+        return profile(
+            target,
+            args=args,
+            steps=steps,
+            light=light,
+            time_limit_s=time_limit_s,
+            output_to_stderr=output_to_stderr,
+            **more,  # pyright: ignore[reportArgumentType]
+        )
+
+    on_status("running the script")
+    trace, error, exit_code = None, "", 0
+    try:
+        trace = run(light=False, watched=_lines(suggestions))
+        error, exit_code = trace.error, trace.exit_code
+        notes += [*trace.notes, *_early_end(trace)]
+    except TargetFailed as failure:
+        error, exit_code = failure.what, 1
+    result = Check(
+        target=target,
+        advice=merge(suggestions, trace, forecast),
+        files=files,
+        trace=trace,
+        forecast=forecast,
+        error=error,
+        exit_code=exit_code,
+        notes=tuple(dict.fromkeys(notes)),
+    )
+    if not apply:
+        return result
+    if error or exit_code or (trace is not None and trace.ended == "interrupted"):
+        note = "Nothing was fixed, because the script failed."
+        return replace(result, notes=(*result.notes, note))
+    gain = apply_fixes(
+        files, lambda sources: run(light=True, sources=sources), pairs=pairs, on_status=on_status
+    )
+    if gain.verdict == "undone" or not gain.fixed:
+        return replace(result, gain=gain)
+    # Those that were fixed are not found again. Their costs are of the run before.
+    remaining, _ = suggest(files)
+    return replace(result, gain=gain, advice=_without_fixed(result, remaining))
+
+
+def _forecast(target: str, args: Sequence[str], time_limit_s: float) -> tuple[Forecast | None, str]:
+    """The forecast, or why there is none."""
+    try:
+        return predict_peak(target, args=tuple(args), timeout_s=time_limit_s), ""
+    except Bug:
+        raise
+    except PinchpointError as error:
+        return None, f"The peak could not be predicted: {' '.join(error.what.split())}"
+
+
+def _lines(suggestions: Sequence[Suggestion]) -> dict[str, set[int]]:
+    """All lines of the statements of findings; a statement ran if any of its lines did."""
+    lines: dict[str, set[int]] = {}
+    for each in suggestions:
+        lines.setdefault(each.finding.file, set()).update(range(each.first_line, each.last_line + 1))
+    return lines
+
+
+def _early_end(trace: Trace) -> list[str]:
+    if trace.ended == "timed out":
+        return ["The script reached the time limit and was stopped."]
+    if trace.ended == "exited" and not trace.steps:
+        return [f"The script ended with exit code {trace.exit_code} before its first step."]
+    return []
+
+
+def _without_fixed(result: Check, remaining: Sequence[Suggestion]) -> tuple:
+    """The advice whose finding is still there, or that the profile gave. Fixes do not add or move findings
+    of other rules within a statement, but they may move lines."""
+    left: dict[tuple[str, str], int] = {}
+    for each in remaining:
+        key = (each.finding.file, each.finding.name)
+        left[key] = left.get(key, 0) + 1
+    advice = []
+    # Places that cannot be fixed stay; those that could be are gone as far as the scan no longer finds them.
+    for each in sorted(result.advice, key=lambda one: one.is_safe):
+        key = (each.file, each.name)
+        if not each.rule:
+            advice.append(each)
+        elif left.get(key, 0):
+            left[key] -= 1
+            advice.append(each)
+    kept = {id(each) for each in advice}
+    return tuple(each for each in result.advice if id(each) in kept)

@@ -1,0 +1,154 @@
+"""Scan, predict and profile a script, and say what to change, ranked by what it costs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from pinchpoint.console import options, printing
+
+if TYPE_CHECKING:
+    from pinchpoint.core.records import Advice, Check, Gain
+
+_SHOWN = 10
+_WITHOUT_COST = {
+    "counted": "no cost on this device",
+    "ran": "no cost measured",
+    "not seen": "not seen in the profile",
+    "did not run": "this line did not run",
+}
+
+
+def command(
+    target: str = typer.Argument(..., metavar="TARGET", help="A script.py or notebook.ipynb."),
+    args: list[str] = options.SCRIPT_ARGS,
+    as_module: bool = options.AS_MODULE,
+    steps: int = typer.Option(
+        20, "--steps", help="Stop after so many optimizer steps or, in JAX, jitted calls."
+    ),
+    time_limit: float = typer.Option(300.0, "--time-limit", help="Stop the script after so many seconds."),
+    predict: bool = typer.Option(
+        True, "--predict/--no-predict", help="Whether to predict the peak memory on a GPU."
+    ),
+    apply: bool = typer.Option(
+        False, "--apply", help="Make the fixes that keep all results, and compare the times before and after."
+    ),
+    pairs: int = typer.Option(
+        6, "--pairs", help="With --apply: runs before, and as many after. Fewer than 6 prove nothing."
+    ),
+    output: Path = options.RECORD,
+    as_json: bool = typer.Option(
+        False, "--json", help="Print the record instead of the summary; the script prints to stderr."
+    ),
+) -> int:
+    """Say what to change in a script, ranked by what it costs: scan, predict, and profile in one.
+
+    `check train.py -- --epochs 1` scans the script and the modules beside it, predicts its peak, and runs it
+    for a few steps. The exit code is 1 if there is anything to change, and 2 if the script fails; what was
+    learned until then is shown and written.
+    """
+    from pinchpoint.checking.check import check
+    from pinchpoint.core.errors import TargetFailed
+    from pinchpoint.core.files import check_output
+
+    if output is not None:
+        check_output(output)
+    result = check(
+        options.script_target(target, as_module=as_module),
+        args=args or (),
+        steps=steps,
+        time_limit_s=time_limit,
+        predict=predict,
+        apply=apply,
+        pairs=pairs,
+        output_to_stderr=as_json,
+        on_status=lambda stage: printing.say(f"{target}: {stage}"),
+    )
+    if output is not None:
+        result.save(output)
+    if as_json:
+        printing.show_json(result.to_json())
+    else:
+        _show(result)
+    if result.trace is not None and result.trace.ended == "interrupted":
+        return 130
+    if result.error or result.exit_code:
+        raise TargetFailed(_failure(target, result), hint=_hint(result))
+    return 1 if result.advice else 0
+
+
+def _failure(target: str, result: Check) -> str:
+    if result.trace is None:
+        return result.error
+    return f"{target} raised {result.error}." if result.error else f"{target} exited with {result.exit_code}."
+
+
+def _hint(result: Check) -> str:
+    if result.exit_code == 2 and not result.error:
+        return "Pass the script's arguments after --."
+    return "Its own message is above; what was learned until then is kept."
+
+
+def _show(result: Check) -> None:
+    printing.stdout().print()
+    printing.show_summary(result)
+    for number, advice in enumerate(result.advice[:_SHOWN], 1):
+        printing.stdout().print()
+        _show_advice(number, advice)
+    printing.stdout().print()
+    more = len(result.advice) - _SHOWN
+    if more > 0:
+        printing.show_narrow(f"and {more} more; use -o FILE.json to store them all")
+    elif not result.advice:
+        printing.show("Nothing that is worth changing was found.")
+    if result.gain is not None:
+        _show_gain(result.gain)
+    elif any(advice.is_safe for advice in result.advice) and not result.error:
+        printing.say("Use --apply to make the safe fixes and to compare the times before and after.")
+    for note in result.notes:
+        printing.say(f"note: {note}")
+
+
+def _show_advice(number: int, advice: Advice) -> None:
+    from pinchpoint.core.files import shown_path
+
+    head = f"{advice.rule} {advice.name}: " if advice.rule else ""
+    printing.show_narrow(f"{number:2}. {head}{advice.what} [{_cost(advice)}]", style="bold")
+    if advice.file:
+        place = f"    {printing.shorten_path(shown_path(advice.file), 40)}:{advice.line}  {advice.code}"
+        width = printing.narrow_width()
+        printing.show(place if len(place) <= width else f"{place[: width - 3]}...")
+    for sentence in advice.evidence[:2]:
+        printing.show_narrow(f"    profile: {sentence}")
+    if not advice.diff:
+        printing.show_narrow(f"    hint: {advice.hint}")
+        return
+    printing.show(f"    fix{'' if advice.is_safe else ' (may change results; not made by --apply)'}:")
+    for line in advice.diff.splitlines()[2:]:
+        printing.show(f"      {line}", style="green" if line[:1] == "+" else "red" if line[:1] == "-" else "")
+
+
+def _cost(advice: Advice) -> str:
+    from pinchpoint.core.units import show_bytes, show_seconds
+
+    parts = []
+    if advice.cost_s is not None:
+        parts.append(f"{show_seconds(advice.cost_s)} per step" if advice.share is not None else "")
+        parts[-1] = parts[-1] or show_seconds(advice.cost_s)
+    if advice.share is not None:
+        parts.append(f"{advice.share:.1%}")
+    if advice.bytes is not None:
+        parts.append(show_bytes(advice.bytes))
+    if advice.cost_s is None:
+        parts.append(_WITHOUT_COST[advice.seen])
+    return ", ".join(parts)
+
+
+def _show_gain(gain: Gain) -> None:
+    from pinchpoint.core.files import shown_path
+
+    for file in gain.files if gain.verdict != "undone" else ():
+        printing.show(f"fixed: {shown_path(file)}")
+    printing.show_narrow(f"{gain.verdict}: {gain.reason}", style="bold")

@@ -1,0 +1,99 @@
+"""`Check`: what check produces. What to change in a script, ranked, and what the safe changes gained."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+from pinchpoint.core import machine as _machine
+from pinchpoint.core.records.base import Record, now
+from pinchpoint.core.records.results import Forecast
+from pinchpoint.core.records.trace import Trace
+from pinchpoint.core.units import show_bytes, show_count, show_seconds
+
+# measured: it has a cost. counted: it happened, but its cost on this device is not known. ran: the line ran,
+# and nothing was measured. not seen: nothing is known. did not run: the line never ran.
+Seen = Literal["measured", "counted", "ran", "not seen", "did not run"]
+
+
+@dataclass(frozen=True)
+class Advice:
+    """One thing to change: what it is, where, what it costs, and how to fix it."""
+
+    what: str  # a sentence
+    hint: str
+    seen: Seen
+    file: str = ""
+    line: int = 0
+    code: str = ""
+    rule: str = ""  # PP101; empty for what only the profile found
+    name: str = ""  # sync-in-loop; the kind of a problem of the profile
+    evidence: tuple[str, ...] = ()  # what the profile saw here, as sentences
+    cost_s: float | None = None  # host seconds per step; of the whole run if it has no steps
+    share: float | None = None  # of the time of the steps, or of the run
+    bytes: int | None = None  # predicted for this line at the peak, or measured
+    diff: str = ""  # the fix, if scan can write it
+    is_safe: bool = False  # whether the fix keeps all results, so that --apply makes it
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What --apply changed, and the times of a step before and after, of runs in turn."""
+
+    fixed: int
+    files: tuple[str, ...]
+    diff: str
+    # faster, slower, no measurable change, not compared, undone
+    verdict: Literal["faster", "slower", "no measurable change", "not compared", "undone"]
+    reason: str
+    timed: str = "step"  # or "run", if the script has no steps
+    before_s: tuple[float, ...] = ()  # the median step of each run
+    after_s: tuple[float, ...] = ()
+    speedup: float | None = None  # median of before / after over the pairs; below 1 it is a slow-down
+    speedup_low: float | None = None  # its 95 % interval
+    speedup_high: float | None = None
+
+
+@dataclass(frozen=True)
+class Check(Record):
+    """What to change in a script, ranked by measured cost. See docs/check.md."""
+
+    kind: ClassVar[str] = "check"
+    target: str
+    advice: tuple[Advice, ...]
+    files: tuple[str, ...]  # that were scanned
+    trace: Trace | None  # None if the script left no profile; see `error`
+    forecast: Forecast | None  # None if there is none; a note says why
+    gain: Gain | None = None  # with --apply
+    error: str = ""  # why the script failed
+    exit_code: int = 0  # of the script
+    settings: dict[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    machine: dict[str, Any] = field(default_factory=_machine.describe)
+    created: str = field(default_factory=now)
+
+    def summary(self) -> list[tuple[str, str]]:
+        rows = [("target", self.target)]
+        if self.trace is not None:
+            rows += self.trace.summary()[1:]
+        if self.forecast is not None:
+            peak = show_bytes(self.forecast.peak_allocated_bytes)
+            if self.forecast.low_bytes is not None:
+                low, high = show_bytes(self.forecast.low_bytes), show_bytes(self.forecast.high_bytes)
+                peak = f"{peak} [{low} to {high}]"
+            rows.append(("predicted", f"{peak} allocated on {self.forecast.card}"))
+        rows.append(("scanned", show_count(len(self.files), "file")))
+        if self.gain is not None:
+            rows.append(("fixed", show_count(self.gain.fixed, "place")))
+            if self.gain.speedup is not None:
+                rows.append((f"{self.gain.timed} time", show_gain(self.gain)))
+        return rows
+
+
+def show_gain(gain: Gain) -> str:
+    """`12.0 ms before, 10.1 ms after: 1.19 times as fast [1.12 to 1.25]`."""
+    before, after = (sorted(times)[len(times) // 2] for times in (gain.before_s, gain.after_s))
+    return (
+        f"{show_seconds(before)} before, {show_seconds(after)} after: speed-up {gain.speedup:.2f} "
+        f"[{gain.speedup_low:.2f} to {gain.speedup_high:.2f}]"
+    )
