@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,7 +16,10 @@ import pytest
 from tests.templates import Template
 
 from pinchpoint.core.records import (
+    Advice,
+    Check,
     Forecast,
+    Gain,
     Law,
     Line,
     Plan,
@@ -207,7 +211,27 @@ def samples() -> dict[str, Record]:
             for step in range(3)
         ),
     )
-    return {record.kind: record for record in (forecast, plan, study, verdict, trace)}
+    wait = Advice(
+        "`loss.item()` waits.",
+        "Read it later.",
+        "measured",
+        "train.py",
+        9,
+        "loss.item()",
+        "PP101",
+        "sync-in-loop",
+        evidence=("Tensor.item would wait.",),
+        cost_s=0.1,
+        share=0.2,
+    )
+    kept = replace(
+        wait, rule="PP301", name="graph-kept", cost_s=None, share=None, diff="-a\n+b\n", is_safe=True
+    )
+    gain = Gain(
+        1, ("train.py",), "-a\n+b\n", "faster", "It is.", (kept,), "step", (0.5,), (0.4,), 1.25, 1.2, 1.3
+    )
+    check = Check("train.py", (wait,), ("train.py",), trace, forecast, gain, notes=("A note.",))
+    return {record.kind: record for record in (forecast, plan, study, verdict, trace, check)}
 
 
 @pytest.fixture(scope="session")

@@ -41,6 +41,7 @@ KEYS = {
         "reason",
     },
     "trace": {"framework", "device", "ended", "steps", "phases", "events", "problems", "timeline", "memory"},
+    "check": {"advice", "files", "trace", "forecast", "gain", "error", "exit_code"},
 }
 LINE = {"file", "line", "bytes", "phase"}
 POINT = {

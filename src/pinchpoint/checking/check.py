@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -9,7 +10,7 @@ from pinchpoint.checking.applying import apply_fixes
 from pinchpoint.checking.merging import merge
 from pinchpoint.checking.script_files import script_files
 from pinchpoint.core.errors import BadInput, Bug, PinchpointError, TargetFailed
-from pinchpoint.core.records import Check, Forecast, Trace
+from pinchpoint.core.records import Advice, Check, Forecast, Trace
 from pinchpoint.core.targets import find
 from pinchpoint.core.units import check_seconds
 from pinchpoint.forecasting.predict import predict as predict_peak
@@ -98,9 +99,10 @@ def check(
     )
     if gain.verdict == "undone" or not gain.fixed:
         return replace(result, gain=gain)
-    # Those that were fixed are not found again. Their costs are of the run before.
-    remaining, _ = suggest(files)
-    return replace(result, gain=gain, advice=_without_fixed(result, remaining))
+    # The scan no longer finds what was fixed. The costs are those of the run before.
+    rest = _unfixed(result.advice, suggest(files)[0])
+    fixes = tuple(each for each in result.advice if each not in rest)
+    return replace(result, gain=replace(gain, fixes=fixes), advice=rest)
 
 
 def _forecast(target: str, args: Sequence[str], time_limit_s: float) -> tuple[Forecast | None, str]:
@@ -129,21 +131,16 @@ def _early_end(trace: Trace) -> list[str]:
     return []
 
 
-def _without_fixed(result: Check, remaining: Sequence[Suggestion]) -> tuple:
-    """The advice whose finding is still there, or that the profile gave. Fixes do not add or move findings
-    of other rules within a statement, but they may move lines."""
-    left: dict[tuple[str, str], int] = {}
-    for each in remaining:
-        key = (each.finding.file, each.finding.name)
-        left[key] = left.get(key, 0) + 1
-    advice = []
-    # Places that cannot be fixed stay; those that could be are gone as far as the scan no longer finds them.
-    for each in sorted(result.advice, key=lambda one: one.is_safe):
+def _unfixed(advice: Sequence[Advice], remaining: Sequence[Suggestion]) -> tuple[Advice, ...]:
+    """The advice that the profile gave, and that whose finding is still there.
+
+    Findings are compared by file and rule, because fixes may move lines.
+    """
+    left = Counter((each.finding.file, each.finding.name) for each in remaining)
+    kept: set[Advice] = set()
+    for each in sorted(advice, key=lambda one: one.is_safe):  # those without a safe fix are still there
         key = (each.file, each.name)
-        if not each.rule:
-            advice.append(each)
-        elif left.get(key, 0):
-            left[key] -= 1
-            advice.append(each)
-    kept = {id(each) for each in advice}
-    return tuple(each for each in result.advice if id(each) in kept)
+        if not each.rule or left[key] > 0:
+            left[key] -= bool(each.rule)
+            kept.add(each)
+    return tuple(each for each in advice if each in kept)

@@ -127,7 +127,8 @@ def _show_advice(number: int, advice: Advice) -> None:
         return
     printing.show(f"    fix{'' if advice.is_safe else ' (may change results; not made by --apply)'}:")
     for line in advice.diff.splitlines()[2:]:
-        printing.show(f"      {line}", style="green" if line[:1] == "+" else "red" if line[:1] == "-" else "")
+        if line[:1] in "+-":
+            printing.show(f"      {line}", style="green" if line[:1] == "+" else "red")
 
 
 def _cost(advice: Advice) -> str:
@@ -135,10 +136,10 @@ def _cost(advice: Advice) -> str:
 
     parts = []
     if advice.cost_s is not None:
-        parts.append(f"{show_seconds(advice.cost_s)} per step" if advice.share is not None else "")
-        parts[-1] = parts[-1] or show_seconds(advice.cost_s)
+        per = " per step" if advice.share is not None else ""
+        parts.append(f"{show_seconds(advice.cost_s)}{per}")
     if advice.share is not None:
-        parts.append(f"{advice.share:.1%}")
+        parts.append(f"{advice.share:.1%}" if advice.share >= 0.001 else "below 0.1%")
     if advice.bytes is not None:
         parts.append(show_bytes(advice.bytes))
     if advice.cost_s is None:
@@ -149,6 +150,6 @@ def _cost(advice: Advice) -> str:
 def _show_gain(gain: Gain) -> None:
     from pinchpoint.core.files import shown_path
 
-    for file in gain.files if gain.verdict != "undone" else ():
-        printing.show(f"fixed: {shown_path(file)}")
+    for advice in gain.fixes:
+        printing.show_narrow(f"fixed: {advice.rule} {advice.name} at {shown_path(advice.file)}:{advice.line}")
     printing.show_narrow(f"{gain.verdict}: {gain.reason}", style="bold")

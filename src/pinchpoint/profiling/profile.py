@@ -51,8 +51,8 @@ def profile(
     steps: stop after so many steps. light: record only phases, steps and waits. chrome_trace: a file to write
     for chrome://tracing or Perfetto. output_to_stderr: where the output of a script goes. predict: also
     predict the peak of a script, and put it beside the measured one. watched: lines by file, of which the
-    Trace tells whether they ran; what each line of a script costs is then sampled too. sources: texts by file that
-    run in place of what a script's files contain.
+    Trace tells whether they ran; what each line of a script costs is then sampled too. sources: texts by file
+    that run in place of what a script's files contain.
 
     A script that fails has a Trace too: see its `ended` and `error`. An exception of a function is raised
     again.

@@ -42,7 +42,7 @@ class LineWatch:
             sys.settrace(self._trace_call)
 
     def stop(self) -> None:
-        """End the watch; it was complete if it could go on until now."""
+        """End the watch at the end of the program: what did not run until now never ran."""
         if not self._is_on:
             return
         self._is_on = False
@@ -53,13 +53,15 @@ class LineWatch:
             return
         if builtins.__import__ == self._import_untraced:
             builtins.__import__ = self._import
-        if sys.gettrace() == self._trace_call:
+        if sys.gettrace() == self._trace_call:  # else the program has set a trace function of its own
+            self._is_complete = True
             sys.settrace(None)
 
     def stop_if_slow(self) -> None:
         """End a watch that slows down the program."""
         if self._monitoring is None and threading.current_thread() is threading.main_thread():
             self.stop()
+            self._is_complete = False
 
     def result(self) -> list[dict[str, Any]]:
         """`file`, `line` and whether it `ran`; None if that is not known."""

@@ -46,6 +46,7 @@ class Gain:
     # faster, slower, no measurable change, not compared, undone
     verdict: Literal["faster", "slower", "no measurable change", "not compared", "undone"]
     reason: str
+    fixes: tuple[Advice, ...] = ()  # what was fixed
     timed: str = "step"  # or "run", if the script has no steps
     before_s: tuple[float, ...] = ()  # the median step of each run
     after_s: tuple[float, ...] = ()

@@ -33,7 +33,7 @@ def after_cuda_starts(patches: Patches, act: Callable[[], None]) -> None:
 
 def allow_for_lazy_modules(patches: Patches, names: Sequence[str]) -> None:
     """Let parameters without a shape take the replacements of these methods of a tensor, as the methods."""
-    mixin = torch.nn.parameter.UninitializedTensorMixin
+    mixin: Any = vars(torch.nn.parameter)["UninitializedTensorMixin"]
     replacements = [getattr(torch.Tensor, name) for name in names]
     patches.set(mixin, "_allowed_methods", [*mixin._allowed_methods, *replacements])
 
