@@ -102,7 +102,7 @@ def judge(gain: Callable[..., Gain], before: list[float], after: list[float], *,
         "speedup_high": ratio.high_s,
     }
     if len(before) < MIN_PAIRS:
-        reason = f"{len(before)} pairs of runs are too few to tell; at least {MIN_PAIRS} are needed."
+        reason = f"Too few pairs of runs to tell ({len(before)}); at least {MIN_PAIRS} are needed."
         return gain("no measurable change", reason, **values)
     if ratio.low_s > 1.0:
         return gain("faster", f"The {timed} is faster in 95 % of what these runs allow.", **values)

@@ -151,5 +151,6 @@ def _show_gain(gain: Gain) -> None:
     from pinchpoint.core.files import shown_path
 
     for advice in gain.fixes:
-        printing.show_narrow(f"fixed: {advice.rule} {advice.name} at {shown_path(advice.file)}:{advice.line}")
+        place = f"{printing.shorten_path(shown_path(advice.file), 40)}:{advice.line}"
+        printing.show_narrow(f"fixed: {advice.rule} {advice.name} at {place}")
     printing.show_narrow(f"{gain.verdict}: {gain.reason}", style="bold")

@@ -1,0 +1,206 @@
+"""`check` of scripts: every planted fault is in the answer, the fixed twins are clean, failures are told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.rules.test_planted import planted
+
+import pinchpoint
+from pinchpoint.checking import check as checking
+from pinchpoint.cli.main import run
+from pinchpoint.core.errors import CannotFake
+from pinchpoint.core.records import Check, Record, Trace, load
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+NAMES = sorted(path.stem for path in (EXAMPLES / "slow").glob("*.py"))
+
+
+@pytest.fixture
+def no_runs(monkeypatch: pytest.MonkeyPatch, samples: dict[str, Record]) -> Callable[..., None]:
+    """Scripts are not run: their profile is this one, and their peak cannot be predicted."""
+    trace = samples["trace"]
+    assert isinstance(trace, Trace)
+
+    def install(**values: Any) -> None:
+        from dataclasses import replace
+
+        result = replace(trace, events=(), problems=(), **values)
+        monkeypatch.setattr(checking, "profile", lambda *args, **kwargs: result)
+
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        raise CannotFake("pinchpoint cannot simulate it.", hint="None.")
+
+    monkeypatch.setattr(checking, "predict_peak", refuse)
+    install()
+    return install
+
+
+def write(folder: Path, text: str, name: str = "train.py") -> str:
+    (folder / name).write_text(text)
+    return str(folder / name)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_planted_fault_is_in_the_answer(name: str, no_runs: Any) -> None:
+    script = EXAMPLES / "slow" / f"{name}.py"
+    result = pinchpoint.check(str(script))
+    answers = {(advice.line, advice.name) for advice in result.advice}
+    faults = planted(script.read_text())
+    missed = [
+        fault for fault in faults if not any((n, fault[2]) in answers for n in range(fault[0], fault[1] + 1))
+    ]
+    assert faults and missed == []
+    assert result.notes == ("The peak could not be predicted: pinchpoint cannot simulate it.",)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_fixed_twin_has_nothing_to_change(name: str, no_runs: Any, capsys: Any) -> None:
+    assert run(["check", str(EXAMPLES / "fast" / f"{name}.py")]) == 0
+    assert "Nothing that is worth changing was found." in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_real_run_gives_the_faults_of_a_script_their_costs(capfd: Any, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    script, record = EXAMPLES / "slow" / "point_sampling.py", tmp_path / "check.json"
+    assert run(["check", str(script), "--no-predict", "-o", str(record)]) == 1
+    result = load(record)
+    assert isinstance(result, Check)
+    by_name: dict[str, list[Any]] = {}
+    for advice in result.advice:
+        by_name.setdefault(advice.name, []).append(advice)
+    # Reading the values of every cell and collecting garbage take most of the time in this script.
+    assert by_name["gc-in-loop"][0].cost_s > 0
+    assert by_name["loop-over-samples"][0].share > 0.05
+    assert max(advice.share or 0.0 for advice in by_name["sync-in-loop"]) > 0.01
+    assert any("400 times per step" in text for each in by_name["sync-in-loop"] for text in each.evidence)
+    assert by_name["cache-keyed-by-size"][0].seen == "ran"
+    costs = [advice.cost_s or 0.0 for advice in result.advice]
+    assert costs == sorted(costs, reverse=True)
+    out = capfd.readouterr().out
+    assert all(len(line) <= 80 for line in out.splitlines() if not line.startswith(("step", "mean")))
+    assert "\x1b" not in out
+
+
+def test_json_is_the_only_output_and_loads_again(tmp_path: Path, no_runs: Any, capsys: Any) -> None:
+    script = write(tmp_path, "import torch\nx = torch.load('a.pt', weights_only=False)\n")
+    assert run(["check", script, "--json"]) == 1
+    data = json.loads(capsys.readouterr().out)
+    assert data["kind"] == "check"
+    assert data["advice"][0]["name"] == "unsafe-load"
+    assert data["advice"][0]["diff"].startswith("--- a/")
+
+
+def test_what_was_learned_of_a_script_that_raises_is_shown(tmp_path: Path, capfd: Any) -> None:
+    text = (
+        "def unused():\n    import torch\n    torch.load('a', weights_only=False)\nraise ValueError('mine')\n"
+    )
+    record = tmp_path / "check.json"
+    assert run(["check", write(tmp_path, text), "--no-predict", "-o", str(record)]) == 2
+    out, err = capfd.readouterr()
+    assert "PP543 unsafe-load" in out
+    assert "this line did not run" in out
+    assert "line 4, in <module>\n    raise ValueError" in err
+    assert "train.py raised ValueError: mine" in err
+    result = load(record)
+    assert isinstance(result, Check)
+    assert "ValueError: mine" in result.error
+
+
+def test_a_script_that_ends_its_process_keeps_its_findings(tmp_path: Path, capfd: Any) -> None:
+    text = "def unused():\n    import torch\n    torch.load('a', weights_only=False)\n"
+    text += "import os\nos._exit(3)\n"
+    assert run(["check", write(tmp_path, text), "--no-predict"]) == 2
+    out, err = capfd.readouterr()
+    assert "PP543 unsafe-load" in out
+    assert "not seen in the profile" in out
+    assert "ended the process with code 3" in err
+
+
+def test_a_script_that_hangs_is_stopped_by_the_time_limit(tmp_path: Path, capfd: Any) -> None:
+    assert run(["check", write(tmp_path, "while True:\n    pass\n"), "--time-limit", "1"]) == 0
+    assert "reached the time limit" in capfd.readouterr().err
+
+
+def test_a_script_that_prints_its_help_has_an_answer_and_a_note(tmp_path: Path, capfd: Any) -> None:
+    text = "import argparse\nargparse.ArgumentParser(description='mine').parse_args()\n"
+    assert run(["check", write(tmp_path, text), "--", "--help"]) == 0
+    out, err = capfd.readouterr()
+    assert "mine" in out
+    assert "exit code 0 before its first step" in err
+
+
+def test_a_failing_exit_code_is_a_failure(tmp_path: Path, capfd: Any) -> None:
+    assert run(["check", write(tmp_path, "raise SystemExit(3)\n")]) == 2
+    assert "exited with 3" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("train.py", "def :\n", "has a syntax error in line 1"),
+        ("train.py", "a\0b", "train.py"),
+        ("train.txt", "hello", "There is no target"),
+    ],
+)
+def test_what_is_not_python_is_refused(name: str, text: str, says: str, tmp_path: Path, capsys: Any) -> None:
+    assert run(["check", write(tmp_path, text, name)]) == 2
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("args", [["--steps", "1"], ["--time-limit", "-1"]])
+def test_options_out_of_range_are_refused(args: list[str], tmp_path: Path, capsys: Any) -> None:
+    assert run(["check", write(tmp_path, "x = 1\n"), *args]) == 2
+    assert "hint:" in capsys.readouterr().err
+
+
+def test_a_script_of_many_lines_is_checked(tmp_path: Path, no_runs: Any) -> None:
+    text = "import torch\n" + "x = torch.zeros(3)\n" * 50_000 + "torch.load('a', weights_only=False)\n"
+    result = pinchpoint.check(write(tmp_path, text), predict=False)
+    assert [(advice.name, advice.line) for advice in result.advice] == [("unsafe-load", 50_002)]
+
+
+def test_apply_keeps_only_what_is_left_to_change(tmp_path: Path, no_runs: Any, capsys: Any) -> None:
+    text = """import torch
+def train(model, data, optimizer):
+    total = 0.0
+    for x in data:
+        loss = model(x).sum()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=False)
+        total += loss
+    return total
+"""
+    script = write(tmp_path, text)
+    assert run(["check", script, "--apply", "--pairs", "1"]) == 1
+    out = capsys.readouterr().out
+    assert "total += loss.detach()" in Path(script).read_text()
+    assert "set_to_none=False" in Path(script).read_text()
+    assert "fixed: PP301 graph-kept at " in out
+    assert "gradients-set-to-zero" in out
+    assert "no measurable change: Too few pairs of runs to tell (1)" in out
+
+
+def test_nothing_is_fixed_in_a_script_that_fails(tmp_path: Path, no_runs: Any, capsys: Any) -> None:
+    no_runs(error="ValueError: mine", exit_code=1, ended="raised")
+    text = "import torch\ndef f(x, device):\n    return torch.ones(3).to(device)\n"
+    script = write(tmp_path, text)
+    assert run(["check", script, "--apply"]) == 2
+    assert Path(script).read_text() == text
+    assert "Nothing was fixed" in capsys.readouterr().err
+
+
+def test_texts_in_place_of_files_are_run_also_for_imported_modules(tmp_path: Path, capfd: Any) -> None:
+    script = write(tmp_path, "import helper\nprint('new', helper.VALUE)\n")
+    helper = write(tmp_path, "VALUE = 'new'\n", "helper.py")
+    sources = {script: "import helper\nprint('old', helper.VALUE)\n", helper: "VALUE = 'old'\n"}
+    pinchpoint.profile(script, sources=sources)
+    pinchpoint.profile(script)
+    pinchpoint.profile(script, sources=sources)
+    assert capfd.readouterr().out.split("\n")[:3] == ["old old", "new new", "old old"]

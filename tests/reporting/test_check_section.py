@@ -1,0 +1,28 @@
+"""The section of a check: its advice in order, its fixes, and that hostile text stays text."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pinchpoint.core.records import Check, Record
+from pinchpoint.reporting.report import page
+from pinchpoint.reporting.sections import check as section
+
+
+def test_the_page_shows_costs_fixes_and_the_gain(samples: dict[str, Record]) -> None:
+    check = samples["check"]
+    assert isinstance(check, Check)
+    entry = section.entry(check)
+    assert entry.headline.value == "1"
+    text = page([check], created=check.created)
+    for part in ("sync-in-loop", "100.00 ms", "20.0%", "1.25", "1.20 to 1.30", "A note."):
+        assert part in text
+
+
+def test_text_of_a_check_never_becomes_markup(samples: dict[str, Record]) -> None:
+    check = samples["check"]
+    assert isinstance(check, Check)
+    text = "<script>bad()</script>"
+    advice = replace(check.advice[0], what=text, hint=text, file=text, diff=text, name=text)
+    result = page([replace(check, advice=(advice,), target=text, notes=(text,), error=text)], created="")
+    assert text not in result
