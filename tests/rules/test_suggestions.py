@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from pinchpoint.rules.engine.catalog import all_rules
 from pinchpoint.rules.suggestions import Suggestion, suggest
 
 CODE = """import gc
@@ -67,6 +68,15 @@ def test_each_fix_is_a_diff_of_its_own_and_says_whether_it_is_safe(tmp_path: Pat
     ]
     assert [line for line in collect.diff.splitlines()[2:] if line[0] in "+-"] == ["-        gc.collect()"]
     assert (kept.is_safe, collect.is_safe) == (True, False)
+
+
+def test_every_rule_with_a_fix_writes_it_as_a_diff(tmp_path: Path) -> None:
+    without = []
+    for rule in all_rules():
+        if rule.fix is not None:
+            each = of_code(tmp_path, rule.examples()[0]).get(rule.name)
+            without += [] if each is not None and "+++ b/" in each.diff else [rule.name]
+    assert without == []
 
 
 def test_a_file_that_is_not_python_is_named(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import difflib
 import os
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,14 +68,30 @@ def _suggestion(file: File, source: Source, rule: Rule, match: Match) -> Suggest
     first, last = _lines(file.tree, match.node)
     if rule.fix is None or not match.fixable:
         return Suggestion(finding, first, last)
+    diff = _diff(file, source, rule, match)
+    return Suggestion(finding, first, last, diff, is_safe=bool(diff) and rule.fix.safe)
+
+
+def _diff(file: File, source: Source, rule: Rule, match: Match) -> str:
+    """The fix of one match. Only the statement of the module around it is parsed again, which is quick."""
     from pinchpoint.rules.engine import fixing
 
+    lines = file.text.split("\n")
+    outer = _outer(file.tree, match.node)
+    first = _start(outer) - 1
+    last = _end(outer)
+    if "\r" in file.text:  # other line ends count as well
+        first, last = 0, len(lines)
     try:
-        text, count = fixing.rewrite(file.text, [(source, rule, match)])
+        text, count = fixing.rewrite(
+            "\n".join(lines[first:last]), [(source, rule, match)], lines_before=first
+        )
     except CannotRead:
-        return Suggestion(finding, first, last)
-    diff = show_diff(file.path, file.text, text) if count else ""
-    return Suggestion(finding, first, last, diff, is_safe=bool(diff) and rule.fix.safe)
+        return ""
+    if not count:
+        return ""
+    after = "\n".join([*lines[:first], *text.split("\n"), *lines[last:]])
+    return show_diff(file.path, file.text, after)
 
 
 def _lines(tree: ast.Module, node: ast.AST) -> tuple[int, int]:
@@ -84,13 +101,24 @@ def _lines(tree: ast.Module, node: ast.AST) -> tuple[int, int]:
     if isinstance(node, _LOOPS):
         return line, end
     first, last = line, end
-    for statement in ast.walk(tree):  # outer statements come before inner ones
+    for statement in ast.walk(_outer(tree, node)):  # outer statements come before inner ones
         if isinstance(statement, ast.stmt) and statement.lineno <= line and end <= _end(statement):
             first, last = statement.lineno, _end(statement)
             body = getattr(statement, "body", None)
             if body and line < body[0].lineno:
                 last = max(line, body[0].lineno - 1)
     return first, last
+
+
+def _outer(tree: ast.Module, node: ast.AST) -> ast.stmt:
+    """The statement of the module that contains a node."""
+    at = bisect_right(tree.body, getattr(node, "lineno", 0), key=_start)
+    return tree.body[max(at - 1, 0)]
+
+
+def _start(statement: ast.stmt) -> int:
+    """The first line, decorators included."""
+    return min([statement.lineno, *(each.lineno for each in getattr(statement, "decorator_list", ()))])
 
 
 def _end(statement: ast.stmt) -> int:

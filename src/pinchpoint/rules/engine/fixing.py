@@ -60,8 +60,13 @@ def fix_text(file: File, rules: Sequence[Rule], find: Find, *, unsafe: bool) -> 
     return file.text, count
 
 
-def rewrite(text: str, matches: Sequence[tuple[Source, Rule, Match]]) -> tuple[str, int]:
-    """The text with the fix of each match made once, and how many there were."""
+def rewrite(
+    text: str, matches: Sequence[tuple[Source, Rule, Match]], *, lines_before: int = 0
+) -> tuple[str, int]:
+    """The text with the fix of each match made once, and how many there were.
+
+    lines_before: how many lines of the file come before the text, if it is a part of one.
+    """
     try:
         module = cst.parse_module(text)
     except (cst.ParserSyntaxError, RecursionError) as error:
@@ -72,7 +77,8 @@ def rewrite(text: str, matches: Sequence[tuple[Source, Rule, Match]]) -> tuple[s
     wrapper = MetadataWrapper(module, unsafe_skip_copy=True)
     rewrites: dict[cst.CSTNode, tuple[Rule, Match]] = {}
     for node, position in wrapper.resolve(PositionProvider).items():
-        place = (position.start.line, position.start.column, position.end.line, position.end.column)
+        first, last = position.start.line + lines_before, position.end.line + lines_before
+        place = (first, position.start.column, last, position.end.column)
         for rule, match in wanted.get(place, ()):
             if isinstance(node, _CLASSES[type(match.node)]) and node not in rewrites:
                 rewrites[node] = (rule, match)
