@@ -53,6 +53,14 @@ def test_a_problem_without_a_rule_is_advice_of_its_own(trace: Trace) -> None:
     assert second.name == "graph-kept"
 
 
+def test_problems_of_one_kind_at_one_line_are_one_advice(trace: Trace) -> None:
+    seconds = {10: (0.4, 0.8), 20: (1.0,)}
+    problems = [problem("recompile", line, cost_s=s) for line, each in seconds.items() for s in each]
+    answers = merge([], replace(trace, problems=tuple(problems)), None)
+    assert [(advice.line, advice.cost_s) for advice in answers] == [(10, pytest.approx(0.3)), (20, 0.25)]
+    assert answers[0].what == "recompile here. And 1 more of this kind at this line."
+
+
 def test_a_cost_of_another_kind_at_the_same_line_is_not_the_cost_of_a_finding(trace: Trace) -> None:
     trace = replace(trace, events=(event("wait", 10, 0.4),))
     answers = merge([finding("PP521", "reused-permutation", 10)], trace, None)

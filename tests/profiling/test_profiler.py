@@ -541,3 +541,12 @@ def test_models_are_not_kept_alive() -> None:
         assert reference() is None
 
     trace_of(run)
+
+
+def test_a_lazy_module_can_be_moved_while_it_is_observed() -> None:
+    model = torch.nn.LazyLinear(2)
+    with pinchpoint.Profiler():
+        model.to("cpu")
+        model(torch.ones(1, 3))
+    assert model.weight.shape == (2, 3)
+    model.to("cpu")

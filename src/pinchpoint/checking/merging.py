@@ -49,9 +49,10 @@ def merge(
         numbers = [number for number, problem in enumerate(problems) if _explains(suggestion, problem)]
         explained.update(numbers)
         advice.append(_of_finding(suggestion, [problems[number] for number in numbers], trace, forecast))
-    for number, problem in enumerate(problems):
-        if trace is not None and number not in explained and _is_worth_a_word(problem, trace):
-            advice.append(_of_problem(problem, trace))
+    if trace is not None:
+        rest = [problem for number, problem in enumerate(problems) if number not in explained]
+        for group in _by_place(problem for problem in rest if _is_worth_a_word(problem, trace)):
+            advice.append(_of_problems(group, trace))
     return tuple(sorted(advice, key=_rank))
 
 
@@ -98,20 +99,34 @@ def _is_worth_a_word(problem: Problem, trace: Trace) -> bool:
     return problem.kind != "wait" or problem.count > 1.5 * max(trace.steps, 1)
 
 
-def _of_problem(problem: Problem, trace: Trace) -> Advice:
-    per = max(trace.steps, 1)
-    cost = None if problem.cost_s is None else problem.cost_s / per
+def _by_place(problems: Iterable[Problem]) -> list[list[Problem]]:
+    """Problems of the same kind at the same line, together; those without a line each alone."""
+    groups: dict[tuple[Any, ...], list[Problem]] = {}
+    for number, problem in enumerate(problems):
+        key = (problem.kind, problem.file, problem.line) if problem.file else (number,)
+        groups.setdefault(key, []).append(problem)
+    return list(groups.values())
+
+
+def _of_problems(problems: Sequence[Problem], trace: Trace) -> Advice:
+    """The advice for problems of the same kind at one line: the costliest, and the others as evidence."""
+    first = problems[0]
+    costs = [problem.cost_s for problem in problems if problem.cost_s is not None]
+    shares = [problem.share for problem in problems if problem.share is not None]
+    sizes = [problem.bytes for problem in problems if problem.bytes is not None]
+    more = len(problems) - 1
     return Advice(
-        what=problem.what,
-        hint=problem.hint,
-        seen="measured" if cost is not None else "counted",
-        file=problem.file,
-        line=problem.line,
-        code=_code(problem.file, problem.line),
-        name=problem.kind,
-        cost_s=cost,
-        share=problem.share,
-        bytes=problem.bytes,
+        what=f"{first.what} And {more:,} more of this kind at this line." if more else first.what,
+        hint=first.hint,
+        seen="measured" if costs else "counted",
+        file=first.file,
+        line=first.line,
+        code=_code(first.file, first.line),
+        name=first.kind,
+        evidence=tuple(problem.what for problem in problems[1:]),
+        cost_s=sum(costs) / max(trace.steps, 1) if costs else None,
+        share=min(1.0, sum(shares)) if shares else None,
+        bytes=sum(sizes) if sizes else None,
     )
 
 
