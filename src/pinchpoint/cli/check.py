@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _SHOWN = 10
 _WITHOUT_COST = {
-    "counted": "no cost on this device",
+    "counted": "seen, cost unknown",
     "ran": "no cost measured",
     "not seen": "not seen in the profile",
     "did not run": "this line did not run",
@@ -102,7 +102,8 @@ def _show(result: Check) -> None:
     if more > 0:
         printing.show_narrow(f"and {more} more; use -o FILE.json to store them all")
     elif not result.advice:
-        printing.show("Nothing that is worth changing was found.")
+        what = "Nothing else" if result.gain is not None and result.gain.fixes else "Nothing"
+        printing.show(f"{what} that is worth changing was found.")
     if result.gain is not None:
         _show_gain(result.gain)
     elif any(advice.is_safe for advice in result.advice) and not result.error:
@@ -119,7 +120,7 @@ def _show_advice(number: int, advice: Advice) -> None:
     if advice.file:
         place = f"    {printing.shorten_path(shown_path(advice.file), 40)}:{advice.line}  {advice.code}"
         width = printing.narrow_width()
-        printing.show(place if len(place) <= width else f"{place[: width - 3]}...")
+        printing.show(place.rstrip() if len(place) <= width else f"{place[: width - 3]}...")
     for sentence in advice.evidence[:2]:
         printing.show_narrow(f"    profile: {sentence}")
     if not advice.diff:
