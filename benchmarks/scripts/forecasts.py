@@ -82,7 +82,7 @@ def shorten(value: Any) -> Any:
 def predict(program: Program, *, card: str, timeout_s: float) -> dict[str, Any]:
     """Forecast one program with the GPU hidden, through the command that users run."""
     command = [sys.executable, "-m", "pinchpoint", "predict", str(program.path), "--json"]
-    command += ["--timeout", str(timeout_s)]
+    command += ["--timeout", str(timeout_s), *program.options]
     start = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         code, out, err = run(command, env=environment(), folder=folder, timeout_s=timeout_s + 30)

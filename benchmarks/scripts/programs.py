@@ -1,14 +1,17 @@
-"""The programs of this benchmark: every Python file in a folder beside this one.
+"""The programs of a benchmark: every Python file in a folder of its folder.
 
 A program is one file, takes no arguments, makes random data, and needs no download. `packages` are the
 libraries that it imports, `alone` says that no other program may use the card while it is measured: the
-kernel search of cudnn.benchmark takes the memory that the card has left.
+kernel search of cudnn.benchmark takes the memory that the card has left. `options` are those of its forecast,
+from a line such as `# predict: --world-size 8`.
 """
 
 from __future__ import annotations
 
 import ast
 import importlib.metadata
+import re
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +27,7 @@ class Program:
     about: str
     packages: tuple[str, ...]
     alone: bool
+    options: tuple[str, ...] = ()
 
     @property
     def framework(self) -> str:
@@ -39,18 +43,20 @@ def read_program(path: Path) -> Program:
             modules |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             modules.add(node.module.partition(".")[0])
+    options = re.search(r"^# predict: (.*)$", source, re.MULTILINE)
     return Program(
         name=f"{path.parent.name}/{path.stem}",
         path=path,
         about=(ast.get_docstring(tree) or "").partition("\n")[0],
         packages=tuple(sorted(modules)),
         alone="cudnn.benchmark = True" in source,
+        options=tuple(shlex.split(options.group(1))) if options else (),
     )
 
 
-def find_programs(only: str | None = None) -> list[Program]:
+def find_programs(only: str | None = None, folder: Path = HERE) -> list[Program]:
     """Return all programs, or those whose name or folder is in the comma-separated list `only`."""
-    programs = [read_program(path) for path in sorted(HERE.glob("[a-z]*/*.py"))]
+    programs = [read_program(path) for path in sorted(folder.glob("[a-z]*/*.py"))]
     if only is None:
         return programs
     wanted = {name.strip() for name in only.split(",")}

@@ -182,6 +182,35 @@ def judge(rows: list[Row]) -> list[Bar]:
     ]
 
 
+def judge_within(rows: list[Row], *, allocated: float, reserved: float, widest: float = 0.0) -> list[Bar]:
+    """Bars for all programs: errors of both peaks, and no wrong fits.
+
+    widest: an allocated peak inside an interval no wider than this share of it counts as well.
+    """
+    wrong = [f"{row.program.name} {row.wrong_fits}" for row in rows if row.wrong_fits]
+    refused = [row.program.name for row in rows if row.refused]
+
+    def missed(key: str, bar: float) -> str:
+        names = []
+        for row in rows:
+            error, peak = row.error(key), row.measured.get(key, 0)
+            low, high = row.predicted.get("low_bytes"), row.predicted.get("high_bytes")
+            inside = key == "peak_allocated_bytes" and low is not None and high is not None
+            inside = inside and low <= peak <= high and high - low <= widest * peak
+            if not row.refused and (error is None or (abs(error) > bar and not inside)):
+                names.append(f"{row.program.name} ({percent(error)})")
+        return ", ".join(names)
+
+    interval = f", or inside an interval of at most {100 * widest:g} %" if widest else ""
+    bars = [
+        (f"allocated within {100 * allocated:g} %{interval}", missed("peak_allocated_bytes", allocated)),
+        (f"reserved within {100 * reserved:g} %", missed("peak_reserved_bytes", reserved)),
+        ("no wrong fits", "; ".join(wrong)),
+        ("none refused", ", ".join(refused)),
+    ]
+    return [Bar(name, not faults, faults or "yes") for name, faults in bars]
+
+
 def gib(value: int | None) -> str:
     return "-" if value is None else f"{value / GIB:.3f}"
 
@@ -195,10 +224,12 @@ def versions(side: dict[str, Any]) -> str:
     return ", ".join(f"{name} {version}" for name, version in sorted(packages.items()))
 
 
-def markdown(rows: list[Row], bars: list[Bar], predicted: dict[str, Any], measured: dict[str, Any]) -> str:
+def markdown(
+    title: str, rows: list[Row], bars: list[Bar], predicted: dict[str, Any], measured: dict[str, Any]
+) -> str:
     """Return the page: the bars, one table row per program, and the messages of refused ones."""
     lines = [
-        "# Programs as their libraries' documentation writes them",
+        f"# {title}",
         "",
         f"Measured on {measured['machine'].get('gpu') or 'no GPU'}; predicted without a GPU"
         + (", which was hidden from the forecasts" if predicted.get("gpu_hidden") else "")
@@ -249,12 +280,12 @@ def markdown(rows: list[Row], bars: list[Bar], predicted: dict[str, Any], measur
 
 
 def record(
-    rows: list[Row], bars: list[Bar], predicted: dict[str, Any], measured: dict[str, Any]
+    target: str, rows: list[Row], bars: list[Bar], predicted: dict[str, Any], measured: dict[str, Any]
 ) -> dict[str, Any]:
     return {
         "kind": "scripts",
         "schema": 1,
-        "target": "benchmarks/scripts",
+        "target": target,
         "machine": measured["machine"],
         "created": measured["created"],
         "packages": measured["packages"],

@@ -124,6 +124,31 @@ def test_every_bar_is_missed_by_the_fault_that_it_names(table: ModuleType, progr
     assert not met(table, good[3:] + [row(table, programs, status="refused")] * 3)[refused]
 
 
+def test_bars_within_a_share_name_the_programs_that_miss_them(
+    table: ModuleType, programs: ModuleType
+) -> None:
+    def judge(*rows: Any, widest: float = 0.0) -> list[bool]:
+        return [
+            bar.met for bar in table.judge_within(list(rows), allocated=0.02, reserved=0.1, widest=widest)
+        ]
+
+    inside = row(table, programs, predicted=1.06, interval=(0.95, 1.09))
+    assert judge(row(table, programs, predicted=1.019)) == [True, True, True, True]
+    assert judge(inside) == [False, True, True, True]
+    assert judge(inside, widest=0.15) == [True, True, True, True]
+    assert judge(row(table, programs, predicted=0.89)) == [False, False, True, True]
+    assert judge(row(table, programs, capped=False)) == [True, True, False, True]
+    assert judge(row(table, programs, status="refused")) == [True, True, True, False]
+
+
+def test_options_of_a_forecast_are_read_from_the_program(programs: ModuleType, tmp_path: Path) -> None:
+    folder = tmp_path / "sharded"
+    folder.mkdir()
+    (folder / "step.py").write_text('"""Train."""\n\n# predict: --world-size 8\nimport torch\n')
+    (program,) = programs.find_programs(folder=tmp_path)
+    assert (program.name, program.options) == ("sharded/step", ("--world-size", "8"))
+
+
 def test_every_program_is_one_short_file_that_says_what_it_does(programs: ModuleType) -> None:
     found = programs.find_programs()
     assert len(found) >= 42
