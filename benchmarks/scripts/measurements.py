@@ -21,8 +21,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any
 
+import allocation_trace
+import single_rank
 from programs import OFFLINE, Program
 
 CONTEXT = multiprocessing.get_context("fork")
@@ -74,8 +77,12 @@ def _answer(pipe: Connection, job: Callable[..., dict[str, Any]], *args: Any) ->
     pipe.send(job(*args))
 
 
-def run_program(program: Program, limit_bytes: int | None) -> dict[str, Any]:
-    """Run the program in this process and read its peaks."""
+def run_program(program: Program, limit_bytes: int | None, traces: Path | None) -> dict[str, Any]:
+    """Run the program in this process and read its peaks. traces: the folder for its allocations."""
+    sys.argv = [str(program.path), *program.args]
+    sys.path.insert(0, str(program.path.parent))
+    if program.ranks is not None:  # before CUDA starts, because peers are forked
+        single_rank.start(*program.ranks, path=program.path, has_peers=program.has_peers)
     if program.framework == "torch":
         import torch
 
@@ -83,8 +90,8 @@ def run_program(program: Program, limit_bytes: int | None) -> dict[str, Any]:
         if limit_bytes:
             total = torch.cuda.get_device_properties(0).total_memory
             torch.cuda.set_per_process_memory_fraction(min(1.0, limit_bytes / total))
-    sys.argv = [str(program.path)]
-    sys.path.insert(0, str(program.path.parent))
+    if traces is not None and limit_bytes is None:
+        allocation_trace.start()
     start = time.perf_counter()
     case: dict[str, Any] = {"status": "ok"}
     try:
@@ -100,6 +107,8 @@ def run_program(program: Program, limit_bytes: int | None) -> dict[str, Any]:
         case |= _jax_peaks() if program.framework == "jax" else _torch_peaks()
     except (RuntimeError, ImportError) as error:
         case = {"reason": f"The peaks cannot be read: {error}", **case, "status": "failed"}
+    if traces is not None and limit_bytes is None:
+        allocation_trace.write(traces / f"{program.name.replace('/', '_')}.json.gz")
     return {**case, "seconds": round(time.perf_counter() - start, 2)}
 
 
@@ -129,7 +138,9 @@ def _import_libraries(program: Program) -> None:
                 exec(compile(ast.Module([node], []), str(program.path), "exec"), names)
 
 
-def _measure(program: Program, limit_bytes: int | None, timeout_s: float) -> dict[str, Any]:
+def _measure(
+    program: Program, limit_bytes: int | None, timeout_s: float, traces: Path | None
+) -> dict[str, Any]:
     """Measure one program in this process, which leads a group so that it can be killed with its children."""
     os.setsid()
     os.environ |= {**OFFLINE, "OMP_NUM_THREADS": str(THREADS), "XLA_CLIENT_MEM_FRACTION": JAX_SHARE}
@@ -145,9 +156,9 @@ def _measure(program: Program, limit_bytes: int | None, timeout_s: float) -> dic
 
             torch.set_num_threads(1)  # a process that has a pool of threads must not be forked
             _import_libraries(program)
-        case = _in_fork(run_program, program, None, timeout_s=timeout_s)
+        case = _in_fork(run_program, program, None, traces, timeout_s=timeout_s)
         if case["status"] == "ok" and limit_bytes and program.framework == "torch":
-            capped = _in_fork(run_program, program, limit_bytes, timeout_s=timeout_s)
+            capped = _in_fork(run_program, program, limit_bytes, None, timeout_s=timeout_s)
             case["capped"] = {"limit_bytes": limit_bytes, "ran": capped["status"] == "ok", **capped}
         os.chdir("/")
     return {**case, "wall_s": round(time.perf_counter() - start, 2)}
@@ -162,20 +173,32 @@ class _Job:
 
 
 def measure_all(
-    programs: list[Program], limits: dict[str, int], *, at_once: int, timeout_s: float, total_s: float
+    programs: list[Program],
+    limits: dict[str, int],
+    *,
+    at_once: int,
+    timeout_s: float,
+    total_s: float,
+    traces: Path | None = None,
 ) -> Iterator[tuple[Program, dict[str, Any]]]:
     """Yield each program's case as it is ready; programs that must run alone come last, one by one."""
     import torch  # noqa: F401 (once for all processes)
 
     end = time.monotonic() + total_s
     shared = [program for program in programs if not program.alone]
-    yield from _measure_some(shared, limits, at_once=at_once, timeout_s=timeout_s, end=end)
+    yield from _measure_some(shared, limits, at_once=at_once, timeout_s=timeout_s, end=end, traces=traces)
     alone = [program for program in programs if program.alone]
-    yield from _measure_some(alone, limits, at_once=1, timeout_s=timeout_s, end=end)
+    yield from _measure_some(alone, limits, at_once=1, timeout_s=timeout_s, end=end, traces=traces)
 
 
 def _measure_some(
-    programs: list[Program], limits: dict[str, int], *, at_once: int, timeout_s: float, end: float
+    programs: list[Program],
+    limits: dict[str, int],
+    *,
+    at_once: int,
+    timeout_s: float,
+    end: float,
+    traces: Path | None,
 ) -> Iterator[tuple[Program, dict[str, Any]]]:
     waiting, running = list(reversed(programs)), []
     while waiting or running:
@@ -185,7 +208,7 @@ def _measure_some(
                 yield program, {"status": "skipped", "reason": "The time for all programs was used up."}
                 continue
             ours, theirs = CONTEXT.Pipe(duplex=False)
-            arguments = (theirs, _measure, program, limits.get(program.name), timeout_s)
+            arguments = (theirs, _measure, program, limits.get(program.name), timeout_s, traces)
             process = CONTEXT.Process(target=_answer, args=arguments)
             process.start()
             theirs.close()

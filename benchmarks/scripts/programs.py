@@ -3,7 +3,7 @@
 A program is one file, takes no arguments, makes random data, and needs no download. `packages` are the
 libraries that it imports, `alone` says that no other program may use the card while it is measured: the
 kernel search of cudnn.benchmark takes the memory that the card has left. `options` are those of its forecast,
-from a line such as `# predict: --world-size 8`.
+from a line such as `# predict: --world-size 8`. `args`, `ranks` and `has_peers` are for ../sharded.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ class Program:
     packages: tuple[str, ...]
     alone: bool
     options: tuple[str, ...] = ()
+    args: tuple[str, ...] = ()
+    ranks: tuple[int, int] | None = None  # runs as this rank of so many
+    has_peers: bool = False  # is measured with processes for the other ranks, because torch needs them
 
     @property
     def framework(self) -> str:
@@ -56,7 +59,10 @@ def read_program(path: Path) -> Program:
 
 def find_programs(only: str | None = None, folder: Path = HERE) -> list[Program]:
     """Return all programs, or those whose name or folder is in the comma-separated list `only`."""
-    programs = [read_program(path) for path in sorted(folder.glob("[a-z]*/*.py"))]
+    return choose([read_program(path) for path in sorted(folder.glob("[a-z]*/*.py"))], only)
+
+
+def choose(programs: list[Program], only: str | None) -> list[Program]:
     if only is None:
         return programs
     wanted = {name.strip() for name in only.split(",")}

@@ -33,12 +33,19 @@ RESULTS = Path(__file__).parents[1] / "results"
 
 @dataclass(frozen=True)
 class Suite:
-    """folder: has the programs, each in a folder of it. record: where `table` writes."""
+    """folder: has the programs, each in a folder of it. record: where `table` writes.
+
+    find: the programs, or those in a comma-separated list, if they are not simply the files of the folder.
+    """
 
     folder: Path
     record: Path
     title: str
     judge: Callable[[list[tables.Row]], list[tables.Bar]]
+    find: Callable[[str | None], list[Program]] | None = None
+
+    def programs(self, only: str | None = None) -> list[Program]:
+        return find_programs(only, self.folder) if self.find is None else self.find(only)
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -84,7 +91,7 @@ def show(program: Program, case: dict[str, Any], seconds: float) -> None:
 
 
 def predict(args: argparse.Namespace) -> int:
-    programs = find_programs(args.only, args.suite.folder)
+    programs = args.suite.programs(args.only)
     data = start_file(args.output, programs, machine=machine.describe(), gpu_hidden=True)
     with ThreadPoolExecutor(args.jobs) as pool:
         waiting = {
@@ -100,7 +107,7 @@ def predict(args: argparse.Namespace) -> int:
 
 
 def measure(args: argparse.Namespace) -> int:
-    programs = find_programs(args.only, args.suite.folder)
+    programs = args.suite.programs(args.only)
     about = measurements.describe_machine()
     if not about["machine"]["gpu"]:
         print(
@@ -111,7 +118,12 @@ def measure(args: argparse.Namespace) -> int:
     limits = forecast_limits(read(args.predicted)["cases"]) if args.predicted else {}
     data = start_file(args.output, programs, **about)
     for program, case in measurements.measure_all(
-        programs, limits, at_once=args.jobs, timeout_s=args.timeout_s, total_s=args.total_s
+        programs,
+        limits,
+        at_once=args.jobs,
+        timeout_s=args.timeout_s,
+        total_s=args.total_s,
+        traces=args.traces,
     ):
         data["cases"][program.name] = case
         save(args.output, data)
@@ -131,7 +143,7 @@ def forecast_limits(cases: dict[str, Any]) -> dict[str, int]:
 def table(args: argparse.Namespace) -> int:
     predicted, measured = read(args.predicted), read(args.measured)
     suite: Suite = args.suite
-    rows = tables.join(find_programs(folder=suite.folder), predicted, measured)
+    rows = tables.join(suite.programs(), predicted, measured)
     bars = suite.judge(rows)
     text = tables.markdown(suite.title, rows, bars, predicted, measured)
     save(args.record, tables.record(f"benchmarks/{suite.folder.name}", rows, bars, predicted, measured))
@@ -162,6 +174,7 @@ def main(suite: Suite, about: str, argv: list[str] | None = None) -> int:
             verb.add_argument("--predicted", type=Path, required=name == "table", help="What predict wrote.")
         if name == "measure":
             verb.add_argument("--total-s", type=float, default=3600.0, help="Time limit for all programs.")
+            verb.add_argument("--traces", type=Path, help="Folder for the allocations of every program.")
         if name == "table":
             verb.add_argument("--measured", type=Path, required=True, help="What measure wrote.")
             verb.add_argument("--record", type=Path, default=suite.record)
