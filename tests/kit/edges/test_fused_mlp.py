@@ -76,7 +76,7 @@ def test_values_and_gradients_are_those_of_float64(
     flips = _flip_errors(mlp, x, precision)
     for found, right, flip in zip([values, of_inputs, *into.values()], truth, flips, strict=True):
         assert found is not None
-        assert _error(found, right) < max(BARS[precision], flip)
+        assert _error(found, right) < max(BARS[precision], 2 * flip)  # the flips of one draw scatter
 
 
 def _truth(mlp: nn.Sequential, x: Tensor, gradient: Tensor) -> list[Tensor]:
@@ -88,7 +88,7 @@ def _error(found: Tensor, right: Tensor) -> float:
 
 
 def _flip_errors(mlp: nn.Sequential, x: Tensor, precision: str) -> list[float]:
-    """The error that a ReLU at its kink adds to the values, the inputs' gradient and each parameter's one.
+    """The usual error that a ReLU at its kink adds to the values, the inputs' gradient and each parameter's one.
 
     An input of a ReLU that rounding moves across zero changes the gradient by the whole term of this unit. If
     a share of the units flips, of which half are active, the relative error is about sqrt(2 share), whatever
