@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import pinchpoint
+from pinchpoint.backends.recording import source_lines
 from pinchpoint.backends.recording.source_lines import Place, SourceLines, is_user_file, line_of
 
 PACKAGE = str(Path(pinchpoint.__file__).parent)
@@ -30,6 +31,14 @@ PACKAGE = str(Path(pinchpoint.__file__).parent)
 )
 def test_a_file_is_the_users_or_not(file: str, is_own: bool) -> None:
     assert is_user_file(file) is is_own
+
+
+def test_shipped_systems_are_user_code_where_pinchpoint_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = "/home/me/.venv/lib/python3.12/site-packages/pinchpoint"
+    monkeypatch.setattr(source_lines, "_PACKAGE", installed)
+    monkeypatch.setattr(source_lines, "_TARGETS", (f"{installed}/systems/",))
+    assert is_user_file(f"{installed}/systems/cloud/train.py")
+    assert not is_user_file(f"{installed}/kit/edges/edges.py")
 
 
 def test_the_line_of_the_user_is_found_through_frames_of_a_library() -> None:

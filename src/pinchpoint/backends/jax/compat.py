@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-import sysconfig
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import metadata, util
@@ -20,30 +19,22 @@ from jax._src import core as _core
 from jax._src.array import ArrayImpl as ArrayImpl
 from jax.extend.core import Literal
 
+from pinchpoint.backends.recording.source_lines import is_user_file
+
 _JAX = (str(Path(jax.__file__).parent), str(Path(jax.__file__).parent.parent / "jaxlib"))
-_STDLIB = sysconfig.get_paths()["stdlib"]
-_OURS = str(Path(__file__).resolve().parents[1])  # the backends; shipped workloads count as user code
-_PACKAGE = Path(__file__).resolve().parents[2]
-_WORKLOADS = (str(_PACKAGE / "workloads"), str(_PACKAGE / "systems"))
+_OURS = str(Path(__file__).resolve().parents[2])
 _PLUGINS = ("jax_plugins.xla_cuda13", "jax_plugins.xla_cuda12")
-
-
-def is_user_file(file: str) -> bool:
-    """Whether a file is the user's own code, and not of JAX, pinchpoint, or an installed package."""
-    if file.startswith((*_JAX, _OURS, "<")):
-        return False
-    return file.startswith(_WORKLOADS) or not ("site-packages" in file or file.startswith(_STDLIB))
 
 
 def user_line(source: Any) -> tuple[str, int]:
     """File and line of the innermost frame in the user's own code, or `("", 0)` if JAX recorded none."""
     library_line: tuple[str, int] = ("", 0)
     for file, line in _frames(source.traceback):
-        if file.startswith((*_JAX, _OURS, "<")):
+        if file.startswith(_JAX):
             continue
-        if file.startswith(_WORKLOADS) or ("site-packages" not in file and not file.startswith(_STDLIB)):
+        if is_user_file(file):
             return file, line()
-        if not library_line[0] and "site-packages" in file:
+        if not library_line[0] and "site-packages" in file and not file.startswith(_OURS):
             library_line = (file, line())  # a library's line is better than none
     return library_line
 

@@ -18,8 +18,8 @@ Place = tuple[CodeType, int]  # a code object and an offset in it; lines are loo
 
 def is_user_file(file: str) -> bool:
     """Whether a file is the user's own code, and not of pinchpoint, Python, a package, or generated."""
-    if file.startswith(("<", _PACKAGE)) and not file.startswith(_TARGETS):
-        return file.startswith("<ipython-input")
+    if file.startswith(("<", _PACKAGE)):
+        return file.startswith(("<ipython-input", *_TARGETS))
     if any(part in file for part in _GENERATED):
         return False
     return not ("site-packages" in file or "dist-packages" in file or file.startswith(_STDLIB))

@@ -28,6 +28,7 @@ from pinchpoint.backends.jax.script.number_calls import add_number_calls
 from pinchpoint.backends.jax.script.trace import ScriptTrace
 from pinchpoint.backends.jax.tracing import JITS
 from pinchpoint.backends.patches import Patches
+from pinchpoint.backends.recording.source_lines import is_user_file
 from pinchpoint.backends.torch.data_dependent.decisions import Decisions
 from pinchpoint.backends.torch.data_dependent.unknown_values import DataFloat, DataNumber, NeedsCalibration
 from pinchpoint.core import targets
@@ -296,7 +297,7 @@ def user_place() -> Place:
     frame: Any = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
-        if compat.is_user_file(file):
+        if is_user_file(file):
             return file, frame.f_lineno
         frame = frame.f_back
     return "", 0
