@@ -134,6 +134,8 @@ def test_a_module_runs_as_python_runs_it(tmp_path: Path, monkeypatch: pytest.Mon
         ("\0\1\2", "is not Python|null bytes|syntax error"),
         ("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n", "was ended by the signal SIGSEGV"),
         ("import os\nos._exit(4)\n", "ended the process with code 4"),
+        # A process that the script forks leaves no profile, though it comes to the end of the script.
+        ("import os\nif os.fork():\n    os.wait()\n    os._exit(4)\n", "ended the process with code 4"),
     ],
 )
 def test_what_cannot_be_profiled_is_an_error_that_says_why(tmp_path: Path, text: str, message: str) -> None:

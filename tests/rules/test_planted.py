@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ast
+import runpy
 from pathlib import Path
 
 import pytest
@@ -1972,25 +1972,11 @@ def test_a_planted_fault_is_found(expected: set[str], text: str) -> None:
     assert names(text) == expected
 
 
-SLOW = sorted((Path(__file__).parents[2] / "examples" / "slow").glob("*.py"))
+ROOT = Path(__file__).parents[2]
+SLOW = sorted((ROOT / "examples" / "slow").glob("*.py"))
 
 
-def planted(text: str) -> list[tuple[int, int, str]]:
-    """First and last line of the statement, and the rule, for every `# fault: RULE, RULE` comment."""
-    lines = text.splitlines()
-    faults = []
-    for number, line in enumerate(lines, 1):
-        for name in line.partition("# fault: ")[2].split(", "):
-            first = min(
-                (
-                    node.lineno
-                    for node in ast.walk(ast.parse(text))
-                    if isinstance(node, ast.stmt) and node.end_lineno == number and not hasattr(node, "body")
-                ),
-                default=number,
-            )
-            faults += [(first, number, name)] if name else []
-    return faults
+planted = runpy.run_path(str(ROOT / "benchmarks" / "checking" / "planted_faults.py"))["planted"]
 
 
 @pytest.mark.parametrize("script", SLOW, ids=lambda path: path.stem)

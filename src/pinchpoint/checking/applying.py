@@ -105,10 +105,10 @@ def judge(gain: Callable[..., Gain], before: list[float], after: list[float], *,
         reason = f"Too few pairs of runs to tell ({len(before)}); at least {MIN_PAIRS} are needed."
         return gain("no measurable change", reason, **values)
     if ratio.low_s > 1.0:
-        return gain("faster", f"The {timed} is faster in 95 % of what these runs allow.", **values)
+        return gain("faster", "The 95 % interval of the speed-up is above 1.", **values)
     if ratio.high_s < 1.0:
-        return gain("slower", f"The {timed} is slower in 95 % of what these runs allow.", **values)
-    return gain("no measurable change", "The interval of the speed-up includes 1.", **values)
+        return gain("slower", "The 95 % interval of the speed-up is below 1.", **values)
+    return gain("no measurable change", "The 95 % interval of the speed-up includes 1.", **values)
 
 
 def _try(run: Run, sources: dict[str, str] | None) -> tuple[str, Trace | None]:

@@ -2,7 +2,7 @@
 
 A finding gets what the profile measured at its statement: the time of its calls (waits, copies, compilations,
 cleanups), or else the sampled time of its lines. What only the profile found is advice too. Most expensive
-first, then most predicted bytes; what has no measured cost comes last.
+first, then most predicted bytes; then what is about correctness, then what has no measured cost.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import linecache
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from pinchpoint.core.records import Advice, Forecast, Problem, Trace, TraceEvent
-from pinchpoint.core.records.check import Seen
+from pinchpoint.core.records.check import Group, Seen
 from pinchpoint.rules.suggestions import Suggestion
 
 _CLEANUPS = {"empty-cache-in-loop", "gc-in-loop"}
@@ -29,6 +29,7 @@ _ELSEWHERE = {
     "no gradient": {"gradient-cut", "loss-without-gradient"},
 }
 _FEW_SAMPLES = 2  # below this, the time of a line is not known
+_GROUPS = get_args(Group)
 _ORDER: dict[Seen, int] = {"measured": 0, "counted": 1, "ran": 2, "not seen": 3, "did not run": 4}
 
 
@@ -57,8 +58,8 @@ def merge(
 
 
 def _rank(advice: Advice) -> tuple[Any, ...]:
-    # What happened, but has no cost on this device, stands before what merely may cost memory.
     return (
+        _GROUPS.index(advice.group),
         -(advice.cost_s or 0.0),
         -(advice.bytes or 0),
         _ORDER[advice.seen],

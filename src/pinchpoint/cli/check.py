@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,12 +13,18 @@ from pinchpoint.console import options, printing
 if TYPE_CHECKING:
     from pinchpoint.core.records import Advice, Check, Gain
 
-_SHOWN = 10
+_SHOWN = {"cost": 6, "correctness": 3, "source": 3}  # of each group, with all that is known
+_LISTED = 40  # in all; the others in one line each
+_HEADINGS = {
+    "cost": "Costs, as measured:",
+    "correctness": "Correctness, whatever it costs:",
+    "source": "In the source, without a measured cost:",
+}
 _WITHOUT_COST = {
-    "counted": "seen, cost unknown",
-    "ran": "no cost measured",
-    "not seen": "not seen in the profile",
-    "did not run": "this line did not run",
+    "counted": "seen in the run, cost unknown",
+    "ran": "the line ran",
+    "not seen": "not seen in the run",
+    "did not run": "the line did not run",
 }
 
 
@@ -94,17 +101,23 @@ def _hint(result: Check) -> str:
 def _show(result: Check) -> None:
     printing.stdout().print()
     printing.show_summary(result)
-    for number, advice in enumerate(result.advice[:_SHOWN], 1):
-        printing.stdout().print()
-        _show_advice(number, advice)
     printing.stdout().print()
-    more = len(result.advice) - _SHOWN
+    printing.show_narrow(result.conclusion(), style="bold")
+    counts: Counter[str] = Counter()
+    for number, advice in enumerate(result.advice[:_LISTED], 1):
+        counts[advice.group] += 1
+        if counts[advice.group] == 1:
+            printing.stdout().print()
+            printing.show(_HEADINGS[advice.group], style="bold")
+        if counts[advice.group] <= _SHOWN[advice.group]:
+            _show_advice(number, advice)
+        else:
+            printing.show_narrow(f"{number:2}. {_name(advice)} at {_place(advice)}: {_cost(advice)}")
+    more = len(result.advice) - _LISTED
     if more > 0:
         printing.show_narrow(f"and {more} more; use -o FILE.json to store them all")
-    elif not result.advice:
-        what = "Nothing else" if result.gain is not None and result.gain.fixes else "Nothing"
-        printing.show(f"{what} that is worth changing was found.")
     if result.gain is not None:
+        printing.stdout().print()
         _show_gain(result.gain)
     elif any(advice.is_safe for advice in result.advice) and not result.error:
         printing.say("Use --apply to make the safe fixes and to compare the times before and after.")
@@ -112,24 +125,37 @@ def _show(result: Check) -> None:
         printing.say(f"note: {note}")
 
 
-def _show_advice(number: int, advice: Advice) -> None:
+def _name(advice: Advice) -> str:
+    return f"{advice.rule} {advice.name}".strip()
+
+
+def _place(advice: Advice) -> str:
     from pinchpoint.core.files import shown_path
 
-    head = f"{advice.rule} {advice.name}: " if advice.rule else ""
-    printing.show_narrow(f"{number:2}. {head}{advice.what} [{_cost(advice)}]", style="bold")
+    return f"{printing.shorten_path(shown_path(advice.file), 40)}:{advice.line}" if advice.file else "no line"
+
+
+def _show_advice(number: int, advice: Advice) -> None:
+    printing.show_narrow(f"{number:2}. {_name(advice)}: {_cost(advice)}", style="bold")
+    printing.show_narrow(f"    {advice.what}")
     if advice.file:
-        place = f"    {printing.shorten_path(shown_path(advice.file), 40)}:{advice.line}  {advice.code}"
-        width = printing.narrow_width()
-        printing.show(place.rstrip() if len(place) <= width else f"{place[: width - 3]}...")
+        _show_cut(f"    {_place(advice)}  {advice.code}")
     for sentence in advice.evidence[:2]:
         printing.show_narrow(f"    profile: {sentence}")
     if not advice.diff:
         printing.show_narrow(f"    hint: {advice.hint}")
         return
-    printing.show(f"    fix{'' if advice.is_safe else ' (may change results; not made by --apply)'}:")
-    for line in advice.diff.splitlines()[2:]:
-        if line[:1] in "+-":
-            printing.show(f"      {line}", style="green" if line[:1] == "+" else "red")
+    changes = [line for line in advice.diff.splitlines()[2:] if line[:1] in ("+", "-")]
+    indent = min((len(line[1:]) - len(line[1:].lstrip()) for line in changes if line[1:].strip()), default=0)
+    printing.show(f"    fix{' (safe)' if advice.is_safe else ' (may change results, not made by --apply)'}:")
+    for line in changes:
+        _show_cut(f"      {line[:1]} {line[1 + indent :]}", style="green" if line[:1] == "+" else "red")
+
+
+def _show_cut(text: str, *, style: str = "") -> None:
+    """Print code in one line, cut to the width."""
+    width, text = printing.narrow_width(), text.rstrip()
+    printing.show(text if len(text) <= width else f"{text[: width - 3]}...", style=style)
 
 
 def _cost(advice: Advice) -> str:
@@ -143,15 +169,16 @@ def _cost(advice: Advice) -> str:
         parts.append(f"{advice.share:.1%}" if advice.share >= 0.001 else "below 0.1%")
     if advice.bytes is not None:
         parts.append(show_bytes(advice.bytes))
-    if advice.cost_s is None:
-        parts.append(_WITHOUT_COST[advice.seen])
-    return ", ".join(parts)
+    if parts:
+        return ", ".join(parts)
+    return (
+        "seen in the run"
+        if advice.seen == "counted" and advice.group == "correctness"
+        else _WITHOUT_COST[advice.seen]
+    )
 
 
 def _show_gain(gain: Gain) -> None:
-    from pinchpoint.core.files import shown_path
-
     for advice in gain.fixes:
-        place = f"{printing.shorten_path(shown_path(advice.file), 40)}:{advice.line}"
-        printing.show_narrow(f"fixed: {advice.rule} {advice.name} at {place}")
+        printing.show_narrow(f"fixed: {advice.rule} {advice.name} at {_place(advice)}")
     printing.show_narrow(f"{gain.verdict}: {gain.reason}", style="bold")

@@ -71,6 +71,8 @@ def _waits(trace: Trace, whole: float) -> Iterator[Problem]:
     events = [event for event in trace.events if event.kind == "wait" and _is_in_loop(trace, event)]
     events.sort(key=lambda event: (event.file, event.line, -event.host_s, -event.count))
     waits = "waits for the device" if is_real else "would wait for a GPU"
+    # Which of the tensors on the CPU would be on the GPU is not known here.
+    unless = "" if is_real else " A tensor that stays on the CPU need not change."
     for (file, line), group in groupby(events, key=lambda event: (event.file, event.line)):
         here = list(group)
         cost_s = sum(event.host_s for event in here)
@@ -78,7 +80,7 @@ def _waits(trace: Trace, whole: float) -> Iterator[Problem]:
         yield Problem(
             kind="wait",
             what=f"{names} {waits} {_per_step(here[0])}.",
-            hint="Keep the value on the device; read it once per many steps, or all values at once.",
+            hint=f"Keep the value on the device; read it once per many steps, or all values at once.{unless}",
             file=file,
             line=line,
             cost_s=cost_s if is_real else None,

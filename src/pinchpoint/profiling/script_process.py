@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 import sys
 import threading
@@ -126,6 +127,8 @@ def main(request: Request) -> int:
     recorder.end_ns = recorder.clock_ns()
     if is_failure and end.error is not None:
         _show(end.error)
+    if os.getpid() != recorder.process:
+        return end.code  # a process that the script forked came to the end of the script
     observation.close()
     user_phases.use(None)
     trace = assemble(

@@ -93,6 +93,20 @@ def test_events_of_one_line_are_summed_and_their_steps_counted() -> None:
     assert (line.count, line.spent_ns, line.longest_ns, line.steps) == (6, 30, 7, 3)
 
 
+def test_events_of_an_evaluation_before_the_first_step_happened_in_one_step() -> None:
+    recorder = Recorder(clock_ns=Clock())
+    for _ in range(4):
+        recorder.mark("module call", "net")
+        recorder.event("wait", "item", None, 5)
+    for _ in range(3):
+        recorder.event("wait", "bool", None, 5)
+        recorder.mark("module call", "net")
+        recorder.mark("optimizer step", "adam")
+    evaluation, training = recorder.events.values()
+    assert (evaluation.count, evaluation.steps) == (4, 1)
+    assert (training.count, training.steps) == (3, 3)
+
+
 def test_a_long_log_is_folded_without_losing_a_step() -> None:
     clock = Clock()
     recorder = Recorder(clock_ns=clock)

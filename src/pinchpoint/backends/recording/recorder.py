@@ -156,6 +156,9 @@ class Recorder:
         turns.add(key)
         if self._kind is None or MARKS.index(kind) < MARKS.index(self._kind):
             self._kind = kind
+            # So far, calls of modules were taken for steps. All of that belongs to the first step.
+            for line in self.events.values():
+                line.steps, line.last_step = 1, 0
         memory = None
         if kind == self._kind:
             self.step = turns.count

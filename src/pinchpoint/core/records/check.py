@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -14,6 +15,15 @@ from pinchpoint.core.units import show_bytes, show_count, show_seconds
 # measured: it has a cost. counted: it happened, but its cost on this device is not known. ran: the line ran,
 # and nothing was measured. not seen: nothing is known. did not run: the line never ran.
 Seen = Literal["measured", "counted", "ran", "not seen", "did not run"]
+
+# cost: it has a measured cost or a number of bytes. correctness: results may be wrong, or a call is unsafe or
+# deprecated. source: it is in the source, and nothing was measured.
+Group = Literal["cost", "correctness", "source"]
+_GROUPS: dict[Group, str] = {
+    "cost": "with a measured cost",
+    "correctness": "about correctness",
+    "source": "only seen in the source",
+}
 
 
 @dataclass(frozen=True)
@@ -34,6 +44,13 @@ class Advice:
     bytes: int | None = None  # predicted for this line at the peak, or measured
     diff: str = ""  # the fix, if scan can write it
     is_safe: bool = False  # whether the fix keeps all results, so that --apply makes it
+
+    @property
+    def group(self) -> Group:
+        """What it is about; the groups are ranked in this order."""
+        if self.rule.startswith("PP5") or self.name == "no gradient":
+            return "correctness"
+        return "cost" if self.cost_s is not None or self.bytes is not None else "source"
 
 
 @dataclass(frozen=True)
@@ -73,6 +90,27 @@ class Check(Record):
     machine: dict[str, Any] = field(default_factory=_machine.describe)
     created: str = field(default_factory=now)
 
+    def conclusion(self) -> str:
+        """The answer in a sentence or two; if there is nothing to change, with the evidence for that."""
+        if self.advice:
+            counts = Counter(advice.group for advice in self.advice)
+            parts = [f"{counts[group]:,} {text}" for group, text in _GROUPS.items() if counts[group]]
+            return f"{show_count(len(self.advice), 'thing')} to change: {', '.join(parts)}."
+        fixed = self.gain is not None and bool(self.gain.fixes)
+        begin = f"Nothing {'else ' if fixed else ''}worth changing was found."
+        files = show_count(len(self.files), "file")
+        if self.trace is None or self.error:
+            return f"{begin} The scan of {files} found nothing, but the script did not run to its end."
+        if self.trace.steps < 2:
+            return f"{begin} The scan of {files} found nothing, but no loop of steps was observed."
+        phases = sorted(self.trace.phases, key=lambda phase: -phase.share)
+        shares = ", ".join(f"{phase.name} {phase.share:.0%}" for phase in phases if phase.share >= 0.005)
+        return (
+            f"{begin} The scan of {files} found nothing, and in {show_count(self.trace.steps, 'step')} there "
+            "was no needless wait, copy, compilation, cleanup, or rebuilt object"
+            f"{f'. The steps spend their time on: {shares}' if shares else ''}."
+        )
+
     def summary(self) -> list[tuple[str, str]]:
         rows = [("target", self.target)]
         if self.trace is not None:
@@ -82,7 +120,7 @@ class Check(Record):
             if self.forecast.low_bytes is not None:
                 low, high = show_bytes(self.forecast.low_bytes), show_bytes(self.forecast.high_bytes)
                 peak = f"{peak} [{low} to {high}]"
-            rows.append(("predicted", f"{peak} allocated on {self.forecast.card}"))
+            rows.append(("predicted peak", f"{peak} allocated, on {self.forecast.card}"))
         rows.append(("scanned", show_count(len(self.files), "file")))
         if self.gain is not None:
             rows.append(("fixed", show_count(self.gain.fixed, "place")))
