@@ -88,7 +88,7 @@ def _error(found: Tensor, right: Tensor) -> float:
 
 
 def _flip_errors(mlp: nn.Sequential, x: Tensor, precision: str) -> list[float]:
-    """The usual error that a ReLU at its kink adds to the values, the inputs' gradient and each parameter's one.
+    """The usual error that a ReLU at its kink adds to the values, the inputs' gradient and each parameter's.
 
     An input of a ReLU that rounding moves across zero changes the gradient by the whole term of this unit. If
     a share of the units flips, of which half are active, the relative error is about sqrt(2 share), whatever
