@@ -95,8 +95,20 @@ for batch in torch.utils.data.DataLoader(data, batch_size=2):
     if tau < 0.5: train(65536)
     tau *= 0.999
 """,
+        """schedule = torch.optim.lr_scheduler.StepLR(optimizer, 10)
+for epoch in range(100):
+    train()
+    schedule.step()
+    if optimizer.param_groups[0]["lr"] < 1e-5: train(65536)
+""",
+        """schedule = torch.optim.lr_scheduler.StepLR(optimizer, 10)
+for epoch in range(100):
+    train()
+    schedule.step()
+    if schedule.last_epoch == 50: train(65536)
+""",
     ],
-    ids=["float", "len", "random", "attribute", "argument", "beside a counter", "loader"],
+    ids=["float", "len", "random", "attribute", "argument", "beside a counter", "loader", "rate", "schedule"],
 )
 def test_the_other_answer_raises_the_high_end(of_script: Predict, text: str) -> None:
     forecast = of_script(text)

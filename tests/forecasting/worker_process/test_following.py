@@ -84,6 +84,63 @@ with torch.no_grad():
     assert forecast.reasons == ()
 
 
+def test_an_evaluation_with_the_loader_of_the_training_is_in_the_peak(of_script: Predict) -> None:
+    forecast = of_script(
+        TRAIN
+        + """
+for epoch in range(3):
+    train(loader)
+    kept = []
+    for (x,) in loader:
+        with torch.no_grad():
+            kept.append(model(x.cuda()))
+"""
+    )
+    fixed = 2 * WIDTH * (WIDTH + 1) * 4  # weights and gradients
+    assert forecast.seen["evaluation"]
+    assert forecast.peak_allocated_bytes - forecast.workspace_bytes > fixed + rows(4096)
+
+
+def test_a_branch_after_the_training_steps_is_followed_both_ways(of_script: Predict) -> None:
+    forecast = of_script(
+        TRAIN
+        + """
+train(loader)
+with torch.no_grad():
+    score = model(torch.zeros(64, 1024, device="cuda")).mean().item()
+    if score < 0.5:
+        torch.zeros(4096, 1024, device="cuda")
+    else:
+        torch.zeros(8192, 1024, device="cuda")
+"""
+    )
+    assert forecast.low_bytes is not None and forecast.high_bytes is not None
+    assert forecast.high_bytes - forecast.low_bytes == pytest.approx(rows(4096), rel=0.01)
+    assert forecast.reasons == ()
+
+
+@pytest.mark.parametrize("number", ["int({}.sum())", "{}.sum().item()", "int({}.float().sum())"])
+def test_a_size_that_is_read_after_the_training_steps_leaves_the_answer_open(
+    of_script: Predict, number: str
+) -> None:
+    number = number.format("(model(torch.zeros(64, 1024, device='cuda')) > 0)")
+    forecast = of_script(f"{TRAIN}\ntrain(loader)\ntorch.zeros({number}, 1024, device='cuda')\n")
+    assert forecast.fits["h200"] is None
+    assert any("train.py:17" in reason for reason in forecast.reasons)
+
+
+def test_a_metric_that_is_read_after_the_training_steps_does_not(of_script: Predict) -> None:
+    forecast = of_script(
+        TRAIN
+        + """
+train(loader)
+right = int((model(torch.zeros(64, 1024, device="cuda")) > 0).sum())
+print(["cat", "dog"][model(torch.zeros(1, 1024, device="cuda")).argmax().item()], right / 64)
+"""
+    )
+    assert forecast.fits["h200"] is True and forecast.reasons == ()
+
+
 def test_the_largest_batch_of_the_loader_is_trained_on(of_script: Predict) -> None:
     forecast = of_script(
         TRAIN

@@ -244,6 +244,19 @@ print(history[500])
     assert any("until it raised KeyError" in note for note in forecast.notes)
 
 
+def test_an_error_before_further_work_leaves_the_answer_open(of_script: Predict) -> None:
+    forecast = of_script("""
+history = {}
+for step in range(1000):
+    history[step] = train()
+print(history[500])
+with torch.no_grad():
+    model(torch.zeros(65_536, 1024, device="cuda"))
+""")
+    assert forecast.fits["h200"] is None
+    assert any("raised KeyError" in reason and "train.py:17" in reason for reason in forecast.reasons)
+
+
 def test_a_test_after_all_epochs_of_a_loader_is_in_the_peak(of_script: Predict) -> None:
     forecast = of_script("""
 from torch.utils.data import DataLoader
@@ -416,7 +429,34 @@ def fit():
     fit()
 fit()
 """)
-    assert any("was stopped after these training steps" in note for note in forecast.notes)
+    assert forecast.fits["h200"] is None
+    assert any("was stopped after these training steps" in reason for reason in forecast.reasons)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[train() for step in range(1000)]",
+        "list(map(train, [64] * 1000))",
+        "for _ in zip(range(99)): train()",
+    ],
+)
+def test_what_follows_a_loop_that_cannot_be_ended_leaves_the_answer_open(
+    of_script: Predict, text: str
+) -> None:
+    forecast = of_script(f"""
+{text}
+with torch.no_grad():
+    model(torch.zeros(65_536, 1024, device="cuda"))
+""")
+    assert forecast.fits["h200"] is None
+    assert any("train.py:14" in reason for reason in forecast.reasons)
+
+
+def test_turns_of_a_comprehension_that_are_not_run_leave_the_answer_open(of_script: Predict) -> None:
+    forecast = of_script("losses = [train(count) for count in [64] * 9 + [65_536]]")
+    assert forecast.fits["h200"] is None
+    assert any("train.py:11" in reason for reason in forecast.reasons)
 
 
 def test_every_size_of_a_list_counts(of_script: Predict) -> None:
@@ -570,6 +610,38 @@ for step in range(5000):
 """)
     (reason,) = forecast.reasons
     assert "train.py:15, 65,536, was not drawn" in reason and forecast.fits["h200"] is None
+
+
+@pytest.mark.parametrize(
+    "draw",
+    ["random.choices([64, 65_536], [0.999, 0.001])[0]", "random.choice([(64, 1)] * 60 + [(65_536, 1)])[0]"],
+    ids=["choices", "shapes"],
+)
+def test_so_does_a_largest_choice_of_other_kinds(of_script: Predict, draw: str) -> None:
+    forecast = of_script(f"import random\nfor step in range(5000):\n    train({draw})\n")
+    assert forecast.fits["h200"] is None and "65,536, was not drawn" in forecast.reasons[0]
+
+
+@pytest.mark.parametrize(
+    ("stages", "size"),
+    [
+        ("[Stage(64), Stage(64), Stage(64), Stage(65_536), Stage(64)]", "stage.rows"),
+        ("[('a', 64), ('b', 64), ('c', 64), ('d', 65_536), ('e', 64)]", "stage[1]"),
+        ("[dict(rows=64, lr=step / 100) for step in range(40)] + [dict(rows=65_536, lr=0)]", "stage['rows']"),
+    ],
+    ids=["objects", "tuples", "dicts"],
+)
+def test_the_largest_stage_of_a_list_counts(of_script: Predict, stages: str, size: str) -> None:
+    forecast = of_script(f"""
+from dataclasses import dataclass
+@dataclass
+class Stage:
+    rows: int
+for stage in {stages} + [("last", 64)] * 0:
+    for step in range(100):
+        train({size})
+""")
+    assert used(forecast) > 2 * rows(65_536)
 
 
 KEEP = """

@@ -16,21 +16,18 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from pinchpoint.backends.sandbox.run_script import ScriptEnd, Stopper, run_script
+from pinchpoint.backends.sandbox.run_script import Stopper, run_script
 from pinchpoint.backends.sandbox.sandbox import Sandbox
 from pinchpoint.backends.sandbox.script_errors import script_error
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import shown_operation, shown_path
 from pinchpoint.core.records import Forecast
-from pinchpoint.core.targets import user_line
 from pinchpoint.forecasting import assembly
-from pinchpoint.forecasting.worker_process import branches, calibration, conditions
+from pinchpoint.forecasting.worker_process import branches, calibration, conditions, late_numbers, script_end
 from pinchpoint.forecasting.worker_process.real_run import limit_real_run
 from pinchpoint.forecasting.worker_process.target_loading import NEEDED, Fork, LoadedTarget, with_stand_ins
 
 _LATE_S = 60.0  # limit on the seconds after the training steps, or as many as before, if that is more
-# Share of the peak of training: a function of a package that used less so far is not expected to pass it.
-_MUCH = 0.5
 _FEW = 10_000  # elements of a mask, of which the count may not matter: that is tried before a real run
 _SHARE_OF_TIME = 0.5  # of the time left, after which a run is followed no further; there may be several runs
 
@@ -42,6 +39,9 @@ def predict(loaded_target: LoadedTarget, request: dict[str, Any], fork: Fork) ->
     packages: list[str] = list(request["packages"])  # stand-ins that the script needs
     real_runs: list[dict[str, Any]] = []
     asked: list[dict[str, Any]] = []  # conditions of the first run
+    guessed: list[
+        tuple[dict[str, Any], dict[str, Any]]
+    ] = []  # options and answer of the first run that guessed
 
     def run(dynamic_options: dict[str, Any]) -> dict[str, Any]:
         if dynamic_options.get("calibrating") and real_runs:
@@ -51,12 +51,16 @@ def predict(loaded_target: LoadedTarget, request: dict[str, Any], fork: Fork) ->
         )
         if conditions.ASKED in answer and not asked:
             asked.append(answer[conditions.ASKED])
+        if answer.get(late_numbers.READ) and not guessed:
+            guessed.append((dynamic_options, answer))
         if dynamic_options.get("calibrating"):  # real values decide branches: one run serves every forecast
             real_runs.append(answer)
         return answer
 
     start_s = time.monotonic()
     forecast = branches.explore(_predict, run, limit_s=request.get("timeout_s", math.inf))
+    if guessed:
+        forecast = late_numbers.try_others(forecast, run, *guessed[0])
     left_s = request["end_s"] - time.monotonic()
     return conditions.try_others(
         forecast, asked[0] if asked else {}, _predict, run, is_time_left=left_s > time.monotonic() - start_s
@@ -123,7 +127,8 @@ def _run(
 
     observer = loaded_target.observer
     observer.stand_ins.serve(packages)
-    observer.progress.loops.conditions.start(dynamic_options.pop(conditions.TRIED, ()))
+    tried: list[str] = dynamic_options.pop(conditions.TRIED, [])
+    observer.progress.loops.conditions.start(tried)
     for name, value in dynamic_options.items():
         setattr(observer.dynamic, name, value)
     stopper = Stopper(request["steps"])
@@ -213,16 +218,16 @@ def _run(
             hint="Pass the arguments that make it use CUDA, such as -- --device cuda.",
         )
     if is_cut_short:
-        _explain_cut(observation, progress, end)
+        script_end.explain_cut(observation, progress, end)
     elif progress.trains:
-        _explain_evaluation(observation, progress, end)
+        is_likely = not (tried or observer.dynamic.decisions.flipped)
+        script_end.explain_following(observation, progress, end, is_likely=is_likely)
     late_sites = [*observer.dynamic.late_sites, *observer.dynamic.decisions.unexplored]
     if late_sites:
         lines = ", ".join(shown_path(site) for site in dict.fromkeys(late_sites[:4]))
         observation.notes.append(
-            f"values that the script reads at {lines} after its training steps are not known: masks are "
-            "assumed to select everything, numbers to be 1, and branches to go the likely way; "
-            "if these lines may allocate more, the peak is higher"
+            f"values that are read at {lines} after the training steps are not known: masks are assumed to "
+            "select everything, and in packages, numbers to be 1 and branches to go the likely way"
         )
     if observation.steps < request["steps"]:
         observation.notes.append(f"the script ended after {observation.steps} of {request['steps']} steps")
@@ -247,6 +252,7 @@ def _run(
         "decisions": observer.dynamic.decisions.results(partial(runner.peaks_between, observation)),
         branches.RAISED: is_late_error,
         conditions.ASKED: progress.loops.conditions.results(),
+        late_numbers.READ: list(observer.dynamic.late_numbers),
     }
 
 
@@ -262,69 +268,6 @@ class _Status:
         self._next_s = time.monotonic() + 1
         text = progress.describe(self._steps)
         os.pwrite(self._file, f"{text:<200}\n".encode(), 0)
-
-
-def _explain_cut(observation: Any, progress: Any, end: ScriptEnd) -> None:
-    """Say that an inference script was not followed to its end, and what that means for its peak."""
-    calls = f"{progress.calls:,} inference calls"
-    if end.error is not None:
-        at = user_line(end.error)
-        where = f" at {at}" if at else ""
-        observation.reasons.append(
-            f"the script raised {type(end.error).__name__}{where} after {calls}, and what follows was not run"
-        )
-    elif progress.grows():
-        observation.reasons.append(f"memory grows from call to call, and only {calls} were run")
-    else:
-        observation.notes.append(f"the script was stopped after {calls}, when its peak no longer grew")
-
-
-def _explain_evaluation(observation: Any, progress: Any, end: ScriptEnd) -> None:
-    """Say what of a training script's evaluation was not observed."""
-    if end.error is not None and progress.is_late:
-        at = user_line(end.error)
-        where = f" at {at}" if at else ""
-        if isinstance(end.error, StopIteration):  # a generator whose loader or loop was ended
-            observation.reasons.append(f"the script's data was ended{where}, and what follows was not run")
-        else:
-            observation.notes.append(
-                f"after its training steps, the script was run until it raised "
-                f"{type(end.error).__name__}{where}"
-            )
-    observation.notes += progress.loops.notes()
-    if end.kind == "stopped" or progress.loops.ended:
-        observation.reasons += progress.loops.draws.reasons()
-    if end.kind == "stopped" and not progress.is_cut:
-        later = "larger batches" + ("" if progress.has_evaluated() else " or an evaluation")
-        observation.notes.append(
-            "the script was stopped after these training steps; what it does later was not run, and "
-            f"{later} may need more memory (--steps N runs more)"
-        )
-    if end.kind == "stopped" and progress.is_cut:
-        _explain_late_cut(observation, progress)
-    larger = progress.loaders.larger_evaluation()
-    if larger is not None and not progress.has_evaluated():
-        observation.reasons.append(
-            f"an evaluation with batches of {larger:,}, larger than those of training, was not reached"
-        )
-
-
-def _explain_late_cut(observation: Any, progress: Any) -> None:
-    """Say what was left of a script that was stopped after its training steps, and what that means."""
-    left = progress.remainder
-    if left.line is not None:
-        observation.reasons.append(
-            "the script was stopped because what follows its training steps takes too long, "
-            f"and {shown_path(left.line)} and what follows it were not run"
-        )
-        return
-    observation.notes.append("what follows the training steps was not run to its end")
-    if progress.late_growth():
-        observation.reasons.append(
-            "memory grows from call to call after the training steps, and the script was not run to its end"
-        )
-    elif left.package and progress.late_share() > _MUCH:
-        observation.reasons.append("a function of a package that follows the training steps did not end")
 
 
 def _limit_late(progress: Any, stop: Callable[[], None], *, seconds: float) -> None:

@@ -98,3 +98,9 @@ def test_a_container_that_grows_in_rare_turns_is_found(tmp_path: Path) -> None:
     file = tmp_path / "script.py"
     file.write_text("for i in x:\n    if i % 9 == 0:\n        y.append(i)\nfor i in x:\n    y.append(i)\n")
     assert collects_rarely(f"{file}:1") and not collects_rarely(f"{file}:4")
+
+
+def test_arguments_of_a_call_come_before_it(stopped: Any) -> None:
+    assert stopped("x = [package(), model(1)][:1]\n") == (1, False)
+    assert stopped("x = [model(1), package()][:1]\n") == (None, True)
+    assert stopped("x = model(stop())\n") == (1, False)

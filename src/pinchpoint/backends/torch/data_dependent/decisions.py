@@ -46,13 +46,15 @@ class Decisions:
     _streaks: dict[str, tuple[bool, int, int]] = field(default_factory=dict)
     _turns: dict[str, list[tuple[int, int]]] = field(default_factory=dict)  # line -> (turn, number of events)
 
-    def decide(self, likely: bool, steps: int, *, explore: bool = True, events: int = 0) -> bool:
+    def decide(self, likely: bool, steps: int, *, is_late: bool = False, events: int = 0) -> bool:
         """The answer to a question about an unknown value, asked by the line that runs now.
 
-        steps: optimizer steps so far; a loop that trains is not cut short. explore: whether the other way is
-        worth a run; if not, the line is kept in `unexplored`. events: allocations and frees so far.
+        steps: optimizer steps so far; a loop that trains is not cut short. is_late: whether the training
+        steps are done, so that the other way of a package's line is not worth a run: it is kept in
+        `unexplored`. events: allocations and frees so far.
         """
         site, in_while = asking_line()
+        explore = not is_late or not _is_of_package(site)
         if self.answers is not None and (fixed := self.answers(site)) is not None:
             return fixed
         known = solvers.known_answer(*site.rsplit(":", 1))
@@ -122,6 +124,15 @@ def asking_line() -> tuple[str, bool]:
             return site, loop == "while"
         frame = frame.f_back
     return site, False
+
+
+def asked_by_package() -> bool:
+    """Whether the line that asks for a value now is one of an installed package."""
+    return _is_of_package(asking_line()[0])
+
+
+def _is_of_package(site: str) -> bool:
+    return re.search(_PACKAGES, site) is not None
 
 
 def counting_line(where: str) -> str:

@@ -24,7 +24,7 @@ from pinchpoint.backends.torch.data_dependent.counted_outputs import (
     INDEXING,
     KEPT_BOXES,
 )
-from pinchpoint.backends.torch.data_dependent.decisions import Decisions
+from pinchpoint.backends.torch.data_dependent.decisions import Decisions, asked_by_package
 from pinchpoint.backends.torch.data_dependent.nonzero_counts import NonzeroCounts, has_no_mask, is_whole
 from pinchpoint.backends.torch.data_dependent.shadow_values import Shadows
 from pinchpoint.backends.torch.data_dependent.unknown_values import DataFloat, DataNumber, NeedsCalibration
@@ -73,7 +73,9 @@ class Dynamic:
     scalars: dict[str, list[float]] = field(default_factory=dict)
     array_samples: dict[str, list[float]] = field(default_factory=dict)
     reads: int = 0  # how often values or counts were asked for
-    late_sites: dict[str, None] = field(default_factory=dict)  # lines that read values late, in order
+    late_sites: dict[str, None] = field(default_factory=dict)  # lines with masks that are used late, in order
+    late_numbers: dict[str, None] = field(default_factory=dict)  # lines that read numbers late, in order
+    late_guess: int = 1  # which these numbers are taken to be
     nonzero: NonzeroCounts = field(default_factory=NonzeroCounts)
     _turns: dict[str, int] = field(default_factory=dict)
     _memo: dict[tuple[Any, ...], tuple[Any, int]] = field(default_factory=dict)
@@ -141,10 +143,9 @@ class Dynamic:
         """The way a branch goes that depends on an unknown value; in a calibration values are real."""
         if self.calibrating:
             return likely
-        # What follows the training steps takes the likely way only: another run is not worth it.
         steps = self.optimizer_steps()
-        explore = not (steps and self.is_late())
-        return self.decisions.decide(likely, steps, explore=explore, events=self.events())
+        is_late = bool(steps) and self.is_late()
+        return self.decisions.decide(likely, steps, is_late=is_late, events=self.events())
 
     def _number(self, key: str, turn: str) -> int:
         """An unknown whole number: from a law, from the calibration, guessed, assumed, or an error."""
@@ -160,16 +161,26 @@ class Dynamic:
             return 1  # read from a host tensor that is too large to allocate
         if self.assume:
             return self._assumed(self.size or self.most())
-        if self._assume_late(key):
-            return 1
+        if self._assume_late(key, is_number=True):
+            return self._late_number()
         raise NeedsCalibration(key)
 
-    def _assume_late(self, key: str) -> bool:
-        """Whether a value may be assumed because it is read late; the line is kept for a note."""
+    def _assume_late(self, key: str, *, is_number: bool = False) -> bool:
+        """Whether a value may be assumed because it is read late; the line is kept.
+
+        is_number: whether any number is possible, so that another one is tried too if the script reads it.
+        """
         if not self.is_late():
             return False
-        self.late_sites[key.rsplit(":", 1)[0]] = None
+        lines = self.late_numbers if is_number and not asked_by_package() else self.late_sites
+        lines[key.rsplit(":", 1)[0]] = None
         return True
+
+    def _late_number(self) -> int:
+        return 1 if asked_by_package() else self.late_guess
+
+    def _assume_number(self, key: str) -> bool:
+        return self._assume_late(key, is_number=True)
 
     def _points(self) -> int:
         """The size that numbers are fitted against; 1 for a script, whose only run has no size."""
@@ -192,7 +203,7 @@ class Dynamic:
             key = f"{line()}:item"
             if key not in self.laws and key not in self.values and self.guess is None and not self.assume:
                 self.unknown_site = key
-                return DataNumber(key, decide=self.decide, late=self._assume_late)
+                return DataNumber(key, self._late_number(), self.decide, self._assume_number)
         value = plain()
         return (
             value
@@ -233,9 +244,10 @@ class Dynamic:
             law = self.laws.get(turn) or self.laws.get(key)
             return resample(sample, law, dtype, size, self._points(), self.bound).reshape(shape)
         if is_count and not (self.calibrating or self.assume):
-            if self.guess is None and not self._assume_late(key):
+            if self.guess is None and not self._assume_late(key, is_number=True):
                 raise NeedsCalibration(key)
-            return (np.arange(size) % (self.guess or 2)).astype(dtype).reshape(shape)
+            most = self._late_number() + 1 if self.guess is None else self.guess
+            return (np.arange(size) % (most or 2)).astype(dtype).reshape(shape)
         return None
 
     def _sample(self, real: np.ndarray[Any, Any], is_count: bool, key: str, turn: str) -> None:

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
+from types import FrameType
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ import torch
 from pinchpoint.backends.patches import Patches
 from pinchpoint.backends.torch import compat
 from pinchpoint.backends.torch.fake.progress import Progress
+from pinchpoint.backends.torch.ledger import kind_of_file
 from pinchpoint.backends.torch.observer import Observer
 from pinchpoint.backends.torch.repetition import Repetition
 
@@ -43,6 +45,7 @@ class Served:
 
     turns: Repetition
     load: Callable[[], Any]  # loads the next one on the host
+    line: str  # of the script, which asked for the first batch
     sizes: list[int] = field(default_factory=list)  # elements of each batch
     live: list[int] = field(default_factory=list)  # bytes on the device before each batch of an evaluation
     is_searched: bool = False
@@ -56,6 +59,7 @@ class Loaders:
         self._observer, self._progress = observer, progress
         self._latest: tuple[Any, Any] = (None, None)  # loader and iterator of the last batch
         self._training: tuple[Any, Any] = (None, None)  # the same, of the last optimizer step
+        self._training_lines: set[str] = set()  # of the script, which asked for batches that were trained on
         self._known: dict[int, Any] = {}  # loaders that gave no batch yet
         self._empty_epochs, self._empty_since_s = 0, 0.0
         self._live: int | None = None  # bytes on the device after the training steps
@@ -74,8 +78,10 @@ class Loaders:
         self._known[id(loader)] = loader
 
     def after_step(self) -> None:
-        """Remember the loader whose batch was trained on."""
+        """Remember the loader whose batch was trained on, and the line that asked for it."""
         self._training = self._latest
+        served: Served | None = getattr(self._latest[1], _SERVED, None)
+        self._training_lines |= {served.line} if served is not None else set()
 
     @property
     def trains(self) -> bool:
@@ -100,7 +106,9 @@ class Loaders:
         """The next batch of an iterator. load: loads one on the host."""
         loader = getattr(iterator, _LOADER, None)
         self._known.pop(id(loader), None)
-        served = vars(iterator).setdefault(_SERVED, self._served(load))
+        if _SERVED not in vars(iterator):
+            setattr(iterator, _SERVED, self._served(load))
+        served: Served = getattr(iterator, _SERVED)
         follow = self._progress.is_late and self._progress.trains and self.trains
         self._served_early += not follow
         batch = self._follow(iterator, loader, served) if follow else load()
@@ -109,10 +117,11 @@ class Loaders:
         return batch
 
     def _served(self, load: Callable[[], Any]) -> Served:
-        return Served(Repetition(self._observer.ledger, _REGULAR, (1,)), load)
+        return Served(Repetition(self._observer.ledger, _REGULAR, (1,)), load, _script_line())
 
     def _follow(self, iterator: Any, loader: Any, served: Served) -> Any:
-        if loader is self._training[0]:
+        # A loop at another line, as of an evaluation, may go through the same loader.
+        if loader is self._training[0] and served.line in self._training_lines:
             return self._after_training(iterator, served)
         served.live.append(self._observer.ledger.live_bytes())
         served.turns.mark()
@@ -209,6 +218,16 @@ class Loaders:
             return False
         # The last batch may have been loaded ahead of its step, as accelerate does.
         return self._find_larger(served, loader) or served.sizes[-1] > max(served.sizes[:-1], default=0)
+
+
+def _script_line() -> str:
+    """The innermost line of the user's code that runs now; empty if there is none."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if kind_of_file(frame.f_code.co_filename) == "user":
+            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
 
 
 def _until(load: Callable[[], Any], deadline_s: float) -> Iterator[Any]:

@@ -43,7 +43,7 @@ class Progress:
         self.is_late = False  # whether enough was seen for a forecast, and the rest is only followed
         self._call_ends: list[int] = []  # number of events after each outermost call
         self.is_cut = False  # whether a script that trains was stopped while it was followed beyond that
-        self.remainder: Any = None  # what was left then
+        self.remainder: Any = None  # what was left when it was stopped
         self._late_limit_s = (0.0, math.inf)  # time.monotonic() when following began and when it ends
         self._late_call = 0  # outermost calls until then
         self._late_steps = 0  # optimizer steps since then
@@ -161,9 +161,11 @@ class Progress:
         operations = CALLS_OPERATIONS
         if self.trains:
             loaders, is_driven = self.loaders, self.loops.drive()
-            if not (loaders.trains or is_driven) or self._late_steps > _LATE_STEPS:
-                return True
+            is_done = not (loaders.trains or is_driven) or self._late_steps > _LATE_STEPS
             if is_first and not is_driven and self.has_evaluated() and not loaders.want_more():
+                is_done = True
+            if is_done:
+                self.remainder = self.loops.left_after(sys._getframe(1))
                 return True
             operations = self._late_operations
         is_over = self.deadline_s is not None and time.monotonic() > self.deadline_s

@@ -32,9 +32,12 @@ _NAMES = {
     "is_main_process isinf isnan isfinite sqrt floor ceil is_contiguous is_compiling",
     "fixed": "isinstance hasattr callable size dim numel",  # that do not change within a run
     "attributes": "shape ndim dtype device training is_cuda requires_grad grad_fn grad",  # nor do these
+    "changed": "last_epoch param_groups num_bad_epochs _step_count",  # by schedulers and optimizers
     "freeing": "detach detach_ zero_grad empty_cache clear requires_grad_ no_grad",
 }
-_GROWING, _STABLE, _FIXED, _FIXED_ATTRIBUTES, _FREEING = (frozenset(text.split()) for text in _NAMES.values())
+_GROWING, _STABLE, _FIXED, _FIXED_ATTRIBUTES, _CHANGED_ATTRIBUTES, _FREEING = (
+    frozenset(text.split()) for text in _NAMES.values()
+)
 
 
 @dataclass
@@ -197,7 +200,7 @@ class _Reader:
         if isinstance(node, ast.Attribute):
             if node.attr in _FIXED_ATTRIBUTES:
                 return False
-            if node.attr in self.attributes or node.attr in self.growing:
+            if node.attr in self.attributes | self.growing | _CHANGED_ATTRIBUTES:
                 return True
         if isinstance(node, ast.Compare) and any(isinstance(one, (ast.Is, ast.IsNot)) for one in node.ops):
             return False

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 from pinchpoint.backends.torch.loops.source import evaluated_conditions
@@ -48,25 +48,62 @@ class Remainder:
     package: bool = False
 
 
+@dataclass(frozen=True)
+class _Call:
+    """A function that was running: its code, and the line and the instruction that it was at."""
+
+    code: CodeType
+    line: int
+    instruction: int
+
+    def is_before(self, other: ast.Call) -> bool:
+        """Whether another call of the same statement comes after the one that was running."""
+        first, last, column, end = list(self.code.co_positions())[max(self.instruction, 0) // 2]
+        starts_later = (other.lineno, other.col_offset) >= (last or 0, end or 0)
+        # Arguments come before the call that contains them.
+        contains = (other.lineno, other.col_offset) <= (first or 0, column or 0) and (
+            (other.end_lineno or 0, other.end_col_offset or 0) > (last or 0, end or 0)
+        )
+        return starts_later or contains
+
+
 def what_is_left(frame: FrameType | None, loops: Any) -> Remainder:
     """What was left when the script was stopped in this frame. loops: the `Loops` of the script."""
+    calls: list[_Call] = []
+    while frame is not None:
+        calls.append(_Call(frame.f_code, frame.f_lineno, frame.f_lasti))
+        frame = frame.f_back
+    script = os.path.abspath(getattr(sys.modules["__main__"], "__file__", ""))
+    return _left_of_calls(calls[::-1], script, loops)
+
+
+def left_after_error(error: BaseException, loops: Any) -> Remainder:
+    """What was left when the script raised an error, which ended it."""
     from pinchpoint.backends.torch.ledger import kind_of_file  # the rest of this module needs no torch
 
-    frames: list[FrameType] = []
-    while frame is not None:
-        frames.append(frame)
-        frame = frame.f_back
+    calls: list[_Call] = []
+    traceback = error.__traceback__
+    while traceback is not None:
+        calls.append(_Call(traceback.tb_frame.f_code, traceback.tb_lineno, traceback.tb_lasti))
+        traceback = traceback.tb_next
+    files = (call.code.co_filename for call in calls)
+    script = next((file for file in files if kind_of_file(file) == "user"), "")
+    return _left_of_calls(calls, script, loops)
+
+
+def _left_of_calls(calls: list[_Call], script: str, loops: Any) -> Remainder:
+    """calls: the functions that were running, outermost first."""
+    from pinchpoint.backends.torch.ledger import kind_of_file
+
     is_in_script = in_package = is_repeated = False
-    folder = os.path.join(
-        os.path.dirname(os.path.abspath(getattr(sys.modules["__main__"], "__file__", ""))), ""
-    )
-    for frame in reversed(frames):
-        file = frame.f_code.co_filename
+    folder = os.path.join(os.path.dirname(script), "")
+    for call in calls:
+        file = call.code.co_filename
         if kind_of_file(file) == "user" and file.startswith(folder):
             is_in_script = True
             if in_package:
                 continue  # called back by a package
-            line, is_repeated = _left_in(file, frame, loops, is_repeated)
+            line, is_repeated = _left_in(file, call, loops, is_repeated)
             if line is not None:
                 return Remainder(f"{file}:{line}")
         elif kind_of_file(file) != "other":
@@ -76,13 +113,13 @@ def what_is_left(frame: FrameType | None, loops: Any) -> Remainder:
     return Remainder(None, in_package)
 
 
-def _left_in(file: str, frame: FrameType, loops: Any, is_repeated: bool) -> tuple[int | None, bool]:
+def _left_in(file: str, call: _Call, loops: Any, is_repeated: bool) -> tuple[int | None, bool]:
     """The first line of a function that was not run and may allocate, and whether a loop repeats the rest.
 
     is_repeated: whether a loop calls the function, so that only its conditions may differ.
     """
-    line = frame.f_lineno
-    body = _body(file, frame.f_code.co_firstlineno, frame.f_code.co_name)
+    line = call.line
+    body = _body(file, call.code.co_firstlineno, call.code.co_name)
     if body is None or not file.endswith(".py"):  # a cell of a notebook, of which others follow
         return line, False
     if is_repeated:
@@ -101,10 +138,21 @@ def _left_in(file: str, frame: FrameType, loops: Any, is_repeated: bool) -> tupl
         blocks = (b for b in _blocks(statement) if _start(b[0]) <= line <= (b[-1].end_lineno or b[-1].lineno))
         inner = next(blocks, None)
         if inner is None:
-            # The call that runs now, and others of the same statement, which may follow it.
-            calls = sum(not is_harmless(call) for call in _calls(_head(statement)))
-            return (None if calls <= 1 else statement.lineno), False
+            is_left = _repeats(statement) or any(
+                not is_harmless(one) and call.is_before(one) for one in _calls(_head(statement))
+            )
+            return (statement.lineno if is_left else None), False
         body = inner
+
+
+def _repeats(statement: ast.stmt) -> bool:
+    """Whether a statement calls a function for several values, as a comprehension and `map` do."""
+    nodes = [node for part in _head(statement) for node in ast.walk(part)]
+    return any(
+        isinstance(node, ast.comprehension)
+        or (isinstance(node, ast.Call) and getattr(node.func, "id", "") == "map")
+        for node in nodes
+    )
 
 
 def _left_of_loop(file: str, loop: ast.For | ast.AsyncFor | ast.While, loops: Any) -> int | None:

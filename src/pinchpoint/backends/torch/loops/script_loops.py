@@ -34,10 +34,7 @@ from pinchpoint.backends.torch.loops.conditions import Conditions
 from pinchpoint.backends.torch.loops.counters import Count
 from pinchpoint.backends.torch.loops.draws import Draws
 from pinchpoint.backends.torch.loops.increments import Increments
-from pinchpoint.backends.torch.loops.remainder import (
-    Remainder,
-    what_is_left,
-)
+from pinchpoint.backends.torch.loops.remainder import Remainder, left_after_error, what_is_left
 from pinchpoint.backends.torch.loops.turns import Loop, Test
 from pinchpoint.backends.torch.loops.variation import Mark
 from pinchpoint.backends.torch.observer import Observer
@@ -178,6 +175,10 @@ class Loops:
     def left_after(self, frame: types.FrameType | None) -> Remainder:
         """What is left of the script if it is stopped in this frame."""
         return what_is_left(frame, self)
+
+    def left_after_error(self, error: BaseException) -> Remainder:
+        """What is left of the script after an error that ended it."""
+        return left_after_error(error, self)
 
     def share_run(self) -> float | None:
         """The share of the innermost loop's turns that were started; None if it is unknown."""

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import itertools
-import math
 import sys
 import types
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 
-from pinchpoint.backends.torch import compat
 from pinchpoint.backends.torch.loops.collecting import collected
 from pinchpoint.backends.torch.loops.counters import EVALUATED, Count
 from pinchpoint.backends.torch.loops.growth import Growth
 from pinchpoint.backends.torch.loops.increments import Totals
+from pinchpoint.backends.torch.loops.items import largest_items
 from pinchpoint.backends.torch.loops.kinds import ROLES, Kinds, Turn
 from pinchpoint.backends.torch.loops.remainder import (
     changes_later_turns,
@@ -331,7 +329,7 @@ class Loop:
         self._special |= dict.fromkeys(kept, self._wanted)
         others = [last] if self._is_used and is_first_time else []
         if not isinstance(values, range) and is_first_time:
-            others += _largest(values, self._count)
+            others += largest_items(values[:_EVALUATED_TURNS], self._count)
         self._special = dict.fromkeys(others, 1) | self._special
         self._ordinary = self._count
         self._choose_recorded()
@@ -362,17 +360,3 @@ class Loop:
 
     def _answer(self, value: Any) -> tuple[bool, ...]:
         return tuple(bool(test(value)) for test in self._tests)
-
-
-def _largest(values: Sequence[Any], count: int) -> Iterable[int]:
-    """The number of the largest value, if it has more elements than the first `count` values."""
-    sizes = [_elements(value) for value in values[:_EVALUATED_TURNS]]
-    at = max(range(len(sizes)), key=sizes.__getitem__)
-    return [at] if at >= count and sizes[at] > max(sizes[:count]) else []
-
-
-def _elements(value: Any) -> int:
-    """Elements of the tensors in a value; a plain number, which may be a size, counts as itself."""
-    if isinstance(value, (int, float)):
-        return int(value) if math.isfinite(value) else 0
-    return sum(leaf.numel() for leaf in compat.tree_leaves(value) if isinstance(leaf, torch.Tensor))
