@@ -77,6 +77,7 @@ __all__ = [
     "own_buffers",
     "own_device",
     "own_parameters",
+    "parse_to",
     "pass_over",
     "restart_loader",
     "returns_nothing",
@@ -84,6 +85,7 @@ __all__ = [
     "set_missing_operation",
     "set_module_call",
     "set_node_sequence",
+    "set_raw_stream",
     "set_variable_functions",
     "sparse_parts",
     "storage_key",
@@ -272,6 +274,16 @@ def set_missing_operation(
             return operation
 
     patch(namespace, "__getattr__", get)
+
+
+def set_raw_stream(patch: Callable[[Any, str, Any], Any]) -> None:
+    """Let the current stream have a handle, also with a build of torch without CUDA."""
+    patch(torch._C, "_cuda_getCurrentRawStream", lambda device: 0)
+
+
+def parse_to(*args: Any, **kwargs: Any) -> tuple[Any, Any, bool, Any]:
+    """Device, dtype, non_blocking and memory format of the arguments of `Tensor.to`."""
+    return torch._C._nn._parse_to(*args, **kwargs)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def returns_nothing(operator: Any) -> bool:

@@ -96,7 +96,7 @@ def simulate_device(
         autocast_kernels = autocast.install(patches)
         try:
             with (
-                finder.install(observer) as observer.stand_ins,
+                finder.install(patches, observer) as observer.stand_ins,
                 library.install(patches, observer, progress),
                 observer,
             ):

@@ -21,8 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pinchpoint.backends.patches import Patches
 from pinchpoint.backends.torch.ledger import is_library_file
 from pinchpoint.backends.torch.observer import Observer
+from pinchpoint.backends.torch.packages.bitsandbytes import Layers
 from pinchpoint.backends.torch.packages.unknown_kernels import unmodelled_name
 from pinchpoint.core.errors import BadInput, PinchpointError
 
@@ -37,6 +39,7 @@ class Package:
     words: how error messages of libraries name the package, in lower case.
     install: how to install its Python without CUDA, for what the stand-in lacks.
     runs: whether its own code runs on the simulated device, so that it is replaced only if it is absent.
+    replaced: the modules that are replaced if it is installed; the others are its own. Empty: all of them.
     """
 
     distribution: str
@@ -45,6 +48,7 @@ class Package:
     words: tuple[str, ...] = ()
     runs: bool = False
     install: str = ""
+    replaced: tuple[str, ...] = ()
 
 
 PACKAGES = {
@@ -85,7 +89,14 @@ PACKAGES = {
     # The compiled parts of the two, for their own Python without them, and for copies of it.
     "selective_scan_cuda": Package("mamba-ssm", "2.3.2", "mamba", ("selective_scan_cuda",)),
     "causal_conv1d_cuda": Package("causal-conv1d", "1.7.0", "mamba", ("causal_conv1d_cuda",)),
-    "bitsandbytes": Package("bitsandbytes", "0.50.2", "optimizers", ("bitsandbytes",)),
+    "bitsandbytes": Package(
+        "bitsandbytes",
+        "0.50.2",
+        "optimizers",
+        ("bitsandbytes",),
+        install="pip install --no-deps bitsandbytes",
+        replaced=("bitsandbytes.optim",),
+    ),
     "apex": Package("apex", "0.1", "optimizers", ("apex",)),
     "triton": Package("triton", "3.4.0", "triton", ("triton",)),
 }
@@ -112,8 +123,9 @@ PACKAGES |= {
 class StandIns(importlib.abc.MetaPathFinder):
     """The first finder of the import system during a forecast."""
 
-    def __init__(self, observer: Observer) -> None:
+    def __init__(self, observer: Observer, layers: Layers | None = None) -> None:
         self.observer = observer
+        self._layers = layers  # of bitsandbytes, if it is installed
         self.served: set[str] = set()
         self.asked: set[str] = set()  # absent packages that the target's own files tried to import
         self._modules: Modules = {}
@@ -163,6 +175,9 @@ class StandIns(importlib.abc.MetaPathFinder):
         top = fullname.partition(".")[0]
         if top not in self.served:
             return None
+        replaced = PACKAGES[top].replaced
+        if replaced and self._layers is not None and not f"{fullname}.".startswith(_prefixes(replaced)):
+            return self._layers.find_spec(fullname, path)
         return importlib.machinery.ModuleSpec(fullname, _Loader(self), origin="pinchpoint", is_package=True)
 
     def find_distributions(self, context: Any = None) -> Iterator[importlib.metadata.Distribution]:
@@ -263,14 +278,18 @@ class _StandInDistribution(importlib.metadata.Distribution):
         return Path(path)
 
 
+def _prefixes(modules: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(f"{module}." for module in modules)
+
+
 def _module_name(name: str) -> str:
     return PACKAGES[name].distribution.replace("-", "_").lower()
 
 
 @contextmanager
-def install(observer: Observer) -> Iterator[StandIns]:
+def install(patches: Patches, observer: Observer) -> Iterator[StandIns]:
     """Serve stand-ins to the imports in this context."""
-    stand_ins = StandIns(observer)
+    stand_ins = StandIns(observer, Layers(patches, observer) if _is_installed("bitsandbytes") else None)
     finders = [stand_ins, _Asked(stand_ins)]
     present = [name for name in PACKAGES if not PACKAGES[name].runs and _is_installed(name)]
     before = {name: module for name, module in sys.modules.items() if name.partition(".")[0] in PACKAGES}
