@@ -10,7 +10,6 @@ recorded, because it gets the same answers whatever the patience is.
 from __future__ import annotations
 
 import ast
-import linecache
 import re
 import sys
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from pinchpoint.backends.torch.loops.source import parse
 from pinchpoint.backends.torch.packages import solvers
 
 _BOUNDED_PATIENCE = 4096  # answers to a line outside a `while` loop, which most likely ends by itself
@@ -161,7 +161,7 @@ def _passing_answer(file: str, line: str) -> bool | None:
 
     A check is an `assert`, or an `if` that ends with `raise`.
     """
-    for node in ast.walk(_parse(file)):
+    for node in ast.walk(parse(file)):
         if isinstance(node, ast.If) and not isinstance(node.body[-1], ast.Raise):
             continue
         if not isinstance(node, (ast.Assert, ast.If)) or not node.test.lineno <= int(line) <= (
@@ -180,12 +180,12 @@ def _only_chooses(file: str, line: str) -> bool:
     """Whether the line asks only for `max` or `min` of numbers: either of them takes the same memory."""
     nodes = [
         node
-        for node in ast.walk(_parse(file))
+        for node in ast.walk(parse(file))
         if isinstance(node, ast.expr) and node.lineno <= int(line) <= (node.end_lineno or node.lineno)
     ]
     statements = [
         node.test
-        for node in ast.walk(_parse(file))
+        for node in ast.walk(parse(file))
         if isinstance(node, (ast.If, ast.While, ast.Assert))
         and node.test.lineno <= int(line) <= (node.test.end_lineno or node.test.lineno)
     ]
@@ -195,14 +195,6 @@ def _only_chooses(file: str, line: str) -> bool:
         for node in nodes
     )
     return chooses and not asks and not statements
-
-
-@cache
-def _parse(file: str) -> ast.AST:
-    try:
-        return ast.parse("".join(linecache.getlines(file)))
-    except (SyntaxError, ValueError):
-        return ast.Module([], [])
 
 
 @cache
@@ -218,7 +210,7 @@ def _loops(file: str) -> tuple[tuple[int, int, str | None], ...]:
     }
     return tuple(
         (node.lineno, node.end_lineno or node.lineno, kinds[type(node)])
-        for node in ast.walk(_parse(file))
+        for node in ast.walk(parse(file))
         if isinstance(
             node, (ast.While, ast.For, ast.AsyncFor, ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
         )

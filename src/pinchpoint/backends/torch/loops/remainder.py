@@ -7,7 +7,6 @@ loop only prints, plots, or saves. Everything else that follows is named.
 from __future__ import annotations
 
 import ast
-import linecache
 import os
 import sys
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ from functools import cache
 from types import CodeType, FrameType
 from typing import Any
 
-from pinchpoint.backends.torch.loops.source import evaluated_conditions
+from pinchpoint.backends.torch.loops.source import evaluated_conditions, parse
 
 _TURNS = 3  # of a loop after which the next ones are taken to be like them
 # Functions and methods that allocate nothing on the device, or one number.
@@ -226,15 +225,6 @@ def _body(file: str, first: int, name: str) -> list[ast.stmt] | None:
     return next(
         (one.body for one in functions if one.name == name and first in (one.lineno, _start(one))), None
     )
-
-
-@cache
-def parse(file: str) -> ast.Module:
-    """The syntax tree of a file of the script; empty if it has none."""
-    try:
-        return ast.parse("".join(linecache.getlines(file)))
-    except (SyntaxError, ValueError):
-        return ast.Module([], [])
 
 
 def _start(node: ast.stmt) -> int:

@@ -319,7 +319,7 @@ def endings(file: str) -> dict[tuple[int, int], bool]:
         else:
             found[test.lineno, test.col_offset] = answer
 
-    for loop in ast.walk(_parse(file)):
+    for loop in ast.walk(parse(file)):
         if isinstance(loop, ast.While):
             add(loop.test, False)
         if isinstance(loop, (ast.For, ast.While)):
@@ -336,7 +336,7 @@ def rates(file: str) -> set[int]:
     """First lines of functions that are named after a learning rate and call only functions of numbers."""
     return {
         function.lineno
-        for function in ast.walk(_parse(file))
+        for function in ast.walk(parse(file))
         if isinstance(function, _FUNCTIONS)
         and RATE.search(function.name)
         and all(_is_numeric(node.func) for node in ast.walk(function) if isinstance(node, ast.Call))
@@ -358,7 +358,9 @@ def _inside(body: list[ast.stmt]) -> Iterator[ast.AST]:
                 yield from _inside(getattr(statement, field, []))
 
 
-def _parse(file: str) -> ast.AST:
+@cache
+def parse(file: str) -> ast.Module:
+    """The syntax tree of a file of the script; empty if it has none."""
     try:
         return ast.parse("".join(linecache.getlines(file)))
     except (SyntaxError, ValueError):
