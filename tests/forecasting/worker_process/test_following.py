@@ -101,14 +101,15 @@ for epoch in range(3):
     assert forecast.peak_allocated_bytes - forecast.workspace_bytes > fixed + rows(4096)
 
 
-def test_a_branch_after_the_training_steps_is_followed_both_ways(of_script: Predict) -> None:
+@pytest.mark.parametrize("score", ["{}.item()", "float({})", "float({}.item())"])
+def test_a_branch_after_the_training_steps_is_followed_both_ways(of_script: Predict, score: str) -> None:
+    score = score.format("model(torch.zeros(64, 1024, device='cuda')).mean()")
     forecast = of_script(
         TRAIN
-        + """
+        + f"""
 train(loader)
 with torch.no_grad():
-    score = model(torch.zeros(64, 1024, device="cuda")).mean().item()
-    if score < 0.5:
+    if {score} < 0.5:
         torch.zeros(4096, 1024, device="cuda")
     else:
         torch.zeros(8192, 1024, device="cuda")

@@ -121,6 +121,7 @@ def _run(
     packages: list[str],
 ) -> dict[str, Any]:
     from pinchpoint.backends.torch.data_dependent import unknown_values
+    from pinchpoint.backends.torch.data_dependent.float_calls import mark_floats
     from pinchpoint.backends.torch.fake import runner
     from pinchpoint.backends.torch.loops.condition_source import mark_script
     from pinchpoint.backends.torch.loops.lookups import mark_lookups
@@ -169,7 +170,7 @@ def _run(
             scratch=scratch,
             stopper=stopper,
             module=loaded_target.target.name,
-            transform=lambda tree: mark_lookups(mark_script(tree)),
+            transform=lambda tree: mark_floats(mark_lookups(mark_script(tree))),
         )
         signal.setitimer(signal.ITIMER_REAL, 0)
     if end.note is not None:

@@ -27,6 +27,7 @@ from typing import Any
 import torch
 
 from pinchpoint.backends.patches import Patches
+from pinchpoint.backends.torch.data_dependent import float_calls
 from pinchpoint.backends.torch.fake.progress import Progress
 from pinchpoint.backends.torch.loops import lookups, source
 from pinchpoint.backends.torch.loops.condition_source import IF
@@ -258,5 +259,6 @@ def install(patches: Patches, observer: Observer, progress: Progress) -> None:
     patches.set(builtins, source.COUNT_STARTS, loops.increments.start)
     patches.set(builtins, IF, loops.conditions.ask)
     patches.set(builtins, lookups.KEY, lookups.key)
+    patches.set(builtins, float_calls.FLOAT, float_calls.to_float)
     loops.draws.install(patches)
     torch.serialization.add_safe_globals([int, float])  # as which a Counter in a checkpoint is loaded
