@@ -19,6 +19,28 @@ def test_the_page_shows_costs_fixes_and_the_gain(samples: dict[str, Record]) -> 
         assert part in text
 
 
+def test_each_group_has_a_table_and_the_steps_are_shown(samples: dict[str, Record]) -> None:
+    check = samples["check"]
+    assert isinstance(check, Check)
+    wait = check.advice[0]
+    wrong = replace(wait, rule="PP501", name="gradient-cut", cost_s=None, share=None, seen="ran")
+    unread = replace(wrong, rule="PP402", name="unpinned", diff="-a\n+b\n")
+    text = page([replace(check, advice=(wait, wrong, unread))], created="")
+    titles = (
+        "Answer",
+        "Measured costs",
+        "Correctness",
+        "Without a measured cost",
+        "Fixes",
+        "Phases",
+        "Steps",
+    )
+    places = [text.index(f">{title}<") for title in titles]
+    assert places == sorted(places)
+    assert "3 things to change: 1 with a measured cost, 1 about correctness, 1 only seen" in text
+    assert "device per step" not in text
+
+
 def test_text_of_a_check_never_becomes_markup(samples: dict[str, Record]) -> None:
     check = samples["check"]
     assert isinstance(check, Check)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _SHOWN = {"cost": 6, "correctness": 3, "source": 3}  # of each group, with all that is known
 _LISTED = 40  # in all; the others in one line each
+_PATH_WIDTH = 46
 _HEADINGS = {
     "cost": "Costs, as measured:",
     "correctness": "Correctness, whatever it costs:",
@@ -132,14 +133,22 @@ def _name(advice: Advice) -> str:
 def _place(advice: Advice) -> str:
     from pinchpoint.core.files import shown_path
 
-    return f"{printing.shorten_path(shown_path(advice.file), 40)}:{advice.line}" if advice.file else "no line"
+    return (
+        f"{printing.shorten_path(shown_path(advice.file), _PATH_WIDTH - 6)}:{advice.line}"
+        if advice.file
+        else "no line"
+    )
 
 
 def _show_advice(number: int, advice: Advice) -> None:
     printing.show_narrow(f"{number:2}. {_name(advice)}: {_cost(advice)}", style="bold")
     printing.show_narrow(f"    {advice.what}")
     if advice.file:
-        _show_cut(f"    {_place(advice)}  {advice.code}")
+        where = _place(advice)
+        # After a long path there is no room for the code.
+        _show_cut(f"    {where}" if len(where) > _PATH_WIDTH else f"    {where}  {advice.code}")
+        if len(where) > _PATH_WIDTH and advice.code:
+            _show_cut(f"      {advice.code}")
     for sentence in advice.evidence[:2]:
         printing.show_narrow(f"    profile: {sentence}")
     if not advice.diff:

@@ -5,18 +5,33 @@ from __future__ import annotations
 from pinchpoint.core.records import Advice, Check, Gain
 from pinchpoint.core.units import show_bytes, show_count, show_seconds
 from pinchpoint.reporting.chart import Figure
-from pinchpoint.reporting.html import Column, Html, Tile, listing, number_columns, panel, place, table, tag
+from pinchpoint.reporting.html import (
+    Column,
+    Html,
+    Tile,
+    folded_details,
+    listing,
+    number_columns,
+    panel,
+    place,
+    table,
+    tag,
+)
 from pinchpoint.reporting.section import Entry, Headline
+from pinchpoint.reporting.sections.trace import step_blocks
 
 KIND = "check"
 TITLE = "Checks"
 ABOUT = "What to change in a script, ranked by what it costs."
 ORDER = 5
 
+_SEEN = {"counted": "seen, cost unknown", "ran": "the line ran", "did not run": "the line did not run"}
+_TITLES = {"cost": "Measured costs", "correctness": "Correctness", "source": "Without a measured cost"}
+
 
 def entry(record: Check) -> Entry:
     count = len(record.advice)
-    measured = sum(advice.cost_s is not None for advice in record.advice)
+    measured = sum(advice.group == "cost" for advice in record.advice)
     tags = (
         *((record.trace.framework or "no framework", record.trace.device) if record.trace else ()),
         show_count(len(record.files), "file"),
@@ -54,51 +69,53 @@ def _blocks(record: Check) -> list[Html | Figure]:
     blocks: list[Html | Figure] = []
     if record.error:
         blocks.append(panel("The script failed", listing((record.error,))))
-    if record.advice:
-        blocks.append(_advice(record.advice))
+    blocks.append(panel("Answer", tag("p", record.conclusion())))
+    for group, title in _TITLES.items():
+        advice = [each for each in record.advice if each.group == group]
+        if advice:
+            blocks.append(_advice(title, advice, has_cost=group == "cost"))
     fixes = [advice for advice in record.advice if advice.diff]
     if fixes:
         blocks.append(_fixes(fixes))
     if record.gain is not None:
         blocks.append(_gain(record.gain))
+    if record.trace is not None:
+        blocks += step_blocks(record.trace)
     if record.notes:
         blocks.append(panel("Notes", listing(record.notes)))
     return blocks
 
 
-def _advice(advice: tuple[Advice, ...]) -> Html:
-    columns = (
-        Column("rule"),
-        Column("what"),
-        Column("line", "code"),
-        *number_columns("per step", "share", "bytes"),
-        Column("seen"),
-        Column("hint"),
-    )
-    rows = [
-        (
-            f"{each.rule} {each.name}".strip(),
-            each.what,
-            place(each.file, each.line) if each.file else "",
-            show_seconds(each.cost_s),
-            "-" if each.share is None else f"{each.share:.1%}",
-            show_bytes(each.bytes),
-            each.seen,
-            each.hint,
+def _advice(title: str, advice: list[Advice], *, has_cost: bool) -> Html:
+    costs = number_columns("per step", "share", "bytes") if has_cost else (Column("in the run"),)
+    columns = (Column("rule"), Column("what"), Column("line", "code"), *costs, Column("hint"))
+    rows = []
+    for each in advice:
+        share = "-" if each.share is None else f"{each.share:.1%}"
+        numbers = (show_seconds(each.cost_s), share, show_bytes(each.bytes))
+        where = place(each.file, each.line) if each.file else ""
+        name = f"{each.rule} {each.name}".strip()
+        rows.append(
+            (
+                name,
+                each.what,
+                where,
+                *(numbers if has_cost else (_SEEN.get(each.seen, each.seen),)),
+                each.hint,
+            )
         )
-        for each in advice
-    ]
-    note = "Ranked by measured cost, then by bytes. What has no measured cost comes last."
-    return panel("What to change", table(columns, rows), note=note)
+    return panel(title, table(columns, rows), note="Most expensive first." if has_cost else "")
 
 
 def _fixes(fixes: list[Advice]) -> Html:
-    columns = (Column("rule"), Column("safe"), Column("fix", "code"))
-    rows = [
-        (f"{each.rule} {each.name}", "yes" if each.is_safe else "review", tag("pre", each.diff))
+    body = [
+        folded_details(
+            f"{each.rule} {each.name} in line {each.line}{'' if each.is_safe else ', may change results'}",
+            tag("pre", each.diff),
+        )
         for each in fixes
     ]
-    return panel("Fixes", table(columns, rows), note="--apply makes the safe ones.")
+    return panel("Fixes", *body, note="--apply makes the safe ones.")
 
 
 def _gain(gain: Gain) -> Html:

@@ -50,12 +50,7 @@ def _blocks(record: Trace) -> list[Html | Figure]:
     blocks: list[Html | Figure] = []
     if record.problems:
         blocks.append(_problems(record))
-    if record.phases:
-        blocks.append(_phases(record))
-    if record.timeline:
-        blocks.append(_timeline(record))
-        if any(number(row, "memory_bytes") is not None for row in record.timeline):
-            blocks.append(_memory(record))
+    blocks += step_blocks(record)
     lines = (record.memory or {}).get("lines") or ()
     if lines:
         blocks.append(_memory_lines(lines))
@@ -63,6 +58,18 @@ def _blocks(record: Trace) -> list[Html | Figure]:
         blocks.append(_events(record))
     if record.notes:
         blocks.append(panel("Notes", listing(record.notes)))
+    return blocks
+
+
+def step_blocks(record: Trace) -> list[Html | Figure]:
+    """The phases, and the times and memory of the steps."""
+    blocks: list[Html | Figure] = []
+    if record.phases:
+        blocks.append(_phases(record))
+    if record.timeline:
+        blocks.append(_timeline(record))
+        if any(number(row, "memory_bytes") is not None for row in record.timeline):
+            blocks.append(_memory(record))
     return blocks
 
 
@@ -101,17 +108,23 @@ def _problems(record: Trace) -> Html:
 
 def _phases(record: Trace) -> Html:
     steps = max(record.steps - 1, 1)
+    has_device = any(phase.device_s is not None for phase in record.phases)
     rows = [
         (
             swatch_label(of_phase(phase.name), phase.name),
             show_seconds(phase.host_s / steps),
-            "-" if phase.device_s is None else show_seconds(phase.device_s / steps),
+            *(
+                [show_seconds(None if phase.device_s is None else phase.device_s / steps)]
+                if has_device
+                else []
+            ),
             f"{phase.share:.1%}",
             meter(phase.share, of_phase(phase.name)),
         )
         for phase in record.phases
     ]
-    columns = (Column("phase"), *number_columns("host per step", "device per step", "share"), Column(""))
+    numbers = ("host per step", *(["device per step"] if has_device else []), "share")
+    columns = (Column("phase"), *number_columns(*numbers), Column(""))
     return panel("Phases", table(columns, rows), note="Steps after the first.", half=True)
 
 
