@@ -1,144 +1,216 @@
-"""What a profile costs: the same ResNet-18 loop plain, under pinchpoint, and under other profilers.
+"""What a profile costs: the same training programs plain, under pinchpoint, and under other profilers.
 
-    PYTHONPATH=src python benchmarks/profiling/overhead.py -o overhead.json          # CUDA if there is one
-    PYTHONPATH=src python benchmarks/profiling/overhead.py --batch 16 --steps 25 --rounds 3
+    PYTHONPATH=src python benchmarks/profiling/overhead.py -o overhead.json        # CUDA if there is one
+    PYTHONPATH=src python benchmarks/profiling/overhead.py --cases resnet18 --seconds 300
 
-Every run is a process of its own. Rounds go through all ways in turn, so that a machine that becomes slower
-does so for all. The time is of the loop alone, taken by the program itself after five steps; `whole` includes
-these. Overheads are medians over rounds of the time divided by that of the plain run of the same round, also
-for CPU seconds, which do not depend on what else the machine does. Scalene and TraceML run if installed.
+Every way is a process of its own; their loops run in turns of about a second, one process at a time (see
+referee.py). A ratio is the time per step of a turn divided by that of the plain run in the same round. Two
+steps at the beginning of each turn are not timed; `first steps` are the first five of a run. The median lies
+in the interval with a confidence of 95 % (order statistics); with less than six rounds the interval is from
+lowest to highest. `plain again` shows how exact the comparison is. CPU is the ratio of CPU seconds. Scalene
+and TraceML run if they are installed.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
+import os
+import shlex
+import signal
 import statistics
-import subprocess
 import sys
 import tempfile
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+import profilers
+import torch
+from referee import contest
 
 from pinchpoint.core import machine
 from pinchpoint.core.records import now
 
 HERE = Path(__file__).parent
-PROGRAM = str(HERE / "resnet18.py")
-BARS = {"pinchpoint --light": 0.02, "pinchpoint": 0.15}
-
-# torch.profiler as its documentation uses it, on the whole run.
-_UNDER_TORCH = """
-import runpy, sys
-import torch
-from torch.profiler import ProfilerActivity, profile
-activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])
-sys.argv = sys.argv[1:]
-with profile(activities=activities, record_shapes=True, profile_memory=True):
-    runpy.run_path(sys.argv[0], run_name="__main__")
-"""
-
-
-def ways(folder: Path, options: list[str]) -> dict[str, list[str]]:
-    """The command of each way to run the program, by name."""
-    python = sys.executable
-    found = {
-        "plain": [python, PROGRAM, *options],
-        "pinchpoint --light": [python, "-m", "pinchpoint", "profile", PROGRAM, "--light", "--", *options],
-        "pinchpoint": [python, "-m", "pinchpoint", "profile", PROGRAM, "--", *options],
-        "torch.profiler": [python, "-c", _UNDER_TORCH, PROGRAM, *options],
-    }
-    if find_spec("scalene"):
-        where = str(folder / "scalene.json")
-        found["Scalene"] = [python, "-m", "scalene", "run", "-o", where, PROGRAM, "---", *options]
-    if find_spec("traceml"):
-        found["TraceML"] = [str(Path(python).parent / "traceml"), "run", PROGRAM, "--args", *options]
-    return found
+BARS = {"profile --light": 0.02, "profile": 0.15}
+# Program, what it is, and its options, with CUDA and without.
+CASES = {
+    "resnet18": (
+        "resnet18.py",
+        ("ResNet-18, batch of 128", "--batch 128"),
+        ("ResNet-18, batch of 2", "--batch 2 --workers 1"),
+    ),
+    "gpt2": (
+        "gpt2.py",
+        ("GPT-2 small, bfloat16, 8 x 512 tokens", ""),
+        (
+            "small GPT-2, 2 x 64 tokens",
+            "--layers 4 --width 128 --batch 2 --length 64 --vocabulary 1024 --workers 1",
+        ),
+    ),
+    "small_batches": (
+        "resnet18.py",
+        ("ResNet-18, batch of 16 (the host is the bottleneck)", "--batch 16"),
+        ("ResNet-18, batch of 1", "--batch 1 --workers 1"),
+    ),
+}
 
 
-def run_once(command: list[str], out: Path) -> dict[str, Any]:
-    """The program's own result, or why there is none."""
-    out.unlink(missing_ok=True)
-    result = subprocess.run(command, capture_output=True, text=True, cwd=out.parent, check=False)
-    if not out.is_file():
-        last = (result.stderr or result.stdout).strip().splitlines()[-1:]
-        return {"failed": f"exit code {result.returncode}: {' '.join(last)[:300]}"}
-    return json.loads(out.read_text(encoding="utf-8"))
-
-
-def measure(*, rounds: int, steps: int, batch: int, workers: int) -> dict[str, list[dict[str, Any]]]:
-    with tempfile.TemporaryDirectory() as name:
+def measure(case: str, *, only: list[str], block_s: float, seconds: float, rounds: int) -> dict[str, Any]:
+    """Time one program in all ways, or `only` in some."""
+    program, *sizes = CASES[case]
+    title, text = sizes[0] if torch.cuda.is_available() else sizes[1]
+    print(title, file=sys.stderr, flush=True)
+    with tempfile.TemporaryDirectory(prefix="overhead") as name:
         folder = Path(name)
-        out = folder / "out.json"
-        options = ["--steps", steps, "--batch", batch, "--workers", workers, "--out", out]
-        commands = ways(folder, [str(option) for option in options])
-        runs: dict[str, list[dict[str, Any]]] = {name: [] for name in commands}
-        for number in range(rounds):
-            for name, command in commands.items():
-                runs[name].append(run_once(command, out))
-                print(f"round {number + 1}, {name}: {runs[name][-1]}", file=sys.stderr, flush=True)
-    return runs
+        ways, addresses = {}, {}
+        # Each way has a folder and a socket of its own, and else the same options.
+        for number, way in enumerate(profilers.ways(HERE / program, [], _new(folder, "names"))):
+            if only and way not in ("plain", *only):
+                continue
+            addresses[way] = folder / f"{number}.socket"
+            options = [*text.split(), "--referee", str(addresses[way])]
+            ways[way] = profilers.ways(HERE / program, options, _new(folder, str(number)))[way]
+        runs = contest(ways, addresses, block_s=block_s, seconds=seconds, most=rounds)
+    return {"case": case, "title": title, "options": text, "ways": _summary(runs), "runs": runs}
 
 
-def overhead(runs: dict[str, list[dict[str, Any]]], name: str, key: str) -> dict[str, float] | None:
-    """Median, lowest and highest of time / plain time - 1 over rounds; None if a run failed."""
-    pairs = zip(runs[name], runs["plain"], strict=True)
-    ratios = sorted(run[key] / plain[key] - 1 for run, plain in pairs if key in run and key in plain)
+def _new(folder: Path, name: str) -> Path:
+    (folder / name).mkdir()
+    return folder / name
+
+
+def _summary(runs: dict[str, Any]) -> dict[str, Any]:
+    plain = runs["plain"]
+    return {
+        name: {
+            "time": ratio(run["turns"], plain["turns"], "loop_s"),
+            "cpu": ratio(run["turns"], plain["turns"], "cpu_s"),
+            "first_steps": ratio([run["first"] or {}], [plain["first"]], "loop_s"),
+            "same_weights": _is_same(run, plain),
+            "recorded": run["recorded"],
+            "failure": run["failure"],
+        }
+        for name, run in runs.items()
+    }
+
+
+def _is_same(run: dict[str, Any], plain: dict[str, Any]) -> bool | None:
+    """Whether the weights are those of the plain run; None if there are none or after fewer steps."""
+    if "weights" not in run["result"] or [turn.get("steps") for turn in run["turns"]] != [
+        turn.get("steps") for turn in plain["turns"]
+    ]:
+        return None
+    return run["result"]["weights"] == plain["result"].get("weights")
+
+
+def ratio(turns: list[Any], plain: list[Any], key: str) -> dict[str, float] | None:
+    """Median of turn / plain turn over the rounds, with an interval; None without turns."""
+    ratios = sorted(
+        (a[key] / a["steps"]) / (b[key] / b["steps"]) for a, b in zip(turns, plain, strict=False) if a and b
+    )
     if not ratios:
         return None
-    return {"median": statistics.median(ratios), "low": ratios[0], "high": ratios[-1], "runs": len(ratios)}
+    drop = _drop(len(ratios))
+    return {
+        "median": statistics.median(ratios),
+        "low": ratios[drop],
+        "high": ratios[-1 - drop],
+        "rounds": len(ratios),
+    }
 
 
-def _columns(wall: dict[str, float], whole: dict[str, float], cpu: dict[str, float]) -> tuple[float, ...]:
-    return wall["median"], wall["low"], wall["high"], whole["median"], cpu["median"]
+def _drop(count: int) -> int:
+    """How many values to drop at either end, so that the median lies between the rest with 95 %."""
+    outside, drop = 0.0, 0
+    while drop < count // 2:
+        outside += 2 * math.comb(count, drop) / 2**count
+        if outside > 0.05:
+            return drop
+        drop += 1
+    return max(drop - 1, 0)
+
+
+def table(cases: list[dict[str, Any]]) -> str:
+    """The result as Markdown."""
+    lines = []
+    for case in cases:
+        lines += [f"## {case['title']}", ""]
+        lines += ["| way | time | 95 % interval | CPU | first steps | same weights | bar | recorded |"]
+        lines += ["|---|---|---|---|---|---|---|---|"]
+        lines += [_row(name, way) for name, way in case["ways"].items()]
+        plain = case["runs"]["plain"]["turns"]
+        step_s = statistics.median(turn["loop_s"] / turn["steps"] for turn in plain)
+        steps = f"{len(plain)} rounds of {plain[0]['steps']} steps"
+        lines += ["", f"Plain: {step_s * 1e3:.2f} ms per step; {steps}.", ""]
+    return "\n".join(lines)
+
+
+def _row(name: str, way: dict[str, Any]) -> str:
+    time, cpu, first = way["time"], way["cpu"], way["first_steps"]
+    if time is None:
+        return f"| {name} | failed | | | | | | {way['failure'][:120]} |"
+    bar = ""
+    if name in BARS:
+        bar = f"{BARS[name]:.0%}: {'met' if time['median'] <= 1 + BARS[name] else 'missed'}"
+    cells = [
+        name,
+        f"{time['median'] - 1:+.1%}",
+        f"{time['low'] - 1:+.1%} to {time['high'] - 1:+.1%}",
+        f"{cpu['median'] - 1:+.1%}",
+        f"{first['median'] - 1:+.0%}" if first else "",
+        {True: "yes", False: "no", None: "unknown"}[way["same_weights"]],
+        bar,
+        way["recorded"] or way["failure"][:120],
+    ]
+    return f"| {' | '.join(cells)} |"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("-o", "--output", type=Path)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=105)
-    parser.add_argument("--batch", type=int, default=128)
-    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("-o", "--output", type=Path, help="File for the record; the table goes beside it.")
+    parser.add_argument("--cases", default="resnet18,gpt2,small_batches")
+    parser.add_argument("--ways", default="", help="Compare only these with the plain run.")
+    parser.add_argument("--seconds", type=float, default=600.0, help="Time for all cases together.")
+    parser.add_argument("--rounds", type=int, default=25, help="Most turns of each way.")
+    parser.add_argument("--block-s", type=float, default=1.0, help="Seconds of a turn of the plain run.")
     options = parser.parse_args()
-    runs = measure(rounds=options.rounds, steps=options.steps, batch=options.batch, workers=options.workers)
-    rows = {
-        name: {
-            "wall": overhead(runs, name, "loop_s"),
-            "cpu": overhead(runs, name, "cpu_s"),
-            "whole": overhead(runs, name, "whole_s"),
-            "identical": all(
-                run.get("weights") == runs["plain"][0].get("weights")
-                for run in runs[name]
-                if "failed" not in run
-            ),
-        }
-        for name in runs
-    }
-    import torch
-
-    print(f"{'way':<20}{'wall':>9}{'lowest':>9}{'highest':>9}{'whole':>9}{'CPU':>9}  same weights  bar")
-    for name, row in rows.items():
-        wall, cpu, whole = row["wall"], row["cpu"], row["whole"]
-        if wall is None or cpu is None or whole is None:
-            print(f"{name:<20} {runs[name][0].get('failed')}")
-            continue
-        texts = [f"{value:>+9.1%}" for value in _columns(wall, whole, cpu)]
-        bar = f"<= {BARS[name]:.0%}" if name in BARS else ""
-        print(f"{name:<20}{''.join(texts)}  {'yes' if row['identical'] else 'no':<12}  {bar}")
-    if options.output:
-        record = {
-            "command": " ".join(sys.argv),
-            "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
-            "machine": machine.describe(),
-            "created": now(),
-            "overheads": rows,
-            "bars": BARS,
-            "runs": runs,
-        }
-        options.output.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    # A request to end reaches the processes that were started, too.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))
+    os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # cuBLAS computes the same sums in each run
+    names = options.cases.split(",")
+    cases = []
+    for name in names:
+        cases.append(
+            measure(
+                name,
+                only=options.ways.split(",") if options.ways else [],
+                block_s=options.block_s,
+                seconds=options.seconds / len(names),
+                rounds=options.rounds,
+            )
+        )
+        _report(cases, options.output)
+    print(table(cases))
     return 0
+
+
+def _report(cases: list[dict[str, Any]], output: Path | None) -> None:
+    if output is None:
+        return
+    record = {
+        "command": shlex.join(["python", *sys.argv]),
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        "machine": machine.describe(),
+        "versions": profilers.versions(),
+        "created": now(),
+        "bars": BARS,
+        "cases": cases,
+    }
+    output.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    text = f"# Overhead of profile\n\nOn {record['device']}: `{record['command']}`\n\n{table(cases)}"
+    output.with_suffix(".md").write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

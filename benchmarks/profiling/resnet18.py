@@ -1,18 +1,15 @@
-"""An ordinary training loop of a ResNet-18 on random images; it times its own steps. Used by overhead.py.
+"""An ordinary training loop of a ResNet-18 on random images; its steps are timed. Used by overhead.py.
 
-It imports nothing of pinchpoint. Times are of the steps after the first five, with the device idle at both
-ends; `whole_s` includes the first ones, in which pinchpoint also records the memory of each line.
+It imports nothing of pinchpoint or of another profiler.
 """
 
 import argparse
 import hashlib
-import json
-import time
-from pathlib import Path
 
 import torch
 from torch import nn
 from torch.nn import functional
+from turns import Turns
 
 
 class Block(nn.Module):
@@ -41,57 +38,64 @@ def resnet18() -> nn.Module:
     return nn.Sequential(*stem, *(Block(*width) for width in widths), *head)
 
 
+class Pictures(torch.utils.data.Dataset):
+    """Random images, half of them mirrored when they are loaded; the same 2,048 again and again."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.images, self.labels = torch.randn(2048, 3, 32, 32), torch.randint(10, (2048,))
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        image = self.images[index % 2048]
+        if torch.rand(()) < 0.5:
+            image = image.flip(-1)
+        return image, self.labels[index % 2048]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--batch", type=int, default=128)
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--referee", default="")
     options = parser.parse_args()
     torch.manual_seed(0)
     torch.use_deterministic_algorithms(True, warn_only=True)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    count = options.steps * options.batch
-    images = torch.randn(min(count, 2048), 3, 32, 32)
-    data = torch.utils.data.TensorDataset(
-        images.repeat(-(-count // len(images)), 1, 1, 1)[:count], torch.randint(10, (count,))
-    )
     loader = torch.utils.data.DataLoader(
-        data, options.batch, shuffle=True, num_workers=options.workers, pin_memory=device.type == "cuda"
+        Pictures(20_000 * options.batch),
+        options.batch,
+        num_workers=options.workers,
+        pin_memory=device.type == "cuda",
     )
     model = resnet18().to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4)
     loss_of = nn.CrossEntropyLoss()
-    start = start_cpu = 0.0
-    beginning = time.perf_counter()
-    for step, (x, y) in enumerate(loader):
-        if step == 5:
-            wait(device)
-            start, start_cpu = time.perf_counter(), time.process_time()
+
+    def train_step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         x, y = x.to(device, non_blocking=True), y.to(device, non_blocking=True)
         optimizer.zero_grad()
         loss = loss_of(model(x), y)
         loss.backward()
         optimizer.step()
+        return loss
+
+    turns = Turns(
+        options.referee,
+        steps=options.steps,
+        wait=torch.cuda.synchronize if device.type == "cuda" else lambda: None,
+    )
+    for step, (x, y) in enumerate(loader):
+        if not turns.allows_step():
+            break
+        loss = train_step(x, y)
         if step % 20 == 0:
             print(step, loss.item())
-    wait(device)
-    took, cpu = time.perf_counter() - start, time.process_time() - start_cpu
-    whole = time.perf_counter() - beginning
-    weights = hashlib.sha256(b"".join(p.detach().cpu().numpy().tobytes() for p in model.parameters()))
-    result = {
-        "loop_s": took,
-        "cpu_s": cpu,
-        "whole_s": whole,
-        "steps": options.steps - 5,
-        "weights": weights.hexdigest(),
-    }
-    options.out.write_text(json.dumps(result))
-
-
-def wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize()
+    weights = b"".join(p.detach().cpu().numpy().tobytes() for p in model.parameters())
+    turns.close(weights=hashlib.sha256(weights).hexdigest())
 
 
 if __name__ == "__main__":

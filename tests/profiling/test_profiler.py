@@ -218,6 +218,37 @@ def test_the_weights_are_bit_identical_to_a_plain_run(light: bool) -> None:
         assert torch.equal(a, b)
 
 
+class _Noisy(torch.utils.data.Dataset):
+    """Items that are drawn by the worker that loads them."""
+
+    def __len__(self) -> int:
+        return 24
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.randn(8) + index, torch.randint(3, ())
+
+
+@pytest.mark.parametrize("light", [False, True])
+def test_random_numbers_of_dropout_shuffling_and_workers_are_those_of_a_plain_run(light: bool) -> None:
+    def run() -> list[Any]:
+        torch.manual_seed(3)
+        layers = (torch.nn.Linear(8, 16), torch.nn.Dropout(0.5), torch.nn.BatchNorm1d(16))
+        model = torch.nn.Sequential(*layers, torch.nn.Linear(16, 3))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+        for x, y in torch.utils.data.DataLoader(_Noisy(), batch_size=4, shuffle=True, num_workers=1):
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(model(x), y).backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+        return [*model.state_dict().values(), torch.rand(3)]
+
+    observed: list[Any] = []
+    plain = run()
+    trace = trace_of(lambda: observed.extend(run()), light=light)
+    assert trace.steps == 6
+    assert all(torch.equal(a, b) for a, b in zip(plain, observed, strict=True))
+
+
 def test_workers_of_a_loader_are_not_observed() -> None:
     data = [torch.ones(8) * i for i in range(8)]
 

@@ -165,8 +165,8 @@ class Recorder:
             memory = self.memory_now() if self.memory_now else None
             for act in self.on_step:
                 act()
-        stamp = self.stamp
-        self.rows.append(Row(self.clock_ns(), self.phase, (kind, key), stamp() if stamp else None, memory))
+        # Without a stamp: a mark follows the end of a phase, which has one.
+        self.rows.append(Row(self.clock_ns(), self.phase, (kind, key), None, memory))
         if len(self.rows) > _ROWS:
             self._fold(_ROWS // 2)
         is_counted = self._limit is not None and kind == self._kind and kind in _LIMITED

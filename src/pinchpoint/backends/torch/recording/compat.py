@@ -38,6 +38,14 @@ def allow_for_lazy_modules(patches: Patches, names: Sequence[str]) -> None:
     patches.set(mixin, "_allowed_methods", [*mixin._allowed_methods, *replacements])
 
 
+def current_stream_key() -> Any:
+    """A value that stays the same while the current stream does; None if this torch does not tell it."""
+    try:
+        return torch._C._cuda_getCurrentStream(torch._C._cuda_getDevice())
+    except AttributeError:
+        return None
+
+
 def tell_torchscript(pairs: list[tuple[Any, Any]]) -> Callable[[], None]:
     """Let TorchScript take replacements for the builtin functions that they replace, until what is returned
     is called. pairs: function and replacement

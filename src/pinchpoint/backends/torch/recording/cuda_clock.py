@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from pinchpoint.backends.recording.recorder import Recorder
+from pinchpoint.backends.torch.recording import compat
 
 
 class CudaClock:
@@ -22,6 +23,8 @@ class CudaClock:
         self._first: Any = None
         self._first_ns = 0
         self._free: list[Any] = []
+        self._stream: Any = None
+        self._stream_key: Any = None
 
     def stamp(self) -> Any:
         """Record the time at which the device reaches this point; None before CUDA is used."""
@@ -32,7 +35,11 @@ class CudaClock:
         if torch.cuda.is_current_stream_capturing():
             return None  # an event would become a part of the graph
         event = self._free.pop() if self._free else torch.cuda.Event(enable_timing=True)
-        event.record()
+        # Event.record() would build an object of the current stream each time.
+        key = compat.current_stream_key()
+        if key is None or key != self._stream_key:
+            self._stream, self._stream_key = torch.cuda.current_stream(), key
+        event.record(self._stream)
         return event
 
     def time_ns(self, event: Any) -> float:

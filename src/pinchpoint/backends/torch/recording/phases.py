@@ -7,6 +7,7 @@ used, so that results stay bit-identical and compiled code is compiled as before
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from functools import wraps
 from threading import get_ident
@@ -57,9 +58,11 @@ def _watch_modules(recorder: Recorder, patches: Patches, watched: Watched, insid
     original: Any = torch.nn.Module.__call__
     is_compiling, grad_is_on = torch.compiler.is_compiling, torch.is_grad_enabled
     thread = recorder.thread
+    known: dict[int, weakref.ref[torch.nn.Module]] = {}
 
     def call(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if is_compiling() or inside.model or get_ident() != thread:
+        # The parts of a model are called many times per step, so they are let through first.
+        if inside.model or get_ident() != thread or is_compiling():
             return original(module, *args, **kwargs)
         inside.model = True
         recorder.begin(FORWARD if grad_is_on() else EVALUATION)
@@ -68,9 +71,12 @@ def _watch_modules(recorder: Recorder, patches: Patches, watched: Watched, insid
         finally:
             recorder.end()
             inside.model = False
-            if len(watched.models) < 16:
+            key = id(module)
+            reference = known.get(key)
+            if (reference is None or reference() is not module) and len(watched.models) < 16:
+                known[key] = weakref.ref(module)
                 watched.models.add(module)
-            recorder.mark("module call", id(module))
+            recorder.mark("module call", key)
 
     watched.tell_compiler, forget = set_module_call(patches.set, call)
     recorder.on_close.append(forget)

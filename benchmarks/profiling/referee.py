@@ -1,0 +1,178 @@
+"""`Referee`: starts one program several times in different ways and lets the loops run in turns.
+
+All processes are started at once, but only one of them computes at a time: each waits in its loop until the
+referee gives it a turn of some steps (see turns.py). So a machine that becomes slower does so for all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from profilers import Way
+
+_START_S = 400.0  # after which a process that did not reach its loop counts as failed
+_TURN_S = 25.0  # after which a turn counts as failed
+_SLOW = 4.0  # a way that is so many times slower has shorter turns
+
+
+class Player:
+    """The process of one way, and the connection to its loop."""
+
+    def __init__(self, way: Way, address: Path) -> None:
+        self.way, self.failure = way, ""
+        self.turns: list[dict[str, Any]] = []
+        self.result: dict[str, Any] = {}
+        self._server = socket.socket(socket.AF_UNIX)
+        self._server.bind(str(address))
+        self._server.listen(1)
+        self._log = address.with_suffix(".log")
+        self._connection: socket.socket | None = None
+        self._rest = b""
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(
+                way.command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
+            )
+
+    def connect(self, deadline: float) -> None:
+        """Wait until the loop is about to begin."""
+        if self._wait(self._server, deadline):
+            self._connection, _ = self._server.accept()
+            self._receive(deadline)
+
+    def play(self, lead: int, steps: int) -> dict[str, Any] | None:
+        """Let the loop run `lead` steps and then `steps` that are timed."""
+        if self.failure or self._connection is None:
+            return None
+        self._connection.sendall(f"{lead} {steps}\n".encode())
+        return self._receive(time.monotonic() + _TURN_S)
+
+    def end(self, deadline: float) -> None:
+        """Take the result of the loop, which was told to end, and wait for the process."""
+        if not self.failure:
+            self.result = self._receive(deadline) or {}
+        try:
+            self.process.wait(max(deadline - time.monotonic(), 1.0))
+        except subprocess.TimeoutExpired:
+            self.failure = self.failure or "it did not end in time"
+        self.kill()
+
+    def tell_end(self) -> None:
+        if not self.failure and self._connection is not None:
+            self._connection.sendall(b"0 0\n")
+
+    def kill(self) -> None:
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGTERM)
+            try:
+                self.process.wait(5.0)
+            except subprocess.TimeoutExpired:
+                os.killpg(self.process.pid, signal.SIGKILL)
+
+    def _receive(self, deadline: float) -> dict[str, Any] | None:
+        assert self._connection is not None
+        while b"\n" not in self._rest:
+            if not self._wait(self._connection, deadline):
+                return None
+            data = self._connection.recv(65536)
+            if not data:
+                return self._fail("its loop ended early")
+            self._rest += data
+        line, _, self._rest = self._rest.partition(b"\n")
+        return json.loads(line)
+
+    def _wait(self, source: socket.socket, deadline: float) -> bool:
+        """Whether there is something to read before the deadline and before the process ends."""
+        while True:
+            if select.select([source], [], [], 0.5)[0]:
+                return True
+            if self.process.poll() is not None:
+                self._fail(f"it ended with code {self.process.returncode}")
+                return False
+            if time.monotonic() > deadline:
+                self._fail("it took too long")
+                return False
+
+    def _fail(self, why: str) -> None:
+        last = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-3:]
+        self.failure = f"{why}: {' | '.join(last)}"[:600]
+        self.kill()
+
+
+def contest(
+    ways: dict[str, Way], addresses: dict[str, Path], *, block_s: float, seconds: float, most: int
+) -> dict[str, Any]:
+    """Time the loops in turn until the seconds are over or each had `most` turns.
+
+    Returns what each way's turns took, with the first five steps apart.
+    """
+    start = time.monotonic()
+    deadline = start + seconds
+    players: dict[str, Player] = {}
+    try:
+        # Not more at once than the machine can start without some running into time limits of their own.
+        waiting, together = list(ways), max(1, (os.cpu_count() or 2) // 2)
+        while waiting:
+            wave, waiting = waiting[:together], waiting[together:]
+            players |= {name: Player(ways[name], addresses[name]) for name in wave}
+            for name in wave:
+                players[name].connect(start + _START_S)
+        print(f"  all started after {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
+        first = {name: player.play(0, 5) for name, player in players.items()}
+        steps = _block_steps({name: player.play(3, 5) for name, player in players.items()}, block_s)
+        names, took = list(players), 0.0
+        for number in range(most):
+            begin = time.monotonic()
+            # The end of a run, with the report of each way, is not part of the time.
+            if number and begin + 1.1 * took > deadline - 0.15 * seconds:
+                break
+            for name in [*names[number % len(names) :], *names[: number % len(names)]]:
+                turn = players[name].play(2, steps[name])
+                players[name].turns.append(turn or {})
+            took = time.monotonic() - begin
+            print(f"  round {number + 1}: {took:.1f} s", file=sys.stderr, flush=True)
+        for player in players.values():
+            player.tell_end()
+        for player in players.values():
+            player.end(deadline + 10.0)
+    finally:
+        for player in players.values():
+            player.kill()
+    return {
+        name: {
+            "failure": player.failure,
+            "first": first[name],
+            "turns": player.turns,
+            "result": player.result,
+            "recorded": "" if player.failure else _recorded(player.way),
+        }
+        for name, player in players.items()
+    }
+
+
+def _block_steps(turns: dict[str, dict[str, Any] | None], block_s: float) -> dict[str, int]:
+    """The steps of a turn, by way: as many as the plain run does in `block_s`, fewer for much slower ways."""
+    times = {name: turn["loop_s"] / turn["steps"] for name, turn in turns.items() if turn}
+    steps = max(3, round(block_s / times["plain"]))
+    slower = {name: time_s / times["plain"] for name, time_s in times.items()}
+    return {
+        name: steps
+        if slower.get(name, 1.0) <= _SLOW
+        else max(3, min(steps, round(_SLOW * steps / slower[name])))
+        for name in turns
+    }
+
+
+def _recorded(way: Way) -> str:
+    try:
+        return way.recorded()
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return f"nothing: {type(error).__name__}: {error}"
