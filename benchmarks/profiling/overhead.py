@@ -123,13 +123,12 @@ def ratio(turns: list[Any], plain: list[Any], key: str) -> dict[str, float] | No
 
 def _drop(count: int) -> int:
     """How many values to drop at either end, so that the median lies between the rest with 95 %."""
-    outside, drop = 0.0, 0
-    while drop < count // 2:
-        outside += 2 * math.comb(count, drop) / 2**count
+    outside, drop = 2 / 2**count, 0
+    while True:
+        outside += 2 * math.comb(count, drop + 1) / 2**count
         if outside > 0.05:
             return drop
         drop += 1
-    return max(drop - 1, 0)
 
 
 def table(cases: list[dict[str, Any]]) -> str:
