@@ -132,7 +132,7 @@ def measure(path: Path) -> dict[str, Any]:
             "timeout_s": 900.0,
             "mode": None,
             "half": False,
-            "world_size": None,
+            "rank": None,
         }
         fork = partial(worker.in_fork, end_s=end_s)
         forecast = script_forecast.predict(loaded, request, lambda work: fork(partial(timed, work)))

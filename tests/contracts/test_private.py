@@ -11,7 +11,12 @@ import pytest
 import pinchpoint
 
 ROOT = Path(pinchpoint.__file__).parent
-COMPAT = {"backends/torch/compat.py", "backends/torch/recording/compat.py", "backends/jax/compat.py"}
+COMPAT = {
+    "backends/torch/compat.py",
+    "backends/torch/ranks/compat.py",
+    "backends/torch/recording/compat.py",
+    "backends/jax/compat.py",
+}
 FRAMEWORKS = {"torch", "jax", "jaxlib"}
 # Python's own, whose names only look private.
 PYTHONS = {"sys._getframe", "os._exit", "_replace", "_asdict", "_fields"}

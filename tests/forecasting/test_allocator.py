@@ -12,11 +12,26 @@ from pinchpoint.forecasting.allocator import Allocator, OutOfMemory, segment_siz
 MIB = 2**20
 
 
-def test_requests_are_rounded_up_to_512_bytes_even_for_zero_bytes() -> None:
+def test_requests_are_rounded_up_to_512_bytes_and_empty_ones_take_nothing() -> None:
     allocator = Allocator()
-    for request, counted in ((0, 512), (1, 512), (512, 512), (513, 1024), (1000, 1024)):
+    for request, counted in ((0, 0), (1, 512), (512, 512), (513, 1024), (1000, 1024)):
         assert allocator.allocate(request).size_bytes == counted
-    assert allocator.allocated_bytes == 512 + 512 + 512 + 1024 + 1024
+    assert allocator.allocated_bytes == 512 + 512 + 1024 + 1024
+    empty = allocator.allocate(0)
+    allocator.free(empty)
+    assert allocator.allocated_bytes == 512 + 512 + 1024 + 1024
+
+
+@pytest.mark.parametrize("expandable", [False, True])
+def test_a_stream_does_not_use_blocks_that_another_one_has_freed(expandable: bool) -> None:
+    allocator = Allocator(expandable=expandable)
+    allocator.free(allocator.allocate(40 * MIB, stream=1))
+    reserved = allocator.reserved_bytes
+    other = allocator.allocate(40 * MIB)
+    assert allocator.reserved_bytes == 2 * reserved
+    allocator.free(other)
+    allocator.allocate(40 * MIB, stream=1)
+    assert allocator.reserved_bytes == 2 * reserved
 
 
 @pytest.mark.parametrize(

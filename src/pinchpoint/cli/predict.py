@@ -37,7 +37,13 @@ def command(
     ),
     steps: int = typer.Option(2, "--steps", help="Steps to run; 2 include the optimizer state."),
     world_size: int = typer.Option(
-        None, "--world-size", help="Predict a script as rank 0 of this many processes, as torchrun starts it."
+        None, "--world-size", help="Predict a script as one of this many processes, as torchrun starts it."
+    ),
+    rank: str = typer.Option(
+        "0", "--rank", help="The process to predict, or all for the one that needs most. Default: 0."
+    ),
+    local_world_size: int = typer.Option(
+        None, "--local-world-size", help="Processes per machine. Default: up to 8."
     ),
     packages: list[str] = typer.Option(
         None,
@@ -58,6 +64,7 @@ def command(
     the step does not fit.
     """
     from pinchpoint.core.files import check_output
+    from pinchpoint.core.ranks import parse_rank
     from pinchpoint.core.settings import parse_pairs
     from pinchpoint.core.units import parse_size
     from pinchpoint.forecasting.predict import predict
@@ -81,6 +88,8 @@ def command(
             measure=measure,
             settings=parse_pairs(settings or ()),
             world_size=world_size,
+            rank=parse_rank(rank),
+            local_world_size=local_world_size,
             packages=packages or (),
             on_status=progress if printing.stderr().is_terminal else None,
         )
@@ -133,6 +142,7 @@ def _show_fit(forecast: Forecast, card_name: str | None) -> None:
 
         has = card(card_name).memory_bytes
         needed = (forecast.needs_bytes or 0) + card(card_name).context_high_bytes
+        needed += forecast.nccl_high_bytes or 0
         if forecast.fits[forecast.card] and needed > has:
             printing.show_narrow(
                 f"fits {forecast.card} if the allocator frees cached blocks, as PyTorch does when memory "

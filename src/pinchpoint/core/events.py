@@ -29,6 +29,7 @@ class BlockInfo:
     what is not a tensor of the user; an empty role is derived from the block's lifetime.
     span: for the workspace of a library, whose size is uncertain; `bytes` is then the usual size.
     library_file, library_line: the line of a package that `file` and `line` lead to, if it is not the user's.
+    stream: the CUDA stream that it was allocated on; 0 is the default one. Others do not use its memory.
     """
 
     bytes: int
@@ -41,6 +42,7 @@ class BlockInfo:
     span: Span | None = None
     library_file: str = ""
     library_line: int = 0
+    stream: int = 0
 
 
 @dataclass

@@ -1,15 +1,16 @@
 """A model of PyTorch's CUDA caching allocator: what it reserves for a sequence of allocations and frees.
 
-It is pure arithmetic and needs neither a framework nor a device. It models the native backend of torch on one
-stream, whose rules and constants are the same from 2.6 to 2.15 (c10/cuda/CUDACachingAllocator.cpp): rounding
-to 512 B, a small and a large pool, best fit, splitting, merging, and, at a limit, releasing free segments
-before giving up. `allocated` counts blocks as torch does: a block that is too small to be split is counted
-completely.
+It is pure arithmetic and needs neither a framework nor a device. It models the native backend of torch,
+whose rules and constants are the same from 2.6 to 2.15 (c10/cuda/CUDACachingAllocator.cpp): rounding to
+512 B, a small and a large pool for every stream, best fit, splitting, merging, and, at a limit, releasing
+free segments before giving up. `allocated` counts blocks as torch does: a block that is too small to be
+split is counted completely. A freed block is free at once, even if another stream still uses it.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import defaultdict
 from dataclasses import dataclass, field
 
 from pinchpoint.core.units import MIB
@@ -20,6 +21,9 @@ SMALL_SEGMENT_BYTES = 2 * MIB
 LARGE_LIMIT_BYTES = 10 * MIB  # requests below this size share 20 MiB segments
 LARGE_SEGMENT_BYTES = 20 * MIB
 LARGE_ROUND_BYTES = 2 * MIB
+
+
+_Pool = tuple[bool, int]  # whether it is for small blocks, and its stream
 
 
 class OutOfMemory(Exception):
@@ -33,6 +37,7 @@ class Block:
     address: int
     size_bytes: int
     small: bool
+    stream: int = 0
     free: bool = False
     before: Block | None = None
     after: Block | None = None
@@ -48,45 +53,51 @@ class Allocator:
     reserved_bytes: int = 0
     peak_allocated_bytes: int = 0
     peak_reserved_bytes: int = 0
-    _free: dict[bool, list[tuple[int, int, Block]]] = field(default_factory=lambda: {True: [], False: []})
+    _free: dict[_Pool, list[tuple[int, int, Block]]] = field(default_factory=lambda: defaultdict(list))
     _next_address: int = 0
-    _tails: dict[bool, Block | None] = field(default_factory=lambda: {True: None, False: None})
+    _tails: dict[_Pool, Block | None] = field(default_factory=lambda: defaultdict(lambda: None))
 
-    def allocate(self, request_bytes: int) -> Block:
+    def allocate(self, request_bytes: int, stream: int = 0) -> Block:
+        """Allocate for a stream, which uses no block that was allocated for another one."""
+        if request_bytes == 0:  # an empty tensor
+            return Block(0, 0, small=True)
         size = round_up(max(request_bytes, 1), ROUND_BYTES)
         small = size <= SMALL_LIMIT_BYTES
-        block = self._best_fit(size, small)
+        pool = small, stream
+        block = self._best_fit(size, pool)
         if block is None:
-            block = self._grow(size, small) if self.expandable else self._new_segment(size, small)
+            block = self._grow(size, pool) if self.expandable else self._new_segment(size, pool)
         self._split(block, size)
         self.allocated_bytes += block.size_bytes
         self.peak_allocated_bytes = max(self.peak_allocated_bytes, self.allocated_bytes)
         return block
 
     def free(self, block: Block) -> None:
+        if block.size_bytes == 0:
+            return
         self.allocated_bytes -= block.size_bytes
         block.free = True
         for neighbour in (block.before, block.after):
             if neighbour is not None and neighbour.free:
                 self._forget(neighbour)
                 self._merge(block, neighbour)
-        insort(self._free[block.small], (block.size_bytes, block.address, block))
+        insort(self._free[block.small, block.stream], (block.size_bytes, block.address, block))
 
     def release_cached(self) -> int:
         """Release every segment that is completely free, as `empty_cache` and a failing allocation do."""
         released_bytes = 0
-        for small, blocks in self._free.items():
+        for pool, blocks in self._free.items():
             whole = [entry for entry in blocks if entry[2].before is None and entry[2].after is None]
             for entry in whole:
                 blocks.remove(entry)
                 released_bytes += entry[0]
-                if self._tails[small] is entry[2]:
-                    self._tails[small] = None
+                if self._tails[pool] is entry[2]:
+                    self._tails[pool] = None
         self.reserved_bytes -= released_bytes
         return released_bytes
 
-    def _best_fit(self, size: int, small: bool) -> Block | None:
-        blocks = self._free[small]
+    def _best_fit(self, size: int, pool: _Pool) -> Block | None:
+        blocks = self._free[pool]
         at = bisect_left(blocks, (size,))
         if at == len(blocks):
             return None
@@ -94,17 +105,18 @@ class Allocator:
         block.free = False
         return block
 
-    def _new_segment(self, size: int, small: bool) -> Block:
+    def _new_segment(self, size: int, pool: _Pool) -> Block:
         size = self._reserve(segment_size(size))
         # The driver assigns descending addresses, so that among equal blocks the one of the newest segment is
         # used first. The gap keeps segments from merging.
         self._next_address -= size + LARGE_ROUND_BYTES
-        return Block(self._next_address, size, small)
+        return Block(self._next_address, size, *pool)
 
-    def _grow(self, size: int, small: bool) -> Block:
+    def _grow(self, size: int, pool: _Pool) -> Block:
         """Expandable segments: map only the pages that are missing after the last block of the segment."""
+        small, stream = pool
         page = SMALL_SEGMENT_BYTES if small else LARGE_SEGMENT_BYTES
-        tail = self._tails[small]
+        tail = self._tails[pool]
         spare = tail.size_bytes if tail is not None and tail.free else 0
         growth = self._reserve(round_up(size - spare, page))
         if tail is not None and tail.free:
@@ -112,11 +124,12 @@ class Allocator:
             tail.size_bytes += growth
             tail.free = False
             return tail
-        address = (tail.address + tail.size_bytes) if tail is not None else (0 if small else 1 << 50)
-        block = Block(address, growth, small, before=tail)
+        start = (2 * stream + (not small)) << 50  # of the addresses of this pool's segment
+        address = (tail.address + tail.size_bytes) if tail is not None else start
+        block = Block(address, growth, small, stream, before=tail)
         if tail is not None:
             tail.after = block
-        self._tails[small] = block
+        self._tails[pool] = block
         return block
 
     def _reserve(self, size: int) -> int:
@@ -137,17 +150,18 @@ class Allocator:
             not block.small and not self.expandable and remaining <= SMALL_LIMIT_BYTES
         ):
             return
-        rest = Block(block.address + size, remaining, block.small, free=True, before=block, after=block.after)
+        pool = block.small, block.stream
+        rest = Block(block.address + size, remaining, *pool, free=True, before=block, after=block.after)
         if block.after is not None:
             block.after.before = rest
-        if self._tails[block.small] is block:
-            self._tails[block.small] = rest
+        if self._tails[pool] is block:
+            self._tails[pool] = rest
         block.after = rest
         block.size_bytes = size
-        insort(self._free[block.small], (rest.size_bytes, rest.address, rest))
+        insort(self._free[pool], (rest.size_bytes, rest.address, rest))
 
     def _forget(self, block: Block) -> None:
-        blocks = self._free[block.small]
+        blocks = self._free[block.small, block.stream]
         at = bisect_left(blocks, (block.size_bytes, block.address))
         assert blocks[at][2] is block
         blocks.pop(at)
@@ -162,8 +176,8 @@ class Allocator:
             block.after = neighbour.after
             if block.after is not None:
                 block.after.before = block
-        if self._tails[block.small] is neighbour:
-            self._tails[block.small] = block
+        if self._tails[block.small, block.stream] is neighbour:
+            self._tails[block.small, block.stream] = block
         block.size_bytes += neighbour.size_bytes
 
 

@@ -8,9 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 from pinchpoint.backends.torch import versions
-from pinchpoint.core.events import Observation
+from pinchpoint.core.events import Observation, Span
 from pinchpoint.core.files import shown_operation
+from pinchpoint.core.ranks import Rank
 from pinchpoint.core.records import Forecast
+from pinchpoint.core.units import show_bytes
 from pinchpoint.forecasting import allocator_settings, attribution, later_steps
 from pinchpoint.forecasting import replay as replaying
 from pinchpoint.forecasting.cards import Card, cards
@@ -145,6 +147,31 @@ def with_skipped_steps(forecast: Forecast, steps: int) -> Forecast:
         low_bytes=int((forecast.low_bytes or forecast.peak_allocated_bytes) * (1 - _BLUR)) - states,
         high_bytes=forecast.high_bytes or forecast.peak_allocated_bytes,
         notes=(*forecast.notes, note),
+    )
+
+
+def with_rank(forecast: Forecast, rank: Rank, nccl: Span, card: Card) -> Forecast:
+    """Add the rank of a parallel job and NCCL's own buffers; a card must have room for the most of them."""
+    all_cards = {**cards(), card.name: card}
+    needs = (forecast.needs_bytes or 0) + nccl.most
+    notes = forecast.notes
+    if nccl.most:
+        notes += (
+            f"NCCL's buffers are a guess: {show_bytes(nccl.least)} to {show_bytes(nccl.most)}, "
+            "of which a card must have the most",
+        )
+    return replace(
+        forecast,
+        world_size=rank.world_size,
+        rank=rank.rank,
+        nccl_bytes=nccl.usual,
+        nccl_high_bytes=nccl.most,
+        total_bytes=forecast.total_bytes + nccl.usual,
+        notes=notes,
+        fits={
+            name: False if yes and needs > all_cards[name].usable_bytes else yes
+            for name, yes in forecast.fits.items()
+        },
     )
 
 

@@ -22,6 +22,7 @@ from typing import Any, Protocol, Self
 from pinchpoint.core import errors, machine
 from pinchpoint.core.child_process import Warden
 from pinchpoint.core.errors import TargetFailed, TimedOut
+from pinchpoint.core.ranks import Rank
 from pinchpoint.core.records import Forecast
 from pinchpoint.core.settings import Overrides
 from pinchpoint.core.targets import Factory, find
@@ -123,14 +124,14 @@ class Forecaster:
         steps: int = 2,
         half: bool = False,
         args: tuple[str, ...] = (),
-        world_size: int | None = None,
+        rank: Rank | None = None,
         settings: Overrides | None = None,
         chunk_must_apply: bool = False,
     ) -> Forecast:
         """Return one Forecast. size is None only for a script, which takes args instead.
 
         settings: by default those of this Forecaster. chunk_must_apply: raise if the variant ignores `chunk`.
-        world_size: run a script as torchrun would run its first process of so many.
+        rank: run a script as torchrun would run this process of several.
         """
         request = {
             "size": size,
@@ -141,7 +142,7 @@ class Forecaster:
             "steps": steps,
             "half": half,
             "args": list(args),
-            "world_size": world_size,
+            "rank": None if rank is None else asdict(rank),
             "packages": self.packages,
             "seed": self.seed,
             "timeout_s": self.timeout_s,

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Literal
 
 from pinchpoint.core.errors import BadInput
+from pinchpoint.core.ranks import Rank, differing_ranks, make_rank
 from pinchpoint.core.records import Forecast
 from pinchpoint.core.settings import Overrides
-from pinchpoint.core.targets import Factory, find
-from pinchpoint.core.units import check_seconds, parse_size
+from pinchpoint.core.targets import Factory, Target, find
+from pinchpoint.core.units import check_seconds, parse_size, show_bytes
 from pinchpoint.core.workload import MODES, Workload
-from pinchpoint.forecasting import cards, gpu_measurement, levers
+from pinchpoint.forecasting import assembly, cards, gpu_measurement, levers
 from pinchpoint.forecasting.forecaster import Forecaster
 
 
@@ -30,6 +32,8 @@ def predict(
     measure: bool = False,
     settings: Overrides | None = None,
     world_size: int | None = None,
+    rank: int | Literal["all"] = 0,
+    local_world_size: int | None = None,
     packages: Sequence[str] = (),
     on_status: Callable[[str], None] | None = None,
 ) -> Forecast:
@@ -39,7 +43,9 @@ def predict(
     fit a card that is named here, the Forecast has levers.
     measure: also run the target on this machine's GPU and store the measured peaks.
     settings: settings of a workload that declares some.
-    world_size: predict a script as rank 0 of so many processes, with RANK and WORLD_SIZE set as by torchrun.
+    world_size: predict a script as one of so many processes, with RANK and WORLD_SIZE set as by torchrun.
+    rank: the process to predict, or "all" for the one that needs most of those that may differ.
+    local_world_size: processes per machine; by default up to 8.
     packages: packages that need CUDA and are assumed to be installed, though a script could do without them.
     on_status: called about once a second with what a script is doing.
     """
@@ -69,11 +75,7 @@ def predict(
             f"The first step creates the optimizer state, so --steps {steps} does not show the peak.",
             hint="Use at least 2 steps.",
         )
-    if world_size is not None and (world_size < 1 or resolved_target.kind != "script"):
-        raise BadInput(
-            f"--world-size {world_size} cannot be used for {resolved_target.text}.",
-            hint="Give a script and at least 1 process.",
-        )
+    job = _first_rank(resolved_target, world_size, rank, local_world_size)
     check_seconds("timeout", timeout_s)
     points = None if size is None else parse_size(size)
     named_card = cards.card(card) if card is not None else None
@@ -93,9 +95,11 @@ def predict(
             chunk=chunk,
             steps=steps,
             args=tuple(args),
-            world_size=world_size,
+            rank=job,
             chunk_must_apply=True,
         )
+        if job is not None and rank == "all":
+            forecast = _worst_rank(forecaster, forecast, job, steps=steps, args=tuple(args))
         if named_card is not None and forecast.fits[named_card.name] is False:
             ways = levers.find(forecaster, forecast, chunk=chunk, args=tuple(args))
             forecast = replace(forecast, levers=ways)
@@ -107,3 +111,42 @@ def predict(
             ),
         )
     return forecast
+
+
+def _first_rank(
+    target: Target, world_size: int | None, rank: int | str, local_world_size: int | None
+) -> Rank | None:
+    """The rank to run, or the first one of all; None for a target that is not a parallel job."""
+    if world_size is None:
+        if rank != 0 or local_world_size is not None:
+            raise BadInput(
+                "--rank and --local-world-size need --world-size.", hint="Add the number of processes."
+            )
+        return None
+    if target.kind != "script":
+        raise BadInput(
+            f"--world-size {world_size} cannot be used for {target.text}, which is not a script.",
+            hint="Give a script that torchrun could start.",
+        )
+    return make_rank(0 if rank == "all" else int(rank), world_size, local_world_size)
+
+
+def _worst_rank(
+    forecaster: Forecaster, first: Forecast, job: Rank, *, steps: int, args: tuple[str, ...]
+) -> Forecast:
+    """The forecast of the rank that needs most, of those that may differ; what is unknown of one counts."""
+    ranks = differing_ranks(job, tuple(first.seen.get("stages", ())))
+    forecasts = [first] + [
+        forecaster.predict(steps=steps, args=args, rank=replace(job, rank=rank)) for rank in ranks[1:]
+    ]
+    worst = max(forecasts, key=lambda forecast: (forecast.needs_bytes or 0) + (forecast.nccl_bytes or 0))
+    others = ", ".join(
+        f"{forecast.rank}: {show_bytes(forecast.peak_allocated_bytes)}"
+        for forecast in forecasts
+        if forecast is not worst
+    )
+    note = f"rank {worst.rank} needs most of the ranks that were run" + (f" ({others})" if others else "")
+    reasons = [reason for forecast in forecasts for reason in forecast.reasons]
+    if len(ranks) < job.world_size:
+        note += "; the others are assumed to be like one of them"
+    return assembly.with_reasons(replace(worst, notes=(note, *worst.notes)), reasons)

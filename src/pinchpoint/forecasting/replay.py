@@ -112,7 +112,7 @@ def apply_event(
     else:
         info = observation.blocks[number]
         live_blocks[number] = allocator.allocate(
-            info.bytes if info.span is None else getattr(info.span, take)
+            info.bytes if info.span is None else getattr(info.span, take), info.stream
         )
 
 

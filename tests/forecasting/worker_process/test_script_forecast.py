@@ -12,6 +12,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,10 +54,10 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Predict:
     work.mkdir()
     monkeypatch.chdir(work)
 
-    def predict_script(name: str, *args: str, world_size: int | None = None) -> Forecast:
+    def predict_script(name: str, *args: str, **options: Any) -> Forecast:
         before = snapshot(SCRIPTS)
         try:
-            return predict(str(SCRIPTS / name), args=args, world_size=world_size)
+            return predict(str(SCRIPTS / name), args=args, **options)
         finally:
             assert snapshot(work) == {}
             assert snapshot(SCRIPTS) == before
@@ -91,7 +92,8 @@ def check_whole(forecast: Forecast, script: str, *, mode: str = "train") -> None
     assert forecast.breakdown["workspace"] == forecast.workspace_bytes
     assert forecast.peak_reserved_bytes is not None
     assert forecast.peak_allocated_bytes <= forecast.peak_reserved_bytes
-    assert forecast.total_bytes == forecast.peak_reserved_bytes + forecast.context_bytes
+    nccl_bytes = forecast.nccl_bytes or 0
+    assert forecast.total_bytes == forecast.peak_reserved_bytes + forecast.context_bytes + nccl_bytes
     # The line with the most bytes is the user's own, not one inside a library.
     assert Path(forecast.lines[0].file).name == script
 
@@ -218,6 +220,41 @@ def test_data_parallel_training_adds_its_gradient_buckets(run: Predict) -> None:
     # Weights, gradients, two moments, the foreach step's square roots; and the buckets, as large as the
     # gradients.
     assert without_workspace(forecast) == pytest.approx(6 * weights + 128 * 4_096 * F32, rel=0.02)
+
+
+def test_a_sharded_script_keeps_its_part_of_the_weights(run: Predict) -> None:
+    forecast = run("fsdp_torchrun.py", world_size=16, rank=9)
+    assert (forecast.rank, forecast.world_size) == (9, 16)
+    assert "rank 9 of 16, without peers" in forecast.notes
+    layer = 4_096 * 4_096 * F32
+    parts = forecast.breakdown
+    assert parts["weights"] == 8 * layer / 16
+    assert parts["optimizer"] == pytest.approx(2 * 8 * layer / 16, rel=0.001)
+    # In the backward pass: two gathered layers with their flat copies, gradients of two, and little else.
+    assert without_workspace(forecast) < 3 * 8 * layer / 16 + 8 * layer
+    assert forecast.nccl_bytes and forecast.total_bytes == (
+        (forecast.peak_reserved_bytes or 0) + forecast.context_bytes + forecast.nccl_bytes
+    )
+
+
+def test_the_worst_of_all_ranks_is_predicted(run: Predict) -> None:
+    forecast = run("ddp_torchrun.py", world_size=2, rank="all")
+    assert forecast.rank in (0, 1)
+    assert any("needs most of the ranks that were run" in note for note in forecast.notes)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"world_size": 0}, "--world-size 0"),
+        ({"world_size": 4, "rank": 4}, "no rank 4 among 4"),
+        ({"world_size": 8, "local_world_size": 3}, "does not divide"),
+        ({"rank": 1}, "need --world-size"),
+    ],
+)
+def test_a_job_that_cannot_be_is_refused(run: Predict, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        run("ddp_torchrun.py", **options)
 
 
 def test_a_script_that_torchrun_starts_needs_a_world_size(run: Predict) -> None:

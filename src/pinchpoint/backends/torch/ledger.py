@@ -89,6 +89,7 @@ class Ledger:
         self._last_phase: Phase | None = None
         self._modules_outside = 0  # modules whose forward pass the current phase was started in
         self._closed = False
+        self.stream = 0  # the CUDA stream that is current
 
     # --- storages
 
@@ -154,7 +155,9 @@ class Ledger:
 
     def set_role(self, tensor: torch.Tensor | None, role: str, module: str = "") -> None:
         """Record what a storage is for (weights, gradients, optimizer) once that is known, and its module."""
-        if tensor is None or type(tensor) is not compat.FakeTensor:
+        if tensor is not None:
+            tensor = compat.local_part(tensor)
+        if type(tensor) is not compat.FakeTensor:
             return
         block = self._block_of.get(compat.storage_key(tensor.untyped_storage()))
         if block is None:
@@ -167,7 +170,9 @@ class Ledger:
 
     def module_of(self, tensor: torch.Tensor | None) -> str:
         """The module that a tensor on the device belongs to, if it is known."""
-        if tensor is None or type(tensor) is not compat.FakeTensor:
+        if tensor is not None:
+            tensor = compat.local_part(tensor)
+        if type(tensor) is not compat.FakeTensor:
             return ""
         block = self._block_of.get(compat.storage_key(tensor.untyped_storage()))
         return "" if block is None else self.observation.blocks[block].module
@@ -233,6 +238,7 @@ class Ledger:
             self._fold = None
         if info.phase != self._last_phase:
             self.begin_phase(info.phase)
+        info.stream = self.stream or info.stream
         self.observation.blocks.append(info)
         block = len(self.observation.blocks) - 1
         self._record(block)

@@ -27,6 +27,8 @@ from pinchpoint.backends.torch.kernels import unmodelled, workspaces
 from pinchpoint.backends.torch.kernels.matrix_products import COMPOSED
 from pinchpoint.backends.torch.kernels.shape_rules import RULES
 from pinchpoint.backends.torch.ledger import Ledger, Site
+from pinchpoint.backends.torch.ranks.collectives import Collectives
+from pinchpoint.backends.torch.ranks.compat import fsdp_operation
 from pinchpoint.core import failures
 from pinchpoint.core.errors import PinchpointError
 from pinchpoint.core.events import Phase, Span
@@ -72,6 +74,7 @@ class Observer(compat.DispatchMode):
         self.progress: Any = None  # set by the session: what the loop has done so far
         self.stand_ins: Any = None  # set by the session: replacements of packages that need CUDA
         self.foreign: Any = None  # set by the session: operations of libraries other than torch
+        self.collectives = Collectives()
         self.place: str | None = None
         self.operations = 0  # observed so far
         self.written: list[int] | None = None  # blocks that operations write to, while a call is recorded
@@ -187,7 +190,8 @@ class Observer(compat.DispatchMode):
 
     def _on_host(self, func: Any, args: Any, kwargs: Any, has_inputs: bool) -> Any:
         """Run an operation on the host; a huge new tensor stays fake, because only its shape can matter."""
-        if not has_inputs and func.name().split(".")[0] not in _ALWAYS_REAL:
+        is_meta = getattr(kwargs.get("device"), "type", None) == "meta"  # takes no memory anyway
+        if not has_inputs and not is_meta and func.name().split(".")[0] not in _ALWAYS_REAL:
             with self.without_recording(), self.fake_mode:
                 result = func(*args, **kwargs)
             is_empty = func.name().startswith("aten::empty")
@@ -230,6 +234,13 @@ class Observer(compat.DispatchMode):
         ledger = self.ledger
         self.operations += 1
         name = func.name()
+        if name.startswith("c10d::"):
+            return self.collectives.run(func, args)
+        if name.startswith("fsdp::") and (whole := fsdp_operation(name)) is not None:
+            with self:  # its parts are recorded
+                return whole(*args, **kwargs)
+        if name.startswith(("_c10d_functional", "_dtensor")):
+            self.collectives.use_functional(func, args)
         site = ledger.site()
         phase = self._phase(fresh)
         if ledger.phase != "backward" and torch.is_grad_enabled():

@@ -67,7 +67,7 @@ class Forecast(Record):
     peak_reserved_bytes: int | None
     workspace_bytes: int  # cuBLAS and similar libraries; part of allocated and of reserved
     context_bytes: int
-    total_bytes: int  # reserved + context: what the driver shows
+    total_bytes: int  # reserved + context + NCCL's buffers: what the driver shows
     breakdown: dict[str, int]  # keys of BREAKDOWN; sums to peak_allocated_bytes
     lines: tuple[Line, ...]
     modules: tuple[dict[str, Any], ...]  # at the peak: {"name", "count", "bytes_each", "bytes"}
@@ -78,6 +78,10 @@ class Forecast(Record):
     steps: int
     needs_bytes: int | None = None  # what the allocator must have for the step to fit, margin included
     processed: int | None = None
+    world_size: int | None = None  # of a parallel job, of which one rank is predicted
+    rank: int | None = None
+    nccl_bytes: int | None = None  # buffers of NCCL, an estimate; part of total, not of allocated or reserved
+    nccl_high_bytes: int | None = None  # the most that they are expected to take, which decides what fits
     low_bytes: int | None = None  # bounds of allocated, where libraries or the data decide
     high_bytes: int | None = None
     search_bytes: int | None = None  # peak of allocated if cuDNN searches for kernels and memory is left
@@ -99,6 +103,8 @@ class Forecast(Record):
         if self.variant:
             rows.append(("variant", self.variant))
         rows += _settings(self.settings)
+        if self.rank is not None:
+            rows.append(("rank", f"{self.rank} of {self.world_size}"))
         if self.seen:
             rows.append(("observed", _observed(self.seen)))
         rows += [
@@ -107,11 +113,13 @@ class Forecast(Record):
             ("peak reserved", show_bytes(self.peak_reserved_bytes)),
             ("workspace", show_bytes(self.workspace_bytes)),
             ("context", show_bytes(self.context_bytes)),
+            *([("NCCL, estimated", show_bytes(self.nccl_bytes))] if self.nccl_bytes else []),
             ("total", show_bytes(self.total_bytes)),
         ]
         if self.low_bytes is not None:
             rows.insert(
-                -4, ("allocated between", f"{show_bytes(self.low_bytes)} and {show_bytes(self.high_bytes)}")
+                rows.index(("peak reserved", show_bytes(self.peak_reserved_bytes))),
+                ("allocated between", f"{show_bytes(self.low_bytes)} and {show_bytes(self.high_bytes)}"),
             )
         if self.search_bytes is not None:
             rows.append(

@@ -24,7 +24,7 @@ from pinchpoint.forecasting.worker_process.target_loading import Fork, LoadedTar
 
 
 def predict(loaded_target: LoadedTarget, request: dict[str, Any], fork: Fork) -> Forecast:
-    if request.get("world_size"):
+    if request.get("rank"):
         raise BadInput(
             f"{loaded_target.target.text} uses JAX; pinchpoint does not support --world-size for JAX yet.",
             hint="Leave --world-size out: the script is predicted on one device.",

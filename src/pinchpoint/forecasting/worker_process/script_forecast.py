@@ -21,6 +21,7 @@ from pinchpoint.backends.sandbox.sandbox import Sandbox
 from pinchpoint.backends.sandbox.script_errors import script_error
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import shown_operation, shown_path
+from pinchpoint.core.ranks import Rank
 from pinchpoint.core.records import Forecast
 from pinchpoint.forecasting import assembly
 from pinchpoint.forecasting.worker_process import branches, calibration, conditions, late_numbers, script_end
@@ -160,8 +161,8 @@ def _run(
 
     progress.check, progress.stop = check, stop
     path = loaded_target.target.where
-    if request.get("world_size"):
-        _as_rank_zero(request["world_size"])
+    if request.get("rank"):
+        os.environ |= Rank(**request["rank"]).environment()
     _seed(request.get("seed", 0))
     with Sandbox(scratch, locked=True) as guards:
         end = run_script(
@@ -207,6 +208,8 @@ def _run(
     if progress.is_late and progress.trains:
         observation.steps = min(observation.steps, request["steps"])  # larger batches may have added some
     observation.seen = progress.seen(trained=observation.trained)
+    if stages := observer.collectives.stages():
+        observation.seen["stages"] = stages
     mode = "train" if observation.trained else "infer"
     if request.get("mode") not in (None, mode):
         raise BadInput(
@@ -249,6 +252,10 @@ def _run(
         forecast = assembly.with_larger_batches(forecast, beyond, loaded_target.card)
     if progress.scaled_steps is not None:
         forecast = assembly.with_skipped_steps(forecast, progress.scaled_steps)
+    if request.get("rank"):
+        forecast = assembly.with_rank(
+            forecast, Rank(**request["rank"]), observer.collectives.nccl_bytes(), loaded_target.card
+        )
     return calibration.with_blocks(forecast.to_dict(), observation) | {
         "decisions": observer.dynamic.decisions.results(partial(runner.peaks_between, observation)),
         branches.RAISED: is_late_error,
@@ -292,15 +299,3 @@ def _seed(seed: int) -> None:
         sys.modules["numpy"].random.seed(seed % 2**32)
     if "torch" in sys.modules:
         sys.modules["torch"].manual_seed(seed)
-
-
-def _as_rank_zero(world_size: int) -> None:
-    """Set the environment of torchrun's first process."""
-    os.environ |= {
-        "RANK": "0",
-        "LOCAL_RANK": "0",
-        "WORLD_SIZE": str(world_size),
-        "LOCAL_WORLD_SIZE": str(world_size),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": "29500",
-    }

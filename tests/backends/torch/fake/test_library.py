@@ -87,29 +87,6 @@ def test_compile_is_not_applied_and_noted(observer: Any) -> None:
     assert [note for note in observer.ledger.observation.notes if "torch.compile" in note]
 
 
-def test_gradient_buckets_are_as_large_as_the_parameters(take: Any) -> None:
-    net = nn.Sequential(*[nn.Linear(1024, 1024) for _ in range(20)]).cuda()
-    parameters = sum(p.numel() for p in net.parameters()) * 4
-    wrapped: list[nn.Module] = []
-    allocations = take(lambda: wrapped.append(nn.parallel.DistributedDataParallel(net, device_ids=[0])))
-    assert sum(block.bytes for block in allocations.blocks) == parameters
-    assert all(block.role == "gradients" for block in allocations.blocks)
-    assert len(allocations.blocks) > 2 and max(block.bytes for block in allocations.blocks) < 32 * MIB
-    views = take(
-        lambda: wrapped.append(nn.parallel.DistributedDataParallel(net, gradient_as_bucket_view=True))
-    )
-    assert views.kept_bytes == 0
-
-
-def test_collectives_return_at_once_and_rank_zero_is_noted(observer: Any) -> None:
-    dist = torch.distributed
-    dist.init_process_group("nccl", rank=0, world_size=2)
-    assert (dist.is_initialized(), dist.get_rank()) == (True, 0)
-    x = torch.ones(3, device="cuda")
-    assert dist.all_reduce(x, async_op=True).wait()
-    assert any("rank 0" in note for note in observer.ledger.observation.notes)
-
-
 @pytest.mark.parametrize(
     ("capability", "dtype", "mask", "width", "kernel"),
     [

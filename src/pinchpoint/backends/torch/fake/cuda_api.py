@@ -9,13 +9,14 @@ from __future__ import annotations
 import contextlib
 import types
 from collections.abc import Callable, Iterator
+from itertools import count
 from typing import Any
 
 import torch
 
 from pinchpoint.backends.patches import Patches
 from pinchpoint.backends.torch import compat, versions
-from pinchpoint.backends.torch.fake.devices import CUDA, at_user_line, place_of
+from pinchpoint.backends.torch.fake.devices import CUDA, at_user_line, cuda_device, device_count, place_of
 from pinchpoint.backends.torch.observer import Observer
 from pinchpoint.core.errors import CannotFake
 from pinchpoint.core.events import FREE_CACHE
@@ -30,7 +31,6 @@ _NOTHING = (
     "ipc_collect",
     "set_sync_debug_mode",
     "set_per_process_memory_fraction",
-    "set_stream",
     "set_rng_state",
     "set_rng_state_all",
 )
@@ -45,14 +45,19 @@ _NOTHING_OF_DEVICE = (
 
 
 class _Stream:
-    """Replaces torch.cuda.Stream: there is one queue, so waiting does nothing."""
+    """Replaces torch.cuda.Stream: waiting does nothing, but each stream has memory of its own."""
 
-    cuda_stream = 0
-    device = torch.device("cuda:0")
     device_index = 0
-    stream_id = 0
 
-    def __init__(self, *_: Any, **__: Any) -> None: ...
+    def __init__(self, *_: Any, stream_id: int | None = None, **__: Any) -> None:
+        self.stream_id = next(_stream_numbers) if stream_id is None else stream_id
+        self.cuda_stream = self.stream_id
+        self._contexts: list[_StreamContext] = []
+
+    @property
+    def device(self) -> torch.device:
+        return cuda_device()
+
     def wait_stream(self, stream: Any) -> None: ...
     def wait_event(self, event: Any) -> None: ...
     def synchronize(self) -> None: ...
@@ -66,19 +71,48 @@ class _Stream:
         return False
 
     def __enter__(self) -> _Stream:
+        self._contexts.append(torch.cuda.stream(self))  # type: ignore[arg-type]
+        self._contexts[-1].__enter__()
         return self
 
-    def __exit__(self, *_: object) -> None: ...
+    def __exit__(self, *error: object) -> None:
+        self._contexts.pop().__exit__(*error)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Stream) and other.stream_id == self.stream_id
+
+    def __hash__(self) -> int:
+        return self.stream_id
+
+
+_stream_numbers = count(1)  # 0 is the default stream
 
 
 class _Context:
-    """Selects a device or a stream; there is only one of each."""
+    """Selects a device; there is only one."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         _refuse_second_device(*args, **kwargs)
 
     def __enter__(self) -> None: ...
     def __exit__(self, *_: object) -> None: ...
+
+
+class _StreamContext:
+    """Replaces torch.cuda.stream: what is allocated in it belongs to the stream."""
+
+    current: list[_Stream]
+    select: Callable[[Any], None]
+
+    def __init__(self, stream: Any = None) -> None:
+        self.stream = stream
+
+    def __enter__(self) -> None:
+        self._before = self.current[-1]
+        self.select(self.stream)
+
+    def __exit__(self, *_: object) -> None:
+        self.select(self._before)
 
 
 class _Event:
@@ -93,6 +127,11 @@ class _Event:
 
     def elapsed_time(self, end: Any) -> float:
         return 1.0
+
+
+def _generator_state() -> torch.Tensor:
+    """The state of a generator on CUDA: eight bytes of a seed and eight of an offset, on the host."""
+    return torch.zeros(16, dtype=torch.uint8)
 
 
 def _refuse_second_device(*args: Any, **kwargs: Any) -> None:
@@ -145,6 +184,17 @@ def install(
     for name in _NOTHING_OF_DEVICE:
         patches.set(cuda, name, _refuse_second_device)
     live_bytes = observer.ledger.live_bytes
+    default_stream = _Stream(stream_id=0)
+    streams = [default_stream]  # the current one is the last
+
+    def set_stream(stream: Any) -> None:
+        if stream is not None:
+            streams[-1] = stream
+            observer.ledger.stream = stream.stream_id
+
+    class StreamContext(_StreamContext):
+        current = streams
+        select = staticmethod(set_stream)
 
     def empty_cache() -> None:
         observer.ledger.observation.events.append(FREE_CACHE)
@@ -154,8 +204,8 @@ def install(
         "is_initialized": lambda: True,
         "is_bf16_supported": lambda *_, **__: capability >= (8, 0),
         "is_tf32_supported": lambda: capability >= (8, 0),
-        "device_count": lambda: 1,
-        "current_device": lambda: 0,
+        "device_count": device_count,
+        "current_device": lambda: cuda_device().index,
         "get_device_name": _for_only_device(lambda: title),
         "get_device_capability": _for_only_device(lambda: capability),
         "get_device_properties": _for_only_device(lambda: properties),
@@ -172,14 +222,15 @@ def install(
         "memory_summary": _for_only_device(lambda: ""),
         "empty_cache": empty_cache,
         "utilization": _for_only_device(lambda: 0),
-        "current_stream": _for_only_device(_Stream),
-        "default_stream": _for_only_device(_Stream),
-        "stream": _Context,
-        "StreamContext": _Context,
+        "current_stream": _for_only_device(lambda: streams[-1]),
+        "default_stream": _for_only_device(lambda: default_stream),
+        "set_stream": set_stream,
+        "stream": StreamContext,
+        "StreamContext": StreamContext,
         "device": _Context,
         "device_of": _Context,
-        "get_rng_state": lambda device="cuda": torch.get_rng_state(),
-        "get_rng_state_all": lambda: [torch.get_rng_state()],
+        "get_rng_state": lambda device="cuda": _generator_state(),
+        "get_rng_state_all": lambda: [_generator_state()],
         "initial_seed": lambda: 0,
         "can_device_access_peer": lambda *_: False,
         "is_current_stream_capturing": lambda: False,
@@ -198,7 +249,7 @@ def install(
         for name in ("range_push", "range_pop", "mark"):
             patches.set(cuda.nvtx, name, lambda *_, **__: None)
         patches.set(cuda.nvtx, "range", lambda *_, **__: contextlib.nullcontext())
-    _accelerator(patches, live_bytes, empty_cache, memory_bytes)
+    _accelerator(patches, live_bytes, empty_cache, memory_bytes, lambda: streams[-1])
     patches.set(torch.backends.cudnn, "is_available", lambda: True)
     cudnn = compat.cudnn_version() or versions.rules().cudnn
     patches.set(torch.backends.cudnn, "version", lambda: cudnn)
@@ -206,24 +257,29 @@ def install(
 
 
 def _accelerator(
-    patches: Patches, live_bytes: Callable[[], int], empty_cache: Callable[[], None], memory_bytes: int
+    patches: Patches,
+    live_bytes: Callable[[], int],
+    empty_cache: Callable[[], None],
+    memory_bytes: int,
+    current_stream: Callable[[], _Stream],
 ) -> None:
     """Patch `torch.accelerator`, the device-neutral module of newer torch."""
     module = getattr(torch, "accelerator", None)
     if module is None:
         return
-    cuda_device = torch.device("cuda")
+    cuda = torch.device("cuda")
+    compat.set_accelerator(patches.set, cuda)
     answers: dict[str, Any] = {
         "is_available": lambda: True,
-        "device_count": lambda: 1,
-        "current_accelerator": lambda check_available=False: cuda_device,
-        "current_device_index": lambda: 0,
-        "current_device_idx": lambda: 0,
+        "device_count": device_count,
+        "current_accelerator": lambda check_available=False: cuda,
+        "current_device_index": lambda: cuda_device().index,
+        "current_device_idx": lambda: cuda_device().index,
         "set_device_index": _refuse_second_device,
         "set_device_idx": _refuse_second_device,
         "device_index": _Context,
         "synchronize": _refuse_second_device,
-        "current_stream": _for_only_device(_Stream),
+        "current_stream": _for_only_device(current_stream),
         "memory_allocated": _for_only_device(live_bytes),
         "max_memory_allocated": _for_only_device(live_bytes),
         "memory_reserved": _for_only_device(live_bytes),

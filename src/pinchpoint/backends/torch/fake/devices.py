@@ -6,6 +6,7 @@ the host among those of the GPU.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from types import FrameType
@@ -59,6 +60,18 @@ def at_user_line() -> str:
     return ""
 
 
+def cuda_device() -> torch.device:
+    """The simulated device: that of the process's local rank in a parallel job."""
+    return (
+        torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if "WORLD_SIZE" in os.environ else CUDA
+    )
+
+
+def device_count() -> int:
+    """The devices that torch reports. Only one is simulated, but a rank sees those of its machine."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if "WORLD_SIZE" in os.environ else 1
+
+
 def place_of(device: Any) -> str | None:
     """Return "device", "host" or None for a device argument as users write it."""
     if device is None or isinstance(device, bool):
@@ -70,7 +83,7 @@ def place_of(device: Any) -> str | None:
     else:
         kind, _, number = str(device).partition(":")
         index = int(number) if number.isdigit() else 0
-    if kind == "cuda" and index > 0:
+    if kind == "cuda" and index > 0 and index != cuda_device().index:
         raise CannotFake(
             f"The script uses cuda:{index}{at_user_line()}; "
             "pinchpoint does not support more than one GPU, cuda:0, yet.",

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch.jit.frontend import FrontendError
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from pinchpoint.backends.patches import Patches
@@ -37,6 +38,7 @@ def install(patches: Patches, observer: Observer, progress: Progress) -> Iterato
     patch_generation = Generation(patches, observer, progress.add_calls)
     _modules(patches, observer, progress, lambda: (patch_generation(), patch_trainer()))
     _compiling(patches, observer)
+    _scripting(patches)
     _parallel(patches)
     saving.install(patches, observer, files=lambda: progress.files)
     with _optimizers(patches, ledger, progress):
@@ -234,6 +236,20 @@ def _compiling(patches: Patches, observer: Observer) -> None:
 
     patches.set(torch, "compile", compile_)
     patches.set(torch.nn.Module, "compile", lambda self, *_, **__: compile_(self) and None)
+
+
+def _scripting(patches: Patches) -> None:
+    """Let what TorchScript cannot compile run as Python, because it may call a function that is replaced."""
+    original = torch.jit.script
+
+    def script(obj: Any, *args: Any, **kwargs: Any) -> Any:
+        kwargs["_frames_up"] = kwargs.get("_frames_up", 0) + 1  # where names are looked up: past this frame
+        try:
+            return original(obj, *args, **kwargs)
+        except (FrontendError, RuntimeError):
+            return obj
+
+    patches.set(torch.jit, "script", script)
 
 
 def _parallel(patches: Patches) -> None:

@@ -16,7 +16,6 @@ from pinchpoint.backends.torch.data_dependent.operations import Dynamic
 from pinchpoint.backends.torch.fake import (
     autocast,
     cuda_api,
-    distributed,
     library,
     nested_tensors,
     sparse_tensors,
@@ -31,6 +30,7 @@ from pinchpoint.backends.torch.kernels.workspaces import KernelModel
 from pinchpoint.backends.torch.ledger import Ledger
 from pinchpoint.backends.torch.observer import Observer
 from pinchpoint.backends.torch.packages import finder, unknown_kernels
+from pinchpoint.backends.torch.ranks import process_group
 
 _aten = torch.ops.aten
 
@@ -91,7 +91,8 @@ def simulate_device(
         _fused(patches, observer)
         _batch_norm(patches, observer)
         _group_norm(patches, observer)
-        distributed.install(patches, ledger)
+        process_group.install(patches, observer)
+        stack.callback(process_group.close)
         unknown_kernels.install(patches, observer)
         autocast_kernels = autocast.install(patches)
         try:

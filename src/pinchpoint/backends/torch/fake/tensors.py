@@ -19,11 +19,12 @@ from pinchpoint.backends.torch.compat import (
     become,
     default_device,
     fake_device,
+    has_dispatch,
     hide_fake_tensors,
     in_kernel,
 )
 from pinchpoint.backends.torch.data_dependent.nonzero_counts import is_whole
-from pinchpoint.backends.torch.fake.devices import CUDA, at_user_line, place_of
+from pinchpoint.backends.torch.fake.devices import CUDA, at_user_line, cuda_device, place_of
 from pinchpoint.backends.torch.observer import Observer
 from pinchpoint.core.errors import CannotFake
 from pinchpoint.core.files import shown_path
@@ -48,12 +49,14 @@ def _devices(patches: Patches, observer: Observer) -> None:
             return _META
         if observer.inside:
             return fake_device(self)
-        return CUDA if observer.on_device(self) else _CPU
+        return cuda_device() if observer.on_device(self) else _CPU
 
     patches.set(FakeTensor, "device", property(device))
     patches.set(FakeTensor, "is_cuda", property(lambda self: observer.on_device(self)))
     patches.set(FakeTensor, "is_cpu", property(lambda self: not observer.on_device(self)))
-    patches.set(FakeTensor, "get_device", lambda self: 0 if observer.on_device(self) else -1)
+    patches.set(
+        FakeTensor, "get_device", lambda self: cuda_device().index if observer.on_device(self) else -1
+    )
 
 
 def _copies(patches: Patches, observer: Observer) -> None:
@@ -98,6 +101,9 @@ def _data(patches: Patches, observer: Observer) -> None:
 
     def set_data(self: torch.Tensor, value: torch.Tensor) -> None:
         is_fake = type(self) is FakeTensor
+        if has_dispatch(type(self)) and not is_fake:  # a DTensor consists of tensors, which have data
+            original.__set__(self, value)
+            return
         if not is_fake and type(value) is not FakeTensor:
             original.__set__(self, value)
             return

@@ -1,0 +1,58 @@
+"""`Collectives`: what collective operations return without peers, and which communicators they need.
+
+A collective returns at once. Its outputs have no known values on the device; on the host, they are those of
+this rank. NCCL has buffers of its own for every communicator, which `nccl_bytes` estimates.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pinchpoint.backends.torch.ranks import compat
+from pinchpoint.core.events import Span
+from pinchpoint.core.units import MIB
+
+# Guessed, not measured: per communicator, from NCCL's defaults. Every channel has buffers for three protocols
+# (about 10 MiB) per connection; few channels over PCIe, 16 to 32 with up to three connections over NVLink.
+_CHANNEL_BYTES = 10 * MIB
+_PER_COMMUNICATOR = Span(usual=16 * _CHANNEL_BYTES, least=2 * _CHANNEL_BYTES, most=64 * _CHANNEL_BYTES)
+_SENDS = ("c10d::send", "c10d::recv_", "c10d::recv_any_source_")
+
+
+class Collectives:
+    """The collectives of one run."""
+
+    def __init__(self) -> None:
+        self.groups: dict[str, int] = {}  # name of a group that communicated on the device -> its size
+        self.sending: set[str] = set()  # names of groups in which single ranks send to each other
+
+    def run(self, func: Any, args: tuple[Any, ...]) -> Any:
+        """The result of a collective of a process group: its first argument, and the work that is done."""
+        group = compat.process_group_of(func, args)
+        if group is not None:
+            self._use(group)
+            if func.name().startswith(_SENDS):
+                self.sending.add(group.group_name)
+        results = [
+            compat.finished_work() if compat.is_work(result) else args[0]
+            for result in compat.returns_of(func)
+        ]
+        return tuple(results) if len(results) > 1 else results[0] if results else None
+
+    def use_functional(self, func: Any, args: tuple[Any, ...]) -> None:
+        """Note the group of a functional collective, which is given by its name."""
+        group = compat.named_group_of(func, args)
+        if group is not None:
+            self._use(group)
+
+    def stages(self) -> list[int]:
+        """The ranks of a pipeline: those that send to each other, in groups of this rank."""
+        return sorted({rank for name in self.sending for rank in compat.ranks_of(name)})
+
+    def _use(self, group: Any) -> None:
+        self.groups[group.group_name] = group.size()
+
+    def nccl_bytes(self) -> Span:
+        """What NCCL keeps for its communicators. A group creates one when it is first used."""
+        count = sum(size > 1 for size in self.groups.values())
+        return Span(*(count * part for part in _PER_COMMUNICATOR))

@@ -1,0 +1,104 @@
+"""Private APIs of torch.distributed: process groups, functional collectives, DTensor, and FSDP.
+
+Imported late, because torch may be built without them, and because DTensor takes long to import.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from pinchpoint.backends.torch import compat
+
+
+def start_fake_group(init: Callable[..., Any], rank: int, world_size: int) -> None:
+    """Start the default process group with torch's fake backend. init: torch's own function."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    init("fake", store=FakeStore(), rank=rank, world_size=world_size)
+
+
+def finished_work() -> Any:
+    """The handle of a collective that has finished, as operations of a process group return it."""
+    from torch._C._distributed_c10d import FakeWork  # pyright: ignore[reportAttributeAccessIssue]
+
+    return FakeWork().boxed()
+
+
+def returns_of(operator: Any) -> list[Any]:
+    """The types of an operator's results."""
+    return [result.type for result in operator._schema.returns]
+
+
+def is_work(kind: Any) -> bool:
+    """Whether the type of a result is the handle of a collective."""
+    return str(kind).endswith("c10d.Work")
+
+
+def process_group_of(operator: Any, args: tuple[Any, ...]) -> Any | None:
+    """The process group among the arguments of a collective."""
+    names = compat.argument_names(operator)
+    if "process_group" not in names:
+        return None
+    return torch.distributed.ProcessGroup.unbox(args[names.index("process_group")])
+
+
+def named_group_of(operator: Any, args: tuple[Any, ...]) -> Any | None:
+    """The process group whose name a functional collective has among its arguments."""
+    from torch.distributed.distributed_c10d import _resolve_process_group  # pyright: ignore
+
+    names = compat.argument_names(operator)
+    at = names.index("group_name") if "group_name" in names else -1
+    if not 0 <= at < len(args):
+        return None
+    return _resolve_process_group(args[at])
+
+
+def prepare_sharded_tensors(
+    patch: Callable[[Any, str, Any], Any], without_recording: Callable[[], Any]
+) -> None:
+    """Let DTensor work on simulated devices. without_recording: a context in which nothing is observed.
+
+    Its random numbers need the state of a CUDA generator, which is not simulated, so they are drawn without
+    it. The shapes of results of whole tensors are computed on fake tensors of its own, which take no memory.
+    """
+    from torch.distributed.tensor import _dispatch, _random
+    from torch.distributed.tensor._sharding_prop import ShardingPropagator
+
+    # Fake tensors on CUDA would otherwise start a device that is not there.
+    patch(sys.modules[compat.FakeTensorMode.__module__], "init_gpu_context", lambda device: None)
+    for module in (_dispatch, _random):
+        patch(module, "is_rng_supported_mesh", lambda mesh: False)
+    original = ShardingPropagator._propagate_tensor_meta_non_cached
+
+    def propagate(self: Any, op_schema: Any) -> Any:
+        with without_recording():
+            return original(self, op_schema)
+
+    patch(ShardingPropagator, "_propagate_tensor_meta_non_cached", propagate)
+
+
+def broadcast_coalesced(group: Any, tensors: list[torch.Tensor], size_bytes: int) -> None:
+    """Send tensors from the first rank, flattened into buffers of so many bytes."""
+    from torch.distributed import _broadcast_coalesced  # pyright: ignore
+
+    group = group or torch.distributed.group.WORLD
+    _broadcast_coalesced(group, tensors, size_bytes, 0)
+
+
+def ranks_of(group_name: str) -> list[int]:
+    """The ranks in the whole job that a group consists of."""
+    from torch.distributed.distributed_c10d import _resolve_process_group  # pyright: ignore
+
+    group = _resolve_process_group(group_name)  # pyright: ignore[reportArgumentType]
+    return torch.distributed.get_process_group_ranks(group)
+
+
+def fsdp_operation(name: str) -> Callable[..., Any] | None:
+    """The Python function behind an operation of FSDP, such as `fsdp::chunk_cat`."""
+    module = sys.modules.get("torch.distributed.fsdp._fully_shard._fsdp_collectives")
+    short = name.partition("::")[2].partition(".")[0]
+    return getattr(module, f"{short}_cuda", None) or getattr(module, short, None)

@@ -1,0 +1,202 @@
+"""Process groups of one rank without its peers: torch's own fake backend in place of every other.
+
+The script runs as one rank. DeviceMesh, DTensor, FSDP, and pipelines are torch's own; only the collectives
+are not carried out. Objects from other ranks are this rank's own, and a note says so.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from pinchpoint.backends.patches import Patches
+from pinchpoint.backends.torch.fake.devices import at_user_line
+from pinchpoint.backends.torch.observer import Observer
+from pinchpoint.backends.torch.ranks import compat, data_parallel
+from pinchpoint.core.errors import BadInput
+
+
+class _FinishedWork:
+    """The handle of a collective that has finished."""
+
+    def wait(self, *_: Any) -> bool:
+        return True
+
+    def is_completed(self) -> bool:
+        return True
+
+
+class _FinishedProcesses:
+    """What `torch.multiprocessing.spawn` returns with join=False."""
+
+    def join(self, *_: Any, **__: Any) -> bool:
+        return True
+
+
+def install(patches: Patches, observer: Observer) -> None:
+    _spawning(patches, observer)
+    if not torch.distributed.is_available():
+        return
+    _groups(patches, observer)
+    _objects(patches, observer)
+    patches.set(
+        torch.nn.parallel, "DistributedDataParallel", data_parallel.make_class(observer, torch.distributed)
+    )
+
+
+def close() -> None:
+    """End the process groups that a target has left open."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+
+
+def _everywhere(patches: Patches, name: str, value: Any) -> None:
+    """Replace a function of torch.distributed also where torch has imported it by name."""
+    for module in (
+        "torch.distributed",
+        "torch.distributed.distributed_c10d",
+        "torch.distributed.device_mesh",
+    ):
+        if hasattr(sys.modules.get(module), name):
+            patches.set(sys.modules[module], name, value)
+
+
+def _groups(patches: Patches, observer: Observer) -> None:
+    import torch.distributed as dist
+
+    original_init, original_group, original_backend = (
+        dist.init_process_group,
+        dist.new_group,
+        dist.get_backend,
+    )
+    backends: dict[Any, str] = {}  # the backend that the script asked for
+
+    def init_process_group(
+        backend: str | None = None,
+        init_method: str | None = None,
+        timeout: Any = None,
+        world_size: int = -1,
+        rank: int = -1,
+        *_: Any,
+        **__: Any,
+    ) -> None:
+        if dist.is_initialized():
+            raise ValueError("trying to initialize the default process group twice!")  # torch's own message
+        size = world_size if world_size > 0 else int(os.environ.get("WORLD_SIZE", "0"))
+        if size < 1:
+            raise BadInput(
+                f"The script starts a process group{at_user_line()}, whose size is not given.",
+                hint="Add --world-size N to predict it as one rank of N processes.",
+            )
+        number = rank if rank >= 0 else int(os.environ.get("RANK", "0"))
+        if number >= size:
+            raise BadInput(
+                f"The script starts a process group{at_user_line()} as rank {number} of {size}.",
+                hint="Give a rank below the world size, or let --rank and --world-size set both.",
+            )
+        compat.start_fake_group(original_init, number, size)
+        backends[None] = (backend or "nccl").rpartition(":")[2]
+        observer.note(f"rank {number} of {size}, without peers")
+
+    def new_group(
+        ranks: Any = None, timeout: Any = None, backend: Any = None, *_: Any, **options: Any
+    ) -> Any:
+        kept = {
+            name: options[name] for name in ("use_local_synchronization", "group_desc") if name in options
+        }
+        return original_group(ranks, **kept)
+
+    def get_backend(group: Any = None) -> str:
+        return backends.get(None) or original_backend(group)
+
+    mesh_type = importlib.import_module("torch.distributed.device_mesh").DeviceMesh
+    original_mesh = mesh_type.__init__
+    is_prepared = False
+
+    def init_mesh(self: Any, *args: Any, **kwargs: Any) -> None:
+        nonlocal is_prepared
+        if not is_prepared:  # here and not at the start, because the import of DTensor takes long
+            is_prepared = True
+            compat.prepare_sharded_tensors(patches.set, observer.without_recording)
+        original_mesh(self, *args, **kwargs)
+
+    patches.set(mesh_type, "__init__", init_mesh)
+    _everywhere(patches, "init_process_group", init_process_group)
+    _everywhere(patches, "new_group", new_group)
+    _everywhere(patches, "get_backend", get_backend)
+    patches.set(dist, "is_nccl_available", lambda: True)
+    for name in ("barrier", "monitored_barrier"):
+        _everywhere(patches, name, lambda *_, **__: _FinishedWork())
+
+
+def _objects(patches: Patches, observer: Observer) -> None:
+    """Collectives of Python objects, which torch sends as bytes: every rank has the object of this one."""
+    import torch.distributed as dist
+
+    def note(what: str) -> None:
+        observer.note(f"{what}{at_user_line()} has this rank's own values in place of those of other ranks")
+
+    def all_gather_object(object_list: list[Any], obj: Any, group: Any = None) -> None:
+        note("all_gather_object")
+        object_list[:] = [obj] * len(object_list)
+
+    def gather_object(obj: Any, object_gather_list: list[Any] | None = None, *_: Any, **__: Any) -> None:
+        note("gather_object")
+        if object_gather_list:
+            object_gather_list[:] = [obj] * len(object_gather_list)
+
+    def broadcast_object_list(object_list: list[Any], src: int | None = None, *_: Any, **__: Any) -> None:
+        if src not in (None, dist.get_rank()):
+            note("broadcast_object_list")
+
+    def scatter_object_list(output: list[Any], objects: list[Any] | None = None, *_: Any, **__: Any) -> None:
+        if objects:
+            output[0] = objects[min(dist.get_rank(), len(objects) - 1)]
+        else:
+            note("scatter_object_list")
+
+    def send_object_list(*_: Any, **__: Any) -> None: ...
+
+    def recv_object_list(object_list: list[Any], *_: Any, **__: Any) -> int:
+        note("recv_object_list")
+        return 0
+
+    functions: list[Callable[..., Any]] = [
+        all_gather_object,
+        gather_object,
+        broadcast_object_list,
+        scatter_object_list,
+        send_object_list,
+        recv_object_list,
+    ]
+    for function in functions:
+        _everywhere(patches, function.__name__, function)
+
+
+def _spawning(patches: Patches, observer: Observer) -> None:
+    """`torch.multiprocessing.spawn` runs the process of the asked rank, in this one."""
+    import torch.multiprocessing as multiprocessing
+
+    def spawn(
+        fn: Callable[..., Any],
+        args: tuple[Any, ...] = (),
+        nprocs: int = 1,
+        join: bool = True,
+        *_: Any,
+        **__: Any,
+    ) -> _FinishedProcesses | None:
+        number = min(int(os.environ.get("LOCAL_RANK", "0")), nprocs - 1)
+        if nprocs > 1:
+            which = f"number {number}" if number else "the first"
+            observer.note(f"{which} of {nprocs} spawned processes is predicted")
+        fn(number, *args)
+        return None if join else _FinishedProcesses()
+
+    for owner in (multiprocessing, sys.modules["torch.multiprocessing.spawn"]):
+        patches.set(owner, "spawn", spawn)
+        patches.set(owner, "start_processes", spawn)

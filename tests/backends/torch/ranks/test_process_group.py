@@ -1,0 +1,95 @@
+"""Process groups without peers: collectives, objects of other ranks, and sharded parameters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the fake run needs torch")
+dist = torch.distributed
+MIB = 2**20
+
+
+@pytest.fixture
+def group(observer: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Rank 1 of 4."""
+    for name, value in (("RANK", "1"), ("LOCAL_RANK", "1"), ("WORLD_SIZE", "4"), ("LOCAL_WORLD_SIZE", "4")):
+        monkeypatch.setenv(name, value)
+    dist.init_process_group("nccl")
+    return observer
+
+
+def test_collectives_return_at_once_and_allocate_nothing(group: Any, take: Any) -> None:
+    assert (dist.get_rank(), dist.get_world_size(), dist.get_backend()) == (1, 4, "nccl")
+    part, whole = torch.ones(MIB, device="cuda"), torch.empty(4 * MIB, device="cuda")
+
+    def communicate() -> None:
+        assert dist.all_reduce(part, async_op=True).wait()
+        dist.all_gather_into_tensor(whole, part)
+        dist.reduce_scatter_tensor(part, whole)
+        dist.all_gather([torch.empty_like(part) for _ in range(0)] or list(whole.chunk(4)), part)
+        dist.broadcast(part, src=0)
+        dist.barrier()
+
+    assert take(communicate).kept_bytes == 0
+    assert "rank 1 of 4, without peers" in group.ledger.observation.notes
+    assert group.collectives.nccl_bytes().usual > 0
+
+
+def test_a_functional_collective_has_its_output(group: Any, take: Any) -> None:
+    from torch.distributed._functional_collectives import all_gather_tensor
+
+    part = torch.ones(MIB, device="cuda")
+    outputs: list[Any] = []
+    gathered = take(lambda: outputs.append(all_gather_tensor(part, 0, dist.group.WORLD)))
+    assert gathered.kept_bytes == 4 * part.nbytes
+
+
+def test_the_device_is_that_of_the_local_rank(group: Any) -> None:
+    assert torch.cuda.device_count() == 4
+    assert torch.ones(1, device="cuda:1").device == torch.device("cuda", torch.cuda.current_device())
+
+
+def test_objects_of_other_ranks_are_those_of_this_rank_and_noted(group: Any) -> None:
+    objects: list[Any] = [None] * 4
+    dist.all_gather_object(objects, {"rank": 1})
+    assert objects == [{"rank": 1}] * 4
+    settings = ["mine"]
+    dist.broadcast_object_list(settings, src=0)
+    assert settings == ["mine"]
+    assert len([note for note in group.ledger.observation.notes if "this rank's own values" in note]) == 2
+
+
+def test_a_second_default_group_is_an_error_as_in_torch(group: Any) -> None:
+    with pytest.raises(ValueError, match="twice"):
+        dist.init_process_group("gloo")
+
+
+def test_fully_sharded_parameters_take_their_part_of_the_memory(group: Any, take: Any) -> None:
+    from torch.distributed.fsdp import fully_shard
+
+    with torch.device("meta"):
+        net = torch.nn.Linear(1024, 1024, bias=False)
+
+    def shard() -> Any:
+        fully_shard(net)
+        return net.to_empty(device="cuda")
+
+    weights = take(shard)
+    assert weights.kept_bytes == 1024 * 1024 * 4 // 4
+
+    def step() -> None:
+        net(torch.ones(8, 1024, device="cuda")).sum().backward()
+
+    step()
+    net.zero_grad()
+    # Forward and backward: the gathered weight, and its gradient before it is reduced.
+    again = take(step)
+    assert again.peak > 2 * 1024 * 1024 * 4
+    assert again.kept_bytes <= 2 * 1024 * 1024  # the sharded gradient, and buffers for the next step
+
+
+def test_the_stages_of_a_pipeline_are_the_ranks_that_send(group: Any) -> None:
+    dist.send(torch.ones(4, device="cuda"), dst=2)
+    assert group.collectives.stages() == [0, 1, 2, 3]
