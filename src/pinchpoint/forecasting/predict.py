@@ -120,7 +120,8 @@ def _first_rank(
     if world_size is None:
         if rank != 0 or local_world_size is not None:
             raise BadInput(
-                "--rank and --local-world-size need --world-size.", hint="Add the number of processes."
+                "--rank and --local-world-size cannot be used without --world-size.",
+                hint="Add --world-size with the number of processes.",
             )
         return None
     if target.kind != "script":

@@ -249,7 +249,7 @@ def test_the_worst_of_all_ranks_is_predicted(run: Predict) -> None:
         ({"world_size": 0}, "--world-size 0"),
         ({"world_size": 4, "rank": 4}, "no rank 4 among 4"),
         ({"world_size": 8, "local_world_size": 3}, "does not divide"),
-        ({"rank": 1}, "need --world-size"),
+        ({"rank": 1}, "without --world-size"),
     ],
 )
 def test_a_job_that_cannot_be_is_refused(run: Predict, options: dict[str, Any], message: str) -> None:
