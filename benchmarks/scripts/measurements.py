@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import importlib.util
 import multiprocessing
 import os
 import runpy
@@ -34,6 +35,8 @@ THREADS = 2  # of each program: many run at one time
 # what is asked for. So it starts as by default, with a share that leaves room for the other programs.
 JAX_SHARE = "0.08"
 START_CUDA = {"diffusers", "torch_geometric"}  # when imported, so that the process cannot be forked
+if importlib.util.find_spec("torchao") is not None:
+    START_CUDA |= {"transformers"}  # imports torchao, which asks for the card
 
 
 def describe_machine() -> dict[str, Any]:

@@ -71,6 +71,31 @@ def test_written_turns_equal_those_that_run(pad: int) -> None:
     assert sorted(short.ledger.observation.events) == sorted(whole.ledger.observation.events)
 
 
+def test_of_many_turns_some_are_written_with_nearly_the_same_peaks() -> None:
+    ledger = Ledger()
+    turns = repetition.Repetition(ledger)
+    site = ledger.site()
+
+    def run(count: int) -> int:
+        """Turns that replace a block by one that is 64 KiB larger, as a cache grows."""
+        last = ledger.add_temporary(16 * 2**20, phase="forward", site=site, op="")
+        for turn in range(1, count + 1):
+            turns.mark()
+            new = ledger.add_temporary(16 * 2**20 + turn * 2**16, phase="forward", site=site, op="")
+            ledger.free_temporary(last)
+            last = new
+        turns.mark()
+        return last
+
+    run(40)
+    events = len(ledger.observation.events)
+    assert turns.period() == 1
+    assert turns.extend(4000, 1, most_events=100) == 80  # 8,000 events
+    assert len(ledger.observation.events) - events == 2 * 51
+    # The last block and the one before it are alive together.
+    assert replay(ledger.observation).peak_allocated_bytes == 2 * (16 * 2**20 + 4040 * 2**16) - 2**16
+
+
 def test_a_loop_that_grows_faster_and_faster_is_not_regular() -> None:
     ledger = Ledger()
     loop = Repetition(ledger)

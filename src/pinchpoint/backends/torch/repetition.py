@@ -74,8 +74,12 @@ class Repetition:
             _continues(*turns[at - 2 * period : at + 1 : period]) for at in range(2 * period, len(turns))
         )
 
-    def extend(self, count: int, period: int) -> None:
-        """Write `count` further turns, a multiple of `period`; live storages then stand for the last ones."""
+    def extend(self, count: int, period: int, most_events: int | None = None) -> int:
+        """Write `count` further turns, a multiple of `period`; live storages then stand for the last ones.
+
+        most_events: if they had more events, only every n-th period is written, and the last two. Turns that
+        leave blocks behind are all written. Returns n.
+        """
         assert count % period == 0, "a block of a turn has its counterpart a whole number of periods later"
         observation = self._ledger.observation
         recent = self._turns[-2 * period :]
@@ -83,19 +87,32 @@ class Repetition:
         last = len(firsts) - 1
         created: set[int] = set()
         freed: set[int] = set()
-        for number in range(count):
-            before, now = recent[number % period], recent[period + number % period]
-            firsts.append(len(observation.blocks))
-            observation.blocks += [
-                _grown(old, new, number // period + 1)
-                for old, new in zip(before.blocks, now.blocks, strict=True)
-            ]
-            for back, at in now.pattern:
-                block = FREE_CACHE if back == FREE_CACHE else firsts[-1 - back] + at
-                observation.events.append(block)
-                if block != FREE_CACHE:
-                    (created if back == 0 and block not in created else freed).add(block)
-        self._hand_over(firsts, last, count, period, created - freed, freed)
+        growths, stride = self._growths(count // period, recent[period:], most_events)
+        for growth in growths:
+            for before, now in zip(recent[:period], recent[period:], strict=True):
+                firsts.append(len(observation.blocks))
+                observation.blocks += [
+                    _grown(old, new, growth) for old, new in zip(before.blocks, now.blocks, strict=True)
+                ]
+                for back, at in now.pattern:
+                    block = FREE_CACHE if back == FREE_CACHE else firsts[-1 - back] + at
+                    observation.events.append(block)
+                    if block != FREE_CACHE:
+                        (created if back == 0 and block not in created else freed).add(block)
+        self._hand_over(firsts, last, len(growths) * period, period, created - freed, freed)
+        return stride
+
+    def _growths(self, periods: int, turns: list[_Turn], most_events: int | None) -> tuple[list[int], int]:
+        """Which of the further periods are written, and every how many of them that is."""
+        events = sum(len(turn.pattern) for turn in turns)
+        leaves = 2 * sum(len(turn.blocks) for turn in turns) > sum(
+            back != FREE_CACHE for turn in turns for back, _ in turn.pattern
+        )
+        if most_events is None or leaves:
+            return list(range(1, periods + 1)), 1
+        stride = max(1, -(-periods * events // most_events))
+        # The last two follow each other, because old and new blocks of a cache exist at the same time.
+        return sorted({max(periods - 1, 1), *range(periods, 0, -stride)}), stride
 
     def _hand_over(
         self, firsts: list[int], last: int, count: int, period: int, alive: set[int], freed: set[int]

@@ -36,6 +36,7 @@ def install(patches: Patches, observer: Observer, progress: Progress) -> Iterato
     script_loops.install(patches, observer, progress)
     lbfgs.install(patches, observer, progress)
     patch_generation = Generation(patches, observer, progress.add_calls)
+    progress.is_generating = patch_generation.is_starting
     _modules(patches, observer, progress, lambda: (patch_generation(), patch_trainer()))
     _compiling(patches, observer)
     _scripting(patches)

@@ -56,6 +56,8 @@ class Progress:
         self.scaled_steps: int | None = None  # that gradient scalers may take in the whole run, if known
         self.wanted = 2  # steps of each optimizer that are requested
         self.stop: Callable[[], None] = lambda: None  # ends the script
+        # Whether `generate` runs its first tokens, which show what the others allocate.
+        self.is_generating: Callable[[], bool] = lambda: False
         self._operations_before = 0  # observed before inference was long enough for a forecast
 
     def count_call(self, module: torch.nn.Module | None, *, quiet: bool) -> None:
@@ -169,7 +171,8 @@ class Progress:
                 return True
             operations = self._late_operations
         is_over = self.deadline_s is not None and time.monotonic() > self.deadline_s
-        is_over = is_over or self.observer.operations - self._operations_before > operations
+        is_long = self.observer.operations - self._operations_before > operations
+        is_over = is_over or (is_long and not self.is_generating())
         if is_over and self.trains:
             self.cut(sys._getframe(1))
         return is_over
