@@ -4,11 +4,11 @@
     PYTHONPATH=src python benchmarks/profiling/overhead.py --cases resnet18 --seconds 300
 
 Every way is a process of its own; their loops run in turns of about a second, one process at a time (see
-referee.py). A ratio is the time per step of a turn divided by that of the plain run in the same round. Two
-steps at the beginning of each turn are not timed; `first steps` are the first five of a run. The median lies
-in the interval with a confidence of 95 % (order statistics); with less than six rounds the interval is from
-lowest to highest. `plain again` shows how exact the comparison is. CPU is the ratio of CPU seconds. Scalene
-and TraceML run if they are installed.
+referee.py). A ratio is the time per step of a turn divided by that of the plain run in the same round. The
+first steps of a run and two at the beginning of each turn are not timed. The median lies in the interval with
+a confidence of 95 % (order statistics); with less than six rounds the interval is from lowest to highest.
+`plain again` shows how exact the comparison is. CPU is the ratio of CPU seconds. Scalene and TraceML run if
+they are installed.
 """
 
 from __future__ import annotations
@@ -87,7 +87,6 @@ def _summary(runs: dict[str, Any]) -> dict[str, Any]:
         name: {
             "time": ratio(run["turns"], plain["turns"], "loop_s"),
             "cpu": ratio(run["turns"], plain["turns"], "cpu_s"),
-            "first_steps": ratio([run["first"] or {}], [plain["first"]], "loop_s"),
             "same_weights": _is_same(run, plain),
             "recorded": run["recorded"],
             "failure": run["failure"],
@@ -136,8 +135,8 @@ def table(cases: list[dict[str, Any]]) -> str:
     lines = []
     for case in cases:
         lines += [f"## {case['title']}", ""]
-        lines += ["| way | time | 95 % interval | CPU | first steps | same weights | bar | recorded |"]
-        lines += ["|---|---|---|---|---|---|---|---|"]
+        lines += ["| way | time | 95 % interval | CPU | same weights | bar | recorded |"]
+        lines += ["|---|---|---|---|---|---|---|"]
         lines += [_row(name, way) for name, way in case["ways"].items()]
         plain = case["runs"]["plain"]["turns"]
         step_s = statistics.median(turn["loop_s"] / turn["steps"] for turn in plain)
@@ -147,9 +146,9 @@ def table(cases: list[dict[str, Any]]) -> str:
 
 
 def _row(name: str, way: dict[str, Any]) -> str:
-    time, cpu, first = way["time"], way["cpu"], way["first_steps"]
+    time, cpu = way["time"], way["cpu"]
     if time is None:
-        return f"| {name} | failed | | | | | | {way['failure'][:120]} |"
+        return f"| {name} | failed | | | | | {way['failure'][:120]} |"
     bar = ""
     if name in BARS:
         bar = f"{BARS[name]:.0%}: {'met' if time['median'] <= 1 + BARS[name] else 'missed'}"
@@ -158,7 +157,6 @@ def _row(name: str, way: dict[str, Any]) -> str:
         f"{time['median'] - 1:+.1%}",
         f"{time['low'] - 1:+.1%} to {time['high'] - 1:+.1%}",
         f"{cpu['median'] - 1:+.1%}",
-        f"{first['median'] - 1:+.0%}" if first else "",
         {True: "yes", False: "no", None: "unknown"}[way["same_weights"]],
         bar,
         way["recorded"] or way["failure"][:120],

@@ -55,7 +55,7 @@ def ways(program: Path, options: list[str], folder: Path) -> dict[str, Way]:
             result[name] = Way(command, lambda lines=lines: _of_scalene(lines))
     if find_spec("traceml_ai"):
         changed = _with_traceml(program, folder / "changed")
-        for number, (name, path) in enumerate({"TraceML": script, "TraceML, calls added": changed}.items()):
+        for number, (name, path) in enumerate({"TraceML": script, "TraceML with calls": changed}.items()):
             ports = ["--aggregator-port", str(29765 + number), "--master-port", str(29500 + number)]
             logs = ["--logs-dir", str(folder / "traceml"), "--run-name", f"run{number}"]
             command = [python, "-c", _TRACEML, "run", path, *ports, *logs, "--args", *options]

@@ -19,7 +19,7 @@ from typing import Any
 
 from profilers import Way
 
-_START_S = 400.0  # after which a process that did not reach its loop counts as failed
+_FIRST = 5  # steps at the start, in which libraries are loaded and kernels chosen
 _TURN_S = 25.0  # after which a turn counts as failed
 _SLOW = 4.0  # a way that is so many times slower has shorter turns
 
@@ -43,9 +43,15 @@ class Player:
             )
 
     def connect(self, deadline: float) -> None:
-        """Wait until the loop is about to begin."""
+        """Wait until the loop is about to begin, and let it begin."""
         if self._wait(self._server, deadline):
             self._connection, _ = self._server.accept()
+            if self._receive(deadline):
+                self._connection.sendall(f"{_FIRST} 1\n".encode())
+
+    def warm_up(self, deadline: float) -> None:
+        """Wait until the first steps are over."""
+        if not self.failure:
             self._receive(deadline)
 
     def play(self, lead: int, steps: int) -> dict[str, Any] | None:
@@ -112,21 +118,23 @@ def contest(
 ) -> dict[str, Any]:
     """Time the loops in turn until the seconds are over or each had `most` turns.
 
-    Returns what each way's turns took, with the first five steps apart.
+    Returns what each way's turns took. The first steps of a run are not timed.
     """
     start = time.monotonic()
     deadline = start + seconds
     players: dict[str, Player] = {}
     try:
         # Not more at once than the machine can start without some running into time limits of their own.
-        waiting, together = list(ways), max(1, (os.cpu_count() or 2) // 2)
+        limit = start + max(60.0, 0.6 * seconds)
+        waiting, together = list(ways), max(1, (os.cpu_count() or 1) - 4)
         while waiting:
             wave, waiting = waiting[:together], waiting[together:]
             players |= {name: Player(ways[name], addresses[name]) for name in wave}
             for name in wave:
-                players[name].connect(start + _START_S)
+                players[name].connect(limit)
+            for name in wave:
+                players[name].warm_up(limit)
         print(f"  all started after {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
-        first = {name: player.play(0, 5) for name, player in players.items()}
         steps = _block_steps({name: player.play(3, 5) for name, player in players.items()}, block_s)
         names, took = list(players), 0.0
         for number in range(most):
@@ -149,7 +157,6 @@ def contest(
     return {
         name: {
             "failure": player.failure,
-            "first": first[name],
             "turns": player.turns,
             "result": player.result,
             "recorded": "" if player.failure else _recorded(player.way),

@@ -186,3 +186,16 @@ def test_time_of_the_profiler_itself_belongs_to_no_step() -> None:
         clock.now = 1000
     play(recorder, clock, "1003!adam")
     assert list(recorder.finish().host_ns) == [4, 3]
+
+
+def test_memory_is_read_at_each_early_step_and_later_at_most_every_two_milliseconds() -> None:
+    clock, reads = Clock(), []
+    recorder = Recorder(clock_ns=clock)
+    recorder.memory_now = lambda: reads.append(clock.now) or len(reads)
+    for step in range(600):
+        clock.now = step * 500_000
+        recorder.mark("optimizer step", "adam")
+    assert len(reads) == 199 + 100  # the first 199, and every fourth of the other 401
+    sizes = recorder.finish().memory_bytes
+    assert len(sizes) == 600
+    assert list(sizes) == sorted(sizes)

@@ -20,6 +20,8 @@ from pinchpoint.backends.recording.steps import MARKS, OTHER, PAUSE, Row, Steps,
 _ROWS = 40_000  # kept before the older half is folded into steps
 # A backward pass or the call of a module may be one of many in a step: a limit of steps does not count them.
 _LIMITED = ("optimizer step", "jitted call")
+_MEMORY_NS = 2_000_000  # between two readings of the memory in use, after the first steps
+_MEMORY_STEPS = 200
 _EARLY = 50  # calls of modules or backward passes after which no optimizer is expected
 _HISTORY_ROWS, _HISTORY_EVENTS = 100_000, 60_000  # kept in all, if a history is wanted
 
@@ -84,6 +86,8 @@ class Recorder:
         self.stamp: Callable[[], Any] | None = None  # records a time of the device's clock
         self.device_ns: Callable[[Any], float] | None = None
         self.memory_now: Callable[[], int | None] | None = None
+        self._memory_bytes: int | None = None
+        self._memory_until_ns = 0
         self.parts: dict[str, Any] = {}  # what else the watchers of a framework learned, by name
         self.after_import: dict[str, Callable[[], None]] = {}  # called after the import of a module
         self._stack: list[str] = []
@@ -162,7 +166,7 @@ class Recorder:
         memory = None
         if kind == self._kind:
             self.step = turns.count
-            memory = self.memory_now() if self.memory_now else None
+            memory = self._memory()
             for act in self.on_step:
                 act()
         # Without a stamp: a mark follows the end of a phase, which has one.
@@ -176,6 +180,13 @@ class Recorder:
             and self._on_limit is not None
         ):
             self._on_limit()
+
+    def _memory(self) -> int | None:
+        """The memory in use. In long runs it is not read at each of many short steps, to save time."""
+        now = self.clock_ns()
+        if self.memory_now is not None and (self.step < _MEMORY_STEPS or now >= self._memory_until_ns):
+            self._memory_bytes, self._memory_until_ns = self.memory_now(), now + _MEMORY_NS
+        return self._memory_bytes
 
     def event(
         self,

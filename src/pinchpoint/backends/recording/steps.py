@@ -129,7 +129,8 @@ class Steps:
         self._phase, self._at_ns, self._begin_ns = OTHER, start_ns, start_ns
         self._device_ns = device_ns
         self._last_stamp_ns: float | None = None
-        self._step, self._since, self._gap = Times(), Times(), Times()
+        self._step, self._since = Times(), Times()
+        self._gap_host_ns, self._gap_near_ns, self._gap_device_ns = 0, 0, 0.0  # outside all phases
         self._mark_ns, self._memory, self._first_work = start_ns, None, False
         self._after_forward = False
         self._step_pause_ns = self._since_pause_ns = 0
@@ -167,7 +168,7 @@ class Steps:
         """The same steps, to which more can be added apart from these."""
         other = copy.copy(self)
         other.steps, other.host_ns, other.memory_bytes = self.steps[:], self.host_ns[:], self.memory_bytes[:]
-        for name in ("later", "outside", "_turns", "_step", "_since", "_gap"):
+        for name in ("later", "outside", "_turns", "_step", "_since"):
             setattr(other, name, copy.deepcopy(getattr(self, name)))
         return other
 
@@ -177,31 +178,41 @@ class Steps:
             self._at_ns = row.at_ns
             self._since_pause_ns += spent
             return
-        times = self._gap if self._phase == OTHER else self._since
-        if spent:
-            times.host_ns[self._phase] = times.host_ns.get(self._phase, 0) + spent
-        self._at_ns = row.at_ns
-        if row.stamp is None or self._device_ns is None:
+        phase, self._at_ns = self._phase, row.at_ns
+        host = self._since.host_ns
+        if phase == OTHER:
+            self._gap_host_ns += spent
+        elif spent:
+            host[phase] = host.get(phase, 0) + spent
+        if row.stamp is not None and self._device_ns is not None:
+            self._spend_on_device(row, spent, self._device_ns(row.stamp))
+
+    def _spend_on_device(self, row: Row, spent: int, stamp_ns: float) -> None:
+        before, self._last_stamp_ns = self._last_stamp_ns, stamp_ns
+        if before is None:
             return
-        stamp_ns = self._device_ns(row.stamp)
-        if self._last_stamp_ns is not None:
-            took = max(stamp_ns - self._last_stamp_ns, 0.0)
-            times.device_ns[self._phase] = times.device_ns.get(self._phase, 0.0) + took
-            if self._phase == DATA:
-                times.idle_ns += took
-            elif stamp_ns - row.at_ns < _NEAR_NS:
-                times.near_ns += spent
-        self._last_stamp_ns = stamp_ns
+        phase, since = self._phase, self._since
+        took = max(stamp_ns - before, 0.0)
+        near = spent if phase != DATA and stamp_ns - row.at_ns < _NEAR_NS else 0
+        if phase == OTHER:
+            self._gap_device_ns += took
+            self._gap_near_ns += near
+            return
+        since.device_ns[phase] = since.device_ns.get(phase, 0.0) + took
+        since.near_ns += near
+        if phase == DATA:
+            since.idle_ns += took
 
     def _settle(self, phase: str) -> None:
         """Give the time outside all phases to `phase`."""
-        if self._gap.host_ns:
-            host, device = self._gap.host_ns.pop(OTHER, 0), self._gap.device_ns.pop(OTHER, 0.0)
-            self._gap.host_ns[phase] = host
-            if device:
-                self._gap.device_ns[phase] = device
-            self._since.add(self._gap)
-            self._gap = Times()
+        if not self._gap_host_ns:
+            return
+        since = self._since
+        since.host_ns[phase] = since.host_ns.get(phase, 0) + self._gap_host_ns
+        if self._gap_device_ns:
+            since.device_ns[phase] = since.device_ns.get(phase, 0.0) + self._gap_device_ns
+        since.near_ns += self._gap_near_ns
+        self._gap_host_ns, self._gap_near_ns, self._gap_device_ns = 0, 0, 0.0
 
     def _pass(self, row: Row) -> None:
         self._settle(OTHER)

@@ -47,6 +47,7 @@ class _Copied:
 def watch_copies(recorder: Recorder, patches: Patches) -> None:
     copied = _Copied()
     plain = {torch.Tensor, torch.nn.Parameter}
+    dtype, is_compiling = torch.dtype, torch.compiler.is_compiling
 
     def moves(source: Any, target: str | None) -> bool:
         """Whether a call is a copy to be recorded."""
@@ -91,7 +92,8 @@ def watch_copies(recorder: Recorder, patches: Patches) -> None:
 
         @wraps(original)
         def call(*args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling():
+            # Most calls of `to` are for a type, and quick.
+            if (len(args) == 2 and type(args[1]) is dtype and not kwargs) or is_compiling():
                 return original(*args, **kwargs)
             source, target = target_of(*args, **kwargs)
             if moves(source, target):
