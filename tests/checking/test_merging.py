@@ -128,3 +128,12 @@ def test_the_order_is_cost_then_predicted_bytes_then_the_rest(
 def test_without_a_profile_every_finding_is_kept_as_not_seen() -> None:
     (advice,) = merge([finding("PP101", "sync-in-loop", 10)], None, None)
     assert (advice.seen, advice.cost_s) == ("not seen", None)
+
+
+@pytest.mark.parametrize("kind", ["launch bound", "data"])
+@pytest.mark.parametrize(("steps", "count"), [(4, 0), (20, 1)])
+def test_a_device_that_waits_is_told_only_after_the_first_steps(
+    kind: str, steps: int, count: int, trace: Trace
+) -> None:
+    trace = replace(trace, steps=steps, problems=(problem(kind, 0, share=0.8),))
+    assert len(merge([], trace, None)) == count

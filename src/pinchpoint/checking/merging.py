@@ -28,6 +28,7 @@ _ELSEWHERE = {
     "copy": {"loader-without-pinning"},
     "no gradient": {"gradient-cut", "loss-without-gradient"},
 }
+_SETTLED = 10  # steps from which on it can be told whether the device waits for the program
 _FEW_SAMPLES = 2  # below this, the time of a line is not known
 _GROUPS = get_args(Group)
 _ORDER: dict[Seen, int] = {"measured": 0, "counted": 1, "ran": 2, "not seen": 3, "did not run": 4}
@@ -96,7 +97,13 @@ def _explains(suggestion: Suggestion, problem: Problem) -> bool:
 
 
 def _is_worth_a_word(problem: Problem, trace: Trace) -> bool:
-    """One wait per step that no rule objects to is left to `profile`: most programs need one."""
+    """Leave to `profile` what is no fault by itself.
+
+    Most programs need one wait per step. In the first steps, kernels are loaded and workers start, so that the
+    device waits in every program.
+    """
+    if problem.kind in ("launch bound", "data"):
+        return trace.steps >= _SETTLED
     return problem.kind != "wait" or problem.count > 1.5 * max(trace.steps, 1)
 
 
