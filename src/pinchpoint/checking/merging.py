@@ -99,8 +99,8 @@ def _explains(suggestion: Suggestion, problem: Problem) -> bool:
 def _is_worth_a_word(problem: Problem, trace: Trace) -> bool:
     """Leave to `profile` what is no fault by itself.
 
-    Most programs need one wait per step. In the first steps, kernels are loaded and workers start, so that the
-    device waits in every program.
+    Most programs need one wait per step. In the first steps, kernels are loaded and workers start, so that
+    the device waits in every program.
     """
     if problem.kind in ("launch bound", "data"):
         return trace.steps >= _SETTLED

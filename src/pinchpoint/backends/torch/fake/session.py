@@ -16,6 +16,7 @@ from pinchpoint.backends.torch.data_dependent.operations import Dynamic
 from pinchpoint.backends.torch.fake import (
     autocast,
     cuda_api,
+    lazy_modules,
     library,
     nested_tensors,
     sparse_tensors,
@@ -82,6 +83,7 @@ def simulate_device(
         sparse_tensors.install(patches, observer)
         attention.install(patches, observer, capability=device.capability)
         nested_tensors.install(patches, observer)
+        lazy_modules.install(patches)
         recurrent.install(patches, observer)
         packed_sequences.install(patches, observer)
         _inference_mode(patches)
