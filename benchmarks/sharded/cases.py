@@ -36,7 +36,6 @@ CASES: dict[str, tuple[str, str, int, int]] = {
     "gpt2_ddp_views_2": ("ddp", "--bucket-views --static-graph", 0, 2),
     "gpt2_ddp_compressed_2": ("ddp", "--compress --bucket-mb 100", 0, 2),
     "gpt2_zero_2": ("ddp", "--zero", 0, 2),
-    "llama_tensor_8": ("tensor_parallel", "", 0, 8),
     "llama_sequence_8": ("tensor_parallel", "--sequence", 0, 8),
     "gpt2_gpipe_first_4": ("pipeline", "--schedule gpipe", 0, 4),
     "gpt2_1f1b_first_4": ("pipeline", "", 0, 4),

@@ -65,7 +65,6 @@ __all__ = [
     "is_part_of_sparse",
     "is_random",
     "is_view",
-    "local_part",
     "loss_scale",
     "nested_int",
     "nested_lengths",
@@ -82,7 +81,6 @@ __all__ = [
     "pass_over",
     "restart_loader",
     "returns_nothing",
-    "set_accelerator",
     "set_apply",
     "set_missing_operation",
     "set_module_call",
@@ -586,13 +584,3 @@ def restart_loader(iterator: Any) -> None:
     fetcher = iterator._dataset_fetcher
     if hasattr(fetcher, "dataset_iter") and not iterator._num_yielded:  # an iterable dataset
         fetcher.dataset_iter = iter(fetcher.dataset)
-
-
-def set_accelerator(patch: Callable[[Any, str, Any], Any], device: torch.device) -> None:
-    """Let torch's libraries find this device where they ask for the machine's accelerator."""
-    patch(torch._C, "_get_accelerator", lambda *_: device)
-
-
-def local_part(tensor: torch.Tensor) -> torch.Tensor:
-    """The part of a DTensor that this rank has; any other tensor itself."""
-    return getattr(tensor, "_local_tensor", tensor)

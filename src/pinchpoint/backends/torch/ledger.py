@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 
 from pinchpoint.backends.torch import compat
+from pinchpoint.backends.torch.ranks.compat import local_part
 from pinchpoint.core.events import BlockInfo, Observation, Phase, Span
 
 _TORCH_DIR = f"{Path(torch.__file__).parent}{os.sep}"  # with the separator, so that torchvision is not in it
@@ -156,7 +157,7 @@ class Ledger:
     def set_role(self, tensor: torch.Tensor | None, role: str, module: str = "") -> None:
         """Record what a storage is for (weights, gradients, optimizer) once that is known, and its module."""
         if tensor is not None:
-            tensor = compat.local_part(tensor)
+            tensor = local_part(tensor)
         if type(tensor) is not compat.FakeTensor:
             return
         block = self._block_of.get(compat.storage_key(tensor.untyped_storage()))
@@ -171,7 +172,7 @@ class Ledger:
     def module_of(self, tensor: torch.Tensor | None) -> str:
         """The module that a tensor on the device belongs to, if it is known."""
         if tensor is not None:
-            tensor = compat.local_part(tensor)
+            tensor = local_part(tensor)
         if type(tensor) is not compat.FakeTensor:
             return ""
         block = self._block_of.get(compat.storage_key(tensor.untyped_storage()))

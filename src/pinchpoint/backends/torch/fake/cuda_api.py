@@ -18,6 +18,7 @@ from pinchpoint.backends.patches import Patches
 from pinchpoint.backends.torch import compat, versions
 from pinchpoint.backends.torch.fake.devices import CUDA, at_user_line, cuda_device, device_count, place_of
 from pinchpoint.backends.torch.observer import Observer
+from pinchpoint.backends.torch.ranks.compat import set_accelerator
 from pinchpoint.core.errors import CannotFake
 from pinchpoint.core.events import FREE_CACHE
 
@@ -268,7 +269,7 @@ def _accelerator(
     if module is None:
         return
     cuda = torch.device("cuda")
-    compat.set_accelerator(patches.set, cuda)
+    set_accelerator(patches.set, cuda)
     answers: dict[str, Any] = {
         "is_available": lambda: True,
         "device_count": device_count,

@@ -32,6 +32,7 @@ from pinchpoint.backends.torch.ledger import Ledger
 from pinchpoint.backends.torch.observer import Observer
 from pinchpoint.backends.torch.packages import finder, unknown_kernels
 from pinchpoint.backends.torch.ranks import process_group
+from pinchpoint.backends.torch.ranks.compat import local_part, run_on_parts
 
 _aten = torch.ops.aten
 
@@ -150,8 +151,14 @@ def _fused(patches: Patches, observer: Observer) -> None:
         weight: torch.Tensor | None = None,
         eps: float | None = None,
     ) -> torch.Tensor:
-        if not observer.on_device(input) or observer.dynamic.calibrating:
+        part = local_part(input)
+        if not observer.on_device(part) or observer.dynamic.calibrating:
             return original(input, normalized_shape, weight, eps)
+        if part is not input:  # of a DTensor: the kernel runs on each rank's part
+            result = run_on_parts(
+                lambda x, w: rms_norm(x, normalized_shape, w, eps), input, weight, len(normalized_shape)
+            )
+            return original(input, normalized_shape, weight, eps) if result is None else result
         if torch.is_autocast_enabled("cpu") and compat.cuda_autocasts("rms_norm"):
             input, weight = input.float(), weight if weight is None else weight.float()
         is_composed = not has_kernel or input.is_complex() or has_channels_last(input)
@@ -244,7 +251,7 @@ def _dropout(patches: Patches, observer: Observer) -> None:
     def dropout(
         input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
     ) -> torch.Tensor:
-        if not observer.on_device(input) or inplace or not training or p in (0.0, 1.0):
+        if not observer.on_device(local_part(input)) or inplace or not training or p in (0.0, 1.0):
             return original(input, p, training, inplace)
         return torch.native_dropout(input, p, True)[0]
 

@@ -24,7 +24,7 @@ class Collectives:
 
     def __init__(self) -> None:
         self.groups: dict[str, int] = {}  # name of a group that communicated on the device -> its size
-        self.sending: set[str] = set()  # names of groups in which single ranks send to each other
+        self._sending: dict[str, list[int]] = {}  # groups in which single ranks send to each other: ranks
 
     def run(self, func: Any, args: tuple[Any, ...]) -> Any:
         """The result of a collective of a process group: its first argument, and the work that is done."""
@@ -32,7 +32,7 @@ class Collectives:
         if group is not None:
             self._use(group)
             if func.name().startswith(_SENDS):
-                self.sending.add(group.group_name)
+                self._sending.setdefault(group.group_name, compat.ranks_of(group))
         results = [
             compat.finished_work() if compat.is_work(result) else args[0]
             for result in compat.returns_of(func)
@@ -47,7 +47,7 @@ class Collectives:
 
     def stages(self) -> list[int]:
         """The ranks of a pipeline: those that send to each other, in groups of this rank."""
-        return sorted({rank for name in self.sending for rank in compat.ranks_of(name)})
+        return sorted({rank for ranks in self._sending.values() for rank in ranks})
 
     def _use(self, group: Any) -> None:
         self.groups[group.group_name] = group.size()

@@ -89,11 +89,8 @@ def broadcast_coalesced(group: Any, tensors: list[torch.Tensor], size_bytes: int
     _broadcast_coalesced(group, tensors, size_bytes, 0)
 
 
-def ranks_of(group_name: str) -> list[int]:
+def ranks_of(group: Any) -> list[int]:
     """The ranks in the whole job that a group consists of."""
-    from torch.distributed.distributed_c10d import _resolve_process_group  # pyright: ignore
-
-    group = _resolve_process_group(group_name)  # pyright: ignore[reportArgumentType]
     return torch.distributed.get_process_group_ranks(group)
 
 
@@ -102,3 +99,27 @@ def fsdp_operation(name: str) -> Callable[..., Any] | None:
     module = sys.modules.get("torch.distributed.fsdp._fully_shard._fsdp_collectives")
     short = name.partition("::")[2].partition(".")[0]
     return getattr(module, f"{short}_cuda", None) or getattr(module, short, None)
+
+
+def run_on_parts(
+    run: Callable[..., torch.Tensor], tensor: Any, weight: Any, whole_dims: int
+) -> torch.Tensor | None:
+    """Run a function that needs the last dimensions whole on a rank's part of a DTensor.
+
+    None if these dimensions are sharded, or if the parts have to be added up first.
+    """
+    first = tensor.dim() - whole_dims
+    if not all(p.is_replicate() or (p.is_shard() and p.dim < first) for p in tensor.placements):
+        return None
+    part = run(tensor.to_local(), weight.to_local() if hasattr(weight, "to_local") else weight)
+    return type(tensor).from_local(part, tensor.device_mesh, tensor.placements, run_check=False)
+
+
+def local_part(tensor: torch.Tensor) -> torch.Tensor:
+    """The part of a DTensor that this rank has; any other tensor itself."""
+    return getattr(tensor, "_local_tensor", tensor)
+
+
+def set_accelerator(patch: Callable[[Any, str, Any], Any], device: torch.device) -> None:
+    """Let torch's libraries find this device where they ask for the machine's accelerator."""
+    patch(torch._C, "_get_accelerator", lambda *_: device)
