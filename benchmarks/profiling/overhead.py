@@ -43,10 +43,10 @@ CASES = {
     ),
     "gpt2": (
         "gpt2.py",
-        ("GPT-2 small, bfloat16, 8 x 512 tokens", ""),
+        ("GPT-2 small, bfloat16, 8 x 512 tokens", "--workers 0"),
         (
             "small GPT-2, 2 x 64 tokens",
-            "--layers 4 --width 128 --batch 2 --length 64 --vocabulary 1024 --workers 1",
+            "--layers 4 --width 128 --batch 2 --length 64 --vocabulary 1024 --workers 0",
         ),
     ),
     "small_batches": (
@@ -73,6 +73,8 @@ def measure(case: str, *, only: list[str], block_s: float, seconds: float, round
             options = [*text.split(), "--referee", str(addresses[way])]
             ways[way] = profilers.ways(HERE / program, options, _new(folder, str(number)))[way]
         runs = contest(ways, addresses, block_s=block_s, seconds=seconds, most=rounds)
+        for run in runs.values():
+            run["failure"] = run["failure"].replace(name, "FOLDER").replace(str(HERE), "profiling")
     return {"case": case, "title": title, "options": text, "ways": _summary(runs), "runs": runs}
 
 
