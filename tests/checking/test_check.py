@@ -232,6 +232,21 @@ def train(model, data, optimizer):
     assert "no measurable change: Too few pairs of runs to tell (1)" in out
 
 
+def test_an_interrupted_comparison_says_that_the_fixes_are_made(
+    tmp_path: Path, no_runs: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "import torch\ntotal = 0.0\nfor x in torch.rand(9, requires_grad=True):\n"
+    text += "    loss = x.sum()\n    loss.backward()\n    total += loss\n"
+    script = write(tmp_path, text)
+
+    def interrupt(files: Any, run: Any, **options: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(checking, "apply_fixes", interrupt)
+    assert run(["check", script, "--apply"]) == 130
+    assert "stopped; nothing was saved; the safe fixes may be in the files" in capsys.readouterr().err
+
+
 def test_nothing_is_fixed_in_a_script_that_fails(tmp_path: Path, no_runs: Any, capsys: Any) -> None:
     no_runs(error="ValueError: mine", exit_code=1, ended="raised")
     text = "import torch\ndef f(x, device):\n    return torch.ones(3).to(device)\n"

@@ -63,17 +63,21 @@ def command(
 
     if output is not None:
         check_output(output)
-    result = check(
-        options.script_target(target, as_module=as_module),
-        args=args or (),
-        steps=steps,
-        time_limit_s=time_limit,
-        predict=predict,
-        apply=apply,
-        pairs=pairs,
-        output_to_stderr=as_json,
-        on_status=lambda stage: printing.say(f"{target}: {stage}"),
-    )
+    saved = "nothing was saved"
+    if apply:
+        saved += "; the safe fixes may be in the files already"
+    with printing.explain_interrupt(saved):
+        result = check(
+            options.script_target(target, as_module=as_module),
+            args=args or (),
+            steps=steps,
+            time_limit_s=time_limit,
+            predict=predict,
+            apply=apply,
+            pairs=pairs,
+            output_to_stderr=as_json,
+            on_status=lambda stage: printing.say(f"{target}: {stage}"),
+        )
     if output is not None:
         result.save(output)
     if as_json:

@@ -142,7 +142,7 @@ def _compilations(trace: Trace, whole: float) -> Iterator[Problem]:
             yield Problem(
                 kind="recompile",
                 what=f"{event.what} was compiled again {_times(event.count)}: "
-                f"{event.detail or 'the reason is unknown'}",
+                f"{(event.detail or 'the reason is unknown').rstrip('.')}.",
                 hint="Keep shapes, types and Python values the same in every step, or mark them as dynamic.",
                 **common,
             )
