@@ -126,6 +126,7 @@ def _run(
     from pinchpoint.backends.torch.fake import runner
     from pinchpoint.backends.torch.loops.condition_source import mark_script
     from pinchpoint.backends.torch.loops.lookups import mark_lookups
+    from pinchpoint.backends.torch.loops.marking.draw_source import mark_draws
 
     observer = loaded_target.observer
     observer.stand_ins.serve(packages)
@@ -171,7 +172,7 @@ def _run(
             scratch=scratch,
             stopper=stopper,
             module=loaded_target.target.name,
-            transform=lambda tree: mark_floats(mark_lookups(mark_script(tree))),
+            transform=lambda tree: mark_draws(mark_floats(mark_lookups(mark_script(tree)))),
         )
         signal.setitimer(signal.ITIMER_REAL, 0)
     if end.note is not None:
