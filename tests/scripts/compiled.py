@@ -20,7 +20,7 @@ class Net(nn.Module):
 
 def main():
     device = "cuda"
-    model = torch.compile(Net().to(device), mode="max-autotune")
+    model = torch.compile(Net().to(device))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     x = torch.randn(65536, 64, device=device)
     y = torch.randint(10, (65536,), device=device)

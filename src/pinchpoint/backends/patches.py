@@ -46,6 +46,10 @@ class Patches:
             if isinstance(owner, ModuleType)
         ]
 
+    def is_replaced(self, value: object) -> bool:
+        """Whether a value is what an attribute had before it was replaced."""
+        return any(value is before for _, _, before in self._attributes)
+
     @contextmanager
     def suspended(self) -> Iterator[None]:
         """Within this context, attributes have their previous values."""

@@ -1,4 +1,4 @@
-"""torch's library on the simulated device: loaders, compile, data parallel, attention, recurrence."""
+"""torch's library on the simulated device: loaders, data parallel, attention, recurrence."""
 
 from __future__ import annotations
 
@@ -72,19 +72,6 @@ def test_a_loader_whose_sampler_uses_the_device_gives_every_batch() -> None:
     loader = DataLoader(TensorDataset(torch.arange(4.0)), batch_sampler=Sampler())  # type: ignore[arg-type]
     for _ in range(2):
         assert [batch.tolist() for (batch,) in loader] == [[0.0, 1.0], [2.0, 3.0]]
-
-
-def test_compile_is_not_applied_and_noted(observer: Any) -> None:
-    net = nn.Linear(4, 4).cuda()
-    assert torch.compile(net) is net
-
-    @torch.compile(mode="max-autotune")
-    def twice(x: torch.Tensor) -> torch.Tensor:
-        return 2 * x
-
-    net.compile()
-    assert twice(net(torch.ones(2, 4, device="cuda"))).shape == (2, 4)
-    assert [note for note in observer.ledger.observation.notes if "torch.compile" in note]
 
 
 @pytest.mark.parametrize(

@@ -182,8 +182,8 @@ def install(
     )
     for name in _NOTHING:
         patches.set(cuda, name, lambda *_, **__: None)
-    for name in _NOTHING_OF_DEVICE:
-        patches.set(cuda, name, _refuse_second_device)
+    for name in _NOTHING_OF_DEVICE:  # torch.compile tells functions apart by identity
+        patches.set(cuda, name, _for_only_device(lambda: None))
     live_bytes = observer.ledger.live_bytes
     default_stream = _Stream(stream_id=0)
     streams = [default_stream]  # the current one is the last
@@ -276,17 +276,17 @@ def _accelerator(
         "current_accelerator": lambda check_available=False: cuda,
         "current_device_index": lambda: cuda_device().index,
         "current_device_idx": lambda: cuda_device().index,
-        "set_device_index": _refuse_second_device,
-        "set_device_idx": _refuse_second_device,
+        "set_device_index": _for_only_device(lambda: None),
+        "set_device_idx": _for_only_device(lambda: None),
         "device_index": _Context,
-        "synchronize": _refuse_second_device,
+        "synchronize": _for_only_device(lambda: None),
         "current_stream": _for_only_device(current_stream),
         "memory_allocated": _for_only_device(live_bytes),
         "max_memory_allocated": _for_only_device(live_bytes),
         "memory_reserved": _for_only_device(live_bytes),
         "max_memory_reserved": _for_only_device(live_bytes),
         "empty_cache": empty_cache,
-        "reset_peak_memory_stats": _refuse_second_device,
+        "reset_peak_memory_stats": _for_only_device(lambda: None),
         "get_memory_info": _for_only_device(lambda: (memory_bytes - live_bytes(), memory_bytes)),
     }
     for name, answer in answers.items():

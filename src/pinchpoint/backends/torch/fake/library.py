@@ -18,6 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from pinchpoint.backends.patches import Patches
 from pinchpoint.backends.torch import compat
 from pinchpoint.backends.torch.backward_order import BackwardOrder
+from pinchpoint.backends.torch.compiled import compile
 from pinchpoint.backends.torch.fake import loaders, saving
 from pinchpoint.backends.torch.fake.devices import CUDA, place_of
 from pinchpoint.backends.torch.fake.generation import Generation
@@ -38,7 +39,7 @@ def install(patches: Patches, observer: Observer, progress: Progress) -> Iterato
     patch_generation = Generation(patches, observer, progress.add_calls)
     progress.is_generating = patch_generation.is_starting
     _modules(patches, observer, progress, lambda: (patch_generation(), patch_trainer()))
-    _compiling(patches, observer)
+    compile.install(patches, observer)
     _scripting(patches)
     _parallel(patches)
     saving.install(patches, observer, files=lambda: progress.files)
@@ -227,16 +228,7 @@ def _outside_phase(ledger: Ledger, closure: Callable[[], Any]) -> Callable[[], A
     return run
 
 
-# --- compiling, data parallel
-
-
-def _compiling(patches: Patches, observer: Observer) -> None:
-    def compile_(model: Any = None, **_: Any) -> Any:
-        observer.note("torch.compile is not applied: the eager peak is an upper estimate of the compiled one")
-        return (lambda function: function) if model is None else model
-
-    patches.set(torch, "compile", compile_)
-    patches.set(torch.nn.Module, "compile", lambda self, *_, **__: compile_(self) and None)
+# --- data parallel
 
 
 def _scripting(patches: Patches) -> None:

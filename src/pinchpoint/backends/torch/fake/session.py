@@ -68,11 +68,12 @@ def simulate_device(
     dynamic.events = lambda: len(ledger.observation.events)
     dynamic.is_late = lambda: progress.is_late
     progress.on_weight = observer.forget_values
-    with contextlib.ExitStack() as stack, Patches() as patches:
+    # torch.compile sees torch as it is, except that there is a device and that autocast works on it.
+    with contextlib.ExitStack() as stack, Patches() as kept_patches, Patches() as patches:
         if model.cudnn is not None:
             stack.callback(model.cudnn.close)
         cuda_api.install(
-            patches,
+            kept_patches,
             observer,
             memory_bytes=device.memory_bytes,
             capability=device.capability,
@@ -97,7 +98,7 @@ def simulate_device(
         process_group.install(patches, observer)
         stack.callback(process_group.close)
         unknown_kernels.install(patches, observer)
-        autocast_kernels = autocast.install(patches)
+        autocast_kernels = autocast.install(kept_patches)
         try:
             with (
                 finder.install(patches, observer) as observer.stand_ins,

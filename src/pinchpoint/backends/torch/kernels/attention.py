@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -25,7 +26,25 @@ _HALF = (torch.float16, torch.bfloat16)
 
 
 def install(patches: Patches, observer: Observer, *, capability: tuple[int, int]) -> None:
-    original = F.scaled_dot_product_attention
+    attention = attention_on(
+        lambda tensor: observer.on_device(tensor) and not observer.dynamic.calibrating,
+        F.scaled_dot_product_attention,
+        capability=capability,
+    )
+    for owner, name in (
+        (F, "scaled_dot_product_attention"),
+        (compat.attention_owner(), "scaled_dot_product_attention"),
+    ):
+        patches.set(owner, name, attention)
+
+
+def attention_on(
+    is_on_device: Callable[[torch.Tensor], bool],
+    original: Callable[..., torch.Tensor],
+    *,
+    capability: tuple[int, int],
+) -> Callable[..., torch.Tensor]:
+    """Attention with the kernel of a GPU for tensors on the device, and the original for others."""
     rules = versions.rules()
     cudnn = compat.cudnn_version()
 
@@ -39,7 +58,7 @@ def install(patches: Patches, observer: Observer, *, capability: tuple[int, int]
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> torch.Tensor:
-        if not observer.on_device(query) or observer.dynamic.calibrating:
+        if not is_on_device(query):
             return original(
                 query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
             )
@@ -84,11 +103,7 @@ def install(patches: Patches, observer: Observer, *, capability: tuple[int, int]
             query, key, value, bias, needs_gradient, dropout_p, is_causal, scale=scale
         )[0]
 
-    for owner, name in (
-        (F, "scaled_dot_product_attention"),
-        (compat.attention_owner(), "scaled_dot_product_attention"),
-    ):
-        patches.set(owner, name, attention)
+    return attention
 
 
 def choose(
@@ -285,6 +300,8 @@ def _bias(
     align = 16 if query.dtype in _HALF else 8
     if kernel == "efficient" and columns % align and columns > 1:
         mask = F.pad(mask, (0, align - columns % align))[..., :columns]
+    if kernel == "cudnn":
+        return mask
     return mask.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
 
 

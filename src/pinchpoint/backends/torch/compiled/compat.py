@@ -1,0 +1,288 @@
+"""The private parts of torch's compiler that the simulation of torch.compile needs, torch 2.6 to 2.15.
+
+Everything here imports Dynamo and inductor late, because that takes seconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from torch._subclasses import fake_tensor
+from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
+from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode
+from torch.utils import _python_dispatch
+
+from pinchpoint.backends.torch.compat import DispatchMode, FakeTensor, autograd_node, op_device
+
+Patch = Callable[[Any, str, Any], Any]  # sets an attribute until the end of a context
+_CPU, _META = torch.device("cpu"), torch.device("meta")
+_FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType)
+_PACKAGE = str(Path(__file__).parents[3])
+
+
+def without_modes() -> contextlib.AbstractContextManager[Any]:
+    """Within this context, no dispatch mode is active."""
+    return _python_dispatch._disable_current_modes()
+
+
+def watch_frames(
+    section: Callable[[], contextlib.AbstractContextManager[None]], failed: Callable[[Exception], None]
+) -> Callable[[Patch], None]:
+    """Let the compiler look at a frame of the user's within `section()`; returns what installs that.
+
+    failed: called with the error of a frame that cannot be compiled, and is run as it is.
+    """
+    from torch._dynamo import convert_frame, trace_rules
+
+    original = convert_frame.CatchErrorsWrapper.__call__
+
+    def look(self: Any, *args: Any) -> Any:
+        try:
+            with section():
+                return original(self, *args)
+        except Exception as error:
+            failed(error)
+            return getattr(convert_frame, "ConvertFrameReturn", lambda: None)()
+
+    # Functions of this package run as they are.
+    trace_rules.SKIP_DIRS.append(_PACKAGE)
+    trace_rules._recompile_re()
+    return lambda patch: patch(convert_frame.CatchErrorsWrapper, "__call__", look)
+
+
+def run_without_driver(patch: Patch) -> None:
+    """Let generated code select the device without the driver."""
+    patch(torch.cuda, "_DeviceGuard", lambda *_: contextlib.nullcontext())
+
+
+def guard_less(patch: Patch, is_replaced: Callable[[Any], bool]) -> None:
+    """Let compiled code be used again though functions and classes of torch have been replaced since."""
+    from torch._dynamo.guards import GuardBuilder
+
+    for name in ("ID_MATCH", "FUNCTION_MATCH", "BUILTIN_MATCH", "CLOSURE_MATCH", "CLASS_MATCH"):
+        original = getattr(GuardBuilder, name, None)
+        if original is None:
+            continue
+
+        def match(self: Any, guard: Any, *args: Any, _original: Any = original, **kwargs: Any) -> None:
+            try:
+                value = self.get(guard)
+            except (AttributeError, TypeError):  # before torch 2.10
+                value = self.get(guard.name)
+            if not isinstance(value, _FUNCTIONS) and not is_replaced(value):
+                _original(self, guard, *args, **kwargs)
+
+        patch(GuardBuilder, name, functools.wraps(original)(match))
+
+
+def ignore_modes(patch: Patch) -> None:
+    """Compile although a dispatch mode was active before."""
+    from torch._dynamo import convert_frame
+
+    for name in ("is_in_torch_dispatch_mode", "is_in_any_mode_without_ignore_compile_internals"):
+        if hasattr(convert_frame, name):
+            patch(convert_frame, name, lambda *_, **__: False)
+
+
+def pretend_cuda(patch: Patch) -> None:
+    """Let fake tensors on the CUDA device be tensors of the host for torch's C++ code."""
+    make: Any = torch.Tensor._make_subclass
+
+    def make_subclass(cls: Any, elem: Any, *args: Any, **kwargs: Any) -> Any:
+        device = kwargs.get("device_for_backend_keys")
+        if device is not None and torch.device(device).type == "cuda":
+            kwargs["device_for_backend_keys"] = _CPU
+        return make(cls, elem, *args, **kwargs)
+
+    dispatch: Any = FakeTensor.__torch_dispatch__.__func__  # pyright: ignore
+
+    def device_of(args: Any) -> torch.device:
+        fake = args[0]
+        if fake.fake_mode.in_kernel_invocation:
+            return _META
+        return _CPU if fake.fake_device.type == "cuda" else fake.fake_device
+
+    def dispatch_fake(cls: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is op_device:
+            return device_of(args)
+        return dispatch(cls, func, types, args, kwargs or {})
+
+    def functional_device(self: FunctionalTensor) -> torch.device:
+        return torch._from_functional_tensor(self.elem).device  # pyright: ignore
+
+    patch(FunctionalTensor, "device", property(functional_device))
+    patch(FakeTensor, "is_cuda", property(lambda self: self.device.type == "cuda"))
+    patch(FakeTensor, "is_cpu", property(lambda self: self.device.type == "cpu"))
+    patch(torch.Tensor, "_make_subclass", staticmethod(make_subclass))
+    patch(FakeTensor, "__torch_dispatch__", classmethod(dispatch_fake))
+    handlers = fake_tensor._DISPATCH_META_HANDLERS
+    patch(fake_tensor, "_DISPATCH_META_HANDLERS", {**handlers, op_device: device_of})
+    patch(fake_tensor, "init_gpu_context", lambda *_: None)
+    patch(fake_tensor.FakeTensorMode, "avoid_device_init", True)
+
+
+def place_new_tensors(patch: Patch, cuda: torch.device) -> None:
+    """Put tensors that C++ code makes like others, or for a backward pass, on the device of the others.
+
+    A copy to the host is not made while torch traces: for C++ code, the tensor is there already.
+    """
+
+    def correct(func: Any, args: Any, kwargs: Any) -> Any:
+        device = (kwargs or {}).get("device")
+        if device is None or torch.device(device).type != "cpu":
+            return kwargs
+        tensors = [value for value in args if isinstance(value, torch.Tensor)]
+        if any(tensor.device.type == "cuda" for tensor in tensors) or (
+            not tensors and autograd_node() is not None
+        ):
+            return {**kwargs, "device": cuda}
+        return kwargs
+
+    for mode in (FunctionalTensorMode, ProxyTorchDispatchMode, fake_tensor.FakeTensorMode):
+        original: Any = mode.__torch_dispatch__
+
+        def dispatch(
+            self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None, _original: Any = original
+        ) -> Any:
+            return _original(self, func, types, args, correct(func, args, kwargs))
+
+        patch(mode, "__torch_dispatch__", dispatch)
+
+
+class _OnHost(DispatchMode):
+    """Runs operations with real values on the host."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if kwargs.get("device") is not None and torch.device(kwargs["device"]).type == "cuda":
+            kwargs = {**kwargs, "device": _CPU}
+        return func(*args, **kwargs)
+
+
+def fold_constants_on_host(patch: Patch) -> None:
+    """Let inductor compute constants on the host."""
+    from torch._inductor.constant_folding import ConstantFolder
+
+    original = ConstantFolder.run
+
+    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with _OnHost():
+            return original(self, *args, **kwargs)
+
+    patch(ConstantFolder, "run", run)
+
+
+def describe_device(patch: Patch) -> None:
+    """Let inductor see the properties of the simulated device."""
+    from torch._dynamo.device_interface import CudaInterface
+    from torch.utils import _triton
+
+    properties = torch.cuda.get_device_properties
+
+    def capability(device: Any = None) -> Any:
+        major, minor = torch.cuda.get_device_capability()
+        return f"{major}{minor}"
+
+    patch(CudaInterface.Worker, "get_device_properties", staticmethod(lambda device=None: properties(0)))
+    patch(CudaInterface.Worker, "current_device", staticmethod(lambda: 0))
+    patch(CudaInterface, "get_device_properties", staticmethod(lambda device=None: properties(0)))
+    patch(CudaInterface, "get_compute_capability", staticmethod(capability))
+    for name in ("is_available", "is_bf16_supported", "is_triton_capable"):
+        patch(CudaInterface, name, staticmethod(lambda *_, **__: True))
+    for name in ("current_device", "get_raw_stream"):
+        patch(CudaInterface, name, staticmethod(lambda *_: 0))
+    patch(CudaInterface, "device_count", staticmethod(lambda: 1))
+    patch(CudaInterface, "raise_if_triton_unavailable", staticmethod(lambda *_: None))
+    for name in ("triton_key", "triton_backend", "triton_hash_with_backend", "triton_hash_to_path_key"):
+        if hasattr(_triton, name):
+            patch(_triton, name, lambda *_: "pinchpoint")
+    for name in list(vars(_triton)):
+        if name.startswith("has_triton_") and name != "has_triton_package":
+            patch(_triton, name, lambda *_: False)
+    if not _triton.has_triton_package():
+        patch(_triton, "has_triton", lambda: False)
+
+
+def _assume_triton() -> contextlib.AbstractContextManager[Any]:
+    """Let inductor generate code for Triton, whether it is installed or not."""
+    stack = contextlib.ExitStack()
+    for name, module in list(sys.modules.items()):
+        is_asked = name.startswith("torch._inductor") or name == "torch.utils._triton"
+        if is_asked and "has_triton" in vars(module):
+            stack.enter_context(mock.patch.object(module, "has_triton", return_value=True))
+    return stack
+
+
+def compile_backward_within(
+    patch: Patch, section: Callable[[], contextlib.AbstractContextManager[None]]
+) -> None:
+    """Compile backward graphs within `section()` too, which torch does when they are needed first."""
+    from torch._inductor import compile_fx
+
+    original: Any = compile_fx.aot_autograd  # pyright: ignore
+
+    def aot_autograd(**options: Any) -> Any:
+        compiler = options["bw_compiler"]
+
+        @functools.wraps(compiler)
+        def compile_backward(*args: Any, **kwargs: Any) -> Any:
+            with section():
+                return compiler(*args, **kwargs)
+
+        return original(**{**options, "bw_compiler": compile_backward})
+
+    patch(compile_fx, "aot_autograd", aot_autograd)
+
+
+def stop_at_code(patch: Patch, load: Callable[[str], Any], kernels: Callable[[], Any]) -> None:
+    """Let inductor pass the code that it generates to `load`.
+
+    kernels: replaces the class whose methods the code calls to define kernels.
+    """
+    from torch._inductor import async_compile
+    from torch._inductor.codecache import CacheBase
+    from torch._inductor.graph import GraphLowering
+
+    def compile_to_module(self: Any) -> Any:
+        code = self.codegen()[0]
+        with mock.patch.object(async_compile, "AsyncCompile", kernels):
+            return load(getattr(code, "value", code))
+
+    patch(GraphLowering, "_compile_to_module", compile_to_module)
+    patch(CacheBase, "get_system", staticmethod(lambda: {"device": {}, "version": {}, "hash": "pinchpoint"}))
+
+
+def pad_products(patch: Patch) -> None:
+    """Let inductor pad the products that it would time with and without padding."""
+    from torch._inductor.fx_passes import pad_mm
+
+    patch(pad_mm, "get_cached_should_pad", lambda key: True)
+
+
+def inductor_options(
+    mode: str | None, options: dict[str, Any] | None, dynamic: bool | None
+) -> dict[str, Any]:
+    """The settings of inductor for the arguments of torch.compile."""
+    return dict(torch._TorchCompileInductorWrapper(mode, options, dynamic).config)
+
+
+def lower(graph: torch.fx.GraphModule, config: dict[str, Any]) -> Any:
+    """Compile a graph of Dynamo's for the fake tensors with which Dynamo made it."""
+    from torch._functorch import config as aot_config
+    from torch._inductor.compile_fx import compile_fx
+
+    # Code in torch's caches was generated for a real device; and nothing is compiled in other processes.
+    config = {**config, "fx_graph_cache": False, "compile_threads": 1}
+    inputs = [node.meta["example_value"] for node in graph.graph.nodes if node.op == "placeholder"]
+    options = {"enable_autograd_cache": False, "force_non_lazy_backward_lowering": True}
+    known = {name: value for name, value in options.items() if hasattr(aot_config, name)}
+    with aot_config.patch(known), _assume_triton():
+        return compile_fx(graph, inputs, config_patches=config)

@@ -1,0 +1,63 @@
+"""torch.compile on the simulated device, by counts of what compiled code must keep."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+ROWS, WIDTH = 4096, 256
+
+
+class Net(nn.Module):
+    def __init__(self, breaks: bool = False) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+        self.breaks = breaks
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        waves = self.linear(x).sin()
+        if self.breaks:
+            torch._dynamo.graph_break()
+        return waves.cos().exp()
+
+
+def warm_up() -> None:
+    """Let the libraries allocate their workspaces."""
+    nn.Linear(8, 8).cuda()(torch.ones(8, 8, device="cuda")).sum().backward()
+
+
+def test_a_compiled_layer_keeps_no_result_that_its_backward_pass_can_recompute(
+    observer: Any, take: Any
+) -> None:
+    warm_up()
+    net = Net().cuda()
+    x = torch.randn(ROWS, WIDTH, device="cuda")
+    assert take(lambda: net(x)).kept_bytes == 3 * x.nbytes  # of the layer, the sine, and the result
+    compiled = torch.compile(net)
+    for _ in range(2):  # the second call uses the compiled code of the first
+        assert take(lambda: compiled(x)).kept_bytes == 2 * x.nbytes  # the sine is computed again
+    compiled(x).sum().backward()
+    assert all(parameter.grad is not None for parameter in net.parameters())
+    assert not observer.ledger.observation.reasons
+
+
+def test_compiled_code_goes_on_after_a_graph_break_and_with_other_sizes(observer: Any, take: Any) -> None:
+    warm_up()
+    net = torch.compile(Net(breaks=True).cuda())
+    for rows in (ROWS, 2 * ROWS, 3 * ROWS):
+        x = torch.randn(rows, WIDTH, device="cuda")
+        # The sine crosses the break, so it is kept too.
+        assert take(lambda: net(x)).kept_bytes == 3 * x.nbytes  # noqa: B023
+    assert not observer.ledger.observation.reasons
+
+
+def test_what_needs_a_gpu_to_choose_makes_it_unknown_whether_a_run_fits(observer: Any) -> None:
+    net = nn.Linear(4, 4).cuda()
+    assert torch.compile(net, backend="aot_eager") is net
+    torch.compile(net, mode="reduce-overhead")
+    reasons = observer.ledger.observation.reasons
+    assert len(reasons) == 2
+    assert "aot_eager" in reasons[0]
+    assert "CUDA graphs" in reasons[1]
