@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from pinchpoint.backends.recording.recorder import Recorder
 from pinchpoint.backends.recording.steps import Turns
 from pinchpoint.profiling.chrome_trace import write_chrome_trace
@@ -199,3 +201,26 @@ def test_memory_is_read_at_each_early_step_and_later_at_most_every_two_milliseco
     sizes = recorder.finish().memory_bytes
     assert len(sizes) == 600
     assert list(sizes) == sorted(sizes)
+
+
+@pytest.mark.parametrize(("light", "read"), [(False, 19 + 20), (True, 7 + 6)])
+def test_times_of_the_device_in_some_steps_stand_for_all(light: bool, read: int) -> None:
+    clock, stamps = Clock(), []
+    recorder = Recorder(clock_ns=clock, light=light)
+    recorder.stamp, recorder.device_ns = lambda: stamps.append(clock.now) or clock.now, float
+    for _ in range(100):
+        recorder.begin("data")
+        clock.now += 4_000_000
+        recorder.end()
+        recorder.begin("forward")
+        clock.now += 6_000_000
+        recorder.end()
+        recorder.mark("optimizer step", "adam")
+    steps = recorder.finish()
+    assert len(stamps) == 4 * (read + 1)  # and in the very first step
+    assert steps.later.host_ns == {"data": 99 * 4_000_000, "forward": 99 * 6_000_000}
+    assert steps.later.device_ns == pytest.approx({"data": 99 * 4e6, "forward": 99 * 6e6})
+    assert steps.later.idle_ns == pytest.approx(99 * 4e6)
+    assert steps.later.near_ns == pytest.approx(99 * 6e6)
+    known = [number for number, step in enumerate(steps.steps) if step.times.device_ns]
+    assert known[-2:] == ([92, 96] if not light else [80, 96])

@@ -15,13 +15,16 @@ from contextlib import contextmanager
 from typing import Any
 
 from pinchpoint.backends.recording.source_lines import Place, SourceLines
-from pinchpoint.backends.recording.steps import MARKS, OTHER, PAUSE, Row, Steps, Turns
+from pinchpoint.backends.recording.steps import MARKS, OTHER, PAUSE, SKIPPED, Row, Steps, Turns
 
 _ROWS = 40_000  # kept before the older half is folded into steps
 # A backward pass or the call of a module may be one of many in a step: a limit of steps does not count them.
 _LIMITED = ("optimizer step", "jitted call")
-_MEMORY_NS = 2_000_000  # between two readings of the memory in use, after the first steps
-_MEMORY_STEPS = 200
+# The device's clock is read in the first steps, and then in one of so many. A reading takes microseconds, or
+# tens of them on a virtual machine.
+_STAMPED, _STAMPED_LIGHT = (20, 4), (8, 16)
+# The memory in use is read at the end of the first steps, and then at most once in so many nanoseconds.
+_MEMORY, _MEMORY_LIGHT = (200, 2_000_000), (20, 20_000_000)
 _EARLY = 50  # calls of modules or backward passes after which no optimizer is expected
 _HISTORY_ROWS, _HISTORY_EVENTS = 100_000, 60_000  # kept in all, if a history is wanted
 
@@ -86,6 +89,7 @@ class Recorder:
         self.stamp: Callable[[], Any] | None = None  # records a time of the device's clock
         self.device_ns: Callable[[Any], float] | None = None
         self.memory_now: Callable[[], int | None] | None = None
+        self._is_stamping = True
         self._memory_bytes: int | None = None
         self._memory_until_ns = 0
         self.parts: dict[str, Any] = {}  # what else the watchers of a framework learned, by name
@@ -111,17 +115,15 @@ class Recorder:
         return threading.get_ident() == self.thread
 
     def begin(self, phase: str) -> None:
-        stamp = self.stamp
         self._stack.append(phase)
         self.phase = phase
-        self.rows.append(Row(self.clock_ns(), phase, None, stamp() if stamp else None))
+        self.rows.append(Row(self.clock_ns(), phase, None, self._stamp()))
 
     def end(self) -> None:
-        stamp = self.stamp
         if self._stack:
             self._stack.pop()
         phase = self.phase = self._stack[-1] if self._stack else OTHER
-        self.rows.append(Row(self.clock_ns(), phase, None, stamp() if stamp else None))
+        self.rows.append(Row(self.clock_ns(), phase, None, self._stamp()))
 
     @contextmanager
     def within(self, phase: str) -> Iterator[None]:
@@ -166,6 +168,8 @@ class Recorder:
         memory = None
         if kind == self._kind:
             self.step = turns.count
+            first, every = _STAMPED_LIGHT if self.light else _STAMPED
+            self._is_stamping = self.step < first or self.step % every == 0
             memory = self._memory()
             for act in self.on_step:
                 act()
@@ -181,11 +185,17 @@ class Recorder:
         ):
             self._on_limit()
 
+    def _stamp(self) -> Any:
+        if self.stamp is None:
+            return None
+        return self.stamp() if self._is_stamping else SKIPPED
+
     def _memory(self) -> int | None:
         """The memory in use. In long runs it is not read at each of many short steps, to save time."""
         now = self.clock_ns()
-        if self.memory_now is not None and (self.step < _MEMORY_STEPS or now >= self._memory_until_ns):
-            self._memory_bytes, self._memory_until_ns = self.memory_now(), now + _MEMORY_NS
+        first, interval_ns = _MEMORY_LIGHT if self.light else _MEMORY
+        if self.memory_now is not None and (self.step < first or now >= self._memory_until_ns):
+            self._memory_bytes, self._memory_until_ns = self.memory_now(), now + interval_ns
         return self._memory_bytes
 
     def event(

@@ -36,6 +36,9 @@ DETAILED = 5_000  # steps whose phases are kept; later ones only count in sums
 _NEAR_NS = 100_000  # a device that is this close behind the host has nothing left to do
 
 
+SKIPPED = object()  # instead of a stamp: the device's clock is not read in this step
+
+
 class Row(NamedTuple):
     """One entry of the log: from `at_ns` on the phase is `phase`, or a mark (kind, key) was passed."""
 
@@ -79,12 +82,14 @@ class Times:
     """Host and device nanoseconds by phase.
 
     idle_ns: the device had no work. near_ns: host time in which the device kept up with the host.
+    unknown_ns: host time in which the device's clock was not read.
     """
 
     host_ns: dict[str, int] = field(default_factory=dict)
     device_ns: dict[str, float] = field(default_factory=dict)
     idle_ns: float = 0.0
     near_ns: int = 0
+    unknown_ns: int = 0
 
     def add(self, other: Times) -> None:
         for name, value in other.host_ns.items():
@@ -93,6 +98,16 @@ class Times:
             self.device_ns[name] = self.device_ns.get(name, 0.0) + value
         self.idle_ns += other.idle_ns
         self.near_ns += other.near_ns
+        self.unknown_ns += other.unknown_ns
+
+    def extrapolate(self) -> None:
+        """Let the times of the device, known for some steps, stand for all of them."""
+        whole_ns = sum(self.host_ns.values())
+        if 0 < self.unknown_ns < whole_ns:
+            factor = whole_ns / (whole_ns - self.unknown_ns)
+            self.device_ns = {name: value * factor for name, value in self.device_ns.items()}
+            self.idle_ns, self.near_ns = self.idle_ns * factor, round(self.near_ns * factor)
+        self.unknown_ns = 0
 
 
 @dataclass(frozen=True)
@@ -163,6 +178,7 @@ class Steps:
         else:
             self.outside.add(self._step)
         self.outside.add(self._since)
+        self.later.extrapolate()
 
     def copy(self) -> Steps:
         """The same steps, to which more can be added apart from these."""
@@ -184,7 +200,11 @@ class Steps:
             self._gap_host_ns += spent
         elif spent:
             host[phase] = host.get(phase, 0) + spent
-        if row.stamp is not None and self._device_ns is not None:
+        if row.stamp is SKIPPED:
+            self._last_stamp_ns = None
+        if self._last_stamp_ns is None:
+            self._since.unknown_ns += spent
+        if row.stamp is not None and row.stamp is not SKIPPED and self._device_ns is not None:
             self._spend_on_device(row, spent, self._device_ns(row.stamp))
 
     def _spend_on_device(self, row: Row, spent: int, stamp_ns: float) -> None:
