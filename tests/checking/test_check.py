@@ -46,16 +46,21 @@ def write(folder: Path, text: str, name: str = "train.py") -> str:
     return str(folder / name)
 
 
+def missed(script: Path, result: Check) -> list[tuple[int, int, str]]:
+    """The planted faults that an answer does not name at their statements."""
+    answers = {(advice.line, advice.name) for advice in result.advice}
+    faults = planted(script.read_text())
+    return [
+        fault for fault in faults if not any((n, fault[2]) in answers for n in range(fault[0], fault[1] + 1))
+    ]
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_every_planted_fault_is_in_the_answer(name: str, no_runs: Any) -> None:
     script = EXAMPLES / "slow" / f"{name}.py"
     result = pinchpoint.check(str(script))
-    answers = {(advice.line, advice.name) for advice in result.advice}
-    faults = planted(script.read_text())
-    missed = [
-        fault for fault in faults if not any((n, fault[2]) in answers for n in range(fault[0], fault[1] + 1))
-    ]
-    assert faults and missed == []
+    assert planted(script.read_text())
+    assert missed(script, result) == []
     assert result.notes == ("The peak could not be predicted: pinchpoint cannot simulate it.",)
 
 
@@ -88,6 +93,18 @@ def test_a_real_run_gives_the_faults_of_a_script_their_costs(capfd: Any, tmp_pat
     out = capfd.readouterr().out
     assert all(len(line) <= 80 for line in out.splitlines() if not line.startswith(("step", "mean")))
     assert "\x1b" not in out
+    assert missed(script, result) == []
+
+
+@pytest.mark.slow
+def test_a_real_run_of_a_fixed_twin_finds_nothing_and_says_why(capfd: Any) -> None:
+    pytest.importorskip("torch")
+    assert run(["check", str(EXAMPLES / "fast" / "point_sampling.py"), "--no-predict"]) == 0
+    out = " ".join(capfd.readouterr().out.split())
+    assert (
+        "Nothing worth changing was found. The scan of 1 file found nothing, and in 4 steps there was" in out
+    )
+    assert "The steps spend their time on: " in out
 
 
 def test_json_is_the_only_output_and_loads_again(tmp_path: Path, no_runs: Any, capsys: Any) -> None:
