@@ -20,15 +20,15 @@ from typing import Any
 from profilers import Way
 
 _FIRST = 5  # steps at the start, in which libraries are loaded and kernels chosen
-_TURN_S = 25.0  # after which a turn counts as failed
+_TURN_S = 25.0  # after which a turn counts as failed; longer if there is much time
 _SLOW = 4.0  # a way that is so many times slower has shorter turns
 
 
 class Player:
     """The process of one way, and the connection to its loop."""
 
-    def __init__(self, way: Way, address: Path) -> None:
-        self.way, self.failure = way, ""
+    def __init__(self, way: Way, address: Path, turn_s: float) -> None:
+        self.way, self.failure, self._turn_s = way, "", turn_s
         self.turns: list[dict[str, Any]] = []
         self.result: dict[str, Any] = {}
         self._server = socket.socket(socket.AF_UNIX)
@@ -59,7 +59,7 @@ class Player:
         if self.failure or self._connection is None:
             return None
         self._connection.sendall(f"{lead} {steps}\n".encode())
-        return self._receive(time.monotonic() + _TURN_S)
+        return self._receive(time.monotonic() + self._turn_s)
 
     def end(self, deadline: float) -> None:
         """Take the result of the loop, which was told to end, and wait for the process."""
@@ -129,7 +129,9 @@ def contest(
         waiting, together = list(ways), max(1, (os.cpu_count() or 1) - 4)
         while waiting:
             wave, waiting = waiting[:together], waiting[together:]
-            players |= {name: Player(ways[name], addresses[name]) for name in wave}
+            players |= {
+                name: Player(ways[name], addresses[name], max(_TURN_S, seconds / 12)) for name in wave
+            }
             for name in wave:
                 players[name].connect(limit)
             for name in wave:

@@ -265,3 +265,46 @@ for epoch in range(64):
 """
     )
     assert forecast.peak_allocated_bytes > 3 * rows(4096)
+
+
+READ_FLOATS = """
+train(loader)
+with torch.no_grad():
+    scores = model(torch.zeros(64, 1024, device="cuda")).sigmoid()[:, 0]
+"""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "if scores.cpu().numpy().mean() > 0.3: large = torch.zeros(65_536, 1024, device='cuda')",
+        "if min(scores.tolist()) < -2.5: large = torch.zeros(65_536, 1024, device='cuda')",
+        "n = sum(s > 0.2 for s in scores.tolist())\nlarge = torch.zeros(n, 65_536, device='cuda')",
+    ],
+    ids=["mean", "least", "count"],
+)
+def test_memory_that_depends_on_floats_read_late_leaves_the_answer_open(
+    of_script: Predict, text: str
+) -> None:
+    forecast = of_script(TRAIN + READ_FLOATS + text)
+    (reason,) = forecast.reasons
+    assert "memory depends on the values that are read at train.py:" in reason
+    assert forecast.fits["h200"] is None
+
+
+def test_floats_that_are_only_shown_do_not(of_script: Predict) -> None:
+    forecast = of_script(TRAIN + READ_FLOATS + "print(scores.cpu().numpy().mean(), max(scores.tolist()))")
+    assert forecast.fits["h200"] and forecast.reasons == ()
+
+
+def test_floats_that_decide_about_an_inference_leave_the_answer_open(of_script: Predict) -> None:
+    forecast = of_script("""
+import torch
+first, second = torch.nn.Linear(64, 64).cuda().eval(), torch.nn.Linear(64, 65_536).cuda().eval()
+with torch.no_grad():
+    for turn in range(4):
+        x = torch.zeros(64, 64, device="cuda")
+        if first(x).cpu().numpy().max() > 0.5:
+            second(x)
+""")
+    assert forecast.fits["h200"] is None and "train.py:7" in forecast.reasons[0]

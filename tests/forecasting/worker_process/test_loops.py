@@ -600,28 +600,6 @@ for step in range(3000):
     assert used(forecast) > 2 * rows(65_536) and forecast.reasons == ()
 
 
-@pytest.mark.parametrize("draw", ["random.choice", "np.random.default_rng(0).choice"])
-def test_a_largest_choice_that_was_not_drawn_leaves_the_answer_open(of_script: Predict, draw: str) -> None:
-    forecast = of_script(f"""
-import random
-import numpy as np
-for step in range(5000):
-    train(int({draw}([64] * 60 + [65_536])))
-""")
-    (reason,) = forecast.reasons
-    assert "train.py:15, 65,536, was not drawn" in reason and forecast.fits["h200"] is None
-
-
-@pytest.mark.parametrize(
-    "draw",
-    ["random.choices([64, 65_536], [0.999, 0.001])[0]", "random.choice([(64, 1)] * 60 + [(65_536, 1)])[0]"],
-    ids=["choices", "shapes"],
-)
-def test_so_does_a_largest_choice_of_other_kinds(of_script: Predict, draw: str) -> None:
-    forecast = of_script(f"import random\nfor step in range(5000):\n    train({draw})\n")
-    assert forecast.fits["h200"] is None and "65,536, was not drawn" in forecast.reasons[0]
-
-
 @pytest.mark.parametrize(
     ("stages", "size"),
     [

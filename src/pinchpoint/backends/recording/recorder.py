@@ -160,7 +160,7 @@ class Recorder:
         """Pass the end of something that a loop does once per step. May raise what `on_step_limit` raises."""
         turns = self._turns[kind]
         turns.add(key)
-        if self._kind is None or MARKS.index(kind) < MARKS.index(self._kind):
+        if kind != self._kind and (self._kind is None or MARKS.index(kind) < MARKS.index(self._kind)):
             self._kind = kind
             # So far, calls of modules were taken for steps. All of that belongs to the first step.
             for line in self.events.values():

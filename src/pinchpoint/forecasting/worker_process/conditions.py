@@ -1,13 +1,15 @@
 """Conditions of a script that had one answer only in the turns that were run: the other answer is tried too.
 
-What is reached that way may not happen. It counts for the high end of the interval and for what fits, but not
-for the peak and the low end.
+So are the largest numbers that a script may draw at random, if they did not come up. What is reached that way
+may not happen. It counts for the high end of the interval and for what fits, but not for the peak and the low
+end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from pinchpoint.core.errors import PinchpointError
@@ -33,7 +35,9 @@ def try_others(
     """The forecast, widened by what other answers of its conditions need. asked: of the first run."""
     from pinchpoint.backends.torch.data_dependent.decisions import Decisions
 
-    sites: list[str] = asked.get("sites", [])[:_MOST]
+    draws: dict[str, list[str]] = {group[0]: group for group in asked.get("draws", ())}
+    what = partial(_what, draws)
+    sites: list[str] = [*draws, *asked.get("sites", [])[:_MOST]]
     reasons: list[str] = []
     if len(asked.get("needed", ())) > _MOST:
         reasons.append(
@@ -41,10 +45,7 @@ def try_others(
             f"{_MOST} of them were tried the other way"
         )
     if sites and not is_time_left:
-        reasons.append(
-            f"the condition at {_shown(sites[0])} had one answer only in the turns that were run, and there "
-            "was no time left to try the other one"
-        )
+        reasons.append(f"{what(sites[:1])}, and there was no time left to try it")
         sites = []
     forecasts = [forecast]
     done: list[str] = []
@@ -61,32 +62,31 @@ def try_others(
         try:
             other = predict(recorded)
         except PinchpointError as error:
-            reasons.append(
-                f"the condition at {', '.join(map(_shown, sites))} had one answer only in the turns that "
-                f"were run, and the other one cannot be followed: {error.what}"
-            )
+            reasons.append(f"{what(sites)}, and this cannot be followed: {error.what}")
             break
         tried = [site for answer in answers for site in answer.get(ASKED, {}).get("tried", ())]
         done += tried
         missed = [site for answer in answers for site in answer.get(ASKED, {}).get("missed", ())]
         forecasts.append(other)
         if not tried or not any(answer.get(branches.RAISED) for answer in answers):
-            reasons += [
-                f"the condition at {_shown(site)} had one answer only in the turns that were run, and was "
-                "not asked again to try the other one"
-                for site in missed
-            ]
+            reasons += [f"{what([site])}, and was not reached again to try it" for site in missed]
             break
         # The other answer does not go with what the script holds: the ones after it are tried without it.
-        reasons.append(
-            f"the condition at {_shown(tried[-1])} had one answer only in the turns that were run, and the "
-            "script raised an error after the other one"
-        )
+        reasons.append(f"{what(tried[-1:])}, and the script raised an error when it was tried")
         sites = [site for site in sites if site not in tried]
-    return _widened(forecasts, list(dict.fromkeys(done)), reasons)
+    return _widened(forecasts, list(dict.fromkeys(done)), draws, reasons)
 
 
-def _widened(forecasts: list[Forecast], tried: list[str], reasons: list[str]) -> Forecast:
+def _what(draws: dict[str, list[str]], sites: list[str]) -> str:
+    """What did not happen in the turns that were run. draws: the first line that draws -> all of its loop."""
+    if sites[0] in draws:
+        return f"the largest number at {_shown(draws, sites[:1])} was not drawn in the turns that were run"
+    return f"the condition at {_shown(draws, sites)} had one answer only in the turns that were run"
+
+
+def _widened(
+    forecasts: list[Forecast], tried: list[str], draws: dict[str, list[str]], reasons: list[str]
+) -> Forecast:
     base = forecasts[0]
     peak = max(one.peak_allocated_bytes for one in forecasts)
     if peak > base.peak_allocated_bytes:
@@ -95,11 +95,13 @@ def _widened(forecasts: list[Forecast], tried: list[str], reasons: list[str]) ->
         fits = {name: _all([one.fits.get(name) for one in forecasts]) for name in base.fits}
         needs = max((one.needs_bytes or 0 for one in forecasts), default=0)
         base = replace(base, fits=fits, needs_bytes=needs or None)
-    if tried:
-        lines = ", ".join(dict.fromkeys(map(_shown, tried)))
+        if drawn := [site for site in tried if site in draws]:
+            note = f"the high end is for the largest numbers that may be drawn at {_shown(draws, drawn)}"
+            base = replace(base, notes=(*base.notes, note))
+    if answered := [site for site in tried if site not in draws]:
         note = (
             "these conditions had one answer only in the turns that were run, and were also tried the other "
-            f"way: {lines}"
+            f"way: {_shown(draws, answered)}"
         )
         base = replace(base, notes=(*base.notes, note))
     every = [reason for one in forecasts[1:] for reason in one.reasons]
@@ -112,5 +114,6 @@ def _all(answers: list[bool | None]) -> bool | None:
     return None if None in answers else True
 
 
-def _shown(site: str) -> str:
-    return shown_path(site.rpartition(":")[0])
+def _shown(draws: dict[str, list[str]], sites: list[str]) -> str:
+    places = [place for site in sites for place in draws.get(site, [site])]  # "file:line:column"
+    return ", ".join(dict.fromkeys(shown_path(place.rpartition(":")[0]) for place in places))

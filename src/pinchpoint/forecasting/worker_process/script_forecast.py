@@ -40,28 +40,31 @@ def predict(loaded_target: LoadedTarget, request: dict[str, Any], fork: Fork) ->
     packages: list[str] = list(request["packages"])  # stand-ins that the script needs
     real_runs: list[dict[str, Any]] = []
     asked: list[dict[str, Any]] = []  # conditions of the first run
-    guessed: list[
-        tuple[dict[str, Any], dict[str, Any]]
-    ] = []  # options and answer of the first run that guessed
+    # Options and answer of the first run that guessed a number, and of the first that guessed floats.
+    guessed: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {}
 
     def run(dynamic_options: dict[str, Any]) -> dict[str, Any]:
         if dynamic_options.get("calibrating") and real_runs:
             return real_runs[0]
+        options = dict(dynamic_options)
         answer = with_stand_ins(
             lambda names: _in_scratch(loaded_target, request, fork, dynamic_options, names), packages
         )
         if conditions.ASKED in answer and not asked:
             asked.append(answer[conditions.ASKED])
-        if answer.get(late_numbers.READ) and not guessed:
-            guessed.append((dynamic_options, answer))
+        for kind in (late_numbers.READ, late_numbers.FLOATS):
+            if answer.get(kind):
+                guessed.setdefault(kind, (options, answer))
         if dynamic_options.get("calibrating"):  # real values decide branches: one run serves every forecast
             real_runs.append(answer)
         return answer
 
     start_s = time.monotonic()
     forecast = branches.explore(_predict, run, limit_s=request.get("timeout_s", math.inf))
-    if guessed:
-        forecast = late_numbers.try_others(forecast, run, *guessed[0])
+    if late_numbers.READ in guessed:
+        forecast = late_numbers.try_others(forecast, run, *guessed[late_numbers.READ])
+    if late_numbers.FLOATS in guessed:
+        forecast = late_numbers.try_other_floats(forecast, run, *guessed[late_numbers.FLOATS])
     left_s = request["end_s"] - time.monotonic()
     return conditions.try_others(
         forecast, asked[0] if asked else {}, _predict, run, is_time_left=left_s > time.monotonic() - start_s
@@ -126,6 +129,7 @@ def _run(
     from pinchpoint.backends.torch.fake import runner
     from pinchpoint.backends.torch.loops.condition_source import mark_script
     from pinchpoint.backends.torch.loops.lookups import mark_lookups
+    from pinchpoint.backends.torch.loops.marking.draw_source import mark_draws
 
     observer = loaded_target.observer
     observer.stand_ins.serve(packages)
@@ -171,7 +175,7 @@ def _run(
             scratch=scratch,
             stopper=stopper,
             module=loaded_target.target.name,
-            transform=lambda tree: mark_floats(mark_lookups(mark_script(tree))),
+            transform=lambda tree: mark_draws(mark_floats(mark_lookups(mark_script(tree)))),
         )
         signal.setitimer(signal.ITIMER_REAL, 0)
     if end.note is not None:
@@ -261,6 +265,9 @@ def _run(
         branches.RAISED: is_late_error,
         conditions.ASKED: progress.loops.conditions.results(),
         late_numbers.READ: list(observer.dynamic.late_numbers),
+        late_numbers.FLOATS: [
+            line for line, is_late in observer.dynamic.float_arrays.items() if is_late or not progress.trains
+        ],
     }
 
 

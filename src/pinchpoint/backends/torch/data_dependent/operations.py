@@ -39,6 +39,7 @@ _LIKELY_TRUE = ("isfinite", "all", "any", "logical_not")
 _SAMPLED = 512  # values stored from each array that is read, for the first _TURNS reads of a line
 _TURNS = 64
 _FEW = 256  # elements of a mask whose places are taken to be the first ones
+_LARGE_FLOAT = 1000.0  # that an unknown float of an array is guessed to be
 _NAMED_COUNT = 100  # a smaller number is more likely a class or an index, and has no uncertainty
 
 
@@ -76,6 +77,10 @@ class Dynamic:
     late_sites: dict[str, None] = field(default_factory=dict)  # lines with masks that are used late, in order
     late_numbers: dict[str, None] = field(default_factory=dict)  # lines that read numbers late, in order
     late_guess: int = 1  # which these numbers are taken to be
+    float_arrays: dict[str, bool] = field(
+        default_factory=dict
+    )  # lines that read some -> whether any was late
+    float_guess: int = 0  # which these are taken to be: see `floats`
     nonzero: NonzeroCounts = field(default_factory=NonzeroCounts)
     _turns: dict[str, int] = field(default_factory=dict)
     _memo: dict[tuple[Any, ...], tuple[Any, int]] = field(default_factory=dict)
@@ -249,6 +254,20 @@ class Dynamic:
             most = self._late_number() + 1 if self.guess is None else self.guess
             return (np.arange(size) % (most or 2)).astype(dtype).reshape(shape)
         return None
+
+    def floats(self, shape: tuple[int, ...], dtype: Any, where: str) -> np.ndarray[Any, Any]:
+        """An array of unknown floats: zeros; by another guess ones, or large values of both signs in turn."""
+        if self.calibrating or asked_by_package():
+            return np.zeros(shape, dtype)
+        self.float_arrays[where] = self.float_arrays.get(where, False) or self.is_late()
+        if not self.float_guess or not (self.is_late() or not self.optimizer_steps()):
+            # Allocated by calloc: a large result takes no memory until it is written to.
+            return np.zeros(shape, dtype)
+        if self.float_guess == 1:
+            return np.ones(shape, dtype)
+        array = np.full(shape, _LARGE_FLOAT, dtype)
+        array.reshape(-1)[1::2] *= -1
+        return array
 
     def _sample(self, real: np.ndarray[Any, Any], is_count: bool, key: str, turn: str) -> None:
         if np.iscomplexobj(real):

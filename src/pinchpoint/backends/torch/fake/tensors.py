@@ -228,8 +228,7 @@ def _reads(patches: Patches, observer: Observer) -> None:
         if array is not None:
             return array
         observer.note(f"values read at {shown_path(where)} depend on weights and are assumed to be zeros")
-        # Allocated by calloc: a large result takes no memory until it is written to.
-        return np.zeros(tuple(self.shape), dtype=dtype)
+        return dynamic.floats(tuple(self.shape), dtype, where)
 
     original_numpy: Callable[..., Any] = torch.Tensor.numpy
     original_item: Callable[..., Any] = torch.Tensor.item

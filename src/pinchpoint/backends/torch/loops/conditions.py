@@ -3,7 +3,8 @@
 A first run records the answers. A later run is told which conditions to try: where a loop that trains would
 end, it gets a turn in which one of them is answered the other way, once, and a turn after that, because what
 was changed may show later. Conditions on counters and on device values are tried in other ways (see
-`counters` and `decisions`).
+`counters` and `decisions`). Lines that draw random numbers get a turn with the largest ones in the same way,
+all of a loop together.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Conditions:
             str, set[str]
         ] = {}  # condition -> loops that gave it a turn in which it was not asked
         self._tried: list[str] = []
-        self._ended: set[str] = set()  # loops that were ended
+        self.ended: set[str] = set()  # loops that were ended
 
     def start(self, tried: Iterable[str]) -> None:
         """Try these conditions in this run."""
@@ -82,19 +83,29 @@ class Conditions:
             self._tried.append(site)
             return not answer
         if len(asked.answers) < 2:
-            asked.loops |= {loop.site for loop in self._running() if loop.is_training}
+            asked.loops |= {loop.site for loop in self.running() if loop.is_training}
             asked.answers.add(answer)
             if arguments and len(asked.values) < 2:
                 values = [frame.f_locals.get(name) for name in arguments]
                 asked.values.add(tuple(one if isinstance(one, (int, float, str)) else None for one in values))
         return answer
 
-    def _running(self) -> list[Any]:
+    def forces_draws(self) -> bool:
+        """Whether the largest numbers are drawn in this turn."""
+        if self._armed is None or self._armed in self._asked or not self._loops.draws.knows(self._armed):
+            return False
+        if not self._has_fired:
+            self._has_fired = True
+            self._tried.append(self._armed)
+        return True
+
+    def running(self) -> list[Any]:
+        """The loops that run now, also those over batches."""
         return [*self._loops.running_loops(), *self._loops.increments.passes()]
 
     def want_turn(self, loop: str) -> bool:
         """Whether the loop at a line, which would end, goes on to try a condition."""
-        self._ended.add(loop)
+        self.ended.add(loop)
         is_wanted = self._wants_turn(loop)
         if is_wanted:
             self._loops.went_on()
@@ -102,7 +113,7 @@ class Conditions:
 
     def _wants_turn(self, loop: str) -> bool:
         if self._armed is not None:
-            running = {one.site for one in self._running()}
+            running = {one.site for one in self.running()}
             if self._loop != loop and self._loop in running:
                 return False
             if self._has_fired:
@@ -115,29 +126,34 @@ class Conditions:
             self._queue.append(self._armed)
             self._armed = None
         for site in self._queue:
-            asked = self._asked.get(site)
-            if (
-                asked is not None
-                and len(asked.answers) < 2
-                and loop in asked.loops - self._left.get(site, set())
-            ):
+            if loop in self._loops_of(site) - self._left.get(site, set()):
                 self._queue.remove(site)
                 self._armed, self._loop, self._has_fired, self._waited = site, loop, False, 0
                 return True
         return False
+
+    def _loops_of(self, site: str) -> set[str]:
+        """The loops that may ask a condition which had one answer only, or draw a larger number."""
+        asked = self._asked.get(site)
+        if asked is None:
+            return self._loops.draws.loops_of(site)
+        return asked.loops if len(asked.answers) < 2 else set()
 
     def results(self) -> dict[str, Any]:
         """Plain values for the process that compares the runs."""
         sites = [site for site in self._asked if self._is_open(site)]
         sites.sort(key=lambda site: self._asked[site].rank or 0)
         needed = [site for site in sites if self._asked[site].rank == ALLOCATES]
-        missed = [site for site in [*self._queue, self._armed] if site in needed and site not in self._tried]
-        return {"sites": sites, "needed": needed, "tried": self._tried, "missed": missed}
+        draws = self._loops.draws
+        missed = [site for site in [*self._queue, self._armed] if site in needed or draws.knows(site)]
+        missed = [site for site in missed if site not in self._tried]
+        drawn = draws.open_sites(self.ended)
+        return {"sites": sites, "needed": needed, "tried": self._tried, "missed": missed, "draws": drawn}
 
     def _is_open(self, site: str) -> bool:
         """Whether a condition had one answer only, and may have another one in a turn that was not run."""
         asked = self._asked[site]
-        if len(asked.answers) != 1 or asked.rank is None or not asked.loops & self._ended:
+        if len(asked.answers) != 1 or asked.rank is None or not asked.loops & self.ended:
             return False
         if asked.arguments and len(asked.values) < 2:
             return False

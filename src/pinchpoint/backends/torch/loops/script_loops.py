@@ -58,7 +58,7 @@ class Loops:
         self.answers: dict[str, set[Any]] = {}  # line of a loop -> answers of its conditions so far
         self.counts: dict[str, Count] = {}  # line of a loop -> its variable
         self.increments = Increments(self)
-        self.draws = Draws()
+        self.draws = Draws(self)
         self.conditions = Conditions(self)
         self.modules_before = set(sys.modules)  # those of the script are imported later
         self._while_loops: dict[str, tuple[Loop, int]] = {}  # and the last line of each
