@@ -10,7 +10,13 @@ import pytest
 
 import pinchpoint
 from pinchpoint.backends.recording import source_lines
-from pinchpoint.backends.recording.source_lines import Place, SourceLines, is_user_file, line_of
+from pinchpoint.backends.recording.source_lines import (
+    Place,
+    SourceLines,
+    is_user_file,
+    is_user_module,
+    line_of,
+)
 
 PACKAGE = str(Path(pinchpoint.__file__).parent)
 
@@ -31,6 +37,16 @@ PACKAGE = str(Path(pinchpoint.__file__).parent)
 )
 def test_a_file_is_the_users_or_not(file: str, is_own: bool) -> None:
     assert is_user_file(file) is is_own
+
+
+def test_a_folder_of_installed_packages_holds_no_module_of_the_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "target" / "some-1.0.dist-info").mkdir(parents=True)
+    (tmp_path / "src").mkdir()
+    for folder, is_own in (("target", False), ("src", True)):
+        monkeypatch.syspath_prepend(str(tmp_path / folder))
+        assert is_user_module(str(tmp_path / folder / "some" / "part.py")) is is_own
 
 
 def test_shipped_systems_are_user_code_where_pinchpoint_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:

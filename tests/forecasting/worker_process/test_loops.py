@@ -422,6 +422,35 @@ for epoch in range(20):
     assert not Path("__pycache__").exists()
 
 
+@pytest.mark.parametrize("is_editable", [False, True], ids=["path", "editable"])
+def test_so_is_a_loop_of_the_users_package_in_another_folder(
+    of_script: Predict, tmp_path_factory: pytest.TempPathFactory, is_editable: bool
+) -> None:
+    folder = tmp_path_factory.mktemp("src")
+    text = "def train_epoch(train):\n    for _ in range(500):\n        train()\n"
+    (folder / "own_engine.py").write_text(text, encoding="utf-8")
+    editable = f"""
+from importlib.util import spec_from_file_location
+class EditableFinder:
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        if name == "own_engine":
+            return spec_from_file_location(name, {str(folder / "own_engine.py")!r})
+sys.meta_path.append(EditableFinder)
+"""
+    forecast = of_script(f"""
+import sys
+{editable if is_editable else f"sys.path.insert(0, {str(folder)!r})"}
+from own_engine import train_epoch
+for epoch in range(20):
+    train_epoch(train)
+    with torch.no_grad():
+        model(torch.zeros(16_384, 1024, device="cuda"))
+""")
+    assert used(forecast) > 2 * rows(16_384) and forecast.reasons == ()
+    assert any("own_engine.py:2" in note for note in forecast.notes)
+
+
 def test_a_script_that_is_stopped_says_so(of_script: Predict) -> None:
     forecast = of_script("""
 def fit():

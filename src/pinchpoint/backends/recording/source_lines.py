@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import linecache
+import os
 import sys
 import sysconfig
+from functools import cache
 from pathlib import Path
 from types import CodeType, FrameType
 
@@ -23,6 +25,17 @@ def is_user_file(file: str) -> bool:
     if any(part in file for part in _GENERATED):
         return False
     return not ("site-packages" in file or "dist-packages" in file or file.startswith(_STDLIB))
+
+
+def is_user_module(file: str) -> bool:
+    """Whether a module is the user's own, and not in a folder of packages, as of `pip install --target`."""
+    folders = (entry for entry in map(os.path.abspath, sys.path) if file.startswith(os.path.join(entry, "")))
+    return is_user_file(file) and not any(map(_holds_packages, folders))
+
+
+@cache
+def _holds_packages(folder: str) -> bool:
+    return os.path.isdir(folder) and any(name.endswith(".dist-info") for name in os.listdir(folder))
 
 
 class SourceLines:

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pinchpoint.backends.patches import Patches
+from pinchpoint.backends.recording.source_lines import is_user_file, is_user_module
 from pinchpoint.backends.sandbox import notebooks
 from pinchpoint.backends.sandbox.notebooks import NotebookCells
 
@@ -142,15 +143,19 @@ class _Changed(SourceFileLoader):
 
 @contextlib.contextmanager
 def _changed_imports(folder: str, transform: Callable[[ast.Module], ast.Module] | None) -> Iterator[None]:
-    """Change modules in the script's folder as well, but not packages that are installed below it."""
+    """Change the user's own modules as well: in the script's folder, elsewhere, or installed as editable."""
 
     class Finder:
         @staticmethod
         def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
             spec = PathFinder.find_spec(name, path, target)
-            origin = (spec and spec.origin) or ""
-            is_beside = origin.startswith(os.path.join(folder, "")) and "site-packages" not in origin
-            if spec is None or type(spec.loader) is not SourceFileLoader or not is_beside:
+            for finder in _editable_finders() if spec is None else ():
+                spec = spec or finder.find_spec(name, path, target)
+            if spec is None or type(spec.loader) is not SourceFileLoader:
+                return None
+            origin = spec.origin or ""
+            is_beside = origin.startswith(os.path.join(folder, "")) and is_user_file(origin)
+            if not (is_beside or is_user_module(origin)):
                 return None
             loader = _Changed(spec.loader.name, spec.loader.path)
             loader.transform = transform  # pyright: ignore[reportAttributeAccessIssue]
@@ -165,6 +170,12 @@ def _changed_imports(folder: str, transform: Callable[[ast.Module], ast.Module] 
         yield
     finally:
         sys.meta_path.remove(Finder)  # pyright: ignore[reportArgumentType]
+
+
+def _editable_finders() -> list[Any]:
+    """The finders that `pip install -e` adds; other ways to install so add a folder to the path."""
+    every = ((one, one if isinstance(one, type) else type(one)) for one in sys.meta_path)
+    return [one for one, kind in every if "editable" in f"{kind.__module__}.{kind.__name__}".lower()]
 
 
 class _Replaced(SourceFileLoader):
