@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from profilers import Way
 
 _FIRST = 5  # steps at the start, in which libraries are loaded and kernels chosen
 _TURN_S = 25.0  # after which a turn counts as failed; longer if there is much time
+_FEW = 3  # rounds of the ways that are not the main ones
 _SLOW = 4.0  # a way that is so many times slower has shorter turns
 
 
@@ -114,45 +116,43 @@ class Player:
 
 
 def contest(
-    ways: dict[str, Way], addresses: dict[str, Path], *, block_s: float, seconds: float, most: int
+    ways: dict[str, Way],
+    addresses: dict[str, Path],
+    *,
+    main: Collection[str],
+    block_s: float,
+    seconds: float,
+    most: int,
 ) -> dict[str, Any]:
-    """Time the loops in turn until the seconds are over or each had `most` turns.
+    """Time the loops in turn until the seconds are over or there were `most` rounds.
 
-    Returns what each way's turns took. The first steps of a run are not timed.
+    main: ways that play in all rounds; the others play in the first ones, and then end. Returns what each
+    way's turns took. The first steps of a run are not timed.
     """
     start = time.monotonic()
     deadline = start + seconds
     players: dict[str, Player] = {}
     try:
-        # Not more at once than the machine can start without some running into time limits of their own.
-        limit = start + max(60.0, 0.6 * seconds)
-        waiting, together = list(ways), max(1, (os.cpu_count() or 1) - 4)
-        while waiting:
-            wave, waiting = waiting[:together], waiting[together:]
-            players |= {
-                name: Player(ways[name], addresses[name], max(_TURN_S, seconds / 12)) for name in wave
-            }
-            for name in wave:
-                players[name].connect(limit)
-            for name in wave:
-                players[name].warm_up(limit)
+        _start(players, ways, addresses, main, max(_TURN_S, seconds / 12))
         print(f"  all started after {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
         steps = _block_steps({name: player.play(3, 5) for name, player in players.items()}, block_s)
         names, took = list(players), 0.0
         for number in range(most):
             begin = time.monotonic()
-            # The end of a run, with the report of each way, is not part of the time.
-            if number and begin + 1.1 * took > deadline - 0.15 * seconds:
+            if number == _FEW:
+                for name in set(names).difference(main):
+                    players[name].tell_end()
+                names = [name for name in names if name in main]
+            if number and begin + 1.1 * took > deadline - 6.0:
                 break
             for name in [*names[number % len(names) :], *names[: number % len(names)]]:
-                turn = players[name].play(2, steps[name])
-                players[name].turns.append(turn or {})
+                players[name].turns.append(players[name].play(2, steps[name]) or {})
             took = time.monotonic() - begin
             print(f"  round {number + 1}: {took:.1f} s", file=sys.stderr, flush=True)
+        for name in names:
+            players[name].tell_end()
         for player in players.values():
-            player.tell_end()
-        for player in players.values():
-            player.end(deadline + 10.0)
+            player.end(deadline)
     finally:
         for player in players.values():
             player.kill()
@@ -165,6 +165,35 @@ def contest(
         }
         for name, player in players.items()
     }
+
+
+def _start(
+    players: dict[str, Player],
+    ways: dict[str, Way],
+    addresses: dict[str, Path],
+    main: Collection[str],
+    turn_s: float,
+) -> None:
+    """Start all processes, and let their first steps run.
+
+    Not more at once than the machine can start without some running into time limits of their own.
+    """
+    waiting, together, slowest = sorted(ways, key=lambda name: name not in main), _at_once(), 0.0
+    while waiting:
+        wave, waiting = waiting[:together], waiting[together:]
+        begin = time.monotonic()
+        for name in wave:
+            players[name] = Player(ways[name], addresses[name], turn_s)
+        for name in wave:
+            limit_s = 120.0 if name in main else max(40.0, 3 * slowest)
+            players[name].connect(begin + limit_s)
+            players[name].warm_up(begin + limit_s)
+            if name in main:
+                slowest = max(slowest, time.monotonic() - begin)
+
+
+def _at_once() -> int:
+    return max(1, (os.cpu_count() or 1) - 4)
 
 
 def _block_steps(turns: dict[str, dict[str, Any] | None], block_s: float) -> dict[str, int]:

@@ -1,5 +1,6 @@
-"""An ordinary training loop of a ResNet-18 on random images; its steps are timed. Used by overhead.py.
+"""An ordinary training loop of a ResNet-18 on random images, with autocast on CUDA; its steps are timed.
 
+Used by overhead.py.
 It imports nothing of pinchpoint or of another profiler.
 """
 
@@ -33,40 +34,42 @@ class Block(nn.Module):
 def resnet18() -> nn.Module:
     widths = ((64, 64, 1), (64, 64, 1), (64, 128, 2), (128, 128, 1))
     widths += ((128, 256, 2), (256, 256, 1), (256, 512, 2), (512, 512, 1))
-    stem = (nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.BatchNorm2d(64), nn.ReLU())
-    head = (nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10))
+    stem = (nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1))
+    head = (nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 1000))
     return nn.Sequential(*stem, *(Block(*width) for width in widths), *head)
 
 
 class Pictures(torch.utils.data.Dataset):
-    """Random images, half of them mirrored when they are loaded; the same 2,048 again and again."""
+    """Random images, half of them mirrored when they are loaded; the same 256 again and again."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, size: int) -> None:
         self.count = count
-        self.images, self.labels = torch.randn(2048, 3, 32, 32), torch.randint(10, (2048,))
+        self.images = torch.randint(256, (256, 3, size, size), dtype=torch.uint8)
+        self.labels = torch.randint(1000, (256,))
 
     def __len__(self) -> int:
         return self.count
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        image = self.images[index % 2048]
+        image = self.images[index % 256]
         if torch.rand(()) < 0.5:
             image = image.flip(-1)
-        return image, self.labels[index % 2048]
+        return image, self.labels[index % 256]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--batch", type=int, default=128)
-    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--size", type=int, default=224)
+    parser.add_argument("--workers", type=int, default=6)
     parser.add_argument("--referee", default="")
     options = parser.parse_args()
     torch.manual_seed(0)
     torch.use_deterministic_algorithms(True, warn_only=True)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     loader = torch.utils.data.DataLoader(
-        Pictures(20_000 * options.batch),
+        Pictures(20_000 * options.batch, options.size),
         options.batch,
         num_workers=options.workers,
         pin_memory=device.type == "cuda",
@@ -78,7 +81,8 @@ def main() -> None:
     def train_step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         x, y = x.to(device, non_blocking=True), y.to(device, non_blocking=True)
         optimizer.zero_grad()
-        loss = loss_of(model(x), y)
+        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+            loss = loss_of(model(x.float() / 127.5 - 1), y)
         loss.backward()
         optimizer.step()
         return loss

@@ -88,10 +88,12 @@ def test_programs_have_as_many_steps_each_and_one_that_ends_early_is_left_out(
         )
         for name, address in addresses.items()
     }
-    runs = overhead.contest(ways, addresses, block_s=0.001, seconds=60.0, most=2)
+    runs = overhead.contest(ways, addresses, main=("plain",), block_s=0.001, seconds=60.0, most=5)
     steps = [turn["steps"] for turn in runs["plain"]["turns"]]
-    assert len(steps) == 2
-    assert runs["plain"]["result"] == {"weights": str(5 + 1 + 3 + 5 + sum(steps) + 2 * 2)}
+    assert len(steps) == 5
+    assert runs["plain"]["result"] == {"weights": str(5 + 1 + 3 + 5 + sum(steps) + 5 * 2)}
+    assert len(runs["other"]["turns"]) == 3  # not one of the main ways
+    assert not runs["other"]["failure"]
     assert runs["plain"]["recorded"] == "all of it"
     assert "no more steps" in runs["short"]["failure"]
     assert overhead._is_same(runs["short"], runs["plain"]) is None
