@@ -236,3 +236,39 @@ def test_a_chunk_is_refused_by_a_variant_that_would_ignore_it(capsys) -> None:
     error = capsys.readouterr().err
     assert "The variant 'eager' of field does not support chunking." in error
     assert "--variant (chunked)" in error
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "config.json"
+    sizes = {"vocab_size": 512, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
+    path.write_text(json.dumps({"model_type": "llama", "num_attention_heads": 4, **sizes}))
+    return path
+
+
+def test_a_model_is_predicted_by_a_script_that_is_printed_or_written(
+    makes: Any, forecast: Forecast, config: Path, capsys: pytest.CaptureFixture
+) -> None:
+    makes(forecast)
+    assert run(["predict", "--model", str(config), "--task", "generate", "--batch", "3"]) == 0
+    out = capsys.readouterr().out
+    assert 'parser.add_argument("--batch", type=int, default=3)' in out and "model.generate(" in out
+    assert "(generate)" in out.replace("\n", "")
+    script = config.with_name("serve.py")
+    assert run(["predict", "--model", str(config), "--script", str(script)]) == 0
+    assert "model.generate(" not in capsys.readouterr().out and "loss.backward()" in script.read_text()
+    assert run(["predict"]) == run(["predict", "script.py", "--batch", "3"]) == 2
+
+
+@pytest.mark.usefixtures("quick_workers")
+def test_a_model_without_a_script_has_a_forecast(config: Path, capsys: pytest.CaptureFixture) -> None:
+    pytest.importorskip("transformers")
+    options = ["--task", "pretrain", "--batch", "2", "--sequence", "32", "--precision", "fp32", "--json"]
+    assert run(["predict", "--model", str(config), *options]) == 0
+    forecast = json.loads(capsys.readouterr().out)
+    # Two embeddings of 512 x 64, two layers of 4 x 64 x 64 + 3 x 64 x 128 + 2 x 64, and a norm, in fp32;
+    # the allocator rounds each of them to 512 B.
+    weights = 4 * (2 * 512 * 64 + 2 * (4 * 64 * 64 + 3 * 64 * 128 + 2 * 64) + 64)
+    assert weights <= forecast["breakdown"]["weights"] <= 1.02 * weights
+    assert 2 * weights <= forecast["breakdown"]["optimizer"] <= 2.04 * weights
+    assert forecast["target"].endswith("config.json (pretrain)") and forecast["mode"] == "train"

@@ -20,7 +20,7 @@ _MODULES = 6  # ... and those of the whole peak
 
 def command(
     target: str = typer.Argument(
-        ..., metavar="TARGET", help="The name of a workload, file.py:NAME, a script.py or notebook.ipynb."
+        None, metavar="TARGET", help="The name of a workload, file.py:NAME, a script.py or notebook.ipynb."
     ),
     args: list[str] = options.SCRIPT_ARGS,
     as_module: bool = options.AS_MODULE,
@@ -50,6 +50,33 @@ def command(
         "--with-package",
         help="A package that needs CUDA, such as flash_attn, to assume as installed. May be repeated.",
     ),
+    model: str = typer.Option(
+        None,
+        "--model",
+        help="Instead of TARGET: a config.json of transformers, or a YAML file of axolotl or LLaMA-Factory.",
+    ),
+    task: str = typer.Option(
+        None, "--task", help="With --model: finetune (default), lora, qlora, pretrain or generate."
+    ),
+    batch: int = typer.Option(None, "--batch", help="With --model: sequences per step. Default: 1."),
+    sequence: int = typer.Option(
+        None, "--sequence", help="With --model: tokens per sequence, or of the prompt. Default: 2048."
+    ),
+    new_tokens: int = typer.Option(
+        None, "--new-tokens", help="With --task generate: tokens after the prompt. Default: 256."
+    ),
+    optimizer: str = typer.Option(
+        None, "--optimizer", help="With --model: adamw (default), adamw8bit, paged-adamw8bit, sgd and others."
+    ),
+    precision: str = typer.Option(
+        None, "--precision", help="With --model: bf16 (default), mixed (fp32 weights), or fp32."
+    ),
+    sharding: str = typer.Option(
+        None, "--sharding", help="With --model and --world-size: ddp (default) or fsdp2."
+    ),
+    script: Path = typer.Option(
+        None, "--script", metavar="FILE.py", help="With --model: write the script that is predicted here."
+    ),
     measure: bool = typer.Option(False, "--measure", help="Also run it on this machine's GPU and compare."),
     settings: list[str] = options.SET,
     seed: int = options.SEED,
@@ -61,19 +88,32 @@ def command(
 
     `predict TARGET --size 512k` runs a workload or factory on fake tensors. `predict train.py -- --batch 64`
     runs an unmodified script on fake tensors for two steps, in a sandbox. With --card, the exit code is 1 if
-    the step does not fit.
+    the step does not fit. `predict --model config.json --task lora --batch 8` needs no script: it predicts
+    the step that the usual tools run, and prints the script it stands for.
     """
     from pinchpoint.core.files import check_output
     from pinchpoint.core.ranks import parse_rank
     from pinchpoint.core.settings import parse_pairs
     from pinchpoint.core.units import parse_size
     from pinchpoint.forecasting.predict import predict
+    from pinchpoint.forecasting.recipes.model_forecast import of_recipe, read_model, script_of
+    from pinchpoint.forecasting.recipes.script import script_text
 
     if output is not None:
         check_output(output)
-    target = options.script_target(target, as_module=as_module)
-    with printing.progress("predict") as progress:
-        progress(target)
+    recipe_options = {
+        "task": task,
+        "batch": batch,
+        "sequence": sequence,
+        "new_tokens": new_tokens,
+        "optimizer": optimizer,
+        "precision": precision,
+        "sharding": sharding or ("ddp" if model is not None and world_size is not None else None),
+    }
+    recipe = read_model(model, target=target, world_size=world_size, script=script, **recipe_options)
+    with printing.progress("predict") as progress, script_of(recipe, script) as path:
+        target = path or options.script_target(target, as_module=as_module)
+        progress(model or target)
         forecast = predict(
             target,
             size=size,
@@ -93,12 +133,16 @@ def command(
             packages=packages or (),
             on_status=progress if printing.stderr().is_terminal else None,
         )
+    if recipe is not None:
+        forecast = of_recipe(forecast, recipe)
     if output is not None:
         forecast.save(output)
     if as_json:
         printing.show_json(forecast.to_json())
     else:
         _show(forecast, card_name=card)
+        if recipe is not None:
+            _show_script(script_text(recipe), script)
     if card is not None and not forecast.fits[forecast.card]:
         raise typer.Exit(1)
 
@@ -131,6 +175,16 @@ def _show(forecast: Forecast, *, card_name: str | None) -> None:
         printing.say(f"the peak may be higher: {reason}")
     for note in forecast.notes:
         printing.say(f"note: {note}")
+
+
+def _show_script(text: str, path: Path | None) -> None:
+    """The script that was predicted, or where it is."""
+    printing.stdout().print()
+    if path is not None:
+        printing.say(f"the script is in {path}")
+        return
+    printing.stdout().print("the script that this stands for (--script FILE.py writes it):\n")
+    printing.stdout().print(text, end="", markup=False, highlight=False, soft_wrap=True)
 
 
 def _show_fit(forecast: Forecast, card_name: str | None) -> None:

@@ -10,9 +10,7 @@ What cuBLAS allocates for itself in products of 8 bits is outside torch's alloca
 
 from __future__ import annotations
 
-import importlib.abc
 import importlib.machinery
-import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,6 +21,7 @@ from pinchpoint.backends.patches import Patches
 from pinchpoint.backends.torch import compat
 from pinchpoint.backends.torch.compat import tree_leaves
 from pinchpoint.backends.torch.observer import Observer
+from pinchpoint.backends.torch.packages.changed_modules import changed_spec
 from pinchpoint.backends.torch.packages.unknown_kernels import forget
 from pinchpoint.core.errors import CannotFake
 
@@ -44,24 +43,10 @@ class Layers:
         """The spec of a module that is changed after its import; None for the others."""
         changes = {f"{_NAME}.cextension": _replace_library, f"{_NAME}.nn.modules": _replace_parameters}
         change = changes.get(fullname)
-        spec = importlib.machinery.PathFinder.find_spec(fullname, path) if change is not None else None
-        if spec is not None and spec.loader is not None and change is not None:
-            spec.loader = _Changed(spec.loader, change)
-        return spec
-
-
-class _Changed(importlib.abc.Loader):
-    def __init__(self, loader: Any, change: Callable[[types.ModuleType], None]) -> None:
-        self._loader, self._change = loader, change
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType | None:
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: types.ModuleType) -> None:
-        with Patches() as patches:
-            patches.set(torch.cuda, "is_available", lambda: False)  # so that no CUDA library is loaded
-            self._loader.exec_module(module)
-        self._change(module)
+        if change is None:
+            return None
+        # Without CUDA, the package loads its library for the host and says nothing.
+        return changed_spec(fullname, path, change, has_cuda=change is not _replace_library)
 
 
 class _Library:

@@ -25,6 +25,7 @@ from pinchpoint.backends.patches import Patches
 from pinchpoint.backends.torch.ledger import is_library_file
 from pinchpoint.backends.torch.observer import Observer
 from pinchpoint.backends.torch.packages.bitsandbytes import Layers
+from pinchpoint.backends.torch.packages.changed_modules import CHANGES, changed_spec
 from pinchpoint.backends.torch.packages.unknown_kernels import unmodelled_name
 from pinchpoint.core.errors import BadInput, PinchpointError
 
@@ -172,6 +173,8 @@ class StandIns(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Any = None, target: Any = None
     ) -> importlib.machinery.ModuleSpec | None:
+        if fullname in CHANGES:
+            return changed_spec(fullname, path, CHANGES[fullname])
         top = fullname.partition(".")[0]
         if top not in self.served:
             return None

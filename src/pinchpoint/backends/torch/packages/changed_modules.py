@@ -1,0 +1,70 @@
+"""Modules of installed packages that are changed after their import, because C code decides in them.
+
+transformers turns the numbers in a device map into devices, which a build of torch without CUDA cannot do.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from pinchpoint.backends.patches import Patches
+
+Change = Callable[[Any], None]
+
+
+def changed_spec(
+    fullname: str, path: Any, change: Change, *, has_cuda: bool = True
+) -> importlib.machinery.ModuleSpec | None:
+    """The spec of an installed module that is changed once it is executed; None if it does not exist.
+
+    has_cuda: what `torch.cuda.is_available` answers while it is executed.
+    """
+    spec = importlib.machinery.PathFinder.find_spec(fullname, path)
+    if spec is not None and spec.loader is not None:
+        spec.loader = _Changed(spec.loader, change, has_cuda)
+    return spec
+
+
+class _Changed(importlib.abc.Loader):
+    def __init__(self, loader: Any, change: Change, has_cuda: bool) -> None:
+        self._loader, self._change, self._has_cuda = loader, change, has_cuda
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        with Patches() as patches:
+            if not self._has_cuda:
+                patches.set(torch.cuda, "is_available", lambda: False)
+            self._loader.exec_module(module)
+        self._change(module)
+
+    def __getattr__(self, name: str) -> Any:  # what else a loader has, such as `get_source`
+        return getattr(self._loader, name)
+
+
+def _name_devices(module: Any) -> None:
+    """Let device maps of transformers name their devices: `cuda:0` instead of 0."""
+    original = getattr(module, "_get_device_map", None)
+    if original is None:
+        return
+
+    def device_map(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        if not isinstance(result, dict):
+            return result
+        return {
+            name: torch.device("cuda", place) if type(place) is int else place
+            for name, place in result.items()
+        }
+
+    module._get_device_map = device_map
+
+
+CHANGES: dict[str, Change] = {"transformers.modeling_utils": _name_devices}

@@ -1,0 +1,85 @@
+"""From the options of `predict --model` to a `Recipe`, its script, and its Forecast."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pinchpoint.core.errors import BadInput
+from pinchpoint.core.files import write_text
+from pinchpoint.core.records import Forecast
+from pinchpoint.forecasting.recipes.recipe import Recipe, find_config, read_config
+from pinchpoint.forecasting.recipes.script import script_text
+from pinchpoint.forecasting.recipes.tool_files import is_tool_file, read_recipe
+
+
+def read_model(
+    model: str | None, *, target: str | None, world_size: int | None, script: Path | None, **options: Any
+) -> Recipe | None:
+    """The Recipe of a config.json, or of a YAML file whose settings the options override.
+
+    options: fields of the Recipe; None: not given. Returns None for a target, which takes no such options.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    if model is None:
+        if target is None:
+            raise BadInput(
+                "Nothing to predict was named.",
+                hint="Give a TARGET, such as a script, or a model: --model config.json.",
+            )
+        if given or script is not None:
+            names = ", ".join(
+                f"--{name.replace('_', '-')}" for name in (*given, *(["script"] if script else []))
+            )
+            raise BadInput(
+                f"The options {names} can only be used with --model.",
+                hint="A script takes its own arguments after --; leave the options out.",
+            )
+        return None
+    if target is not None:
+        raise BadInput(
+            f"Both the target {target} and the model {model} were given.", hint="Leave out one of them."
+        )
+    if options.get("sharding") is not None and world_size is None:
+        raise BadInput("Sharding needs several processes.", hint="Add --world-size, such as --world-size 8.")
+    if is_tool_file(model):
+        path = Path(model)
+        fields = read_recipe(path)
+    else:
+        fields = {"config": find_config(model)}
+    recipe = Recipe(**{**fields, **given})
+    read_config(recipe.config)
+    return recipe
+
+
+@contextmanager
+def script_of(recipe: Recipe | None, path: Path | None) -> Iterator[str | None]:
+    """The path of a Recipe's script while this context is active; one that the user named stays."""
+    if recipe is None:
+        yield None
+        return
+    text = script_text(recipe)
+    if path is not None:
+        write_text(path, text)
+        yield str(path)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"{recipe.task}.py"
+        path.write_text(text, encoding="utf-8")
+        yield str(path)
+
+
+def of_recipe(forecast: Forecast, recipe: Recipe) -> Forecast:
+    """The forecast of a script as that of a Recipe: with its name, and with the reasons of the Recipe."""
+    fits = {name: None if answer and recipe.reasons else answer for name, answer in forecast.fits.items()}
+    return replace(
+        forecast,
+        target=f"{recipe.config} ({recipe.task})",
+        fits=fits,
+        reasons=(*forecast.reasons, *recipe.reasons),
+        notes=(*forecast.notes, "every sequence is assumed to have the full length"),
+    )

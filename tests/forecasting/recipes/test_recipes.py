@@ -1,0 +1,163 @@
+"""Recipes: scripts from a model's configuration, and from the files of training tools."""
+
+from __future__ import annotations
+
+import ast
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pinchpoint.core.errors import BadInput
+from pinchpoint.forecasting.recipes.model_forecast import read_model
+from pinchpoint.forecasting.recipes.recipe import OPTIMIZERS, Recipe
+from pinchpoint.forecasting.recipes.script import script_text
+
+CONFIG = {
+    "model_type": "llama",
+    "vocab_size": 512,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(CONFIG))
+    return path
+
+
+def read(model: Path | str | None, **options: Any) -> Recipe | None:
+    given: dict[str, Any] = {"target": None, "world_size": None, "script": None} | options
+    return read_model(None if model is None else str(model), **given)
+
+
+def test_every_recipe_is_a_script_that_python_can_read(config: Path) -> None:
+    variations: list[dict[str, Any]] = [
+        *({"task": task, "optimizer": name} for task in ("finetune", "lora") for name in OPTIMIZERS),
+        {"task": "qlora", "checkpointing": False},
+        {"task": "pretrain", "precision": "mixed", "accumulation": 4},
+        {"task": "generate", "new_tokens": 7},
+        {"task": "finetune", "sharding": "fsdp2", "attention": "sdpa"},
+        {"task": "lora", "sharding": "ddp", "targets": ("q_proj",)},
+    ]
+    for fields in variations:
+        text = script_text(Recipe(config, **fields))
+        tree = ast.parse(text)
+        imported = {
+            alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names
+        }
+        used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+        assert imported <= used, fields
+        assert max(map(len, text.splitlines())) <= 120
+
+
+def test_a_script_says_what_the_recipe_says(config: Path) -> None:
+    text = script_text(Recipe(config, task="qlora", batch=3, sequence=77, lora_rank=5, optimizer="adamw8bit"))
+    for part in ("default=3)", "default=77)", "r=5", "AdamW8bit", '"nf4"', "prepare_model_for_kbit_training"):
+        assert part in text
+    encoder_decoder = config.with_name("other.json")
+    encoder_decoder.write_text(json.dumps({"model_type": "t5", "is_encoder_decoder": True}))
+    assert "AutoModelForSeq2SeqLM" in script_text(Recipe(encoder_decoder))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"task": "distil"}, "no task 'distil'"),
+        ({"optimizer": "adam"}, "no optimizer 'adam'"),
+        ({"precision": "int4"}, "no precision 'int4'"),
+        ({"batch": 0}, "batch is 0"),
+        ({"sharding": "fsdp2"}, "several processes"),
+        ({"sharding": "fsdp2", "world_size": 8, "task": "lora"}, "FSDP2 is not supported"),
+        ({"target": "train.py"}, "Both the target"),
+    ],
+)
+def test_bad_options_are_named(config: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        read(config, **options)
+
+
+def test_options_of_a_recipe_need_a_model() -> None:
+    with pytest.raises(BadInput, match="--batch can only be used with --model"):
+        read(None, target="train.py", batch=3)
+    with pytest.raises(BadInput, match="Nothing to predict"):
+        read(None)
+    assert read(None, target="train.py") is None
+
+
+def test_a_model_that_is_no_configuration_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="neither a config"):
+        read(tmp_path / "nothing.json")
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(BadInput, match="no model_type"):
+        read(tmp_path)
+
+
+AXOLOTL = """
+base_model: .
+adapter: qlora
+load_in_4bit: true
+sequence_len: 4096
+micro_batch_size: 2
+gradient_accumulation_steps: 4
+optimizer: paged_adamw_8bit
+bf16: auto
+gradient_checkpointing: true
+flash_attention: true
+lora_r: 32
+lora_target_linear: true
+learning_rate: 0.0002
+datasets: []
+"""
+FACTORY = """
+model_name_or_path: .
+stage: sft
+finetuning_type: full
+cutoff_len: 1024
+per_device_train_batch_size: 2
+bf16: true
+optim: adamw_torch
+"""
+
+
+def test_files_of_axolotl_and_llama_factory_are_read(config: Path) -> None:
+    pytest.importorskip("yaml")
+    path = config.with_name("train.yml")
+    path.write_text(AXOLOTL)
+    assert read(path) == Recipe(
+        config.resolve(),
+        task="qlora",
+        batch=2,
+        sequence=4096,
+        accumulation=4,
+        optimizer="paged-adamw8bit",
+        checkpointing=True,
+        lora_rank=32,
+        attention="flash_attention_2",
+    )
+    path.write_text(FACTORY)
+    recipe = read(path, batch=6)
+    assert recipe is not None
+    # Weights that are trained are in fp32; the option overrides the file.
+    assert (recipe.task, recipe.precision, recipe.batch) == ("finetune", "mixed", 6)
+    assert (recipe.optimizer, recipe.recomputes, recipe.reasons) == ("adamw-foreach", True, ())
+
+
+def test_settings_that_are_not_modelled_are_refused_or_a_reason(config: Path) -> None:
+    pytest.importorskip("yaml")
+    path = config.with_name("train.yml")
+    path.write_text(AXOLOTL + "deepspeed: zero3.json\n")
+    with pytest.raises(BadInput, match="sets deepspeed"):
+        read(path)
+    path.write_text(AXOLOTL + "shrink_weights: true\n")
+    recipe = read(path)
+    assert recipe is not None and "shrink_weights" in recipe.reasons[0]
+    path.write_text(AXOLOTL.replace("adapter: qlora", "adapter: llama-adapter"))
+    with pytest.raises(BadInput, match="adapter: llama-adapter"):
+        read(path)
