@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pinchpoint.core.errors import CannotFake
 from pinchpoint.core.records import Forecast
 from pinchpoint.forecasting.predict import predict
 
@@ -308,3 +309,28 @@ with torch.no_grad():
             second(x)
 """)
     assert forecast.fits["h200"] is None and "train.py:7" in forecast.reasons[0]
+
+
+THREADS = """
+import threading
+def work():
+    {work}
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+"""
+
+
+def test_a_thread_that_uses_the_gpu_leaves_the_answer_open(of_script: Predict) -> None:
+    forecast = of_script(TRAIN + "train(loader)" + THREADS.format(work="model(torch.zeros(8, 1024).cuda())"))
+    assert forecast.fits["h200"] is None and "thread uses the GPU at train.py:18" in forecast.reasons[0]
+
+
+def test_training_in_a_thread_is_said_not_to_be_supported(of_script: Predict) -> None:
+    with pytest.raises(CannotFake, match=r"uses the GPU in a thread, at train\.py:12.*not support yet"):
+        of_script(TRAIN + THREADS.format(work="train(loader)"))
+
+
+def test_a_thread_may_prepare_data_on_the_host(of_script: Predict) -> None:
+    forecast = of_script(TRAIN + THREADS.format(work="data.tensors[0].add_(1)") + "train(loader)")
+    assert forecast.fits["h200"] and forecast.reasons == ()

@@ -19,7 +19,7 @@ from typing import Any
 from pinchpoint.backends.sandbox.run_script import Stopper, run_script
 from pinchpoint.backends.sandbox.sandbox import Sandbox
 from pinchpoint.backends.sandbox.script_errors import script_error
-from pinchpoint.core.errors import BadInput
+from pinchpoint.core.errors import BadInput, CannotFake
 from pinchpoint.core.files import shown_operation, shown_path
 from pinchpoint.core.ranks import Rank
 from pinchpoint.core.records import Forecast
@@ -192,6 +192,12 @@ def _run(
     if end.kind == "raised" and (needed := observer.stand_ins.wanted(end.error)):
         return {NEEDED: needed}
     if not (progress.is_late or progress.is_enough(1)) or (end.kind == "raised" and not is_late_error):
+        if progress.thread_line:
+            raise CannotFake(
+                f"{Path(path).name!r} uses the GPU in a thread, at {shown_path(progress.thread_line)}, which "
+                "pinchpoint does not support yet.",
+                hint="Call the function of the thread directly for the prediction.",
+            )
         error = script_error(
             end,
             script=loaded_target.target.text,
@@ -224,6 +230,10 @@ def _run(
         raise BadInput(
             f"{loaded_target.target.text} allocates nothing on the GPU.",
             hint="Pass the arguments that make it use CUDA, such as -- --device cuda.",
+        )
+    if progress.thread_line:
+        observation.reasons.append(
+            f"a thread uses the GPU at {shown_path(progress.thread_line)}, and threads are not followed"
         )
     if is_cut_short:
         script_end.explain_cut(observation, progress, end)

@@ -19,7 +19,7 @@ from pinchpoint.backends.patches import Patches
 from pinchpoint.backends.torch import compat
 from pinchpoint.backends.torch.backward_order import BackwardOrder
 from pinchpoint.backends.torch.compiled import compile
-from pinchpoint.backends.torch.fake import loaders, saving
+from pinchpoint.backends.torch.fake import loaders, saving, threads
 from pinchpoint.backends.torch.fake.devices import CUDA, place_of
 from pinchpoint.backends.torch.fake.generation import Generation
 from pinchpoint.backends.torch.fake.progress import Progress
@@ -35,6 +35,7 @@ def install(patches: Patches, observer: Observer, progress: Progress) -> Iterato
     _autograd(patches, ledger, progress)
     patch_trainer = loaders.install(patches, observer, progress)
     script_loops.install(patches, observer, progress)
+    threads.install(patches, progress)
     lbfgs.install(patches, observer, progress)
     patch_generation = Generation(patches, observer, progress.add_calls)
     progress.is_generating = patch_generation.is_starting

@@ -52,6 +52,7 @@ class Progress:
         self._quiet_modules: set[int] = set()  # called without gradients, whatever their mode
         self._has_evaluated_late = False
         self.loaders: Any = None  # set by `loaders.install`
+        self.thread_line = ""  # where a thread of the script first used the GPU, which is not followed
         self.loops: Any = None  # set by `script_loops.install`
         self.scaled_steps: int | None = None  # that gradient scalers may take in the whole run, if known
         self.wanted = 2  # steps of each optimizer that are requested
