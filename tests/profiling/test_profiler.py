@@ -487,8 +487,10 @@ def test_tensors_on_the_cpu_are_accounted_for_by_line() -> None:
     def run() -> None:
         weight = torch.ones(1024, 256, requires_grad=True)
         optimizer = torch.optim.SGD([weight], lr=0.1, momentum=0.9)
+        others = [torch.ones(6) for _ in range(4)]
         for _ in range(4):
             kept = torch.ones(1024, 1024)
+            others.pop()  # freed in the step, but it is no weight, gradient, or state
             scratch()
             loss = (kept @ weight).mean()
             optimizer.zero_grad()

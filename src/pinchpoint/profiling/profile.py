@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -30,6 +31,7 @@ from pinchpoint.profiling.assembly import assemble
 from pinchpoint.profiling.chrome_trace import write_chrome_trace
 from pinchpoint.profiling.script_process import Request
 
+_START_S = 300.0  # for a script to begin, before its time limit counts anyway
 _GRACE_S = 15.0  # for a script to end after its time limit or an interrupt, before it is killed
 
 
@@ -78,6 +80,7 @@ def profile(
             args=tuple(args),
             module=script.name,
             record=str(record),
+            started=str(record.with_name("started")),
             steps=steps,
             light=light,
             time_limit_s=time_limit_s,
@@ -180,9 +183,11 @@ def _run(request: Request, output: Any) -> int:
     place.write_text(json.dumps(asdict(request)), encoding="utf-8")
     command = [sys.executable, "-m", "pinchpoint.profiling.script_process", str(place)]
     process = subprocess.Popen(command, stdout=output)
-    limit_s = None if request.time_limit_s is None else request.time_limit_s + _GRACE_S
     try:
-        return process.wait(limit_s)
+        if request.time_limit_s is None:
+            return process.wait()
+        _wait_for_start(process, Path(request.started))
+        return process.wait(request.time_limit_s + _GRACE_S)
     except subprocess.TimeoutExpired:
         process.kill()
         return process.wait()
@@ -192,6 +197,13 @@ def _run(request: Request, output: Any) -> int:
         process.terminate()
         _end(process)
         raise
+
+
+def _wait_for_start(process: subprocess.Popen[bytes], started: Path) -> None:
+    """Wait until the script begins, and its time limit with it: our imports may take long."""
+    give_up = time.monotonic() + _START_S
+    while not started.exists() and process.poll() is None and time.monotonic() < give_up:
+        time.sleep(0.05)
 
 
 def _wait_after_interrupt(process: subprocess.Popen[bytes]) -> int:

@@ -42,6 +42,7 @@ class Request:
     args: tuple[str, ...]
     module: str
     record: str
+    started: str  # a file to make when the script begins
     steps: int | None
     light: bool
     time_limit_s: float | None
@@ -65,6 +66,7 @@ class _Limit:
             yield
             return
         before = signal.signal(_STOP_SIGNAL, self._stop)
+        Path(self._request.started).touch()
         thread = threading.Thread(target=self._watch, args=(limit_s,), daemon=True)
         thread.start()
         try:

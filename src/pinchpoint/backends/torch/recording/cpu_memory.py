@@ -28,6 +28,7 @@ from pinchpoint.backends.torch.recording.memory import rows_by_line
 from pinchpoint.backends.torch.recording.phases import Watched
 
 _LINES = 300_000  # that are traced at most
+_CATEGORIES = ("weights", "gradients", "optimizer")
 _STEP = 2  # steps before the one that is looked at: the optimizer has its state then
 
 
@@ -88,7 +89,7 @@ class _Accounting:
         self.recorder, self.watched = recorder, watched
         self.optimizers: dict[int, weakref.ref[Optimizer]] = {}
         self.is_done = False
-        self.base: dict[str, int] = {}
+        self.base: dict[int, tuple[str, int]] = {}
         self._profiler: Any = None
         self._trace: _LineTrace | None = None
         self._offset_ns = self._started_at = 0
@@ -151,25 +152,24 @@ class _Accounting:
         if not self.allocations:
             return None
         live: dict[int, tuple[int, str, int, str]] = {}
-        before = now = peak = sum(self.base.values())
+        base = dict(self.base)
+        now = peak = sum(size for _, size in base.values())
         at_peak: dict[int, tuple[int, str, int, str]] = {}
-        before_at_peak = before
+        base_at_peak = dict(base)
         for at_ns, address, size in self.allocations:
             if size > 0:
                 live[address] = (size, *self._line_at(at_ns), self._phase_at(at_ns))
                 now += size
                 if now > peak:
-                    peak, at_peak, before_at_peak = now, dict(live), before
+                    peak, at_peak, base_at_peak = now, dict(live), dict(base)
             elif block := live.pop(address, None):
                 now -= block[0]
-            else:
-                freed = min(-size, before)  # from before the step, or not known then
-                before -= freed
-                now -= freed
+            elif known := base.pop(address, None):
+                now -= known[1]
         rows = rows_by_line((file, line, phase, size) for size, file, line, phase in at_peak.values())
-        shares = {
-            name: size * before_at_peak // max(sum(self.base.values()), 1) for name, size in self.base.items()
-        }
+        shares: dict[str, int] = dict.fromkeys(_CATEGORIES, 0)
+        for name, size in base_at_peak.values():
+            shares[name] += size
         return {
             "method": "tensors of the third step",
             "allocated_bytes": peak,
@@ -202,33 +202,23 @@ def watch_cpu_memory(recorder: Recorder, watched: Watched) -> None:
     recorder.on_close.append(accounting.stop)
 
 
-def _alive(watched: Watched, optimizers: Iterable[Optimizer | None]) -> dict[str, int]:
-    """Bytes of weights, gradients and optimizer states on the CPU, each storage once."""
-    known: set[int] = set()
-
-    def bytes_of(tensors: Iterable[Any]) -> int:
-        total = 0
-        for tensor in tensors:
-            if not isinstance(tensor, torch.Tensor) or tensor.device.type != "cpu":
-                continue
-            if tensor.layout is not torch.strided:
-                continue
-            storage = tensor.untyped_storage()
-            if storage.data_ptr() not in known:
-                known.add(storage.data_ptr())
-                total += storage.nbytes()
-        return total
-
+def _alive(watched: Watched, optimizers: Iterable[Optimizer | None]) -> dict[int, tuple[str, int]]:
+    """Category and bytes of each storage of weights, gradients and states on the CPU, by address."""
     present = [optimizer for optimizer in optimizers if optimizer is not None]
     parameters = [p for optimizer in present for group in optimizer.param_groups for p in group["params"]]
     for model in list(watched.models):
         parameters += [*model.parameters(), *model.buffers()]
+    gradients = [parameter.grad for parameter in parameters]
     states = [value for o in present for state in o.state.values() for value in _values(state)]
-    return {
-        "weights": bytes_of(parameters),
-        "gradients": bytes_of(parameter.grad for parameter in parameters),
-        "optimizer": bytes_of(states),
-    }
+    alive: dict[int, tuple[str, int]] = {}
+    for name, tensors in zip(_CATEGORIES, (parameters, gradients, states), strict=True):
+        for tensor in tensors:
+            if not isinstance(tensor, torch.Tensor) or tensor.device.type != "cpu":
+                continue
+            if tensor.layout is torch.strided:
+                storage = tensor.untyped_storage()
+                alive.setdefault(storage.data_ptr(), (name, storage.nbytes()))
+    return alive
 
 
 def _values(state: Any) -> Iterator[Any]:
