@@ -13,7 +13,7 @@ from pinchpoint.core.events import BlockInfo
 def started() -> tuple[Progress, Any]:
     progress = Progress()
     progress.observer = SimpleNamespace(ledger=Ledger(), operations=0)
-    progress.loops = SimpleNamespace(drive=lambda: False)
+    progress.loops = SimpleNamespace(drive=lambda: False, left_after=lambda frame: None)
     progress.loaders = SimpleNamespace(trains=False, after_step=lambda: None)
     return progress, progress.observer
 
