@@ -132,6 +132,15 @@ def test_what_was_learned_of_a_script_that_raises_is_shown(tmp_path: Path, capfd
     assert "ValueError: mine" in result.error
 
 
+def test_findings_in_modules_are_left_out_if_their_lines_did_not_run(tmp_path: Path, capfd: Any) -> None:
+    text = "def unused():\n    import torch\n    torch.load('a', weights_only=False)\n"
+    write(tmp_path, text, "helper.py")
+    assert run(["check", write(tmp_path, "import helper\n"), "--no-predict"]) == 0
+    assert "1 finding in imported modules left out, because the lines did not run" in capfd.readouterr().err
+    assert run(["check", write(tmp_path, text), "--no-predict"]) == 1  # the script itself
+    assert "the line did not run" in capfd.readouterr().out
+
+
 def test_a_script_that_ends_its_process_keeps_its_findings(tmp_path: Path, capfd: Any) -> None:
     text = "def unused():\n    import torch\n    torch.load('a', weights_only=False)\n"
     text += "import os\nos._exit(3)\n"
@@ -246,7 +255,7 @@ def train(model, data, optimizer):
     assert "set_to_none=False" in Path(script).read_text()
     assert "fixed: PP301 graph-kept at " in out
     assert "gradients-set-to-zero" in out
-    assert "no measurable change: Too few pairs of runs to tell (1)" in out
+    assert "too few pairs: 1 pairs of runs prove nothing" in out
 
 
 def test_an_interrupted_comparison_says_that_the_fixes_are_made(
@@ -260,8 +269,12 @@ def test_an_interrupted_comparison_says_that_the_fixes_are_made(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(checking, "apply_fixes", interrupt)
-    assert run(["check", script, "--apply"]) == 130
-    assert "stopped; nothing was saved; the safe fixes may be in the files" in capsys.readouterr().err
+    record = tmp_path / "check.json"
+    assert run(["check", script, "--apply", "-o", str(record)]) == 130
+    assert "check.json; the safe fixes may be in the files" in capsys.readouterr().err
+    result = load(record)
+    assert isinstance(result, Check)
+    assert [advice.name for advice in result.advice] == ["graph-kept"]
 
 
 def test_nothing_is_fixed_in_a_script_that_fails(tmp_path: Path, no_runs: Any, capsys: Any) -> None:

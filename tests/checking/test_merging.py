@@ -39,6 +39,13 @@ def test_a_finding_gets_the_seconds_per_step_of_the_waits_in_its_statement(trace
     assert (advice.seen, advice.cost_s, advice.share) == ("measured", pytest.approx(0.1), pytest.approx(0.2))
 
 
+def test_waits_of_a_first_evaluation_are_no_cost_of_every_step(trace: Trace) -> None:
+    trace = replace(trace, events=(replace(event("wait", 10, 0.4, 10), steps=1),))
+    (advice,) = merge([finding("PP101", "sync-in-loop", 10)], trace, None)
+    assert (advice.seen, advice.cost_s) == ("counted", None)
+    assert advice.evidence == ("Tensor.item happened 10 times.",)
+
+
 def test_a_problem_that_a_rule_explains_is_its_evidence_and_not_listed_again(trace: Trace) -> None:
     trace = replace(trace, problems=(problem("wait", 10, cost_s=0.8, share=0.4, count=40),))
     (advice,) = merge([finding("PP101", "sync-in-loop", 10)], trace, None)
@@ -136,4 +143,5 @@ def test_a_device_that_waits_is_told_only_after_the_first_steps(
     kind: str, steps: int, count: int, trace: Trace
 ) -> None:
     trace = replace(trace, steps=steps, problems=(problem(kind, 0, share=0.8),))
-    assert len(merge([], trace, None)) == count
+    advice = merge([], trace, None)
+    assert [each.group for each in advice] == ["cost"] * count

@@ -102,8 +102,8 @@ def judge(gain: Callable[..., Gain], before: list[float], after: list[float], *,
         "speedup_high": ratio.high_s,
     }
     if len(before) < MIN_PAIRS:
-        reason = f"Too few pairs of runs to tell ({len(before)}); at least {MIN_PAIRS} are needed."
-        return gain("no measurable change", reason, **values)
+        reason = f"{len(before)} pairs of runs prove nothing; at least {MIN_PAIRS} are needed."
+        return gain("too few pairs", reason, **values)
     if ratio.low_s > 1.0:
         return gain("faster", "The 95 % interval of the speed-up is above 1.", **values)
     if ratio.high_s < 1.0:

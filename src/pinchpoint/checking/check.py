@@ -12,7 +12,7 @@ from pinchpoint.checking.script_files import script_files
 from pinchpoint.core.errors import BadInput, Bug, PinchpointError, TargetFailed
 from pinchpoint.core.records import Advice, Check, Forecast, Trace
 from pinchpoint.core.targets import find
-from pinchpoint.core.units import check_seconds
+from pinchpoint.core.units import check_seconds, show_count
 from pinchpoint.forecasting.predict import predict as predict_peak
 from pinchpoint.profiling.profile import check_script, profile
 from pinchpoint.rules.suggestions import Suggestion, suggest
@@ -33,12 +33,14 @@ def check(
     pairs: int = PAIRS,
     output_to_stderr: bool = False,
     on_status: Callable[[str], None] = lambda stage: None,
+    on_checked: Callable[[Check], None] = lambda result: None,
 ) -> Check:
     """Say what to change in a script or `-m package.module`, ranked by what it costs.
 
     steps, time_limit_s: how long the script runs. predict: also predict its peak on a GPU. apply: make the
     fixes that keep all results, and compare `pairs` runs before with as many after. output_to_stderr: where
-    the output of the script goes. on_status: called with the name of each stage.
+    the output of the script goes. on_status: called with the name of each stage. on_checked: called with the
+    answer before fixes are made and compared, which takes long.
 
     A script that fails has a Check too: see its `error` and `exit_code`.
     """
@@ -79,9 +81,11 @@ def check(
         notes += [*trace.notes, *_early_end(trace)]
     except TargetFailed as failure:
         error, exit_code = failure.what, 1
+    advice, note = _without_unused(merge(suggestions, trace, forecast), script.where)
+    notes += [note] if note else []
     result = Check(
         target=target,
-        advice=merge(suggestions, trace, forecast),
+        advice=advice,
         files=files,
         trace=trace,
         forecast=forecast,
@@ -89,6 +93,7 @@ def check(
         exit_code=exit_code,
         notes=tuple(dict.fromkeys(notes)),
     )
+    on_checked(result)
     if not apply:
         return result
     if error or exit_code or (trace is not None and trace.ended == "interrupted"):
@@ -121,6 +126,16 @@ def _lines(suggestions: Sequence[Suggestion]) -> dict[str, set[int]]:
     for each in suggestions:
         lines.setdefault(each.finding.file, set()).update(range(each.first_line, each.last_line + 1))
     return lines
+
+
+def _without_unused(advice: tuple[Advice, ...], script: str) -> tuple[tuple[Advice, ...], str]:
+    """The advice without that for lines of imported modules that did not run, and a note about it."""
+    unused = [each for each in advice if each.seen == "did not run" and each.file != script]
+    if not unused:
+        return advice, ""
+    findings = show_count(len(unused), "finding")
+    note = f"{findings} in imported modules left out, because the lines did not run; `scan` shows them."
+    return tuple(each for each in advice if each not in unused), note
 
 
 def _early_end(trace: Trace) -> list[str]:

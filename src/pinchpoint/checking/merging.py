@@ -177,7 +177,12 @@ def _cost(
     whole_s = trace.step_times.get("mean_s", trace.took_s)
     # Without CUDA, nothing waits for a device in torch: the time in these calls is not what a wait costs.
     is_real = trace.device == "cuda" or trace.framework == "jax"
-    timed = [event for event in events if event.host_s > 0 and (is_real or event.kind != "wait")]
+    # What happened only before the second step, such as in a first evaluation, is no cost of every step.
+    timed = [
+        event
+        for event in events
+        if event.host_s > 0 and (event.steps > 1 or trace.steps < 2) and (is_real or event.kind != "wait")
+    ]
     if timed:
         spent_s = sum(event.host_s for event in timed) / per
         share = min(1.0, spent_s / whole_s) if whole_s and trace.steps > 1 else None

@@ -61,9 +61,13 @@ def command(
     from pinchpoint.core.errors import TargetFailed
     from pinchpoint.core.files import check_output
 
+    def store(result: Check) -> None:
+        if output is not None:
+            result.save(output)
+
     if output is not None:
         check_output(output)
-    saved = "nothing was saved"
+    saved = "nothing was saved" if output is None else f"the answer, if there is one, is in {output}"
     if apply:
         saved += "; the safe fixes may be in the files already"
     with printing.explain_interrupt(saved):
@@ -77,9 +81,9 @@ def command(
             pairs=pairs,
             output_to_stderr=as_json,
             on_status=lambda stage: printing.say(f"{target}: {stage}"),
+            on_checked=store,
         )
-    if output is not None:
-        result.save(output)
+    store(result)
     if as_json:
         printing.show_json(result.to_json())
     else:

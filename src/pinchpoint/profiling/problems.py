@@ -70,23 +70,35 @@ def _waits(trace: Trace, whole: float) -> Iterator[Problem]:
     is_real = trace.device == "cuda" or trace.framework == "jax"
     events = [event for event in trace.events if event.kind == "wait" and _is_in_loop(trace, event)]
     events.sort(key=lambda event: (event.file, event.line, -event.host_s, -event.count))
-    waits = "waits for the device" if is_real else "would wait for a GPU"
     # Which of the tensors on the CPU would be on the GPU is not known here.
     unless = "" if is_real else " A tensor that stays on the CPU need not change."
     for (file, line), group in groupby(events, key=lambda event: (event.file, event.line)):
         here = list(group)
         cost_s = sum(event.host_s for event in here)
-        names = " and ".join(dict.fromkeys(event.what for event in here))
+        names = list(dict.fromkeys(event.what for event in here))
+        waits = (
+            f"{'wait' if len(names) > 1 else 'waits'} for the device" if is_real else "would wait for a GPU"
+        )
+        inside = next((event.detail for event in here if event.detail), "")
         yield Problem(
             kind="wait",
-            what=f"{names} {waits} {_per_step(here[0])}.",
-            hint=f"Keep the value on the device; read it once per many steps, or all values at once.{unless}",
+            what=f"{' and '.join(names)} {waits} {_per_step(here[0])}{inside and f', {inside}'}.",
+            hint=_wait_hint(inside) + unless,
             file=file,
             line=line,
             cost_s=cost_s if is_real else None,
             share=min(1.0, sum(_share(trace, event, whole) or 0.0 for event in here)) if is_real else None,
             count=max(event.count for event in here),
         )
+
+
+def _wait_hint(inside: str) -> str:
+    """What to do about a wait. inside: the library that waits; empty if it is the user's own line."""
+    if not inside:
+        return "Keep the value on the device; read it once per many steps, or all values at once."
+    if "gcn_norm" in inside:
+        return "If the graph never changes, pass cached=True to the convolution."
+    return "The library waits: look for an argument that gives it the value, or that keeps the result."
 
 
 def _copies(trace: Trace, whole: float) -> Iterator[Problem]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from pinchpoint.backends.recording.source_lines import (
     SourceLines,
     is_user_file,
     is_user_module,
+    library_calls,
     line_of,
 )
 
@@ -68,3 +70,19 @@ def test_the_line_of_the_user_is_found_through_frames_of_a_library() -> None:
     assert file == __file__
     assert code.endswith("# this line")
     assert line_of(None) == ("", 0, "")
+
+
+def test_the_functions_of_a_library_between_the_line_and_a_wait_are_named() -> None:
+    names: dict[str, Any] = {"torch_call": library_calls}
+    texts = {
+        "torch/nn/module.py": "def call(f):\n    return f()\n",
+        "graphs/utils.py": "def add_loops(f):\n    return f()\n",
+        "graphs/conv.py": "def norm(f):\n    return add_loops(f)\ndef forward(f):\n    return norm(f)\n",
+    }
+    for file, text in texts.items():
+        exec(compile(text, f"/x/site-packages/{file}", "exec"), names)
+    exec(
+        compile("def read():\n    return torch_call(0)\n", "/x/site-packages/torch/tensor.py", "exec"), names
+    )
+    assert names["call"](names["read"]) == ""
+    assert names["forward"](names["read"]) == "in norm > add_loops of graphs"

@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from pinchpoint.backends.recording.source_lines import Place, SourceLines
+from pinchpoint.backends.recording.source_lines import Place, SourceLines, library_calls
 from pinchpoint.backends.recording.steps import MARKS, OTHER, PAUSE, SKIPPED, Row, Steps, Turns
 
 _ROWS = 40_000  # kept before the older half is folded into steps
@@ -213,6 +213,7 @@ class Recorder:
         line = self.events.get(key)
         if line is None:
             line = self.events[key] = LineEvents(self.phase if self.is_here else OTHER)
+            line.detail = library_calls() if kind == "wait" else ""
         line.count += 1
         line.spent_ns += spent_ns
         line.bytes += size

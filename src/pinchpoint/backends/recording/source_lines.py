@@ -63,6 +63,24 @@ class SourceLines:
         return None if frame is None else (frame.f_code, frame.f_lasti)
 
 
+def library_calls(depth: int = 1) -> str:
+    """`in gcn_norm > add_self_loops of torch_geometric`: a library's calls from the user's line to here.
+
+    Empty if the user's own line calls, or a function of torch itself.
+    """
+    names: list[str] = []
+    package = ""
+    frame: FrameType | None = sys._getframe(depth + 1)
+    while frame is not None and not is_user_file(frame.f_code.co_filename):
+        name, file = frame.f_code.co_name, frame.f_code.co_filename
+        top = file.rpartition("-packages/")[2].partition("/")[0] if "-packages/" in file else ""
+        if top not in ("", "torch", "pinchpoint") and name != "forward" and name[0] not in "_<":
+            names.append(name)
+            package = package or top
+        frame = frame.f_back
+    return f"in {' > '.join(reversed(names[:3]))} of {package}" if names and frame is not None else ""
+
+
 def line_of(place: Place | None) -> tuple[str, int, str]:
     """File, line and source text of a place; empty if no line of the user led to the call."""
     if place is None:

@@ -17,8 +17,8 @@ from pinchpoint.core.units import show_bytes, show_count, show_seconds
 # and nothing was measured. not seen: nothing is known. did not run: the line never ran.
 Seen = Literal["measured", "counted", "ran", "not seen", "did not run"]
 
-# cost: it has a measured cost or a number of bytes. correctness: results may be wrong, or a call is unsafe or
-# deprecated. source: it is in the source, and nothing was measured.
+# cost: it has a measured cost, a share of the step, or a number of bytes. correctness: results may be wrong,
+# or a call is unsafe or deprecated. source: it is in the source, and nothing was measured.
 Group = Literal["cost", "correctness", "source"]
 _GROUPS: dict[Group, str] = {
     "cost": "with a measured cost",
@@ -51,7 +51,8 @@ class Advice:
         """What it is about; the groups are ranked in this order."""
         if self.rule.startswith("PP5") or self.name == "no gradient":
             return "correctness"
-        return "cost" if self.cost_s is not None or self.bytes is not None else "source"
+        is_known = any(value is not None for value in (self.cost_s, self.share, self.bytes))
+        return "cost" if is_known else "source"
 
 
 @dataclass(frozen=True)
@@ -61,8 +62,7 @@ class Gain:
     fixed: int
     files: tuple[str, ...]
     diff: str
-    # faster, slower, no measurable change, not compared, undone
-    verdict: Literal["faster", "slower", "no measurable change", "not compared", "undone"]
+    verdict: Literal["faster", "slower", "no measurable change", "too few pairs", "not compared", "undone"]
     reason: str
     fixes: tuple[Advice, ...] = ()  # what was fixed
     timed: str = "step"  # or "run", if the script has no steps

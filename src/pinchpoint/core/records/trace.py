@@ -113,7 +113,7 @@ class Trace(Record):
         if self.step_times:
             low, high = (show_seconds(self.step_times[key]) for key in ("low_s", "high_s"))
             rows.append(("later steps", f"{show_seconds(self.step_times['median_s'])} [{low} to {high}]"))
-        if self.idle_s is not None:
+        if self.idle_s is not None and self.idle_s >= 0.01 * sum(phase.host_s for phase in self.phases):
             rows.append(("device idle", f"at least {show_seconds(self.idle_s)}"))
         if self.memory:
             if (peak := self.memory.get("allocated_bytes")) is not None:
