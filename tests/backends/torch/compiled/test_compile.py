@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import builtins
 from typing import Any
 
 import torch
 from torch import nn
+
+from pinchpoint.backends.torch.compiled.tracing import MARKS
 
 ROWS, WIDTH = 4096, 256
 
@@ -61,3 +64,7 @@ def test_what_needs_a_gpu_to_choose_makes_it_unknown_whether_a_run_fits(observer
     assert len(reasons) == 2
     assert "aot_eager" in reasons[0]
     assert "CUDA graphs" in reasons[1]
+
+
+def test_every_function_that_a_marked_script_calls_can_be_compiled(observer: Any) -> None:
+    assert {name for name in vars(builtins) if name.startswith("_pinchpoint")} == set(MARKS)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import gc
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -46,6 +47,8 @@ class Tracing:
             yield
             return
         self._depth += 1
+        collects = gc.isenabled()
+        gc.disable()  # the compiler makes millions of objects that stay, and looking through them takes long
         try:
             with self._patches.suspended(), Patches() as patches, compat.without_modes():
                 self._install(patches)
@@ -53,6 +56,8 @@ class Tracing:
                     yield
         finally:
             self._depth -= 1
+            if collects:
+                gc.enable()
 
     def _install(self, patches: Patches) -> None:
         on_device, cuda = self._observer.ledger.holds, cuda_device()
@@ -72,7 +77,7 @@ class Tracing:
         compat.pad_products(patches.set)
         compat.compile_backward_within(patches.set, self.section)
         compat.stop_at_code(patches.set, self._code.load, self._code.kernels)
-        for name, function in _MARKS.items():
+        for name, function in MARKS.items():
             patches.set(builtins, name, function)
 
 
@@ -127,10 +132,16 @@ def _pinchpoint_if(test, *_):
     return test
 def _pinchpoint_key(container, value):
     return value
+def _pinchpoint_drawing(function, *_):
+    return function
+def _pinchpoint_drawn_item(things, index, *_):
+    return things[index]
+def _pinchpoint_float(value):
+    return float(value)
 """,
         "<marks>",
         "exec",
     ),
     _MARKS,
 )
-_MARKS = {name: value for name, value in _MARKS.items() if name.startswith("_pinchpoint")}
+MARKS = {name: value for name, value in _MARKS.items() if name.startswith("_pinchpoint")}
