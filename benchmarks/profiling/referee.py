@@ -184,12 +184,12 @@ def _start(
         begin = time.monotonic()
         for name in wave:
             players[name] = Player(ways[name], addresses[name], turn_s)
-        for name in wave:
-            limit_s = 120.0 if name in main else max(40.0, 3 * slowest)
-            players[name].connect(begin + limit_s)
-            players[name].warm_up(begin + limit_s)
-            if name in main:
-                slowest = max(slowest, time.monotonic() - begin)
+        for act in (Player.connect, Player.warm_up):
+            for name in wave:
+                limit_s = 120.0 if name in main else max(40.0, 3 * slowest)
+                act(players[name], begin + limit_s)
+                if name in main:
+                    slowest = max(slowest, time.monotonic() - begin)
 
 
 def _at_once() -> int:
