@@ -92,6 +92,27 @@ def with_reasons(forecast: Forecast, reasons: Iterable[str]) -> Forecast:
     return replace(forecast, reasons=every, fits=fits)
 
 
+def of_one_card(forecast: Forecast, card: Card, line: str) -> Forecast:
+    """The forecast of a script that catches the error of a full card, raised at this line."""
+    reason = (
+        f"the script runs out of memory at {line} and catches the error: the peak is that of {card.name}, "
+        "and other cards have other peaks"
+    )
+    fits = {name: True if yes and name == card.name else None for name, yes in forecast.fits.items()}
+    before = forecast.peak_reserved_bytes or 0
+    reserved = min(
+        before, card.usable_bytes
+    )  # the allocator returns cached blocks before it raises the error
+    total = forecast.total_bytes - before + reserved
+    return replace(
+        forecast,
+        reasons=(*forecast.reasons, reason),
+        fits=fits,
+        peak_reserved_bytes=reserved,
+        total_bytes=total,
+    )
+
+
 def _interval(
     observation: Observation, usual: int, high: int, expandable: bool
 ) -> tuple[int, int] | tuple[None, None]:

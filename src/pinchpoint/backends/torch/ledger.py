@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType
@@ -37,6 +37,7 @@ def is_library_file(filename: str) -> bool:
 
 # torch's only modules that are models by themselves: a line of theirs tells more than one of `linear.py`.
 _TORCH_MODELS = str(Path(_TORCH_DIR) / "nn" / "modules" / "transformer.py")
+_LARGE = 2**20  # bytes of a storage for which it is asked whether the card is full
 FileKind = Literal["user", "package", "other"]
 
 
@@ -91,6 +92,8 @@ class Ledger:
         self._modules_outside = 0  # modules whose forward pass the current phase was started in
         self._closed = False
         self.stream = 0  # the CUDA stream that is current
+        # Called with the bytes of a large storage before it is added; raises an error if the card is full.
+        self.before_large: Callable[[int], None] | None = None
 
     # --- storages
 
@@ -113,6 +116,8 @@ class Ledger:
         if key in self._block_of:
             return
         size = storage.nbytes() if size_bytes is None else size_bytes
+        if self.before_large is not None and size >= _LARGE and not self._closed:
+            self.before_large(size)
         self._block_of[key] = self._append(_block(size, phase, site, op))
         weakref.finalize(storage, self._on_free, key)
         if phase != "data":

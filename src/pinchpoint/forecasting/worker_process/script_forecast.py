@@ -127,6 +127,7 @@ def _run(
     from pinchpoint.backends.torch.data_dependent import unknown_values
     from pinchpoint.backends.torch.data_dependent.float_calls import mark_floats
     from pinchpoint.backends.torch.fake import runner
+    from pinchpoint.backends.torch.fake.out_of_memory import FullCard
     from pinchpoint.backends.torch.loops.condition_source import mark_script
     from pinchpoint.backends.torch.loops.lookups import mark_lookups
     from pinchpoint.backends.torch.loops.marking.draw_source import mark_draws
@@ -164,6 +165,7 @@ def _run(
         stopper.steps = min(max(now.steps.values(), default=now.calls), stopper.limit - 1)
 
     progress.check, progress.stop = check, stop
+    full_card = FullCard(observer.ledger, loaded_target.card.usable_bytes)
     path = loaded_target.target.where
     if request.get("rank"):
         os.environ |= Rank(**request["rank"]).environment()
@@ -175,7 +177,7 @@ def _run(
             scratch=scratch,
             stopper=stopper,
             module=loaded_target.target.name,
-            transform=lambda tree: mark_draws(mark_floats(mark_lookups(mark_script(tree)))),
+            transform=lambda tree: mark_draws(mark_floats(mark_lookups(mark_script(full_card.watch(tree))))),
         )
         signal.setitimer(signal.ITIMER_REAL, 0)
     if end.note is not None:
@@ -264,6 +266,8 @@ def _run(
     beyond = max(progress.loaders.beyond, progress.loops.beyond)
     if beyond:
         forecast = assembly.with_larger_batches(forecast, beyond, loaded_target.card)
+    if full_card.line:
+        forecast = assembly.of_one_card(forecast, loaded_target.card, shown_path(full_card.line))
     if progress.scaled_steps is not None:
         forecast = assembly.with_skipped_steps(forecast, progress.scaled_steps)
     if request.get("rank"):

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from pinchpoint.backends.torch.fake.out_of_memory import searches
 from pinchpoint.backends.torch.loops.collecting import collected
 from pinchpoint.backends.torch.loops.counters import EVALUATED, Count
 from pinchpoint.backends.torch.loops.growth import Growth
@@ -29,6 +30,7 @@ _SPECIAL = 6  # turns that are run because a condition has another answer
 _RECORDED = 12  # turns that are run because any condition has another answer
 _RARE = 3  # a condition that is met so rarely is run every time, because it may change what follows
 _REMEMBERED = 64  # turns whose memory is looked at later
+_SEARCHED = 64  # turns of a loop that may run until the card is full
 _REPEATED = 16  # turns of a loop that does not train in which nothing may change before it is ended
 Test = Callable[[Any], Any]
 
@@ -172,6 +174,8 @@ class Loop:
             return self._only_repeats()
         loops.went_on()
         if not progress.is_late or not progress.has_enough:
+            return False
+        if self._count < _SEARCHED and loops.observer.ledger.before_large is not None and searches(self.site):
             return False
         if self._count == self.length:
             return not progress.loaders.trains and self._is_varied()
