@@ -77,7 +77,6 @@ __all__ = [
     "own_buffers",
     "own_device",
     "own_parameters",
-    "parse_to",
     "pass_over",
     "restart_loader",
     "returns_nothing",
@@ -85,7 +84,6 @@ __all__ = [
     "set_missing_operation",
     "set_module_call",
     "set_node_sequence",
-    "set_raw_stream",
     "set_variable_functions",
     "sparse_parts",
     "storage_key",
@@ -277,16 +275,6 @@ def set_missing_operation(
     patch(namespace, "__getattr__", get)
 
 
-def set_raw_stream(patch: Callable[[Any, str, Any], Any]) -> None:
-    """Let the current stream have a handle, also with a build of torch without CUDA."""
-    patch(torch._C, "_cuda_getCurrentRawStream", lambda device: 0)
-
-
-def parse_to(*args: Any, **kwargs: Any) -> tuple[Any, Any, bool, Any]:
-    """Device, dtype, non_blocking and memory format of the arguments of `Tensor.to`."""
-    return torch._C._nn._parse_to(*args, **kwargs)  # pyright: ignore[reportAttributeAccessIssue]
-
-
 def returns_nothing(operator: Any) -> bool:
     return not operator._schema.returns
 
@@ -328,8 +316,7 @@ def storage_key(storage: torch.UntypedStorage) -> int:
 def become(tensor: Any, content: Any) -> None:
     """Turn a leaf tensor into `content` and keep its identity, the user's attributes, and its hooks.
 
-    `torch.utils.swap_tensors` refuses tensors with weak references or with a graph that is still alive; both
-    are allowed here, because `tensor.data = ...` allows them too.
+    Unlike `torch.utils.swap_tensors`, tensors with weak references or a graph are allowed, as by `.data =`.
     """
     hooks = tensor._backward_hooks, getattr(tensor, "_post_accumulate_grad_hooks", None)
     vars(content).update(vars(tensor))

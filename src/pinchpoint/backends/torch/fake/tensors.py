@@ -63,7 +63,7 @@ def _copies(patches: Patches, observer: Observer) -> None:
     original_to: Callable[..., Any] = torch.Tensor.to
 
     def to(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        device, dtype, rest = _parse_to(args, kwargs)
+        device, dtype, rest = parse_to(args, kwargs)
         place = place_of(device)
         if type(self) is not FakeTensor and place != "device":
             return original_to(self, *args, **kwargs)
@@ -133,9 +133,7 @@ def _data(patches: Patches, observer: Observer) -> None:
     patches.set(torch.Tensor, "data", property(original.__get__, set_data))
 
 
-def _parse_to(
-    args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Any, torch.dtype | None, dict[str, Any]]:
+def parse_to(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, torch.dtype | None, dict[str, Any]]:
     """Device, dtype and the other options of any overload of `Tensor.to`."""
     device, dtype = kwargs.get("device"), kwargs.get("dtype")
     rest = {key: kwargs[key] for key in ("copy", "memory_format") if key in kwargs}

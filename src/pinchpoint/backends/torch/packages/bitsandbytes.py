@@ -18,8 +18,8 @@ import torch
 from torch import nn
 
 from pinchpoint.backends.patches import Patches
-from pinchpoint.backends.torch import compat
 from pinchpoint.backends.torch.compat import tree_leaves
+from pinchpoint.backends.torch.fake.tensors import parse_to
 from pinchpoint.backends.torch.observer import Observer
 from pinchpoint.backends.torch.packages.changed_modules import changed_spec
 from pinchpoint.backends.torch.packages.unknown_kernels import forget
@@ -37,7 +37,6 @@ class Layers:
         _register(patches, self._operations)
         _moves(patches)
         patches.set(torch.ops, _NAME, self._operations)
-        compat.set_raw_stream(patches.set)
 
     def find_spec(self, fullname: str, path: Any) -> importlib.machinery.ModuleSpec | None:
         """The spec of a module that is changed after its import; None for the others."""
@@ -167,7 +166,8 @@ def _moves(patches: Patches) -> None:
         kind = self.__dict__.get(_KIND)
         if kind is None:
             return original_to(self, *args, **kwargs)
-        device, dtype, _, _ = compat.parse_to(*args, **kwargs)
+        place, dtype, _ = parse_to(args, kwargs)
+        device = torch.device("cuda", place) if isinstance(place, int) else place and torch.device(place)
         return kind.to(self, device, lambda: original_to(self.data, device=device, dtype=dtype or self.dtype))
 
     def cuda(self: torch.Tensor, device: Any = None, *args: Any, **kwargs: Any) -> Any:

@@ -123,3 +123,5 @@ def local_part(tensor: torch.Tensor) -> torch.Tensor:
 def set_accelerator(patch: Callable[[Any, str, Any], Any], device: torch.device) -> None:
     """Let torch's libraries find this device where they ask for the machine's accelerator."""
     patch(torch._C, "_get_accelerator", lambda *_: device)
+    # Packages pass the handle of the current stream to their kernels; builds without CUDA have none.
+    patch(torch._C, "_cuda_getCurrentRawStream", lambda device: 0)
