@@ -10,7 +10,6 @@ from typing import Any
 from pinchpoint.backends.torch import versions
 from pinchpoint.core.events import Observation, Span
 from pinchpoint.core.files import shown_operation
-from pinchpoint.core.ranks import Rank
 from pinchpoint.core.records import Forecast
 from pinchpoint.core.units import show_bytes
 from pinchpoint.forecasting import allocator_settings, attribution, later_steps
@@ -171,7 +170,7 @@ def with_skipped_steps(forecast: Forecast, steps: int) -> Forecast:
     )
 
 
-def with_rank(forecast: Forecast, rank: Rank, nccl: Span, card: Card) -> Forecast:
+def with_rank(forecast: Forecast, rank: int, world_size: int, nccl: Span, card: Card) -> Forecast:
     """Add the rank of a parallel job and NCCL's own buffers; a card must have room for the most of them."""
     all_cards = {**cards(), card.name: card}
     needs = (forecast.needs_bytes or 0) + nccl.most
@@ -183,8 +182,8 @@ def with_rank(forecast: Forecast, rank: Rank, nccl: Span, card: Card) -> Forecas
         )
     return replace(
         forecast,
-        world_size=rank.world_size,
-        rank=rank.rank,
+        world_size=world_size,
+        rank=rank,
         nccl_bytes=nccl.usual,
         nccl_high_bytes=nccl.most,
         total_bytes=forecast.total_bytes + nccl.usual,

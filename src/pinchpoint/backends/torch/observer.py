@@ -169,6 +169,8 @@ class Observer(compat.DispatchMode):
             return NotImplemented  # a nested or other composed tensor: its class calls its parts' operations
         kwargs = dict(kwargs or {})
         place = self.place
+        if kwargs.get("pin_memory"):  # host memory as any other, and there may be no driver to pin it
+            kwargs["pin_memory"] = False
         device = kwargs.get("device")
         if isinstance(device, torch.device) and place_of(device) == "device":
             kwargs["device"], place = _CPU, "device"

@@ -270,10 +270,12 @@ def _run(
         forecast = assembly.of_one_card(forecast, loaded_target.card, shown_path(full_card.line))
     if progress.scaled_steps is not None:
         forecast = assembly.with_skipped_steps(forecast, progress.scaled_steps)
-    if request.get("rank"):
-        forecast = assembly.with_rank(
-            forecast, Rank(**request["rank"]), observer.collectives.nccl_bytes(), loaded_target.card
-        )
+    job = observer.collectives.started  # of a script that starts processes itself, its own
+    if job is None and request.get("rank"):
+        job = request["rank"]["rank"], request["rank"]["world_size"]
+    if job is not None:
+        nccl = observer.collectives.nccl_bytes()
+        forecast = assembly.with_rank(forecast, job[0], job[1], nccl, loaded_target.card)
     return calibration.with_blocks(forecast.to_dict(), observation) | {
         "decisions": observer.dynamic.decisions.results(partial(runner.peaks_between, observation)),
         branches.RAISED: is_late_error,

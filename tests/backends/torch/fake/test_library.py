@@ -74,6 +74,15 @@ def test_a_loader_whose_sampler_uses_the_device_gives_every_batch() -> None:
         assert [batch.tolist() for (batch,) in loader] == [[0.0, 1.0], [2.0, 3.0]]
 
 
+def with_constant(x: torch.Tensor) -> torch.Tensor:
+    return x + torch.tensor(1.0, device=x.device)
+
+
+@pytest.mark.usefixtures("observer")
+def test_what_calls_a_replaced_function_is_not_compiled_by_torchscript() -> None:
+    assert torch.jit.script(with_constant)(torch.ones(2, device="cuda")).shape == (2,)
+
+
 @pytest.mark.parametrize(
     ("capability", "dtype", "mask", "width", "kernel"),
     [

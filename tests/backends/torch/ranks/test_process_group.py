@@ -93,3 +93,45 @@ def test_fully_sharded_parameters_take_their_part_of_the_memory(group: Any, take
 def test_the_stages_of_a_pipeline_are_the_ranks_that_send(group: Any) -> None:
     dist.send(torch.ones(4, device="cuda"), dst=2)
     assert group.collectives.stages() == [0, 1, 2, 3]
+
+
+def test_rms_norm_of_a_sharded_sequence_runs_as_one_kernel(group: Any, take: Any) -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Shard
+
+    mesh = init_device_mesh("cuda", (4,))
+    part = torch.ones(2, 128, 1024, device="cuda", dtype=torch.bfloat16)
+    whole = DTensor.from_local(part, mesh, [Shard(1)], run_check=False)
+    assert (whole.shape, whole.device.type) == ((2, 512, 1024), "cuda")
+    kept: list[Any] = []
+    norm = take(lambda: kept.append(torch.nn.functional.rms_norm(whole, (1024,))))
+    # The output, and a reciprocal root per row; composed of several operations, it would need copies in fp32.
+    assert norm.kept_bytes == part.nbytes
+    assert norm.peak == part.nbytes + 2 * 128 * 4
+
+
+def test_an_emptied_storage_has_no_address(group: Any) -> None:
+    storage = torch.ones(8, device="cuda").untyped_storage()
+    assert storage.data_ptr() > 0
+    storage.resize_(0)
+    assert storage.data_ptr() == 0
+
+
+def test_a_stream_has_memory_of_its_own(observer: Any) -> None:
+    with torch.cuda.stream(torch.cuda.Stream()):
+        inside = torch.ones(4, device="cuda")
+    outside = torch.ones(4, device="cuda")
+    blocks = observer.ledger.observation.blocks
+    streams = [blocks[observer.ledger.block_of(tensor)].stream for tensor in (inside, outside)]
+    assert streams[0] > 0 and streams[1] == 0
+
+
+def test_context_parallel_attention_leaves_the_peak_unknown(group: Any) -> None:
+    experimental = pytest.importorskip("torch.distributed.tensor.experimental")
+    from torch.distributed.device_mesh import init_device_mesh
+
+    mesh = init_device_mesh("cuda", (4,))
+    x = torch.ones(1, 64, 8, device="cuda")
+    with experimental.context_parallel(mesh, buffers=[x], buffer_seq_dims=[1]):
+        pass
+    assert any("context_parallel" in reason for reason in group.ledger.observation.reasons)

@@ -45,10 +45,14 @@ _NOTHING_OF_DEVICE = (
 )
 
 
+_NCCL_VERSION = (2, 27, 5)  # what libraries are told that ask for what it can do
+
+
 class _Stream:
     """Replaces torch.cuda.Stream: waiting does nothing, but each stream has memory of its own."""
 
     device_index = 0
+    device_type = 1  # CUDA, as torch numbers it
 
     def __init__(self, *_: Any, stream_id: int | None = None, **__: Any) -> None:
         self.stream_id = next(_stream_numbers) if stream_id is None else stream_id
@@ -244,6 +248,7 @@ def install(
     for name in ("CUDAGraph", "graph", "make_graphed_callables"):
         patches.set(cuda, name, _Graph)
     _pools(patches, observer)
+    patches.set(cuda.nccl, "version", lambda: _NCCL_VERSION)
     patches.set(torch, "Event", _Event)
     patches.set(torch, "Stream", _Stream)
     if cuda.nvtx is not None:

@@ -240,7 +240,7 @@ def _scripting(patches: Patches) -> None:
         kwargs["_frames_up"] = kwargs.get("_frames_up", 0) + 1  # where names are looked up: past this frame
         try:
             return original(obj, *args, **kwargs)
-        except (FrontendError, RuntimeError):
+        except (FrontendError, RuntimeError, TypeError, ValueError):
             return obj
 
     patches.set(torch.jit, "script", script)

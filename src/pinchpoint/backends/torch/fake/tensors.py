@@ -22,6 +22,7 @@ from pinchpoint.backends.torch.compat import (
     has_dispatch,
     hide_fake_tensors,
     in_kernel,
+    storage_key,
 )
 from pinchpoint.backends.torch.data_dependent.nonzero_counts import is_whole
 from pinchpoint.backends.torch.fake.devices import CUDA, at_user_line, cuda_device, place_of
@@ -278,6 +279,15 @@ def _storages(patches: Patches, observer: Observer) -> None:
         return result
 
     patches.set(torch.UntypedStorage, "resize_", resize)
+    original_pointer: Callable[..., Any] = torch.UntypedStorage.data_ptr
+
+    def data_ptr(self: torch.UntypedStorage) -> int:
+        """Zero for an emptied storage, by which sharded training knows it."""
+        if observer.ledger.holds_storage(self):
+            return storage_key(self) if self.nbytes() else 0
+        return original_pointer(self)
+
+    patches.set(torch.UntypedStorage, "data_ptr", data_ptr)
 
 
 def _format(self: FakeTensor, spec: str) -> str:

@@ -23,6 +23,7 @@ class Collectives:
     """The collectives of one run."""
 
     def __init__(self) -> None:
+        self.started: tuple[int, int] | None = None  # rank and size of the default group
         self.groups: dict[str, int] = {}  # name of a group that communicated on the device -> its size
         self._sending: dict[str, list[int]] = {}  # groups in which single ranks send to each other: ranks
 

@@ -65,13 +65,15 @@ def prepare_sharded_tensors(
     Its random numbers need the state of a CUDA generator, which is not simulated, so they are drawn without
     it. The shapes of results of whole tensors are computed on fake tensors of its own, which take no memory.
     """
-    from torch.distributed.tensor import _dispatch, _random
+    from torch.distributed.tensor import DTensor, _dispatch, _random
     from torch.distributed.tensor._sharding_prop import ShardingPropagator
 
     # Fake tensors on CUDA would otherwise start a device that is not there.
     patch(sys.modules[compat.FakeTensorMode.__module__], "init_gpu_context", lambda device: None)
     for module in (_dispatch, _random):
         patch(module, "is_rng_supported_mesh", lambda mesh: False)
+    for name in ("device", "is_cuda", "is_cpu"):  # torch itself takes the device of the wrapper, the host
+        patch(DTensor, name, property(lambda self, name=name: getattr(self._local_tensor, name)))
     original = ShardingPropagator._propagate_tensor_meta_non_cached
 
     def propagate(self: Any, op_schema: Any) -> Any:
@@ -79,6 +81,50 @@ def prepare_sharded_tensors(
             return original(self, op_schema)
 
     patch(ShardingPropagator, "_propagate_tensor_meta_non_cached", propagate)
+
+
+class _DeviceType(type):
+    """`torch.device`, but for a number, which torch cannot parse without a GPU."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> torch.device:
+        if args and type(args[0]) is int:
+            args = ("cuda", *args)
+        return torch.device(*args, **kwargs)
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, torch.device)
+
+
+class _TorchOfModule:
+    """What a module of torch finds under the name `torch`."""
+
+    device = _DeviceType("device", (), {})
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch, name)
+
+
+def prepare_flat_parameters(patch: Callable[[Any, str, Any], Any]) -> None:
+    """Let FullyShardedDataParallel take devices as numbers."""
+    module = sys.modules.get("torch.distributed.fsdp._init_utils")
+    if module is not None:
+        patch(module, "torch", _TorchOfModule())
+
+
+def watch_context_parallel(patch: Callable[[Any, str, Any], Any], note: Callable[[], None]) -> None:
+    """Call `note` where a script shards its sequences with `context_parallel`."""
+    experimental = "torch.distributed.tensor.experimental"
+    for name in ("_attention", "_context_parallel._attention"):
+        module = sys.modules.get(f"{experimental}.{name}")
+        original = getattr(module, "_context_parallel_buffers", None)
+        if original is None:
+            continue
+
+        def shard(*args: Any, original: Callable[..., Any] = original, **kwargs: Any) -> Any:
+            note()
+            return original(*args, **kwargs)
+
+        patch(module, "_context_parallel_buffers", shard)
 
 
 def broadcast_coalesced(group: Any, tensors: list[torch.Tensor], size_bytes: int) -> None:

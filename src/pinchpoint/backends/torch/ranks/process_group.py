@@ -100,7 +100,9 @@ def _groups(patches: Patches, observer: Observer) -> None:
                 hint="Give a rank below the world size, or let --rank and --world-size set both.",
             )
         compat.start_fake_group(original_init, number, size)
+        compat.prepare_flat_parameters(patches.set)
         backends[None] = (backend or "nccl").rpartition(":")[2]
+        observer.collectives.started = number, size
         observer.note(f"rank {number} of {size}, without peers")
 
     def new_group(
@@ -118,11 +120,16 @@ def _groups(patches: Patches, observer: Observer) -> None:
     original_mesh = mesh_type.__init__
     is_prepared = False
 
+    def note_context_parallel() -> None:
+        what = "attention over the keys of other ranks is not modelled"
+        observer.notes.say("context_parallel", what, observer.ledger.site(), is_reason=True)
+
     def init_mesh(self: Any, *args: Any, **kwargs: Any) -> None:
         nonlocal is_prepared
         if not is_prepared:  # here and not at the start, because the import of DTensor takes long
             is_prepared = True
             compat.prepare_sharded_tensors(patches.set, observer.without_recording)
+            compat.watch_context_parallel(patches.set, note_context_parallel)
         original_mesh(self, *args, **kwargs)
 
     patches.set(mesh_type, "__init__", init_mesh)
@@ -191,6 +198,8 @@ def _spawning(patches: Patches, observer: Observer) -> None:
         **__: Any,
     ) -> _FinishedProcesses | None:
         number = min(int(os.environ.get("LOCAL_RANK", "0")), nprocs - 1)
+        if "LOCAL_RANK" in os.environ:
+            os.environ["LOCAL_RANK"] = str(number)  # the simulated device is that of this process
         if nprocs > 1:
             which = f"number {number}" if number else "the first"
             observer.note(f"{which} of {nprocs} spawned processes is predicted")
