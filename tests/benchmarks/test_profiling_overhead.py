@@ -53,6 +53,17 @@ def test_the_interval_is_that_of_the_sign_test(
     )  # as in tables of the sign test for 95 %
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "word"), [(0.99, 1.02, "met"), (1.03, 1.1, "missed"), (1.0, 1.03, "undecided")]
+)
+def test_a_bar_is_met_only_if_the_whole_interval_is_below_it(
+    overhead: ModuleType, low: float, high: float, word: str
+) -> None:
+    time = {"median": (low + high) / 2, "low": low, "high": high, "rounds": 9}
+    way = {"time": time, "cpu": time, "same_weights": True, "recorded": "9 steps", "failure": ""}
+    assert f"| 2%: {word} |" in overhead._row("profile --light", way)
+
+
 def test_every_way_runs_the_same_program_with_the_same_options(overhead: ModuleType, tmp_path: Path) -> None:
     ways = overhead.profilers.ways(FOLDER / "resnet18.py", ["--batch", "7"], tmp_path)
     assert {"plain", "plain again", "profile", "profile --light", "torch.profiler"} <= set(ways)
