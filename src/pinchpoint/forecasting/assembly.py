@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -89,6 +89,15 @@ def with_reasons(forecast: Forecast, reasons: Iterable[str]) -> Forecast:
     every = tuple(dict.fromkeys((*forecast.reasons, *reasons)))
     fits = {name: None if yes and every else yes for name, yes in forecast.fits.items()}
     return replace(forecast, reasons=every, fits=fits)
+
+
+def fits_of_all(forecasts: Sequence[Forecast]) -> dict[str, bool | None]:
+    """What every one of several forecasts of a script fits, by card; None if that is unknown."""
+    fits: dict[str, bool | None] = {}
+    for name in forecasts[0].fits:
+        answers = [one.fits.get(name) for one in forecasts]
+        fits[name] = False if False in answers else None if None in answers else True
+    return fits
 
 
 def of_one_card(forecast: Forecast, card: Card, line: str) -> Forecast:

@@ -220,7 +220,8 @@ actions = y.argmax(1).cpu().numpy()
 """)
         for _ in range(2)
     ]
-    assert all(note.startswith("loops that train") for forecast in forecasts for note in forecast.notes)
+    expected = "loops that train", "the high end is for the largest numbers that may be drawn"
+    assert all(note.startswith(expected) for forecast in forecasts for note in forecast.notes)
     assert forecasts[0].peak_allocated_bytes == forecasts[1].peak_allocated_bytes
 
 

@@ -98,7 +98,7 @@ def explore(predict: Callable[[Run], Forecast], run: Run, *, limit_s: float = ma
         except _RunEnded:
             return None
         except PinchpointError as error:
-            lines = ", ".join(sorted(_shown(site) for site in flipped))
+            lines = ", ".join(sorted(shown_path(site) for site in flipped))
             reasons.append(
                 f"the branch at {lines} depends on a device value, and its other way {_why(error)}"
             )
@@ -142,7 +142,7 @@ def _is_higher(one: int, other: int) -> bool:
 
 def _growth(short: _Attempt, longer: _Attempt | None) -> str:
     """The reason that a loop of unknown length gives, with the bytes that one more turn takes."""
-    lines = ", ".join(sorted(map(_shown, short.cut)))
+    lines = ", ".join(sorted(map(shown_path, short.cut)))
     grown = 0
     if longer is not None:
         grown = _peak(longer) - _peak(short)
@@ -160,28 +160,17 @@ def _widen(attempts: list[_Attempt], reasons: list[str]) -> Forecast:
     if high > low and (low, high) != (base.low_bytes, base.high_bytes):
         changed = [one for one in attempts if one.blocks != attempts[0].blocks]
         alone = [one for one in changed if len(one.flipped) <= 1]
-        lines = sorted({_shown(site) for one in alone or changed for site in one.flipped or one.cut})
+        lines = sorted({shown_path(site) for one in alone or changed for site in one.flipped or one.cut})
         shown = ", ".join(lines[:4]) + (", ..." if len(lines) > 4 else "")
         note = (
             f"branches at {shown} depend on device values: the peak is between {show_bytes(low)} and "
             f"{show_bytes(high)}, depending on which way they go"
         )
         base = replace(base, low_bytes=low, high_bytes=high, notes=(*base.notes, note))
-    fits = {name: _all([f.fits.get(name) for f in forecasts]) for name in base.fits}
     every = [reason for f in forecasts for reason in f.reasons]
     needs = max((f.needs_bytes or 0 for f in forecasts), default=0)
-    widened = replace(base, fits=fits, needs_bytes=needs or None)
+    widened = replace(base, fits=assembly.fits_of_all(forecasts), needs_bytes=needs or None)
     return assembly.with_reasons(widened, (*every, *dict.fromkeys(reasons)))
-
-
-def _all(answers: list[bool | None]) -> bool | None:
-    if False in answers:
-        return False
-    return None if None in answers else True
-
-
-def _shown(site: str) -> str:
-    return shown_path(site)
 
 
 def _why(error: PinchpointError) -> str:

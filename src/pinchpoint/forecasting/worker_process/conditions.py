@@ -92,9 +92,8 @@ def _widened(
     if peak > base.peak_allocated_bytes:
         high = max(one.high_bytes or one.peak_allocated_bytes for one in forecasts)
         base = replace(base, low_bytes=base.low_bytes or base.peak_allocated_bytes, high_bytes=high)
-        fits = {name: _all([one.fits.get(name) for one in forecasts]) for name in base.fits}
         needs = max((one.needs_bytes or 0 for one in forecasts), default=0)
-        base = replace(base, fits=fits, needs_bytes=needs or None)
+        base = replace(base, fits=assembly.fits_of_all(forecasts), needs_bytes=needs or None)
         if drawn := [site for site in tried if site in draws]:
             note = f"the high end is for the largest numbers that may be drawn at {_shown(draws, drawn)}"
             base = replace(base, notes=(*base.notes, note))
@@ -106,12 +105,6 @@ def _widened(
         base = replace(base, notes=(*base.notes, note))
     every = [reason for one in forecasts[1:] for reason in one.reasons]
     return assembly.with_reasons(base, (*every, *reasons))
-
-
-def _all(answers: list[bool | None]) -> bool | None:
-    if False in answers:
-        return False
-    return None if None in answers else True
 
 
 def _shown(draws: dict[str, list[str]], sites: list[str]) -> str:

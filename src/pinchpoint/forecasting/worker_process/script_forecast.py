@@ -128,9 +128,9 @@ def _run(
     from pinchpoint.backends.torch.data_dependent.float_calls import mark_floats
     from pinchpoint.backends.torch.fake import runner
     from pinchpoint.backends.torch.fake.out_of_memory import FullCard
-    from pinchpoint.backends.torch.loops.condition_source import mark_script
-    from pinchpoint.backends.torch.loops.lookups import mark_lookups
+    from pinchpoint.backends.torch.loops.marking.condition_source import mark_script
     from pinchpoint.backends.torch.loops.marking.draw_source import mark_draws
+    from pinchpoint.backends.torch.loops.marking.lookups import mark_lookups
 
     observer = loaded_target.observer
     observer.stand_ins.serve(packages)

@@ -19,8 +19,9 @@ from typing import Any
 
 from pinchpoint.backends.jax.script.number_calls import track_number_calls
 from pinchpoint.backends.patches import Patches
+from pinchpoint.backends.torch.loops.marking.loop_source import uses
+from pinchpoint.backends.torch.loops.marking.syntax import RATE
 from pinchpoint.backends.torch.loops.remainder import is_harmless_body
-from pinchpoint.backends.torch.loops.source import RATE, uses
 from pinchpoint.core.files import shown_path
 
 _FOR, _COMPARE = "_pinchpoint_jax_for", "_pinchpoint_jax_compare"

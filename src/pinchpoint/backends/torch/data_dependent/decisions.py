@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pinchpoint.backends.torch.loops.source import parse
+from pinchpoint.backends.torch.loops.marking.syntax import parse
 from pinchpoint.backends.torch.packages import solvers
 
 _BOUNDED_PATIENCE = 4096  # answers to a line outside a `while` loop, which most likely ends by itself

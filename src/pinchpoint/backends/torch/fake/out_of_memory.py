@@ -16,7 +16,7 @@ import torch
 
 from pinchpoint.backends.recording.source_lines import is_user_file
 from pinchpoint.backends.torch.ledger import Ledger
-from pinchpoint.backends.torch.loops.source import parse
+from pinchpoint.backends.torch.loops.marking.syntax import parse
 from pinchpoint.core.units import show_bytes
 
 _NAMES = {

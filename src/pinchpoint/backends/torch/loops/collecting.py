@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import types
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 
 from pinchpoint.backends.torch.ledger import kind_of_file
+from pinchpoint.backends.torch.loops.remainder import collects_rarely
+from pinchpoint.backends.torch.loops.variation import Mark
 
+_REPEATED = 16  # turns in which nothing may change before a loop that does not train is ended
 _OBJECTS = 20_000  # that are looked at
 _ELEMENTS = 64  # of a container that are looked into
 _LAST = 3  # elements of a deque whose tensors are looked at
@@ -25,6 +28,33 @@ _LEAVES = (
     str,
     bytes,
 )
+
+
+class Repetition:
+    """Whether the turns of a loop allocate the same, leave nothing behind, and add nothing to a container."""
+
+    def __init__(self, loops: Any, site: str) -> None:
+        self._loops, self._site = loops, site
+        self._before: tuple[int, int] | None = None  # a turn, and the elements that the script held then
+
+    def is_over(self, marks: Sequence[Mark], count: int, frame: types.FrameType | None) -> bool:
+        """Whether enough turns repeated themselves. marks: before the last two turns, and now."""
+        if count < _REPEATED or len(marks) < 3:
+            return False
+        loops, (first, second, now) = self._loops, marks
+        is_same = loops.sizes(first, second) == loops.sizes(second, now)
+        if loops.growth(second) or loops.growth(first) or not is_same:
+            self._before = None
+            return False
+        if self._before is None:
+            size = None if collects_rarely(self._site) else collected(frame)
+            self._before = None if size is None else (count, size)
+            return False
+        since, size = self._before
+        if count < since + _REPEATED:
+            return False
+        self._before = None
+        return size == collected(frame)
 
 
 def collected(frame: types.FrameType | None) -> int | None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from pinchpoint.backends.torch.loops.condition_source import ALLOCATES
+from pinchpoint.backends.torch.loops.marking.changes import ALLOCATES
 
 _WAITED = 2  # turns of a loop in which a condition that is to be tried is not asked
 Span = tuple[int, int, int, int]  # first line and column of a condition, and the last ones

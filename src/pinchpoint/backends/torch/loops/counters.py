@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pinchpoint.backends.torch.ledger import is_library_file
-from pinchpoint.backends.torch.loops import source
+from pinchpoint.backends.torch.loops.marking import syntax
 
 EVALUATED = 4_000_000  # turns whose conditions are evaluated
 _RARE = 3  # an answer that is given so rarely is run every time, because it may change what follows
@@ -208,13 +208,13 @@ def _busiest(answers: Iterable[Values], count: int) -> int:
 def _is_followed(code: CodeType) -> bool:
     """Whether conditions in the code may decide about memory."""
     file = code.co_filename
-    return not is_library_file(file) and code.co_firstlineno not in source.rates(file)
+    return not is_library_file(file) and code.co_firstlineno not in syntax.rates(file)
 
 
 def _ending(code: CodeType, instruction: int) -> bool | None:
     """The answer that ends the loop around a condition in the code, if one does."""
     line, _, column, _ = list(code.co_positions())[instruction // 2]
-    return source.endings(code.co_filename).get((line or 0, column or 0))
+    return syntax.endings(code.co_filename).get((line or 0, column or 0))
 
 
 # --- numbers

@@ -21,7 +21,7 @@ from pinchpoint.backends.torch.compat import FakeTensor
 from pinchpoint.backends.torch.ledger import kind_of_file
 from pinchpoint.backends.torch.loops.collecting import limited_deques, tensors_at_end
 from pinchpoint.backends.torch.loops.kinds import add_copies, is_slight
-from pinchpoint.backends.torch.loops.source import parse
+from pinchpoint.backends.torch.loops.marking.syntax import parse
 from pinchpoint.backends.torch.loops.variation import Mark
 from pinchpoint.core.events import FREE_CACHE
 from pinchpoint.core.files import shown_path

@@ -16,7 +16,8 @@ from types import CodeType, FrameType
 from typing import Any
 
 from pinchpoint.backends.recording.source_lines import is_user_module
-from pinchpoint.backends.torch.loops.source import evaluated_conditions, parse
+from pinchpoint.backends.torch.loops.marking.loop_source import evaluated_conditions
+from pinchpoint.backends.torch.loops.marking.syntax import parse
 
 _TURNS = 3  # of a loop after which the next ones are taken to be like them
 # Functions and methods that allocate nothing on the device, or one number.
@@ -99,7 +100,8 @@ def _left_of_calls(calls: list[_Call], script: str, loops: Any) -> Remainder:
     folder = os.path.join(os.path.dirname(script), "")
     for call in calls:
         file = call.code.co_filename
-        if kind_of_file(file) == "user" and (file.startswith(folder) or is_user_module(file)):
+        is_beside = file.startswith(folder)
+        if kind_of_file(file) == "user" and (is_beside or (is_in_script and is_user_module(file))):
             is_in_script = True
             if in_package:
                 continue  # called back by a package

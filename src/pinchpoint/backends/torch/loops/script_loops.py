@@ -29,12 +29,12 @@ import torch
 from pinchpoint.backends.patches import Patches
 from pinchpoint.backends.torch.data_dependent import float_calls
 from pinchpoint.backends.torch.fake.progress import Progress
-from pinchpoint.backends.torch.loops import lookups, source
-from pinchpoint.backends.torch.loops.condition_source import IF
 from pinchpoint.backends.torch.loops.conditions import Conditions
 from pinchpoint.backends.torch.loops.counters import Count
 from pinchpoint.backends.torch.loops.draws import Draws
 from pinchpoint.backends.torch.loops.increments import Increments
+from pinchpoint.backends.torch.loops.marking import lookups, loop_source
+from pinchpoint.backends.torch.loops.marking.condition_source import IF
 from pinchpoint.backends.torch.loops.remainder import Remainder, left_after_error, what_is_left
 from pinchpoint.backends.torch.loops.turns import Loop, Test
 from pinchpoint.backends.torch.loops.variation import Mark
@@ -252,11 +252,11 @@ def _site(line: int) -> str:
 def install(patches: Patches, observer: Observer, progress: Progress) -> None:
     """Define the functions that a marked script calls."""
     loops = Loops(observer, progress)
-    patches.set(builtins, source.FOR, loops.for_loop)
-    patches.set(builtins, source.WHILE, loops.goes_on)
-    patches.set(builtins, source.WHILE_STARTS, loops.while_starts)
-    patches.set(builtins, source.COUNT, loops.increments.count)
-    patches.set(builtins, source.COUNT_STARTS, loops.increments.start)
+    patches.set(builtins, loop_source.FOR, loops.for_loop)
+    patches.set(builtins, loop_source.WHILE, loops.goes_on)
+    patches.set(builtins, loop_source.WHILE_STARTS, loops.while_starts)
+    patches.set(builtins, loop_source.COUNT, loops.increments.count)
+    patches.set(builtins, loop_source.COUNT_STARTS, loops.increments.start)
     patches.set(builtins, IF, loops.conditions.ask)
     patches.set(builtins, lookups.KEY, lookups.key)
     patches.set(builtins, float_calls.FLOAT, float_calls.to_float)

@@ -12,16 +12,13 @@ from typing import Any
 import numpy as np
 
 from pinchpoint.backends.torch.fake.out_of_memory import searches
-from pinchpoint.backends.torch.loops.collecting import collected
+from pinchpoint.backends.torch.loops.collecting import Repetition
 from pinchpoint.backends.torch.loops.counters import EVALUATED, Count
 from pinchpoint.backends.torch.loops.growth import Growth
 from pinchpoint.backends.torch.loops.increments import Totals
 from pinchpoint.backends.torch.loops.items import largest_items
 from pinchpoint.backends.torch.loops.kinds import ROLES, Kinds, Turn
-from pinchpoint.backends.torch.loops.remainder import (
-    changes_later_turns,
-    collects_rarely,
-)
+from pinchpoint.backends.torch.loops.remainder import changes_later_turns
 from pinchpoint.backends.torch.loops.variation import Mark, Variation
 from pinchpoint.core.files import shown_path
 
@@ -31,7 +28,6 @@ _RECORDED = 12  # turns that are run because any condition has another answer
 _RARE = 3  # a condition that is met so rarely is run every time, because it may change what follows
 _REMEMBERED = 64  # turns whose memory is looked at later
 _SEARCHED = 64  # turns of a loop that may run until the card is full
-_REPEATED = 16  # turns of a loop that does not train in which nothing may change before it is ended
 Test = Callable[[Any], Any]
 
 
@@ -67,7 +63,7 @@ class Loop:
         self._chosen: set[int] | None = None  # places of the remaining turns in the sequence
         self._further: set[int] = set()  # places of turns that are not the first of their kind
         self._special: dict[int, int] = {}  # places of turns that may differ -> training steps to take there
-        self._collected: tuple[int, int] | None = None  # a turn, and the elements that the script held then
+        self._repetition = Repetition(loops, site)
         self._is_in_special = loops.progress.is_late and loops.runs_special
         self._variable = self._counter = None  # what conditions on the loop's variable are recorded for
         if isinstance(sequence, range) and loops.progress.trains:
@@ -204,32 +200,12 @@ class Loop:
         return self._variation.adds_turn([*self._marks, self._loops.now()], self._count, self.length)
 
     def _only_repeats(self) -> bool:
-        """Whether a loop that does not train can be ended, because it would not end before the limit.
-
-        Its turns must allocate the same, leave nothing behind, and add nothing to a container.
-        """
-        loops, progress = self._loops, self._loops.progress
+        """Whether a loop that does not train can be ended, because it would not end before the limit."""
+        progress = self._loops.progress
         if not progress.is_late or not progress.trains or self.length in (None, self._count):
             return False
-        if self._count < _REPEATED or not progress.is_running_out():
-            return False
-        (first, second), now = self._marks, loops.now()
-        if (
-            loops.growth(second)
-            or loops.growth(first)
-            or loops.sizes(first, second) != loops.sizes(second, now)
-        ):
-            self._collected = None
-            return False
-        if self._collected is None:
-            size = None if collects_rarely(self.site) else collected(sys._getframe(2))
-            self._collected = None if size is None else (self._count, size)
-            return False
-        since, size = self._collected
-        if self._count < since + _REPEATED:
-            return False
-        self._collected = None
-        return size == collected(sys._getframe(2))
+        marks = [*self._marks, self._loops.now()]
+        return progress.is_running_out() and self._repetition.is_over(marks, self._count, sys._getframe(1))
 
     def has_other_turns(self) -> bool:
         """Whether a condition has another answer in a turn that was not run."""

@@ -7,15 +7,15 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from pinchpoint.backends.torch.loops.source import (
+from pinchpoint.backends.torch.loops.marking.loop_source import (
     COUNT,
     COUNT_STARTS,
     FOR,
     WHILE,
     WHILE_STARTS,
-    endings,
     mark_loops,
 )
+from pinchpoint.backends.torch.loops.marking.syntax import endings
 
 
 def run(text: str, taken: dict[int, tuple[Any, ...]]) -> dict[str, Any]:

@@ -1,9 +1,6 @@
-"""`mark_script`: let a script say how its conditions are answered that may be answered otherwise later.
+"""`Changes`: what may change in a file while a loop runs, and whether a side of a condition may need memory.
 
-`if test:` becomes `if _pinchpoint_if(test, ...):`, and so do `elif` and conditional expressions. A condition
-is marked if what it reads may change while a loop runs (a name or an attribute that is changed in a loop or
-in a function, a list that grows, the result of a call), or if it compares an argument of its function, and if
-one of its sides may need memory. All of this is read from one file, without knowing types: it is a guess.
+All of this is read from one file, without knowing types: it is a guess.
 """
 
 from __future__ import annotations
@@ -13,10 +10,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from pinchpoint.backends.torch.loops.marking.loop_source import evaluated_conditions
+from pinchpoint.backends.torch.loops.marking.syntax import RATE, shows
 from pinchpoint.backends.torch.loops.remainder import is_harmless
-from pinchpoint.backends.torch.loops.source import RATE, evaluated_conditions, mark_loops, shows
 
-IF = "_pinchpoint_if"
 ALLOCATES, SKIPS = 0, 1  # what the side does that was not run: it may allocate, or only leaves out something
 _EXITS = (ast.Break, ast.Continue, ast.Return)
 _IDLE = (ast.Pass, ast.Break, ast.Continue, ast.Raise, ast.Assert, ast.Global, ast.Nonlocal, ast.Import)
@@ -41,10 +38,10 @@ _GROWING, _STABLE, _FIXED, _FIXED_ATTRIBUTES, _CHANGED_ATTRIBUTES, _FREEING = (
 
 
 @dataclass
-class _Scope:
+class Scope:
     """The names of a function, or of the file."""
 
-    parent: _Scope | None
+    parent: Scope | None
     name: str = ""
     arguments: set[str] = field(default_factory=set)
     shared: set[str] = field(default_factory=set)  # by `global` and `nonlocal`
@@ -54,46 +51,36 @@ class _Scope:
     growing: set[str] = field(default_factory=set)
     given: set[str] = field(default_factory=set)  # arguments that change from call to call
 
-    def of(self, name: str) -> _Scope | None:
+    def of(self, name: str) -> Scope | None:
         """The scope that a name belongs to."""
         if name not in self.shared and (name in self.values or name in self.arguments or self.parent is None):
             return self
         return None if self.parent is None else self.parent.of(name)
 
 
-def mark_script(tree: ast.Module) -> ast.Module:
-    """Mark the loops, the counters, and the conditions of a file."""
-    reader = _Reader()
-    reader.read(tree)
-    reader.settle()
-    planner = _Planner(reader)
-    planner.visit(tree)
-    return ast.fix_missing_locations(_Marker(planner.details).visit(mark_loops(tree)))
-
-
-class _Reader:
+class Changes:
     """Finds what changes in a file."""
 
     def __init__(self) -> None:
-        self.scopes: dict[int, _Scope] = {}  # id of a function or the file -> its names
+        self.scopes: dict[int, Scope] = {}  # id of a function or the file -> its names
         self.attributes: set[str] = set()  # that are changed in a loop or in a function
         self.growing: set[str] = set()  # attributes that are containers
         self.useful: set[str] = set()  # names and attributes that are used outside conditions
         self.loaded: set[str] = set()
         self._functions: dict[str, list[Any]] = {}  # that the file defines, and methods
-        self._calls: list[tuple[ast.Call, _Scope, bool]] = []  # and whether a loop repeats each
+        self._calls: list[tuple[ast.Call, Scope, bool]] = []  # and whether a loop repeats each
         self._called: list[str] = []  # of these, those whose calls are looked at now
         self.evaluated: set[int] = set()  # conditions that are evaluated for turns that are not run
 
     def read(self, tree: ast.Module) -> None:
-        scope = self.scopes[id(tree)] = _Scope(None)
+        scope = self.scopes[id(tree)] = Scope(None)
         self._body(tree.body, scope, is_in_loop=False)
         self._uses(tree, is_shown=False)
 
-    def _body(self, body: Iterable[ast.AST], scope: _Scope, *, is_in_loop: bool) -> None:
+    def _body(self, body: Iterable[ast.AST], scope: Scope, *, is_in_loop: bool) -> None:
         for node in body:
             if isinstance(node, (*_FUNCTIONS, ast.Lambda)):
-                inner = self.scopes[id(node)] = _Scope(scope, getattr(node, "name", "<lambda>"))
+                inner = self.scopes[id(node)] = Scope(scope, getattr(node, "name", "<lambda>"))
                 every = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
                 inner.arguments = {one.arg for one in every}
                 self._functions.setdefault(inner.name, []).append(node)
@@ -108,7 +95,7 @@ class _Reader:
             is_inside = is_in_loop or isinstance(node, _LOOPS)
             self._body(ast.iter_child_nodes(node), scope, is_in_loop=is_inside)
 
-    def _changes(self, node: Any, scope: _Scope, *, is_in_loop: bool) -> None:
+    def _changes(self, node: Any, scope: Scope, *, is_in_loop: bool) -> None:
         if isinstance(node, (ast.Global, ast.Nonlocal)):
             scope.shared |= set(node.names)
         is_later = is_in_loop or (scope.parent is not None and scope.name != "__init__")
@@ -121,7 +108,7 @@ class _Reader:
         for target in targets:
             for part, value in _pairs(target, node.value):
                 if isinstance(part, ast.Name):
-                    is_in_place = isinstance(node, ast.AugAssign) or part.id in _names(value)
+                    is_in_place = isinstance(node, ast.AugAssign) or part.id in names_in(value)
                     owner = scope.of(part.id) if part.id in scope.shared else scope
                     owner = owner or scope
                     owner.values.setdefault(part.id, []).append((value, is_in_loop, is_in_place))
@@ -132,7 +119,7 @@ class _Reader:
                 elif isinstance(part, ast.Subscript) and is_later:
                     self._grows(part.value, scope)
 
-    def _grows(self, thing: ast.AST, scope: _Scope) -> None:
+    def _grows(self, thing: ast.AST, scope: Scope) -> None:
         if isinstance(thing, ast.Name):
             (scope.of(thing.id) or scope).growing.add(thing.id)
         elif isinstance(thing, ast.Attribute):
@@ -166,7 +153,7 @@ class _Reader:
             if before == sum(len(scope.changing | scope.given) for scope in self.scopes.values()):
                 return
 
-    def _give_arguments(self, call: ast.Call, scope: _Scope, *, is_in_loop: bool) -> None:
+    def _give_arguments(self, call: ast.Call, scope: Scope, *, is_in_loop: bool) -> None:
         """Find arguments of the file's functions that change from turn to turn of a loop that calls them."""
         for function in self._functions.get(getattr(call.func, "id", getattr(call.func, "attr", "")), ()):
             names = [one.arg for one in (*function.args.posonlyargs, *function.args.args)]
@@ -174,17 +161,17 @@ class _Reader:
             given = [*zip(names, call.args, strict=False), *((one.arg, one.value) for one in call.keywords)]
             for name, value in given:
                 changes = is_in_loop and self.changes(value, scope, is_in_loop=True)
-                if name and (changes or scope.given & _names(value)):
+                if name and (changes or scope.given & names_in(value)):
                     self.scopes[id(function)].given.add(name)
 
-    def _is_changed(self, values: list[tuple[ast.expr, bool, bool]], scope: _Scope) -> bool:
+    def _is_changed(self, values: list[tuple[ast.expr, bool, bool]], scope: Scope) -> bool:
         in_loop = [(value, in_place) for value, is_in_loop, in_place in values if is_in_loop]
         if any(in_place for _, in_place in in_loop) or 0 < len(in_loop) < len(values):
             return True
         counted = [value for value, _ in in_loop] if scope.parent is None else [value for value, *_ in values]
         return any(self.changes(value, scope) for value in counted)
 
-    def changes(self, node: ast.AST, scope: _Scope, *, is_in_loop: bool = False) -> bool:
+    def changes(self, node: ast.AST, scope: Scope, *, is_in_loop: bool = False) -> bool:
         """Whether the value of an expression may change. is_in_loop: whether a loop of its function asks."""
         if isinstance(node, ast.Name):
             owner = scope.of(node.id)
@@ -221,7 +208,7 @@ class _Reader:
             if isinstance(part, (ast.expr, ast.keyword))
         )
 
-    def _has_grown(self, thing: ast.AST, scope: _Scope) -> bool:
+    def _has_grown(self, thing: ast.AST, scope: Scope) -> bool:
         if isinstance(thing, ast.Attribute):
             return thing.attr in self.growing
         owner = scope.of(thing.id) if isinstance(thing, ast.Name) else None
@@ -299,93 +286,6 @@ class _Reader:
         return None
 
 
-class _Planner(ast.NodeVisitor):
-    """Chooses the conditions to mark, before anything else is changed in the file."""
-
-    def __init__(self, reader: _Reader) -> None:
-        self._reader = reader
-        self._scope: _Scope = next(iter(reader.scopes.values()))
-        self._depth = 0  # loops of this function around a node
-        self.details: dict[int, tuple[Any, ...]] = {}  # id of a condition -> what is told about it
-
-    def visit_FunctionDef(self, node: Any) -> None:
-        before = self._scope, self._depth
-        self._scope, self._depth = self._reader.scopes.get(id(node), self._scope), 0
-        self.generic_visit(node)
-        self._scope, self._depth = before
-
-    visit_AsyncFunctionDef = visit_Lambda = visit_FunctionDef
-
-    def visit_For(self, node: Any) -> None:
-        self._depth += 1
-        self.generic_visit(node)
-        self._depth -= 1
-
-    visit_AsyncFor = visit_While = visit_For
-
-    def visit_Call(self, node: ast.Call) -> None:
-        if not shows(node.func):
-            self.generic_visit(node)
-
-    def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
-        pass
-
-    def visit_If(self, node: ast.If) -> None:
-        rank = self._reader.rank
-        self._plan(node.test, (rank(node.body, node.orelse), rank(node.orelse, node.body)))
-        self.generic_visit(node)
-
-    def visit_IfExp(self, node: ast.IfExp) -> None:
-        self._plan(node.test, (ALLOCATES, ALLOCATES))
-        self.generic_visit(node)
-
-    def _plan(self, test: ast.expr, ranks: tuple[int | None, int | None]) -> None:
-        """ranks: of the side that is not run if the answer is True, and if it is False."""
-        if ranks == (None, None) or id(test) in self._reader.evaluated:
-            return
-        is_changing = self._changes(test)
-        compared = _compared(test) & self._scope.arguments - {"self"}
-        arguments = () if is_changing else tuple(sorted(compared))
-        if is_changing or arguments:
-            parts = [
-                (_span(part), tuple(sorted(_names(part))), self._changes(part) or bool(arguments))
-                for part in _joined(test)
-            ]
-            self.details[id(test)] = _span(test), ranks, arguments, tuple(parts)
-
-    def _changes(self, expression: ast.expr) -> bool:
-        return self._reader.changes(expression, self._scope, is_in_loop=self._depth > 0)
-
-
-class _Marker(ast.NodeTransformer):
-    def __init__(self, details: dict[int, tuple[Any, ...]]) -> None:
-        self._details = details
-
-    def visit_If(self, node: Any) -> ast.AST:
-        details = self._details.get(id(node.test))
-        self.generic_visit(node)
-        if details is not None:
-            constants = [ast.parse(repr(one), mode="eval").body for one in details]
-            call = ast.Call(ast.Name(IF, ast.Load()), [node.test, *constants], [])
-            for part in (call, call.func, *(inner for one in constants for inner in ast.walk(one))):
-                if isinstance(part, ast.expr):
-                    ast.copy_location(part, node.test)
-            node.test = call
-        return node
-
-    visit_IfExp = visit_If
-
-
-def _compared(test: ast.expr) -> set[str]:
-    """Names that a condition compares."""
-    return {
-        name
-        for node in ast.walk(test)
-        if isinstance(node, ast.Compare) and not any(isinstance(one, (ast.Is, ast.IsNot)) for one in node.ops)
-        for name in (part.id for part in [node.left, *node.comparators] if isinstance(part, ast.Name))
-    }
-
-
 def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.expr, ast.expr]]:
     if isinstance(target, (ast.Tuple, ast.List)):
         values = value.elts if isinstance(value, (ast.Tuple, ast.List)) else []
@@ -400,20 +300,7 @@ def _parts(target: ast.expr) -> list[ast.expr]:
     return [part for part, _ in _pairs(target, target)]
 
 
-def _names(expression: ast.AST) -> set[str]:
+def names_in(expression: ast.AST) -> set[str]:
     nodes = list(ast.walk(expression))
     names = {node.id for node in nodes if isinstance(node, ast.Name)} - {"self"}
     return names | {node.attr for node in nodes if isinstance(node, ast.Attribute)}
-
-
-def _span(node: ast.expr) -> tuple[Any, ...]:
-    return node.lineno, node.col_offset, node.end_lineno, node.end_col_offset
-
-
-def _joined(test: ast.expr) -> list[ast.expr]:
-    """The parts of a condition that `and`, `or` and `not` join."""
-    if isinstance(test, ast.BoolOp):
-        return [part for value in test.values for part in _joined(value)]
-    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        return _joined(test.operand)
-    return [test]

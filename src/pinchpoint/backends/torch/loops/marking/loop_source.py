@@ -12,11 +12,9 @@ from __future__ import annotations
 
 import ast
 import copy
-import linecache
-import re
-from collections.abc import Iterator
-from functools import cache
 from typing import Any
+
+from pinchpoint.backends.torch.loops.marking.syntax import inside, shows
 
 FOR, WHILE, WHILE_STARTS = "_pinchpoint_for", "_pinchpoint_while", "_pinchpoint_while_starts"
 COUNT, COUNT_STARTS = "_pinchpoint_count", "_pinchpoint_count_starts"
@@ -36,13 +34,8 @@ _PURE = (
     ast.boolop,
     ast.expr_context,
 )
-RATE = re.compile(r"(^|_)(lr|learning_rate)(_|$)", re.IGNORECASE)
-_EXITS = (ast.Break, ast.Return, ast.Raise)
 _SIGNS: dict[type[ast.operator], str] = {ast.Add: "+", ast.Sub: "-"}
 _SIZES = {"size", "shape", "numel", "len", "batch_size", "bs"}
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-# Functions and methods that only show a number.
-_SHOWING = {"print", "add_scalar", "info", "log", "set_description", "set_postfix", "update", "write", "str"}
 
 
 def mark_loops(tree: ast.Module) -> ast.Module:
@@ -88,7 +81,7 @@ class _Scopes(ast.NodeTransformer):
 
     def visit_FunctionDef(self, node: Any) -> ast.AST:
         shared: dict[str, int] = {}
-        for part in _inside(node.body):
+        for part in inside(node.body):
             if isinstance(part, (ast.Global, ast.Nonlocal)):
                 shared |= dict.fromkeys(
                     part.names, 0 if isinstance(part, ast.Global) else self._scopes[-1][0]
@@ -295,73 +288,3 @@ def _mentions(node: ast.AST, names: set[str]) -> bool:
 
 def _ids(node: ast.AST) -> set[int]:
     return {id(part) for part in ast.walk(node)}
-
-
-def shows(function: Any) -> bool:
-    name = getattr(function, "id", getattr(function, "attr", ""))
-    return name in _SHOWING or RATE.search(name) is not None
-
-
-# --- places in the code of a file
-
-
-@cache
-def endings(file: str) -> dict[tuple[int, int], bool]:
-    """Line and column of each condition that ends the loop around it -> the answer that does."""
-    found: dict[tuple[int, int], bool] = {}
-
-    def add(test: ast.expr, answer: bool) -> None:
-        if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-            add(test.operand, not answer)
-        elif isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or if answer else ast.And):
-            for part in test.values:
-                add(part, answer)
-        else:
-            found[test.lineno, test.col_offset] = answer
-
-    for loop in ast.walk(parse(file)):
-        if isinstance(loop, ast.While):
-            add(loop.test, False)
-        if isinstance(loop, (ast.For, ast.While)):
-            for node in _inside(loop.body):
-                if isinstance(node, ast.If) and isinstance(node.body[-1], _EXITS):
-                    shown = [getattr(part, "value", None) for part in node.body[:-1]]
-                    if all(isinstance(part, ast.Call) and shows(part.func) for part in shown):
-                        add(node.test, True)
-    return found
-
-
-@cache
-def rates(file: str) -> set[int]:
-    """First lines of functions that are named after a learning rate and call only functions of numbers."""
-    return {
-        function.lineno
-        for function in ast.walk(parse(file))
-        if isinstance(function, _FUNCTIONS)
-        and RATE.search(function.name)
-        and all(_is_numeric(node.func) for node in ast.walk(function) if isinstance(node, ast.Call))
-    }
-
-
-def _is_numeric(function: ast.expr) -> bool:
-    if isinstance(function, ast.Attribute):
-        return isinstance(function.value, ast.Name) and function.value.id in ("math", "np", "numpy")
-    return isinstance(function, ast.Name) and function.id in ("min", "max", "abs", "float", "int", "round")
-
-
-def _inside(body: list[ast.stmt]) -> Iterator[ast.AST]:
-    """The nodes of a loop's body, without those of functions that it defines."""
-    for statement in body:
-        if not isinstance(statement, (*_FUNCTIONS, ast.ClassDef)):
-            yield statement
-            for field in ("body", "orelse", "finalbody"):
-                yield from _inside(getattr(statement, field, []))
-
-
-@cache
-def parse(file: str) -> ast.Module:
-    """The syntax tree of a file of the script; empty if it has none."""
-    try:
-        return ast.parse("".join(linecache.getlines(file)))
-    except (SyntaxError, ValueError):
-        return ast.Module([], [])
