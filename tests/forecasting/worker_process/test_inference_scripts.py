@@ -100,3 +100,24 @@ def test_a_long_run_reports_its_calls(tmp_path: Path) -> None:
     texts: list[str] = []
     predict(str(script), args=("60",), on_status=texts.append)
     assert texts and all(text.startswith("running the script: ") for text in texts)
+
+
+SLIDING = """
+import sys, torch
+from transformers import MistralConfig, MistralForCausalLM
+sizes = dict(hidden_size=64, intermediate_size=64, num_attention_heads=2, num_key_value_heads=2)
+config = MistralConfig(vocab_size=64, num_hidden_layers=1, sliding_window=int(sys.argv[2]), **sizes)
+model = MistralForCausalLM(config).cuda().eval()
+prompt = torch.randint(0, 64, (512, 4), device="cuda")
+model.generate(prompt, max_new_tokens=int(sys.argv[1]), pad_token_id=0)
+"""
+
+
+def test_a_cache_stops_growing_at_its_sliding_window(of_script: Predict) -> None:
+    pytest.importorskip("transformers")
+    short, long = of_script(SLIDING, "100", "40"), of_script(SLIDING, "600", "40")
+    tokens = 500 * 512 * 8  # bytes of the tokens themselves, of which there are a few copies
+    assert 0 <= long.peak_allocated_bytes - short.peak_allocated_bytes < 8 * tokens
+    far = of_script(SLIDING, "600", "500")
+    assert any("beyond its sliding window" in note for note in far.notes)
+    assert far.peak_allocated_bytes > long.peak_allocated_bytes + 400 * 512 * 64 * 4

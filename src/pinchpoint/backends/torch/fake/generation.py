@@ -26,6 +26,10 @@ from pinchpoint.backends.torch.repetition import WINDOW, Repetition
 
 _NOTE = "generate() is assumed to reach its maximum length: sequences that end earlier need less memory"
 _FIRST = 2 * WINDOW + 4  # tokens that are run however large the model is: a window may begin within them
+_NEAR = 192  # tokens until a sliding window is full that are run
+_GROWS = (
+    "the cache is assumed to grow beyond its sliding window, which is far away: the peak is an upper estimate"
+)
 _FEWEST = 32  # remaining tokens that are worth a shortcut
 _MOST_EVENTS = 400_000  # of the tokens that are written; a replay takes about 2 s
 
@@ -63,7 +67,7 @@ class Generation:
             self._patches.set(mixin, compat.EARLY_STOP, staticmethod(check) if is_static else check)
 
     def is_starting(self) -> bool:
-        """Whether a loop runs its first tokens."""
+        """Whether a loop runs its first tokens, or the first ones after its sliding window is full."""
         return self._tokens is not None and self._tokens.turns < _FIRST
 
     def _criteria(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -71,7 +75,8 @@ class Generation:
             result = self._assume(original(criteria, input_ids, *args, **kwargs), False)
             longest = getattr(criteria, "max_length", None)
             if longest is not None and self._observer.on_device(result):
-                left = self._shortcut(input_ids.shape[1], longest)
+                window = _window(sys._getframe(1).f_locals.get("self"))
+                left = self._shortcut(input_ids.shape[1], longest, window)
                 if left:
                     result = torch.full_like(result, True)  # its values are known
                     self._written(left)
@@ -87,13 +92,21 @@ class Generation:
             observer.shadows.set_value(result, torch.full(result.shape, answer, dtype=result.dtype))
         return result
 
-    def _shortcut(self, length: int, longest: int) -> int:
-        """Write the remaining tokens to the ledger if they can be foreseen; returns how many."""
+    def _shortcut(self, length: int, longest: int, window: int | None) -> int:
+        """Write the remaining tokens to the ledger if they can be foreseen; returns how many.
+
+        window: of sliding attention. A cache stops growing there, so a near one is waited for.
+        """
         if self._tokens is None or length != self._length + 1:
             self._tokens = Repetition(self._observer.ledger)
         self._length = length
         self._tokens.mark()
         left = longest - length
+        if window is not None and length <= window < longest:
+            if window - length <= _NEAR:
+                self._tokens = Repetition(self._observer.ledger)  # what was regular so far will change
+                return 0
+            self._observer.note(_GROWS)
         period = self._tokens.period() if left >= _FEWEST else None
         if period is None or left % period:
             return 0
@@ -104,3 +117,10 @@ class Generation:
             )
         self._tokens = None
         return left
+
+
+def _window(model: Any) -> int | None:
+    """The sliding window of a model's attention, if it has one."""
+    config = getattr(model, "config", None)
+    window = getattr(getattr(config, "text_config", None) or config, "sliding_window", None)
+    return window if isinstance(window, int) and not isinstance(window, bool) else None
