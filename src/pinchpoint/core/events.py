@@ -30,6 +30,7 @@ class BlockInfo:
     span: for the workspace of a library, whose size is uncertain; `bytes` is then the usual size.
     library_file, library_line: the line of a package that `file` and `line` lead to, if it is not the user's.
     stream: the CUDA stream that it was allocated on; 0 is the default one. Others do not use its memory.
+    held_bytes: memory that a freed tensor still holds, because another stream may use it; `bytes` is then 0.
     """
 
     bytes: int
@@ -43,6 +44,7 @@ class BlockInfo:
     library_file: str = ""
     library_line: int = 0
     stream: int = 0
+    held_bytes: int = 0
 
 
 @dataclass

@@ -4,7 +4,7 @@ It is pure arithmetic and needs neither a framework nor a device. It models the 
 whose rules and constants are the same from 2.6 to 2.15 (c10/cuda/CUDACachingAllocator.cpp): rounding to
 512 B, a small and a large pool for every stream, best fit, splitting, merging, and, at a limit, releasing
 free segments before giving up. `allocated` counts blocks as torch does: a block that is too small to be
-split is counted completely. A freed block is free at once, even if another stream still uses it.
+split is counted completely.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ class Block:
     size_bytes: int
     small: bool
     stream: int = 0
+    is_counted: bool = True  # in `allocated_bytes`
     free: bool = False
     before: Block | None = None
     after: Block | None = None
@@ -57,8 +58,11 @@ class Allocator:
     _next_address: int = 0
     _tails: dict[_Pool, Block | None] = field(default_factory=lambda: defaultdict(lambda: None))
 
-    def allocate(self, request_bytes: int, stream: int = 0) -> Block:
-        """Allocate for a stream, which uses no block that was allocated for another one."""
+    def allocate(self, request_bytes: int, stream: int = 0, *, is_counted: bool = True) -> Block:
+        """Allocate for a stream, which uses no block that was allocated for another one.
+
+        is_counted: whether the bytes are allocated for torch's counters, or only not free.
+        """
         if request_bytes == 0:  # an empty tensor
             return Block(0, 0, small=True)
         size = round_up(max(request_bytes, 1), ROUND_BYTES)
@@ -68,14 +72,15 @@ class Allocator:
         if block is None:
             block = self._grow(size, pool) if self.expandable else self._new_segment(size, pool)
         self._split(block, size)
-        self.allocated_bytes += block.size_bytes
+        block.is_counted = is_counted
+        self.allocated_bytes += block.size_bytes if is_counted else 0
         self.peak_allocated_bytes = max(self.peak_allocated_bytes, self.allocated_bytes)
         return block
 
     def free(self, block: Block) -> None:
         if block.size_bytes == 0:
             return
-        self.allocated_bytes -= block.size_bytes
+        self.allocated_bytes -= block.size_bytes if block.is_counted else 0
         block.free = True
         for neighbour in (block.before, block.after):
             if neighbour is not None and neighbour.free:

@@ -111,6 +111,9 @@ def apply_event(
         allocator.free(live_blocks.pop(number))
     else:
         info = observation.blocks[number]
+        if info.held_bytes:
+            live_blocks[number] = allocator.allocate(info.held_bytes, info.stream, is_counted=False)
+            return
         live_blocks[number] = allocator.allocate(
             info.bytes if info.span is None else getattr(info.span, take), info.stream
         )
@@ -121,7 +124,7 @@ def _alive_at(observation: Observation, peak_event: int, take: Take, expandable:
     live_blocks: dict[int, Block] = {}
     for number in observation.events[: peak_event + 1]:
         apply_event(allocator, live_blocks, observation, number, take)
-    return {number: block.size_bytes for number, block in live_blocks.items()}
+    return {number: block.size_bytes for number, block in live_blocks.items() if block.is_counted}
 
 
 def _thin(

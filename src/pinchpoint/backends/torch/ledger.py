@@ -11,6 +11,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import CodeType
 from typing import Any, Literal, NamedTuple
@@ -38,6 +39,7 @@ def is_library_file(filename: str) -> bool:
 # torch's only modules that are models by themselves: a line of theirs tells more than one of `linear.py`.
 _TORCH_MODELS = str(Path(_TORCH_DIR) / "nn" / "modules" / "transformer.py")
 _LARGE = 2**20  # bytes of a storage for which it is asked whether the card is full
+_HELD = 2  # freed blocks whose memory another stream may still use
 FileKind = Literal["user", "package", "other"]
 
 
@@ -92,6 +94,8 @@ class Ledger:
         self._modules_outside = 0  # modules whose forward pass the current phase was started in
         self._closed = False
         self.stream = 0  # the CUDA stream that is current
+        self._shared: set[int] = set()  # storages that another stream uses
+        self._held: list[int] = []  # blocks that stand for the memory of freed ones
         # Called with the bytes of a large storage before it is added; raises an error if the card is full.
         self.before_large: Callable[[int], None] | None = None
 
@@ -143,6 +147,7 @@ class Ledger:
             self._record(block)
         else:
             self._record(block)
+            self._hold(key, block)
             self._block_of[key] = self._append(info)
 
     def add_permanent(
@@ -182,6 +187,30 @@ class Ledger:
             return ""
         block = self._block_of.get(compat.storage_key(tensor.untyped_storage()))
         return "" if block is None else self.observation.blocks[block].module
+
+    def record_stream(self, tensor: torch.Tensor, stream: int) -> None:
+        """Remember that a stream uses a tensor: its memory is not free when the tensor is freed."""
+        key = compat.storage_key(tensor.untyped_storage())
+        block = self._block_of.get(key)
+        if block is not None and self.observation.blocks[block].stream != stream:
+            self._shared.add(key)
+
+    def _hold(self, key: int, block: int) -> None:
+        """Keep the memory of a freed block that another stream uses until two more such blocks are freed.
+
+        How long it takes depends on the GPU. FullyShardedDataParallel, whose blocks these usually are, lets
+        two of them wait, and then waits for the oldest.
+        """
+        if key not in self._shared or self._closed:
+            return
+        self._shared.discard(key)
+        info = replace(self.observation.blocks[block], bytes=0, role="", span=None)
+        info.held_bytes = self.observation.blocks[block].bytes
+        current, self.stream = self.stream, info.stream
+        self._held.append(self._append(info))
+        self.stream = current
+        if len(self._held) > _HELD:
+            self._record(self._held.pop(0))
 
     def close(self) -> None:
         """Stop recording: what a script does after the requested steps is not part of the forecast."""
@@ -265,6 +294,7 @@ class Ledger:
                 self._block_of[heir] = old_block
                 return
         self._record(block)
+        self._hold(key, block)
         for follower in self._followers.pop(block, ()):
             self._record(follower)
 

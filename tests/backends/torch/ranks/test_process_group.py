@@ -135,3 +135,17 @@ def test_context_parallel_attention_leaves_the_peak_unknown(group: Any) -> None:
     with experimental.context_parallel(mesh, buffers=[x], buffer_seq_dims=[1]):
         pass
     assert any("context_parallel" in reason for reason in group.ledger.observation.reasons)
+
+
+def test_memory_that_another_stream_uses_is_held_after_it_is_freed(observer: Any) -> None:
+    other = torch.cuda.Stream()
+    for _ in range(4):
+        with torch.cuda.stream(other):
+            gathered = torch.ones(MIB, device="cuda")
+        gathered.record_stream(torch.cuda.current_stream())
+        del gathered
+    observation = observer.ledger.observation
+    held = [number for number, block in enumerate(observation.blocks) if block.held_bytes]
+    assert [observation.blocks[number].held_bytes for number in held] == [4 * MIB] * 4
+    # The last two are still held; a tensor that its own stream alone uses is free at once.
+    assert [observation.events.count(number) for number in held] == [2, 2, 1, 1]

@@ -90,7 +90,11 @@ def _copies(patches: Patches, observer: Observer) -> None:
     # Pinned memory is host memory and uses no device memory.
     patches.set(torch.Tensor, "pin_memory", lambda self, *_, **__: self)
     patches.set(torch.Tensor, "is_pinned", lambda self, *_, **__: False)
-    patches.set(torch.Tensor, "record_stream", lambda self, stream: None)
+    patches.set(
+        torch.Tensor,
+        "record_stream",
+        lambda self, stream: observer.ledger.record_stream(self, getattr(stream, "stream_id", 0)),
+    )
 
 
 def _data(patches: Patches, observer: Observer) -> None:
