@@ -9,17 +9,19 @@ import contextlib
 import functools
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import torch
+from torch._guards import TracingContext
 from torch._subclasses import fake_tensor
 from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
 from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode
 from torch.utils import _python_dispatch
 
+from pinchpoint.backends.torch import versions
 from pinchpoint.backends.torch.compat import DispatchMode, FakeTensor, autograd_node, op_device
 
 Patch = Callable[[Any, str, Any], Any]  # sets an attribute until the end of a context
@@ -203,12 +205,12 @@ def describe_device(patch: Patch) -> None:
     patch(CudaInterface, "raise_if_triton_unavailable", staticmethod(lambda *_: None))
     for name in ("triton_key", "triton_backend", "triton_hash_with_backend", "triton_hash_to_path_key"):
         if hasattr(_triton, name):
-            patch(_triton, name, lambda *_: "pinchpoint")
+            patch(_triton, name, lambda *_, **__: "pinchpoint")
     for name in list(vars(_triton)):
         if name.startswith("has_triton_") and name != "has_triton_package":
-            patch(_triton, name, lambda *_: False)
+            patch(_triton, name, lambda *_, **__: False)
     if not _triton.has_triton_package():
-        patch(_triton, "has_triton", lambda: False)
+        patch(_triton, "has_triton", lambda *_, **__: False)
 
 
 def _assume_triton() -> contextlib.AbstractContextManager[Any]:
@@ -234,7 +236,7 @@ def compile_backward_within(
 
         @functools.wraps(compiler)
         def compile_backward(*args: Any, **kwargs: Any) -> Any:
-            with section():
+            with section(), _assume_triton(), _tensors_by_copy():
                 return compiler(*args, **kwargs)
 
         return original(**{**options, "bw_compiler": compile_backward})
@@ -252,9 +254,11 @@ def stop_at_code(patch: Patch, load: Callable[[str], Any], kernels: Callable[[],
     from torch._inductor.graph import GraphLowering
 
     def compile_to_module(self: Any) -> Any:
-        code = self.codegen()[0]
+        code: Any = self.codegen()
+        while not isinstance(code, str):  # one or two pairs, of different types by version
+            code = code.value if hasattr(code, "value") else code[0]
         with mock.patch.object(async_compile, "AsyncCompile", kernels):
-            return load(getattr(code, "value", code))
+            return load(code)
 
     patch(GraphLowering, "_compile_to_module", compile_to_module)
     patch(CacheBase, "get_system", staticmethod(lambda: {"device": {}, "version": {}, "hash": "pinchpoint"}))
@@ -274,15 +278,45 @@ def inductor_options(
     return dict(torch._TorchCompileInductorWrapper(mode, options, dynamic).config)
 
 
-def lower(graph: torch.fx.GraphModule, config: dict[str, Any]) -> Any:
+def lower(graph: torch.fx.GraphModule, inputs: list[Any], config: dict[str, Any]) -> Any:
     """Compile a graph of Dynamo's for the fake tensors with which Dynamo made it."""
     from torch._functorch import config as aot_config
     from torch._inductor.compile_fx import compile_fx
 
     # Code in torch's caches was generated for a real device; and nothing is compiled in other processes.
     config = {**config, "fx_graph_cache": False, "compile_threads": 1}
-    inputs = [node.meta["example_value"] for node in graph.graph.nodes if node.op == "placeholder"]
+    nodes = [node for node in graph.graph.nodes if node.op == "placeholder"]
+    fakes = [_fake(node.meta["example_value"], value) for node, value in zip(nodes, inputs, strict=True)]
     options = {"enable_autograd_cache": False, "force_non_lazy_backward_lowering": True}
     known = {name: value for name, value in options.items() if hasattr(aot_config, name)}
-    with aot_config.patch(known), _assume_triton():
-        return compile_fx(graph, inputs, config_patches=config)
+    with aot_config.patch(known), _assume_triton(), _tensors_by_copy():
+        return compile_fx(graph, fakes, config_patches=config)
+
+
+@contextlib.contextmanager
+def _tensors_by_copy() -> Iterator[None]:
+    """Let `torch.tensor(..., device="cuda")` copy from the host, for versions that need a device for it."""
+    original = torch.tensor
+
+    def tensor(*args: Any, device: Any = None, **kwargs: Any) -> torch.Tensor:
+        if device is None or torch.device(device).type != "cuda":
+            return original(*args, device=device, **kwargs)
+        requires_grad = kwargs.pop("requires_grad", False)
+        copy = torch.ops.aten._to_copy.default(original(*args, **kwargs), device=torch.device(device))
+        return copy.requires_grad_(requires_grad)
+
+    if versions.number(versions.installed()) >= (2, 11):
+        yield
+        return
+    with mock.patch.object(torch, "tensor", tensor):
+        yield
+
+
+def _fake(fake: Any, value: Any) -> Any:
+    """The fake tensor of an input in the mode of the backend, which older versions make anew."""
+    context: Any = TracingContext.get()
+    if not isinstance(fake, FakeTensor) or fake.fake_mode is context.fake_mode:
+        return fake
+    symbolic = context.tensor_to_context.get(value)
+    source = getattr(symbolic, "tensor_source", None)
+    return context.fake_mode.from_tensor(value, symbolic_context=symbolic, source=source)

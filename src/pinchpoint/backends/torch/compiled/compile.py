@@ -50,7 +50,7 @@ class _Compiler:
                 model,
                 fullgraph=options.get("fullgraph", False),
                 dynamic=options.get("dynamic"),
-                backend=lambda graph, inputs: compat.lower(graph, config),
+                backend=lambda graph, inputs: compat.lower(graph, inputs, config),
             )
 
     def _config(self, options: dict[str, Any]) -> dict[str, Any]:
