@@ -44,8 +44,8 @@ rank, world = dist.get_rank(), dist.get_world_size()
 shape = models.GPT2
 module = Stage(models.GPT2Model(shape), rank, world).to(device)
 tokens_like = torch.zeros(shape.batch, shape.sequence, dtype=torch.long, device="meta")
-hidden_like = torch.zeros(shape.batch, shape.sequence, shape.width, device="meta")
-logits_like = torch.zeros(shape.batch, shape.sequence, shape.vocabulary, device="meta")
+hidden_like = torch.zeros(shape.batch, shape.sequence, shape.width, device="meta", requires_grad=True)
+logits_like = torch.zeros(shape.batch, shape.sequence, shape.vocabulary, device="meta", requires_grad=True)
 stage = PipelineStage(
     module,
     rank,

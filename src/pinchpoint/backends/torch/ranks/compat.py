@@ -111,6 +111,22 @@ def prepare_flat_parameters(patch: Callable[[Any, str, Any], Any]) -> None:
         patch(module, "torch", _TorchOfModule())
 
 
+def prepare_pipelines(patch: Callable[[Any, str, Any], Any]) -> None:
+    """Let a stage whose shapes are given not ask the others, as torch 2.12 to 2.14 do, whether theirs are."""
+    module: Any = sys.modules.get("torch.distributed.pipelining.stage")
+    stage_type = getattr(module, "PipelineStage", None)
+    if not hasattr(stage_type, "_warmup_forward_vote"):
+        return
+
+    def vote(self: Any, has_backward: bool, received_acc: Any = None) -> torch.Tensor:
+        needs_others = module.InferenceMode.needs_dynamic(self._user_meta, has_backward)
+        self._pinchpoint_vote = torch.tensor([0 if needs_others else 1], dtype=torch.int32)
+        return self._pinchpoint_vote
+
+    patch(stage_type, "_warmup_forward_vote", vote)
+    patch(stage_type, "_warmup_backward_result", lambda self, received_result=None: self._pinchpoint_vote)
+
+
 def watch_context_parallel(patch: Callable[[Any, str, Any], Any], note: Callable[[], None]) -> None:
     """Call `note` where a script shards its sequences with `context_parallel`."""
     experimental = "torch.distributed.tensor.experimental"

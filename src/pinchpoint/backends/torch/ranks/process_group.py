@@ -101,6 +101,7 @@ def _groups(patches: Patches, observer: Observer) -> None:
             )
         compat.start_fake_group(original_init, number, size)
         compat.prepare_flat_parameters(patches.set)
+        compat.prepare_pipelines(patches.set)
         backends[None] = (backend or "nccl").rpartition(":")[2]
         observer.collectives.started = number, size
         observer.note(f"rank {number} of {size}, without peers")
