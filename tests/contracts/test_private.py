@@ -13,6 +13,7 @@ import pinchpoint
 ROOT = Path(pinchpoint.__file__).parent
 COMPAT = {
     "backends/torch/compat.py",
+    "backends/torch/compiled/compat.py",
     "backends/torch/ranks/compat.py",
     "backends/torch/recording/compat.py",
     "backends/jax/compat.py",
