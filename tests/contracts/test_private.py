@@ -20,7 +20,7 @@ COMPAT = {
 }
 FRAMEWORKS = {"torch", "jax", "jaxlib"}
 # Python's own, whose names only look private.
-PYTHONS = {"sys._getframe", "os._exit", "_replace", "_asdict", "_fields"}
+PYTHONS = {"sys._getframe", "os._exit", "_replace", "_asdict", "_fields", "_target"}
 OURS = "_pinchpoint"
 # Names that `patches.set` and its like take as text.
 BY_NAME = {"set", "getattr", "setattr", "hasattr", "delattr"}

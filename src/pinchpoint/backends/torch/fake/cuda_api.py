@@ -7,6 +7,7 @@ an error that says why.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import types
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -248,7 +249,8 @@ def install(
     for name in ("CUDAGraph", "graph", "make_graphed_callables"):
         patches.set(cuda, name, _Graph)
     _pools(patches, observer)
-    patches.set(cuda.nccl, "version", lambda: _NCCL_VERSION)
+    nccl: Any = importlib.import_module("torch.cuda.nccl")
+    patches.set(nccl, "version", lambda: _NCCL_VERSION)
     patches.set(torch, "Event", _Event)
     patches.set(torch, "Stream", _Stream)
     if cuda.nvtx is not None:

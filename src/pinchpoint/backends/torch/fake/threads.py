@@ -12,11 +12,10 @@ from types import FrameType
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from pinchpoint.backends.patches import Patches
 from pinchpoint.backends.recording.source_lines import is_user_file
-from pinchpoint.backends.torch.compat import FakeTensor
+from pinchpoint.backends.torch.compat import DispatchMode, FakeTensor
 from pinchpoint.backends.torch.fake.progress import Progress
 from pinchpoint.core.errors import CannotFake
 
@@ -38,7 +37,7 @@ def _is_of_user(thread: threading.Thread) -> bool:
     return code is not None and is_user_file(code.co_filename)
 
 
-class _Refuse(TorchDispatchMode):
+class _Refuse(DispatchMode):
     """Raises an error where a thread uses the GPU."""
 
     def __init__(self, progress: Progress) -> None:

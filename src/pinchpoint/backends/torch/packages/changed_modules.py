@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from pinchpoint.backends.patches import Patches
+from pinchpoint.backends.torch import compat
 
 Change = Callable[[Any], None]
 
@@ -51,7 +52,7 @@ class _Changed(importlib.abc.Loader):
 
 def _name_devices(module: Any) -> None:
     """Let device maps of transformers name their devices: `cuda:0` instead of 0."""
-    original = getattr(module, "_get_device_map", None)
+    original = getattr(module, compat.DEVICE_MAP, None)
     if original is None:
         return
 
@@ -64,7 +65,7 @@ def _name_devices(module: Any) -> None:
             for name, place in result.items()
         }
 
-    module._get_device_map = device_map
+    setattr(module, compat.DEVICE_MAP, device_map)
 
 
 CHANGES: dict[str, Change] = {"transformers.modeling_utils": _name_devices}
