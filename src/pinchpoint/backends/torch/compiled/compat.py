@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import re
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -42,7 +43,7 @@ def watch_frames(
 
     failed: called with the error of a frame that cannot be compiled, and is run as it is.
     """
-    from torch._dynamo import convert_frame, trace_rules
+    from torch._dynamo import convert_frame
 
     original = convert_frame.CatchErrorsWrapper.__call__
 
@@ -54,10 +55,16 @@ def watch_frames(
             failed(error)
             return getattr(convert_frame, "ConvertFrameReturn", lambda: None)()
 
-    # Functions of this package run as they are.
-    trace_rules.SKIP_DIRS.append(_PACKAGE)
-    trace_rules._recompile_re()
     return lambda patch: patch(convert_frame.CatchErrorsWrapper, "__call__", look)
+
+
+def leave_package(patch: Patch) -> None:
+    """Let functions of this package run as they are."""
+    from torch._dynamo import trace_rules
+
+    pattern = f"{trace_rules.SKIP_DIRS_RE.pattern}|^{re.escape(_PACKAGE)}"
+    patch(trace_rules, "SKIP_DIRS", [*trace_rules.SKIP_DIRS, _PACKAGE])
+    patch(trace_rules, "SKIP_DIRS_RE", re.compile(pattern))
 
 
 def run_without_driver(patch: Patch) -> None:

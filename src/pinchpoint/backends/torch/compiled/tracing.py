@@ -68,6 +68,7 @@ class Tracing:
             return cuda if on_device(self) else fake_device(self)
 
         patches.set(FakeTensor, "device", property(device))
+        compat.leave_package(patches.set)
         compat.pretend_cuda(patches.set)
         compat.ignore_modes(patches.set)
         compat.guard_less(patches.set, self._patches.is_replaced)
