@@ -45,14 +45,14 @@ def compare(faults: list[tuple[int, int, str]], result: Check) -> dict[str, Any]
         first, last, name = fault
         return [each for each in answers if each.name == name and first <= each.line <= last]
 
-    found = [advice for fault in faults for advice in of(fault)]
+    expected = [advice for fault in faults for advice in of(fault)]
     return {
         "planted": len(faults),
         "found": sum(bool(of(fault)) for fault in faults),
         "missed": [f"{name} in line {last}" for first, last, name in faults if not of((first, last, name))],
         "measured": sum(any(each.cost_s is not None for each in of(fault)) for fault in faults),
         "others": [
-            f"{each.name} in line {each.line}: {each.what}" for each in result.advice if each not in found
+            f"{each.name} in line {each.line}: {each.what}" for each in result.advice if each not in expected
         ],
         "steps": result.trace.steps if result.trace else 0,
         "error": result.error,

@@ -65,13 +65,13 @@ def ways(program: Path, options: list[str], folder: Path) -> dict[str, Way]:
 
 
 def versions() -> dict[str, str]:
-    found = {}
+    numbers = {}
     for name in ("scalene", "traceml-ai"):
         try:
-            found[name] = version(name)
+            numbers[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    return numbers
 
 
 def _with_traceml(program: Path, folder: Path) -> str:

@@ -64,7 +64,7 @@ class Player:
         return self._receive(time.monotonic() + self._turn_s)
 
     def end(self, deadline: float) -> None:
-        """Take the result of the loop, which was told to end, and wait for the process."""
+        """Read the result of a loop that is ending, and wait for the process."""
         if not self.failure:
             self.result = self._receive(deadline) or {}
         try:

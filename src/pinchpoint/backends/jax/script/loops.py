@@ -209,8 +209,8 @@ class ScriptLoops:
 
     def open_lines(self) -> list[str]:
         """Lines of the comparisons that may still have another answer."""
-        found = (key for key, comparison in self._comparisons.items() if comparison.is_open)
-        return sorted({shown_path(f"{file}:{line}") for file, line, _ in found})
+        open_keys = (key for key, comparison in self._comparisons.items() if comparison.is_open)
+        return sorted({shown_path(f"{file}:{line}") for file, line, _ in open_keys})
 
     def running(self) -> list[_Turns]:
         return [turns for ref in self._running if (turns := ref()) is not None]

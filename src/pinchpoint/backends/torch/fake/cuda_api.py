@@ -46,7 +46,7 @@ _NOTHING_OF_DEVICE = (
 )
 
 
-_NCCL_VERSION = (2, 27, 5)  # what libraries are told that ask for what it can do
+_NCCL_VERSION = (2, 27, 5)  # the answer to libraries that check what NCCL supports
 
 
 class _Stream:

@@ -1,6 +1,6 @@
 """`Conditions`: conditions that had one answer only while a loop trained, and turns with the other answer.
 
-A first run records the answers. A later run is told which conditions to try: where a loop that trains would
+A first run records the answers. A later run gets the conditions to try: where a loop that trains would
 end, it gets a turn in which one of them is answered the other way, once, and a turn after that, because what
 was changed may show later. Conditions on counters and on device values are tried in other ways (see
 `counters` and `decisions`). Lines that draw random numbers get a turn with the largest ones in the same way,

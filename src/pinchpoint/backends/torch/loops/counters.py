@@ -108,11 +108,11 @@ class Count:
 
     def places(self) -> set[tuple[str, int, int]]:
         """File, line, and column of the conditions on it."""
-        found: set[tuple[str, int, int]] = set()
+        places: set[tuple[str, int, int]] = set()
         for code, instruction, _ in self._conditions:
             line, _, column, _ = list(code.co_positions())[instruction // 2]
-            found.add((code.co_filename, line or 0, column or 0))
-        return found
+            places.add((code.co_filename, line or 0, column or 0))
+        return places
 
     def record_part(self, steps: tuple[Step, ...], value: int, code: CodeType) -> None:
         """Remember that a quotient or a remainder was computed."""
@@ -181,17 +181,17 @@ class Count:
                 if len(positions) and attempts < _ATTEMPTS:
                     condition.attempts[answer] = attempts + 1
                     missing.append(positions)
-        found: set[int] = set()
+        turns: set[int] = set()
         lasts = False
         for positions in sorted(missing, key=len):
-            if not np.isin(positions, [*chosen, *found]).any():
+            if not np.isin(positions, [*chosen, *turns]).any():
                 is_rare = len(positions) <= _RARE
-                found |= set(map(int, positions if is_rare else positions[:1]))
+                turns |= set(map(int, positions if is_rare else positions[:1]))
                 lasts = lasts or is_rare or positions[-1] - positions[0] == len(positions) - 1
         if lasts and has_end:  # what such a turn changed may show later
             periodic = [answers for condition, answers in known.items() if not condition.is_part]
-            found.add(_busiest(periodic, len(values)))
-        return sorted(found - set(chosen))
+            turns.add(_busiest(periodic, len(values)))
+        return sorted(turns - set(chosen))
 
 
 def _busiest(answers: Iterable[Values], count: int) -> int:

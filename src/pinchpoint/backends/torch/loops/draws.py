@@ -48,7 +48,7 @@ def _size(choice: Any) -> float | None:
 
 
 def _sizes(choices: Any) -> list[float] | None:
-    """The sizes of all items of a list; None if one of them is no number."""
+    """The sizes of all items of a list; None if one of them is not a number."""
     is_array = isinstance(choices, np.ndarray) and choices.ndim == 1 and choices.dtype.kind in "iuf"
     if not (is_array or isinstance(choices, (list, tuple, range))) or not 1 < len(choices) <= _LONGEST:
         return None

@@ -49,7 +49,7 @@ class Scope:
     values: dict[str, list[tuple[ast.expr, bool, bool]]] = field(default_factory=dict)
     changing: set[str] = field(default_factory=set)
     growing: set[str] = field(default_factory=set)
-    given: set[str] = field(default_factory=set)  # arguments that change from call to call
+    varying: set[str] = field(default_factory=set)  # arguments that change from call to call
 
     def of(self, name: str) -> Scope | None:
         """The scope that a name belongs to."""
@@ -143,14 +143,14 @@ class Changes:
     def settle(self) -> None:
         """Follow changes through assignments."""
         while True:
-            before = sum(len(scope.changing | scope.given) for scope in self.scopes.values())
+            before = sum(len(scope.changing | scope.varying) for scope in self.scopes.values())
             for scope in self.scopes.values():
                 for name, values in scope.values.items():
                     if name not in scope.changing and self._is_changed(values, scope):
                         scope.changing.add(name)
             for call, scope, is_in_loop in self._calls:
                 self._give_arguments(call, scope, is_in_loop=is_in_loop)
-            if before == sum(len(scope.changing | scope.given) for scope in self.scopes.values()):
+            if before == sum(len(scope.changing | scope.varying) for scope in self.scopes.values()):
                 return
 
     def _give_arguments(self, call: ast.Call, scope: Scope, *, is_in_loop: bool) -> None:
@@ -158,11 +158,14 @@ class Changes:
         for function in self._functions.get(getattr(call.func, "id", getattr(call.func, "attr", "")), ()):
             names = [one.arg for one in (*function.args.posonlyargs, *function.args.args)]
             names = names[1:] if names[:1] == ["self"] else names
-            given = [*zip(names, call.args, strict=False), *((one.arg, one.value) for one in call.keywords)]
-            for name, value in given:
+            arguments = [
+                *zip(names, call.args, strict=False),
+                *((one.arg, one.value) for one in call.keywords),
+            ]
+            for name, value in arguments:
                 changes = is_in_loop and self.changes(value, scope, is_in_loop=True)
-                if name and (changes or scope.given & names_in(value)):
-                    self.scopes[id(function)].given.add(name)
+                if name and (changes or scope.varying & names_in(value)):
+                    self.scopes[id(function)].varying.add(name)
 
     def _is_changed(self, values: list[tuple[ast.expr, bool, bool]], scope: Scope) -> bool:
         in_loop = [(value, in_place) for value, is_in_loop, in_place in values if is_in_loop]
@@ -175,7 +178,7 @@ class Changes:
         """Whether the value of an expression may change. is_in_loop: whether a loop of its function asks."""
         if isinstance(node, ast.Name):
             owner = scope.of(node.id)
-            if owner is not None and node.id in owner.given:
+            if owner is not None and node.id in owner.varying:
                 return True
             if owner is None or node.id not in owner.changing:
                 return owner is not None and node.id in owner.growing and node.id in owner.values
@@ -254,9 +257,9 @@ class Changes:
             one for function in functions for one in function.body if not isinstance(one, ast.Return)
         ]
         results = [node for one in functions for node in ast.walk(one) if isinstance(node, ast.Return)]
-        found = self.is_harmless(statements) and all(map(self._has_harmless_calls, results))
+        result = self.is_harmless(statements) and all(map(self._has_harmless_calls, results))
         self._called.pop()
-        return found
+        return result
 
     def _is_unused(self, target: ast.AST) -> bool:
         if isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant):

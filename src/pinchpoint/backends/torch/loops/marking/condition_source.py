@@ -35,7 +35,7 @@ class _Planner(ast.NodeVisitor):
         self._file_changes = changes
         self._scope: Scope = next(iter(changes.scopes.values()))
         self._depth = 0  # loops of this function around a node
-        self.details: dict[int, tuple[Any, ...]] = {}  # id of a condition -> what is told about it
+        self.details: dict[int, tuple[Any, ...]] = {}  # id of a condition -> its description
 
     def visit_FunctionDef(self, node: Any) -> None:
         before = self._scope, self._depth

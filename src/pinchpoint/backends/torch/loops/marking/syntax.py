@@ -24,7 +24,7 @@ def shows(function: Any) -> bool:
 @cache
 def endings(file: str) -> dict[tuple[int, int], bool]:
     """Line and column of each condition that ends the loop around it -> the answer that does."""
-    found: dict[tuple[int, int], bool] = {}
+    answers: dict[tuple[int, int], bool] = {}
 
     def add(test: ast.expr, answer: bool) -> None:
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
@@ -33,7 +33,7 @@ def endings(file: str) -> dict[tuple[int, int], bool]:
             for part in test.values:
                 add(part, answer)
         else:
-            found[test.lineno, test.col_offset] = answer
+            answers[test.lineno, test.col_offset] = answer
 
     for loop in ast.walk(parse(file)):
         if isinstance(loop, ast.While):
@@ -44,7 +44,7 @@ def endings(file: str) -> dict[tuple[int, int], bool]:
                     shown = [getattr(part, "value", None) for part in node.body[:-1]]
                     if all(isinstance(part, ast.Call) and shows(part.func) for part in shown):
                         add(node.test, True)
-    return found
+    return answers
 
 
 @cache
