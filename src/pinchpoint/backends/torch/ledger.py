@@ -18,22 +18,18 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
+from pinchpoint.backends.recording.source_lines import is_user_file
 from pinchpoint.backends.torch import compat
 from pinchpoint.backends.torch.ranks.compat import local_part
 from pinchpoint.core.events import BlockInfo, Observation, Phase, Span
 
 _TORCH_DIR = f"{Path(torch.__file__).parent}{os.sep}"  # with the separator, so that torchvision is not in it
 _PINCHPOINT_DIR = str(Path(__file__).resolve().parents[2])
-# Shipped workloads and systems count as user code.
-_WORKLOAD_DIRS = (str(Path(_PINCHPOINT_DIR) / "workloads"), str(Path(_PINCHPOINT_DIR) / "systems"))
 
 
 def is_library_file(filename: str) -> bool:
-    """Whether a source file belongs to a package, to the standard library or to pinchpoint itself."""
-    if filename.startswith(_WORKLOAD_DIRS):
-        return False
-    packages = "site-packages" in filename or "dist-packages" in filename
-    return packages or filename.startswith((_TORCH_DIR, _PINCHPOINT_DIR, sys.base_prefix, "<"))
+    """Whether a source file belongs to torch, a package, the standard library, or pinchpoint itself."""
+    return filename.startswith(_TORCH_DIR) or not is_user_file(filename)
 
 
 # torch's only modules that are models by themselves: a line of theirs tells more than one of `linear.py`.
