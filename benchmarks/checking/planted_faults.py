@@ -14,6 +14,7 @@ import ast
 import json
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -59,19 +60,24 @@ def compare(faults: list[tuple[int, int, str]], result: Check) -> dict[str, Any]
     }
 
 
-def run() -> dict[str, Any]:
-    scripts = {}
-    for slow in sorted((EXAMPLES / "slow").glob("*.py")):
-        row = scripts[slow.stem] = {}
-        for kind, script in (("slow", slow), ("fast", EXAMPLES / "fast" / slow.name)):
-            start = time.perf_counter()
-            result = pinchpoint.check(str(script), output_to_stderr=True)
-            row[kind] = {
-                **compare(planted(script.read_text(encoding="utf-8")), result),
-                "took_s": time.perf_counter() - start,
-            }
-            print(f"{kind}/{script.name}: {row[kind]['took_s']:.0f} s", file=sys.stderr)
-    command = "python benchmarks/checking/planted_faults.py"
+def check_one(script: Path) -> dict[str, Any]:
+    start = time.perf_counter()
+    result = pinchpoint.check(str(script), output_to_stderr=True)
+    took_s = time.perf_counter() - start
+    print(f"{script.parent.name}/{script.name}: {took_s:.0f} s", file=sys.stderr)
+    return {**compare(planted(script.read_text(encoding="utf-8")), result), "took_s": took_s}
+
+
+def run(jobs: int) -> dict[str, Any]:
+    slow = sorted((EXAMPLES / "slow").glob("*.py"))
+    fast = [EXAMPLES / "fast" / script.name for script in slow]
+    with ThreadPoolExecutor(jobs) as pool:
+        answers = list(pool.map(check_one, [*slow, *fast]))
+    scripts = {
+        script.stem: {"slow": of_slow, "fast": of_fast}
+        for script, of_slow, of_fast in zip(slow, answers, answers[len(slow) :], strict=False)
+    }
+    command = f"python benchmarks/checking/planted_faults.py --jobs {jobs}"
     return {"scripts": scripts, "command": command, "machine": machine.describe(), "created": now()}
 
 
@@ -111,8 +117,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Check examples/slow and examples/fast, and count.")
     parser.add_argument("-o", "--output", type=Path, help="File for the record.")
     parser.add_argument("--read", type=Path, help="Print the table of this record instead of running.")
+    parser.add_argument("--jobs", type=int, default=1, help="Scripts that run at the same time.")
     options = parser.parse_args()
-    record = json.loads(options.read.read_text(encoding="utf-8")) if options.read else run()
+    record = json.loads(options.read.read_text(encoding="utf-8")) if options.read else run(options.jobs)
     if options.output is not None:
         options.output.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     print(table(record), end="")
