@@ -55,6 +55,7 @@ def compare(faults: list[tuple[int, int, str]], result: Check) -> dict[str, Any]
         "others": [
             f"{each.name} in line {each.line}: {each.what}" for each in result.advice if each not in expected
         ],
+        "device": result.trace.device if result.trace else None,
         "steps": result.trace.steps if result.trace else 0,
         "error": result.error,
     }

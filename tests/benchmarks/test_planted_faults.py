@@ -14,7 +14,8 @@ from pinchpoint.core.records import Check, Record
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "benchmarks" / "checking"
-RESULT = ROOT / "benchmarks" / "results" / "planted_faults_cpu.json"
+RESULT = ROOT / "benchmarks" / "results" / "planted_faults_h200.json"
+ON_A_CPU = RESULT.with_name("planted_faults_cpu.json")
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +43,12 @@ def test_the_docs_show_the_recorded_table_and_it_is_that_of_the_examples(planted
     record = json.loads(RESULT.read_text(encoding="utf-8"))
     assert planted_faults.table(record) in (ROOT / "docs" / "check.md").read_text(encoding="utf-8")
     assert planted_faults.is_perfect(record)
+    on_a_cpu = json.loads(ON_A_CPU.read_text(encoding="utf-8"))
+    assert planted_faults.is_perfect(on_a_cpu)
+    measured = sum(row["slow"]["measured"] for row in on_a_cpu["scripts"].values())
+    assert f"{measured} faults have a measured one" in (ROOT / "docs" / "check.md").read_text(
+        encoding="utf-8"
+    )
     for name, row in record["scripts"].items():
         text = (ROOT / "examples" / "slow" / f"{name}.py").read_text(encoding="utf-8")
         assert row["slow"]["planted"] == len(planted_faults.planted(text))
