@@ -60,6 +60,13 @@ def test_a_problem_without_a_rule_is_advice_of_its_own(trace: Trace) -> None:
     assert second.name == "graph-kept"
 
 
+def test_a_share_and_its_seconds_are_of_the_same_steps(trace: Trace) -> None:
+    """The time of a phase leaves the first step out: three steps of 0.5 s, of which 1.2 s wait for data."""
+    trace = replace(trace, problems=(problem("data", 30, cost_s=1.2, share=0.8, count=4),))
+    (advice,) = merge([finding("PP404", "loader-without-workers", 30)], trace, None)
+    assert (advice.cost_s, advice.share) == (pytest.approx(0.4), 0.8)
+
+
 def test_problems_of_one_kind_at_one_line_are_one_advice(trace: Trace) -> None:
     seconds = {10: (0.4, 0.8), 20: (1.0,)}
     problems = [problem("recompile", line, cost_s=s) for line, each in seconds.items() for s in each]

@@ -119,7 +119,7 @@ def _by_place(problems: Iterable[Problem]) -> list[list[Problem]]:
 def _of_problems(problems: Sequence[Problem], trace: Trace) -> Advice:
     """The advice for problems of the same kind at one line: the costliest, and the others as evidence."""
     first = problems[0]
-    costs = [problem.cost_s for problem in problems if problem.cost_s is not None]
+    costs = [_per_step(problem, trace) for problem in problems if problem.cost_s is not None]
     shares = [problem.share for problem in problems if problem.share is not None]
     sizes = [problem.bytes for problem in problems if problem.bytes is not None]
     more = len(problems) - 1
@@ -132,7 +132,7 @@ def _of_problems(problems: Sequence[Problem], trace: Trace) -> Advice:
         code=_code(first.file, first.line),
         name=first.kind,
         evidence=tuple(problem.what for problem in problems[1:]),
-        cost_s=sum(costs) / max(trace.steps, 1) if costs else None,
+        cost_s=sum(costs) if costs else None,
         share=min(1.0, sum(shares)) if shares else None,
         bytes=sum(sizes) if sizes else None,
     )
@@ -166,6 +166,13 @@ def _of_finding(
     )
 
 
+def _per_step(problem: Problem, trace: Trace) -> float:
+    """The seconds per step that a problem costs. A share is of the steps after the first one."""
+    if problem.share is not None and "mean_s" in trace.step_times:
+        return problem.share * trace.step_times["mean_s"]
+    return (problem.cost_s or 0.0) / max(trace.steps, 1)
+
+
 def _cost(
     suggestion: Suggestion, problems: Sequence[Problem], events: Sequence[TraceEvent], trace: Trace | None
 ) -> _Cost | None:
@@ -173,7 +180,9 @@ def _cost(
     if trace is None:
         return None
     per = max(trace.steps, 1)
-    costs = [_Cost(problem.cost_s / per, problem.share) for problem in problems if problem.cost_s is not None]
+    costs = [
+        _Cost(_per_step(problem, trace), problem.share) for problem in problems if problem.cost_s is not None
+    ]
     whole_s = trace.step_times.get("mean_s", trace.took_s)
     # Without CUDA, nothing waits for a device in torch: the time in these calls is not what a wait costs.
     is_real = trace.device == "cuda" or trace.framework == "jax"
