@@ -51,6 +51,8 @@ def test_a_value_that_is_not_json_is_never_written(samples: dict[str, Record], t
     ("text", "says"),
     [
         ("{", r"is not a pinchpoint record: it is not JSON \(line 1, column 2\)\."),
+        ("[" * 100_000, "is not a pinchpoint record: it is nested too deeply"),
+        ('{"kind": ' + "9" * 400 + "}", "is not a pinchpoint record: it has an integer of 400 digits"),
         ("[1, 2]", r"is not a pinchpoint record: it has no kind\."),
         ("{}", r"is not a pinchpoint record: it has no kind\."),
         ('{"kind": "Forecast"}', "is not a pinchpoint record"),

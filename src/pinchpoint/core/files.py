@@ -7,8 +7,11 @@ import os
 import tempfile
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from pinchpoint.core.errors import BadInput
+
+_LONGEST_INTEGER = 300  # digits; a float holds up to 308
 
 
 def shown_path(file: str) -> str:
@@ -24,6 +27,23 @@ def shown_operation(site: str) -> str:
     """`file:line (operation)` for `file:line:operation`, with the path as messages show it."""
     line, _, operation = shown_path(site).rpartition(":")
     return f"{line}:{operation}" if operation.isdigit() else f"{line} ({operation})"
+
+
+def parse_json(text: str | bytes) -> Any:
+    """The value of a JSON text from outside. Raises ValueError for every text that is not usable.
+
+    That includes texts that are nested too deeply for Python, and integers that no float can hold.
+    """
+    try:
+        return json.loads(text, parse_int=_parse_int)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _parse_int(digits: str) -> int:
+    if len(digits) > _LONGEST_INTEGER:
+        raise ValueError(f"it has an integer of {len(digits):,} digits")
+    return int(digits)
 
 
 def json_fault(error: Exception) -> str:

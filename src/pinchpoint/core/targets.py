@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
-import json
 import os
 import re
 import sys
@@ -23,7 +22,7 @@ from typing import Any, Literal
 
 from pinchpoint.core import discovery
 from pinchpoint.core.errors import BadInput, Missing, PinchpointError, TargetFailed
-from pinchpoint.core.files import json_fault
+from pinchpoint.core.files import json_fault, parse_json
 from pinchpoint.core.workload import Workload
 
 Factory = Callable[..., Any]
@@ -90,7 +89,7 @@ def _module_target(text: str) -> Target:
 def notebook_cells(path: str) -> list[str]:
     """The sources of a notebook's code cells."""
     try:
-        notebook = json.loads(Path(path).read_text(encoding="utf-8"))
+        notebook = parse_json(Path(path).read_text(encoding="utf-8"))
         cells = [cell["source"] for cell in notebook["cells"] if cell["cell_type"] == "code"]
         language = notebook.get("metadata", {}).get("kernelspec", {}).get("language", "python")
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -8,7 +8,6 @@ decides what fits. The table is cards.json beside this module; a user's file can
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ from typing import Any
 
 from pinchpoint.backends.torch import versions
 from pinchpoint.core.errors import BadInput
+from pinchpoint.core.files import parse_json
 from pinchpoint.core.units import MIB, parse_bytes, show_choices
 
 CARDS_VARIABLE = "PINCHPOINT_CARDS"
@@ -153,7 +153,7 @@ def estimated_context(capability: tuple[int, int], processors: int) -> tuple[int
 
 def _parse(text: str, where: str) -> dict[str, Card]:
     try:
-        table = json.loads(text)
+        table = parse_json(text)
     except ValueError as error:
         raise _damaged(where, f"is not JSON: {error}") from error
     if not isinstance(table, dict):

@@ -28,7 +28,7 @@ def test_a_configuration_survives_the_round_trip_with_its_tuples() -> None:
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("{", r"The configuration is not JSON \(line 1, column 2\)\."),
+        ("{", r"The configuration is damaged: it is not JSON \(line 1, column 2\)\."),
         ('{"width": 1, "depth": 2}', r"unknown fields: \['depth'\]"),
         ("[1]", "unknown fields: list"),
         ("{}", "The configuration lacks fields: .*width"),

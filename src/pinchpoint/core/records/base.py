@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from pinchpoint.core.files import write_text
+from pinchpoint.core.files import parse_json, write_text
 
 SCHEMA = 1
 
@@ -42,7 +42,7 @@ class Record(ABC):
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        return cls.from_dict(json.loads(text))
+        return cls.from_dict(parse_json(text))
 
     def save(self, path: str | Path) -> Path:
         return write_text(path, self.to_json() + "\n")

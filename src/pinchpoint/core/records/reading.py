@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.core.files import json_fault
+from pinchpoint.core.files import json_fault, parse_json
 from pinchpoint.core.records.base import SCHEMA, Record
 from pinchpoint.core.records.check import Check
 from pinchpoint.core.records.results import Forecast, Plan, Study, Verdict
@@ -20,7 +19,7 @@ KINDS: dict[str, type[Record]] = {cls.kind: cls for cls in (Forecast, Plan, Stud
 def load(path: str | Path) -> Record:
     """Read a record of any kind. Raises `BadInput` for a file that is not a record."""
     try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
+        data = parse_json(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise BadInput(
             f"Cannot read {path}: {error.strerror}.", hint="Give the path of a record written by pinchpoint."

@@ -7,12 +7,12 @@ model from its configuration, LoRA by PEFT, 4 bits by bitsandbytes, and sequence
 from __future__ import annotations
 
 import contextlib
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pinchpoint.core.errors import BadInput
+from pinchpoint.core.files import parse_json
 
 TASKS = ("finetune", "lora", "qlora", "pretrain", "generate")
 PRECISIONS = ("bf16", "mixed", "fp32")
@@ -107,7 +107,7 @@ def find_config(model: str, beside: Path | None = None) -> Path:
 def read_config(path: Path) -> dict[str, Any]:
     """The content of a config.json."""
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        config = parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise BadInput(f"The file {path} cannot be read: {error}.", hint="Give a config.json.") from error
     if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):

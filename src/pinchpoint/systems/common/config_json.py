@@ -9,6 +9,7 @@ import json
 from typing import Any, Self
 
 from pinchpoint.core.errors import BadInput
+from pinchpoint.core.files import json_fault, parse_json
 
 
 class JsonConfig:
@@ -21,11 +22,9 @@ class JsonConfig:
     def from_json(cls, text: str) -> Self:
         hint = f"Give JSON that {cls.__name__}.to_json wrote."
         try:
-            data: Any = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise BadInput(
-                f"The configuration is not JSON (line {error.lineno}, column {error.colno}).", hint=hint
-            ) from error
+            data: Any = parse_json(text)
+        except ValueError as error:
+            raise BadInput(f"The configuration is damaged: {json_fault(error)}.", hint=hint) from error
         known = {field.name for field in dataclasses.fields(cls)}  # pyright: ignore[reportArgumentType]
         if not isinstance(data, dict) or not set(data) <= known:
             unknown = sorted(set(data) - known) if isinstance(data, dict) else type(data).__name__

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection
 from pathlib import Path
 from typing import Protocol
 
-from pinchpoint.core.files import check_folder, make_folder
+from pinchpoint.core.files import check_folder, make_folder, parse_json
 from pinchpoint.systems.common.folders import refuse_others
 
 RECORD = "evaluation.json"
@@ -48,6 +47,6 @@ def save_evaluation(evaluation: Evaluation, folder: Path, *, own: Collection[str
 def _listed_files(folder: Path) -> set[str]:
     """Return the files that the evaluation in a folder lists."""
     try:
-        return set(json.loads((folder / RECORD).read_text(encoding="utf-8"))["files"])
+        return set(parse_json((folder / RECORD).read_text(encoding="utf-8"))["files"])
     except (OSError, ValueError, KeyError, TypeError):
         return set()

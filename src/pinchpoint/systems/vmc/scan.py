@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -18,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.core.files import check_folder, make_folder, write_text
+from pinchpoint.core.files import check_folder, json_fault, make_folder, parse_json, write_text
 from pinchpoint.systems.common.folders import refuse_others
 from pinchpoint.systems.common.training.runs import CONFIG
 from pinchpoint.systems.common.training.training_loop import Report
@@ -156,7 +155,12 @@ def _finished(run: Path, steps: int) -> Evaluation | None:
     path = run / EVALUATION
     if not path.is_file():
         return None
-    evaluation = Evaluation.from_dict(json.loads(path.read_text(encoding="utf-8")))
+    try:
+        evaluation = Evaluation.from_dict(parse_json(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise BadInput(
+            f"{path} is damaged: {json_fault(error)}.", hint=f"Remove {run}, and scan again."
+        ) from error
     return evaluation if evaluation.step >= steps else None
 
 

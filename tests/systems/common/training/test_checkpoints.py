@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import pickle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -173,3 +176,22 @@ def test_a_pickled_array_is_refused(tmp_path: Path) -> None:
     checkpoints.save({"arrays": {"w": np.array([{"a": 1}], dtype=object)}}, step=1)
     with pytest.raises(BadInput, match="is damaged, and there is no other"):
         checkpoints.load(checkpoints.entries()[0])
+
+
+def test_a_pickled_object_in_a_checkpoint_is_refused_and_not_run(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path / "checkpoints")
+    checkpoints.save({"weights": torch.ones(2)}, step=1)
+    (entry,) = checkpoints.entries()
+    data = pickle.dumps({"weights": _Trap()})
+    (checkpoints.folder / entry.file).write_bytes(data)
+    index = checkpoints.folder / "index.json"
+    index.write_text(index.read_text().replace(entry.sha256, hashlib.sha256(data).hexdigest()))
+    with pytest.raises(BadInput, match="is damaged, and there is no other"):
+        checkpoints.load(checkpoints.entries()[0])
+
+
+class _Trap:
+    """An object whose pickle raises an error if it is loaded."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return exec, ("raise AssertionError('the code in the file was run')",)

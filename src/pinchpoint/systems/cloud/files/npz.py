@@ -8,14 +8,12 @@ these arrays and keeps arrays of other lengths unchanged; labels of another leng
 from __future__ import annotations
 
 import io
-import json
-import zipfile
 from pathlib import Path
 
 import numpy as np
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.core.files import write_bytes
+from pinchpoint.core.files import parse_json, write_bytes
 from pinchpoint.systems.cloud.data.scene import Scene
 from pinchpoint.systems.cloud.files.columns import (
     COLOURS,
@@ -45,9 +43,8 @@ _NOT_FEATURES = ("instance",)
 def read_arrays(path: str | Path) -> dict[str, np.ndarray]:
     """Return all arrays of a file. Object arrays are rejected, because loading them could run code."""
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
-    except (*sample_file.FAILURES, zipfile.BadZipFile) as error:
+        return sample_file.load_npz(path)
+    except sample_file.FAILURES as error:
         raise BadInput(f"Cannot read {path}: {error}", hint="Write it again with numpy.savez.") from error
 
 
@@ -154,7 +151,7 @@ def _about(arrays: dict[str, np.ndarray]) -> dict[str, object]:
     if _ABOUT not in arrays or arrays[_ABOUT].dtype.kind != "U":
         return {}
     try:
-        about = json.loads(str(arrays[_ABOUT]))
+        about = parse_json(str(arrays[_ABOUT]))
     except ValueError:
         return {}  # text written by another program
     return about if isinstance(about, dict) else {}

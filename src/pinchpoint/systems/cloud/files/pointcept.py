@@ -38,7 +38,8 @@ def read_folder(path: str | Path) -> dict[str, np.ndarray]:
     arrays = {}
     for file in sorted(path.glob("*.npy")):
         try:
-            values = np.load(file, allow_pickle=False)
+            # Mapped first: a header that claims more rows than the file has is refused at once.
+            values = np.array(np.load(file, allow_pickle=False, mmap_mode="r"))
         except (OSError, ValueError, EOFError) as error:
             raise BadInput(f"Cannot read {file}: {error}", hint="Copy or write the file again.") from error
         arrays[file.stem] = values

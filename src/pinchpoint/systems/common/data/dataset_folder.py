@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pinchpoint.core.errors import BadInput, Missing
-from pinchpoint.core.files import json_fault, make_folder, write_bytes, write_text
+from pinchpoint.core.files import json_fault, make_folder, parse_json, write_bytes, write_text
 from pinchpoint.core.host_memory import free_bytes
 from pinchpoint.core.units import show_bytes, show_choices
 from pinchpoint.systems.common.data.workers import Named, Order, Program, run_workers
@@ -206,7 +206,7 @@ def write_index(
 def read_index(folder: Path, kind: Kind) -> dict[str, Any]:
     """Return the contents of index.json; BadInput if it is damaged or of another format."""
     try:
-        index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
+        index = parse_json((folder / INDEX).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise kind.damaged(folder, json_fault(error)) from error
     if not isinstance(index, dict) or index.get("format") != kind.format:
@@ -319,7 +319,7 @@ def _refuse_other_format(folder: Path, kind: Kind, *, hint: str) -> None:
     An index without a known format is damaged.
     """
     try:
-        text = json.loads((folder / INDEX).read_text(encoding="utf-8"))["format"]
+        text = parse_json((folder / INDEX).read_text(encoding="utf-8"))["format"]
     except (OSError, ValueError, KeyError, TypeError):
         return
     if isinstance(text, str) and text.startswith(OURS) and text != kind.format:

@@ -7,9 +7,13 @@ import io
 import json
 import zipfile
 import zlib
+from math import prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from pinchpoint.core.files import parse_json
 
 # What reading a file may raise if it is truncated, changed or no sample at all, here or where its text is
 # interpreted.
@@ -33,11 +37,39 @@ def pack_arrays(arrays: dict[str, np.ndarray], about: dict[str, Any]) -> bytes:
     return buffer.getvalue()
 
 
+def load_npz(source: str | Path | io.BytesIO) -> dict[str, Any]:
+    """The arrays of an npz file by name; other members as bytes. Raises one of FAILURES if it is damaged.
+
+    A member that claims a larger array than it holds is refused before memory is taken for it.
+    """
+    with zipfile.ZipFile(source) as archive:
+        for member in archive.infolist():
+            if member.filename.endswith(".npy"):
+                with archive.open(member) as file:
+                    _check_claim(file, member)
+    if isinstance(source, io.BytesIO):
+        source.seek(0)
+    with np.load(source, allow_pickle=False) as file:
+        return {name: file[name] for name in file.files}
+
+
+def _check_claim(file: Any, member: zipfile.ZipInfo) -> None:
+    version = np.lib.format.read_magic(file)
+    read_header = (
+        np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    )
+    shape, _, dtype = read_header(file)
+    claimed = prod(shape) * dtype.itemsize
+    if claimed > member.file_size:
+        raise ValueError(
+            f"{member.filename} claims {claimed:,} bytes in its header, but holds {member.file_size:,}"
+        )
+
+
 def unpack_arrays(data: bytes) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """The arrays and the text of a file. Raises one of FAILURES if it is not a sample or was changed."""
-    with np.load(io.BytesIO(data), allow_pickle=False) as file:
-        about = json.loads(str(file["about"]))
-        arrays = {key: file[key] for key in file.files if key != "about"}
+    arrays = load_npz(io.BytesIO(data))
+    about = parse_json(str(arrays.pop("about")))
     if about.pop("sha256") != _digest(arrays, about):
         raise ValueError("its sha256 does not match its content")
     return arrays, about

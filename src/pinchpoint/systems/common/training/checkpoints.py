@@ -14,14 +14,17 @@ import io
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, Protocol
 from zipfile import BadZipFile, ZipFile
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.core.files import json_fault, make_folder, write_bytes, write_text
+from pinchpoint.core.files import json_fault, make_folder, parse_json, write_bytes, write_text
 
 KEPT = 2
 INDEX = "index.json"
+# What torch, numpy, and the parser of JSON raise for a file of another kind; torch refuses pickled objects.
+_FAILURES = (ValueError, KeyError, TypeError, EOFError, RuntimeError, BadZipFile, UnpicklingError)
 
 
 class Codec(Protocol):
@@ -71,12 +74,10 @@ class ArrayCodec:
         return buffer.getvalue()
 
     def decode(self, data: bytes) -> dict[str, Any]:
-        import numpy as np
+        from pinchpoint.systems.common.data.sample_file import load_npz
 
-        with np.load(io.BytesIO(data), allow_pickle=False) as archive:
-            values = json.loads(archive[self._STATE])
-            arrays = {name: archive[name] for name in archive.files if name != self._STATE}
-        return {**values, self._ARRAYS: arrays}
+        arrays = load_npz(io.BytesIO(data))
+        return {**parse_json(arrays.pop(self._STATE)), self._ARRAYS: arrays}
 
 
 TORCH, ARRAYS = TorchCodec(), ArrayCodec()
@@ -109,7 +110,7 @@ class Checkpoints:
                 )
             return []
         try:
-            listed = [Entry(**entry) for entry in json.loads(index.read_text(encoding="utf-8"))]
+            listed = [Entry(**entry) for entry in parse_json(index.read_text(encoding="utf-8"))]
         except (ValueError, TypeError) as error:
             raise BadInput(
                 f"The list of checkpoints {index} is damaged: {json_fault(error)}.",
@@ -163,7 +164,7 @@ class Checkpoints:
             raise self._damaged(entry)
         try:
             return self.codec.decode(data)
-        except (ValueError, KeyError, BadZipFile) as error:
+        except _FAILURES as error:
             raise self._damaged(entry) from error
 
     def _damaged(self, entry: Entry) -> BadInput:

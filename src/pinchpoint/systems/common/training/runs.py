@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.core.files import json_fault, make_folder, write_text
+from pinchpoint.core.files import json_fault, make_folder, parse_json, write_text
 from pinchpoint.systems.common.folders import check_run_folder
 from pinchpoint.systems.common.settings import S, TrainSettings, apply_choices, differences
 from pinchpoint.systems.common.training.checkpoints import TORCH, Checkpoints, Codec, Entry
@@ -260,7 +260,7 @@ def read_settings(folder: Path, kind: type[ConfigT], *, made_by: str) -> ConfigT
     path = folder / CONFIG
     _refuse_other_system(folder, made_by)
     try:
-        return kind.from_dict(json.loads(path.read_text(encoding="utf-8")))
+        return kind.from_dict(parse_json(path.read_text(encoding="utf-8")))
     except OSError as error:
         raise BadInput(
             f"There is no run in {folder}: {path} cannot be read.",
@@ -275,7 +275,7 @@ def read_settings(folder: Path, kind: type[ConfigT], *, made_by: str) -> ConfigT
 def _refuse_other_system(folder: Path, made_by: str) -> None:
     """Refuse a run of another system, which its record names: config.json would seem damaged."""
     try:
-        kind = json.loads((folder / RECORD).read_text(encoding="utf-8"))["kind"]
+        kind = parse_json((folder / RECORD).read_text(encoding="utf-8"))["kind"]
     except (OSError, ValueError, KeyError, TypeError):
         return  # no record yet
     system = made_by.split()[0]

@@ -8,7 +8,6 @@ CPU.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
 from pinchpoint.core.errors import Diverged
+from pinchpoint.core.files import parse_json
 from pinchpoint.core.records import Record
 from pinchpoint.systems.common.training import logs
 from pinchpoint.systems.common.training.runs import RECORD, RunFolder
@@ -156,7 +156,7 @@ def run_loop(
 def _finished_record(run: RunFolder, kind: type[Result], step: int) -> Result | None:
     """Return the record of the run if it was written when the run finished at `step`."""
     try:
-        data = json.loads((run.folder / RECORD).read_text(encoding="utf-8"))
+        data = parse_json((run.folder / RECORD).read_text(encoding="utf-8"))
         if (data["kind"], data["complete"], data["step"]) == (kind.kind, True, step):
             return kind.from_dict(data)
     except (OSError, ValueError, TypeError, KeyError):

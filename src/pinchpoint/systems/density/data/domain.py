@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pinchpoint.core.errors import BadInput
+from pinchpoint.core.files import parse_json
 from pinchpoint.systems.density.data.molecules import VALENCE
 from pinchpoint.systems.density.grid.periodic_images import images_of, pairs_within
 from pinchpoint.systems.density.grid.structure import Structure
@@ -50,7 +51,7 @@ class TrainingDomain:
     @classmethod
     def from_json(cls, text: str) -> TrainingDomain:
         try:
-            values = json.loads(text)
+            values = parse_json(text)
             nearest = {
                 str(key): (float(low), None if high is None else float(high))
                 for key, (low, high) in values["nearest_a"].items()

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from pinchpoint.core.errors import BadInput
+from pinchpoint.systems.common.data.sample_file import load_npz
 from pinchpoint.systems.density.files.augmentation import read_augmentation
 from pinchpoint.systems.density.files.chgcar import read_chgcar, write_chgcar
 from pinchpoint.systems.density.files.cube import read_cube, write_cube
@@ -126,8 +127,7 @@ def _check_plain(path: str | Path) -> None:
 def read_npz(path: str | Path) -> Volume:
     """Read a file written by `write_npz`. Only lattice, species, positions and total are required."""
     try:
-        with np.load(io.BytesIO(read_blob(path)), allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
+        arrays = load_npz(io.BytesIO(read_blob(path)))
     except BadInput:
         raise
     except Exception as error:  # given arbitrary bytes, zipfile and numpy may raise any exception

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.core.files import check_output, write_bytes, write_text
+from pinchpoint.core.files import check_output, parse_json, write_bytes, write_text
 from pinchpoint.core.records import now
 from pinchpoint.systems.common.training.runs import Which
 from pinchpoint.systems.density.data.domain import TrainingDomain
@@ -147,7 +147,7 @@ def _read(path: str | Path | None, which: Which) -> tuple[DensityModel, dict[str
         contents = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
         if not isinstance(contents, dict) or contents.get("format") != FORMAT:
             raise ValueError(f"its format is not {FORMAT!r}")
-        config, about = DensityConfig.from_json(contents["config"]), json.loads(contents["about"])
+        config, about = DensityConfig.from_json(contents["config"]), parse_json(contents["about"])
         weights = {name: value.float() for name, value in contents["weights"].items()}
         domain = TrainingDomain.from_json(json.dumps(about["seen"])) if "seen" in about else None
     except (

@@ -11,7 +11,6 @@ import io
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +18,7 @@ import numpy as np
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import write_bytes
+from pinchpoint.systems.common.data.sample_file import FAILURES, load_npz
 from pinchpoint.systems.vmc.data.system import System
 from pinchpoint.systems.vmc.model.determinants import sum_of_determinants
 
@@ -56,11 +56,11 @@ class HartreeFock:
     def load(cls, path: str | Path) -> HartreeFock:
         """Read a file written by `save`."""
         try:
-            with np.load(path, allow_pickle=False) as file:
-                parts = {field.name: file[field.name] for field in fields(cls)}
+            arrays = load_npz(path)
+            parts = {field.name: arrays[field.name] for field in fields(cls)}
         except FileNotFoundError as error:
             raise BadInput(f"{path} cannot be read: {error.strerror}.", hint=_HINT) from error
-        except (OSError, EOFError, KeyError, ValueError, BadZipFile) as error:
+        except FAILURES as error:
             raise BadInput(f"{path} does not contain Hartree-Fock orbitals.", hint=_HINT) from error
         return cls(**{**parts, "energy_ha": float(parts["energy_ha"]), "basis": str(parts["basis"])})
 

@@ -1,0 +1,44 @@
+"""Files that claim absurd counts, or that hold something else, are refused before memory is taken."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pinchpoint.systems.common.data.sample_file import FAILURES, load_npz, pack_arrays, unpack_arrays
+
+
+def npz_of(shape: tuple[int, ...], held: int = 24) -> io.BytesIO:
+    """An npz file whose only array claims a shape and holds a few bytes."""
+    member, file = io.BytesIO(), io.BytesIO()
+    header = {"descr": "<f8", "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(member, header)
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("xyz.npy", member.getvalue() + bytes(held))
+    file.seek(0)
+    return file
+
+
+def test_an_array_that_claims_more_than_the_file_holds_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"xyz.npy claims 24,000,000,000,000,000 bytes in its header, but"):
+        load_npz(npz_of((10**15, 3)))
+    assert load_npz(npz_of((1, 3)))["xyz"].shape == (1, 3)
+
+
+def test_what_was_packed_is_unpacked_and_other_bytes_fail_in_a_known_way() -> None:
+    arrays, about = unpack_arrays(pack_arrays({"xyz": np.ones((2, 3))}, {"name": "a"}))
+    assert (arrays["xyz"].shape, about) == ((2, 3), {"name": "a"})
+    for data in (b"", b"not a zip", npz_of((2, 3), held=48).getvalue()):
+        with pytest.raises(FAILURES):
+            unpack_arrays(data)
+
+
+def test_members_that_are_no_arrays_are_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "state.npz"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("state.json", "{}")
+    assert load_npz(path) == {"state.json": b"{}"}
