@@ -69,6 +69,7 @@ def test_a_command_without_train_options_can_set_every_field() -> None:
         ("inputs=3", "inputs follows from the data", "Leave out --set inputs."),
         ("ranks=3", "ranks follows from the data", "Leave out --set ranks."),
         ("points=many", "--set points=many is not valid: 'many' is not a whole number.", "such as 8 or 20k"),
+        (f"points=1{'0' * 400}", "000' is not a whole number of 64 bits", "such as 8 or 20k"),
         ("points=1.5", "'1.5' is not a whole number", "such as 8 or 20k"),
         ("ema=nan", "'nan' is not a finite number", "such as 0.25"),
         ("ema=fast", "'fast' is not a finite number", "such as 0.25"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import NoneType, UnionType
@@ -141,15 +142,19 @@ def _parse_list(kinds: tuple[Any, ...], text: str, written: str) -> list[Any]:
 
 
 def _parse_int(text: str, written: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        pass
+    value = None
+    with suppress(ValueError):
+        value = int(text)
+    if value is not None and abs(value) < 2**63:
+        return value
     try:
         return parse_size(text)
     except BadInput:
         raise _invalid(
-            written, text, "not a whole number", "Give a whole number, such as 8 or 20k."
+            written,
+            text,
+            "not a whole number of 64 bits" if value else "not a whole number",
+            "Give a whole number, such as 8 or 20k.",
         ) from None
 
 

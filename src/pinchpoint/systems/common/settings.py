@@ -50,9 +50,9 @@ class Option:
         return " and ".join(f"{word} {value:.15g}" for word, value in words.items() if value is not None)
 
     def allows(self, value: float) -> bool:
-        """Whether a number is finite and within the limits. NaN never is."""
+        """Whether a number is finite, or an integer of 64 bits, and within the limits. NaN never is."""
         return (
-            math.isfinite(value)
+            (abs(value) < 2**63 if isinstance(value, int) else math.isfinite(value))
             and (self.at_least is None or value >= self.at_least)
             and (self.above is None or value > self.above)
             and (self.at_most is None or value <= self.at_most)
