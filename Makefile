@@ -4,7 +4,7 @@ BIN := .venv/bin
 
 .PHONY: demo test test-fast lint clean
 
-demo: .venv/.ready
+demo: .venv/.installed
 	$(BIN)/pinchpoint demo -o demo
 
 # With worksteal, most tests of a file run in the same worker, so that their shared fixtures are built once.
@@ -24,9 +24,14 @@ lint: .venv/.ready
 clean:
 	rm -rf .venv build dist demo .pytest_cache .ruff_cache
 
-.venv/.ready: pyproject.toml constraints.txt
+# The demo needs the systems only; the tests and linters come on top, into the same .venv.
+.venv/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "pinchpoint needs Python 3.11 or newer; choose one: make PYTHON=python3.12 ..."; exit 1; }
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[all]'
+	touch $@
+
+.venv/.ready: .venv/.installed
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[all,dev]'
 	touch $@
