@@ -13,6 +13,7 @@ from tests.rules.test_planted import planted
 
 import pinchpoint
 from pinchpoint.checking import check as checking
+from pinchpoint.checking.comparing import Failure
 from pinchpoint.cli.main import run
 from pinchpoint.core.errors import CannotFake
 from pinchpoint.core.records import Check, Record, Trace, load
@@ -32,6 +33,11 @@ def no_runs(monkeypatch: pytest.MonkeyPatch, samples: dict[str, Record]) -> Call
 
         result = replace(trace, events=(), problems=(), **values)
         monkeypatch.setattr(checking, "profile", lambda *args, **kwargs: result)
+
+    def start(*args: Any, **kwargs: Any) -> None:
+        raise AssertionError("A script was started.")
+
+    monkeypatch.setattr(checking, "PausedScript", start)
 
     def refuse(*args: Any, **kwargs: Any) -> None:
         raise CannotFake("pinchpoint cannot simulate it.", hint="None.")
@@ -249,13 +255,18 @@ def train(model, data, optimizer):
     return total
 """
     script = write(tmp_path, text)
+    no_runs(step_is="backward pass")
     assert run(["check", script, "--apply", "--pairs", "1"]) == 1
-    out = capsys.readouterr().out
+    out, err = capsys.readouterr()
+    assert "1 pair of runs" in out
+    assert "Whole runs of the script were compared, because it takes no optimizer steps" in " ".join(
+        err.split()
+    )
     assert "total += loss.detach()" in Path(script).read_text()
     assert "set_to_none=False" in Path(script).read_text()
     assert "fixed: PP301 graph-kept at " in out
     assert "gradients-set-to-zero" in out
-    assert "too few pairs: 1 pairs of runs prove nothing" in out
+    assert "too few pairs: 1 pairs prove nothing" in out
 
 
 def test_an_interrupted_comparison_says_that_the_fixes_are_made(
@@ -265,7 +276,7 @@ def test_an_interrupted_comparison_says_that_the_fixes_are_made(
     text += "    loss = x.sum()\n    loss.backward()\n    total += loss\n"
     script = write(tmp_path, text)
 
-    def interrupt(files: Any, run: Any, **options: Any) -> None:
+    def interrupt(files: Any, compare_with: Any) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(checking, "apply_fixes", interrupt)
@@ -275,6 +286,80 @@ def test_an_interrupted_comparison_says_that_the_fixes_are_made(
     result = load(record)
     assert isinstance(result, Check)
     assert [advice.name for advice in result.advice] == ["graph-kept"]
+
+
+def test_a_script_is_compared_with_another_one(
+    tmp_path: Path, no_runs: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = write(tmp_path, "import torch\nwait = 2\n")
+    after = write(tmp_path, "import torch\nwait = 1\n", "train_fixed.py")
+    started: list[str] = []
+
+    class Script:
+        def __init__(self, target: str, *, args: Any, sources: Any, output_to_stderr: bool) -> None:
+            assert (list(args), sources) == (["--epochs", "3"], None)
+            self.step_s = 0.2 if target == before else 0.1
+            started.append(target)
+
+        def wait_until_ready(self, limit_s: float) -> bool:
+            return True
+
+        def run_block(self, *, warmup: int, steps: int, limit_s: float) -> float:
+            return steps * self.step_s
+
+        def end(self) -> Any:
+            return checking.profile(before)
+
+    no_runs(ended="stopped", step_is="optimizer step", framework="torch")
+    monkeypatch.setattr(checking, "PausedScript", Script)
+    record = tmp_path / "check.json"
+    assert run(["check", before, "--against", after, "-o", str(record), "--", "--epochs", "3"]) == 0
+    assert started == [before, after, before, after]
+    out = capsys.readouterr().out
+    assert "200.00 ms before, 100.00 ms after: speed-up 2.00 [2.00 to 2.00]" in out
+    assert "10 pairs of blocks of 5 steps, 2 starts of each version" in out
+    assert "faster: The 95 % interval" in out
+    result = load(record)
+    assert isinstance(result, Check) and result.gain is not None
+    assert (result.gain.against, result.gain.files, result.gain.fixed) == (after, (after,), 0)
+    assert "-wait = 2\n+wait = 1\n" in result.gain.diff
+    assert Path(before).read_text() == "import torch\nwait = 2\n"
+
+
+def test_a_script_that_fails_only_when_compared_is_an_error(
+    tmp_path: Path, no_runs: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script, record = write(tmp_path, "x = 1\n"), tmp_path / "check.json"
+    failure = Failure("ValueError: mine", 1)
+    monkeypatch.setattr(checking, "compare", lambda *args, **kwargs: failure)
+    other = write(tmp_path, "x = 2\n", "fixed.py")
+    assert run(["check", script, "--against", other, "-o", str(record)]) == 2
+    assert "fixed.py failed when it was compared: ValueError: mine" in " ".join(
+        capsys.readouterr().err.split()
+    )
+    assert isinstance(load(record), Check)
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["--against", "missing.py"], "missing.py"),
+        (["--against", "wrong.py"], "has a syntax error in line 1"),
+        (["--against", "train.py", "--apply"], "--apply and --against were given together"),
+        (["--against", "train.py", "--pairs", "0"], "--pairs is 0"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused_before_anything_runs(
+    args: list[str], says: str, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path, "raise SystemExit('it ran')\n")
+    write(tmp_path, "def :\n", "wrong.py")
+    assert run(["check", "train.py", *args]) == 2
+    err = " ".join(capsys.readouterr().err.split())
+    assert says in err
+    assert "hint:" in err
+    assert "it ran" not in err
 
 
 def test_nothing_is_fixed_in_a_script_that_fails(tmp_path: Path, no_runs: Any, capsys: Any) -> None:

@@ -43,8 +43,14 @@ def command(
     apply: bool = typer.Option(
         False, "--apply", help="Make the fixes that keep all results, and compare the times before and after."
     ),
+    against: str = typer.Option(
+        None, "--against", metavar="TARGET", help="Compare the times with those of this other script."
+    ),
     pairs: int = typer.Option(
-        6, "--pairs", help="With --apply: runs before, and as many after. Fewer than 6 prove nothing."
+        None,
+        "--pairs",
+        help="With --apply or --against: how often both versions are measured. Default: 10 blocks of steps, "
+        "or 6 runs of a script that cannot take turns. Fewer than 6 prove nothing.",
     ),
     output: Path = options.RECORD,
     as_json: bool = typer.Option(
@@ -78,6 +84,7 @@ def command(
             time_limit_s=time_limit,
             predict=predict,
             apply=apply,
+            against=None if against is None else options.script_target(against, as_module=as_module),
             pairs=pairs,
             output_to_stderr=as_json,
             on_status=lambda stage: printing.say(f"{target}: {stage}"),
@@ -199,3 +206,5 @@ def _show_gain(gain: Gain) -> None:
     for advice in gain.fixes:
         printing.show_narrow(f"fixed: {advice.rule} {advice.name} at {_place(advice)}")
     printing.show_narrow(f"{gain.verdict}: {gain.reason}", style="bold")
+    if gain.note:
+        printing.say(f"note: {gain.note}")

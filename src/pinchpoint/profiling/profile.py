@@ -70,17 +70,12 @@ def profile(
         return profiler.trace
     if time_limit_s is not None:
         check_seconds("time-limit", time_limit_s)
-    script = find(target)
-    check_script(script)
     with tempfile.TemporaryDirectory(prefix="pinchpoint-") as folder:
         record = Path(folder) / "trace.json"
-        request = Request(
-            text=script.text,
-            path=script.where if script.name else script.text,
+        request = request_for(
+            target,
+            record,
             args=tuple(args),
-            module=script.name,
-            record=str(record),
-            started=str(record.with_name("started")),
             steps=steps,
             light=light,
             time_limit_s=time_limit_s,
@@ -97,7 +92,7 @@ def profile(
             return _with_forecast(trace, args) if predict else trace
     if code == -signal.SIGINT:
         raise KeyboardInterrupt
-    raise _no_trace(script, code)
+    raise _no_trace(target, code)
 
 
 class Profiler:
@@ -176,13 +171,32 @@ def check_script(script: Target) -> None:
         raise BadInput(f"{script.text} is not Python: {error}.", hint="Give a Python script.") from error
 
 
-def _run(request: Request, output: Any) -> int:
-    """Run the process of a script and return its exit code, negative for a signal."""
+def request_for(target: str, record: Path, **options: Any) -> Request:
+    """The request to run a target that must be a script, and to write its Trace to `record`."""
+    script = find(target)
+    check_script(script)
+    return Request(
+        text=script.text,
+        path=script.where if script.name else script.text,
+        module=script.name,
+        record=str(record),
+        started=str(record.with_name("started")),
+        **options,
+    )
+
+
+def start_process(request: Request, output: Any, *, pass_fds: Sequence[int] = ()) -> subprocess.Popen[bytes]:
+    """Start the process of a script."""
     # In a file, because the texts of scripts are too long for a command line.
     place = Path(request.record).with_name("request.json")
     place.write_text(json.dumps(asdict(request)), encoding="utf-8")
     command = [sys.executable, "-m", "pinchpoint.profiling.script_process", str(place)]
-    process = subprocess.Popen(command, stdout=output)
+    return subprocess.Popen(command, stdout=output, pass_fds=pass_fds)
+
+
+def _run(request: Request, output: Any) -> int:
+    """Run the process of a script and return its exit code, negative for a signal."""
+    process = start_process(request, output)
     try:
         if request.time_limit_s is None:
             return process.wait()
@@ -195,7 +209,7 @@ def _run(request: Request, output: Any) -> int:
         return _wait_after_interrupt(process)
     except BaseException:
         process.terminate()
-        _end(process)
+        end_process(process)
         raise
 
 
@@ -212,10 +226,11 @@ def _wait_after_interrupt(process: subprocess.Popen[bytes]) -> int:
         return process.wait(2.0)
     except subprocess.TimeoutExpired:
         process.send_signal(signal.SIGINT)
-        return _end(process)
+        return end_process(process)
 
 
-def _end(process: subprocess.Popen[bytes]) -> int:
+def end_process(process: subprocess.Popen[bytes]) -> int:
+    """Wait for a script that was told to stop, kill it if it does not, and return its exit code."""
     try:
         return process.wait(_GRACE_S)
     except subprocess.TimeoutExpired:
@@ -243,15 +258,15 @@ def _killed(trace: Trace) -> Trace:
     return replace(trace, notes=(*trace.notes, note))
 
 
-def _no_trace(script: Target, code: int) -> PinchpointError:
+def _no_trace(target: str, code: int) -> PinchpointError:
     if code < 0:
         name = signal.Signals(-code).name
         return TargetFailed(
-            f"{script.text} was ended by the signal {name}, and nothing of its profile was kept.",
+            f"{target} was ended by the signal {name}, and nothing of its profile was kept.",
             hint="Run the script without profile to see whether it ends in the same way; SIGKILL often means "
             "that the machine ran out of memory.",
         )
     return TargetFailed(
-        f"{script.text} ended the process with code {code} before its profile was written.",
+        f"{target} ended the process with code {code} before its profile was written.",
         hint="A call of os._exit ends a script at once; remove it to profile the script.",
     )

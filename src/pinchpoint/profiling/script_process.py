@@ -28,6 +28,7 @@ from pinchpoint.core.targets import user_line
 from pinchpoint.profiling import phase as user_phases
 from pinchpoint.profiling.assembly import assemble
 from pinchpoint.profiling.chrome_trace import write_chrome_trace
+from pinchpoint.profiling.step_blocks import StepBlocks
 
 _STOP_SIGNAL = signal.SIGVTALRM  # hardly ever used by programs; it interrupts a blocking call
 _OURS = str(Path(__file__).resolve().parents[1])
@@ -43,12 +44,13 @@ class Request:
     module: str
     record: str
     started: str  # a file to make when the script begins
-    steps: int | None
-    light: bool
-    time_limit_s: float | None
+    steps: int | None = None
+    light: bool = False
+    time_limit_s: float | None = None
     chrome_trace: str | None = None  # where to write phases and events one by one
     watched: dict[str, list[int]] | None = None  # lines to watch; what lines cost is then sampled too
     sources: dict[str, str] | None = None  # texts to run in place of those in files
+    blocks: tuple[int, int] | None = None  # of a script that waits for orders: where to read and to report
 
 
 class _Limit:
@@ -96,12 +98,16 @@ def main(request: Request) -> int:
 
     def stop() -> None:
         nonlocal is_stopped
+        if blocks is not None:
+            blocks.pass_limit(recorder)
+            return
         is_stopped = True
         raise StopScript
 
     is_stopped = False
+    blocks = None if request.blocks is None else StepBlocks(*request.blocks)
     recorder = Recorder(
-        step_limit=request.steps,
+        step_limit=request.steps if blocks is None else 1,
         on_step_limit=stop,
         light=request.light,
         keep_history=request.chrome_trace is not None,
@@ -121,7 +127,7 @@ def main(request: Request) -> int:
         end, ended = ScriptEnd("raised", 130, error), "interrupted"
     if limit.is_reached:
         ended = "timed out"
-    elif is_stopped:
+    elif is_stopped or (blocks is not None and blocks.is_over):
         ended = "stopped"
     if ended == "interrupted":
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the record is written now

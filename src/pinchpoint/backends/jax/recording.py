@@ -92,6 +92,7 @@ class Jitted:
 def install(recorder: Recorder, patches: Patches) -> None:
     """Replace functions of JAX until `patches.undo()` and the recorder's `on_close`."""
     recorder.frameworks.add("jax")
+    _watch_device(recorder)
     _watch_jit(recorder, patches)
     _watch_compilation(recorder)
     _watch_waits(recorder, patches)
@@ -99,6 +100,16 @@ def install(recorder: Recorder, patches: Patches) -> None:
     if not recorder.light:
         _watch_builders(recorder, patches)
         _watch_copies(recorder, patches)
+
+
+def _watch_device(recorder: Recorder) -> None:
+    wait: Any = jax.block_until_ready  # before it is watched
+
+    def synchronize() -> bool:
+        wait(jax.live_arrays())
+        return True
+
+    recorder.synchronize.append(synchronize)
 
 
 def _watch_jit(recorder: Recorder, patches: Patches) -> None:

@@ -60,7 +60,10 @@ class LineEvents:
 
 
 class Recorder:
-    """The log of a run. `on_step_limit` is called at the end of the last of `step_limit` steps."""
+    """The log of a run. `on_step_limit` is called at the end of the last of `step_limit` steps.
+
+    It may raise the limit, to be called again later.
+    """
 
     def __init__(
         self,
@@ -89,6 +92,8 @@ class Recorder:
         self.stamp: Callable[[], Any] | None = None  # records a time of the device's clock
         self.device_ns: Callable[[Any], float] | None = None
         self.memory_now: Callable[[], int | None] | None = None
+        # Each waits for all work of a framework's devices, and returns whether it could.
+        self.synchronize: list[Callable[[], bool]] = []
         self._is_stamping = True
         self._memory_bytes: int | None = None
         self._memory_until_ns = 0
@@ -97,7 +102,7 @@ class Recorder:
         self._stack: list[str] = []
         self._turns = {kind: Turns() for kind in MARKS}
         self._kind: str | None = None
-        self._limit, self._on_limit = step_limit, on_step_limit
+        self.step_limit, self._on_limit = step_limit, on_step_limit
         self._steps: Steps | None = None
         self.on_step: list[Callable[[], None]] = []
         self.on_finish: list[Callable[[], None]] = []
@@ -177,10 +182,10 @@ class Recorder:
         self.rows.append(Row(self.clock_ns(), self.phase, (kind, key), None, memory))
         if len(self.rows) > _ROWS:
             self._fold(_ROWS // 2)
-        is_counted = self._limit is not None and kind == self._kind and kind in _LIMITED
+        is_counted = self.step_limit is not None and kind == self._kind and kind in _LIMITED
         if (
             is_counted
-            and (turns.closed + turns.is_complete) >= (self._limit or 0)
+            and (turns.closed + turns.is_complete) >= (self.step_limit or 0)
             and self._on_limit is not None
         ):
             self._on_limit()

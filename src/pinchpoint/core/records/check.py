@@ -57,7 +57,7 @@ class Advice:
 
 @dataclass(frozen=True)
 class Gain:
-    """What --apply changed, and the times of a step before and after, of runs in turn."""
+    """What --apply changed, or what --against names, and the times of a step before and after, in turn."""
 
     fixed: int
     files: tuple[str, ...]
@@ -66,11 +66,15 @@ class Gain:
     reason: str
     fixes: tuple[Advice, ...] = ()  # what was fixed
     timed: str = "step"  # or "run", if the script has no steps
-    before_s: tuple[float, ...] = ()  # the median step of each run
+    before_s: tuple[float, ...] = ()  # the mean step of each block, or the median step of each run
     after_s: tuple[float, ...] = ()
     speedup: float | None = None  # median of before / after over the pairs; below 1 it is a slow-down
     speedup_low: float | None = None  # its 95 % interval
     speedup_high: float | None = None
+    pairs_of_starts: tuple[int, ...] = ()  # of blocks: how many pairs each start of both versions gave
+    block_steps: int = 0  # timed steps of a block; 0 if whole runs were compared
+    against: str = ""  # the script of --against
+    note: str = ""  # why whole runs were compared
 
 
 @dataclass(frozen=True)
@@ -83,7 +87,7 @@ class Check(Record):
     files: tuple[str, ...]  # that were scanned
     trace: Trace | None  # None if the script left no profile; see `error`
     forecast: Forecast | None  # None if there is none; a note says why
-    gain: Gain | None = None  # with --apply
+    gain: Gain | None = None  # with --apply or --against
     error: str = ""  # why the script failed
     exit_code: int = 0  # of the script
     settings: dict[str, str] = field(default_factory=dict)
@@ -124,14 +128,27 @@ class Check(Record):
             rows.append(("predicted peak", f"{peak} allocated, on {self.forecast.card}"))
         rows.append(("scanned", show_count(len(self.files), "file")))
         if self.gain is not None:
-            rows.append(("fixed", show_count(self.gain.fixed, "place")))
+            if self.gain.against:
+                rows.append(("compared with", self.gain.against))
+            else:
+                rows.append(("fixed", show_count(self.gain.fixed, "place")))
             if self.gain.speedup is not None:
                 rows.append((f"{self.gain.timed} time", show_gain(self.gain)))
+                rows.append(("measured in", show_pairs(self.gain)))
         return rows
 
 
+def show_pairs(gain: Gain) -> str:
+    """`10 pairs of blocks of 8 steps, 2 starts of each version`, or `6 pairs of runs`."""
+    pairs = show_count(len(gain.before_s), "pair")
+    if not gain.block_steps:
+        return f"{pairs} of runs"
+    starts = show_count(len(gain.pairs_of_starts), "start")
+    return f"{pairs} of blocks of {show_count(gain.block_steps, 'step')}, {starts} of each version"
+
+
 def show_gain(gain: Gain) -> str:
-    """`12.0 ms before, 10.1 ms after: speed-up 1.19 [1.12 to 1.25]`; times are medians of the runs."""
+    """`12.0 ms before, 10.1 ms after: speed-up 1.19 [1.12 to 1.25]`; times are medians of all pairs."""
     before, after = statistics.median(gain.before_s), statistics.median(gain.after_s)
     return (
         f"{show_seconds(before)} before, {show_seconds(after)} after: speed-up {gain.speedup:.2f} "

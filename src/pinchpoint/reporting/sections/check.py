@@ -125,4 +125,4 @@ def _gain(gain: Gain) -> Html:
     ]
     columns = (Column("pair"), *number_columns("before", "after", "speed-up"))
     body = table(columns, rows) if rows else listing((gain.reason,))
-    return panel("Before and after", body, note=f"{gain.verdict}: {gain.reason}")
+    return panel("Before and after", body, note=f"{gain.verdict}: {gain.reason} {gain.note}".strip())

@@ -14,6 +14,8 @@ import torch
 from pinchpoint.backends.recording.recorder import Recorder
 from pinchpoint.backends.torch.recording import compat
 
+_wait_for = torch.cuda.synchronize  # before it is watched
+
 
 class CudaClock:
     """Events on the device, and their times on the host's clock."""
@@ -65,8 +67,21 @@ def _wait(event: Any) -> None:
     base.synchronize()
 
 
+def _synchronize() -> bool:
+    """Wait for all work on the GPUs that this process uses; False while a CUDA graph is captured."""
+    if not torch.cuda.is_initialized():
+        return True
+    if torch.cuda.is_current_stream_capturing():
+        return False
+    for device in range(torch.cuda.device_count()):
+        if device == torch.cuda.current_device() or torch.cuda.memory_reserved(device):
+            _wait_for(device)
+    return True
+
+
 def watch_device(recorder: Recorder) -> None:
     if not torch.backends.cuda.is_built():
         return
+    recorder.synchronize.append(_synchronize)
     clock = CudaClock(recorder)
     recorder.stamp, recorder.device_ns = clock.stamp, clock.time_ns
