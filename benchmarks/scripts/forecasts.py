@@ -81,11 +81,14 @@ def shorten(value: Any) -> Any:
 
 def predict(program: Program, *, card: str, timeout_s: float) -> dict[str, Any]:
     """Forecast one program with the GPU hidden, through the command that users run."""
-    command = [sys.executable, "-m", "pinchpoint", "predict", str(program.path), "--json"]
+    command = [sys.executable, "-m", "pinchpoint", "predict", "--json"]
     command += ["--timeout", str(timeout_s), *program.options]
     if program.ranks is not None:
         command += ["--rank", str(program.ranks[0]), "--world-size", str(program.ranks[1])]
-    command += ["--", *program.args] if program.args else []
+    if program.launcher:
+        command += ["--", *program.launcher, str(program.path), *program.args]
+    else:
+        command += [str(program.path), "--", *program.args]
     start = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         code, out, err = run(command, env=environment(), folder=folder, timeout_s=timeout_s + 30)

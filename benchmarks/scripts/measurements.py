@@ -29,6 +29,8 @@ import allocation_trace
 import single_rank
 from programs import OFFLINE, Program
 
+from pinchpoint.forecasting.launch_command import read_launch
+
 CONTEXT = multiprocessing.get_context("fork")
 THREADS = 2  # of each program: many run at one time
 # JAX reserves memory when it starts, and its peak depends on that: blocks of a growing pool are larger than
@@ -84,6 +86,9 @@ def run_program(program: Program, limit_bytes: int | None, traces: Path | None) 
     """Run the program in this process and read its peaks. traces: the folder for its allocations."""
     sys.argv = [str(program.path), *program.args]
     sys.path.insert(0, str(program.path.parent))
+    if program.launcher:
+        name, *launch = program.launcher
+        os.environ |= read_launch(name, [*launch, str(program.path)]).environment
     if program.ranks is not None:  # before CUDA starts, because peers are forked
         single_rank.start(*program.ranks, path=program.path, has_peers=program.has_peers)
     if program.framework == "torch":

@@ -3,7 +3,7 @@
 A program is one file, takes no arguments, makes random data, and needs no download. `packages` are the
 libraries that it imports, `alone` says that no other program may use the card while it is measured: the
 kernel search of cudnn.benchmark takes the memory that the card has left. `options` are those of its forecast,
-from a line such as `# predict: --world-size 8`. `args`, `ranks` and `has_peers` are for ../sharded.
+from a line such as `# predict: --world-size 8`. The fields from `args` on are for ../sharded.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ class Program:
     options: tuple[str, ...] = ()
     args: tuple[str, ...] = ()
     ranks: tuple[int, int] | None = None  # runs as this rank of so many
+    launcher: tuple[str, ...] = ()  # the command in front of the program, such as accelerate launch
     has_peers: bool = False  # is measured with processes for the other ranks, because torch needs them
 
     @property

@@ -46,7 +46,11 @@ def start(rank: int, world_size: int, *, path: Path, has_peers: bool) -> None:
         else:
             original("fake", store=FakeStore(), rank=rank, world_size=world_size)
 
+    original_group, original_barrier = dist.new_group, dist.barrier
     dist.init_process_group = init_process_group
+    # Groups of a script may ask for NCCL or gloo, and barriers for a device, which gloo does not accept.
+    dist.new_group = lambda ranks=None, *_, **__: original_group(ranks)
+    dist.barrier = lambda group=None, *_, **__: original_barrier(group)
     os.environ |= environment(rank, world_size, port)
     for peer in range(world_size) if has_peers else ():
         if peer != rank and os.fork() == 0:

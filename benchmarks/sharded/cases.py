@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +10,10 @@ from programs import Program, choose, read_program
 
 PROGRAMS = Path(__file__).parent / "programs"
 
-# name: (program, arguments, rank, world size)
+LAUNCH = Path(__file__).parent / "launch"  # config files of accelerate
+FSDP = "--fsdp 'full_shard auto_wrap'"
+
+# name: (program, arguments, rank, world size). A program runs as by torchrun, or as `LAUNCHED` says.
 CASES: dict[str, tuple[str, str, int, int]] = {
     "gpt2_fsdp2_4": ("fsdp2", "", 0, 4),
     "gpt2_fsdp2_64": ("fsdp2", "", 0, 64),
@@ -41,6 +45,31 @@ CASES: dict[str, tuple[str, str, int, int]] = {
     "gpt2_1f1b_first_4": ("pipeline", "", 0, 4),
     "gpt2_1f1b_second_4": ("pipeline", "", 1, 4),
     "gpt2_1f1b_last_4": ("pipeline", "", 3, 4),
+    "gpt2_fsdp1_hybrid_16": ("fsdp1", "--strategy HYBRID_SHARD --hybrid 4", 0, 16),
+    "gpt2_fsdp1_offload_8": ("fsdp1", "--offload", 0, 8),
+    "gpt2_fsdp2_selective_8": ("fsdp2", "--selective", 0, 8),
+    "gpt2_fsdp2_saved_on_cpu_8": ("fsdp2", "--save-on-cpu", 0, 8),
+    "gpt2_ddp_unused_2": ("ddp", "--find-unused", 0, 2),
+    "trainer_fsdp1_8": ("hf_trainer", FSDP, 0, 8),
+    "trainer_fsdp2_8": ("hf_trainer", f"{FSDP} --version 2", 0, 8),
+    "trainer_ddp_2": ("hf_trainer", "", 0, 2),
+    "accelerate_trainer_fsdp2_8": ("hf_trainer", "--checkpointing", 0, 8),
+    "accelerate_fsdp1_8": ("accelerate_loop", "", 0, 8),
+    "accelerate_fsdp1_checkpointing_16": ("accelerate_loop", "", 0, 16),
+    "accelerate_fsdp2_8": ("accelerate_loop", "", 0, 8),
+    "accelerate_ddp_2": ("accelerate_loop", "--accumulate 2", 0, 2),
+    "lightning_fsdp_8": ("lightning_trainer", "", 0, 8),
+    "lightning_fsdp_checkpointing_8": ("lightning_trainer", "--checkpointing", 0, 8),
+    "lightning_model_parallel_8": ("lightning_trainer", "--strategy model_parallel", 0, 8),
+    "lightning_ddp_2": ("lightning_trainer", "--strategy ddp", 0, 2),
+}
+# The config file with which `accelerate launch` starts a case.
+LAUNCHED = {
+    "accelerate_trainer_fsdp2_8": "fsdp2.yaml",
+    "accelerate_fsdp1_8": "fsdp1.yaml",
+    "accelerate_fsdp1_checkpointing_16": "fsdp1_checkpointing.yaml",
+    "accelerate_fsdp2_8": "fsdp2.yaml",
+    "accelerate_ddp_2": "ddp.yaml",
 }
 
 
@@ -53,11 +82,15 @@ def _case(name: str) -> Program:
     file, args, rank, world_size = CASES[name]
     program = read_program(PROGRAMS / f"{file}.py")
     about = f"`{file}.py {args}`".replace(" `", "`") + f" as rank {rank} of {world_size}"
+    config = LAUNCHED.get(name)
+    if config is not None:
+        about += f", by `accelerate launch --config_file {config}`"
     return replace(
         program,
         name=f"{file}/{name}",
         about=about,
-        args=tuple(args.split()),
+        args=tuple(shlex.split(args)),
         ranks=(rank, world_size),
-        has_peers=file == "ddp",
+        has_peers=file == "ddp" or "_ddp_" in name,
+        launcher=("accelerate", "launch", "--config_file", str(LAUNCH / config)) if config else (),
     )

@@ -17,6 +17,7 @@ parser.add_argument("--model", choices=models.SHAPES, default="gpt2")
 parser.add_argument("--zero", action="store_true")
 parser.add_argument("--bucket-views", action="store_true")
 parser.add_argument("--static-graph", action="store_true")
+parser.add_argument("--find-unused", action="store_true")
 parser.add_argument("--compress", action="store_true", help="All-reduce gradients in bf16.")
 parser.add_argument("--bucket-mb", type=int, default=25)
 parser.add_argument("--steps", type=int, default=3)
@@ -31,6 +32,7 @@ model = DistributedDataParallel(
     bucket_cap_mb=args.bucket_mb,
     gradient_as_bucket_view=args.bucket_views,
     static_graph=args.static_graph,
+    find_unused_parameters=args.find_unused,
 )
 if args.compress:
     model.register_comm_hook(None, default_hooks.bf16_compress_hook)

@@ -14,6 +14,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
     apply_activation_checkpointing,
     checkpoint_wrapper,
 )
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffload, MixedPrecision, ShardingStrategy
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
@@ -23,6 +24,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--model", choices=models.SHAPES, default="gpt2")
 parser.add_argument("--precision", choices=["bf16", "fp32"], default="bf16")
 parser.add_argument("--strategy", choices=ShardingStrategy.__members__, default="FULL_SHARD")
+parser.add_argument("--hybrid", type=int, default=0, help="Shard over this many ranks and replicate.")
 parser.add_argument("--orig-params", action="store_true")
 parser.add_argument("--offload", action="store_true")
 parser.add_argument("--checkpointing", action="store_true")
@@ -44,6 +46,10 @@ def materialise(module: torch.nn.Module) -> None:
 
 if args.model == "gpt2":
     model = models.build(args.model)
+mesh = None
+if args.hybrid:
+    groups = dist.get_world_size() // args.hybrid
+    mesh = init_device_mesh("cuda", (groups, args.hybrid), mesh_dim_names=("replicate", "shard"))
 half = MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.float32, buffer_dtype=torch.bfloat16)
 model = FSDP(
     model,
@@ -52,6 +58,7 @@ model = FSDP(
     mixed_precision=half if args.precision == "bf16" else None,
     cpu_offload=CPUOffload(offload_params=args.offload),
     device_id=local_rank,
+    device_mesh=mesh,
     use_orig_params=args.orig_params,
     param_init_fn=materialise if args.model == "llama" else None,
 )

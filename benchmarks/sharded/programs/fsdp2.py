@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import functools
 import os
 
 import models
 import torch
 import torch.distributed as dist
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--model", choices=models.SHAPES, default="gpt2")
@@ -20,6 +23,8 @@ parser.add_argument(
 )
 parser.add_argument("--offload", action="store_true")
 parser.add_argument("--checkpointing", action="store_true")
+parser.add_argument("--selective", action="store_true", help="Checkpoint all but matrix products.")
+parser.add_argument("--save-on-cpu", action="store_true", help="Keep activations in host memory.")
 parser.add_argument("--hybrid", type=int, default=0, help="Shard over this many ranks and replicate.")
 parser.add_argument("--steps", type=int, default=3)
 args = parser.parse_args()
@@ -55,10 +60,18 @@ if args.checkpointing:
         plain = layer.forward
         layer.forward = lambda *inputs, plain=plain: checkpoint(plain, *inputs, use_reentrant=False)
 
+if args.selective:
+    saved = {torch.ops.aten.mm.default, torch.ops.aten.addmm.default}
+    contexts = functools.partial(create_selective_checkpoint_contexts, list(saved))
+    for number, layer in enumerate(model.layers):
+        model.layers[number] = checkpoint_wrapper(layer, context_fn=contexts)
+
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
 for step in range(args.steps):
     tokens, targets = models.batch(args.model, "cuda")
-    loss = models.loss_of(model(tokens), targets)
+    keeping = torch.autograd.graph.save_on_cpu() if args.save_on_cpu else contextlib.nullcontext()
+    with keeping:
+        loss = models.loss_of(model(tokens), targets)
     loss.backward()
     if not args.offload:
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

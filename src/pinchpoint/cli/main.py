@@ -150,6 +150,9 @@ def _usage_text(error: Exception) -> str:
 def _usage_hint(error: Exception, args: Sequence[str]) -> str:
     script = next((arg for arg in args if arg.endswith(".py")), None)
     option = getattr(error, "option_name", None)
+    launcher = next((arg for arg in args if arg in ("torchrun", "accelerate")), None)
+    if launcher is not None and "--" not in args:
+        return f"Put the launcher's command after --: {_path_of(error)} -- {launcher} ..."
     if script is not None and option is not None and "--" not in args:
         return f"Put the script's own arguments after --: {_path_of(error)} {script} -- {option} ..."
     see = f"See {_path_of(error)} --help."

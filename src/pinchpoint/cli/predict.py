@@ -20,7 +20,9 @@ _MODULES = 6  # ... and those of the whole peak
 
 def command(
     target: str = typer.Argument(
-        None, metavar="TARGET", help="The name of a workload, file.py:NAME, a script.py or notebook.ipynb."
+        None,
+        metavar="TARGET",
+        help="A workload, file.py:NAME, a script.py or notebook.ipynb, or, after --, a launcher's command.",
     ),
     args: list[str] = options.SCRIPT_ARGS,
     as_module: bool = options.AS_MODULE,
@@ -88,8 +90,9 @@ def command(
 
     `predict TARGET --size 512k` runs a workload or factory on fake tensors. `predict train.py -- --batch 64`
     runs an unmodified script on fake tensors for two steps, in a sandbox. With --card, the exit code is 1 if
-    the step does not fit. `predict --model config.json --task lora --batch 8` needs no script: it predicts
-    the step that the usual tools run, and prints the script it stands for.
+    the step does not fit. `predict -- torchrun --nproc-per-node 8 train.py` (or accelerate launch) runs it as
+    one of the processes that the launcher starts. `predict --model config.json --task lora --batch 8` needs
+    no script: it predicts the step that the usual tools run, and prints the script it stands for.
     """
     from pinchpoint.core.files import check_output
     from pinchpoint.core.ranks import parse_rank

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -61,12 +61,17 @@ class Forecaster:
         timeout_s: float = 300.0,
         settings: Overrides | None = None,
         packages: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
         on_status: Callable[[str], None] | None = None,
     ) -> None:
-        """on_status: called about once a second with what a script is doing, while a prediction runs."""
+        """environment: variables that a script runs with, as a launcher sets them.
+
+        on_status: called about once a second with what a script is doing, while a prediction runs.
+        """
         self._on_status = on_status
         self.target = find(target)
         self.packages = list(packages)
+        self.environment = dict(environment or {})
         self.card = cards.card(card)
         self.seed = seed
         self.settings = dict(settings or {})
@@ -144,6 +149,7 @@ class Forecaster:
             "args": list(args),
             "rank": None if rank is None else asdict(rank),
             "packages": self.packages,
+            "environment": self.environment,
             "seed": self.seed,
             "timeout_s": self.timeout_s,
             "settings": self.settings if settings is None else dict(settings),

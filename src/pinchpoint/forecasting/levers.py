@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 
 from pinchpoint.core import targets
 from pinchpoint.core.errors import PinchpointError
+from pinchpoint.core.ranks import Rank
 from pinchpoint.core.records import Forecast, Lever
 from pinchpoint.core.workload import Workload
 from pinchpoint.forecasting.forecaster import Forecaster
 
 
 def find(
-    forecaster: Forecaster, forecast: Forecast, *, chunk: int | None, args: tuple[str, ...]
+    forecaster: Forecaster,
+    forecast: Forecast,
+    *,
+    chunk: int | None,
+    args: tuple[str, ...],
+    rank: Rank | None = None,
 ) -> tuple[Lever, ...]:
-    """Levers that save something, the best first. Each is evaluated alone: savings do not add up."""
+    """Levers that save something, the best first. Each is evaluated alone: savings do not add up.
+
+    rank: of the job that the forecast is for; the levers are those of the same process
+    """
+    if rank is not None and forecast.rank is not None:
+        rank = replace(rank, rank=forecast.rank)
     levers = [
-        _half(forecaster, forecast, chunk, args),
+        _half(forecaster, forecast, chunk, args, rank),
         _checkpointing(forecast),
         _accumulation(forecaster, forecast, chunk),
         *_variants(forecaster, forecast),
@@ -30,7 +42,7 @@ def _saving(forecast: Forecast, other: Forecast) -> int:
 
 
 def _half(
-    forecaster: Forecaster, forecast: Forecast, chunk: int | None, args: tuple[str, ...]
+    forecaster: Forecaster, forecast: Forecast, chunk: int | None, args: tuple[str, ...], rank: Rank | None
 ) -> Lever | None:
     """A fake run of the same step inside bf16 autocast."""
     if forecast.framework != "torch":
@@ -43,6 +55,7 @@ def _half(
             chunk=chunk,
             half=True,
             args=args,
+            rank=rank,
         )
     except PinchpointError:
         return None  # the step does not run in bf16

@@ -15,6 +15,7 @@ from pinchpoint.core.units import check_seconds, parse_size, show_bytes
 from pinchpoint.core.workload import MODES, Workload
 from pinchpoint.forecasting import assembly, cards, gpu_measurement, levers
 from pinchpoint.forecasting.forecaster import Forecaster
+from pinchpoint.forecasting.launch_command import is_launch, read_launch
 
 
 def predict(
@@ -39,6 +40,8 @@ def predict(
 ) -> Forecast:
     """Predict the peak of a target at a size, or of an unmodified script with its arguments.
 
+    The command of a launcher is a target too: `predict("torchrun --nproc-per-node 8 train.py --lr 0.1")`.
+
     card: the GPU to model, by default h200; `fits` has the answer for every known card. If the step does not
     fit a card that is named here, the Forecast has levers.
     measure: also run the target on this machine's GPU and store the measured peaks.
@@ -49,6 +52,13 @@ def predict(
     packages: packages that need CUDA and are assumed to be installed, though a script could do without them.
     on_status: called about once a second with what a script is doing.
     """
+    environment: dict[str, str] = {}
+    if isinstance(target, str) and is_launch(target):
+        launch = read_launch(
+            target, args, world_size=world_size, local_world_size=local_world_size, timeout_s=timeout_s
+        )
+        target, args, environment = launch.target, launch.args, launch.environment
+        world_size, local_world_size = launch.world_size, launch.local_world_size
     resolved_target = find(target)
     if packages and resolved_target.kind != "script":
         raise BadInput(
@@ -86,6 +96,7 @@ def predict(
         timeout_s=timeout_s,
         settings=settings,
         packages=packages,
+        environment=environment,
         on_status=on_status,
     ) as forecaster:
         forecast = forecaster.predict(
@@ -101,7 +112,7 @@ def predict(
         if job is not None and rank == "all":
             forecast = _worst_rank(forecaster, forecast, job, steps=steps, args=tuple(args))
         if named_card is not None and forecast.fits[named_card.name] is False:
-            ways = levers.find(forecaster, forecast, chunk=chunk, args=tuple(args))
+            ways = levers.find(forecaster, forecast, chunk=chunk, args=tuple(args), rank=job)
             forecast = replace(forecast, levers=ways)
     if measure:
         forecast = replace(

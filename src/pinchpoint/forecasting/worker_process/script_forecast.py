@@ -167,6 +167,7 @@ def _run(
     progress.check, progress.stop = check, stop
     full_card = FullCard(observer.ledger, loaded_target.card.usable_bytes)
     path = loaded_target.target.where
+    os.environ |= request.get("environment", {})
     if request.get("rank"):
         os.environ |= Rank(**request["rank"]).environment()
     _seed(request.get("seed", 0))

@@ -61,3 +61,9 @@ def test_an_unknown_hook_leaves_the_peak_unknown(net: Any, observer: Any) -> Non
     model = nn.parallel.DistributedDataParallel(net)
     model.register_comm_hook(None, lambda state, bucket: None)
     assert any("communication hook" in reason for reason in observer.ledger.observation.reasons)
+
+
+def test_the_class_is_replaced_wherever_a_library_imports_it_from(observer: Any) -> None:
+    from torch.nn.parallel.distributed import DistributedDataParallel
+
+    assert DistributedDataParallel is nn.parallel.DistributedDataParallel

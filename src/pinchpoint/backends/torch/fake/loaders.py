@@ -9,6 +9,7 @@ training steps are done.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 import statistics
@@ -272,6 +273,7 @@ def install(patches: Patches, observer: Observer, progress: Progress) -> Callabl
     original_iter: Callable[..., Any] = torch.utils.data.DataLoader.__iter__
     signature = inspect.signature(original_init)
 
+    @functools.wraps(original_init)  # Lightning makes loaders again, with the arguments of this signature
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         call = signature.bind(self, *args, **kwargs)
         if call.arguments.pop("num_workers", 0):

@@ -44,9 +44,9 @@ def install(patches: Patches, observer: Observer) -> None:
         return
     _groups(patches, observer)
     _objects(patches, observer)
-    patches.set(
-        torch.nn.parallel, "DistributedDataParallel", data_parallel.make_class(observer, torch.distributed)
-    )
+    parallel = data_parallel.make_class(observer, torch.distributed)
+    for owner in (torch.nn.parallel, sys.modules["torch.nn.parallel.distributed"]):
+        patches.set(owner, "DistributedDataParallel", parallel)
 
 
 def close() -> None:
