@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from pinchpoint.core.events import PRIVATE_POOL
 from pinchpoint.forecasting.allocator import Allocator, OutOfMemory, segment_size
 
 MIB = 2**20
@@ -134,6 +135,16 @@ def test_a_segment_in_use_is_never_released() -> None:
     allocator.free(blocks)
     assert allocator.release_cached() == 20 * MIB
     assert allocator.reserved_bytes == 0
+
+
+def test_the_pool_of_cuda_graphs_keeps_its_segments_and_lends_them_to_nobody() -> None:
+    allocator = Allocator()
+    allocator.free(allocator.allocate(20 * MIB, PRIVATE_POOL))
+    allocator.free(allocator.allocate(20 * MIB))
+    assert allocator.reserved_bytes == 40 * MIB
+    assert allocator.release_cached() == 20 * MIB
+    allocator.allocate(20 * MIB, PRIVATE_POOL)
+    assert allocator.reserved_bytes == 20 * MIB
 
 
 def test_exactly_the_limit_still_fits() -> None:

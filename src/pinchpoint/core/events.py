@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 Phase = Literal["data", "forward", "backward", "optimizer"]
 PHASES: tuple[Phase, ...] = ("data", "forward", "backward", "optimizer")
 FREE_CACHE = -1  # an event with this block number is torch.cuda.empty_cache()
+PRIVATE_POOL = -1  # the stream of blocks in the memory pool of CUDA graphs
 
 
 class Span(NamedTuple):
@@ -29,8 +30,10 @@ class BlockInfo:
     what is not a tensor of the user; an empty role is derived from the block's lifetime.
     span: for the workspace of a library, whose size is uncertain; `bytes` is then the usual size.
     library_file, library_line: the line of a package that `file` and `line` lead to, if it is not the user's.
-    stream: the CUDA stream that it was allocated on; 0 is the default one. Others do not use its memory.
-    held_bytes: memory that a freed tensor still holds, because another stream may use it; `bytes` is then 0.
+    stream: the CUDA stream that it was allocated on; 0 is the default one, PRIVATE_POOL the memory pool of
+    CUDA graphs. Others do not use its memory.
+    held_bytes: memory that is in use but not allocated for torch's counters: that of a freed tensor which
+    another stream may use (`bytes` is then 0), or of a replayed CUDA graph.
     """
 
     bytes: int

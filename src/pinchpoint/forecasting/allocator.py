@@ -13,6 +13,7 @@ from bisect import bisect_left, insort
 from collections import defaultdict
 from dataclasses import dataclass, field
 
+from pinchpoint.core.events import PRIVATE_POOL
 from pinchpoint.core.units import MIB
 
 ROUND_BYTES = 512
@@ -89,9 +90,14 @@ class Allocator:
         insort(self._free[block.small, block.stream], (block.size_bytes, block.address, block))
 
     def release_cached(self) -> int:
-        """Release every segment that is completely free, as `empty_cache` and a failing allocation do."""
+        """Release every segment that is completely free, as `empty_cache` and a failing allocation do.
+
+        The pool of CUDA graphs keeps its segments.
+        """
         released_bytes = 0
         for pool, blocks in self._free.items():
+            if pool[1] == PRIVATE_POOL:
+                continue
             whole = [entry for entry in blocks if entry[2].before is None and entry[2].after is None]
             for entry in whole:
                 blocks.remove(entry)

@@ -21,7 +21,7 @@ import torch
 from pinchpoint.backends.recording.source_lines import is_user_file
 from pinchpoint.backends.torch import compat
 from pinchpoint.backends.torch.ranks.compat import local_part
-from pinchpoint.core.events import BlockInfo, Observation, Phase, Span
+from pinchpoint.core.events import PRIVATE_POOL, BlockInfo, Observation, Phase, Span
 
 _TORCH_DIR = f"{Path(torch.__file__).parent}{os.sep}"  # with the separator, so that torchvision is not in it
 _PINCHPOINT_DIR = str(Path(__file__).resolve().parents[2])
@@ -90,6 +90,7 @@ class Ledger:
         self._modules_outside = 0  # modules whose forward pass the current phase was started in
         self._closed = False
         self.stream = 0  # the CUDA stream that is current
+        self._is_counted = True  # whether what is allocated counts as allocated
         self._shared: set[int] = set()  # storages that another stream uses
         self._held: list[int] = []  # blocks that stand for the memory of freed ones
         # Called with the bytes of a large storage before it is added; raises an error if the card is full.
@@ -191,6 +192,28 @@ class Ledger:
         if block is not None and self.observation.blocks[block].stream != stream:
             self._shared.add(key)
 
+    def release(self, blocks: set[int]) -> None:
+        """Free blocks whose storages are still alive and stay on the device without memory."""
+        for key, block in self._block_of.items():
+            if block in blocks:
+                self._record(block)
+                info = replace(self.observation.blocks[block], bytes=0, held_bytes=0)
+                self._block_of[key] = self._append(info)
+
+    @contextmanager
+    def uncounted(self) -> Iterator[None]:
+        """Within this context, what is allocated takes memory but does not count as allocated."""
+        self._is_counted = False
+        try:
+            yield
+        finally:
+            self._is_counted = True
+
+    def is_in_pool(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor is in the memory pool of CUDA graphs."""
+        block = self.block_of(tensor)
+        return block >= 0 and self.observation.blocks[block].stream == PRIVATE_POOL
+
     def _hold(self, key: int, block: int) -> None:
         """Keep the memory of a freed block that another stream uses until two more such blocks are freed.
 
@@ -270,6 +293,8 @@ class Ledger:
         if info.phase != self._last_phase:
             self.begin_phase(info.phase)
         info.stream = self.stream or info.stream
+        if not self._is_counted:
+            info.held_bytes = info.bytes
         self.observation.blocks.append(info)
         block = len(self.observation.blocks) - 1
         self._record(block)

@@ -271,6 +271,30 @@ def stop_at_code(patch: Patch, load: Callable[[str], Any], kernels: Callable[[],
     patch(CacheBase, "get_system", staticmethod(lambda: {"device": {}, "version": {}, "hash": "pinchpoint"}))
 
 
+def capture_with(patch: Patch, graphs: Any) -> None:
+    """Let `graphs` capture functions as CUDA graphs."""
+    from torch._inductor import compile_fx, cudagraph_trees
+
+    patch(compile_fx, "cudagraphify", graphs.capture)
+    patch(cudagraph_trees, "get_manager", lambda *_, **__: graphs)
+    patch(torch._C, "_cuda_cudaCachingAllocator_is_enabled", lambda: True)
+
+
+def generation() -> int:
+    """A number that changes when the script calls a compiled function, or marks a step."""
+    from torch._dynamo.mutation_guard import GenerationTracker
+    from torch._inductor.cudagraph_trees import MarkStepBox
+
+    return MarkStepBox.mark_step_counter or GenerationTracker.generation
+
+
+def is_step_marked() -> bool:
+    """Whether the script marks its steps by `torch.compiler.cudagraph_mark_step_begin`."""
+    from torch._inductor.cudagraph_trees import MarkStepBox
+
+    return MarkStepBox.mark_step_counter != 0
+
+
 def pad_products(patch: Patch) -> None:
     """Let inductor pad the products that it would time with and without padding."""
     from torch._inductor.fx_passes import pad_mm

@@ -56,9 +56,9 @@ class _Compiler:
     def _config(self, options: dict[str, Any]) -> dict[str, Any]:
         """The settings of inductor, without those that need a GPU."""
         config = compat.inductor_options(options.get("mode"), options.get("options"), options.get("dynamic"))
-        if config.get("triton.cudagraphs"):
+        if config.get("triton.cudagraphs") and not config.get("triton.cudagraph_trees", True):
             config["triton.cudagraphs"] = False
-            self._add_reason("the memory pools of CUDA graphs are not modelled")
+            self._add_reason("the memory pools of CUDA graphs without `cudagraph_trees` are not modelled")
         tuned = [name for name in config if name.startswith("max_autotune") and config[name]]
         if tuned:
             config |= dict.fromkeys(tuned, False)

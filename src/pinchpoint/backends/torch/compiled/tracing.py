@@ -20,7 +20,9 @@ import torch
 from pinchpoint.backends.patches import Patches
 from pinchpoint.backends.torch.compat import FakeTensor, close_library, fake_device, in_kernel
 from pinchpoint.backends.torch.compiled import compat
+from pinchpoint.backends.torch.compiled.cuda_graphs import CudaGraphs
 from pinchpoint.backends.torch.compiled.generated_code import GeneratedCode
+from pinchpoint.backends.torch.compiled.shortcuts import skip_kernel_text
 from pinchpoint.backends.torch.fake.devices import cuda_device
 from pinchpoint.backends.torch.kernels.attention import attention_on
 from pinchpoint.backends.torch.observer import Observer
@@ -36,6 +38,7 @@ class Tracing:
         self._patches = patches
         self._observer = observer
         self._code = GeneratedCode(observer)
+        self._graphs = CudaGraphs(observer)
         self._depth = 0
         compat.watch_frames(self.section, failed)(patches.set)
         compat.run_without_driver(patches.set)
@@ -76,6 +79,8 @@ class Tracing:
         compat.fold_constants_on_host(patches.set)
         compat.describe_device(patches.set)
         compat.pad_products(patches.set)
+        compat.capture_with(patches.set, self._graphs)
+        skip_kernel_text(patches.set)
         compat.compile_backward_within(patches.set, self.section)
         compat.stop_at_code(patches.set, self._code.load, self._code.kernels)
         for name, function in MARKS.items():

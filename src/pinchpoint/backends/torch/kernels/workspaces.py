@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,7 +49,8 @@ class KernelModel:
     processors: int
     capability: tuple[int, int]
     cudnn: CudnnLibrary | None = None
-    _workspaces: set[tuple[str, str]] = field(default_factory=set)
+    _workspaces: dict[tuple[str, str], int] = field(default_factory=dict)
+    _has_workspaces: bool = True
     _searches: set[tuple[bool, convolution_search.Search]] = field(default_factory=set)
 
     def workspace(self, name: str, *, ledger: Ledger, phase: Phase, site: Site) -> None:
@@ -57,7 +59,7 @@ class KernelModel:
         A pass that creates a graph (`create_graph=True`) is part of the loss and runs in the backward thread.
         A product with a bias uses cuBLASLt, which has its own workspace or (0 bytes) shares that of cuBLAS.
         """
-        if name not in MATRIX_OPS:
+        if name not in MATRIX_OPS or not self._has_workspaces:
             return
         is_backward = phase == "backward" or compat.autograd_node() is not None
         thread = "backward" if is_backward else "forward"
@@ -67,8 +69,24 @@ class KernelModel:
             ("cublaslt", self.cublaslt_workspace_bytes),
         ):
             if size and (library == "cublas" or fused_bias) and (library, thread) not in self._workspaces:
-                self._workspaces.add((library, thread))
-                ledger.add_permanent(size, phase=phase, site=site, op=library, role="workspace")
+                self._workspaces[library, thread] = ledger.add_permanent(
+                    size, phase=phase, site=site, op=library, role="workspace"
+                )
+
+    def free_workspaces(self, ledger: Ledger) -> None:
+        """Free the workspaces, as torch does before and after it captures a CUDA graph."""
+        for block in self._workspaces.values():
+            ledger.free_temporary(block)
+        self._workspaces.clear()
+
+    @contextlib.contextmanager
+    def without_workspaces(self) -> Iterator[None]:
+        """Within this context, products need no workspace."""
+        self._has_workspaces = False
+        try:
+            yield
+        finally:
+            self._has_workspaces = True
 
     def temporaries(self, func: Any, args: Any, kwargs: Any, out: Any) -> Sequence[Sequence[int | Span]]:
         """Rounds of bytes allocated together while the kernel runs; a Span if a library chooses its size."""
