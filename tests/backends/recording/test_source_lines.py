@@ -86,3 +86,14 @@ def test_the_functions_of_a_library_between_the_line_and_a_wait_are_named() -> N
     )
     assert names["call"](names["read"]) == ""
     assert names["forward"](names["read"]) == "in norm > add_loops of graphs"
+
+
+def test_two_calls_at_a_line_have_the_same_place() -> None:
+    lines = SourceLines()
+
+    def pair() -> tuple[Place | None, Place | None]:
+        return (lines.place(-1), lines.place(-1))
+
+    first, second = pair()
+    assert first is not None
+    assert first == second

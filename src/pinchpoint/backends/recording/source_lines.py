@@ -43,6 +43,8 @@ class SourceLines:
 
     def __init__(self) -> None:
         self._is_user: dict[CodeType, bool] = {}
+        self._places: dict[Place, Place] = {}
+        self._by_line: dict[tuple[CodeType, int], Place] = {}
 
     def frame(self, depth: int = 1) -> FrameType | None:
         """The innermost user frame, from `depth` frames above the caller on."""
@@ -60,7 +62,16 @@ class SourceLines:
 
     def place(self, depth: int = 1) -> Place | None:
         frame = self.frame(depth + 1)
-        return None if frame is None else (frame.f_code, frame.f_lasti)
+        return None if frame is None else self.place_of(frame)
+
+    def place_of(self, frame: FrameType) -> Place:
+        """The same for every call at a line, which may have several offsets: Python 3.11 changes them."""
+        place = frame.f_code, frame.f_lasti
+        known = self._places.get(place)
+        if known is None:
+            line = frame.f_lineno or 0
+            known = self._places[place] = self._by_line.setdefault((frame.f_code, line), place)
+        return known
 
 
 def library_calls(depth: int = 1) -> str:

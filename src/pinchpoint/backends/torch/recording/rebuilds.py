@@ -27,8 +27,7 @@ def watch_rebuilds(recorder: Recorder, patches: Patches) -> None:
             if recorder.step and not torch.compiler.is_compiling() and recorder.is_here:
                 frame = _builder(self, sys._getframe(1))
                 if frame is not None:
-                    place = (frame.f_code, frame.f_lasti)
-                    recorder.event("rebuild", type(self).__name__, place)
+                    recorder.event("rebuild", type(self).__name__, recorder.lines.place_of(frame))
 
         patches.set(owner, "__init__", wraps(original)(build))
 
