@@ -41,6 +41,47 @@ def test_fixing_the_bad_example_gives_the_good_one(name: str) -> None:
     assert fix_text(file(fixed), [RULES[name]], matches_in, unsafe=True) == (good, 0)
 
 
+UNSAFE = {
+    "a caller may differentiate the outputs": """
+import torch
+def outputs_of(model, loader):
+    outputs = []
+    for x in loader:
+        output = model(x)
+        outputs.append(output)
+    return torch.cat(outputs)
+""",
+    "a graph that is kept for another pass": """
+import torch
+def train(model, loader, opt):
+    losses = []
+    for x in loader:
+        opt.zero_grad()
+        loss = model(x).mean()
+        loss.backward(retain_graph=True)
+        opt.step()
+        losses.append(loss)
+    return losses
+""",
+    "the copy of a leaf is no leaf": """
+import torch
+def noise(n, device):
+    return torch.zeros(n, requires_grad=True).to(device)
+""",
+    "an argument that only the copy takes": """
+import torch
+def noise(n):
+    return torch.zeros(n).cuda(non_blocking=True)
+""",
+}
+
+
+@pytest.mark.parametrize("what", UNSAFE)
+def test_code_that_would_compute_something_else_is_not_fixed(what: str) -> None:
+    assert fix_text(file(UNSAFE[what]), all_rules(), matches_in, unsafe=False) == (UNSAFE[what], 0)
+    assert find_in(file(UNSAFE[what]), all_rules())
+
+
 def test_numbers_and_names_are_unique_and_follow_the_families() -> None:
     rules = all_rules()
     assert len({rule.number for rule in rules}) == len({rule.name for rule in rules}) == len(rules)

@@ -1696,8 +1696,96 @@ def train(m, dl, opt):
         opt.step()
 """,
     ),
+    (
+        {"transform-in-loop"},
+        """
+import jax
+def train(loss, params, batches):
+    for batch in batches:
+        @jax.jit
+        def step(params, batch):
+            return jax.tree.map(lambda p, g: p - g, params, jax.grad(loss)(params, batch))
+        params = step(params, batch)
+    return params
+""",
+    ),
+    (
+        {"graph-kept"},
+        """
+import torch
+def train(model, loader, opt):
+    history = []
+    for step, x in enumerate(loader):
+        opt.zero_grad()
+        loss = model(x).mean()
+        loss.backward()
+        opt.step()
+        history.append((step, loss))
+    return history
+""",
+    ),
+    (
+        {"missing-no-grad"},
+        """
+import torch
+from torch import nn
+model = nn.Linear(4, 2)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+model.train()
+for x in loader:
+    opt.zero_grad()
+    model(x).mean().backward()
+    opt.step()
+model.eval()
+outputs = []
+for x in loader:
+    outputs.append(model(x).argmax(-1))
+""",
+    ),
 ]
 SOUND: dict[str, str] = {
+    "a function jitted in a loop and kept": """
+import jax
+def compiled(sizes):
+    functions = {}
+    for size in sizes:
+        @jax.jit
+        def step(x):
+            return x[:size] * 2
+        functions[size] = step
+    return functions
+""",
+    "a sum that the caller differentiates": """
+import torch
+def full_loss(model, loader):
+    total = 0.0
+    for x, y in loader:
+        loss = torch.nn.functional.mse_loss(model(x), y)
+        total += loss
+    return total
+def train(model, loader, opt):
+    for step in range(1000):
+        opt.zero_grad()
+        full_loss(model, loader).backward()
+        opt.step()
+""",
+    "losses of a second pass, differentiated under another name": """
+import torch
+def train(model, tasks, opt, inner):
+    for step in range(1000):
+        outer = []
+        for task in tasks:
+            loss = model(task.x).mean()
+            loss.backward()
+            inner.step()
+            inner.zero_grad()
+            loss = model(task.y).mean()
+            outer.append(loss)
+        opt.zero_grad()
+        meta = sum(outer) / len(outer)
+        meta.backward()
+        opt.step()
+""",
     "a read every hundred steps": """
 import torch
 def train(model, loader, opt):

@@ -103,7 +103,7 @@ def _lines(tree: ast.Module, node: ast.AST) -> tuple[int, int]:
     first, last = line, end
     for statement in ast.walk(_outer(tree, node)):  # outer statements come before inner ones
         if isinstance(statement, ast.stmt) and statement.lineno <= line and end <= _end(statement):
-            first, last = statement.lineno, _end(statement)
+            first, last = _start(statement), _end(statement)
             body = getattr(statement, "body", None)
             if body and line < body[0].lineno:
                 last = max(line, body[0].lineno - 1)

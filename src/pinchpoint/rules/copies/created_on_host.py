@@ -51,8 +51,12 @@ def check(source: Source) -> Iterator[Match]:
 
 
 def _is_simple(source: Source, call: ast.Call, created: ast.Call) -> bool:
-    """Whether the tensor has the same values when it is created on the device, and a dtype can go with it."""
+    """Whether the tensor is the same when it is created on the device, and a dtype can go with it."""
     name = source.name(created.func)
+    if argument(created, "requires_grad") is not None:  # the copy would become a leaf with gradients
+        return False
+    if not {keyword.arg for keyword in call.keywords} <= {"device", "dtype"}:
+        return False
     if name == "torch.arange":  # the steps of floats may be rounded in another way
         numbers = [arg.value if isinstance(arg, ast.Constant) else None for arg in created.args]
         return len(call.args) + len(call.keywords) <= 1 and all(isinstance(number, int) for number in numbers)

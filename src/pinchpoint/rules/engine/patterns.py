@@ -28,6 +28,7 @@ _RARE = re.compile(
     r"log|print|verbose|debug|every|interval|report|display|plot|save|summary|first|last|warn|rank|main_process|freq",
     re.IGNORECASE,
 )
+_EVALUATION = re.compile(r"^_?(eval|evaluate|evaluation|validate|validation|test|inference|predict)(_|$)")
 _FEW = 8  # a loop of at most so many turns is not worth a finding
 
 
@@ -164,6 +165,11 @@ def decorators(source: Source, function: Function) -> list[str]:
             name = source.name(decorator.args[0])
         names.append(name)
     return names
+
+
+def is_evaluation(function: Function) -> bool:
+    """Whether a function evaluates a model, by its name."""
+    return _EVALUATION.match(function.name.lower()) is not None
 
 
 def is_jitted(source: Source, node: ast.AST) -> bool:

@@ -30,7 +30,6 @@ Good:
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 
 from pinchpoint.rules.engine import patterns
@@ -38,7 +37,6 @@ from pinchpoint.rules.engine.rule import Match, Rule
 from pinchpoint.rules.engine.source import Function, Source, method, receiver
 from pinchpoint.rules.engine.values import is_model_call, is_module
 
-_EVALUATION = re.compile(r"^_?(eval|evaluate|evaluation|validate|validation|test|inference|predict)(_|$)")
 _NEEDS_GRADIENTS = ("backward", "requires_grad_", "retain_grad")
 
 
@@ -51,16 +49,14 @@ def check(source: Source) -> Iterator[Match]:
         if isinstance(model, ast.Name | ast.Attribute) and is_module(source, model):
             scope = source.function(call) or source.tree
             use = _use_with_gradient(source, scope, ast.unparse(model), call)
-            if use is not None and not _needs_gradients(source, scope):
+            if use is not None and not _needs_gradients(source, scope, after=call):
                 yield Match(use, {"name": ast.unparse(model)})
 
 
 def _by_name(source: Source) -> Iterator[Match]:
     """Functions called `evaluate` and the like that go over a loader with gradients, without `eval()` too."""
     for function in source.functions:
-        if not _EVALUATION.match(function.name.lower()) or patterns.method_calls(
-            source, function, "eval", "step"
-        ):
+        if not patterns.is_evaluation(function) or patterns.method_calls(source, function, "eval", "step"):
             continue
         for node in source.walk(function):
             loops = source.statement_loops(node) if is_model_call(source, node) else []
@@ -75,10 +71,7 @@ def _by_name(source: Source) -> Iterator[Match]:
 
 def _use_with_gradient(source: Source, scope: ast.AST, model: str, after: ast.Call) -> ast.Call | None:
     """A call of the model in a loop after `eval()`, before `train()`, with gradients enabled."""
-    end = min(
-        (c.lineno for c in patterns.method_calls(source, scope, "train") if c.lineno > after.lineno),
-        default=1 << 30,
-    )
+    end = _end_of_evaluation(source, scope, after)
     for node in source.walk(scope):
         if (
             isinstance(node, ast.Call)
@@ -94,12 +87,26 @@ def _use_with_gradient(source: Source, scope: ast.AST, model: str, after: ast.Ca
     return None
 
 
-def _needs_gradients(source: Source, scope: Function | ast.AST) -> bool:
-    """Whether anything differentiates, or switches gradients off for all that follows."""
+def _end_of_evaluation(source: Source, scope: ast.AST, after: ast.Call) -> int:
+    """The line of the next `train()` after `eval()`."""
+    lines = (call.lineno for call in patterns.method_calls(source, scope, "train"))
+    return min((line for line in lines if line > after.lineno), default=1 << 30)
+
+
+def _needs_gradients(source: Source, scope: Function | ast.AST, *, after: ast.Call | None = None) -> bool:
+    """Whether anything differentiates, or switches gradients off for all that follows.
+
+    after: only between this call of `eval()` and the next of `train()`
+    """
+    first, end = (0, 1 << 30) if after is None else (after.lineno, _end_of_evaluation(source, scope, after))
     for node in source.walk(scope):
         if isinstance(node, ast.Call):
             name = source.name(node.func)
-            if method(node) in _NEEDS_GRADIENTS or name.endswith(("set_grad_enabled", "autograd.grad")):
+            if name.endswith("set_grad_enabled"):
+                return True
+            if not first <= node.lineno < end:
+                continue
+            if method(node) in _NEEDS_GRADIENTS or name.endswith("autograd.grad"):
                 return True
             if name.startswith(("torch.func.", "torch.autograd.", "torch.onnx", "torch.jit", "torch.fx")):
                 return True

@@ -47,6 +47,25 @@ def check(source: Source) -> Iterator[Match]:
             continue
         if not patterns.is_rare(source, call) and not patterns.is_kept(source, call):
             yield Match(call, {"name": name})
+    yield from _decorated(source)
+
+
+def _decorated(source: Source) -> Iterator[Match]:
+    """Functions that a loop defines with `@jax.jit` or the like, and that nothing keeps for later."""
+    for function in source.functions if source.uses("jax", "equinox") else ():
+        names = [name for name in patterns.decorators(source, function) if name in _NAMES]
+        if not names or not patterns.hot_loops(source, function) or patterns.is_jitted(source, function):
+            continue
+        # A call in a decorator, `@jax.jit(...)`, is reported above.
+        if any(source.called(decorator) in _NAMES for decorator in function.decorator_list):
+            continue
+        scope = source.function(function) or source.tree
+        reads = [node for node in source.loads(scope, function.name) if not source.inside(node, function)]
+        is_only_called = all(
+            isinstance(parent := source.parents[node], ast.Call) and parent.func is node for node in reads
+        )
+        if reads and is_only_called and not patterns.is_rare(source, function):
+            yield Match(function, {"name": names[0]})
 
 
 def _is_lasting(source: Source, call: ast.Call) -> bool:

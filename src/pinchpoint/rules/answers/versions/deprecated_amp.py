@@ -22,6 +22,7 @@ Good:
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -43,7 +44,9 @@ def check(source: Source) -> Iterator[Match]:
             _, device, _, last = name.split(".")
             # The new name begins with torch, which must be imported.
             whole = source.imports.get("torch") == "torch"
-            if f"torch.amp.{last}" in source.text:
+            if f"torch.amp.{last}" in source.text and any(
+                isinstance(parent, ast.If | ast.IfExp | ast.Try) for parent in source.ancestors(call)
+            ):
                 continue  # chosen by the version of torch
             yield Match(call, {"name": name, "device": device, "last": last}, whole and not call.args)
 
