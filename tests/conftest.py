@@ -18,6 +18,7 @@ from tests.templates import Template
 from pinchpoint.core.records import (
     Advice,
     Check,
+    Checkpointing,
     Forecast,
     Gain,
     Law,
@@ -146,6 +147,31 @@ def samples() -> dict[str, Record]:
         peak_bytes=22 * 2**30,
         tried=({"size": 5000, "variant": "chunked", "chunk": 512, "total_bytes": 22 * 2**30, "fits": True},),
     )
+    checkpointing = Checkpointing(
+        target="train.py",
+        budget_bytes=24 * 2**30,
+        card="rtx4090",
+        modules=("blocks.0", "blocks.1"),
+        groups=(
+            {
+                "modules": "blocks.0-1",
+                "class": "Block",
+                "count": 2,
+                "freed_bytes": 2**30,
+                "recompute_s": 0.01,
+            },
+        ),
+        fits=True,
+        peak_bytes=22 * 2**30,
+        peak_allocated_bytes=21 * 2**30,
+        before_bytes=23 * 2**30,
+        margin_bytes=2**30,
+        step_s=0.2,
+        extra_s=0.01,
+        how=({"title": "in PyTorch", "code": "from torch.utils.checkpoint import checkpoint"},),
+        tried=({"modules": 2, "total_bytes": 22 * 2**30, "extra_s": 0.01, "fits": True},),
+        refused={"Net.attention": "it is called with a cache"},
+    )
     sizes = (1000, 2000, 4000, 8000)
     study = Study(
         target="field",
@@ -231,7 +257,8 @@ def samples() -> dict[str, Record]:
         1, ("train.py",), "-a\n+b\n", "faster", "It is.", (kept,), "step", (0.5,), (0.4,), 1.25, 1.2, 1.3
     )
     check = Check("train.py", (wait,), ("train.py",), trace, forecast, gain, notes=("A note.",))
-    return {record.kind: record for record in (forecast, plan, study, verdict, trace, check)}
+    records = (forecast, plan, checkpointing, study, verdict, trace, check)
+    return {record.kind: record for record in records}
 
 
 @pytest.fixture(scope="session")

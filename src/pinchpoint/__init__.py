@@ -13,10 +13,22 @@ if TYPE_CHECKING:
     from pinchpoint.core.errors import PinchpointError
     from pinchpoint.core.findings import Finding, Findings
     from pinchpoint.core.kernel_registry import register_kernel
-    from pinchpoint.core.records import Check, Forecast, Law, Plan, Point, Study, Trace, Verdict, load
+    from pinchpoint.core.records import (
+        Check,
+        Checkpointing,
+        Forecast,
+        Law,
+        Plan,
+        Point,
+        Study,
+        Trace,
+        Verdict,
+        load,
+    )
     from pinchpoint.core.settings import Setting
     from pinchpoint.core.workload import Case, Probe, Tolerance, Variant, Workload
     from pinchpoint.forecasting.predict import predict
+    from pinchpoint.planning.checkpointing.plan_checkpointing import plan_checkpointing
     from pinchpoint.planning.plan import plan
     from pinchpoint.profiling.phase import phase
     from pinchpoint.profiling.profile import Profiler, profile
@@ -32,6 +44,7 @@ _HOMES = {
     "check": "pinchpoint.checking.check",
     "predict": "pinchpoint.forecasting.predict",
     "plan": "pinchpoint.planning.plan",
+    "plan_checkpointing": "pinchpoint.planning.checkpointing.plan_checkpointing",
     "stream": "pinchpoint.streaming.stream",
     "Flow": "pinchpoint.streaming.stream",
     "study": "pinchpoint.studies.study",
@@ -51,6 +64,7 @@ _HOMES = {
     "Check": "pinchpoint.core.records",
     "Forecast": "pinchpoint.core.records",
     "Plan": "pinchpoint.core.records",
+    "Checkpointing": "pinchpoint.core.records",
     "Study": "pinchpoint.core.records",
     "Point": "pinchpoint.core.records",
     "Law": "pinchpoint.core.records",
@@ -65,6 +79,7 @@ _HOMES = {
 __all__ = [
     "Case",
     "Check",
+    "Checkpointing",
     "Finding",
     "Findings",
     "Flow",
@@ -87,6 +102,7 @@ __all__ = [
     "load",
     "phase",
     "plan",
+    "plan_checkpointing",
     "predict",
     "profile",
     "register_kernel",

@@ -12,6 +12,7 @@ from pinchpoint.core.errors import DoesNotFit
 from pinchpoint.core.records import Plan, load
 from pinchpoint.core.units import GIB, MIB
 from pinchpoint.planning import plan as plan_module
+from pinchpoint.planning.checkpointing import plan_checkpointing
 
 MADE = Plan(
     target="field",
@@ -206,3 +207,50 @@ def test_a_folder_that_cannot_be_written_is_refused_before_any_run(
     assert "Cannot write" in capsys.readouterr().err
     assert asked == []
     assert list(tmp_path.iterdir()) == []
+
+
+def test_checkpointing_prints_the_modules_and_the_code(
+    samples: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    result, calls = samples["checkpointing"], []
+    monkeypatch.setattr(
+        plan_checkpointing, "plan_checkpointing", lambda target, **how: calls.append((target, how)) or result
+    )
+    path = tmp_path / "plan.json"
+    line = ["plan", "train.py", "--budget", "rtx4090", "--checkpointing", "auto", "-o", str(path), "--", "-x"]
+    assert run(line) == 0
+    assert load(path) == result
+    ((target, how),) = calls
+    assert (target, how["budget"], how["args"]) == ("train.py", "rtx4090", ["-x"])
+    shown = capsys.readouterr().out
+    for part in (
+        "blocks.0-1",
+        "22.00 GiB",
+        "10.00 ms per step, 5%",
+        "    from torch.utils.checkpoint import",
+    ):
+        assert part in shown
+    monkeypatch.setattr(
+        plan_checkpointing, "plan_checkpointing", lambda target, **_: replace(result, fits=None)
+    )
+    assert run([*line[:6], "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["fits"] is None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--checkpointing", "all", "--budget", "24GiB"], "--checkpointing 'all' is not known"),
+        (["--checkpointing", "auto"], "needs a budget"),
+        (["--checkpointing", "auto", "--budget", "24GiB", "--vary", "-b {}"], "together with --vary"),
+        (["--checkpointing", "auto", "--budget", "24GiB", "--cards", "all"], "together with --cards"),
+    ],
+)
+def test_options_that_do_not_go_with_checkpointing_are_refused(
+    options: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["plan", "train.py", *options]) == 2
+    assert message in capsys.readouterr().err

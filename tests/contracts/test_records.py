@@ -26,6 +26,7 @@ KEYS = {
         "high_bytes",
     },
     "plan": {"budget_bytes", "size", "chunk", "variant", "margin_bytes"},
+    "checkpointing": {"budget_bytes", "modules", "fits", "peak_bytes", "extra_s", "how"},
     "study": {"axis", "points", "laws"},
     "verdict": {
         "baseline",

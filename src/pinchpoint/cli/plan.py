@@ -10,7 +10,9 @@ import typer
 from pinchpoint.console import options, printing
 
 if TYPE_CHECKING:
-    from pinchpoint.core.records import Plan
+    from collections.abc import Sequence
+
+    from pinchpoint.core.records import Checkpointing, Plan
 
 
 def command(
@@ -35,6 +37,12 @@ def command(
     ),
     multiple: str = typer.Option("1", "--multiple", help="Consider only multiples of this number."),
     up_to: str = typer.Option("1000M", "--up-to", help="The largest size to consider."),
+    checkpointing: str = typer.Option(
+        None,
+        "--checkpointing",
+        help="auto: find the modules of a training script to recompute so that it fits the budget at the "
+        "least extra time.",
+    ),
     settings: list[str] = options.SET,
     seed: int = options.SEED,
     timeout: float = typer.Option(300.0, "--timeout", help="Time limit of one fake run, in seconds."),
@@ -48,6 +56,7 @@ def command(
     --cards adds at most 8 fake runs and marks the sizes that are interpolated between two of them.
     The exit code is 1 if nothing fits, and if it is unknown what fits; the reasons are printed.
     For a script, name the argument that is its size: `plan train.py --budget 24GiB --vary '--batch-size {}'`.
+    `plan train.py --budget 24GiB --checkpointing auto` keeps its size, and finds what to recompute instead.
     """
     from pinchpoint.core.files import check_output
     from pinchpoint.core.settings import parse_pairs
@@ -56,6 +65,14 @@ def command(
     if output is not None:
         check_output(output)
     target = options.script_target(target, as_module=as_module)
+    if checkpointing is not None:
+        others = {"--size": size, "--variant": variant, "--cards": cards, "--vary": vary, "--mode": mode}
+        others |= {"--set": settings, "--multiple": multiple != "1", "--up-to": up_to != "1000M"}
+        given = [name for name, value in others.items() if value]
+        _plan_checkpointing(
+            target, checkpointing, given, budget, args or (), seed, timeout, output=output, as_json=as_json
+        )
+        return
     saved = "nothing was saved, because -o FILE.json was not given"
     if output is not None:
         saved = f"the answers so far, if there are any, are in {output}"
@@ -85,6 +102,78 @@ def command(
         _show(result)
     if result.size is None:
         raise typer.Exit(1)
+
+
+def _plan_checkpointing(
+    target: str,
+    checkpointing: str,
+    other_options: list[str],
+    budget: str | None,
+    args: Sequence[str],
+    seed: int,
+    timeout_s: float,
+    *,
+    output: Path | None,
+    as_json: bool,
+) -> None:
+    from pinchpoint.core.errors import BadInput
+    from pinchpoint.planning.checkpointing.plan_checkpointing import plan_checkpointing
+
+    if checkpointing != "auto":
+        raise BadInput(f"--checkpointing {checkpointing!r} is not known.", hint="Use --checkpointing auto.")
+    if other_options:
+        raise BadInput(
+            f"--checkpointing cannot be used together with {', '.join(other_options)}.",
+            hint="Leave the other option out: the size of the script is not changed.",
+        )
+    if budget is None:
+        raise BadInput("--checkpointing needs a budget.", hint="Give --budget 24GiB, or the name of a card.")
+    with (
+        printing.explain_interrupt("nothing was saved, because the search has not ended"),
+        printing.progress("plan") as progress,
+    ):
+        result = plan_checkpointing(
+            target, budget=budget, args=args, seed=seed, timeout_s=timeout_s, progress=progress
+        )
+    if output is not None:
+        result.save(output)
+    if as_json:
+        printing.show_json(result.to_json())
+    else:
+        _show_checkpointing(result)
+    if not result.fits:
+        raise typer.Exit(1)
+
+
+def _show_checkpointing(result: Checkpointing) -> None:
+    from pinchpoint.core.units import show_bytes, show_seconds
+
+    printing.show_summary(result)
+    if result.groups:
+        printing.stdout().print()
+        rows = [
+            (
+                group["modules"],
+                group["class"],
+                str(group["count"]),
+                show_bytes(group["freed_bytes"]),
+                show_seconds(group["recompute_s"]),
+            )
+            for group in result.groups
+        ]
+        columns = ("recompute", "class", "modules", "frees", "estimated time")
+        printing.show_narrow_table(columns, rows, right=columns[2:])
+    for way in result.how:
+        printing.stdout().print()
+        printing.show(f"{way['title']}:")
+        for line in way["code"].splitlines():
+            printing.stdout().print(f"    {line}".rstrip(), markup=False, highlight=False, soft_wrap=True)
+    if result.how:
+        printing.stdout().print()
+    for reason in result.reasons:
+        printing.say(f"the peak may be higher: {reason}")
+    for note in result.notes:
+        printing.say(f"note: {note}")
 
 
 def _show(plan: Plan) -> None:

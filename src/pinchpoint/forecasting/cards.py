@@ -28,6 +28,7 @@ _FIELDS = (
     "memory",
     "capability",
     "processors",
+    "bandwidth",
     "context",
     "context_high",
     "context_source",
@@ -37,6 +38,12 @@ _FIELDS = (
 ESTIMATED = "estimated from the number of multiprocessors"
 # Threads that a multiprocessor runs at one time, by compute capability; 2,048 where not listed.
 _THREADS = {(7, 5): 1024, (8, 6): 1536, (8, 7): 1536, (8, 9): 1536, (12, 0): 1536, (12, 1): 1536}
+# FLOPs per second of one multiprocessor: in products of 16-bit numbers on its tensor cores, and of 32-bit
+# numbers, by the first part of the compute capability. From public data sheets; of cards of one generation,
+# which differ by up to a factor of two, a middle one.
+_HALF_FLOPS = {7: 1.5e12, 8: 1.9e12, 9: 7.5e12, 10: 15e12, 12: 2e12}
+_SINGLE_FLOPS = {7: 0.18e12, 8: 0.35e12, 9: 0.5e12, 10: 0.5e12, 12: 0.6e12}
+_BANDWIDTH = 10  # GB/s per multiprocessor of a card whose bandwidth is not given
 _NAME = re.compile(r"[a-z0-9][a-z0-9.-]*")
 _BYTES = re.compile(r"[0-9][0-9.,_]*\s*([kmgt]i?)?b", re.IGNORECASE)
 
@@ -55,6 +62,17 @@ class Card:
     context_bytes: int
     context_high_bytes: int
     context_source: str = ESTIMATED  # where the context was observed, if it was
+    bandwidth: int = 0  # GB/s of its memory, from the data sheet
+
+    @property
+    def half_flops(self) -> float:
+        """The most operations per second on 16-bit numbers, roughly."""
+        return _HALF_FLOPS.get(self.capability[0], _HALF_FLOPS[8]) * self.processors
+
+    @property
+    def single_flops(self) -> float:
+        """The most operations per second on 32-bit numbers, roughly."""
+        return _SINGLE_FLOPS.get(self.capability[0], _SINGLE_FLOPS[8]) * self.processors
 
     @property
     def usable_bytes(self) -> int:
@@ -110,6 +128,13 @@ def card(text: str) -> Card:
         if near
         else "Run `pinchpoint list cards` to see the names, or give bytes, such as 24GiB.",
     )
+
+
+def budget_card(budget: str | int) -> Card:
+    """The card of a budget: a named card, or one that is known only by its bytes."""
+    if isinstance(budget, int) or budget.strip()[:1].isdigit():
+        return card(f"{parse_bytes(budget, or_card=True)}B")
+    return card(budget)
 
 
 def nameless(name: str, memory_bytes: int, *, like: Card) -> Card:
@@ -183,7 +208,8 @@ def _card(name: str, entry: Any, where: str) -> Card:
             where, f"gives a bad value for {name}: capability {capability!r} is not a pair such as [8, 9]"
         )
     pair = (capability[0], capability[1])
-    processors = _processors(entry.get("processors", 108), name, where)
+    processors = _whole_number(entry.get("processors", 108), name, "processors", where)
+    bandwidth = _whole_number(entry.get("bandwidth", _BANDWIDTH * processors), name, "bandwidth", where)
     usual, high = estimated_context(pair, processors)
     if "context" in entry:
         usual = _bytes(entry["context"], name, "context", where)
@@ -207,13 +233,14 @@ def _card(name: str, entry: Any, where: str) -> Card:
         context_bytes=usual,
         context_high_bytes=high,
         context_source=str(entry.get("context_source", "the card file" if "context" in entry else ESTIMATED)),
+        bandwidth=bandwidth,
     )
 
 
-def _processors(value: Any, name: str, where: str) -> int:
+def _whole_number(value: Any, name: str, field: str, where: str) -> int:
     if type(value) is not int or value < 1:
         raise _damaged(
-            where, f"gives a bad value for {name}: processors {value!r} is not a whole number above 0"
+            where, f"gives a bad value for {name}: {field} {value!r} is not a whole number above 0"
         )
     return value
 

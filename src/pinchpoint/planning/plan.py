@@ -14,9 +14,9 @@ from pinchpoint.core import targets
 from pinchpoint.core.errors import BadInput, DoesNotFit
 from pinchpoint.core.records import Plan
 from pinchpoint.core.settings import Overrides
-from pinchpoint.core.units import check_seconds, parse_bytes, parse_size, show_bytes
+from pinchpoint.core.units import check_seconds, parse_size, show_bytes
 from pinchpoint.core.workload import Workload, settings_of
-from pinchpoint.forecasting.cards import Card, card, select_cards
+from pinchpoint.forecasting.cards import Card, budget_card, card, select_cards
 from pinchpoint.forecasting.forecaster import Forecasts, open_forecasts
 from pinchpoint.planning.card_table import CardTable
 from pinchpoint.planning.fake_runs import Progress, Script, Trials, check_vary
@@ -161,11 +161,8 @@ def _budget(budget: str | int | None, cards: Sequence[Card]) -> tuple[int, str]:
             )
         largest = max(cards, key=lambda c: c.memory_bytes)
         return largest.memory_bytes, largest.name
-    if isinstance(budget, int) or budget.strip()[:1].isdigit():
-        number = parse_bytes(budget, or_card=True)
-        return number, f"{number}B"
-    budget_card = card(budget)
-    return budget_card.memory_bytes, budget_card.name
+    chosen = budget_card(budget)
+    return chosen.memory_bytes, chosen.name
 
 
 def _subject(target: str | Workload | Callable[..., Any], vary: str | None, args: tuple[str, ...]) -> Subject:

@@ -74,6 +74,7 @@ class Observer(compat.DispatchMode):
         self.progress: Any = None  # set by the session: what the loop has done so far
         self.stand_ins: Any = None  # set by the session: replacements of packages that need CUDA
         self.foreign: Any = None  # set by the session: operations of libraries other than torch
+        self.recomputation: Any = None  # set where a plan asks what recomputing modules frees and costs
         self.collectives = Collectives()
         self.place: str | None = None
         self.operations = 0  # observed so far
@@ -327,6 +328,8 @@ class Observer(compat.DispatchMode):
             ledger.mark_foldable(args[0], out)
         if place == "device":
             self._record_kernel(func, args, kwargs, out, phase, site)
+            if self.recomputation is not None:
+                self.recomputation.clock.count(func, args, kwargs, out)
         return out
 
     def _record_kernel(self, func: Any, args: Any, kwargs: Any, out: Any, phase: Phase, site: Site) -> None:

@@ -2,6 +2,7 @@
 
 from pinchpoint.core.records.base import SCHEMA, Record, now
 from pinchpoint.core.records.check import Advice, Check, Gain
+from pinchpoint.core.records.checkpointing import Checkpointing
 from pinchpoint.core.records.reading import KINDS, load
 from pinchpoint.core.records.results import (
     BREAKDOWN,
@@ -24,6 +25,7 @@ __all__ = [
     "SCHEMA",
     "Advice",
     "Check",
+    "Checkpointing",
     "Forecast",
     "Gain",
     "Inside",

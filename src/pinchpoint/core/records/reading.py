@@ -10,10 +10,13 @@ from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import json_fault, parse_json
 from pinchpoint.core.records.base import SCHEMA, Record
 from pinchpoint.core.records.check import Check
+from pinchpoint.core.records.checkpointing import Checkpointing
 from pinchpoint.core.records.results import Forecast, Plan, Study, Verdict
 from pinchpoint.core.records.trace import Trace
 
-KINDS: dict[str, type[Record]] = {cls.kind: cls for cls in (Forecast, Plan, Study, Verdict, Trace, Check)}
+KINDS: dict[str, type[Record]] = {
+    cls.kind: cls for cls in (Forecast, Plan, Checkpointing, Study, Verdict, Trace, Check)
+}
 
 
 def load(path: str | Path) -> Record:

@@ -138,6 +138,8 @@ def _run(
     observer.progress.loops.conditions.start(tried)
     for name, value in dynamic_options.items():
         setattr(observer.dynamic, name, value)
+    if request.get("recompute") is not None:
+        observer.recomputation = _recomputation(loaded_target, request["recompute"])
     stopper = Stopper(request["steps"])
     if dynamic_options.get("calibrating"):
         limit_real_run(stopper)
@@ -223,6 +225,8 @@ def _run(
     observation.seen = progress.seen(trained=observation.trained)
     if stages := observer.collectives.stages():
         observation.seen["stages"] = stages
+    if observer.recomputation is not None:
+        observation.seen["recomputation"] = observer.recomputation.results()
     mode = "train" if observation.trained else "infer"
     if request.get("mode") not in (None, mode):
         raise BadInput(
@@ -286,6 +290,15 @@ def _run(
             line for line, is_late in observer.dynamic.float_arrays.items() if is_late or not progress.trains
         ],
     }
+
+
+def _recomputation(loaded_target: LoadedTarget, chosen: list[str]) -> Any:
+    from pinchpoint.backends.torch.recomputation.module_calls import Recomputation
+    from pinchpoint.backends.torch.recomputation.operation_times import Speed
+
+    card = loaded_target.card
+    speed = Speed(card.half_flops, card.single_flops, card.bandwidth * 1e9)
+    return Recomputation(loaded_target.observer.ledger, speed, chosen)
 
 
 class _Status:

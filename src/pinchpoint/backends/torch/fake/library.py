@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -101,9 +102,15 @@ def _modules(
         # A module that the backward pass calls again (checkpointing) keeps its name in the whole model.
         if root and (ledger.phase != "backward" or id(self) not in names):
             _name_tree(self, names, ledger)
-        path = ledger.module_path
         # A module that belongs to no other, such as a loss made in `forward`, is named after its caller.
-        path.append(names.get(id(self)) or f"{path[-1]}.{type(self).__name__}")
+        name = names.get(id(self)) or f"{ledger.module_path[-1]}.{type(self).__name__}"
+        if observer.recomputation is None:
+            return run_as(name, root, self, *args, **kwargs)
+        return observer.recomputation.call(self, name, args, kwargs, partial(run_as, name, root, self))
+
+    def run_as(name: str, root: bool, self: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+        path = ledger.module_path
+        path.append(name)
         try:
             with (
                 torch.autocast("cuda", torch.bfloat16) if root and progress.half else contextlib.nullcontext()
