@@ -26,7 +26,7 @@ from pinchpoint.core.files import json_fault, parse_json
 from pinchpoint.core.workload import Workload
 
 Factory = Callable[..., Any]
-PINCHPOINT = str(Path(__file__).resolve().parents[1])
+PINCHPOINT = str(Path(__file__).parents[1])
 SHIPPED_TARGETS = (f"{PINCHPOINT}/workloads/", f"{PINCHPOINT}/systems/")
 
 

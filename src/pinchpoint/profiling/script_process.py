@@ -31,7 +31,7 @@ from pinchpoint.profiling.chrome_trace import write_chrome_trace
 from pinchpoint.profiling.step_blocks import StepBlocks
 
 _STOP_SIGNAL = signal.SIGVTALRM  # hardly ever used by programs; it interrupts a blocking call
-_OURS = str(Path(__file__).resolve().parents[1])
+_OURS = str(Path(__file__).parents[1])
 
 
 @dataclass(frozen=True)

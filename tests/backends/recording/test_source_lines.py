@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -57,6 +60,22 @@ def test_shipped_systems_are_user_code_where_pinchpoint_is_installed(monkeypatch
     monkeypatch.setattr(source_lines, "_TARGETS", (f"{installed}/systems/",))
     assert is_user_file(f"{installed}/systems/cloud/train.py")
     assert not is_user_file(f"{installed}/kit/edges/edges.py")
+
+
+def test_pinchpoint_is_no_user_code_if_it_is_imported_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "src").symlink_to(Path(PACKAGE).parent)
+    code = "from pinchpoint.backends.recording import recorder, source_lines\n"
+    code += "print(recorder.__file__, source_lines.is_user_file(recorder.__file__))"
+    answer = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(tmp_path / "src")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    file, is_own = answer.stdout.split()
+    assert file.startswith(str(tmp_path))
+    assert is_own == "False"
 
 
 def test_the_line_of_the_user_is_found_through_frames_of_a_library() -> None:

@@ -22,7 +22,7 @@ from jax.extend.core import Literal
 from pinchpoint.backends.recording.source_lines import is_user_file
 
 _JAX = (str(Path(jax.__file__).parent), str(Path(jax.__file__).parent.parent / "jaxlib"))
-_OURS = str(Path(__file__).resolve().parents[2])
+_OURS = str(Path(__file__).parents[2])
 _PLUGINS = ("jax_plugins.xla_cuda13", "jax_plugins.xla_cuda12")
 
 

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from types import CodeType, FrameType
 
-_PACKAGE = str(Path(__file__).resolve().parents[2])
+_PACKAGE = str(Path(__file__).parents[2])  # as in the names of code, so links are not resolved
 _TARGETS = (f"{_PACKAGE}/workloads/", f"{_PACKAGE}/systems/")  # these count as the user's code
 _STDLIB = tuple({f"{sysconfig.get_paths()[name]}/" for name in ("stdlib", "platstdlib")})
 _GENERATED = ("/torchinductor_", "_pyg/")  # code that torch.compile and PyG write to temporary folders

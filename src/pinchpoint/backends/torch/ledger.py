@@ -24,7 +24,7 @@ from pinchpoint.backends.torch.ranks.compat import local_part
 from pinchpoint.core.events import PRIVATE_POOL, BlockInfo, Observation, Phase, Span
 
 _TORCH_DIR = f"{Path(torch.__file__).parent}{os.sep}"  # with the separator, so that torchvision is not in it
-_PINCHPOINT_DIR = str(Path(__file__).resolve().parents[2])
+_PINCHPOINT_DIR = str(Path(__file__).parents[2])
 
 
 def is_library_file(filename: str) -> bool:
