@@ -153,6 +153,24 @@ def test_a_step_that_must_first_release_cached_memory_can_still_fit() -> None:
     assert not replay.fits(result.seen, 60 * MIB - 1)
 
 
+def test_a_plan_finds_with_how_few_bytes_a_run_completes() -> None:
+    run = Run()
+    run.free(run.take(9_000, "forward"))
+    run.take(12_000, "forward")
+    fields = {"target": "t", "mode": "train", "size": 1, "variant": None, "expandable": False}
+    for memory, fits in (("10GiB", False), ("16GiB", True)):
+        forecast = assembly.of_observation(
+            run.seen, card=card(memory), only_card=True, find_least=True, **fields
+        )
+        assert forecast.fits == {memory: fits}
+        assert forecast.needs_bytes == int(21_000 * MIB * (1 + assembly.MARGIN))
+        assert forecast.completes_bytes is not None
+        least = forecast.completes_bytes / (1 + assembly.MARGIN)
+        assert 11_999 * MIB <= least <= 12_000 * MIB * 1.006
+    large = assembly.of_observation(run.seen, card=card("h200"), find_least=True, **fields)
+    assert large.completes_bytes is None and len(large.fits) > 20
+
+
 def of(seen: Observation, named: str = "h200") -> Forecast:
     return assembly.of_observation(
         seen, card=card(named), expandable=False, target="t", mode="train", size=1, variant=None

@@ -726,3 +726,23 @@ def test_a_script_is_described_by_its_own_argument(script: str) -> None:
     assert result.axis == "batch size" and ("batch size", "4") in result.summary()
     assert plan(script, budget="6GiB", vary="data.n={}", forecaster=law).axis == "data n"
     assert plan(workload(), budget="8GiB", forecaster=affine()).axis == "points"
+
+
+def test_what_fits_after_freeing_the_cache_is_found_in_few_runs_and_noted() -> None:
+    """The reserved bytes grow with the square of the size, the least ones with the size."""
+    asked: list[int] = []
+
+    class Cache:
+        def predict(self, *, size: int | None = None, **options: Any) -> Forecast:
+            assert size is not None
+            asked.append(size)
+            reserved, least = size**2, 100_000 * size
+            completes = int(least * 1.04) if reserved > 4 * GIB else None
+            return forecast(CONTEXT + reserved, needs_bytes=reserved, completes_bytes=completes)
+
+    result = plan(factory, budget="24GiB", forecaster=Cache())
+    assert result.size is not None
+    assert within_one_percent(result.size, (24 * GIB - CONTEXT) / 1.04 / 100_000)
+    assert len(asked) <= 5
+    assert result.peak_bytes <= 24 * GIB
+    assert any("frees cached blocks" in note for note in result.notes)

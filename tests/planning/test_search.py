@@ -263,19 +263,3 @@ def test_known_samples_are_not_sampled_again() -> None:
     assert 490 <= requests[0] <= 500
     assert matches.fits is not None
     assert matches.fits.number == requests[0]
-
-
-def test_a_limit_above_the_need_is_bracketed_where_the_allocator_frees_its_cache() -> None:
-    """The need meets the budget at 15,000, but up to 20,000 fits because cached blocks are freed."""
-
-    def sample(number: int) -> Sample:
-        need = GIB + 100_000 * number
-        budget = GIB + 100_000 * 15_000
-        if number > 20_000:
-            return Sample(number, max(need, budget + 1), number, GIB)
-        least = GIB + 65_000 * number if need > budget else None
-        return Sample(number, min(need, budget), number, GIB, least_bytes=least)
-
-    matches = largest_that_fits(sample, budget_bytes=GIB + 100_000 * 15_000, start=4096)
-    assert matches.fits is not None and 19_000 <= matches.fits.number <= 20_000
-    assert matches.gap is not None and matches.gap < 0.1

@@ -18,6 +18,7 @@ from pinchpoint.forecasting.cards import Card, cards
 
 MARGIN = 0.04  # share of the total that must remain free for a step to count as fitting
 _HALVINGS = 16  # of a gradient scaler's first scale, until it is 1
+_CLOSE = 0.005  # how closely the fewest bytes with which a run completes are found
 _BLUR = 0.002  # share of the peak by which it varies because blocks split differently when sizes change
 
 
@@ -26,9 +27,19 @@ def margin_bytes(total_bytes: int) -> int:
 
 
 def of_observation(
-    observation: Observation, *, card: Card, expandable: bool | None = None, **fields: Any
+    observation: Observation,
+    *,
+    card: Card,
+    expandable: bool | None = None,
+    only_card: bool = False,
+    find_least: bool = False,
+    **fields: Any,
 ) -> Forecast:
-    """Build a Forecast. fields: what a replay cannot know (target, mode, size, variant, ...)."""
+    """Build a Forecast. fields: what a replay cannot know (target, mode, size, variant, ...).
+
+    only_card: answer whether it fits for this card only. find_least: if it reserves more than the card has,
+    find with how few bytes it completes, as the allocator frees what it has cached.
+    """
     if expandable is None:
         expandable = allocator_settings.expandable_segments()
     result = replaying.replay(observation, expandable=expandable)
@@ -79,8 +90,11 @@ def of_observation(
     forecast = replace(
         forecast,
         needs_bytes=int(reserved_high * (1 + MARGIN)),
-        fits=_fits(longer, forecast, reserved_high, card, expandable),
+        fits=_fits(longer, forecast, reserved_high, card, expandable, only_card=only_card),
     )
+    if find_least and reserved_high > _room_bytes(card):
+        least = _completing_bytes(longer, forecast, reserved_high, card, expandable)
+        forecast = replace(forecast, completes_bytes=int(least * (1 + MARGIN)))
     return with_reasons(forecast, observation.reasons)
 
 
@@ -98,6 +112,13 @@ def fits_of_all(forecasts: Sequence[Forecast]) -> dict[str, bool | None]:
         answers = [one.fits.get(name) for one in forecasts]
         fits[name] = False if False in answers else None if None in answers else True
     return fits
+
+
+def completes_of_all(forecasts: Sequence[Forecast]) -> int | None:
+    """The fewest bytes with which all of several forecasts of a script complete; None if that is unknown."""
+    if all(one.completes_bytes is None for one in forecasts):
+        return None
+    return max(one.completes_bytes or one.needs_bytes or 0 for one in forecasts)
 
 
 def of_one_card(forecast: Forecast, card: Card, line: str) -> Forecast:
@@ -195,6 +216,7 @@ def with_rank(forecast: Forecast, rank: int, world_size: int, nccl: Span, card: 
         rank=rank,
         nccl_bytes=nccl.usual,
         nccl_high_bytes=nccl.most,
+        completes_bytes=None,
         total_bytes=forecast.total_bytes + nccl.usual,
         notes=notes,
         fits={
@@ -227,27 +249,70 @@ def with_higher_end(forecast: Forecast, reach: int, card: Card) -> Forecast:
         },
         high_bytes=(forecast.high_bytes or forecast.peak_allocated_bytes) + reach,
         needs_bytes=needs,
+        completes_bytes=None,
     )
 
 
-def _fits(
+def _room_bytes(card: Card) -> int:
+    return int(card.usable_bytes / (1 + MARGIN))
+
+
+def _completing_bytes(
     observation: Observation, forecast: Forecast, reserved_high: int, card: Card, expandable: bool
+) -> int:
+    """About the fewest bytes with which the run completes: it did with these."""
+    take = _take(forecast)
+    low, high = forecast.high_bytes or forecast.peak_allocated_bytes, reserved_high
+    room = _room_bytes(card)
+    if low < room:
+        low, high = (low, room) if forecast.fits[card.name] else (room, high)
+    while high > low * (1 + _CLOSE):
+        middle = math.isqrt(low * high)
+        if replaying.fits(observation, middle, take=take, expandable=expandable):
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def _take(forecast: Forecast) -> replaying.Take:
+    return "most" if forecast.high_bytes is not None else "usual"
+
+
+def _fits(
+    observation: Observation,
+    forecast: Forecast,
+    reserved_high: int,
+    card: Card,
+    expandable: bool,
+    *,
+    only_card: bool,
 ) -> dict[str, bool | None]:
     """Whether the step fits each known card and the requested one.
 
-    The slower exact replay runs only for cards that the quick comparison rejects.
+    The slower exact replay runs only for cards that the quick comparison rejects: the larger ones first,
+    because what fails with more memory is taken to fail with less.
     """
     answers: dict[str, bool | None] = {}
-    take = "most" if forecast.high_bytes is not None else "usual"
-    for other in {**cards(), card.name: card}.values():
+    take = _take(forecast)
+    replays: dict[int, bool] = {}
+
+    def completes(room: int) -> bool:
+        if any(room <= other and not yes for other, yes in replays.items()):
+            return False
+        if room not in replays:
+            replays[room] = replaying.fits(observation, room, take=take, expandable=expandable)
+        return replays[room]
+
+    every = {card.name: card} if only_card else {**cards(), card.name: card}
+    for other in sorted(every.values(), key=_room_bytes, reverse=True):
         # There are two cuBLAS handles, forward and backward, whose workspace depends on the GPU generation.
         mine, theirs = (
             allocator_settings.cublas_workspace_bytes(c.cublas_workspace_bytes) for c in (card, other)
         )
         other_reserved = reserved_high - 2 * (mine - theirs)
-        room = int(other.usable_bytes / (1 + MARGIN))
+        room = _room_bytes(other)
         answers[other.name] = other_reserved <= room or (
-            forecast.peak_allocated_bytes <= room
-            and replaying.fits(observation, room, take=take, expandable=expandable)
+            forecast.peak_allocated_bytes <= room and completes(room)
         )
-    return answers
+    return {name: answers[name] for name in every}

@@ -62,12 +62,16 @@ class Forecaster:
         settings: Overrides | None = None,
         packages: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
+        only_card: bool = False,
+        find_least: bool = False,
         on_status: Callable[[str], None] | None = None,
     ) -> None:
         """environment: variables that a script runs with, as a launcher sets them.
 
+        only_card: answer whether it fits for this card only. find_least: find with how few bytes it would.
         on_status: called about once a second with what a script is doing, while a prediction runs.
         """
+        self._answers = {"only_card": only_card, "find_least": find_least}
         self._on_status = on_status
         self.target = find(target)
         self.packages = list(packages)
@@ -110,7 +114,9 @@ class Forecaster:
             start_new_session=True,
         )
         self._warden = Warden(self._process, self._scratch.name)
-        self._ask({"target": asdict(self.target), "card": self.card.name, "scratch": self._scratch.name})
+        target = asdict(self.target)
+        hello = {"target": target, "card": self.card.name, "scratch": self._scratch.name, **self._answers}
+        self._ask(hello)
 
     def __exit__(self, *_: object) -> None:
         self._kill()

@@ -70,9 +70,9 @@ def check_vary(vary: str | None) -> str:
 class Trial:
     """One fake run. `total_bytes` is the high end where counts depend on the data.
 
-    need_bytes: memory with which it counts as fitting; it may fit less, if the allocator frees enough of what
-    it has cached. fits: the answer of the forecast for the budget, None if it is unknown. fits_cards: its
-    answers for other cards, by name.
+    need_bytes: memory with which it counts as fitting. frees: whether that holds only because the allocator
+    frees what it has cached. fits: the answer of the forecast for the budget, None if it is unknown.
+    fits_cards: its answers for other cards, by name.
     """
 
     size: int
@@ -81,11 +81,11 @@ class Trial:
     mode: str
     total_bytes: int
     need_bytes: int
-    least_bytes: int  # what it needs after the allocator has freed all that it has cached
     margin_bytes: int
     live_bytes: int
     context_bytes: int
     fits: bool | None
+    frees: bool = False
     fits_cards: dict[str, bool | None] = field(default_factory=dict)
     reasons: tuple[str, ...] = ()
     fixed_bytes: int = 0  # context, weights, gradients and optimizer state, which do not shrink with the size
@@ -93,9 +93,8 @@ class Trial:
     def sample(self, number: int, budget_bytes: int, answer: bool | None) -> Sample:
         """This run as a sample of `number`, with a need that agrees with the answer for these bytes."""
         need = self.need_bytes
-        least = self.least_bytes if answer is not False and need > budget_bytes else None
         need = max(need, budget_bytes + 1) if answer is False else min(need, budget_bytes)
-        return Sample(number, need, self.live_bytes, self.fixed_bytes, answer is not None, least)
+        return Sample(number, need, self.live_bytes, self.fixed_bytes, answer is not None)
 
 
 @dataclass
@@ -187,6 +186,10 @@ def _trial(forecast: Forecast, size: int, variant: str | None, chunk: int | None
     if forecast.card in forecast.fits:  # its answer counts the high end of the card's context
         context += _context_reach(forecast.card)
     need = total + forecast.margin_bytes if forecast.needs_bytes is None else forecast.needs_bytes + context
+    frees = forecast.completes_bytes is not None and need > budget_bytes
+    if forecast.completes_bytes is not None:
+        need = min(need, forecast.completes_bytes + context)
+        total = min(total, int(forecast.completes_bytes / (1 + MARGIN)) + context)
     within = need <= budget_bytes
     return Trial(
         size=size,
@@ -195,11 +198,11 @@ def _trial(forecast: Forecast, size: int, variant: str | None, chunk: int | None
         mode=forecast.mode,
         total_bytes=total,
         need_bytes=need,
-        least_bytes=int((forecast.high_bytes or forecast.peak_allocated_bytes) * (1 + MARGIN)) + context,
         margin_bytes=max(0, min(forecast.margin_bytes, need - total)),
         live_bytes=forecast.peak_allocated_bytes,
         context_bytes=context,
         fits=forecast.fits.get(forecast.card, None if within and forecast.reasons else within),
+        frees=frees,
         fits_cards=forecast.fits,
         reasons=forecast.reasons,
         fixed_bytes=forecast.context_bytes + sum(forecast.breakdown.get(part, 0) for part in _FIXED_PARTS),

@@ -81,7 +81,14 @@ def plan(
             f"The budget of {show_bytes(budget_bytes)} is below the CUDA context of {show_bytes(context)}.",
             hint="Give the whole memory of the card as --budget.",
         )
-    options = {"card": model_card, "seed": seed, "timeout_s": timeout_s, "settings": setting_values}
+    options = {
+        "card": model_card,
+        "seed": seed,
+        "timeout_s": timeout_s,
+        "settings": setting_values,
+        "only_card": not table_cards,
+        "find_least": True,
+    }
     if progress is not None:
         progress(f"loading {subject.text}")
     with open_forecasts(forecaster, target, **options) as forecasts:
@@ -109,13 +116,7 @@ def plan(
                 choices=tuple(row_of(choice) for choice in choices),
                 cards=() if table is None else table.rows(),
                 notes=(
-                    *notes_of(
-                        choices,
-                        multiple=multiple,
-                        up_to=up_to,
-                        axis=subject.axis,
-                        budget_bytes=budget_bytes,
-                    ),
+                    *notes_of(choices, multiple=multiple, up_to=up_to, axis=subject.axis),
                     *(() if table is None else table.notes()),
                 ),
                 settings=setting_values,

@@ -39,8 +39,7 @@ class Sample:
 
     live_bytes: without the rounding of the allocator, to distinguish flat from stepped. fixed_bytes: what no
     smaller number would save, as far as is known, such as context and weights. known: whether the need cannot
-    be higher; if it can, the number does not count as fitting. least_bytes: set if the number fits only
-    because the allocator frees what it has cached: what it needs after that, at the least.
+    be higher; if it can, the number does not count as fitting.
     """
 
     number: int
@@ -48,7 +47,6 @@ class Sample:
     live_bytes: int
     fixed_bytes: int = 0
     known: bool = True
-    least_bytes: int | None = None
 
     def fits(self, budget_bytes: int) -> bool:
         return self.known and self.need_bytes <= budget_bytes
@@ -231,8 +229,6 @@ class _Search:
 
     def _above(self, fits: Sample) -> int:
         """Everything fits so far: go up, to just below where the curve meets the budget."""
-        if fits.least_bytes is not None:
-            return min(max((fits.number + self._top(fits)) // 2, fits.number + 1), self.up_to)
         at = self._meets()
         aim = fits.number * _JUMP
         if at is not None and len(self.samples) == 1:
@@ -267,8 +263,6 @@ class _Search:
         low, high = fits.number, fails.number
         self.width = math.log(high / low)
         middle = math.isqrt(low * high) if high > 4 * low else (low + high) // 2
-        if fits.least_bytes is not None:
-            return min(max((low + min(high, self._top(fits))) // 2, low + 1), high - 1)
         at = self._meets()
         if at is None or not low < at < high or self.stalls >= _PATIENCE:
             return middle
@@ -279,14 +273,6 @@ class _Search:
             # Already close below the estimate: what is missing is a number just above that does not fit.
             aim, self.side = max(math.floor(low * (1 + self.tolerance * 3**self.misses)), low + 1), "over"
         return aim if aim < high else middle
-
-    def _top(self, fits: Sample) -> int:
-        """About the number that is too large even after freeing, from one that fits because of it.
-
-        In between, the need says nothing, so the search bisects.
-        """
-        growing = max(1, (fits.least_bytes or 0) - fits.fixed_bytes)
-        return math.ceil(fits.number * max(1.0, (self.budget - fits.fixed_bytes) / growing)) + 1
 
     def _meets(self) -> float | None:
         """Where the curve through the samples nearest to the budget meets it; None if it does not rise."""

@@ -89,9 +89,7 @@ def row_of(choice: Choice) -> dict[str, Any]:
     }
 
 
-def notes_of(
-    choices: Sequence[Choice], *, multiple: int, up_to: int, axis: str, budget_bytes: int
-) -> list[str]:
+def notes_of(choices: Sequence[Choice], *, multiple: int, up_to: int, axis: str) -> list[str]:
     """Notes on how each answer was found; none for an answer that is accurate to 1 %.
 
     axis: what the size is called, `batch size` for a script.
@@ -99,7 +97,7 @@ def notes_of(
     notes = []
     for choice in choices:
         about = [_note(choice, multiple, up_to, axis)]
-        if choice.trial is not None and choice.trial.need_bytes > budget_bytes:
+        if choice.trial is not None and choice.trial.frees:
             about.append(
                 f"{show_trial(choice.trial, axis)} fits if the allocator frees cached blocks, as PyTorch does"
                 " when memory runs out"

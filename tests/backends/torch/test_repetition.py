@@ -96,6 +96,33 @@ def test_of_many_turns_some_are_written_with_nearly_the_same_peaks() -> None:
     assert replay(ledger.observation).peak_allocated_bytes == 2 * (16 * 2**20 + 4040 * 2**16) - 2**16
 
 
+def test_small_blocks_that_pass_are_left_out_of_all_but_the_last_turns() -> None:
+    def run(loop: Loop, count: int) -> Loop:
+        for _ in range(count):
+            for _ in range(3):
+                loop.free(loop.allocate(4096))  # passes within the turn
+            loop.scores.append(loop.allocate(1024))  # passes to the next turn
+            if len(loop.scores) > 1:
+                loop.free(loop.scores.pop(0))
+            new = loop.allocate(2**20 + 98_304 * (turn := loop.turn + 1))
+            loop.free(loop.cache)
+            loop.cache, loop.turn = new, turn
+            loop.repetition.mark()
+        return loop
+
+    whole, thinned = run(Loop(1), 400), run(Loop(1), 60)
+    assert thinned.repetition.period() == 1
+    before = len(thinned.ledger.observation.events)
+    assert thinned.repetition.extend(340, 1, most_events=1000) == 1
+    assert len(thinned.ledger.observation.events) - before == 340 * 2 + 4 * 8
+    for loop in (whole, thinned):
+        loop.free(loop.cache)
+        loop.free(loop.scores.pop())
+        events = loop.ledger.observation.events
+        assert all(events.count(block) == 2 for block in set(events))
+    assert result(thinned) == result(whole)
+
+
 def test_a_loop_that_grows_faster_and_faster_is_not_regular() -> None:
     ledger = Ledger()
     loop = Repetition(ledger)

@@ -12,10 +12,13 @@ from dataclasses import dataclass, replace
 
 from pinchpoint.backends.torch.ledger import Ledger
 from pinchpoint.core.events import FREE_CACHE, BlockInfo
+from pinchpoint.core.units import MIB
 
 PERIODS = (1, 2, 4, 8, 16)
 WINDOW = 32  # turns that must be regular: two of the longest periods
 _REACH = 2  # a turn may free blocks of this many earlier turns
+_WHOLE = 4  # periods at the end that are written with all their blocks, for the peak
+_SMALL_BYTES = MIB  # requests up to this size have segments of their own
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,8 @@ class Repetition:
     def extend(self, count: int, period: int, most_events: int | None = None) -> int:
         """Write `count` further turns, a multiple of `period`; live storages then stand for the last ones.
 
-        most_events: if they had more events, only every n-th period is written, and the last two. Turns that
+        most_events: if they had more events, small blocks that pass with each turn are left out, except in
+        the last turns. If that is not enough, only every n-th period is written, and the last two. Turns that
         leave blocks behind are all written. Returns n.
         """
         assert count % period == 0, "a block of a turn has its counterpart a whole number of periods later"
@@ -87,32 +91,28 @@ class Repetition:
         last = len(firsts) - 1
         created: set[int] = set()
         freed: set[int] = set()
-        growths, stride = self._growths(count // period, recent[period:], most_events)
+        left_out: set[int] = set()
+        periods = count // period
+        passing = _passing(recent[:period], recent[period:])
+        growths, stride, is_thinned = _growths(periods, recent[period:], passing, most_events)
         for growth in growths:
-            for before, now in zip(recent[:period], recent[period:], strict=True):
+            is_whole = not is_thinned or growth in growths[-_WHOLE:]
+            for before, now, small in zip(recent[:period], recent[period:], passing, strict=True):
                 firsts.append(len(observation.blocks))
                 observation.blocks += [
                     _grown(old, new, growth) for old, new in zip(before.blocks, now.blocks, strict=True)
                 ]
+                if not is_whole:
+                    left_out.update(firsts[-1] + at for at in small)
                 for back, at in now.pattern:
                     block = FREE_CACHE if back == FREE_CACHE else firsts[-1 - back] + at
+                    if block in left_out:
+                        continue
                     observation.events.append(block)
                     if block != FREE_CACHE:
                         (created if back == 0 and block not in created else freed).add(block)
         self._hand_over(firsts, last, len(growths) * period, period, created - freed, freed)
         return stride
-
-    def _growths(self, periods: int, turns: list[_Turn], most_events: int | None) -> tuple[list[int], int]:
-        """Which of the further periods are written, and every how many of them that is."""
-        events = sum(len(turn.pattern) for turn in turns)
-        leaves = 2 * sum(len(turn.blocks) for turn in turns) > sum(
-            back != FREE_CACHE for turn in turns for back, _ in turn.pattern
-        )
-        if most_events is None or leaves:
-            return list(range(1, periods + 1)), 1
-        stride = max(1, -(-periods * events // most_events))
-        # The last two follow each other, because old and new blocks of a cache exist at the same time.
-        return sorted({max(periods - 1, 1), *range(periods, 0, -stride)}), stride
 
     def _hand_over(
         self, firsts: list[int], last: int, count: int, period: int, alive: set[int], freed: set[int]
@@ -137,6 +137,52 @@ class Repetition:
                     self._ledger.hand_over(block, block, followers)
                 elif heir in alive:
                     self._ledger.hand_over(block, heir, [copy for copy in followers if copy != heir])
+
+
+def _passing(before: list[_Turn], turns: list[_Turn]) -> list[set[int]]:
+    """The numbers of the blocks of each turn of a period that only pass: small, of one size, and freed.
+
+    Once such turns have repeated, the allocator serves them from the segments that it has for small blocks.
+    """
+    blocks: list[set[int]] = []
+    for index, (old, now) in enumerate(zip(before, turns, strict=True)):
+        allocated: set[int] = set()
+        freed: set[int] = set()
+        for back, at in now.pattern:
+            if back == 0:
+                (freed if at in allocated else allocated).add(at)
+        for later in range(1, _REACH + 1):
+            follower = turns[(index + later) % len(turns)]
+            freed.update(at for back, at in follower.pattern if back == later)
+        blocks.append(
+            {
+                at
+                for at in freed
+                if now.blocks[at].bytes == old.blocks[at].bytes <= _SMALL_BYTES
+                and now.blocks[at].span is None
+                and not now.blocks[at].held_bytes
+            }
+        )
+    return blocks
+
+
+def _growths(
+    periods: int, turns: list[_Turn], passing: list[set[int]], most_events: int | None
+) -> tuple[list[int], int, bool]:
+    """Which further periods are written, every how many that is, and whether passing blocks are left out."""
+    events = sum(len(turn.pattern) for turn in turns)
+    leaves = 2 * sum(len(turn.blocks) for turn in turns) > sum(
+        back != FREE_CACHE for turn in turns for back, _ in turn.pattern
+    )
+    every = list(range(1, periods + 1))
+    if most_events is None or periods * events <= most_events:
+        return every, 1, False
+    events -= 2 * sum(map(len, passing))
+    if leaves:
+        return every, 1, True
+    stride = max(1, -(-periods * events // most_events))
+    # The last two follow each other, because old and new blocks of a cache exist at the same time.
+    return sorted({max(periods - 1, 1), *range(periods, 0, -stride)}), stride, True
 
 
 def _continues(first: _Turn, second: _Turn, third: _Turn) -> bool:

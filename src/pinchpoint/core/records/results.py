@@ -77,6 +77,8 @@ class Forecast(Record):
     card: str  # the card whose workspace and context are modelled
     steps: int
     needs_bytes: int | None = None  # what the allocator must have for the step to fit, margin included
+    # Set by `plan` if the run needs more than the card has: the same after the allocator has freed its cache.
+    completes_bytes: int | None = None
     processed: int | None = None
     world_size: int | None = None  # of a parallel job, of which one rank is predicted
     rank: int | None = None
@@ -165,7 +167,6 @@ class Plan(Record):
     created: str = field(default_factory=now)
 
     def summary(self) -> list[tuple[str, str]]:
-        freed = self.size is not None and self.peak_bytes > self.budget_bytes
         return [
             ("target", self.target),
             ("mode", self.mode),
@@ -175,10 +176,7 @@ class Plan(Record):
             *([("at most", show_size(self.possible_size))] if self.possible_size is not None else []),
             *([("chunk", show_size(self.chunk))] if self.chunk is not None else []),
             *([("variant", self.variant)] if self.variant else []),
-            (
-                "predicted peak",
-                show_bytes(self.peak_bytes) + (" before cached blocks are freed" if freed else ""),
-            ),
+            ("predicted peak", show_bytes(self.peak_bytes)),
             ("margin", show_bytes(self.margin_bytes)),
             *([] if self.complete else [("state", "stopped before all runs were made")]),
         ]

@@ -169,7 +169,12 @@ def _widen(attempts: list[_Attempt], reasons: list[str]) -> Forecast:
         base = replace(base, low_bytes=low, high_bytes=high, notes=(*base.notes, note))
     every = [reason for f in forecasts for reason in f.reasons]
     needs = max((f.needs_bytes or 0 for f in forecasts), default=0)
-    widened = replace(base, fits=assembly.fits_of_all(forecasts), needs_bytes=needs or None)
+    widened = replace(
+        base,
+        fits=assembly.fits_of_all(forecasts),
+        needs_bytes=needs or None,
+        completes_bytes=assembly.completes_of_all(forecasts),
+    )
     return assembly.with_reasons(widened, (*every, *dict.fromkeys(reasons)))
 
 

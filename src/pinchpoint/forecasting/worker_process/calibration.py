@@ -92,6 +92,7 @@ def in_range(run: Run, dynamic_options: dict[str, Any], note: str) -> Forecast:
         high_bytes=max(high.high_bytes or high.peak_allocated_bytes, middle.peak_allocated_bytes),
         fits=high.fits,
         needs_bytes=high.needs_bytes,
+        completes_bytes=high.completes_bytes,
         notes=(*middle.notes, *notes),
     )
 

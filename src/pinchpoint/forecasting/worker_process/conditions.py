@@ -93,7 +93,12 @@ def _widened(
         high = max(one.high_bytes or one.peak_allocated_bytes for one in forecasts)
         base = replace(base, low_bytes=base.low_bytes or base.peak_allocated_bytes, high_bytes=high)
         needs = max((one.needs_bytes or 0 for one in forecasts), default=0)
-        base = replace(base, fits=assembly.fits_of_all(forecasts), needs_bytes=needs or None)
+        base = replace(
+            base,
+            fits=assembly.fits_of_all(forecasts),
+            needs_bytes=needs or None,
+            completes_bytes=assembly.completes_of_all(forecasts),
+        )
         if drawn := [site for site in tried if site in draws]:
             note = f"the high end is for the largest numbers that may be drawn at {_shown(draws, drawn)}"
             base = replace(base, notes=(*base.notes, note))

@@ -259,6 +259,8 @@ def _run(
     forecast = assembly.of_observation(
         observation,
         card=loaded_target.card,
+        only_card=loaded_target.only_card,
+        find_least=loaded_target.find_least,
         target=loaded_target.target.text,
         mode=mode,
         size=None,

@@ -31,6 +31,8 @@ class LoadedTarget:
     framework: str
     card: Card
     observer: Any = None
+    only_card: bool = False  # whether a forecast answers for this card only, and ...
+    find_least: bool = False  # ... finds with how few bytes it would fit
     status: int | None = None  # descriptor of the file that says what is being done, for the parent
 
 

@@ -84,6 +84,8 @@ def _forecast_once(
     forecast = assembly.of_observation(
         run.observation,
         card=loaded_target.card,
+        only_card=loaded_target.only_card,
+        find_least=loaded_target.find_least,
         target=loaded_target.target.text,
         mode=run.mode,
         size=request["size"],

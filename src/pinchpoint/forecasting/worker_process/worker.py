@@ -44,7 +44,12 @@ def main() -> None:
     tempfile.tempdir = hello["scratch"]  # removed by the parent: this process may be killed at any time
     with contextlib.ExitStack() as stack:
         try:
-            loaded_target = replace(load_target(hello, stack), status=_open_status(hello["scratch"]))
+            loaded_target = replace(
+                load_target(hello, stack),
+                only_card=hello["only_card"],
+                find_least=hello["find_least"],
+                status=_open_status(hello["scratch"]),
+            )
         except PinchpointError as error:
             _answer(answers, errors.to_dict(error))
             return

@@ -31,7 +31,7 @@ _GROWS = (
     "the cache is assumed to grow beyond its sliding window, which is far away: the peak is an upper estimate"
 )
 _FEWEST = 32  # remaining tokens that are worth a shortcut
-_MOST_EVENTS = 400_000  # of the tokens that are written; a replay takes about 2 s
+_MOST_EVENTS = 100_000  # of the tokens that are written; a replay takes about 0.3 s
 
 
 class Generation:
