@@ -94,6 +94,7 @@ def test_json_prints_only_the_record(asked: list[dict[str, Any]], capsys: pytest
 def test_every_option_reaches_the_plan(asked: list[dict[str, Any]]) -> None:
     line = (
         "plan train.py --budget 24GiB --mode infer --cards all --vary --bs={} --multiple 8 --up-to 1k"
+        " --world-size 8,16 --rank all --local-world-size 4"
         " --set mlp=64,64 --seed 3 --timeout 9 -- --lr 1 --mode x"
     )
     assert run(line.split()) == 0
@@ -109,6 +110,9 @@ def test_every_option_reaches_the_plan(asked: list[dict[str, Any]]) -> None:
         "cards": "all",
         "vary": "--bs={}",
         "args": ["--lr", "1", "--mode", "x"],
+        "world_size": "8,16",
+        "rank": "all",
+        "local_world_size": 4,
         "multiple": "8",
         "up_to": "1k",
         "seed": 3,

@@ -160,6 +160,15 @@ def test_a_flat_need_ends_the_search_after_two_samples() -> None:
     assert matches.fits.number == max(requests)
 
 
+def test_a_need_that_something_else_hides_at_first_is_not_mistaken_for_flat() -> None:
+    """A prompt peaks first; the text that is written exceeds it from about 1,000 tokens on."""
+    matches, _ = search(
+        lambda number: max(4 * GIB, 3 * GIB + 2**20 * number), 24 * GIB, start=8, flat_reach=512
+    )
+    assert matches.ending == "bracketed"
+    assert matches.fits is not None and 21_000 <= matches.fits.number <= 21_504
+
+
 def test_slow_growth_hidden_by_steps_is_not_mistaken_for_flat() -> None:
     requests: list[int] = []
 

@@ -27,7 +27,9 @@ def command(
         None, "--budget", help="Memory budget: bytes such as 24GiB, or the name of a card."
     ),
     mode: str = options.MODE,
-    size: str = typer.Option(None, "--size", help="Plan for this size: find its chunk and variant."),
+    size: str = typer.Option(
+        None, "--size", help="Plan for this size: find its chunk, its variant, or its smallest world size."
+    ),
     variant: str = typer.Option(None, "--variant", help="Consider only this variant. Default: all."),
     cards: str = typer.Option(
         None, "--cards", help="Plan for several cards: all, or names separated by commas."
@@ -35,6 +37,11 @@ def command(
     vary: str = typer.Option(
         None, "--vary", help="The argument of the script to vary, with {} for the number: '--batch-size {}'."
     ),
+    world_size: str = typer.Option(
+        None, "--world-size", help="Plan a script for several numbers of processes, such as 8,16,32."
+    ),
+    rank: str = options.RANK,
+    local_world_size: int = options.LOCAL_WORLD_SIZE,
     multiple: str = typer.Option("1", "--multiple", help="Consider only multiples of this number."),
     up_to: str = typer.Option("1000M", "--up-to", help="The largest size to consider."),
     checkpointing: str = typer.Option(
@@ -57,8 +64,10 @@ def command(
     The exit code is 1 if nothing fits, and if it is unknown what fits; the reasons are printed.
     For a script, name the argument that is its size: `plan train.py --budget 24GiB --vary '--batch-size {}'`.
     `plan train.py --budget 24GiB --checkpointing auto` keeps its size, and finds what to recompute instead.
+    With --world-size 8,16,32 there is a row for each number of processes, and --size finds the smallest one.
     """
     from pinchpoint.core.files import check_output
+    from pinchpoint.core.ranks import parse_rank
     from pinchpoint.core.settings import parse_pairs
     from pinchpoint.planning.plan import plan
 
@@ -86,6 +95,9 @@ def command(
             cards=cards,
             vary=vary,
             args=args or (),
+            world_size=world_size,
+            rank=parse_rank(rank),
+            local_world_size=local_world_size,
             multiple=multiple,
             up_to=up_to,
             seed=seed,
@@ -191,6 +203,14 @@ def _show(plan: Plan) -> None:
         ]
         columns = ("variant", plan.axis, "chunk", "predicted peak", "")
         printing.show_narrow_table(columns, rows, right=(plan.axis, "chunk", "predicted peak"))
+    if plan.world_sizes:
+        printing.stdout().print()
+        rows = [
+            (str(row["world_size"]), size(row["size"]), show_bytes(row["peak_bytes"]), _fit_of(row))
+            for row in plan.world_sizes
+        ]
+        columns = ("world size", plan.axis, "predicted peak", "")
+        printing.show_narrow_table(columns, rows, right=columns[:-1])
     if plan.cards:
         printing.stdout().print()
         chunked = any(c["chunk"] is not None for c in plan.cards)
@@ -206,7 +226,7 @@ def _show(plan: Plan) -> None:
         ]
         columns = ("card", "memory", plan.axis, *(("chunk",) if chunked else ()), "")
         printing.show_narrow_table(columns, rows, right=columns[1:-1])
-    if plan.size is None:
+    if plan.size is None and (plan.possible_size is not None or not plan.world_sizes):
         printing.stdout().print()
         printing.show_narrow(
             f"unknown which {plan.axis} fits, because the peak may be higher", style="yellow"
@@ -215,6 +235,18 @@ def _show(plan: Plan) -> None:
         printing.say(f"the peak may be higher: {reason}")
     for note in plan.notes:
         printing.say(f"note: {note}")
+
+
+def _fit_of(row: dict[str, Any]) -> str:
+    """What the table says about one world size; notes give the details."""
+    from pinchpoint.core.units import show_size
+
+    if row["peak_bytes"] is None:
+        return "failed"
+    if (possible := row["possible_size"]) is not None:
+        return f"unknown up to {show_size(possible)}"
+    rank = "" if not row["rank"] else f", rank {row['rank']} needs most"
+    return ("fits" if row["size"] is not None else row["why"]) + rank
 
 
 def _how(row: dict[str, Any]) -> str:

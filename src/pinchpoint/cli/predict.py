@@ -41,12 +41,8 @@ def command(
     world_size: int = typer.Option(
         None, "--world-size", help="Predict a script as one of this many processes, as torchrun starts it."
     ),
-    rank: str = typer.Option(
-        "0", "--rank", help="The process to predict, or all for the one that needs most. Default: 0."
-    ),
-    local_world_size: int = typer.Option(
-        None, "--local-world-size", help="Processes per machine. Default: up to 8."
-    ),
+    rank: str = options.RANK,
+    local_world_size: int = options.LOCAL_WORLD_SIZE,
     packages: list[str] = typer.Option(
         None,
         "--with-package",

@@ -20,6 +20,12 @@ SET: Any = typer.Option(
     metavar="KEY=VALUE",
     help="A setting of the workload, such as mlp=64,64. Repeat it for several settings.",
 )
+RANK: Any = typer.Option(
+    "0", "--rank", help="The process to predict, or all for the one that needs most. Default: 0."
+)
+LOCAL_WORLD_SIZE: Any = typer.Option(
+    None, "--local-world-size", help="Processes per machine. Default: up to 8."
+)
 AS_JSON: Any = typer.Option(False, "--json", help="Print the record instead of the summary.")
 
 

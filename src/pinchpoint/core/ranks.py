@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -78,6 +79,23 @@ def differing_ranks(first: Rank, stages: tuple[int, ...] = ()) -> list[int]:
     if first.local_world_size < first.world_size:
         ranks.add(first.local_world_size)
     return sorted(rank for rank in ranks if rank < first.world_size)
+
+
+def parse_world_sizes(value: int | str | Sequence[int]) -> tuple[int, ...]:
+    """Read the world sizes of a plan, such as 8 or "8,16,32"; sorted, each once."""
+    parts = value.split(",") if isinstance(value, str) else [value] if isinstance(value, int) else value
+    sizes: set[int] = set()
+    for part in parts:
+        text = str(part).strip()
+        if not text.isdigit() or int(text) < 1:
+            raise BadInput(
+                f"--world-size {value} is not a list of numbers of processes: {text!r} is none.",
+                hint="Use whole numbers of at least 1, separated by commas, such as 8,16,32.",
+            )
+        sizes.add(int(text))
+    if not sizes:
+        raise BadInput("There are no world sizes.", hint="Use numbers of processes, such as 8,16,32.")
+    return tuple(sorted(sizes))
 
 
 def parse_rank(text: str) -> int | Literal["all"]:

@@ -45,6 +45,7 @@ class Forecasts(Protocol):
         variant: str | None = None,
         chunk: int | None = None,
         args: tuple[str, ...] = (),
+        rank: Rank | None = None,
         settings: Overrides | None = None,
     ) -> Forecast: ...
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.ranks import Rank, differing_ranks, make_rank
@@ -14,7 +14,7 @@ from pinchpoint.core.targets import Factory, Target, find
 from pinchpoint.core.units import check_seconds, parse_size, show_bytes
 from pinchpoint.core.workload import MODES, Workload
 from pinchpoint.forecasting import assembly, cards, gpu_measurement, levers
-from pinchpoint.forecasting.forecaster import Forecaster
+from pinchpoint.forecasting.forecaster import Forecaster, Forecasts
 from pinchpoint.forecasting.launch_command import is_launch, read_launch
 
 
@@ -110,7 +110,7 @@ def predict(
             chunk_must_apply=True,
         )
         if job is not None and rank == "all":
-            forecast = _worst_rank(forecaster, forecast, job, steps=steps, args=tuple(args))
+            forecast = worst_rank(forecaster, forecast, job, steps=steps, args=tuple(args))
         if named_card is not None and forecast.fits[named_card.name] is False:
             ways = levers.find(forecaster, forecast, chunk=chunk, args=tuple(args), rank=job)
             forecast = replace(forecast, levers=ways)
@@ -143,13 +143,16 @@ def _first_rank(
     return make_rank(0 if rank == "all" else int(rank), world_size, local_world_size)
 
 
-def _worst_rank(
-    forecaster: Forecaster, first: Forecast, job: Rank, *, steps: int, args: tuple[str, ...]
+def worst_rank(
+    forecaster: Forecasts, first: Forecast, job: Rank, *, args: tuple[str, ...], **options: Any
 ) -> Forecast:
-    """The forecast of the rank that needs most, of those that may differ; what is unknown of one counts."""
+    """The forecast of the rank that needs most, of those that may differ; what is unknown of one counts.
+
+    first: the forecast of the first of these ranks. options: of the other predictions.
+    """
     ranks = differing_ranks(job, tuple(first.seen.get("stages", ())))
     forecasts = [first] + [
-        forecaster.predict(steps=steps, args=args, rank=replace(job, rank=rank)) for rank in ranks[1:]
+        forecaster.predict(args=args, rank=replace(job, rank=rank), **options) for rank in ranks[1:]
     ]
     worst = max(forecasts, key=lambda forecast: (forecast.needs_bytes or 0) + (forecast.nccl_bytes or 0))
     others = ", ".join(

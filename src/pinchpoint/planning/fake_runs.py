@@ -13,11 +13,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pinchpoint.core.errors import BadInput, PinchpointError, TargetFailed
+from pinchpoint.core.ranks import Rank
 from pinchpoint.core.records import Forecast
 from pinchpoint.core.units import show_size
 from pinchpoint.forecasting.assembly import MARGIN
 from pinchpoint.forecasting.cards import card
 from pinchpoint.forecasting.forecaster import Forecasts
+from pinchpoint.forecasting.predict import worst_rank
 from pinchpoint.planning.search import Sample
 
 Progress = Callable[[str], None]
@@ -88,6 +90,7 @@ class Trial:
     frees: bool = False
     fits_cards: dict[str, bool | None] = field(default_factory=dict)
     reasons: tuple[str, ...] = ()
+    rank: int | None = None  # of a parallel job: the process that was run, or that needs most
     fixed_bytes: int = 0  # context, weights, gradients and optimizer state, which do not shrink with the size
 
     def sample(self, number: int, budget_bytes: int, answer: bool | None) -> Sample:
@@ -99,24 +102,31 @@ class Trial:
 
 @dataclass
 class Trials:
-    """Makes fake runs and keeps a history of them, in order."""
+    """Makes fake runs and keeps a history of them, in order.
+
+    rank: runs the script as this process of a parallel job. all_ranks: runs every process that may differ,
+    and takes the one that needs most.
+    """
 
     forecasts: Forecasts
     mode: str | None
     budget_bytes: int
     script: Script | None = None
     progress: Progress | None = None
+    rank: Rank | None = None
+    all_ranks: bool = False
     history: list[Trial] = field(default_factory=list)
 
     def run(self, *, size: int, variant: str | None, chunk: int | None = None) -> Trial:
         at = self._name(size, variant, chunk)
         if self.progress is not None:
-            self.progress(f"fake run {len(self.history) + 1}: {at}")
+            job = "" if self.rank is None else f" of {self.rank.world_size} processes"
+            self.progress(f"fake run {len(self.history) + 1}{job}: {at}")
         try:
             if self.script is None:
                 forecast = self.forecasts.predict(size=size, mode=self.mode, variant=variant, chunk=chunk)
             else:
-                forecast = self.forecasts.predict(mode=self.mode, args=self.script.arguments(size))
+                forecast = self._of_script(self.script.arguments(size))
         except PinchpointError as error:
             sizes = " If it accepts only some sizes, select them with --multiple and --up-to."
             hint = error.hint + (sizes if isinstance(error, TargetFailed) else "")
@@ -124,6 +134,14 @@ class Trials:
         trial = _trial(forecast, size, variant, chunk, self.budget_bytes)
         self.history.append(trial)
         return trial
+
+    def _of_script(self, args: tuple[str, ...]) -> Forecast:
+        if self.rank is None:
+            return self.forecasts.predict(mode=self.mode, args=args)
+        forecast = self.forecasts.predict(mode=self.mode, args=args, rank=self.rank)
+        if not self.all_ranks:
+            return forecast
+        return worst_rank(self.forecasts, forecast, self.rank, args=args, mode=self.mode)
 
     def _name(self, size: int, variant: str | None, chunk: int | None) -> str:
         if self.script is not None:
@@ -164,6 +182,7 @@ class Trials:
                 "total_bytes": t.total_bytes,
                 "margin_bytes": t.margin_bytes,
                 "fits": t.fits,
+                **({} if self.rank is None else {"world_size": self.rank.world_size, "rank": t.rank}),
             }
             for t in self.history
         )
@@ -185,6 +204,7 @@ def _trial(forecast: Forecast, size: int, variant: str | None, chunk: int | None
     context = forecast.context_bytes
     if forecast.card in forecast.fits:  # its answer counts the high end of the card's context
         context += _context_reach(forecast.card)
+    context += forecast.nccl_high_bytes or 0
     need = total + forecast.margin_bytes if forecast.needs_bytes is None else forecast.needs_bytes + context
     frees = forecast.completes_bytes is not None and need > budget_bytes
     if forecast.completes_bytes is not None:
@@ -205,6 +225,7 @@ def _trial(forecast: Forecast, size: int, variant: str | None, chunk: int | None
         frees=frees,
         fits_cards=forecast.fits,
         reasons=forecast.reasons,
+        rank=forecast.rank,
         fixed_bytes=forecast.context_bytes + sum(forecast.breakdown.get(part, 0) for part in _FIXED_PARTS),
     )
 

@@ -8,10 +8,11 @@ needed. The margin covers what a step uses beyond its forecast.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from pinchpoint.core import targets
 from pinchpoint.core.errors import BadInput, DoesNotFit
+from pinchpoint.core.ranks import parse_world_sizes
 from pinchpoint.core.records import Plan
 from pinchpoint.core.settings import Overrides
 from pinchpoint.core.units import check_seconds, parse_size, show_bytes
@@ -30,6 +31,7 @@ from pinchpoint.planning.variant_limits import (
     row_of,
 )
 from pinchpoint.planning.variant_search import Subject, choices_of
+from pinchpoint.planning.world_sizes import Job, plan_world_sizes
 
 
 def plan(
@@ -42,6 +44,9 @@ def plan(
     cards: str | Sequence[str] | None = None,
     vary: str | None = None,
     args: Sequence[str] = (),
+    world_size: int | str | Sequence[int] | None = None,
+    rank: int | Literal["all"] = 0,
+    local_world_size: int | None = None,
     multiple: int | str = 1,
     up_to: int | str = UP_TO,
     seed: int = 0,
@@ -54,13 +59,16 @@ def plan(
     """Find what fits `budget` (bytes, "24GiB" or a card's name) or, with `cards`, each card ("all" or names).
 
     size: plan for this size only, and find its chunk if the workload supports chunks. vary: the argument of a
-    script that is its size, such as "--batch-size {}". multiple: consider only multiples of this. up_to: the
+    script that is its size, such as "--batch-size {}". world_size: plan a script for each of these numbers of
+    processes, such as "8,16,32"; `size` is then the largest of all, and `world_size` the smallest with which
+    it fits. rank, local_world_size: as in `predict`. multiple: consider only multiples of this. up_to: the
     largest size to consider. settings: settings of a workload that declares some. on_result: called with
     every preliminary answer, which has `complete` false. Raises `DoesNotFit` if nothing fits. If a forecast
     cannot say whether its size fits, that size does not count: `size` is the largest known to fit, or None.
     """
     table_cards = [] if cards is None else select_cards(cards)
     budget_bytes, model_card = _budget(budget, table_cards)
+    job = _job(world_size, rank, local_world_size, has_cards=bool(table_cards))
     size = None if size is None else parse_size(size)
     multiple, up_to = parse_size(multiple), parse_size(up_to)
     check_seconds("timeout", timeout_s)
@@ -73,6 +81,11 @@ def plan(
     subject = _subject(target, vary, tuple(args))
     variants = _variants(subject, variant)
     setting_values = _settings(subject, settings)
+    if job is not None and subject.script is None:
+        raise BadInput(
+            f"--world-size cannot be used for {subject.text}, which is not a script.",
+            hint="Give a script that torchrun could start.",
+        )
     if subject.workload is not None:
         mode = mode or ("train" if "train" in subject.workload.modes else subject.workload.modes[0])
         subject.workload.check_mode(mode)
@@ -92,6 +105,19 @@ def plan(
     if progress is not None:
         progress(f"loading {subject.text}")
     with open_forecasts(forecaster, target, **options) as forecasts:
+        if job is not None:
+            return plan_world_sizes(
+                subject,
+                forecasts,
+                job,
+                mode=mode,
+                budget_bytes=budget_bytes,
+                size=size,
+                multiple=multiple,
+                up_to=up_to,
+                progress=progress,
+                on_result=on_result,
+            )
         trials = Trials(forecasts, mode, budget_bytes, subject.script, progress)
 
         def result(choices: Sequence[Choice], table: CardTable | None, *, complete: bool) -> Plan:
@@ -150,6 +176,27 @@ def plan(
             report(choices, table)
             table.refine(lambda: report(choices, table))
         return result(choices, table, complete=True)
+
+
+def _job(
+    world_size: int | str | Sequence[int] | None,
+    rank: int | Literal["all"],
+    local_world_size: int | None,
+    *,
+    has_cards: bool,
+) -> Job | None:
+    if world_size is None:
+        if rank != 0 or local_world_size is not None:
+            raise BadInput(
+                "--rank and --local-world-size cannot be used without --world-size.",
+                hint="Add --world-size with the numbers of processes.",
+            )
+        return None
+    if has_cards:
+        raise BadInput(
+            "--cards cannot be used with --world-size.", hint="Use --budget with the bytes or name of a card."
+        )
+    return Job(parse_world_sizes(world_size), rank, local_world_size)
 
 
 def _budget(budget: str | int | None, cards: Sequence[Card]) -> tuple[int, str]:

@@ -20,6 +20,7 @@ from pinchpoint.core.units import MIB, show_bytes
 RUNS = 8
 TOLERANCE = 0.01
 UP_TO = 10**9
+FLAT_REACH = 8  # the factor over which a need that does not grow is flat
 _JUMP = 64  # the largest factor by which one guess exceeds what was sampled
 _LEAP = 16  # the smallest factor between the first and the second sample
 _ASIDE = 0.4  # distance of the two guesses on either side of the estimate, as a share of the tolerance
@@ -86,17 +87,29 @@ def largest_that_fits(
     runs: int = RUNS,
     tolerance: float = TOLERANCE,
     may_fall: bool = False,
+    flat_reach: int = FLAT_REACH,
+    slope: float | None = None,
 ) -> SearchResult:
     """Sample at most `runs` numbers in [floor, up_to], starting at `start`.
 
     known_samples: those that already exist. prove_floor: if false, the floor is not sampled when the line
     through the samples shows clearly that it does not fit either. may_fall: a need that falls as the number
-    grows is not an error, as it can happen for chunks; the largest number that fits is still the answer. A
+    grows is not an error, as it can happen for chunks; the largest number that fits is still the answer.
+    flat_reach: the factor over which a need that does not grow is flat. slope: about the bytes by which the
+    need grows with the number, if a similar search has shown it; then `start` is near the answer. A
     `TimedOut` or `TargetFailed` above a number that fits ends the search; if nothing fits it is raised, like
     every other error of `sample`, but after a `TimedOut` of the first sample smaller numbers are tried.
     """
     state = _Search(
-        {s.number: s for s in known_samples}, budget_bytes, floor, up_to, tolerance, prove_floor, may_fall
+        {s.number: s for s in known_samples},
+        budget_bytes,
+        floor,
+        up_to,
+        tolerance,
+        prove_floor,
+        may_fall,
+        flat_reach,
+        slope,
     )
     run_count = 0
     while True:
@@ -134,6 +147,8 @@ class _Search:
         tolerance: float,
         prove_floor: bool,
         may_fall: bool,
+        flat_reach: int,
+        slope: float | None,
     ) -> None:
         self.samples = samples
         self.budget = budget_bytes
@@ -141,6 +156,8 @@ class _Search:
         self.tolerance = tolerance
         self.prove_floor = prove_floor
         self.may_fall = may_fall
+        self.flat_reach = flat_reach
+        self.slope = slope
         self.early_ending: Ending | None = None
         self.reason = ""
         self.descents = 0  # guesses while nothing fits
@@ -205,13 +222,13 @@ class _Search:
         return low.need_bytes - slope * (low.number - self.floor) > 1.02 * self.budget
 
     def _is_flat(self) -> bool:
-        """Whether the last two samples agree over a factor of 8, and no number would exceed the budget."""
-        if len(self.samples) < 2:
+        """Whether the last samples agree over a wide range, and no number would exceed the budget."""
+        high = max(self.samples.values(), key=lambda s: s.number)
+        level = [s for s in self.samples.values() if high.live_bytes - s.live_bytes <= _FLAT * s.live_bytes]
+        low = min(level, key=lambda s: s.number)
+        if high.number < min(self.flat_reach * low.number, self.up_to):
             return False
-        low, high = sorted(self.samples.values(), key=lambda s: s.number)[-2:]
         growth = high.live_bytes - low.live_bytes
-        if high.number < 8 * low.number or growth > _FLAT * low.live_bytes:
-            return False
         slope = growth / (high.number - low.number)
         return high.need_bytes + slope * (self.up_to - high.number) <= self.budget
 
@@ -231,7 +248,7 @@ class _Search:
         """Everything fits so far: go up, to just below where the curve meets the budget."""
         at = self._meets()
         aim = fits.number * _JUMP
-        if at is not None and len(self.samples) == 1:
+        if at is not None and len(self.samples) == 1 and self.slope is None:
             # Far enough away to give a slope, whatever the first sample suggests.
             return min(math.floor(min(max(at, fits.number * _LEAP), aim)), self.up_to)
         if at is not None:
@@ -255,7 +272,9 @@ class _Search:
         if last or self.descents > 3 or at is None or at < 2 * self.floor:
             return self.floor
         # Neighbouring samples would show steps instead of a slope, so each step down is large.
-        aim = min(at * (1 - _ASIDE * self.tolerance if len(self.samples) > 1 else 0.9), 0.5 * fails.number)
+        aim = at * (1 - _ASIDE * self.tolerance)
+        if self.slope is None or self.descents > 1:
+            aim = min(aim if len(self.samples) > 1 else at * 0.9, 0.5 * fails.number)
         return min(max(math.floor(aim), self.floor), fails.number - 1)
 
     def _between(self, fits: Sample, fails: Sample) -> int:
@@ -278,10 +297,13 @@ class _Search:
         """Where the curve through the samples nearest to the budget meets it; None if it does not rise."""
         near = sorted(self.samples.values(), key=lambda s: abs(s.need_bytes - self.budget))
         first = near[0]
+        apart = [s for s in near[1:] if abs(math.log(s.number / first.number)) > APART]
+        if not apart and self.slope is not None:
+            return max(0.0, first.number + (self.budget - first.need_bytes) / self.slope)
         if len(near) == 1:
             # Weights and similar parts do not grow: use a line from there.
             return crossing((Sample(0, min(first.fixed_bytes, first.need_bytes - 1), 0), first), self.budget)
-        apart = [s for s in near[1:] if abs(math.log(s.number / first.number)) > APART] or near[1:]
+        apart = apart or near[1:]
         third = next((s for s in apart[1:] if abs(math.log(s.number / apart[0].number)) > APART), None)
         if third is not None:
             three = _ordered((first, apart[0], third))

@@ -9,11 +9,12 @@ from typing import Any
 from pinchpoint.core.errors import CannotFake, TargetFailed, TimedOut
 from pinchpoint.core.workload import Workload
 from pinchpoint.planning.fake_runs import CHUNKS, Script, Trials
-from pinchpoint.planning.search import RUNS, Sample, SearchResult, largest_that_fits
+from pinchpoint.planning.search import FLAT_REACH, RUNS, Sample, SearchResult, largest_that_fits
 from pinchpoint.planning.variant_limits import Choice
 
 FACTORY_START = 4096
 SCRIPT_START = 8
+SCRIPT_FLAT_REACH = 512  # in a smaller range, something else may peak: the prompt before a text is written
 UNKNOWN = "unknown whether it fits"
 FLAT = 0.01  # a peak is flat if it grows by less than this share while the size doubles
 
@@ -43,6 +44,10 @@ class Subject:
             return self.workload.default_size
         return FACTORY_START if self.script is None else SCRIPT_START
 
+    @property
+    def flat_reach(self) -> int:
+        return FLAT_REACH if self.script is None else SCRIPT_FLAT_REACH
+
     def is_flat(self, variant: str | None) -> bool:
         return self.workload is not None and self.workload.variant(variant).flat
 
@@ -59,6 +64,14 @@ class Subject:
         return 0.0 if self.workload is None else self.workload.variant(variant).held_bytes
 
 
+@dataclass(frozen=True)
+class Near:
+    """About where the answer is, from a plan of something similar, and the slope there, in bytes per size."""
+
+    size: int
+    bytes_per_size: float
+
+
 def choices_of(
     subject: Subject,
     variants: Sequence[str | None],
@@ -68,10 +81,12 @@ def choices_of(
     size: int | None,
     multiple: int,
     up_to: int,
+    near: Near | None = None,
 ) -> list[Choice]:
     """One choice per variant, in the order of the workload.
 
     Flat variants are tried last, at the best size of the others. report: called after each variant.
+    near: where the search begins.
     """
     choices: dict[str | None, Choice] = {}
     for variant in sorted(variants, key=subject.is_flat):
@@ -80,7 +95,9 @@ def choices_of(
                 choices[variant] = _at_size(subject, variant, trials, size)
             else:
                 best = max((c.trial.size for c in choices.values() if c.trial is not None), default=None)
-                choices[variant] = _largest(subject, variant, trials, best, multiple=multiple, up_to=up_to)
+                choices[variant] = _largest(
+                    subject, variant, trials, best, multiple=multiple, up_to=up_to, near=near
+                )
         except (TargetFailed, CannotFake, TimedOut) as error:
             # If another variant works, this one is only reported in a note; otherwise its error is raised.
             if len(variants) == 1:
@@ -91,7 +108,14 @@ def choices_of(
 
 
 def _largest(
-    subject: Subject, variant: str | None, trials: Trials, best: int | None, *, multiple: int, up_to: int
+    subject: Subject,
+    variant: str | None,
+    trials: Trials,
+    best: int | None,
+    *,
+    multiple: int,
+    up_to: int,
+    near: Near | None,
 ) -> Choice:
     if (chunk := subject.chunk(variant)) is not None:
         start, limit = max(1, (best or 64 * subject.start) // multiple), max(1, up_to // multiple)
@@ -113,7 +137,8 @@ def _largest(
             subject, variant, trials, max(multiple, min(target_size, up_to) // multiple * multiple)
         )
     sample = trials.at_sizes(variant, multiple=multiple)
-    start, limit = max(1, subject.start // multiple), max(1, up_to // multiple)
+    start = max(1, (subject.start if near is None else near.size) // multiple)
+    limit = max(1, up_to // multiple)
     samples: list[Sample] = []
     if subject.is_flat(variant) and best is not None and best // multiple >= 16:
         # A flat variant may loop over its points. Two sizes show that it is flat; larger ones take longer.
@@ -129,9 +154,17 @@ def _largest(
         up_to=limit,
         known_samples=samples,
         runs=RUNS - len(samples),
+        flat_reach=subject.flat_reach,
+        slope=None if near is None else near.bytes_per_size * multiple,
     )
     possible = _possible(
-        search, sample, budget_bytes=trials.budget_bytes, up_to=limit, may_fall=False, runs=RUNS
+        search,
+        sample,
+        budget_bytes=trials.budget_bytes,
+        up_to=limit,
+        may_fall=False,
+        flat_reach=subject.flat_reach,
+        runs=RUNS,
     )
     unknown = None if possible is None else trials.of(size=possible * multiple, variant=variant)
     if search.fits is None:

@@ -157,6 +157,9 @@ class Plan(Record):
     choices: tuple[dict[str, Any], ...] = ()
     # with --cards: {"card", "budget_bytes", "size", "variant", "chunk", "how"}; if unknown, "possible_size"
     cards: tuple[dict[str, Any], ...] = ()
+    world_size: int | None = None  # of a parallel job: the smallest with which `size` fits
+    # {"world_size", "size", "possible_size", "peak_bytes", "needs_bytes", "rank", "runs", "why"} for each one
+    world_sizes: tuple[dict[str, Any], ...] = ()
     axis: str = "size"  # what a size is called: the axis of a workload, "batch size" of a script
     possible_size: int | None = None  # fits as well, unless its peak is higher than predicted for a reason
     reasons: tuple[str, ...] = ()  # why it is unknown whether some sizes fit
@@ -172,7 +175,8 @@ class Plan(Record):
             ("mode", self.mode),
             *_settings(self.settings),
             ("budget", show_bytes(self.budget_bytes)),
-            (self.axis, show_size(self.size) if self.size is not None else "unknown"),
+            (self.axis, show_size(self.size) if self.size is not None else self._no_size()),
+            *([("world size", str(self.world_size))] if self.world_size is not None else []),
             *([("at most", show_size(self.possible_size))] if self.possible_size is not None else []),
             *([("chunk", show_size(self.chunk))] if self.chunk is not None else []),
             *([("variant", self.variant)] if self.variant else []),
@@ -180,6 +184,9 @@ class Plan(Record):
             ("margin", show_bytes(self.margin_bytes)),
             *([] if self.complete else [("state", "stopped before all runs were made")]),
         ]
+
+    def _no_size(self) -> str:
+        return "unknown" if self.possible_size is not None or not self.world_sizes else "none fits"
 
 
 @dataclass(frozen=True)
