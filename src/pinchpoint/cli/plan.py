@@ -76,6 +76,7 @@ def command(
     target = options.script_target(target, as_module=as_module)
     if checkpointing is not None:
         others = {"--size": size, "--variant": variant, "--cards": cards, "--vary": vary, "--mode": mode}
+        others |= {"--world-size": world_size, "--rank": rank != "0"}
         others |= {"--set": settings, "--multiple": multiple != "1", "--up-to": up_to != "1000M"}
         given = [name for name, value in others.items() if value]
         _plan_checkpointing(
