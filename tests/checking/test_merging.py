@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pinchpoint.backends.recording.steps import BUILT_AGAIN
 from pinchpoint.checking.merging import merge
 from pinchpoint.core.findings import Finding
 from pinchpoint.core.records import Forecast, Line, Problem, Record, Trace, TraceEvent
@@ -73,6 +75,30 @@ def test_problems_of_one_kind_at_one_line_are_one_advice(trace: Trace) -> None:
     answers = merge([], replace(trace, problems=tuple(problems)), None)
     assert [(advice.line, advice.cost_s) for advice in answers] == [(10, pytest.approx(0.3)), (20, 0.25)]
     assert answers[0].what == "recompile here. And 1 more of this kind at this line."
+
+
+def test_a_function_that_is_built_again_is_the_cost_of_the_finding_that_names_it(
+    trace: Trace, tmp_path: Path
+) -> None:
+    file = tmp_path / "train.py"
+    file.write_text("for x in data:\n    @jax.jit\n    def step(x): ...\n    step(x)\n    other(x)\n")
+    again = problem("recompile", 4, cost_s=2.0)
+    again = replace(again, what=f"step was compiled again 3 times: {BUILT_AGAIN}.", file=str(file))
+    trace = replace(trace, problems=(again,))
+    (advice,) = merge([finding("PP201", "transform-in-loop", 2, 3, str(file))], trace, None)
+    assert (advice.rule, advice.cost_s) == ("PP201", 0.5)
+    assert len(merge([finding("PP201", "transform-in-loop", 5, 5, str(file))], trace, None)) == 2
+
+
+def test_the_same_finding_at_the_same_line_is_told_once(trace: Trace) -> None:
+    twice = [finding("PP402", "unpinned-non-blocking", 10), finding("PP402", "unpinned-non-blocking", 10)]
+    assert len(merge(twice, trace, None)) == 1
+
+
+def test_a_wait_of_the_first_step_is_no_cost_of_the_others(trace: Trace) -> None:
+    trace = replace(trace, events=(replace(event("wait", 10, 2.3), first_s=2.0),))
+    (advice,) = merge([finding("PP101", "sync-in-loop", 10)], trace, None)
+    assert (advice.cost_s, advice.share) == (pytest.approx(0.1), pytest.approx(0.2))
 
 
 def test_a_cost_of_another_kind_at_the_same_line_is_not_the_cost_of_a_finding(trace: Trace) -> None:

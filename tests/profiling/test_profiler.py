@@ -338,6 +338,91 @@ def test_what_is_rebuilt_in_the_loop_is_found_and_its_parts_are_not() -> None:
     assert problems(trace_of(lambda: train(6)), "rebuild") == []
 
 
+def test_what_a_library_builds_in_its_forward_pass_is_not_the_users_fault() -> None:
+    names: dict[str, Any] = {"torch": torch}
+    text = (
+        "class Head(torch.nn.Module):\n    def forward(self, x):\n        return torch.nn.MSELoss()(x, x)\n"
+    )
+    exec(compile(text, "/x/site-packages/heads/head.py", "exec"), names)
+    head = names["Head"]()
+    assert problems(trace_of(lambda: train(6, act=lambda out, loss: head(out))), "rebuild") == []
+
+
+def test_the_step_of_an_optimizer_that_is_built_again_ends_a_step() -> None:
+    def run() -> None:
+        weight = torch.nn.Parameter(torch.ones(3))
+        for _ in range(6):
+            optimizer = torch.optim.SGD([weight], lr=0.1)
+            weight.square().sum().backward()
+            optimizer.step()
+
+    trace = trace_of(run)
+    assert trace.steps == 6
+    assert [problem.count for problem in problems(trace, "rebuild")] == [5]
+
+
+def test_gradients_that_a_closure_computes_in_the_step_count() -> None:
+    def run() -> None:
+        weight = torch.nn.Parameter(torch.ones(3))
+        optimizer = torch.optim.LBFGS([weight], max_iter=3)
+
+        def closure() -> Any:
+            optimizer.zero_grad()
+            loss = (weight - 2).square().sum()
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+
+    assert trace_of(run).without_gradient == ()
+
+
+def test_a_recorder_is_gone_when_its_trace_is_read() -> None:
+    import gc
+    import weakref
+
+    with pinchpoint.Profiler() as profiler:
+        train(2)
+    reference = weakref.ref(profiler._recorder)  # pyright: ignore[reportPrivateUsage]
+    assert profiler.trace.steps == 2
+    del profiler
+    gc.collect()
+    assert reference() is None
+
+
+def test_the_graphs_of_a_step_with_two_backward_passes_are_those_of_one_step() -> None:
+    kept = []
+
+    def run() -> None:
+        weight = torch.nn.Parameter(torch.ones(3))
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+        for _ in range(12):
+            for _ in range(2):
+                loss = weight.square().sum()
+                loss.backward()
+                kept.append(loss)
+            optimizer.step()
+
+    (problem,) = problems(trace_of(run), "growth")
+    assert 6 <= problem.count <= 12
+
+
+def test_what_only_the_first_step_waits_for_is_no_cost_of_the_others() -> None:
+    wait = TraceEvent("wait", "Tensor.item", "a.py", 3, 5, 5, 2.04, 2.0, "other", first_s=2.0)
+    sample = trace_of(lambda: train(2))
+    phases = (TracePhase("forward", 0.4, 1.0),)
+    trace = replace(sample, device="cuda", steps=5, events=(wait,), phases=phases)
+    (problem,) = find_problems(trace)
+    assert problem.share == pytest.approx(0.1)
+
+
+def test_the_validation_of_a_distribution_is_named_and_can_be_switched_off() -> None:
+    trace = trace_of(lambda: train(4, act=lambda out, _: torch.distributions.Categorical(logits=out)))
+    (problem,) = problems(trace, "wait")
+    assert "in the validation of torch.distributions" in problem.what
+    assert problem.hint.startswith("Pass validate_args=False to the distribution.")
+
+
 def test_a_parameter_without_gradient_is_named() -> None:
     class Net(torch.nn.Module):
         def __init__(self) -> None:

@@ -74,6 +74,18 @@ def test_a_function_that_is_compiled_again_for_every_shape_is_a_problem() -> Non
     assert any("<lambda> was compiled again 5 times" in problem.what for problem in trace.problems)
 
 
+def test_operations_outside_jit_are_no_problem_before_the_loop() -> None:
+    def run() -> None:
+        parts = [jnp.zeros((size, 3)) for size in (13, 17)]
+        double = jax.jit(lambda x: x * 5)
+        for _ in range(5):
+            double(parts[0])
+
+    trace = pinchpoint.profile(run)
+    assert events(trace, "recompile")
+    assert trace.problems == ()
+
+
 def test_functions_built_in_the_loop_are_a_problem() -> None:
     def run() -> None:
         weights, x = jnp.ones((4, 2)), jnp.ones((3, 4))

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import linecache
 import os
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
+from pinchpoint.backends.recording.steps import BUILT_AGAIN
 from pinchpoint.core.records import Advice, Forecast, Problem, Trace, TraceEvent
 from pinchpoint.core.records.check import Group, Seen
 from pinchpoint.rules.suggestions import Suggestion
@@ -47,7 +49,7 @@ def merge(
     advice: list[Advice] = []
     explained: set[int] = set()
     problems = trace.problems if trace is not None else ()
-    for suggestion in suggestions:
+    for suggestion in _distinct(suggestions):
         numbers = [number for number, problem in enumerate(problems) if _explains(suggestion, problem)]
         explained.update(numbers)
         advice.append(_of_finding(suggestion, [problems[number] for number in numbers], trace, forecast))
@@ -56,6 +58,14 @@ def merge(
         for group in _by_place(problem for problem in rest if _is_worth_a_word(problem, trace)):
             advice.append(_of_problems(group, trace))
     return tuple(sorted(advice, key=_rank))
+
+
+def _distinct(suggestions: Sequence[Suggestion]) -> Iterable[Suggestion]:
+    """Suggestions without those that say the same about the same line, such as of two copies."""
+    return {
+        (each.finding.rule, each.finding.file, each.finding.line, each.finding.message, each.diff): each
+        for each in reversed(suggestions)
+    }.values()
 
 
 def _rank(advice: Advice) -> tuple[Any, ...]:
@@ -93,7 +103,18 @@ def _fits(suggestion: Suggestion, kind: str) -> bool:
 def _explains(suggestion: Suggestion, problem: Problem) -> bool:
     if suggestion.finding.name in _ELSEWHERE.get(problem.kind, ()):
         return True
+    if problem.kind == "recompile" and BUILT_AGAIN in problem.what:
+        return _builds(suggestion, problem)
     return _fits(suggestion, problem.kind) and _is_at(suggestion, problem.file, problem.line)
+
+
+def _builds(suggestion: Suggestion, problem: Problem) -> bool:
+    """Whether a finding is about a function that is compiled again, by its name, where it is called."""
+    name, finding = problem.what.partition(" ")[0].strip("<>"), suggestion.finding
+    if not finding.rule.startswith("PP2") or os.path.realpath(finding.file) != os.path.realpath(problem.file):
+        return False
+    lines = range(suggestion.first_line, suggestion.last_line + 1)
+    return any(re.search(rf"\b{re.escape(name)}\b", linecache.getline(finding.file, line)) for line in lines)
 
 
 def _is_worth_a_word(problem: Problem, trace: Trace) -> bool:
@@ -193,7 +214,11 @@ def _cost(
         if event.host_s > 0 and (event.steps > 1 or trace.steps < 2) and (is_real or event.kind != "wait")
     ]
     if timed:
-        spent_s = sum(event.host_s for event in timed) / per
+        # The first step is unlike the others.
+        spent_s = sum(
+            event.later_s / (per - (event.first_s > 0)) if trace.steps > 1 else event.host_s
+            for event in timed
+        )
         share = min(1.0, spent_s / whole_s) if whole_s and trace.steps > 1 else None
         costs.append(_Cost(spent_s, share))
     rule, name = suggestion.finding.rule, suggestion.finding.name

@@ -19,7 +19,7 @@ _PATH_WIDTH = 46
 _HEADINGS = {
     "cost": "Costs, as measured:",
     "correctness": "Correctness, whatever it costs:",
-    "source": "In the source, without a measured cost:",
+    "source": "Without a measured cost:",
 }
 _WITHOUT_COST = {
     "counted": "seen in the run, cost unknown",

@@ -191,6 +191,7 @@ def _events(recorder: Recorder) -> tuple[TraceEvent, ...]:
             (line.bytes + ((before.bytes or 0) if before else 0)) or None,
             line.detail or (before.detail if before else ""),
             line.repeated + (before.repeated if before else 0),
+            line.first_ns / 1e9 + (before.first_s if before else 0.0),
         )
     ordered = sorted(merged.values(), key=lambda event: (-event.host_s, -event.count))
     return tuple(ordered[:_EVENTS])

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
+from pinchpoint.backends.recording.source_lines import VALIDATION
+from pinchpoint.backends.recording.steps import BUILT_AGAIN
 from pinchpoint.core.records import Problem, Trace, TraceEvent
 from pinchpoint.core.units import show_bytes, show_count
 
@@ -56,10 +58,11 @@ def _per_step(event: TraceEvent, count: int | None = None) -> str:
 
 
 def _share(trace: Trace, event: TraceEvent, whole: float) -> float | None:
-    """The share of an event in the steps after the first. It may also have happened before or after them."""
+    """The share of an event in the steps after the first. It may also have happened after them."""
     if not whole:
         return None
-    return min(1.0, event.host_s / event.steps * min(event.steps, trace.steps - 1) / whole)
+    steps = event.later_steps
+    return min(1.0, event.later_s / max(steps, 1) * min(steps, trace.steps - 1) / whole)
 
 
 def _times(count: int) -> str:
@@ -96,6 +99,8 @@ def _wait_hint(inside: str) -> str:
     """What to do about a wait. inside: the library that waits; empty if it is the user's own line."""
     if not inside:
         return "Keep the value on the device; read it once per many steps, or all values at once."
+    if VALIDATION in inside:
+        return "Pass validate_args=False to the distribution."
     if "gcn_norm" in inside:
         return "If the graph never changes, pass cached=True to the convolution."
     return "The library waits: look for an argument that gives it the value, or that keeps the result."
@@ -149,13 +154,25 @@ def _cleanups(trace: Trace, whole: float) -> Iterator[Problem]:
 
 def _compilations(trace: Trace, whole: float) -> Iterator[Problem]:
     for event in trace.events:
-        common = {"file": event.file, "line": event.line, "cost_s": event.host_s, "count": event.count}
+        common = {
+            "file": event.file,
+            "line": event.line,
+            "cost_s": event.host_s or None,
+            "share": _share(trace, event, whole) if event.host_s and event.steps > 1 else None,
+            "count": event.count,
+        }
         if event.kind == "recompile":
+            # JAX compiles each operation outside jax.jit for each shape: no fault, if it is not in the loop.
+            if not event.detail and event.steps < 2 and event.count < _MANY:
+                continue
+            why = event.detail or "an operation outside jax.jit is compiled for each new shape"
+            is_rebuilt = BUILT_AGAIN in why
             yield Problem(
                 kind="recompile",
-                what=f"{event.what} was compiled again {_times(event.count)}: "
-                f"{(event.detail or 'the reason is unknown').rstrip('.')}.",
-                hint="Keep shapes, types and Python values the same in every step, or mark them as dynamic.",
+                what=f"{event.what} was compiled again {_times(event.count)}: {why.rstrip('.')}.",
+                hint="Build the function once, outside the loop."
+                if is_rebuilt
+                else "Keep shapes, types and Python values the same in every step, or mark them as dynamic.",
                 **common,
             )
         elif event.kind == "build" and (_is_in_loop(trace, event) or event.count >= _MANY):
@@ -210,7 +227,7 @@ def _growth(trace: Trace, kept: KeptGraphs | None) -> Iterator[Problem]:
         yield Problem(
             kind="growth",
             what=f"The graphs of {kept.alive:,} earlier steps are kept alive{by}.",
-            hint="Keep the value without its graph: total += loss.detach().",
+            hint="Keep values without their graphs: total += loss.detach(), losses.append(loss.detach()).",
             file=kept.file,
             line=kept.line,
             bytes=growth if growth and trace.device == "cuda" else None,

@@ -75,6 +75,8 @@ class _Limit:
             yield
         finally:
             self._over.set()
+            # A record of the thread must not replace the final one, nor its signal end the process.
+            thread.join()
             signal.signal(_STOP_SIGNAL, before)
 
     def _watch(self, limit_s: float) -> None:
@@ -82,11 +84,13 @@ class _Limit:
             return
         self.is_reached = True
         main = threading.main_thread().ident
-        trace = assemble(self._recorder.copy(), target=self._request.text, ended="timed out")
-        trace.save(self._request.record)
-        while main is not None and not self._over.is_set():
-            signal.pthread_kill(main, _STOP_SIGNAL)
-            self._over.wait(1.0)
+        try:
+            trace = assemble(self._recorder.copy(), target=self._request.text, ended="timed out")
+            trace.save(self._request.record)
+        finally:
+            while main is not None and not self._over.is_set():
+                signal.pthread_kill(main, _STOP_SIGNAL)
+                self._over.wait(1.0)
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         if self.is_reached and not self._over.is_set():

@@ -125,6 +125,35 @@ def test_a_long_log_is_folded_without_losing_a_step() -> None:
     assert len(steps.steps) == 5_000
 
 
+@pytest.mark.parametrize(("phase", "first_ns"), [("evaluation", 5), ("forward", 300_005)])
+def test_an_optimizer_that_comes_late_in_a_long_log_still_ends_the_steps(phase: str, first_ns: int) -> None:
+    clock = Clock()
+    recorder = Recorder(clock_ns=clock)
+    for call in range(30_000):  # so many that they are folded before the optimizer is known
+        clock.now = 10 * call
+        recorder.begin(phase)
+        clock.now += 4
+        recorder.end()
+        recorder.mark("module call", "net")
+    play(recorder, clock, "300000+forward 300004- 300005!adam 300010+data 300012- 300015!adam")
+    steps = recorder.finish()
+    assert steps.kind == "optimizer step"
+    assert list(steps.host_ns) == [first_ns, 10]
+    assert sum(steps.outside.host_ns.values()) == 300_005 - first_ns
+    assert sum(steps.steps[0].times.host_ns.values()) == first_ns
+    assert steps.later.host_ns == {"data": 2, "other": 8}
+
+
+def test_the_time_of_an_event_in_the_first_step_is_known_apart() -> None:
+    recorder = Recorder(clock_ns=Clock())
+    for spent_ns in (100, 5, 6):
+        recorder.mark("module call", "net")
+        recorder.event("wait", "item", None, spent_ns)
+        recorder.mark("optimizer step", "adam")
+    (line,) = recorder.events.values()
+    assert (line.spent_ns, line.first_ns, line.steps) == (111, 100, 3)
+
+
 def test_a_copy_can_be_finished_while_the_run_goes_on() -> None:
     recorder, clock = record("0+data 1- 2!adam 4!adam", 5)
     reads = []

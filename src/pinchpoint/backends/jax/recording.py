@@ -19,7 +19,7 @@ from pinchpoint.backends.patches import Patches
 from pinchpoint.backends.recording.process_memory import ProcessMemory
 from pinchpoint.backends.recording.recorder import Recorder
 from pinchpoint.backends.recording.source_lines import is_user_file
-from pinchpoint.backends.recording.steps import COMPILATION, COMPUTATION, WAITING
+from pinchpoint.backends.recording.steps import BUILT_AGAIN, COMPILATION, COMPUTATION, WAITING
 
 _BUILDERS = (
     "grad",
@@ -172,13 +172,13 @@ def _watch_compilation(recorder: Recorder) -> None:
         if before is None:
             return ""
         if before[0] is not function:
-            return "the function was built again"
+            return BUILT_AGAIN
         changes = [
             f"{name} was {before[1].get(name, 'absent')}, now it is {kind}"
             for name, kind in kinds.items()
             if before[1].get(name) != kind
         ]
-        return "; ".join(changes[:3])
+        return "; ".join(changes[:3]) or "the reason is unknown"
 
     def listen(event: str, duration_secs: float, **kwargs: Any) -> None:
         if event != _COMPILED and event not in _BEFORE:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import weakref
 from collections.abc import Callable, Container, Sequence
 from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder
@@ -37,7 +38,9 @@ class Observation:
             if name in sys.modules:
                 self._install(name)
         sys.meta_path.insert(0, self._finder)  # pyright: ignore[reportArgumentType]
-        os.register_at_fork(after_in_child=self.close)
+        # It stays registered for as long as the process lives, so it must not keep the recorder alive.
+        reference: weakref.ref[Observation] = weakref.ref(self)
+        os.register_at_fork(after_in_child=lambda: _close(reference))
 
     def close(self) -> None:
         if not self._is_open:
@@ -58,6 +61,12 @@ class Observation:
             import_module(_INSTALLERS[name]).install(self.recorder, self._patches)
         else:
             self.recorder.after_import.pop(name)()
+
+
+def _close(reference: weakref.ref[Observation]) -> None:
+    observation = reference()
+    if observation is not None:
+        observation.close()
 
 
 class _AfterImport:

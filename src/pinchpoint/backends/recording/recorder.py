@@ -44,6 +44,7 @@ class LineEvents:
         "bytes",
         "count",
         "detail",
+        "first_ns",
         "last_step",
         "longest_ns",
         "phase",
@@ -55,6 +56,7 @@ class LineEvents:
     def __init__(self, phase: str) -> None:
         self.phase = phase
         self.count = self.spent_ns = self.longest_ns = self.steps = self.bytes = self.repeated = 0
+        self.first_ns = 0  # before the end of the first step
         self.last_step = -1
         self.detail = ""
 
@@ -169,7 +171,9 @@ class Recorder:
             self._kind = kind
             # So far, calls of modules were taken for steps. All of that belongs to the first step.
             for line in self.events.values():
-                line.steps, line.last_step = 1, 0
+                line.steps, line.last_step, line.first_ns = 1, 0, line.spent_ns
+            if self._steps is not None:
+                self._steps.restart(kind)
         memory = None
         if kind == self._kind:
             self.step = turns.count
@@ -221,6 +225,8 @@ class Recorder:
             line.detail = library_calls() if kind == "wait" else ""
         line.count += 1
         line.spent_ns += spent_ns
+        if not self.step:
+            line.first_ns += spent_ns
         line.bytes += size
         line.repeated += repeated
         if spent_ns > line.longest_ns:

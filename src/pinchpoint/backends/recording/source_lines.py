@@ -15,6 +15,7 @@ _TARGETS = (f"{_PACKAGE}/workloads/", f"{_PACKAGE}/systems/")  # these count as 
 _STDLIB = tuple({f"{sysconfig.get_paths()[name]}/" for name in ("stdlib", "platstdlib")})
 _GENERATED = ("/torchinductor_", "_pyg/")  # code that torch.compile and PyG write to temporary folders
 
+VALIDATION = "in the validation of torch.distributions"  # where a library waits for a line of the user
 Place = tuple[CodeType, int]  # a code object and an offset in it; lines are looked up at the end
 
 
@@ -77,19 +78,23 @@ class SourceLines:
 def library_calls(depth: int = 1) -> str:
     """`in gcn_norm > add_self_loops of torch_geometric`: a library's calls from the user's line to here.
 
-    Empty if the user's own line calls, or a function of torch itself.
+    Empty if the user's own line calls, or a function of torch itself other than a distribution.
     """
     names: list[str] = []
-    package = ""
+    package = validation = ""
     frame: FrameType | None = sys._getframe(depth + 1)
     while frame is not None and not is_user_file(frame.f_code.co_filename):
         name, file = frame.f_code.co_name, frame.f_code.co_filename
         top = file.rpartition("-packages/")[2].partition("/")[0] if "-packages/" in file else ""
+        if top == "torch" and "/distributions/" in file:
+            validation = VALIDATION
         if top not in ("", "torch", "pinchpoint") and name != "forward" and name[0] not in "_<":
             names.append(name)
             package = package or top
         frame = frame.f_back
-    return f"in {' > '.join(reversed(names[:3]))} of {package}" if names and frame is not None else ""
+    if frame is None:
+        return ""
+    return f"in {' > '.join(reversed(names[:3]))} of {package}" if names else validation
 
 
 def line_of(place: Place | None) -> tuple[str, int, str]:

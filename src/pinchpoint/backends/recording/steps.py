@@ -36,6 +36,7 @@ DETAILED = 5_000  # steps whose phases are kept; later ones only count in sums
 _NEAR_NS = 100_000  # a device that is this close behind the host has nothing left to do
 
 
+BUILT_AGAIN = "the function was built again"  # why JAX compiles it again
 SKIPPED = object()  # instead of a stamp: the device's clock is not read in this step
 
 
@@ -168,6 +169,21 @@ class Steps:
                 self._settle(FORWARD if self._after_forward and row.phase in (FORWARD, BACKWARD) else OTHER)
                 self._after_forward = row.phase == FORWARD
             self._phase = row.phase
+
+    def restart(self, kind: str) -> None:
+        """Count the steps by another mark from now on; what was folded so far belongs to the first step."""
+        self.kind = kind
+        start_ns = self.steps[0].start_ns if self.steps else self._begin_ns
+        whole, pause_ns = Times(), self._step_pause_ns + self._since_pause_ns
+        for step in self.steps[:1]:
+            whole.add(step.times)
+        pause_ns += sum(step.pause_ns for step in self.steps)
+        for times in (self.later, self._step, self._since):
+            whole.add(times)
+        self.steps, self.host_ns, self.memory_bytes = [], array("q"), array("q")
+        self.later, self._turns = Times(), Turns()
+        self._step, self._since, self._begin_ns = Times(), whole, start_ns
+        self._step_pause_ns, self._since_pause_ns = 0, pause_ns
 
     def finish(self, end_ns: int) -> None:
         """Close the last step."""

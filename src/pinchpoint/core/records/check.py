@@ -23,7 +23,7 @@ Group = Literal["cost", "correctness", "source"]
 _GROUPS: dict[Group, str] = {
     "cost": "with a measured cost",
     "correctness": "about correctness",
-    "source": "only seen in the source",
+    "source": "without a measured cost",
 }
 
 

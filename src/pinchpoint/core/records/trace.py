@@ -40,6 +40,17 @@ class TraceEvent:
     bytes: int | None = None
     detail: str = ""  # the reason of a recompilation, how a copy was made
     repeated: int = 0  # copies of data that had been copied before and was not changed since
+    first_s: float = 0.0  # of host_s, before the end of the first step
+
+    @property
+    def later_s(self) -> float:
+        """The time in the steps after the first, which is unlike the others."""
+        return self.host_s - self.first_s
+
+    @property
+    def later_steps(self) -> int:
+        """In how many steps after the first it took that time."""
+        return self.steps - (self.first_s > 0)
 
 
 @dataclass(frozen=True)

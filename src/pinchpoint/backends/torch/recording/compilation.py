@@ -6,12 +6,14 @@ functions of torch in place; later it traces through those that report here as t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from types import CodeType
 from typing import Any
 
 from pinchpoint.backends.patches import Patches
 from pinchpoint.backends.recording.recorder import Recorder
+from pinchpoint.backends.recording.source_lines import is_user_file
 from pinchpoint.backends.torch.recording import compat
 
 
@@ -45,12 +47,15 @@ def _watch(recorder: Recorder, patches: Patches) -> None:
         place = recorder.lines.place(1)
         if again:
             code, reason = again.pop()
-            recorder.event("recompile", code.co_name, place, spent_ns, detail=reason)
+            # The code of a module of torch, or of what the compiler wraps it in, tells nothing.
+            name = code.co_name if is_user_file(code.co_filename) else "a function of a library"
+            recorder.event("recompile", name, place, spent_ns, detail=reason)
             again.clear()
         else:
             recorder.event("compile", "torch.compile", place, spent_ns)
 
     def explain(code: Any, reasons: list[str]) -> None:
-        again.append((code, " ".join(reasons[0].split())[:300]))
+        # The reason begins with the number of the compilation that does not fit: `0/3: `.
+        again.append((code, re.sub(r"^\d+/\d+: ", "", " ".join(reasons[0].split()))[:300]))
 
     compat.watch_compiler(patches, on_start=start, on_end=end, on_reasons=explain)

@@ -52,6 +52,7 @@ def watch_gradients(recorder: Recorder, watched: Watched) -> None:
         ][:_LISTED]
 
     watched.before_step.append(look)
+    watched.after_closure.append(look)  # which computes the gradients in the step
     recorder.on_finish.append(report)
 
 

@@ -37,7 +37,8 @@ class _Token:
 def watch_graphs(recorder: Recorder, watched: Watched) -> None:
     recent: deque[tuple[int, Any, Place | None]] = deque(maxlen=256)
     kept: dict[str, Any] = {"alive": 0, "holders": [], "place": None}
-    alive: list[Any] = []
+    alive: list[tuple[int, Any]] = []
+    steps: set[int] = set()  # whose graphs are alive; a step may have several backward passes
     searched_at = 0
 
     def mark(tensors: Any) -> None:
@@ -50,18 +51,24 @@ def watch_graphs(recorder: Recorder, watched: Watched) -> None:
 
     def look() -> None:
         nonlocal searched_at
+        if alive and alive[0][1]() is None:
+            alive[:] = [pair for pair in alive if pair[1]() is not None]
+            steps.clear()
+            steps.update(step for step, _ in alive)
         while recent and recorder.step - recent[0][0] >= _AGE:
-            _, reference, place = recent.popleft()
+            step, reference, place = recent.popleft()
             if reference() is not None and len(alive) < 10_000:
-                alive.append(reference)
+                alive.append((step, reference))
+                steps.add(step)
                 kept["place"] = place
+        # What is kept for an epoch only is gone when the run ends.
+        kept["alive"] = max(kept["alive"], len(steps))
         if len(alive) >= 3 and len(alive) >= 2 * searched_at:
             searched_at = len(alive)
             with recorder.paused():
                 kept["holders"] = list(_holders(recorder))[:5] or kept["holders"]
 
     def report() -> None:
-        kept["alive"] = max(sum(reference() is not None for reference in alive), searched_at)
         recorder.parts["kept_graphs"] = kept
 
     watched.before_backward.append(mark)

@@ -32,6 +32,7 @@ class Watched:
         self.models: WeakSet[torch.nn.Module] = WeakSet()  # the first that were called
         self.tell_compiler: Callable[[], None] = lambda: None
         self.before_step: list[Callable[[Optimizer], None]] = []
+        self.after_closure: list[Callable[[Optimizer], None]] = []
         self.before_backward: list[Callable[[Any], None]] = []
 
 
@@ -117,9 +118,9 @@ def _watch_optimizers(recorder: Recorder, patches: Patches, watched: Watched) ->
         for act in watched.before_step:
             act(optimizer)
         recorder.begin(OPTIMIZER)
-        return _with_closure(args, kwargs)
+        return _with_closure(optimizer, args, kwargs)
 
-    def _with_closure(args: Any, kwargs: Any) -> Any:
+    def _with_closure(optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         """The arguments with a closure whose own time is forward; None if there is no closure."""
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
         if not callable(closure):
@@ -128,15 +129,19 @@ def _watch_optimizers(recorder: Recorder, patches: Patches, watched: Watched) ->
         @wraps(closure)
         def run(*inner: Any, **options: Any) -> Any:
             with recorder.within(FORWARD):
-                return closure(*inner, **options)
+                loss = closure(*inner, **options)
+            for act in watched.after_closure:
+                act(optimizer)
+            return loss
 
         return ((args[0], run, *args[2:]), kwargs) if len(args) > 1 else (args, {**kwargs, "closure": run})
 
     def after(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if recorder.is_here:
             recorder.end()
-            recorder.mark("optimizer step", id(optimizer))
+            recorder.mark("optimizer step", slots.of(optimizer))
 
+    slots = _Slots()
     handles = register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)
     recorder.on_close += [handle.remove for handle in handles]
     around: list[tuple[Any, str]] = [(Optimizer, "zero_grad"), (torch.nn.Module, "zero_grad")]
@@ -144,6 +149,26 @@ def _watch_optimizers(recorder: Recorder, patches: Patches, watched: Watched) ->
     around += [(torch.nn.utils, name) for name in ("clip_grad_norm_", "clip_grad_value_")]
     for owner, name in around:
         _surround(recorder, patches, owner, name, OPTIMIZER)
+
+
+class _Slots:
+    """Numbers for optimizers. One that takes the place of another, as in a loop that builds them, gets its
+    number, so that its step ends a step of the loop too.
+    """
+
+    def __init__(self) -> None:
+        self._optimizers: list[weakref.ref[Optimizer]] = []
+
+    def of(self, optimizer: Optimizer) -> int:
+        free = len(self._optimizers)
+        for number, reference in enumerate(self._optimizers):
+            other = reference()
+            if other is optimizer:
+                return number
+            if other is None:
+                free = min(free, number)
+        self._optimizers[free : free + 1] = [weakref.ref(optimizer)]
+        return free
 
 
 def _watch_loaders(recorder: Recorder, patches: Patches) -> None:
@@ -196,7 +221,8 @@ def _surround(recorder: Recorder, patches: Patches, owner: Any, name: str, phase
     original = getattr(owner, name)
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling() or not recorder.is_here:
+        # The program may keep this function under another name.
+        if torch.compiler.is_compiling() or recorder.is_closed or not recorder.is_here:
             return original(*args, **kwargs)
         recorder.begin(phase)
         try:

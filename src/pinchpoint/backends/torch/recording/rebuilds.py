@@ -33,7 +33,9 @@ def watch_rebuilds(recorder: Recorder, patches: Patches) -> None:
 
 
 def _builder(thing: Any, frame: FrameType | None) -> FrameType | None:
-    """The user's frame that builds a thing; None if it is a part of something else that is being built."""
+    """The user's frame that builds a thing; None if it is a part of something else that is being built, or
+    if a module of a library builds it in its forward pass.
+    """
     while frame is not None:
         if frame.f_code.co_name == "__init__" and frame.f_code.co_argcount:
             owner = frame.f_locals.get(frame.f_code.co_varnames[0])
@@ -41,5 +43,7 @@ def _builder(thing: Any, frame: FrameType | None) -> FrameType | None:
                 return None
         elif is_user_file(frame.f_code.co_filename):
             return frame
+        elif frame.f_code.co_name == "forward":
+            return None
         frame = frame.f_back
     return None

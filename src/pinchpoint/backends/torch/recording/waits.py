@@ -69,7 +69,7 @@ def watch_waits(recorder: Recorder, patches: Patches) -> None:
 
         @wraps(original)
         def call(*args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling() or not applies(*args, **kwargs):
+            if torch.compiler.is_compiling() or recorder.is_closed or not applies(*args, **kwargs):
                 return original(*args, **kwargs)
             busy.now = True
             start_ns = recorder.clock_ns()
