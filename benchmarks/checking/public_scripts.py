@@ -4,7 +4,7 @@ Each script is checked on the machine of the table by a command like
 
     pinchpoint check gcn.py --pairs 10 --against gcn_fixed.py -o records/gcn.json -- --epochs=5000
 
-that is stored beside its record as `gcn.command`; the file `revision` holds that of pinchpoint. Then
+that is stored beside its record as `gcn.command`, with the revision of pinchpoint as `gcn.revision`. Then
 
     PYTHONPATH=src python benchmarks/checking/public_scripts.py records -o public_scripts.json
     PYTHONPATH=src python benchmarks/checking/public_scripts.py --read public_scripts.json    # the table only
@@ -17,10 +17,11 @@ import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from pinchpoint.core.records import Check, Gain, load
-from pinchpoint.core.records.check import show_gain, show_pairs
+from pinchpoint.core.records.check import show_pairs
 from pinchpoint.core.units import show_bytes, show_seconds
 
 # What the scripts are, and what was fixed in them.
@@ -48,9 +49,10 @@ def collect(folder: Path) -> dict[str, Any]:
         result = load(folder / f"{name}.json")
         assert isinstance(result, Check), f"{name}.json is not the record of a check."
         trace, forecast = result.trace, result.forecast
-        assert trace is not None and result.gain is not None, f"{name}.json has no comparison."
+        assert trace is not None, f"{name}.json has no profile."
         scripts[name] = {
             "command": (folder / f"{name}.command").read_text(encoding="utf-8").strip(),
+            "revision": (folder / f"{name}.revision").read_text(encoding="utf-8").strip(),
             "created": result.created,
             "step_times": trace.step_times,
             "steps": trace.steps,
@@ -58,13 +60,21 @@ def collect(folder: Path) -> dict[str, Any]:
             "predicted_bytes": None if forecast is None else forecast.peak_allocated_bytes,
             "predicted_low_bytes": None if forecast is None else forecast.low_bytes,
             "predicted_high_bytes": None if forecast is None else forecast.high_bytes,
-            "advice": [asdict(advice) for advice in result.advice[:_ADVICE]],
-            "gain": asdict(result.gain),
+            "advice": [_without_folders(asdict(advice)) for advice in result.advice[:_ADVICE]],
+            "gain": None if result.gain is None else _without_folders(asdict(result.gain)),
             "notes": list(result.notes),
         }
         machine = trace.machine
-    revision = (folder / "revision").read_text(encoding="utf-8").strip()
-    return {"scripts": scripts, "revision": revision, "machine": machine}
+    return {"scripts": scripts, "machine": machine}
+
+
+def _without_folders(value: Any) -> Any:
+    """The same values with the names of files in place of their paths."""
+    if isinstance(value, dict):
+        return {key: _without_folders(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_without_folders(each) for each in value]
+    return Path(value).name if isinstance(value, str) and value.startswith("/") else value
 
 
 def table(record: dict[str, Any]) -> str:
@@ -77,11 +87,16 @@ def table(record: dict[str, Any]) -> str:
         costs = [advice for advice in row["advice"] if advice["cost_s"] is not None]
         advice = _advice(costs[0]) if costs else "none with a measured cost"
         peaks = f"{show_bytes(row['peak_bytes'])} / {show_bytes(row['predicted_bytes'])}"
-        gain = Gain(**row["gain"])
-        speedup = f"{gain.verdict}: {show_gain(gain)}; {show_pairs(gain)}"
+        speedup = "not measured" if row["gain"] is None else _speedup(Gain(**row["gain"]))
         step = show_seconds(row["step_times"]["median_s"])
         rows.append(f"| {title} | {step} | {peaks} | {advice} | {fix} | {speedup} |")
     return "\n".join(rows) + "\n"
+
+
+def _speedup(gain: Gain) -> str:
+    before, after = (show_seconds(median(times)) for times in (gain.before_s, gain.after_s))
+    interval = f"{gain.speedup:.3f} [{gain.speedup_low:.3f} to {gain.speedup_high:.3f}]"
+    return f"{gain.verdict}: {before} before, {after} after, {interval}; {show_pairs(gain)}"
 
 
 def _advice(advice: dict[str, Any]) -> str:

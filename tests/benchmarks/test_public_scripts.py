@@ -12,7 +12,8 @@ import pytest
 
 from pinchpoint.core.records import Check, Record
 
-FOLDER = Path(__file__).parents[2] / "benchmarks" / "checking"
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "benchmarks" / "checking"
 
 
 @pytest.fixture(scope="module")
@@ -30,15 +31,19 @@ def test_the_table_shows_cost_peaks_and_gain_of_each_record(
     for name in public_scripts.SCRIPTS:
         check.save(tmp_path / f"{name}.json")
         (tmp_path / f"{name}.command").write_text(f"pinchpoint check {name}.py\n")
-    (tmp_path / "revision").write_text("abc\n")
+        (tmp_path / f"{name}.revision").write_text("abc\n")
     record = public_scripts.collect(tmp_path)
-    assert (record["revision"], record["machine"]) == ("abc", trace.machine)
-    assert record["scripts"]["gcn"]["command"] == "pinchpoint check gcn.py"
+    assert record["machine"] == trace.machine
+    row = record["scripts"]["gcn"]
+    assert (row["command"], row["revision"]) == ("pinchpoint check gcn.py", "abc")
     record = json.loads(json.dumps(record))
     row = public_scripts.table(record).splitlines()[3]
     assert row.startswith("| PyG `examples/gcn.py`, graph of the size of Cora | 250.00 ms | 3.00 GiB / ")
     assert "100.00 ms, 20.0%: `loss.item()` waits (`train.py:" in row
-    assert (
-        "faster: 500.00 ms before, 400.00 ms after: speed-up 1.25 [1.20 to 1.30]; 1 pair of blocks of 4"
-        in row
-    )
+    assert "faster: 500.00 ms before, 400.00 ms after, 1.250 [1.200 to 1.300]; 1 pair of blocks of 4" in row
+
+
+def test_the_docs_show_the_recorded_table(public_scripts: ModuleType) -> None:
+    record = json.loads((ROOT / "benchmarks/results/public_scripts_h200.json").read_text(encoding="utf-8"))
+    assert public_scripts.table(record) in (ROOT / "docs" / "check.md").read_text(encoding="utf-8")
+    assert all(row["command"] and row["revision"] for row in record["scripts"].values())
