@@ -39,7 +39,9 @@ def command(
     ),
     steps: int = typer.Option(2, "--steps", help="Steps to run; 2 include the optimizer state."),
     world_size: int = typer.Option(
-        None, "--world-size", help="Predict a script as one of this many processes, as torchrun starts it."
+        None,
+        "--world-size",
+        help="Predict a script as one of this many processes, as torchrun starts it; in JAX: devices.",
     ),
     rank: str = options.RANK,
     local_world_size: int = options.LOCAL_WORLD_SIZE,

@@ -7,8 +7,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pinchpoint.core.errors import BadInput
+from pinchpoint.core.events import Span
+from pinchpoint.core.units import MIB
 
 GPUS_PER_NODE = 8  # assumed unless --local-world-size says otherwise
+# Guessed, not measured, from NCCL's defaults. Every channel has buffers for three protocols (about 10 MiB)
+# per connection; few channels over PCIe, 16 to 32 with up to three connections over NVLink.
+_CHANNEL_BYTES = 10 * MIB
+NCCL_PER_COMMUNICATOR = Span(usual=16 * _CHANNEL_BYTES, least=2 * _CHANNEL_BYTES, most=64 * _CHANNEL_BYTES)
 
 
 @dataclass(frozen=True)

@@ -200,7 +200,7 @@ def with_skipped_steps(forecast: Forecast, steps: int) -> Forecast:
     )
 
 
-def with_rank(forecast: Forecast, rank: int, world_size: int, nccl: Span, card: Card) -> Forecast:
+def with_rank(forecast: Forecast, rank: int | None, world_size: int, nccl: Span, card: Card) -> Forecast:
     """Add the rank of a parallel job and NCCL's own buffers; a card must have room for the most of them."""
     all_cards = {**cards(), card.name: card}
     needs = (forecast.needs_bytes or 0) + nccl.most

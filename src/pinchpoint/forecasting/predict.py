@@ -46,7 +46,8 @@ def predict(
     fit a card that is named here, the Forecast has levers.
     measure: also run the target on this machine's GPU and store the measured peaks.
     settings: settings of a workload that declares some.
-    world_size: predict a script as one of so many processes, with RANK and WORLD_SIZE set as by torchrun.
+    world_size: predict a script as one of so many processes, with RANK and WORLD_SIZE set as by torchrun; a
+    script that uses JAX sees so many devices.
     rank: the process to predict, or "all" for the one that needs most of those that may differ.
     local_world_size: processes per machine; by default up to 8.
     packages: packages that need CUDA and are assumed to be installed, though a script could do without them.
@@ -138,7 +139,7 @@ def _first_rank(
     if target.kind != "script":
         raise BadInput(
             f"--world-size {world_size} cannot be used for {target.text}, which is not a script.",
-            hint="Give a script that torchrun could start.",
+            hint="Give a script that torchrun could start, or one that uses JAX on several devices.",
         )
     return make_rank(0 if rank == "all" else int(rank), world_size, local_world_size)
 
@@ -150,6 +151,8 @@ def worst_rank(
 
     first: the forecast of the first of these ranks. options: of the other predictions.
     """
+    if first.framework == "jax":  # one process has several devices, of which the fullest was predicted
+        return first
     ranks = differing_ranks(job, tuple(first.seen.get("stages", ())))
     forecasts = [first] + [
         forecaster.predict(args=args, rank=replace(job, rank=rank), **options) for rank in ranks[1:]

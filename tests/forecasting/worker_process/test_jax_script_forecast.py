@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pinchpoint.core.errors import BadInput, CannotFake
+from pinchpoint.core.errors import CannotFake, PinchpointError
 from pinchpoint.forecasting.predict import predict
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
@@ -57,11 +57,70 @@ def test_a_size_that_depends_on_an_unknown_value_is_refused_with_its_line(tmp_pa
         predict(str(script))
 
 
-def test_a_world_size_is_refused_for_a_jax_script(tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text("import jax.numpy as jnp\nprint(jnp.ones(4).sum())\n")
-    with pytest.raises(BadInput, match="does not support --world-size for JAX"):
-        predict(str(script), world_size=2)
+def test_a_script_on_eight_devices_is_predicted_per_device() -> None:
+    forecast = predict(str(SCRIPTS / "jax_sharded.py"), world_size=8)
+    weights = 1024 * 1024 * F32 // 8
+    assert (forecast.world_size, forecast.rank) == (8, None)
+    assert forecast.breakdown["weights"] == weights
+    assert forecast.breakdown["optimizer"] == 2 * weights + 4
+    assert forecast.breakdown["inputs"] == pytest.approx(4096 * 1024 * F32 // 8, rel=0.01)
+    # XLA gathers the weights, and the batch is divided: 4 MiB, and 2 MiB for the product and its gradient.
+    assert forecast.low_bytes is not None and forecast.high_bytes is not None
+    assert forecast.low_bytes > 3 * weights + 4096 * 1024 * F32 // 8
+    assert forecast.nccl_bytes
+
+
+def test_what_one_device_holds_more_than_the_others_counts(tmp_path: Path) -> None:
+    script = tmp_path / "first.py"
+    script.write_text(
+        "import jax, jax.numpy as jnp, numpy as np\n"
+        "from jax.sharding import NamedSharding, PartitionSpec\n"
+        "mesh = jax.sharding.Mesh(np.array(jax.devices()), ('d',))\n"
+        "x = jnp.ones((1 << 20, 64))\n"
+        "y = jax.device_put(x, NamedSharding(mesh, PartitionSpec('d')))\n"
+    )
+    forecast = predict(str(script), world_size=4)
+    assert forecast.peak_allocated_bytes == pytest.approx((1 << 28) * (1 + 1 / 4), rel=0.001)
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "message"),
+    [
+        (
+            "import jax\njax.make_mesh((8,), ('d',))\n",
+            {},
+            "Give the number that it needs, such as --world-size",
+        ),
+        ("import jax\njax.make_mesh((8,), ('d',))\n", {"world_size": 4}, "The script saw 4 devices"),
+        ("import jax.numpy as jnp\njnp.ones(3)\n", {"world_size": 4, "rank": 1}, "--rank 1 has no meaning"),
+        ("import jax.numpy as jnp\njnp.ones(3)\n", {"world_size": 0}, "not a number of processes"),
+    ],
+)
+def test_devices_that_a_jax_script_cannot_have_are_refused(
+    tmp_path: Path, source: str, options: dict[str, int], message: str
+) -> None:
+    script = tmp_path / "mesh.py"
+    script.write_text(source)
+    with pytest.raises(PinchpointError, match=message):
+        predict(str(script), **options)  # pyright: ignore[reportArgumentType]
+
+
+def test_a_script_of_several_processes_does_not_wait_for_its_peers(tmp_path: Path) -> None:
+    script = tmp_path / "processes.py"
+    script.write_text(
+        "import jax, numpy as np\n"
+        "from jax.sharding import NamedSharding, PartitionSpec\n"
+        "jax.distributed.initialize('10.0.0.1:1234', num_processes=2, process_id=0)\n"
+        "assert (jax.process_count(), jax.device_count(), jax.local_device_count()) == (2, 8, 4)\n"
+        "mesh = jax.sharding.Mesh(np.array(jax.devices()), ('d',))\n"
+        "part = np.ones((64, 1 << 18), np.float32)\n"
+        "x = jax.make_array_from_process_local_data(NamedSharding(mesh, PartitionSpec('d')), part)\n"
+        "assert x.shape == (128, 1 << 18)\n"
+        "x.sum()\n"
+    )
+    forecast = predict(str(script), world_size=8, local_world_size=4)
+    assert forecast.peak_allocated_bytes == pytest.approx(16 << 20, rel=0.001)  # 128 rows on 8 devices
+    assert any("process 0 of 2" in note for note in forecast.notes)
 
 
 TRAIN = """

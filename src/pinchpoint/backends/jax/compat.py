@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 from jax._src import core as _core
 from jax._src.array import ArrayImpl as ArrayImpl
 from jax.extend.core import Literal
@@ -139,12 +140,12 @@ def cuda_plugin() -> str | None:
     return None
 
 
-def topology_devices(target_config: str) -> list[Any]:
-    """Compile-only devices of one CUDA card, which need not be installed."""
+def topology_devices(target_config: str, count: int = 1) -> list[Any]:
+    """Compile-only devices of one machine with CUDA cards, which need not be installed."""
     from jax.experimental import topologies
 
     return topologies.get_topology_desc(
-        platform="cuda", target_config=target_config, topology="1x1x1"
+        platform="cuda", target_config=target_config, topology=f"1x1x{count}"
     ).devices
 
 
@@ -278,3 +279,107 @@ def allow_set_mesh(patches: Any) -> None:
 def is_tracing() -> bool:
     """Whether the program is inside a function that is being traced."""
     return not _core.trace_state_clean()
+
+
+# Programs over several devices: see the folder `sharded`.
+def set_device_count(count: int) -> None:
+    """Let JAX see so many CPU devices; before JAX first uses a device."""
+    jax.config.update("jax_num_cpu_devices", count)
+
+
+def on_mesh(aval: Any, sharding: Any) -> Any:
+    """The abstract value of an array with this sharding, which says how explicit mesh axes divide it."""
+    return _core.update_aval_with_sharding(aval, sharding) if isinstance(aval, _core.ShapedArray) else aval
+
+
+def lower_program(
+    args: Sequence[tuple[Any, Any, bool, bool]], params: dict[str, Any], platform: str | None = None
+) -> Any:
+    """Lower a call of a compiled function as JAX does before it runs it.
+
+    args: of each argument, its abstract value, its sharding (None for a host array), whether it is committed
+    to its devices, and whether it is a numpy array
+    platform: for which it is lowered, by default that of the devices
+    """
+    from jax._src import pjit
+    from jax._src.interpreters import mlir
+
+    metas = [
+        pjit.create_meta_ty(aval, sharding, None, is_committed, is_numpy)
+        for aval, sharding, is_committed, is_numpy in args
+    ]
+    return pjit._resolve_and_lower(  # pyright: ignore[reportPrivateUsage]
+        metas,
+        **params,
+        lowering_platforms=None if platform is None else (platform,),
+        lowering_parameters=mlir.LoweringParameters(),
+        pgle_profiler=None,
+    )
+
+
+def program_devices(computation: Any) -> tuple[Any, ...]:
+    """The devices on which a lowered program runs."""
+    return tuple(computation._device_list)
+
+
+def compile_for(computation: Any, devices: Sequence[Any], options: dict[str, Any]) -> Any:
+    """Compile a lowered program for other devices than those it was lowered for: device i is `devices[i]`."""
+    from jaxlib import _jax  # pyright: ignore[reportAttributeAccessIssue]
+
+    def moved(sharding: Any) -> Any:
+        """The same sharding on the other devices; JAX compares it with what XLA returns."""
+        mesh = getattr(sharding, "mesh", None)
+        if not isinstance(mesh, jax.sharding.Mesh) or mesh.empty:
+            return sharding
+        numbers = [device.id for device in mesh.devices.flat]
+        grid = np.array([devices[n] for n in numbers], dtype=object).reshape(mesh.devices.shape)
+        other = jax.sharding.Mesh(grid, mesh.axis_names, axis_types=mesh.axis_types)
+        return jax.sharding.NamedSharding(other, sharding.spec)
+
+    args = computation.compile_args
+    args |= {name: tuple(map(moved, args[name])) for name in ("in_shardings", "out_shardings")}
+    args |= {"backend": devices[0].client, "intermediate_shardings": None, "context_mesh": None}
+    computation._device_list = _jax.DeviceList(tuple(devices[d.id] for d in program_devices(computation)))
+    return computation.compile(compiler_options=options)
+
+
+def output_shardings(executable: Any) -> tuple[Any, ...]:
+    return tuple(executable._out_shardings)
+
+
+def input_shardings(computation: Any, executable: Any) -> dict[int, Any]:
+    """How the arguments that a program uses are divided: position of the argument -> sharding."""
+    constants = len(computation.const_args)
+    kept = sorted(executable._kept_var_idx)
+    shardings = executable._in_shardings
+    if len(kept) == len(shardings):  # constants are counted among the inputs
+        return {i - constants: s for i, s in zip(kept, shardings, strict=True) if i >= constants}
+    return dict(zip(kept, shardings[constants:], strict=False))
+
+
+def is_inside_program() -> bool:
+    """Whether a function that will be compiled is being traced, not the script around it."""
+    trace = _core.trace_ctx.trace
+    return not getattr(trace, "is_script", False) and trace is not _core.eval_trace
+
+
+def replace_full(
+    patches: Any, full: Callable[..., Any], full_like: Callable[..., Any]
+) -> dict[str, Callable[..., Any]]:
+    """Replace the functions behind `jnp.zeros`, `jnp.zeros_like` and the like, and return the originals."""
+    from jax._src.lax import lax
+
+    originals: dict[str, Callable[..., Any]] = {"full": lax.full, "full_like": lax.full_like}
+    for name, function in (("full", full), ("full_like", full_like)):
+        patches.set(lax, name, function)
+        patches.set(jax.lax, name, function)
+    return originals
+
+
+def replace_array_makers(patches: Any, functions: dict[str, Callable[..., Any]]) -> None:
+    """Replace functions that build arrays over several devices."""
+    from jax._src import array
+
+    for name, function in functions.items():
+        patches.set(array, name, function)
+        patches.set(jax, name, function)

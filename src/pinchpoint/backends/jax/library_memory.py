@@ -10,7 +10,7 @@ compilations on one H200 with JAX 0.11 (benchmarks/results/jax_scripts_h200.json
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,20 +102,58 @@ def tuning_bytes(jaxpr: Any) -> tuple[int, int]:
     usual = most = 0
     for eqn in jaxpr.eqns:
         name = eqn.primitive.name
+        sizes = [bytes_of(atom.aval) for atom in (*eqn.invars, *eqn.outvars)]
         if name == "dot_general" or (name == "conv_general_dilated" and _is_product(eqn)):
-            scratch = _bytes(eqn) + bytes_of(eqn.outvars[0].aval) + _PRODUCT_GUARDS
-            # A product that is fused with the operations around it reads their operands too.
-            largest = max(bytes_of(atom.aval) for atom in (*eqn.invars, *eqn.outvars))
-            usual, most = max(usual, scratch), max(most, scratch + 2 * largest + UNSPLIT)
+            tuning = _product_tuning(sizes)
         elif name == "conv_general_dilated":
-            arrays = sum(sorted(bytes_of(atom.aval) for atom in (*eqn.invars, *eqn.outvars))[1:])
-            wide = eqn.invars[0].aval.dtype.itemsize >= 4
-            scratch = int((_CONVOLUTION if wide else _HALF_CONVOLUTION) * arrays) + _CONVOLUTION_GUARDS
-            usual, most = max(usual, scratch), max(most, scratch + scratch // 20 + CONVOLUTION_SPREAD)
-        for inner in compat.inner_jaxprs(eqn):
-            inner_usual, inner_most = tuning_bytes(inner)
+            tuning = _convolution_tuning(sizes, is_wide=eqn.invars[0].aval.dtype.itemsize >= 4)
+        else:
+            tuning = (0, 0)
+        for inner_usual, inner_most in (tuning, *map(tuning_bytes, compat.inner_jaxprs(eqn))):
             usual, most = max(usual, inner_usual), max(most, inner_most)
     return usual, most
+
+
+def divided_tuning_bytes(
+    products: Iterable[Sequence[int]], convolutions: Iterable[Convolution]
+) -> tuple[int, int]:
+    """The same for a partitioned program. products: the bytes of the operands and the result of each."""
+    tunings = [_product_tuning(sizes) for sizes in products]
+    tunings += [
+        _product_tuning(c.sizes) if c.window == 1 else _convolution_tuning(c.sizes, is_wide=c.is_wide)
+        for c in convolutions
+    ]
+    return max((usual for usual, _ in tunings), default=0), max((most for _, most in tunings), default=0)
+
+
+def _product_tuning(sizes: Sequence[int]) -> tuple[int, int]:
+    scratch = sum(sizes) + sizes[-1] + _PRODUCT_GUARDS
+    # A product that is fused with the operations around it reads their operands too.
+    return scratch, scratch + 2 * max(sizes) + UNSPLIT
+
+
+def _convolution_tuning(sizes: Sequence[int], *, is_wide: bool) -> tuple[int, int]:
+    arrays = sum(sorted(sizes)[1:])
+    scratch = int((_CONVOLUTION if is_wide else _HALF_CONVOLUTION) * arrays) + _CONVOLUTION_GUARDS
+    return scratch, scratch + scratch // 20 + CONVOLUTION_SPREAD
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """A convolution of a partitioned program. sizes: bytes of operands and result; window: its elements."""
+
+    sizes: tuple[int, ...]
+    window: int
+    is_wide: bool  # 32 bits or more
+
+
+def divided_scratch_bytes(convolutions: Iterable[Convolution], sorts: int, library_bytes: int) -> int:
+    """The most that one library call of a partitioned program may take while it runs.
+
+    sorts: for a sort; library_bytes: operands and results of the largest call of another library.
+    """
+    most = max([sorts + _SOLVER if sorts else 0, *(c.sizes[0] * c.window for c in convolutions)])
+    return max(most, 3 * library_bytes + _SOLVER if library_bytes else 0)
 
 
 def scratch_bytes(jaxpr: Any, *, only_sorts: bool = False) -> int:

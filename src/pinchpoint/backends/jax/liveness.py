@@ -50,7 +50,7 @@ class Walk:
 
 def walk(program: Program, *, fused: bool = True, workspace_bytes: int = 0) -> Walk:
     """Find the peak. workspace_bytes: scratch memory that a matrix product may use while it runs."""
-    reads, fused_away = _fuse(program) if fused else ([op.ins for op in program.ops], frozenset())
+    reads, fused_away = fuse(program) if fused else ([op.ins for op in program.ops], frozenset())
     end = len(program.ops)
     last = dict.fromkeys(program.inputs, -1)
     for index, values in enumerate(reads):
@@ -89,7 +89,7 @@ def walk(program: Program, *, fused: bool = True, workspace_bytes: int = 0) -> W
     return _at_peak(program, peak, at, birth, last, reused, inners, workspace_bytes, timeline)
 
 
-def _fuse(program: Program) -> tuple[list[tuple[int, ...]], frozenset[int]]:
+def fuse(program: Program) -> tuple[list[tuple[int, ...]], frozenset[int]]:
     """The materialised values that each operation reads, and the values that are never materialised."""
     readers: dict[int, list[Op]] = {}
     for op in program.ops:

@@ -82,7 +82,9 @@ def read_program(traced_step: TracedStep) -> Program:
     results = tuple(dict.fromkeys(v for v in outs if v is not None))
     donated = frozenset(inputs[i] for i in traced_step.donated)
     unknown, scratch = tuple(sorted(build.unknown)), tuple(sorted(build.scratch))
-    return Program(tuple(build.sizes), _alive(build.ops, results), inputs, results, donated, unknown, scratch)
+    return Program(
+        tuple(build.sizes), drop_dead(build.ops, results), inputs, results, donated, unknown, scratch
+    )
 
 
 def assign_phases(program: Program, *, trains: bool) -> Program:
@@ -90,6 +92,13 @@ def assign_phases(program: Program, *, trains: bool) -> Program:
     backward = [i for i, op in enumerate(program.ops) if op.phase == "backward"]
     after = backward[-1] if backward and trains else len(program.ops)
     return _assign_phases(program, lambda i: "optimizer" if i > after else "forward")
+
+
+def phase_of(name_stack: str) -> str:
+    """The phase that JAX's name stack of an operation tells, or ""."""
+    match = _TRANSFORM.search(name_stack)
+    # The outermost transform decides: a gradient inside a differentiated forward pass is forward.
+    return "" if match is None else "backward" if match.group(1) == "transpose" else "forward"
 
 
 def _assign_phases(program: Program, phase_of: Callable[[int], str]) -> Program:
@@ -121,9 +130,7 @@ class _Place:
 
     def of(self, eqn: Any) -> _Place:
         file, line = compat.user_line(eqn.source_info)
-        match = _TRANSFORM.search(str(eqn.source_info.name_stack))
-        phase = "" if match is None else "backward" if match.group(1) == "transpose" else "forward"
-        # The outermost transform decides: a gradient inside a differentiated forward pass is forward.
+        phase = phase_of(str(eqn.source_info.name_stack))
         return _Place(file or self.file, line or self.line, self.phase or phase)
 
 
@@ -236,7 +243,7 @@ class _Builder:
             build.sizes[constant] = 0
         return Program(
             tuple(build.sizes),
-            _alive(build.ops, results),
+            drop_dead(build.ops, results),
             tuple(args[i] for i in carry),
             tuple(dict.fromkeys(results)),
             donated=frozenset(args[i] for i in carry),
@@ -334,7 +341,7 @@ def _keeps_layout(eqn: Any) -> bool:
     )
 
 
-def _alive(ops: Sequence[Op], outputs: Sequence[int]) -> tuple[Op, ...]:
+def drop_dead(ops: Sequence[Op], outputs: Sequence[int]) -> tuple[Op, ...]:
     """Drop operations that no output needs, as XLA does."""
     live_values = set(outputs)
     alive: list[Op] = []

@@ -30,6 +30,7 @@ from pinchpoint.backends.jax.compile_targets import (
     matmul_workspace,
     target_config,
 )
+from pinchpoint.backends.jax.sharded.partitioning import GpuLowering
 from pinchpoint.core.errors import first_line
 
 Options = dict[str, bool | int | str]
@@ -101,16 +102,38 @@ def analyse(
 
     devices: returns compile-only devices for a target config; by default those of JAX's CUDA plugin
     """
+
+    def lower(targets: Sequence[Any]) -> Any:
+        return step.lower(jax.sharding.SingleDeviceSharding(targets[0]))
+
+    return _analyse(lower, capability, memory_bytes, devices or compat.topology_devices)
+
+
+def analyse_partition(lowering: GpuLowering, *, capability: Capability, memory_bytes: int) -> Analyses:
+    """The same for a program over several cards: XLA's count for each of them."""
+
+    def devices(config: str) -> Sequence[Any]:
+        return compat.topology_devices(config, lowering.count)
+
+    return _analyse(lowering.for_devices, capability, memory_bytes, devices)
+
+
+def _analyse(
+    lower: Callable[[Sequence[Any]], Any],
+    capability: Capability,
+    memory_bytes: int,
+    devices: Callable[[str], Sequence[Any]],
+) -> Analyses:
     plugin = compat.cuda_plugin()
     if plugin is None:
         raise NoAnalysis("JAX's CUDA plugin is not installed")
     config = target_config(capability, memory_bytes)
     try:
-        device = (devices or compat.topology_devices)(config)[0]
+        targets = devices(config)
     except (NotImplementedError, RuntimeError) as error:  # JaxRuntimeError is a RuntimeError
         raise NoAnalysis(f"{plugin} created no compile-only device: {first_line(error)}") from error
     try:
-        lowered = step.lower(jax.sharding.SingleDeviceSharding(device))
+        lowered = lower(targets)
     except (NotImplementedError, RuntimeError, ValueError) as error:
         raise NoAnalysis(f"{plugin} did not lower the step: {first_line(error)}") from error
     chip = chip_for(capability, memory_bytes)

@@ -80,8 +80,8 @@ class Forecast(Record):
     # Set by `plan` if the run needs more than the card has: the same after the allocator has freed its cache.
     completes_bytes: int | None = None
     processed: int | None = None
-    world_size: int | None = None  # of a parallel job, of which one rank is predicted
-    rank: int | None = None
+    world_size: int | None = None  # of a parallel job, of which one rank is predicted; in JAX, devices
+    rank: int | None = None  # None in JAX, where one process has several devices
     nccl_bytes: int | None = None  # buffers of NCCL, an estimate; part of total, not of allocated or reserved
     nccl_high_bytes: int | None = None  # the most that they are expected to take, which decides what fits
     low_bytes: int | None = None  # bounds of allocated, where libraries or the data decide
@@ -107,6 +107,8 @@ class Forecast(Record):
         rows += _settings(self.settings)
         if self.rank is not None:
             rows.append(("rank", f"{self.rank} of {self.world_size}"))
+        elif self.world_size is not None:
+            rows.append(("devices", f"{self.world_size}; of these, the one that needs most"))
         if self.seen:
             rows.append(("observed", _observed(self.seen)))
         rows += [

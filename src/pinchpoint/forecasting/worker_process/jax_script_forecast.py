@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import tempfile
 from pathlib import Path
@@ -13,7 +14,7 @@ from pinchpoint.backends.sandbox.run_script import Stopper, StopScript, run_scri
 from pinchpoint.backends.sandbox.sandbox import Sandbox
 from pinchpoint.backends.sandbox.script_errors import script_error
 from pinchpoint.core import errors
-from pinchpoint.core.errors import BadInput, CannotFake
+from pinchpoint.core.errors import BadInput, CannotFake, PinchpointError
 from pinchpoint.core.files import shown_path
 from pinchpoint.core.records import Forecast
 from pinchpoint.core.targets import user_line
@@ -22,12 +23,18 @@ from pinchpoint.forecasting.cards import cards
 from pinchpoint.forecasting.worker_process import branches, jax_forecast
 from pinchpoint.forecasting.worker_process.target_loading import Fork, LoadedTarget
 
+# What JAX and numpy say about a mesh that is larger than the devices.
+_FEW_DEVICES = re.compile(
+    r"[Nn]umber of devices|logical devices|XLA devices|only \d+ .*devices|cannot reshape array of size"
+    r"|cannot select an axis to squeeze out"  # pmap of more or fewer parts than there are devices
+)
+
 
 def predict(loaded_target: LoadedTarget, request: dict[str, Any], fork: Fork) -> Forecast:
-    if request.get("rank"):
+    if request.get("rank") and (rank := request["rank"]["rank"]):
         raise BadInput(
-            f"{loaded_target.target.text} uses JAX; pinchpoint does not support --world-size for JAX yet.",
-            hint="Leave --world-size out: the script is predicted on one device.",
+            f"{loaded_target.target.text} uses JAX, for which --rank {rank} has no meaning.",
+            hint="Leave --rank out: one process uses all devices, and the one that needs most is predicted.",
         )
 
     def run(options: dict[str, Any]) -> dict[str, Any]:
@@ -54,6 +61,8 @@ def _run(
     from pinchpoint.backends.jax.script.loops import mark_script
     from pinchpoint.backends.jax.script.peaks import find_peak
     from pinchpoint.backends.jax.script.session import ScriptSession, unknown_site
+    from pinchpoint.backends.jax.sharded.communicators import nccl_bytes
+    from pinchpoint.backends.jax.sharded.script_devices import ScriptDevices
 
     target, card = loaded_target.target, loaded_target.card
     stopper = Stopper(request["steps"])
@@ -63,7 +72,10 @@ def _run(
         stopper.steps = stopper.limit
         raise StopScript
 
+    job = request.get("rank") or {"world_size": 1, "local_world_size": 1}
+    devices = ScriptDevices(job["world_size"], job["local_world_size"])
     session = ScriptSession(
+        devices=devices,
         steps=request["steps"],
         stop=stop,
         decisions=decisions,
@@ -94,7 +106,7 @@ def _run(
         if error is not None:
             if decisions.flipped and (end.kind != "raised" or branches.ends_on_purpose(end.error)):
                 return {branches.ENDED: True}
-            raise error from end.error
+            raise _with_devices_hint(error, devices.count) from end.error
     if not session.calls:
         raise BadInput(
             f"{target.text} does not compute anything with JAX.",
@@ -146,12 +158,26 @@ def _run(
         },
         notes=(*peak.notes, *session.ledger.notes, *session.end_notes(), jax_forecast.share_note(share)),
     )
+    if request.get("rank"):
+        nccl = nccl_bytes(session.groups, devices.count)
+        forecast = assembly.with_rank(forecast, None, devices.count, nccl, card)
     late = (_late_error(end.error),) if end.error is not None and is_late_error else ()
     forecast = assembly.with_reasons(forecast, (*peak.reasons, *late, *session.end_reasons()))
     return forecast.to_dict() | {
         "blocks": _digest(session.ledger),
         "decisions": decisions.results(),
     }
+
+
+def _with_devices_hint(error: PinchpointError, count: int) -> PinchpointError:
+    """The error of a script that may need more devices than it saw, with a hint."""
+    if not _FEW_DEVICES.search(error.what):
+        return error
+    return type(error)(
+        error.what,
+        hint=f"The script saw {count} device{'' if count == 1 else 's'}. "
+        "Give the number that it needs, such as --world-size 8.",
+    )
 
 
 def _late_error(error: BaseException) -> str:

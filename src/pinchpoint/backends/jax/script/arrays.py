@@ -13,18 +13,31 @@ import jax
 import numpy as np
 
 from pinchpoint.backends.jax import compat
+from pinchpoint.backends.jax.program import bytes_of
 from pinchpoint.backends.jax.script.ledger import Buffer
 from pinchpoint.backends.jax.script.recipes import Recipe
 
 
 class ScriptArray(compat.Tracer):
-    """A device array without values. `buffer`: its storage; arrays that share storage share the buffer."""
+    """A device array without values. `buffer`: its storage; arrays that share storage share the buffer.
 
-    __slots__ = ("buffer", "recipe", "session")
+    sharding: its devices and its part on each; committed: whether the script chose them.
+    """
 
-    def __init__(self, trace: Any, aval: Any, buffer: Buffer, recipe: Recipe) -> None:
+    __slots__ = ("buffer", "committed", "recipe", "script_trace", "session", "sharding")
+
+    def __init__(
+        self,
+        trace: Any,
+        aval: Any,
+        buffer: Buffer,
+        recipe: Recipe,
+        sharding: Any,
+        committed: bool = False,
+    ) -> None:
         super().__init__(trace, aval)
-        self.session = trace.session
+        self.sharding, self.committed = sharding, committed
+        self.session, self.script_trace = trace.session, trace
         self.buffer = buffer
         self.recipe = recipe
 
@@ -93,50 +106,63 @@ class ScriptArray(compat.Tracer):
         self.buffer.free()
 
     def devices(self) -> set[Any]:
-        return {self.device}
+        return set(self.sharding.device_set)
 
     @property
     def device(self) -> Any:
-        return jax.devices()[0]
+        """The only device, or the sharding over several, as in JAX."""
+        devices = self.devices()
+        return next(iter(devices)) if len(devices) == 1 else self.sharding
 
     @property
-    def sharding(self) -> Any:
-        return jax.sharding.SingleDeviceSharding(self.device)
-
-    @property
-    def committed(self) -> bool:
-        return False
+    def _committed(self) -> bool:
+        return self.committed
 
     @property
     def is_fully_addressable(self) -> bool:
-        return True
+        return bool(self.sharding.is_fully_addressable)
 
     @property
     def is_fully_replicated(self) -> bool:
-        return True
+        return bool(self.sharding.is_fully_replicated)
 
     @property
     def nbytes(self) -> int:
-        return self.buffer.bytes
+        return bytes_of(self.aval)
 
     def on_device_size_in_bytes(self) -> int:
-        return self.buffer.bytes
+        return self.buffer.bytes * len(self.buffer.devices)
+
+    def part_on(self, device: Any) -> Any:
+        return self.script_trace.shard(self, device)
 
     def addressable_data(self, index: int) -> Any:
-        return self
+        return self.addressable_shards[index].data
 
     @property
     def addressable_shards(self) -> list[Any]:
-        return [_Shard(self)]
+        if len(self.devices()) == 1:
+            return [_Shard(self, self, self.device, tuple(slice(None) for _ in self.shape), 0)]
+        replicas: dict[Any, int] = {}
+        shards = []
+        for device, index in self.sharding.devices_indices_map(self.shape).items():
+            key = tuple((part.start, part.stop) for part in index)
+            replicas[key] = replicas.get(key, -1) + 1
+            shards.append(_Shard(self, None, device, index, replicas[key]))
+        return shards
 
     global_shards = addressable_shards
 
 
 class _Shard:
-    """The only shard of an array on one device."""
+    """The part of an array on one device."""
 
-    replica_id = 0
+    def __init__(self, array: ScriptArray, data: Any, device: Any, index: Any, replica_id: int) -> None:
+        self._array, self._data = array, data
+        self.device, self.index, self.replica_id = device, index, replica_id
 
-    def __init__(self, array: ScriptArray) -> None:
-        self.data, self.device = array, array.device
-        self.index = tuple(slice(None) for _ in array.shape)
+    @property
+    def data(self) -> Any:
+        if self._data is None:
+            self._data = self._array.part_on(self.device)
+        return self._data

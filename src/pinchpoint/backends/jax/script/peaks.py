@@ -64,7 +64,7 @@ def find_peak(ledger: Ledger, card: CardLike) -> ScriptPeak:
     method = XLA if highest.analysis is not None else LIVENESS
     low = max(c.interval.low for c in candidates)
     high = max(c.interval.high for c in candidates)
-    notes = _notes(highest, method, refusal, low, high)
+    notes = _notes(highest, method, refusal, low, high, has_devices=len(ledger.now) > 1)
     return ScriptPeak(
         highest.interval.usual,
         min(low, highest.interval.usual),
@@ -109,9 +109,7 @@ def _with_xla(candidates: Sequence[_Candidate], card: CardLike) -> tuple[list[_C
             best = max(best, candidate.interval.low)
             continue
         try:
-            analyses = xla.analyse(
-                hoist(sizes.traced), capability=card.capability, memory_bytes=card.memory_bytes
-            )
+            analyses = _analyse(sizes, card)
         except xla.NoAnalysis as reason:
             refusal = str(reason)
             results.append(candidate)
@@ -120,7 +118,7 @@ def _with_xla(candidates: Sequence[_Candidate], card: CardLike) -> tuple[list[_C
         interval = xla_interval(
             entry.live_bytes,
             analyses.added_bytes,
-            sorts=scratch_bytes(jaxpr, only_sorts=True),
+            sorts=scratch_bytes(jaxpr, only_sorts=True) if sizes.sorts is None else sizes.sorts,
             tuning=analyses.tuning or sizes.tuning,
             first_live_bytes=entry.first_live_bytes,
         )
@@ -130,12 +128,24 @@ def _with_xla(candidates: Sequence[_Candidate], card: CardLike) -> tuple[list[_C
     return results, refusal
 
 
-def _notes(highest: _Candidate, method: str, refusal: str, low: int, high: int) -> tuple[str, ...]:
+def _analyse(sizes: Any, card: CardLike) -> xla.Analyses:
+    if sizes.lowering is not None:
+        return xla.analyse_partition(
+            sizes.lowering, capability=card.capability, memory_bytes=card.memory_bytes
+        )
+    return xla.analyse(hoist(sizes.traced), capability=card.capability, memory_bytes=card.memory_bytes)
+
+
+def _notes(
+    highest: _Candidate, method: str, refusal: str, low: int, high: int, *, has_devices: bool
+) -> tuple[str, ...]:
     entry = highest.entry
     sizes = entry.program
     while_tuning = " while XLA tries kernels for it" if highest.is_tuning else ""
+    where = f" on device {entry.device}" if has_devices else ""
     notes = [
         f"the peak is in the program {entry.name!r}{while_tuning}, with {show_bytes(entry.live_bytes)} alive"
+        + where
     ]
     if method == LIVENESS and sizes.traced is not None:
         notes.append(

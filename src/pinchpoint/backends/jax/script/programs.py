@@ -13,10 +13,17 @@ import jax
 
 from pinchpoint.backends.jax import compat
 from pinchpoint.backends.jax.argument_roles import Role, roles, trains
-from pinchpoint.backends.jax.library_memory import scratch_bytes, tuning_bytes
+from pinchpoint.backends.jax.library_memory import (
+    divided_scratch_bytes,
+    divided_tuning_bytes,
+    scratch_bytes,
+    tuning_bytes,
+)
 from pinchpoint.backends.jax.liveness import Walk, walk
 from pinchpoint.backends.jax.primitives import FUSED, SCRATCH, kind_of
 from pinchpoint.backends.jax.program import assign_phases, bytes_of, read_program
+from pinchpoint.backends.jax.sharded.partitioning import GpuLowering, Partition
+from pinchpoint.backends.jax.sharded.schedule import best_order
 from pinchpoint.backends.jax.tracing import JITS, TracedStep, traced_program
 
 
@@ -31,6 +38,7 @@ class ProgramSizes:
     captured_bytes: arrays that were compiled into the program and stay on the device.
     unknown: functions of other libraries that it calls.
     products: whether it has matrix products or convolutions, as a model has.
+    lowering, sorts: of a program over several devices, for XLA's analysis; and the scratch of its sorts.
     """
 
     traced: TracedStep | None
@@ -47,6 +55,8 @@ class ProgramSizes:
     captured_bytes: int = 0
     scratch_bytes: int = 0
     unknown: tuple[str, ...] = ()
+    lowering: GpuLowering | None = None
+    sorts: int | None = None
 
 
 def sizes_of(
@@ -90,6 +100,37 @@ def sizes_of(
         captured,
         scratch_bytes(closed_jaxpr.jaxpr),
         tuple(sorted(_foreign_calls(closed_jaxpr.jaxpr))),
+    )
+
+
+def sizes_of_partition(partition: Partition, params: dict[str, Any], workspace_bytes: int) -> ProgramSizes:
+    """The same for a program over several devices, on each of them."""
+    closed_jaxpr = params["jaxpr"]
+    traced = traced_program(closed_jaxpr, params.get("donated_invars", ()))
+    hlo = partition.hlo
+    program = best_order(hlo.program)
+    training = trains(traced, program)
+    program = assign_phases(program, trains=training)
+    fused = walk(program, workspace_bytes=workspace_bytes)
+    plain = walk(program, fused=False, workspace_bytes=workspace_bytes)
+    outputs = sum(program.sizes[v] for v in program.outputs)
+    return ProgramSizes(
+        traced,
+        program.input_bytes,
+        outputs,
+        fused.peak_bytes - program.input_bytes,
+        max(fused.peak_bytes, plain.peak_bytes) - program.input_bytes,
+        fused,
+        roles(traced)[len(traced.captured_arrays) :],
+        _state(traced),
+        training,
+        bool(hlo.products or hlo.convolutions),
+        divided_tuning_bytes(hlo.products, hlo.convolutions),
+        sum(_bytes(array) for array in traced.captured_arrays),
+        divided_scratch_bytes(hlo.convolutions, hlo.sorts, hlo.library_bytes),
+        hlo.unknown,
+        partition.lowering,
+        hlo.sorts,
     )
 
 

@@ -22,10 +22,20 @@ from pinchpoint.backends.jax.fake_devices import fake_cuda
 from pinchpoint.backends.jax.script import programs
 from pinchpoint.backends.jax.script.ahead_of_time import call_instead_of_compiling
 from pinchpoint.backends.jax.script.arrays import ScriptArray
-from pinchpoint.backends.jax.script.ledger import Buffer, Ledger, Place, ProgramCalls
+from pinchpoint.backends.jax.script.ledger import FIRST, Buffer, Devices, Ledger, Place, ProgramCalls
 from pinchpoint.backends.jax.script.loops import ScriptLoops
 from pinchpoint.backends.jax.script.number_calls import add_number_calls
 from pinchpoint.backends.jax.script.trace import ScriptTrace
+from pinchpoint.backends.jax.sharded.communicators import Groups
+from pinchpoint.backends.jax.sharded.partitioning import Partition
+from pinchpoint.backends.jax.sharded.placement import (
+    Placement,
+    device_numbers,
+    divided_arguments,
+    shard_bytes,
+    single_program,
+)
+from pinchpoint.backends.jax.sharded.script_devices import ScriptDevices
 from pinchpoint.backends.jax.tracing import JITS
 from pinchpoint.backends.patches import Patches
 from pinchpoint.backends.recording.source_lines import is_user_file
@@ -46,7 +56,10 @@ _GROWTH_CALLS = 5
 
 
 class ScriptSession:
-    """steps: how many training steps to see at least. stop: raises to end the script."""
+    """steps: how many training steps to see at least. stop: raises to end the script.
+
+    devices: those that the script sees, by default one.
+    """
 
     def __init__(
         self,
@@ -56,6 +69,7 @@ class ScriptSession:
         decisions: Decisions,
         workspace_bytes: int,
         clock: Callable[[], float] = time.process_time,
+        devices: ScriptDevices | None = None,
     ) -> None:
         self.ledger = Ledger(clock=clock)
         self.decisions = decisions
@@ -74,12 +88,16 @@ class ScriptSession:
         self._is_cut = False  # whether the script was ended while new programs or higher memory appeared
         self.loops = ScriptLoops(self._jumped)
         self._open_reasons: list[str] = []
+        self._devices = devices or ScriptDevices()
+        self.placement = Placement() if self._devices.count > 1 else None
+        self.groups: set[Groups] = set()  # of devices that collectives connect
 
     @contextmanager
     def running(self) -> Iterator[None]:
         """Run what is inside on arrays without values."""
+        self._devices.start()
         jax.devices()  # starts the CPU client before the script can change the environment
-        with Patches() as patches, fake_cuda():
+        with fake_cuda(), Patches() as patches:
             patches.set(jax, "default_backend", lambda: "gpu")
             original = patches.set(jax, "device_get", lambda tree: original(_on_host(tree)))
             compat.answer_concrete(patches, self._concrete)
@@ -88,19 +106,22 @@ class ScriptSession:
             add_number_calls(patches)
             self.loops.install(patches)
             trace = ScriptTrace(self)
+            self._devices.install(patches, trace, self.ledger.notes)
             run = patches.set(threading.Thread, "run", lambda thread: _run_in(trace, run, thread))
             with compat.set_current_trace(trace):
                 yield
 
     # Booking
-    def buffer(self, size: int) -> Buffer:
-        return Buffer(self.ledger, size, user_place())
+    def buffer(self, size: int, devices: Devices = FIRST) -> Buffer:
+        return Buffer(self.ledger, size, user_place(), devices)
 
     def real_array(self, array: Any) -> Buffer:
         """The buffer of an array that was computed for real, such as one made in a thread."""
         key = id(array)
         if key not in self._real:
-            self._real[key] = Buffer(self.ledger, int(array.nbytes), user_place())
+            sharding = array.sharding
+            size = shard_bytes(compat.aval_of(array), sharding)
+            self._real[key] = Buffer(self.ledger, size, user_place(), device_numbers(sharding))
             weakref.finalize(array, self._real.pop, key, None)
         return self._real[key]
 
@@ -111,19 +132,33 @@ class ScriptSession:
         params: dict[str, Any],
         out_avals: Sequence[Any],
         buffers: Sequence[Buffer | int],
+        partition: Partition | None = None,
     ) -> ProgramCalls:
         self._stop_if_steady()
         self.calls += 1
         self.place = user_place()
 
         def describe() -> ProgramCalls:
-            sizes = programs.sizes_of(primitive, args, params, out_avals, self._workspace_bytes)
+            if partition is not None:
+                sizes = programs.sizes_of_partition(partition, params, self._workspace_bytes)
+                self.groups |= partition.hlo.groups
+            else:
+                sizes = programs.sizes_of(primitive, args, params, out_avals, self._workspace_bytes)
             name = str(params.get("name", primitive.name))
             if sizes.captured_bytes:
-                self._captured(sizes.captured_bytes)
+                self._captured(sizes.captured_bytes, devices)
             return ProgramCalls(name, sizes, self.place, trains=sizes.trains)
 
-        entry = self.ledger.call(_key(primitive, args, params), buffers, describe=describe)
+        key = _key(primitive, args, params)
+        devices, copied = FIRST, 0
+        if partition is not None:
+            key, devices = (key, id(partition)), partition.devices
+            buffers, copied = divided_arguments(partition, args, buffers)
+        elif self.placement is not None:
+            sharding, _ = single_program(args)
+            devices = device_numbers(sharding or self.placement.default())
+            key = (key, devices)
+        entry = self.ledger.call(key, buffers, describe=describe, devices=devices, copied_bytes=copied)
         if entry.trains:
             for role, buffer in zip(entry.program.roles, buffers, strict=False):
                 if isinstance(buffer, Buffer) and role != "inputs":
@@ -138,8 +173,20 @@ class ScriptSession:
             if self.training_steps:
                 self.evaluation_calls += 1
 
-    def _captured(self, size: int) -> None:
-        self._real[-len(self._real) - 1] = Buffer(self.ledger, size, self.place)
+    def _captured(self, size: int, devices: Devices) -> None:
+        self._real[-len(self._real) - 1] = Buffer(self.ledger, size, self.place, devices)
+
+    # Several devices
+    def rest(self, name: str, arrays: Sequence[ScriptArray]) -> None:
+        """Book what is alive after arrays were moved, where no program may follow."""
+        self.place = user_place()
+        for devices in {array.buffer.devices for array in arrays}:
+            self.ledger.call(
+                (name, devices),
+                (),
+                describe=lambda: ProgramCalls(name, programs.ProgramSizes(None, 0, 0, 0, 0), self.place),
+                devices=devices,
+            )
 
     def _stop_if_steady(self) -> None:
         """End the script when it has made its steps and repeats itself."""

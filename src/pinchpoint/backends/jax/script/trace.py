@@ -15,15 +15,24 @@ from pinchpoint.backends.jax import compat
 from pinchpoint.backends.jax.program import bytes_of
 from pinchpoint.backends.jax.script import recipes
 from pinchpoint.backends.jax.script.arrays import ScriptArray
-from pinchpoint.backends.jax.script.ledger import Buffer
+from pinchpoint.backends.jax.script.ledger import FIRST, Buffer
+from pinchpoint.backends.jax.sharded.placement import (
+    device_numbers,
+    shard_bytes,
+    sharding_for,
+    single_program,
+)
 from pinchpoint.backends.jax.tracing import JITS
 
 # Operations whose result has the storage of their input.
 _SAME_STORAGE = frozenset({"device_put", "stage", "optimization_barrier", "sharding_constraint"})
+_HOST = "pinned_host"
 
 
 class ScriptTrace(compat.Trace):
     """Current while a script runs. session: books calls and answers reads; see `session.ScriptSession`."""
+
+    is_script = True
 
     def __init__(self, session: Any) -> None:
         super().__init__()
@@ -32,7 +41,7 @@ class ScriptTrace(compat.Trace):
     def stage_value(self, value: Any) -> Any:
         if isinstance(value, (ScriptArray, jax.Array)):
             return value
-        return self._array(compat.aval_of(value), recipes.constant(value))
+        return self.array(compat.aval_of(value), recipes.constant(value))
 
     def process_primitive(self, primitive: Any, args: Sequence[Any], params: dict[str, Any]) -> Any:
         avals = [compat.aval_of(arg) for arg in args]
@@ -46,31 +55,70 @@ class ScriptTrace(compat.Trace):
         self, primitive: Any, args: list[Any], params: dict[str, Any], out_avals: Sequence[Any]
     ) -> list[Any]:
         if primitive.name in _SAME_STORAGE and len(args) == len(out_avals):
-            return [
-                self._alias(arg, aval)
-                if isinstance(arg, ScriptArray)
-                else self._array(aval, recipes.constant(arg))
-                for arg, aval in zip(args, out_avals, strict=True)
-            ]
-        buffers = [self._storage(arg) for arg in args]
+            return self._moved(primitive, args, params, out_avals)
         session = self.session
         is_jit = primitive.name in JITS
-        entry = session.call(primitive, args, params, out_avals, buffers)
+        if session.placement is not None and not is_jit and _is_divided(args):
+            return self._compiled(primitive, args, params)
+        partition = (
+            session.placement.partition(args, params) if session.placement is not None and is_jit else None
+        )
+        buffers = [self._storage(arg) for arg in args]
+        entry = session.call(primitive, args, params, out_avals, buffers, partition)
         forwarded = compat.forwarded_inputs(params["jaxpr"]) if is_jit else {}
         donated = params.get("donated_invars", ()) if is_jit else ()
         for buffer, flag in zip(buffers, donated, strict=False):
             if flag and isinstance(buffer, Buffer):
                 buffer.free()
         call = recipes.Call(primitive, params, [recipes.of(arg) for arg in args])
+        sharding, committed = single_program(args) if session.placement is not None else (None, False)
         results = []
         for i, aval in enumerate(out_avals):
             source = forwarded.get(i)
+            where = (partition.out_shardings[i], True) if partition is not None else (sharding, committed)
             if source is not None and isinstance(args[source], ScriptArray) and not donated[source]:
+                is_same = where[0] is None or args[source].sharding.is_equivalent_to(
+                    where[0], len(aval.shape)
+                )
+            else:
+                is_same = False
+            if source is not None and is_same:
                 results.append(self._alias(args[source], aval))
             else:
-                results.append(self._array(aval, recipes.Recipe(call, i)))
+                results.append(self.array(aval, recipes.Recipe(call, i), *where))
         session.returned(entry, results)
         return results
+
+    def _moved(
+        self, primitive: Any, args: list[Any], params: dict[str, Any], out_avals: Sequence[Any]
+    ) -> list[Any]:
+        """The same values, on the devices that the script asks for."""
+        places: Sequence[Any] = (None,) * len(args)
+        if self.session.placement is not None:
+            places = params.get("devices", (params.get("sharding"),) * len(args))
+        copies = params.get("copy_semantics", (None,) * len(args))
+        results = []
+        for arg, aval, place, copy in zip(args, out_avals, places, copies, strict=True):
+            sharding = sharding_for(place)
+            if not isinstance(arg, ScriptArray):
+                results.append(self.array(aval, recipes.constant(arg), sharding, sharding is not None))
+            elif sharding is None or arg.sharding.is_equivalent_to(sharding, len(aval.shape)):
+                results.append(self._alias(arg, aval))
+                results[-1].committed |= sharding is not None
+            else:
+                results.append(self.array(aval, arg.recipe, sharding, True))
+                if getattr(copy, "name", "") == "DONATE_INPUT":
+                    arg.buffer.free()
+        if self.session.placement is not None:
+            self.session.rest(primitive.name, results)
+        return results
+
+    def _compiled(self, primitive: Any, args: list[Any], params: dict[str, Any]) -> list[Any]:
+        """An operation on arrays over several devices is compiled alone, as in JAX."""
+        jitted = self.session.placement.jitted(primitive, params)
+        with compat.set_current_trace(self):
+            result = jitted(*args)
+        return list(result) if primitive.multiple_results else [result]
 
     def _storage(self, arg: Any) -> Buffer | int:
         """The buffer of an argument, or the bytes of a host array that is copied for one call."""
@@ -82,12 +130,28 @@ class ScriptTrace(compat.Trace):
             return self.session.real_array(arg)
         return bytes_of(compat.aval_of(arg))
 
-    def _array(self, aval: Any, recipe: recipes.Recipe) -> Any:
-        size = 0 if compat.on_host(aval) else bytes_of(aval)
-        return ScriptArray(self, aval, self.session.buffer(size), recipe)
+    def array(self, aval: Any, recipe: recipes.Recipe, sharding: Any = None, committed: bool = False) -> Any:
+        """A new array. sharding: where it is, by default on the first device."""
+        placement = self.session.placement
+        if sharding is None:
+            sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+            if placement is not None:
+                sharding = placement.default()
+        size = 0 if compat.on_host(aval) or sharding.memory_kind == _HOST else bytes_of(aval)
+        if size and placement is not None:
+            aval = compat.on_mesh(aval, sharding)
+            size = shard_bytes(aval, sharding)
+        buffer = self.session.buffer(size, FIRST if placement is None else device_numbers(sharding))
+        return ScriptArray(self, aval, buffer, recipe, sharding, committed)
 
     def _alias(self, array: ScriptArray, aval: Any) -> ScriptArray:
-        return ScriptArray(self, aval, array.buffer, array.recipe)
+        return ScriptArray(self, aval, array.buffer, array.recipe, array.sharding, array.committed)
+
+    def shard(self, array: ScriptArray, device: Any) -> ScriptArray:
+        """The part of an array on one device; it shares the array's storage."""
+        aval = compat.aval_of(jax.ShapeDtypeStruct(array.sharding.shard_shape(array.shape), array.dtype))
+        sharding = jax.sharding.SingleDeviceSharding(device)
+        return ScriptArray(self, aval, array.buffer, recipes.constant(None), sharding, True)
 
     def process_call(self, primitive: Any, f: Any, args: Sequence[Any], params: dict[str, Any]) -> Any:
         with compat.set_current_trace(self):
@@ -118,3 +182,11 @@ class ScriptTrace(compat.Trace):
 
     def cur_qdd(self, x: Any) -> Any:
         return x.cur_qdd()
+
+
+def _is_divided(args: Sequence[Any]) -> bool:
+    """Whether an argument is on several devices, or two are on different ones."""
+    devices = {
+        d for arg in args if isinstance(arg, ScriptArray) and arg.committed for d in arg.buffer.devices
+    }
+    return len(devices) > 1

@@ -10,12 +10,8 @@ from typing import Any
 
 from pinchpoint.backends.torch.ranks import compat
 from pinchpoint.core.events import Span
-from pinchpoint.core.units import MIB
+from pinchpoint.core.ranks import NCCL_PER_COMMUNICATOR
 
-# Guessed, not measured: per communicator, from NCCL's defaults. Every channel has buffers for three protocols
-# (about 10 MiB) per connection; few channels over PCIe, 16 to 32 with up to three connections over NVLink.
-_CHANNEL_BYTES = 10 * MIB
-_PER_COMMUNICATOR = Span(usual=16 * _CHANNEL_BYTES, least=2 * _CHANNEL_BYTES, most=64 * _CHANNEL_BYTES)
 _SENDS = ("c10d::send", "c10d::recv_", "c10d::recv_any_source_")
 
 
@@ -56,4 +52,4 @@ class Collectives:
     def nccl_bytes(self) -> Span:
         """What NCCL keeps for its communicators. A group creates one when it is first used."""
         count = sum(size > 1 for size in self.groups.values())
-        return Span(*(count * part for part in _PER_COMMUNICATOR))
+        return Span(*(count * part for part in NCCL_PER_COMMUNICATOR))

@@ -1,0 +1,195 @@
+"""The benchmark of JAX over eight devices: one device, predicted without a GPU and measured on one.
+
+    python benchmarks/jax_sharded/run.py predict -o predicted.json
+    python benchmarks/jax_sharded/run.py measure -o measured.json
+    python benchmarks/jax_sharded/run.py table --predicted FILE [--plugin FILE] --measured FILE
+
+`measure` runs each program as one of eight processes with one GPU each: JAX's GPU client has a setting for
+tests, `jax_mock_gpu_topology`, in which the other seven do not exist and collectives send nothing. Every
+array and temporary is allocated as in the real job; NCCL has no buffers. `predict` uses XLA's own analysis if
+JAX's CUDA plugin is installed, and a liveness walk otherwise; `table` compares both, if both files are given.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+SOURCE = HERE.parents[1] / "src"
+RESULTS = HERE.parent / "results"
+sys.path.insert(0, str(SOURCE))
+
+WORLD = 8
+GIB = 2**30
+KEYS = ("peak_allocated_bytes", "low_bytes", "high_bytes", "method", "nccl_bytes", "reasons", "breakdown")
+PROGRAMS: dict[str, tuple[str, ...]] = {
+    "data_parallel": (),
+    "fsdp": (),
+    "tensor_parallel": (),
+    "pmap": (),
+    "gather_by_hand": (),
+    "ring": (),
+}
+# The same work for one device, where a program divides only its batch; measured to check the mocked runs.
+ALONE: dict[str, tuple[str, ...]] = {"data_parallel": ("--batch", "4"), "pmap": ()}
+_RUN = """
+import json, runpy, sys, time
+import jax
+topology, path, out = sys.argv[1:4]
+sys.argv = [path, *sys.argv[4:]]
+if topology:
+    jax.config.update("jax_mock_gpu_topology", topology)
+start = time.perf_counter()
+runpy.run_path(path, run_name="__main__")
+stats = jax.local_devices()[0].memory_stats()
+answer = {"peak_allocated_bytes": int(stats["peak_bytes_in_use"]), "devices": jax.device_count(),
+          "seconds": time.perf_counter() - start, "gpu": jax.local_devices()[0].device_kind,
+          "jax": jax.__version__}
+open(out, "w").write(json.dumps(answer))
+"""
+
+
+def predict(name: str) -> dict[str, Any]:
+    from pinchpoint import predict as predict_script
+
+    start = time.perf_counter()
+    try:
+        forecast = predict_script(
+            str(HERE / "programs" / f"{name}.py"), world_size=WORLD, args=PROGRAMS[name], timeout_s=900
+        )
+    except Exception as error:  # the other programs are still worth a row
+        return {"reason": f"{type(error).__name__}: {error}"}
+    values = forecast.to_dict()
+    return {key: values[key] for key in KEYS} | {"seconds": time.perf_counter() - start}
+
+
+def measure(name: str, *, alone: bool, share: float, folder: Path) -> dict[str, Any]:
+    """Run one program in its own process; a failure is recorded with the end of what it printed."""
+    environment = dict(os.environ) | {
+        "XLA_CLIENT_MEM_FRACTION": f"{share}",
+        "PYTHONPATH": str(HERE / "programs"),
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+    }
+    environment.pop("JAX_PLATFORMS", None)
+    topology = "" if alone else f"1x{WORLD}x1"
+    args = ALONE[name] if alone else PROGRAMS[name]
+    output = folder / f"{name}{'_alone' if alone else ''}.json"
+    path = str(HERE / "programs" / f"{name}.py")
+    try:
+        result = subprocess.run(
+            [sys.executable, "-c", _RUN, topology, path, str(output), *args],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return {"reason": "it did not end within 100 s"}
+    if not output.exists():
+        return {"reason": (result.stderr or result.stdout)[-1500:]}
+    return json.loads(output.read_text(encoding="utf-8"))
+
+
+def measure_all(output: Path, jobs: int) -> None:
+    folder = output.parent / f"{output.stem}_runs"
+    folder.mkdir(parents=True, exist_ok=True)
+    share = round(0.85 / jobs, 3)
+    runs = [(name, False) for name in PROGRAMS] + [(name, True) for name in ALONE]
+    with ThreadPoolExecutor(jobs) as pool:
+        cases = pool.map(lambda run: measure(run[0], alone=run[1], share=share, folder=folder), runs)
+        data: dict[str, Any] = {"cases": {}, "alone": {}}
+        for (name, alone), case in zip(runs, cases, strict=True):
+            data["alone" if alone else "cases"][name] = case
+            print(f"{name:18} {'alone' if alone else '     '} {_show(case)}", flush=True)
+            output.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+
+
+def predict_all(output: Path, only: str | None) -> None:
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    data: dict[str, Any] = (
+        json.loads(output.read_text(encoding="utf-8")) if output.exists() else {"cases": {}}
+    )
+    for name in only.split(",") if only else PROGRAMS:
+        data["cases"][name] = predict(name)
+        print(f"{name:18} {_show(data['cases'][name])}", flush=True)
+        output.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+
+
+def _show(case: dict[str, Any]) -> str:
+    if "reason" in case:
+        return case["reason"].strip().splitlines()[-1]
+    return f"{case['peak_allocated_bytes'] / GIB:.3f} GiB ({case['seconds']:.0f} s)"
+
+
+def table(predicted: Path, plugin: Path | None, measured: Path, output: Path) -> int:
+    """Write the record and its page. Returns 1 if a measured peak is outside an interval."""
+    forecasts = {"liveness": json.loads(predicted.read_text(encoding="utf-8"))["cases"]}
+    if plugin is not None:
+        forecasts["xla"] = json.loads(plugin.read_text(encoding="utf-8"))["cases"]
+    data = json.loads(measured.read_text(encoding="utf-8"))
+    record = {"world_size": WORLD, "measured": data, "predicted": forecasts}
+    output.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    lines = [
+        "# One of eight devices in JAX",
+        "",
+        "Bytes are peaks of one device, in GiB. Written by `benchmarks/jax_sharded/run.py table`.",
+        "",
+        "| program | measured | method | predicted | error | interval | inside |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    outside = 0
+    for name in PROGRAMS:
+        real = data["cases"][name].get("peak_allocated_bytes")
+        for method, cases in forecasts.items():
+            case = cases.get(name, {})
+            if real is None or "peak_allocated_bytes" not in case:
+                continue
+            peak, low, high = (case[key] for key in ("peak_allocated_bytes", "low_bytes", "high_bytes"))
+            is_inside = low <= real <= high
+            outside += not is_inside
+            lines.append(
+                f"| {name} | {real / GIB:.2f} | {method} | {peak / GIB:.2f} | {peak / real - 1:+.1%} | "
+                f"{low / GIB:.2f} to {high / GIB:.2f} | {'yes' if is_inside else 'no'} |"
+            )
+    text = "\n".join(lines) + "\n"
+    output.with_suffix(".md").write_text(text, encoding="utf-8")
+    print(text)
+    return 1 if outside else 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("verb", choices=("predict", "measure", "table"))
+    parser.add_argument("-o", "--output", type=Path)
+    parser.add_argument("--only", help="Programs to predict, separated by commas; default: all.")
+    parser.add_argument(
+        "--jobs", type=int, default=3, help="Programs that are measured at a time; default: 3."
+    )
+    parser.add_argument("--predicted", type=Path)
+    parser.add_argument("--plugin", type=Path, help="Forecasts that were made with JAX's CUDA plugin.")
+    parser.add_argument("--measured", type=Path)
+    args = parser.parse_args()
+    if args.verb == "predict":
+        predict_all(args.output, args.only)
+    elif args.verb == "measure":
+        measure_all(args.output, args.jobs)
+    else:
+        return table(
+            args.predicted, args.plugin, args.measured, args.output or RESULTS / "jax_sharded_h200.json"
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
