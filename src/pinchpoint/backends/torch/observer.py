@@ -12,6 +12,7 @@ import contextlib
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import torch
@@ -39,6 +40,7 @@ _EMPTY_LIMIT = 1_000_000
 _CALIBRATED_WEIGHTS = 500_000_000  # elements of weights that a calibration holds: 2 GB in fp32
 _WRITE_LIMIT = 1_000_000  # elements; values written in place to a larger device tensor are forgotten
 _MANY_TENSORS = 16  # inputs of an operation, from which on they are compared by number
+_ENGINE = "_engine_run_backward"  # the function of torch that calls the engine of the backward pass
 _ALWAYS_REAL = {"aten::randperm"}  # samplers read it element by element
 
 # Autograd runs these in place unless a dispatch mode is active; see `Ledger.mark_foldable`.
@@ -178,6 +180,8 @@ class Observer(compat.DispatchMode):
         tensors = _tensors(args, kwargs)
         fakes = [t for t in tensors if type(t) is FakeTensor]
         caller = sys._getframe(1)
+        if not tensors and place is None and self._is_gradient(caller):
+            place = "device"
         if not fakes and place != "device":
             return mark_origin(self._on_host(func, args, kwargs, bool(tensors)), func, args, caller)
         on_device = any(self.ledger.holds(t) for t in fakes)
@@ -190,6 +194,17 @@ class Observer(compat.DispatchMode):
         else:
             out = self._fake(func, args, kwargs, place, fresh=not on_device)
         return out if place == "device" else mark_origin(out, func, args, caller)
+
+    def _is_gradient(self, caller: FrameType) -> bool:
+        """Whether a new tensor is the gradient, zero, of a result on the device that the loss does not use.
+
+        The engine creates it for a function of Python, on the device of the result; but for torch's C++ code
+        the simulated device is the host. No Python code is between `_ENGINE` and the operation.
+        """
+        if caller.f_code.co_name != _ENGINE:
+            return False
+        roots = caller.f_locals.get("t_outputs", ())
+        return any(type(root) is FakeTensor and self.ledger.holds(root) for root in roots)
 
     def _on_host(self, func: Any, args: Any, kwargs: Any, has_inputs: bool) -> Any:
         """Run an operation on the host; a huge new tensor stays fake, because only its shape can matter."""

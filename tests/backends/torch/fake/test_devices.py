@@ -90,3 +90,29 @@ ACCEPTED: dict[str, Callable[[], Any]] = {
 def test_what_cuda_accepts_is_accepted(case: str, simulate: Any) -> None:
     with simulate():
         ACCEPTED[case]()
+
+
+class Both(torch.autograd.Function):
+    """Returns two results, and adds up the gradients of both."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return 2 * x, 3 * x
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        return 2 * gradients[0] + 3 * gradients[1]
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_the_gradient_of_an_unused_result_is_zeros_on_the_device_of_the_result(
+    observer: Any, device: str
+) -> None:
+    x = torch.ones(1024, 256, device=device, requires_grad=True)
+    blocks = observer.ledger.observation.blocks
+    before = len(blocks)
+    Both.apply(x)[1].sum().backward()
+    assert x.grad is not None
+    assert x.grad.device == x.device
+    zeros = [block for block in blocks[before:] if block.op.startswith("aten::zeros")]
+    assert [block.bytes for block in zeros] == ([x.nbytes] if device == "cuda" else [])
