@@ -147,6 +147,18 @@ def test_a_script_that_cannot_take_turns_is_run_from_its_start(
     assert judge(times)["verdict"] == "faster"
 
 
+def test_runs_without_steps_are_compared_as_a_whole(trace: Trace) -> None:
+    machine = Machine(trace, faster_after)
+
+    def run(side: int) -> Trace:
+        return machine.end(side, step_times={}, took_s=(6.0, 5.0)[side])
+
+    times = compare(run, machine.start, pairs=None, trace=replace(trace, steps=0), time_limit_s=60.0)
+    assert isinstance(times, Times)
+    assert (times.timed, times.before_s[0], times.after_s[0]) == ("run", 6.0, 5.0)
+    assert machine.starts == []
+
+
 def test_a_version_that_fails_beside_the_other_is_tried_alone(trace: Trace) -> None:
     machine = Machine(trace, faster_after, fails="after")
     result = compare(machine.run, machine.start, pairs=None, trace=trace, time_limit_s=60.0)

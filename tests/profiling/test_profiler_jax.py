@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 import pinchpoint
+from pinchpoint.backends.recording.observation import Observation
+from pinchpoint.backends.recording.recorder import Recorder
 from pinchpoint.core.records import Trace, TraceEvent
 
 jax = pytest.importorskip("jax")
@@ -157,3 +159,19 @@ def test_a_jax_loop_is_left_after_its_steps() -> None:
 
     trace = pinchpoint.profile(run, steps=4)
     assert (trace.steps, trace.ended) == (4, "stopped")
+
+
+def test_all_arrays_are_computed_after_a_synchronisation() -> None:
+    recorder = Recorder(light=True)
+    observation = Observation(recorder)
+    observation.start()
+    try:
+        multiply = jax.jit(lambda x: x @ x * 1e-3)
+        x = multiply(jnp.ones((600, 600)))  # compiled
+        for _ in range(20):
+            x = multiply(x)
+        (synchronize,) = recorder.synchronize[-1:]
+        assert synchronize()
+        assert x.is_ready()
+    finally:
+        observation.close()
