@@ -208,7 +208,7 @@ def with_rank(forecast: Forecast, rank: int | None, world_size: int, nccl: Span,
     if nccl.most:
         notes += (
             f"NCCL's buffers are a guess: {show_bytes(nccl.least)} to {show_bytes(nccl.most)}, "
-            "of which a card must have the most",
+            "and `fits` counts the most",
         )
     return replace(
         forecast,
