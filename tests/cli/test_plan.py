@@ -118,6 +118,9 @@ def test_every_option_reaches_the_plan(asked: list[dict[str, Any]]) -> None:
         "seed": 3,
         "timeout_s": 9.0,
         "settings": {"mlp": ("64,64",)},
+        "model": None,
+        "script": None,
+        **dict.fromkeys(("task", "batch", "sequence", "new_tokens", "optimizer", "precision", "sharding")),
     }
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def command(
     target: str = typer.Argument(
-        ...,
+        None,
         metavar="TARGET",
         help="The name of a workload, file.py:NAME, a script.py or notebook.ipynb with --vary.",
     ),
@@ -50,6 +50,15 @@ def command(
         help="auto: find the modules of a training script to recompute so that it fits the budget at the "
         "least extra time.",
     ),
+    model: str = options.MODEL,
+    task: str = options.TASK,
+    batch: int = options.BATCH,
+    sequence: int = options.SEQUENCE,
+    new_tokens: int = options.NEW_TOKENS,
+    optimizer: str = options.OPTIMIZER,
+    precision: str = options.PRECISION,
+    sharding: str = options.SHARDING,
+    script: Path = options.SCRIPT,
     settings: list[str] = options.SET,
     seed: int = options.SEED,
     timeout: float = typer.Option(300.0, "--timeout", help="Time limit of one fake run, in seconds."),
@@ -64,6 +73,8 @@ def command(
     The exit code is 1 if nothing fits, and if it is unknown what fits; the reasons are printed.
     For a script, name the argument that is its size: `plan train.py --budget 24GiB --vary '--batch-size {}'`.
     `plan train.py --budget 24GiB --checkpointing auto` keeps its size, and finds what to recompute instead.
+    `plan --model config.json --task lora --budget 24GiB` needs no script and finds the largest batch, or with
+    --vary '--sequence {}' the longest sequence.
     With --world-size 8,16,32 there is a row for each number of processes, and --size finds the smallest one.
     """
     from pinchpoint.core.files import check_output
@@ -76,7 +87,7 @@ def command(
     target = options.script_target(target, as_module=as_module)
     if checkpointing is not None:
         others = {"--size": size, "--variant": variant, "--cards": cards, "--vary": vary, "--mode": mode}
-        others |= {"--world-size": world_size, "--rank": rank != "0"}
+        others |= {"--world-size": world_size, "--rank": rank != "0", "--model": model}
         others |= {"--set": settings, "--multiple": multiple != "1", "--up-to": up_to != "1000M"}
         given = [name for name, value in others.items() if value]
         _plan_checkpointing(
@@ -104,6 +115,15 @@ def command(
             seed=seed,
             timeout_s=timeout,
             settings=parse_pairs(settings or ()),
+            model=model,
+            task=task,
+            batch=batch,
+            sequence=sequence,
+            new_tokens=new_tokens,
+            optimizer=optimizer,
+            precision=precision,
+            sharding=sharding,
+            script=script,
             progress=progress,
             on_result=None if output is None else lambda preliminary: preliminary.save(output) and None,
         )
@@ -118,7 +138,7 @@ def command(
 
 
 def _plan_checkpointing(
-    target: str,
+    target: str | None,
     checkpointing: str,
     other_options: list[str],
     budget: str | None,
@@ -139,6 +159,8 @@ def _plan_checkpointing(
             f"--checkpointing cannot be used together with {', '.join(other_options)}.",
             hint="Leave the other option out: the size of the script is not changed.",
         )
+    if target is None:
+        raise BadInput("No script was named.", hint="Give the training script, such as train.py.")
     if budget is None:
         raise BadInput("--checkpointing needs a budget.", hint="Give --budget 24GiB, or the name of a card.")
     with (

@@ -50,33 +50,15 @@ def command(
         "--with-package",
         help="A package that needs CUDA, such as flash_attn, to assume as installed. May be repeated.",
     ),
-    model: str = typer.Option(
-        None,
-        "--model",
-        help="Instead of TARGET: a config.json of transformers, or a YAML file of axolotl or LLaMA-Factory.",
-    ),
-    task: str = typer.Option(
-        None, "--task", help="With --model: finetune (default), lora, qlora, pretrain or generate."
-    ),
-    batch: int = typer.Option(None, "--batch", help="With --model: sequences per step. Default: 1."),
-    sequence: int = typer.Option(
-        None, "--sequence", help="With --model: tokens per sequence, or of the prompt. Default: 2048."
-    ),
-    new_tokens: int = typer.Option(
-        None, "--new-tokens", help="With --task generate: tokens after the prompt. Default: 256."
-    ),
-    optimizer: str = typer.Option(
-        None, "--optimizer", help="With --model: adamw (default), adamw8bit, paged-adamw8bit, sgd and others."
-    ),
-    precision: str = typer.Option(
-        None, "--precision", help="With --model: bf16 (default), mixed (fp32 weights), or fp32."
-    ),
-    sharding: str = typer.Option(
-        None, "--sharding", help="With --model and --world-size: ddp (default) or fsdp2."
-    ),
-    script: Path = typer.Option(
-        None, "--script", metavar="FILE.py", help="With --model: write the script that is predicted here."
-    ),
+    model: str = options.MODEL,
+    task: str = options.TASK,
+    batch: int = options.BATCH,
+    sequence: int = options.SEQUENCE,
+    new_tokens: int = options.NEW_TOKENS,
+    optimizer: str = options.OPTIMIZER,
+    precision: str = options.PRECISION,
+    sharding: str = options.SHARDING,
+    script: Path = options.SCRIPT,
     measure: bool = typer.Option(False, "--measure", help="Also run it on this machine's GPU and compare."),
     settings: list[str] = options.SET,
     seed: int = options.SEED,
@@ -97,23 +79,24 @@ def command(
     from pinchpoint.core.settings import parse_pairs
     from pinchpoint.core.units import parse_size
     from pinchpoint.forecasting.predict import predict
-    from pinchpoint.forecasting.recipes.model_forecast import of_recipe, read_model, script_of
+    from pinchpoint.forecasting.recipes.model_forecast import read_model
     from pinchpoint.forecasting.recipes.script import script_text
 
     if output is not None:
         check_output(output)
-    recipe_options = {
+    model_options = {
         "task": task,
         "batch": batch,
         "sequence": sequence,
         "new_tokens": new_tokens,
         "optimizer": optimizer,
         "precision": precision,
-        "sharding": sharding or ("ddp" if model is not None and world_size is not None else None),
+        "sharding": sharding,
+        "script": script,
     }
-    recipe = read_model(model, target=target, world_size=world_size, script=script, **recipe_options)
-    with printing.progress("predict") as progress, script_of(recipe, script) as path:
-        target = path or options.script_target(target, as_module=as_module)
+    recipe = read_model(model, target=target, world_size=world_size, **model_options)
+    target = options.script_target(target, as_module=as_module)
+    with printing.progress("predict") as progress:
         progress(model or target)
         forecast = predict(
             target,
@@ -132,10 +115,10 @@ def command(
             rank=parse_rank(rank),
             local_world_size=local_world_size,
             packages=packages or (),
+            model=model,
+            **model_options,
             on_status=progress if printing.stderr().is_terminal else None,
         )
-    if recipe is not None:
-        forecast = of_recipe(forecast, recipe)
     if output is not None:
         forecast.save(output)
     if as_json:

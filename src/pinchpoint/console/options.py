@@ -26,9 +26,36 @@ RANK: Any = typer.Option(
 LOCAL_WORLD_SIZE: Any = typer.Option(
     None, "--local-world-size", help="Processes per machine. Default: up to 8."
 )
+MODEL: Any = typer.Option(
+    None,
+    "--model",
+    help="Instead of TARGET: a config.json of transformers, or a YAML file of axolotl or LLaMA-Factory.",
+)
+TASK: Any = typer.Option(
+    None, "--task", help="With --model: finetune (default), lora, qlora, pretrain or generate."
+)
+BATCH: Any = typer.Option(None, "--batch", help="With --model: sequences per step. Default: 1.")
+SEQUENCE: Any = typer.Option(
+    None, "--sequence", help="With --model: tokens per sequence, or of the prompt. Default: 2048."
+)
+NEW_TOKENS: Any = typer.Option(
+    None, "--new-tokens", help="With --task generate: tokens after the prompt. Default: 256."
+)
+OPTIMIZER: Any = typer.Option(
+    None, "--optimizer", help="With --model: adamw (default), adamw8bit, paged-adamw8bit, sgd and others."
+)
+PRECISION: Any = typer.Option(
+    None, "--precision", help="With --model: bf16 (default), mixed (fp32 weights), or fp32."
+)
+SHARDING: Any = typer.Option(
+    None, "--sharding", help="With --model and --world-size: ddp (default) or fsdp2."
+)
+SCRIPT: Any = typer.Option(
+    None, "--script", metavar="FILE.py", help="With --model: write the script that is predicted here."
+)
 AS_JSON: Any = typer.Option(False, "--json", help="Print the record instead of the summary.")
 
 
-def script_target(target: str, *, as_module: bool) -> str:
-    """The target as `pinchpoint.predict` takes it: a module to run is `-m NAME`."""
-    return f"-m {target}" if as_module else target
+def script_target(target: Any, *, as_module: bool) -> Any:
+    """The target as `pinchpoint.predict` takes it: a module to run is `-m NAME`; None if a model is given."""
+    return f"-m {target}" if as_module and target is not None else target

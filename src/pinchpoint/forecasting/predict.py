@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Literal
 
 from pinchpoint.core.errors import BadInput
@@ -16,10 +17,11 @@ from pinchpoint.core.workload import MODES, Workload
 from pinchpoint.forecasting import assembly, cards, gpu_measurement, levers
 from pinchpoint.forecasting.forecaster import Forecaster, Forecasts
 from pinchpoint.forecasting.launch_command import is_launch, read_launch
+from pinchpoint.forecasting.recipes.model_forecast import of_recipe, read_model, script_of
 
 
 def predict(
-    target: str | Workload | Factory,
+    target: str | Workload | Factory | None = None,
     *,
     size: int | str | None = None,
     mode: str | None = None,
@@ -36,6 +38,15 @@ def predict(
     rank: int | Literal["all"] = 0,
     local_world_size: int | None = None,
     packages: Sequence[str] = (),
+    model: str | Path | None = None,
+    task: str | None = None,
+    batch: int | None = None,
+    sequence: int | None = None,
+    new_tokens: int | None = None,
+    optimizer: str | None = None,
+    precision: str | None = None,
+    sharding: str | None = None,
+    script: str | Path | None = None,
     on_status: Callable[[str], None] | None = None,
 ) -> Forecast:
     """Predict the peak of a target at a size, or of an unmodified script with its arguments.
@@ -51,8 +62,67 @@ def predict(
     rank: the process to predict, or "all" for the one that needs most of those that may differ.
     local_world_size: processes per machine; by default up to 8.
     packages: packages that need CUDA and are assumed to be installed, though a script could do without them.
+    model: instead of a target, a config.json of transformers, or a YAML file of axolotl or LLaMA-Factory.
+    task, batch, sequence, new_tokens, optimizer, precision, sharding: what to do with the model, as the
+    options of `pinchpoint predict --model`, with the same defaults. script: write the model's script here.
     on_status: called about once a second with what a script is doing.
     """
+    recipe = read_model(
+        model,
+        target=target,
+        world_size=world_size,
+        script=script,
+        task=task,
+        batch=batch,
+        sequence=sequence,
+        new_tokens=new_tokens,
+        optimizer=optimizer,
+        precision=precision,
+        sharding=sharding,
+    )
+    with script_of(recipe, script) as path:
+        forecast = _predict(
+            path or target,
+            size=size,
+            mode=mode,
+            variant=variant,
+            chunk=chunk,
+            card=card,
+            args=args,
+            steps=steps,
+            seed=seed,
+            timeout_s=timeout_s,
+            measure=measure,
+            settings=settings,
+            world_size=world_size,
+            rank=rank,
+            local_world_size=local_world_size,
+            packages=packages,
+            on_status=on_status,
+        )
+    return forecast if recipe is None else of_recipe(forecast, recipe)
+
+
+def _predict(
+    target: Any,
+    *,
+    size: int | str | None,
+    mode: str | None,
+    variant: str | None,
+    chunk: int | None,
+    card: str | None,
+    args: Sequence[str],
+    steps: int,
+    seed: int,
+    timeout_s: float,
+    measure: bool,
+    settings: Overrides | None,
+    world_size: int | None,
+    rank: int | Literal["all"],
+    local_world_size: int | None,
+    packages: Sequence[str],
+    on_status: Callable[[str], None] | None,
+) -> Forecast:
     environment: dict[str, str] = {}
     if isinstance(target, str) and is_launch(target):
         launch = read_launch(

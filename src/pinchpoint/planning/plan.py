@@ -8,6 +8,8 @@ needed. The margin covers what a step uses beyond its forecast.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, Literal
 
 from pinchpoint.core import targets
@@ -19,6 +21,8 @@ from pinchpoint.core.units import check_seconds, parse_size, show_bytes
 from pinchpoint.core.workload import Workload, settings_of
 from pinchpoint.forecasting.cards import Card, budget_card, card, select_cards
 from pinchpoint.forecasting.forecaster import Forecasts, open_forecasts
+from pinchpoint.forecasting.recipes.model_forecast import RecipeForecasts, read_model, script_of
+from pinchpoint.forecasting.recipes.recipe import Recipe
 from pinchpoint.planning.card_table import CardTable
 from pinchpoint.planning.fake_runs import Progress, Script, Trials, check_vary
 from pinchpoint.planning.search import UP_TO
@@ -33,9 +37,11 @@ from pinchpoint.planning.variant_limits import (
 from pinchpoint.planning.variant_search import Subject, choices_of
 from pinchpoint.planning.world_sizes import Job, plan_world_sizes
 
+_MODEL_VARY = "--batch {}"
+
 
 def plan(
-    target: str | Workload | Callable[..., Any],
+    target: str | Workload | Callable[..., Any] | None = None,
     *,
     budget: str | int | None = None,
     mode: str | None = None,
@@ -52,6 +58,15 @@ def plan(
     seed: int = 0,
     timeout_s: float = 300.0,
     settings: Overrides | None = None,
+    model: str | Path | None = None,
+    task: str | None = None,
+    batch: int | None = None,
+    sequence: int | None = None,
+    new_tokens: int | None = None,
+    optimizer: str | None = None,
+    precision: str | None = None,
+    sharding: str | None = None,
+    script: str | Path | None = None,
     forecaster: Forecasts | None = None,
     progress: Progress | None = None,
     on_result: Callable[[Plan], None] | None = None,
@@ -62,10 +77,73 @@ def plan(
     script that is its size, such as "--batch-size {}". world_size: plan a script for each of these numbers of
     processes, such as "8,16,32"; `size` is then the largest of all, and `world_size` the smallest with which
     it fits. rank, local_world_size: as in `predict`. multiple: consider only multiples of this. up_to: the
-    largest size to consider. settings: settings of a workload that declares some. on_result: called with
+    largest size to consider. settings: settings of a workload that declares some. model: instead of a target,
+    the model whose step is planned; it and the options from task to script are those of `predict`, and vary
+    is "--batch {}" (default), "--sequence {}", or to generate "--new-tokens {}". on_result: called with
     every preliminary answer, which has `complete` false. Raises `DoesNotFit` if nothing fits. If a forecast
     cannot say whether its size fits, that size does not count: `size` is the largest known to fit, or None.
     """
+    recipe = read_model(
+        model,
+        target=target,
+        world_size=world_size,
+        script=script,
+        task=task,
+        batch=batch,
+        sequence=sequence,
+        new_tokens=new_tokens,
+        optimizer=optimizer,
+        precision=precision,
+        sharding=sharding,
+    )
+    with script_of(recipe, script) as path:
+        return _plan(
+            path or target,
+            recipe,
+            budget=budget,
+            mode=mode,
+            size=size,
+            variant=variant,
+            cards=cards,
+            vary=vary or (_MODEL_VARY if recipe is not None else None),
+            args=args,
+            world_size=world_size,
+            rank=rank,
+            local_world_size=local_world_size,
+            multiple=multiple,
+            up_to=up_to,
+            seed=seed,
+            timeout_s=timeout_s,
+            settings=settings,
+            forecaster=forecaster,
+            progress=progress,
+            on_result=on_result,
+        )
+
+
+def _plan(
+    target: Any,
+    recipe: Recipe | None,
+    *,
+    budget: str | int | None,
+    mode: str | None,
+    size: int | str | None,
+    variant: str | None,
+    cards: str | Sequence[str] | None,
+    vary: str | None,
+    args: Sequence[str],
+    world_size: int | str | Sequence[int] | None,
+    rank: int | Literal["all"],
+    local_world_size: int | None,
+    multiple: int | str,
+    up_to: int | str,
+    seed: int,
+    timeout_s: float,
+    settings: Overrides | None,
+    forecaster: Forecasts | None,
+    progress: Progress | None,
+    on_result: Callable[[Plan], None] | None,
+) -> Plan:
     table_cards = [] if cards is None else select_cards(cards)
     budget_bytes, model_card = _budget(budget, table_cards)
     job = _job(world_size, rank, local_world_size, has_cards=bool(table_cards))
@@ -77,8 +155,10 @@ def plan(
             f"No multiple of {multiple:,} is at most {up_to:,}.", hint="Raise --up-to, or lower --multiple."
         )
     if progress is not None and isinstance(target, str):
-        progress(f"reading {target}")
+        progress(f"reading {target if recipe is None else recipe.name}")
     subject = _subject(target, vary, tuple(args))
+    if recipe is not None:
+        subject = replace(subject, text=recipe.name)
     variants = _variants(subject, variant)
     setting_values = _settings(subject, settings)
     if job is not None and subject.script is None:
@@ -105,6 +185,8 @@ def plan(
     if progress is not None:
         progress(f"loading {subject.text}")
     with open_forecasts(forecaster, target, **options) as forecasts:
+        if recipe is not None:
+            forecasts = RecipeForecasts(forecasts, recipe)
         if job is not None:
             return plan_world_sizes(
                 subject,

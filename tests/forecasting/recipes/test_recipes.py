@@ -86,7 +86,7 @@ def test_bad_options_are_named(config: Path, options: dict[str, Any], message: s
 def test_options_of_a_recipe_need_a_model() -> None:
     with pytest.raises(BadInput, match="--batch can only be used with --model"):
         read(None, target="train.py", batch=3)
-    with pytest.raises(BadInput, match="Nothing to predict"):
+    with pytest.raises(BadInput, match="Neither a target nor a model"):
         read(None)
     assert read(None, target="train.py") is None
 
@@ -161,3 +161,38 @@ def test_settings_that_are_not_modelled_are_refused_or_a_reason(config: Path) ->
     path.write_text(AXOLOTL.replace("adapter: qlora", "adapter: llama-adapter"))
     with pytest.raises(BadInput, match="adapter: llama-adapter"):
         read(path)
+
+
+@pytest.mark.usefixtures("quick_workers")
+def test_a_model_is_predicted_and_planned_from_python_under_the_same_names(config: Path) -> None:
+    pytest.importorskip("transformers")
+    from pinchpoint import plan, predict
+
+    options: dict[str, Any] = {"model": config, "task": "pretrain", "precision": "fp32"}
+    script = config.with_name("train.py")
+    forecast = predict(**options, batch=2, sequence=32, card="8GiB", script=script)
+    assert forecast.target == f"{config} (pretrain)" and forecast.fits["8GiB"]
+    assert "default=32" in script.read_text()
+    planned = plan(**options, sequence=32, budget="8GiB", size=2)
+    assert (planned.target, planned.axis, planned.size) == (forecast.target, "batch", 2)
+    assert planned.peak_bytes == forecast.total_bytes
+    with pytest.raises(BadInput, match="can only be used with --model"):
+        predict("train.py", task="lora")
+
+
+def test_what_a_file_leaves_unknown_makes_a_plan_unknown(config: Path, tmp_path: Path) -> None:
+    from dataclasses import replace as change
+
+    from tests.planning.test_plan import GIB, forecast
+
+    from pinchpoint import plan
+
+    class Fits:
+        def predict(self, **_: Any) -> Any:
+            return change(forecast(2 * GIB), fits={"h200": True})
+
+    file = tmp_path / "axolotl.yml"
+    file.write_text(f"base_model: {config}\nunknown_thing: 3\n")
+    pytest.importorskip("yaml")
+    planned = plan(model=file, budget="h200", size=1, forecaster=Fits())
+    assert planned.size is None and "unknown_thing" in planned.reasons[0]

@@ -5,30 +5,32 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import write_text
 from pinchpoint.core.records import Forecast
+from pinchpoint.forecasting.forecaster import Forecasts
 from pinchpoint.forecasting.recipes.recipe import Recipe, find_config, read_config
 from pinchpoint.forecasting.recipes.script import script_text
 from pinchpoint.forecasting.recipes.tool_files import is_tool_file, read_recipe
 
 
 def read_model(
-    model: str | None, *, target: str | None, world_size: int | None, script: Path | None, **options: Any
+    model: str | Path | None, *, target: object, world_size: object, script: str | Path | None, **options: Any
 ) -> Recipe | None:
     """The Recipe of a config.json, or of a YAML file whose settings the options override.
 
-    options: fields of the Recipe; None: not given. Returns None for a target, which takes no such options.
+    options: fields of the Recipe; None: not given. With a world size, sharding is ddp if it is not given.
+    Returns None for a target, which takes no such options.
     """
     given = {name: value for name, value in options.items() if value is not None}
     if model is None:
         if target is None:
             raise BadInput(
-                "Nothing to predict was named.",
+                "Neither a target nor a model was named.",
                 hint="Give a TARGET, such as a script, or a model: --model config.json.",
             )
         if given or script is not None:
@@ -46,6 +48,9 @@ def read_model(
         )
     if options.get("sharding") is not None and world_size is None:
         raise BadInput("Sharding needs several processes.", hint="Add --world-size, such as --world-size 8.")
+    if world_size is not None:
+        given.setdefault("sharding", "ddp")
+    model = str(model)
     if is_tool_file(model):
         path = Path(model)
         fields = read_recipe(path)
@@ -57,20 +62,20 @@ def read_model(
 
 
 @contextmanager
-def script_of(recipe: Recipe | None, path: Path | None) -> Iterator[str | None]:
+def script_of(recipe: Recipe | None, path: str | Path | None) -> Iterator[str | None]:
     """The path of a Recipe's script while this context is active; one that the user named stays."""
     if recipe is None:
         yield None
         return
     text = script_text(recipe)
     if path is not None:
-        write_text(path, text)
+        write_text(Path(path), text)
         yield str(path)
         return
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / f"{recipe.task}.py"
-        path.write_text(text, encoding="utf-8")
-        yield str(path)
+        temporary = Path(folder) / f"{recipe.task}.py"
+        temporary.write_text(text, encoding="utf-8")
+        yield str(temporary)
 
 
 def of_recipe(forecast: Forecast, recipe: Recipe) -> Forecast:
@@ -78,8 +83,19 @@ def of_recipe(forecast: Forecast, recipe: Recipe) -> Forecast:
     fits = {name: None if answer and recipe.reasons else answer for name, answer in forecast.fits.items()}
     return replace(
         forecast,
-        target=f"{recipe.config} ({recipe.task})",
+        target=recipe.name,
         fits=fits,
         reasons=(*forecast.reasons, *recipe.reasons),
         notes=(*forecast.notes, "every sequence is assumed to have the full length"),
     )
+
+
+@dataclass(frozen=True)
+class RecipeForecasts:
+    """Forecasts of a Recipe's script, as those of the Recipe."""
+
+    forecasts: Forecasts
+    recipe: Recipe
+
+    def predict(self, **options: Any) -> Forecast:
+        return of_recipe(self.forecasts.predict(**options), self.recipe)

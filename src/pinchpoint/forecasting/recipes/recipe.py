@@ -76,6 +76,10 @@ class Recipe:
             raise BadInput("Generation on several GPUs is not supported yet.", hint="Leave out --sharding.")
 
     @property
+    def name(self) -> str:
+        return f"{self.config} ({self.task})"
+
+    @property
     def recomputes(self) -> bool:
         """Whether activations are checkpointed."""
         return self.task != "pretrain" if self.checkpointing is None else self.checkpointing
