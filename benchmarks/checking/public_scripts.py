@@ -4,7 +4,8 @@ Each script is checked on the machine of the table by a command like
 
     pinchpoint check gcn.py --pairs 10 --against gcn_fixed.py -o records/gcn.json -- --epochs=5000
 
-that is stored beside its record as `gcn.command`, with the revision of pinchpoint as `gcn.revision`. Then
+that is stored beside its record as `gcn.command`, with the revision of pinchpoint as `gcn.revision`; a remark
+may follow it. Then
 
     PYTHONPATH=src python benchmarks/checking/public_scripts.py records -o public_scripts.json
     PYTHONPATH=src python benchmarks/checking/public_scripts.py --read public_scripts.json    # the table only
@@ -50,9 +51,11 @@ def collect(folder: Path) -> dict[str, Any]:
         assert isinstance(result, Check), f"{name}.json is not the record of a check."
         trace, forecast = result.trace, result.forecast
         assert trace is not None, f"{name}.json has no profile."
+        revision, _, note = (folder / f"{name}.revision").read_text(encoding="utf-8").strip().partition(" ")
         scripts[name] = {
             "command": (folder / f"{name}.command").read_text(encoding="utf-8").strip(),
-            "revision": (folder / f"{name}.revision").read_text(encoding="utf-8").strip(),
+            "revision": revision,
+            "revision_note": note,
             "created": result.created,
             "step_times": trace.step_times,
             "steps": trace.steps,

@@ -31,11 +31,12 @@ def test_the_table_shows_cost_peaks_and_gain_of_each_record(
     for name in public_scripts.SCRIPTS:
         check.save(tmp_path / f"{name}.json")
         (tmp_path / f"{name}.command").write_text(f"pinchpoint check {name}.py\n")
-        (tmp_path / f"{name}.revision").write_text("abc\n")
+        (tmp_path / f"{name}.revision").write_text("abc As noted.\n")
     record = public_scripts.collect(tmp_path)
     assert record["machine"] == trace.machine
     row = record["scripts"]["gcn"]
-    assert (row["command"], row["revision"]) == ("pinchpoint check gcn.py", "abc")
+    assert row["command"] == "pinchpoint check gcn.py"
+    assert (row["revision"], row["revision_note"]) == ("abc", "As noted.")
     record = json.loads(json.dumps(record))
     row = public_scripts.table(record).splitlines()[3]
     assert row.startswith("| PyG `examples/gcn.py`, graph of the size of Cora | 250.00 ms | 3.00 GiB / ")
