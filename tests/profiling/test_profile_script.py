@@ -67,6 +67,19 @@ def test_a_script_is_stopped_cleanly_after_its_steps(
     assert load(trace.save(tmp_path / "again.json")) == trace
 
 
+def test_exit_handlers_see_the_script_and_its_folder_may_be_gone(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    text = """import atexit, os, sys, tempfile
+atexit.register(lambda: print("at exit:", sys.argv[1:], sys.modules["__main__"].MARK))
+MARK = 7
+with tempfile.TemporaryDirectory() as folder:
+    os.chdir(folder)
+"""
+    assert run(["profile", write(tmp_path, text), "--", "--fast"]) == 0
+    assert "at exit: ['--fast'] 7\n" in capfd.readouterr().out
+
+
 def test_a_script_that_raises_shows_its_traceback_and_keeps_its_steps(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -407,6 +407,21 @@ def test_the_graphs_of_a_step_with_two_backward_passes_are_those_of_one_step() -
     assert 6 <= problem.count <= 12
 
 
+def test_a_kept_loss_is_found_if_a_scaled_one_has_the_backward_pass() -> None:
+    def run() -> None:
+        losses = []
+        weight = torch.nn.Parameter(torch.ones(3))
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+        for _ in range(10):
+            loss = weight.square().sum()
+            (loss * 1024).backward()
+            optimizer.step()
+            losses.append(loss)
+
+    (problem,) = problems(trace_of(run), "growth")
+    assert "the list losses (" in problem.what
+
+
 def test_what_only_the_first_step_waits_for_is_no_cost_of_the_others() -> None:
     wait = TraceEvent("wait", "Tensor.item", "a.py", 3, 5, 5, 2.04, 2.0, "other", first_s=2.0)
     sample = trace_of(lambda: train(2))

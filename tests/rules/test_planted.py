@@ -1742,6 +1742,16 @@ for x in loader:
     outputs.append(model(x).argmax(-1))
 """,
     ),
+    (
+        {"created-on-host"},
+        """
+import torch
+class Attention(torch.nn.Module):
+    def forward(self, x):
+        mask = torch.tril(torch.ones(x.shape[1], x.shape[1])).to(x.device)
+        return x * mask
+""",
+    ),
 ]
 SOUND: dict[str, str] = {
     "a function jitted in a loop and kept": """

@@ -117,13 +117,15 @@ def run_unconfined(
 ) -> ScriptEnd:
     """Run the script in this process as `python` would: with its real files, streams and exit handlers.
 
+    It stays the `__main__` of the process, which should end soon afterwards.
+
     sources: texts by path that run in place of those of the script and of modules that it imports.
     """
     file = os.path.abspath(path)
     cells = NotebookCells(file) if file.endswith(".ipynb") else None
     texts = {os.path.realpath(name): text for name, text in (sources or {}).items()}
     with (
-        _as_main(file, [os.fspath(path), *argv], module, keep_exit_handlers=True) as main,
+        _as_main(file, [os.fspath(path), *argv], module, lasts=True) as main,
         _replaced_sources(texts),
     ):
         kind, code, error = _run(file, main, cells, None, None, texts.get(os.path.realpath(file)))
@@ -250,11 +252,12 @@ def _run(
 
 @contextlib.contextmanager
 def _as_main(
-    file: str, argv: list[str], name: str = "", *, keep_exit_handlers: bool = False
+    file: str, argv: list[str], name: str = "", *, lasts: bool = False
 ) -> Iterator[types.ModuleType]:
     """A fresh `__main__` for the file, with its arguments and its folder on the path.
 
     name: of the module, which gives it a package and the current folder on the path
+    lasts: until the process ends, for the script's exit handlers and threads, which are otherwise dropped
     """
     module = types.ModuleType("__main__")
     loader = importlib.machinery.SourceFileLoader("__main__", file)
@@ -272,7 +275,7 @@ def _as_main(
     patches = Patches()
     sys.modules["__main__"] = module
     patches.set(sys, "argv", argv)
-    if not keep_exit_handlers:
+    if not lasts:
         patches.set(atexit, "register", _forget)
     if sys.path[:1] in ([""], [os.getcwd()]):
         del sys.path[0]  # added by `python -m` or `-c`, where `python script.py` adds the script's folder
@@ -280,10 +283,10 @@ def _as_main(
     try:
         yield module
     finally:
-        patches.undo()
-        sys.modules["__main__"], sys.path[:] = before
-        if os.getcwd() != here:
-            os.chdir(here)
+        if not lasts:
+            patches.undo()
+            sys.modules["__main__"], sys.path[:] = before
+            os.chdir(here)  # the script may have removed the folder that it is in
 
 
 def _forget(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[..., Any]:

@@ -39,7 +39,8 @@ def check(source: Source) -> Iterator[Match]:
     for call in source.calls:
         if method(call) not in ("to", "cuda"):
             continue
-        created, device = receiver(call), device_argument(source, call)
+        device, value = device_argument(source, call), receiver(call)
+        created = _created(source, value)
         if not isinstance(created, ast.Call) or device is None or is_host(device):
             continue
         name = source.name(created.func)
@@ -47,7 +48,20 @@ def check(source: Source) -> Iterator[Match]:
             continue
         if argument(created, "pin_memory") is not None or argument(created, "out") is not None:
             continue
-        yield Match(call, {"name": name}, fixable=_is_simple(source, call, created))
+        is_direct = created is value
+        yield Match(call, {"name": name}, fixable=is_direct and _is_simple(source, call, created))
+
+
+def _created(source: Source, value: ast.expr | None) -> ast.expr | None:
+    """What creates a value: `torch.ones(n, n)` of `torch.tril(torch.ones(n, n))` and of `.tril()`."""
+    while isinstance(value, ast.Call):
+        if source.name(value.func) in ("torch.tril", "torch.triu") and value.args:
+            value = value.args[0]
+        elif method(value) in ("tril", "triu", "bool", "view", "unsqueeze"):
+            value = receiver(value)
+        else:
+            break
+    return value
 
 
 def _is_simple(source: Source, call: ast.Call, created: ast.Call) -> bool:

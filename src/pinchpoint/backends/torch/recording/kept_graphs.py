@@ -1,6 +1,6 @@
 """`watch_graphs`: graphs of earlier steps that are still alive, and the variable that holds them.
 
-A token is attached to the last node of each backward pass. It dies with the graph. If tokens of several
+A token is attached to the last nodes of each backward pass. It dies with the graph. If tokens of several
 earlier steps are alive, the variables of the user's functions are searched for one that leads to them.
 """
 
@@ -23,6 +23,7 @@ from pinchpoint.backends.torch.recording.phases import Watched
 
 _KEY = "pinchpoint"
 _AGE = 3  # steps after which a graph should be gone: a loop keeps the last one or two
+_LAST = 3  # nodes at the end of a graph that get the token
 _NODES = 400  # of a graph that are searched for a token
 _VALUES = 400  # variables of a function that are looked at
 
@@ -46,7 +47,8 @@ def watch_graphs(recorder: Recorder, watched: Watched) -> None:
             node = getattr(tensor, "grad_fn", None)
             if node is not None:
                 token = _Token(recorder.step)
-                node.metadata[_KEY] = token
+                for each in _chain(node):
+                    each.metadata[_KEY] = token
                 recent.append((recorder.step, weakref.ref(token), recorder.lines.place(2)))
 
     def look() -> None:
@@ -74,6 +76,16 @@ def watch_graphs(recorder: Recorder, watched: Watched) -> None:
     watched.before_backward.append(mark)
     recorder.on_step.append(look)
     recorder.on_finish.append(report)
+
+
+def _chain(node: Any) -> Iterator[Any]:
+    """The last nodes of a graph. A program may keep a loss whose scaled value has the backward pass."""
+    for _ in range(_LAST):
+        yield node
+        before = [each for each, _ in node.next_functions if each is not None]
+        if len(before) != 1 or hasattr(before[0], "variable"):  # a parameter's own node outlives the graph
+            return
+        node = before[0]
 
 
 def _holders(recorder: Recorder) -> Iterator[str]:
