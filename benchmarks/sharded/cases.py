@@ -62,6 +62,9 @@ CASES: dict[str, tuple[str, str, int, int]] = {
     "lightning_fsdp_checkpointing_8": ("lightning_trainer", "--checkpointing", 0, 8),
     "lightning_model_parallel_8": ("lightning_trainer", "--strategy model_parallel", 0, 8),
     "lightning_ddp_2": ("lightning_trainer", "--strategy ddp", 0, 2),
+    "gpt2_zero1_8": ("deepspeed_zero", "--stage 1", 0, 8),
+    "gpt2_zero2_8": ("deepspeed_zero", "--stage 2 --bucket 5e7", 0, 8),
+    "gpt2_zero3_8": ("deepspeed_zero", "--stage 3", 0, 8),
 }
 # The config file with which `accelerate launch` starts a case.
 LAUNCHED = {

@@ -177,6 +177,8 @@ class Observer(compat.DispatchMode):
         device = kwargs.get("device")
         if isinstance(device, torch.device) and place_of(device) == "device":
             kwargs["device"], place = _CPU, "device"
+        elif isinstance(device, torch.device) and device.type == "meta":
+            place = "host"  # takes no memory, also if it is made like a tensor on the device
         tensors = _tensors(args, kwargs)
         fakes = [t for t in tensors if type(t) is FakeTensor]
         caller = sys._getframe(1)

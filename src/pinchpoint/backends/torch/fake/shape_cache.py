@@ -125,6 +125,7 @@ def _describe(values: Any, key: list[Any], tensors: list[FakeTensor]) -> None:
                 or value.layout is not torch.strided
                 or value.dtype.is_complex
                 or not value.dim()  # a number among tensors has less weight in type promotion
+                or value.fake_device != _CPU  # results on "meta" are rare
             ):
                 raise _Uncached
             tensors.append(value)
@@ -153,6 +154,8 @@ def _entry(result: Any, tensors: list[FakeTensor]) -> Any:
             return None
         return parts if isinstance(result, list) else tuple(parts)
     if type(result) is not FakeTensor or result.layout is not torch.strided or result.dtype.is_complex:
+        return None
+    if result.fake_device != _CPU:
         return None
     for index, tensor in enumerate(tensors):
         if result is tensor:

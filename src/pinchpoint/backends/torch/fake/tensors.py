@@ -50,11 +50,11 @@ def _devices(patches: Patches, observer: Observer) -> None:
             return _META
         if observer.inside:
             return fake_device(self)
-        return cuda_device() if observer.on_device(self) else _CPU
+        return cuda_device() if observer.on_device(self) else fake_device(self)
 
     patches.set(FakeTensor, "device", property(device))
     patches.set(FakeTensor, "is_cuda", property(lambda self: observer.on_device(self)))
-    patches.set(FakeTensor, "is_cpu", property(lambda self: not observer.on_device(self)))
+    patches.set(FakeTensor, "is_cpu", property(lambda self: device(self).type == "cpu"))
     patches.set(
         FakeTensor, "get_device", lambda self: cuda_device().index if observer.on_device(self) else -1
     )
@@ -68,6 +68,8 @@ def _copies(patches: Patches, observer: Observer) -> None:
         place = place_of(device)
         if type(self) is not FakeTensor and place != "device":
             return original_to(self, *args, **kwargs)
+        if str(device) == "meta":
+            return torch.empty_like(self, dtype=dtype or self.dtype, device=_META)
         now = "device" if observer.on_device(self) else "host"
         if place is None or place == now:
             return original_to(self, dtype=dtype or self.dtype, **rest)
