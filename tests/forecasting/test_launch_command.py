@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from pinchpoint.cli.main import run
 from pinchpoint.core import errors
-from pinchpoint.core.errors import BadInput, PinchpointError
+from pinchpoint.core.errors import BadInput, Missing, PinchpointError
 from pinchpoint.forecasting import launch_command
 from pinchpoint.forecasting.launch_command import Launch, is_launch, read_launch
 from pinchpoint.forecasting.predict import predict
@@ -125,13 +126,20 @@ def test_a_world_size_that_contradicts_the_launcher_is_refused(read: Any, config
     assert read(command, world_size=16).world_size == 16
 
 
-@pytest.mark.parametrize(
-    ("kind", "word"), [("DEEPSPEED", "DeepSpeed"), ("XLA", "TPUs"), ("MEGATRON_LM", "Megatron-LM")]
-)
+@pytest.mark.parametrize(("kind", "word"), [("XLA", "TPUs"), ("MEGATRON_LM", "Megatron-LM")])
 def test_other_kinds_of_jobs_are_refused_by_name(read: Any, config: Path, kind: str, word: str) -> None:
     head = FSDP.partition("fsdp_config")[0].replace("distributed_type: FSDP", f"distributed_type: {kind}")
     config.write_text(head.replace("num_machines: 2", "num_machines: 1"), encoding="utf-8")
     with pytest.raises(BadInput, match=f"asks for {word}, which pinchpoint does not support yet"):
+        read(f"accelerate launch --config_file {config} train.py")
+
+
+def test_deepspeed_must_be_installed(read: Any, config: Path) -> None:
+    if find_spec("deepspeed") is not None:
+        pytest.skip("deepspeed is installed")
+    head = FSDP.partition("fsdp_config")[0].replace("distributed_type: FSDP", "distributed_type: DEEPSPEED")
+    config.write_text(head, encoding="utf-8")
+    with pytest.raises(Missing, match="asks for DeepSpeed, which is not installed"):
         read(f"accelerate launch --config_file {config} train.py")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -92,3 +93,43 @@ def test_accelerate_shards_as_its_launcher_says(tmp_path: Path, monkeypatch: pyt
     assert (forecast.rank, forecast.world_size) == (0, 4)
     assert forecast.breakdown["weights"] == pytest.approx(8 * LAYER / 4, rel=0.01)
     assert launch_command.is_launch("accelerate launch train.py")
+
+
+def test_deepspeed_takes_its_steps_and_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package that has the names of DeepSpeed, and checks gradients as its optimizers do."""
+    if find_spec("deepspeed") is not None:
+        pytest.skip("deepspeed is installed")
+    folder = tmp_path / "site-packages" / "deepspeed" / "runtime"
+    folder.mkdir(parents=True)
+    for path in (folder.parent / "__init__.py", folder / "__init__.py"):
+        path.write_text("", encoding="utf-8")
+    (folder / "utils.py").write_text(
+        "import torch\n"
+        "def is_invalid_grad_norm(norm):\n"
+        "    return bool(torch.isnan(norm).any())\n"
+        "class CheckOverflow:\n"
+        "    def has_overflow(self, gradients):\n"
+        "        return bool(sum(torch.isinf(g).any() for g in gradients).item())\n",
+        encoding="utf-8",
+    )
+    (folder / "engine.py").write_text("class DeepSpeedEngine:\n    pass\n", encoding="utf-8")
+    (tmp_path / "train.py").write_text(
+        "import sys, torch\n"
+        f"sys.path.insert(0, {str(folder.parents[1])!r})\n"
+        "from deepspeed.runtime.engine import DeepSpeedEngine\n"
+        "from deepspeed.runtime.utils import CheckOverflow, is_invalid_grad_norm\n"
+        "engine = DeepSpeedEngine()\n"
+        "layer = torch.nn.Linear(1024, 1024, bias=False).cuda()\n"
+        "optimizer = torch.optim.AdamW(layer.parameters())\n"
+        "for _ in range(3):\n"
+        "    layer(torch.ones(8, 1024, device='cuda')).mean().backward()\n"
+        "    gradients = [layer.weight.grad]\n"
+        "    if not CheckOverflow().has_overflow(gradients) and not is_invalid_grad_norm(gradients[0]):\n"
+        "        optimizer.step()\n",
+        encoding="utf-8",
+    )
+    monkeypatch.chdir(tmp_path)
+    forecast = predict("train.py")
+    assert forecast.breakdown["optimizer"] >= 2 * LAYER
+    assert [reason for reason in forecast.reasons if "train.py:5" in reason and "DeepSpeed" in reason]
+    assert set(forecast.fits.values()) <= {None, False}

@@ -5,6 +5,7 @@ transformers turns the numbers in a device map into devices, which a build of to
 
 from __future__ import annotations
 
+import functools
 import importlib.abc
 import importlib.machinery
 import types
@@ -15,12 +16,14 @@ import torch
 
 from pinchpoint.backends.patches import Patches
 from pinchpoint.backends.torch import compat
+from pinchpoint.backends.torch.fake.devices import at_user_line
+from pinchpoint.backends.torch.observer import Observer
 
-Change = Callable[[Any], None]
+Change = Callable[[Any, Observer], None]
 
 
 def changed_spec(
-    fullname: str, path: Any, change: Change, *, has_cuda: bool = True
+    fullname: str, path: Any, change: Callable[[Any], None], *, has_cuda: bool = True
 ) -> importlib.machinery.ModuleSpec | None:
     """The spec of an installed module that is changed once it is executed; None if it does not exist.
 
@@ -33,7 +36,7 @@ def changed_spec(
 
 
 class _Changed(importlib.abc.Loader):
-    def __init__(self, loader: Any, change: Change, has_cuda: bool) -> None:
+    def __init__(self, loader: Any, change: Callable[[Any], None], has_cuda: bool) -> None:
         self._loader, self._change, self._has_cuda = loader, change, has_cuda
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType | None:
@@ -50,7 +53,7 @@ class _Changed(importlib.abc.Loader):
         return getattr(self._loader, name)
 
 
-def _name_devices(module: Any) -> None:
+def _name_devices(module: Any, observer: Observer) -> None:
     """Let device maps of transformers name their devices: `cuda:0` instead of 0."""
     original = getattr(module, compat.DEVICE_MAP, None)
     if original is None:
@@ -68,7 +71,7 @@ def _name_devices(module: Any) -> None:
     setattr(module, compat.DEVICE_MAP, device_map)
 
 
-def _step_without_overflow(module: Any) -> None:
+def _step_without_overflow(module: Any, observer: Observer) -> None:
     """Let optimizers of DeepSpeed take their step: whether a gradient is infinite is not known here."""
     if hasattr(module, "is_invalid_grad_norm"):
         module.is_invalid_grad_norm = lambda norm: False
@@ -84,8 +87,23 @@ def _step_without_overflow(module: Any) -> None:
         setattr(kind, "has_overflow", has_overflow)  # noqa: B010 (other classes have no such attribute)
 
 
+def _note_engine(module: Any, observer: Observer) -> None:
+    """Say that forecasts of DeepSpeed's engine are not compared with a GPU."""
+    original = module.DeepSpeedEngine.__init__
+
+    @functools.wraps(original)
+    def init(*args: Any, **kwargs: Any) -> None:
+        original(*args, **kwargs)
+        reason = f"the engine of DeepSpeed{at_user_line()} has not been compared with a GPU yet"
+        if reason not in observer.ledger.observation.reasons:
+            observer.ledger.observation.reasons.append(reason)
+
+    module.DeepSpeedEngine.__init__ = init
+
+
 CHANGES: dict[str, Change] = {
     "transformers.modeling_utils": _name_devices,
+    "deepspeed.runtime.engine": _note_engine,
     "deepspeed.runtime.utils": _step_without_overflow,
     "deepspeed.runtime.zero.stage_1_and_2": _step_without_overflow,
     "deepspeed.runtime.zero.stage3": _step_without_overflow,

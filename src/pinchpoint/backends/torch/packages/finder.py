@@ -174,7 +174,7 @@ class StandIns(importlib.abc.MetaPathFinder):
         self, fullname: str, path: Any = None, target: Any = None
     ) -> importlib.machinery.ModuleSpec | None:
         if fullname in CHANGES:
-            return changed_spec(fullname, path, CHANGES[fullname])
+            return changed_spec(fullname, path, lambda module: CHANGES[fullname](module, self.observer))
         top = fullname.partition(".")[0]
         if top not in self.served:
             return None

@@ -7,6 +7,7 @@ of the processes, and is stopped where it would start them. What it would start 
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import io
 import json
 import os
@@ -25,7 +26,6 @@ _NOT_MODELLED = {
     "tpu_launcher": "TPUs",
     "tpu_pod_launcher": "TPUs",
     "sagemaker_launcher": "a job on SageMaker",
-    "deepspeed_launcher": "DeepSpeed",
 }
 
 
@@ -129,6 +129,8 @@ def _run_accelerate(arguments: Sequence[str]) -> None:
     launch.check_cuda_p2p_ib_support = lambda: True
     torchrun.run = _take_accelerate
     subprocess.Popen = _take_process  # pyright: ignore[reportAttributeAccessIssue]
+    if importlib.util.find_spec("deepspeed") is None:
+        launch.deepspeed_launcher = _miss_deepspeed
     for name, what in _NOT_MODELLED.items():
         setattr(launch, name, _refuse(what))
     parsed = launch.launch_command_parser().parse_args(arguments)
@@ -143,8 +145,20 @@ def _take_accelerate(args: Any) -> NoReturn:
     _take_torchrun(args)
 
 
+def _miss_deepspeed(args: Any) -> NoReturn:
+    raise Missing(
+        "The command of accelerate asks for DeepSpeed, which is not installed.",
+        hint="Run DS_BUILD_OPS=0 pip install deepspeed, which needs no GPU.",
+    )
+
+
 def _take_process(command: list[str], env: dict[str, str], **_: Any) -> NoReturn:
     """Take the single process that accelerate would start: python [-m] script arguments."""
+    if command[0] == "deepspeed":
+        raise BadInput(
+            "The command of accelerate starts DeepSpeed's own launcher, which is not supported yet.",
+            hint="Set deepspeed_multinode_launcher: standard in the config file.",
+        )
     is_module = command[1:2] == ["-m"]
     script, *arguments = command[2 if is_module else 1 :]
     raise _Launch(
