@@ -4,10 +4,11 @@
     python benchmarks/jax_sharded/run.py measure -o measured.json
     python benchmarks/jax_sharded/run.py table --predicted FILE [--plugin FILE] --measured FILE
 
-`measure` runs each program as one of eight processes with one GPU each: JAX's GPU client has a setting for
-tests, `jax_mock_gpu_topology`, in which the other seven do not exist and collectives send nothing. Every
-array and temporary is allocated as in the real job; NCCL has no buffers. `predict` uses XLA's own analysis if
-JAX's CUDA plugin is installed, and a liveness walk otherwise; `table` compares both, if both files are given.
+A program over several devices cannot run on one GPU. `measure` runs the work of one device alone, with its
+shapes; collectives are replaced by local operations with results of the same shape (`one_device.py`).
+`fsdp.py` leaves the choice of collectives to XLA, so that there is no such program: it is not measured.
+`predict` uses XLA's own analysis for eight GPUs if JAX's CUDA plugin is installed, and a liveness walk
+otherwise; `table` compares both, if both files are given.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -28,33 +30,18 @@ RESULTS = HERE.parent / "results"
 sys.path.insert(0, str(SOURCE))
 
 WORLD = 8
+RUN_S = 100
 GIB = 2**30
 KEYS = ("peak_allocated_bytes", "low_bytes", "high_bytes", "method", "nccl_bytes", "reasons", "breakdown")
-PROGRAMS: dict[str, tuple[str, ...]] = {
-    "data_parallel": (),
-    "fsdp": (),
-    "tensor_parallel": (),
+# The arguments that give a program the shapes of one device of eight; None if it cannot be measured alone.
+PROGRAMS: dict[str, tuple[str, ...] | None] = {
+    "data_parallel": ("--batch", "4"),
+    "fsdp": None,
+    "tensor_parallel": ("--batch", "16384", "--hidden", "2048"),  # two groups of four devices
     "pmap": (),
-    "gather_by_hand": (),
-    "ring": (),
+    "gather_by_hand": ("--batch", "8"),
+    "ring": ("--sequence", "2048"),
 }
-# The same work for one device, where a program divides only its batch; measured to check the mocked runs.
-ALONE: dict[str, tuple[str, ...]] = {"data_parallel": ("--batch", "4"), "pmap": ()}
-_RUN = """
-import json, runpy, sys, time
-import jax
-topology, path, out = sys.argv[1:4]
-sys.argv = [path, *sys.argv[4:]]
-if topology:
-    jax.config.update("jax_mock_gpu_topology", topology)
-start = time.perf_counter()
-runpy.run_path(path, run_name="__main__")
-stats = jax.local_devices()[0].memory_stats()
-answer = {"peak_allocated_bytes": int(stats["peak_bytes_in_use"]), "devices": jax.device_count(),
-          "seconds": time.perf_counter() - start, "gpu": jax.local_devices()[0].device_kind,
-          "jax": jax.__version__}
-open(out, "w").write(json.dumps(answer))
-"""
 
 
 def predict(name: str) -> dict[str, Any]:
@@ -62,54 +49,47 @@ def predict(name: str) -> dict[str, Any]:
 
     start = time.perf_counter()
     try:
-        forecast = predict_script(
-            str(HERE / "programs" / f"{name}.py"), world_size=WORLD, args=PROGRAMS[name], timeout_s=900
-        )
+        forecast = predict_script(str(HERE / "programs" / f"{name}.py"), world_size=WORLD, timeout_s=900)
     except Exception as error:  # the other programs are still worth a row
         return {"reason": f"{type(error).__name__}: {error}"}
     values = forecast.to_dict()
     return {key: values[key] for key in KEYS} | {"seconds": time.perf_counter() - start}
 
 
-def measure(name: str, *, alone: bool, share: float, folder: Path) -> dict[str, Any]:
+def measure(name: str, *, share: float, folder: Path) -> dict[str, Any]:
     """Run one program in its own process; a failure is recorded with the end of what it printed."""
-    environment = dict(os.environ) | {
-        "XLA_CLIENT_MEM_FRACTION": f"{share}",
-        "PYTHONPATH": str(HERE / "programs"),
-        "TF_CPP_MIN_LOG_LEVEL": "2",
-    }
+    environment = dict(os.environ) | {"XLA_CLIENT_MEM_FRACTION": f"{share}", "TF_CPP_MIN_LOG_LEVEL": "2"}
     environment.pop("JAX_PLATFORMS", None)
-    topology = "" if alone else f"1x{WORLD}x1"
-    args = ALONE[name] if alone else PROGRAMS[name]
-    output = folder / f"{name}{'_alone' if alone else ''}.json"
+    output = folder / f"{name}.json"
     path = str(HERE / "programs" / f"{name}.py")
     try:
         result = subprocess.run(
-            [sys.executable, "-c", _RUN, topology, path, str(output), *args],
+            [sys.executable, str(HERE / "one_device.py"), path, str(output), *(PROGRAMS[name] or ())],
             env=environment,
             capture_output=True,
             text=True,
-            timeout=100,
+            timeout=RUN_S,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return {"reason": "it did not end within 100 s"}
+        return {"reason": f"it did not end within {RUN_S} s"}
     if not output.exists():
         return {"reason": (result.stderr or result.stdout)[-1500:]}
     return json.loads(output.read_text(encoding="utf-8"))
 
 
-def measure_all(output: Path, jobs: int) -> None:
-    folder = output.parent / f"{output.stem}_runs"
-    folder.mkdir(parents=True, exist_ok=True)
-    share = round(0.85 / jobs, 3)
-    runs = [(name, False) for name in PROGRAMS] + [(name, True) for name in ALONE]
-    with ThreadPoolExecutor(jobs) as pool:
-        cases = pool.map(lambda run: measure(run[0], alone=run[1], share=share, folder=folder), runs)
-        data: dict[str, Any] = {"cases": {}, "alone": {}}
-        for (name, alone), case in zip(runs, cases, strict=True):
-            data["alone" if alone else "cases"][name] = case
-            print(f"{name:18} {'alone' if alone else '     '} {_show(case)}", flush=True)
+def measure_all(output: Path, only: str | None, jobs: int) -> None:
+    names = [name for name, args in PROGRAMS.items() if args is not None]
+    names = only.split(",") if only else names
+    data: dict[str, Any] = (
+        json.loads(output.read_text(encoding="utf-8")) if output.exists() else {"cases": {}}
+    )
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(jobs) as pool:
+        share = round(0.85 / jobs, 3)
+        waiting = {pool.submit(measure, name, share=share, folder=Path(folder)): name for name in names}
+        for future in as_completed(waiting):
+            case = data["cases"][waiting[future]] = future.result()
+            print(f"{waiting[future]:18} {_show(case)}", flush=True)
             output.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
 
 
@@ -148,7 +128,7 @@ def table(predicted: Path, plugin: Path | None, measured: Path, output: Path) ->
     ]
     outside = 0
     for name in PROGRAMS:
-        real = data["cases"][name].get("peak_allocated_bytes")
+        real = data["cases"].get(name, {}).get("peak_allocated_bytes")
         for method, cases in forecasts.items():
             case = cases.get(name, {})
             if real is None or "peak_allocated_bytes" not in case:
@@ -172,7 +152,7 @@ def main() -> int:
     )
     parser.add_argument("verb", choices=("predict", "measure", "table"))
     parser.add_argument("-o", "--output", type=Path)
-    parser.add_argument("--only", help="Programs to predict, separated by commas; default: all.")
+    parser.add_argument("--only", help="Programs, separated by commas; default: all.")
     parser.add_argument(
         "--jobs", type=int, default=3, help="Programs that are measured at a time; default: 3."
     )
@@ -183,7 +163,7 @@ def main() -> int:
     if args.verb == "predict":
         predict_all(args.output, args.only)
     elif args.verb == "measure":
-        measure_all(args.output, args.jobs)
+        measure_all(args.output, args.only, args.jobs)
     else:
         return table(
             args.predicted, args.plugin, args.measured, args.output or RESULTS / "jax_sharded_h200.json"

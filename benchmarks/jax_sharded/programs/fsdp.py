@@ -20,7 +20,7 @@ divided = NamedSharding(mesh, P("data"))
 
 def sharding_of(weight):
     """Divide the largest axis, but not that of the layers."""
-    axes = [None] * len(weight.shape)
+    axes: list[str | None] = [None] * len(weight.shape)
     axes[max(range(len(axes)), key=lambda axis: weight.shape[axis])] = "data"
     return NamedSharding(mesh, P(*axes))
 

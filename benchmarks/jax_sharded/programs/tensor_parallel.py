@@ -12,6 +12,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--batch", type=int, default=32768)
 parser.add_argument("--layers", type=int, default=8)
 parser.add_argument("--width", type=int, default=2048)
+parser.add_argument("--hidden", type=int, default=8192)
 args = parser.parse_args()
 
 count = jax.device_count()
@@ -24,11 +25,10 @@ shardings = [{"up": up, "down": down} for _ in range(args.layers)]
 
 def init(key):
     keys = jax.random.split(key, args.layers)
-    width = args.width
     return [
         {
-            "up": 0.02 * jax.random.normal(k, (width, 4 * width)),
-            "down": 0.02 * jax.random.normal(k, (4 * width, width)),
+            "up": 0.02 * jax.random.normal(k, (args.width, args.hidden)),
+            "down": 0.02 * jax.random.normal(k, (args.hidden, args.width)),
         }
         for k in keys
     ]

@@ -6,6 +6,7 @@ Tested with JAX 0.10 on a CPU and 0.11 on a GPU. If an interface is missing, the
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -315,6 +316,15 @@ def lower_program(
         lowering_parameters=mlir.LoweringParameters(),
         pgle_profiler=None,
     )
+
+
+def mesh_size(eqn: Any) -> int:
+    """How many devices an equation divides its values over; 1 if it does not say."""
+    mesh = eqn.params.get("mesh") if eqn.primitive.name == "shard_map" else None
+    if mesh is not None:
+        return math.prod(mesh.shape.values())
+    sharding = eqn.params.get("sharding") if eqn.primitive.name == "sharding_constraint" else None
+    return int(getattr(sharding, "num_devices", 1))
 
 
 def program_devices(computation: Any) -> tuple[Any, ...]:

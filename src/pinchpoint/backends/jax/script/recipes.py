@@ -93,8 +93,8 @@ def _part(closed_jaxpr: Any, index: int) -> tuple[Any, list[bool]] | None:
 def _elements(jaxpr: Any) -> float:
     total = 0.0
     for eqn in jaxpr.eqns:
-        if eqn.primitive.name in _EXPENSIVE:
-            return math.inf
+        if eqn.primitive.name in _EXPENSIVE or compat.mesh_size(eqn) > 1:
+            return math.inf  # collectives between devices of the CPU wait for each other
         total += sum(math.prod(getattr(var.aval, "shape", ())) for var in eqn.outvars)
         for inner in compat.inner_jaxprs(eqn):
             total += _elements(inner)

@@ -138,15 +138,10 @@ def _mesh_size(mesh: Any) -> int:
 
 def _names_mesh(jaxpr: Any) -> bool:
     """Whether a program divides its values over a mesh of several devices."""
-    for eqn in jaxpr.eqns:
-        if eqn.primitive.name == "shard_map" and _mesh_size(eqn.params["mesh"]) > 1:
-            return True
-        sharding = eqn.params.get("sharding")
-        if eqn.primitive.name == "sharding_constraint" and getattr(sharding, "num_devices", 1) > 1:
-            return True
-        if any(_names_mesh(inner) for inner in compat.inner_jaxprs(eqn)):
-            return True
-    return False
+    return any(
+        compat.mesh_size(eqn) > 1 or any(_names_mesh(inner) for inner in compat.inner_jaxprs(eqn))
+        for eqn in jaxpr.eqns
+    )
 
 
 def single_program(args: Sequence[Any]) -> tuple[Any, bool]:
