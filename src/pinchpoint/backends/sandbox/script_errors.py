@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,6 +34,8 @@ _PUBLISHED_AS = {
     "ase": "ase",
 }
 _TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_LAUNCHERS = ("torchrun ", "accelerate launch ", "accelerate-launch ")
+_TOO_FEW_GPUS = re.compile(r"You requested gpu: \[([\d, ]+)\]\s+But your machine only has")  # of Lightning
 _USAGE = 2  # the exit code of argparse, click and typer for wrong arguments
 _ARGUMENTS = "Pass the script's arguments after --"
 
@@ -65,8 +68,18 @@ def script_error(
     where = f" at {at}" if at else ""
     return TargetFailed(
         f"{name!r} exited with code {end.code}{where} before its first step{_last_line(end)}.",
-        hint=f"{_ARGUMENTS}.",
+        hint=_launch_hint(not_started) or f"{_ARGUMENTS}.",
     )
+
+
+def _launch_hint(not_started: Sequence[str]) -> str | None:
+    """The hint for a script that starts a launcher of processes itself."""
+    for command in not_started:
+        words = command.partition(" -m torch.distributed.run ")
+        launch = f"torchrun {words[2]}" if words[1] else command
+        if launch.startswith(_LAUNCHERS):
+            return f"Predict the command that it starts: pinchpoint predict -- {launch}"
+    return None
 
 
 def _raised_error(script: Path, error: BaseException, not_started: Sequence[str]) -> PinchpointError:
@@ -80,7 +93,15 @@ def _raised_error(script: Path, error: BaseException, not_started: Sequence[str]
         return TargetFailed(
             f"{name!r} starts another process{where}, which pinchpoint does not support yet: "
             f"{error.filename}.",
-            hint="Run that command beforehand, or pass arguments with which the script does not need it.",
+            hint=_launch_hint([str(error.filename)])
+            or "Run that command beforehand, or pass arguments with which the script does not need it.",
+        )
+    if gpus := _TOO_FEW_GPUS.search(str(error)):
+        count = gpus.group(1).count(",") + 1
+        return TargetFailed(
+            f"{name!r} asks for {count} GPUs{where}.",
+            hint=f"Add --world-size {count}, or {count} times the number of machines: "
+            "one of the processes that Lightning starts is predicted.",
         )
     if isinstance(error, RefusedWrite):
         return TargetFailed(
