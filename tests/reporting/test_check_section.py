@@ -37,7 +37,7 @@ def test_each_group_has_a_table_and_the_steps_are_shown(samples: dict[str, Recor
     )
     places = [text.index(f">{title}<") for title in titles]
     assert places == sorted(places)
-    assert "3 things to change: 1 with a measured cost, 1 about correctness, 1 only seen" in text
+    assert "3 things to change: 1 with a measured cost, 1 about correctness, 1 without" in text
     assert "device per step" not in text
 
 
