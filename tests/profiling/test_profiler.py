@@ -548,6 +548,16 @@ def test_scripted_functions_are_compiled_as_before() -> None:
     assert before(torch.ones(2)).tolist() == [1.0, 1.0]
 
 
+def test_functions_of_torch_are_pickled_as_before() -> None:
+    import pickle
+
+    functions = (torch.nonzero, torch.tensor, torch.where, torch.Tensor.item)
+    pickled: list[bytes] = []
+    with pinchpoint.Profiler():
+        pickled.append(pickle.dumps((torch.nonzero, torch.tensor, torch.where, torch.Tensor.item)))
+    assert pickle.loads(pickled[0]) == functions
+
+
 def test_copies_of_sparse_tensors_and_inside_vmap_are_no_trouble() -> None:
     def run() -> None:
         torch.eye(3).to_sparse().to("meta")

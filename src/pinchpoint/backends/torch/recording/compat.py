@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -11,6 +12,17 @@ import torch
 from pinchpoint.backends.patches import Patches
 
 _HISTORY = 300_000  # events of the allocator that are kept
+
+
+def with_name_of(owner: Any, name: str, function: Any) -> Any:
+    """A replacement of `owner.name` that is pickled by this name, as a program does with its arguments.
+
+    Functions of torch that are written in C have the names of private classes.
+    """
+    is_module = isinstance(owner, ModuleType)
+    function.__module__ = owner.__name__ if is_module else owner.__module__
+    function.__qualname__ = name if is_module else f"{owner.__qualname__}.{name}"
+    return function
 
 
 def after_cuda_starts(patches: Patches, act: Callable[[], None]) -> None:

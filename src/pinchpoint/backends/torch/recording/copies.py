@@ -106,7 +106,7 @@ def watch_copies(recorder: Recorder, patches: Patches) -> None:
                 recorder.event("wait", f"Tensor.{name}", recorder.lines.place(1))
             return original(*args, **kwargs)
 
-        patches.set(torch.Tensor, name, call)
+        patches.set(torch.Tensor, name, compat.with_name_of(torch.Tensor, name, call))
 
     watch("to", lambda tensor, *args, **kwargs: (tensor, _target(args, kwargs)))
     watch("cpu", lambda tensor, *args, **kwargs: (tensor, "cpu"))
@@ -157,4 +157,4 @@ def _watch_factory(recorder: Recorder, patches: Patches, name: str) -> None:
         recorder.event("copy", f"cpu -> {target}", place, spent_ns, size=size, detail="pageable, blocking")
         return result
 
-    patches.set(torch, name, call)
+    patches.set(torch, name, compat.with_name_of(torch, name, call))

@@ -16,6 +16,7 @@ import torch
 from pinchpoint.backends.patches import Patches
 from pinchpoint.backends.recording.recorder import Recorder
 from pinchpoint.backends.recording.steps import DATA, OPTIMIZER
+from pinchpoint.backends.torch.recording.compat import with_name_of
 
 _METHODS = (
     "item",
@@ -80,7 +81,7 @@ def watch_waits(recorder: Recorder, patches: Patches) -> None:
                 busy.now = False
                 recorder.event("wait", what, recorder.lines.place(1), spent_ns)
 
-        patches.set(owner, name, call)
+        patches.set(owner, name, with_name_of(owner, name, call))
 
     def of_first(value: Any = None, *args: Any, **kwargs: Any) -> bool:
         return counts(value)
