@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from pinchpoint.backends.torch.compiled.generated_code import GeneratedCode
 from pinchpoint.backends.torch.compiled.tracing import MARKS
 from pinchpoint.forecasting.allocator import Allocator
 from pinchpoint.forecasting.replay import apply_event
@@ -73,6 +74,30 @@ def test_what_needs_a_gpu_to_choose_makes_it_unknown_whether_a_run_fits(observer
     assert len(reasons) == 2
     assert "aot_eager" in reasons[0]
     assert "max-autotune" in reasons[1]
+
+
+def test_a_kernel_may_be_timed_when_it_runs_first_and_not_again(observer: Any) -> None:
+    net = torch.compile(Net().cuda())
+    x = torch.randn(ROWS, WIDTH, device="cuda")
+    blocks = observer.ledger.observation.blocks
+    timings = []
+    for _ in range(2):
+        before = len(blocks)
+        net(x)
+        timings.append([block.span for block in blocks[before:] if block.op == "timing"])
+    assert timings == [[(0, 0, 64 * 2**20)], []]  # it changes nothing that torch would have to copy
+
+
+def test_copies_for_timing_raise_the_peak_only_in_a_forward_pass_that_is_trained(observer: Any) -> None:
+    x = torch.randn(ROWS, WIDTH, device="cuda")
+    source = "@heuristics(inductor_meta={'optimize_mem': %s})\ndef triton_(in_out_ptr0, in_ptr1):\n    pass"
+    kernels = GeneratedCode(observer).kernels()
+    for saves in (False, True, True):
+        kernels.triton("triton_", source % saves)(x, x)
+        if saves:
+            torch.empty_like(x)  # from now on, the peak has room for a copy
+    taken = [block.span.most for block in observer.ledger.observation.blocks if block.op == "timing"]
+    assert taken == [64 * 2**20 + copies for copies in (x.nbytes, 0, x.nbytes)]
 
 
 def test_a_captured_function_runs_once_is_recorded_and_then_allocates_nothing(observer: Any) -> None:

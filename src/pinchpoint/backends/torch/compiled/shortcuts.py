@@ -58,6 +58,24 @@ def skip_kernel_text(patch: Patch) -> None:
     simplify = scheduler.SimplifyIndexing  # pyright: ignore[reportPrivateImportUsage]
     patch(scheduler, "SimplifyIndexing", lambda inner, ranges: inner if depth else simplify(inner, ranges))
     _keep_handler(patch, common)
+    _skip_symbols(patch, scheduler.Scheduler)
+
+
+def _skip_symbols(patch: Patch, scheduler: Any) -> None:
+    """Look for the sizes that a part of a graph depends on only if that part is captured."""
+    from torch._inductor import config
+    from torch.utils._ordered_set import OrderedSet
+
+    name = "get_graph_partition_symbol_inputs"
+    if not hasattr(scheduler, name):  # before torch 2.8
+        return
+    symbols = getattr(scheduler, name)
+
+    def symbols_of(*args: Any) -> Any:
+        is_captured = config.triton.cudagraphs  # pyright: ignore[reportAttributeAccessIssue]
+        return symbols(*args) if is_captured else OrderedSet()
+
+    patch(scheduler, name, symbols_of)
 
 
 def _keep_handler(patch: Patch, common: Any) -> None:
