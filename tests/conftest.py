@@ -156,6 +156,7 @@ def samples() -> dict[str, Record]:
             {
                 "modules": "blocks.0-1",
                 "class": "Block",
+                "keeps": "",
                 "count": 2,
                 "freed_bytes": 2**30,
                 "recompute_s": 0.01,

@@ -684,3 +684,9 @@ def test_text_has_enough_contrast_on_every_background(theme: dict[str, str]) -> 
         for ground in behind:
             assert contrast(theme[role], theme[ground]) >= 4.5, (role, ground)
     assert set(palette.LIGHT) == set(palette.DARK)
+
+
+def test_a_checkpointing_plan_shows_its_modules_and_the_code(samples: Records) -> None:
+    text = page([samples["checkpointing"]], created="now")
+    for part in ("blocks.0-1", "from torch.utils.checkpoint import checkpoint", "it is called with a cache"):
+        assert part in text

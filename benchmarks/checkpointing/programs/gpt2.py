@@ -1,10 +1,10 @@
-"""Train GPT-2 (124 M parameters) on 8 sequences of 1,024 tokens, in bf16 autocast with fused AdamW."""
+"""Train GPT-2 (124 M parameters) on 24 sequences of 1,024 tokens, in bf16 autocast with fused AdamW."""
 
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-batch_size, block_size, vocabulary, width, heads, layers = 8, 1024, 50304, 768, 12, 12
+batch_size, block_size, vocabulary, width, heads, layers = 24, 1024, 50304, 768, 12, 12
 
 
 class Attention(nn.Module):

@@ -85,7 +85,7 @@ def build():
 
 
 def draw():
-    return torch.randn(64, 3, 64, 64, device="cuda")
+    return torch.randn(256, 3, 64, 64, device="cuda")
 
 
 def train_step(model, optimizer, images):

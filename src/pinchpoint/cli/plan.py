@@ -190,14 +190,16 @@ def _show_checkpointing(result: Checkpointing) -> None:
             (
                 group["modules"],
                 group["class"],
+                *([group["keeps"]] if result.keeping_products else []),
                 str(group["count"]),
                 show_bytes(group["freed_bytes"]),
                 show_seconds(group["recompute_s"]),
             )
             for group in result.groups
         ]
-        columns = ("recompute", "class", "modules", "frees", "estimated time")
-        printing.show_narrow_table(columns, rows, right=columns[2:])
+        keeps = ["keeps"] if result.keeping_products else []
+        columns = ("recompute", "class", *keeps, "modules", "frees", "estimated time")
+        printing.show_narrow_table(columns, rows, right=columns[-3:])
     for way in result.how:
         printing.stdout().print()
         printing.show(f"{way['title']}:")

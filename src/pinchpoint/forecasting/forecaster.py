@@ -139,14 +139,15 @@ class Forecaster:
         rank: Rank | None = None,
         settings: Overrides | None = None,
         chunk_must_apply: bool = False,
-        recompute: Sequence[str] | None = None,
+        recompute: Mapping[str, bool] | None = None,
     ) -> Forecast:
         """Return one Forecast. size is None only for a script, which takes args instead.
 
         settings: by default those of this Forecaster. chunk_must_apply: raise if the variant ignores `chunk`.
         rank: run a script as torchrun would run this process of several.
-        recompute: modules of a script to recompute in the backward pass. An empty list only records what that
-        would free and cost. Either adds "recomputation" to `seen`.
+        recompute: modules of a script to recompute in the backward pass, and whether the results of their
+        products are kept. If empty, what that would free and cost is recorded. Either adds "recomputation" to
+        `seen`.
         """
         request = {
             "size": size,
@@ -158,7 +159,7 @@ class Forecaster:
             "half": half,
             "args": list(args),
             "rank": None if rank is None else asdict(rank),
-            "recompute": None if recompute is None else list(recompute),
+            "recompute": None if recompute is None else dict(recompute),
             "packages": self.packages,
             "environment": self.environment,
             "seed": self.seed,

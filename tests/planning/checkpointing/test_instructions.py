@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from pinchpoint.planning.checkpointing.instructions import groups_of, shorten, ways_to_switch_on
@@ -9,7 +12,11 @@ from pinchpoint.planning.checkpointing.module_choice import Candidate
 
 
 def candidates(*names: str, is_layer: bool = False) -> list[Candidate]:
-    return [Candidate(name, "Block", 100, 0.5, is_layer) for name in names]
+    return [Candidate(name, "Block", 100, 0.5, is_layer=is_layer) for name in names]
+
+
+def wrapped(model: Any) -> list[tuple[str, Any]]:
+    return [(name, module) for name, module in model.named_modules() if "forward" in vars(module)]
 
 
 @pytest.mark.parametrize(
@@ -33,6 +40,7 @@ def test_a_group_adds_up_what_its_modules_free_and_cost() -> None:
     assert row == {
         "modules": "blocks.0-2",
         "class": "Block",
+        "keeps": "",
         "count": 3,
         "freed_bytes": 300,
         "recompute_s": 1.5,
@@ -46,10 +54,26 @@ def test_the_code_recomputes_exactly_the_chosen_modules() -> None:
     (way,) = ways_to_switch_on(chosen, chosen, {"Sequential": ["Sequential", "Module"]})
     assert "Sequential" in way["title"]
     exec(way["code"], {"model": model})
-    wrapped = [name for name, module in model.named_modules() if "forward" in vars(module)]
-    assert wrapped == ["0", "1", "2", "5.0"]
+    assert [name for name, _ in wrapped(model)] == ["0", "1", "2", "5.0"]
     model(torch.ones(2, 4, requires_grad=True)).sum().backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_the_code_keeps_the_results_of_products_where_that_was_chosen() -> None:
+    torch = pytest.importorskip("torch", reason="the code is torch's")
+    model = torch.nn.Sequential(
+        *(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU()) for _ in range(4))
+    )
+    plain = candidates("Sequential.0")
+    kept = [replace(one, keeps_products=True) for one in candidates("Sequential.1", "Sequential.2")]
+    (way,) = ways_to_switch_on([*plain, *kept], [*plain, *kept], {"Sequential": ["Sequential", "Module"]})
+    exec(way["code"], {"model": model})
+    policies = {name: "context_fn" in module.forward.keywords for name, module in wrapped(model)}
+    assert policies == {"0": False, "1": True, "2": True}
+    model(torch.ones(2, 4, requires_grad=True)).sum().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+    rows = groups_of([*plain, *kept])
+    assert [(row["modules"], row["keeps"]) for row in rows] == [("0", ""), ("1-2", "products")]
 
 
 def test_transformers_enables_it_by_itself_if_all_layers_are_chosen() -> None:

@@ -86,13 +86,41 @@ def test_a_module_is_not_chosen_together_with_one_inside_it() -> None:
     assert choose(run, 500) == {0}
 
 
+def test_a_module_is_recomputed_in_one_way_only() -> None:
+    blocks = [
+        Candidate("net.0", "Block", 500, 1.0),
+        Candidate("net.0", "Block", 300, 0.1, keeps_products=True),
+    ]
+    run = Profile(tuple(blocks), ((1000, {0: 500, 1: 300}),))
+    assert choose(run, 700) == {1}
+    assert choose(run, 600) == {0}
+    assert choose(run, 300) is None
+
+
+def test_the_host_decides_where_it_takes_longer_than_the_gpu() -> None:
+    slow_on_host = Candidate("net.0", "Norm", 300, device_s=0.1, host_s=2.0)
+    slow_on_gpu = Candidate("net.1", "Block", 300, device_s=1.0, host_s=0.2)
+    rows = ((1000, {0: 300, 1: 300}),)
+    assert choose(Profile((slow_on_host, slow_on_gpu), rows, device_s=10.0, host_s=1.0), 700) == {0}
+    on_host = Profile((slow_on_host, slow_on_gpu), rows, device_s=1.0, host_s=10.0)
+    assert choose(on_host, 700) == {1}
+    assert on_host.seconds({1}) == pytest.approx(0.2)
+
+
 def test_the_smallest_peak_uses_every_module_that_helps() -> None:
     run = profile(("net.0", 300, 1.0), ("net.1", 200, 9.0), ("net.0.mlp", 250, 0.1))
     assert choose_smallest(run) == {0, 1}
 
 
 def test_a_profile_leaves_out_the_model_itself_and_what_frees_too_little() -> None:
-    module = {"class": "Block", "recompute_s": 1.0, "is_layer": False, "has_batch_norm": False}
+    module = {
+        "class": "Block",
+        "device_s": 1.0,
+        "host_s": 0.5,
+        "is_layer": False,
+        "has_batch_norm": False,
+        "keeps_products": False,
+    }
     recorded = {
         "modules": [
             {"name": "Net", "freed_bytes": 900, **module},

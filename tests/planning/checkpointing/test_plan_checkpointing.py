@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -65,14 +65,14 @@ class Blocks:
     asked: list[int] = field(default_factory=list)
     names: tuple[str, ...] = tuple(f"Net.blocks.{at}" for at in range(8))
 
-    def predict(self, *, args: tuple[str, ...] = (), recompute: Sequence[str] | None = None) -> Forecast:
+    def predict(self, *, args: tuple[str, ...] = (), recompute: Mapping[str, bool] | None = None) -> Forecast:
         assert recompute is not None
         self.asked.append(len(recompute))
         if any(self.fails in name for name in recompute):
             raise TargetFailed("The script failed: CheckpointError.", hint="Run again.")
         alive = FIXED + BLOCK * (len(self.names) - len(recompute))
         needs = int(self.overhead * alive)
-        seen: dict[str, Any] = {"step_s": 0.1 + 0.001 * len(recompute)}
+        seen: dict[str, Any] = {"device_s": 0.1, "host_s": 0.05}
         if not recompute:
             frees = dict.fromkeys(range(len(self.names)), BLOCK)
             seen |= {
@@ -81,9 +81,11 @@ class Blocks:
                         "name": name,
                         "class": "Odd" if self.fails in name else "Block",
                         "freed_bytes": BLOCK,
-                        "recompute_s": 0.001,
+                        "device_s": 0.001,
+                        "host_s": 0.002,
                         "is_layer": False,
                         "has_batch_norm": "norm" in name,
+                        "keeps_products": False,
                     }
                     for name in self.names
                 ],

@@ -346,7 +346,7 @@ class Observer(compat.DispatchMode):
         if place == "device":
             self._record_kernel(func, args, kwargs, out, phase, site)
             if self.recomputation is not None:
-                self.recomputation.clock.count(func, args, kwargs, out)
+                self.recomputation.count(func, args, kwargs, out)
         return out
 
     def _record_kernel(self, func: Any, args: Any, kwargs: Any, out: Any, phase: Phase, site: Site) -> None:

@@ -23,7 +23,7 @@ class Checkpointing(Record):
     budget_bytes: int
     card: str  # whose context, workspace and speed are modelled
     modules: tuple[str, ...]  # names in the model; empty if the script fits as it is
-    # the same in short: {"modules": "blocks.0-7", "class", "count", "freed_bytes", "recompute_s"}
+    # the same in short: {"modules": "blocks.0-7", "class", "keeps", "count", "freed_bytes", "recompute_s"}
     groups: tuple[dict[str, Any], ...]
     fits: bool | None  # None if it cannot be known, for one of the `reasons`
     peak_bytes: int  # predicted total with these modules recomputed
@@ -33,6 +33,7 @@ class Checkpointing(Record):
     step_s: float  # of a step without recomputation, estimated
     extra_s: float  # that recomputation adds to a step, estimated
     how: tuple[dict[str, str], ...]  # ways to switch it on: {"title", "code"}
+    keeping_products: tuple[str, ...] = ()  # those modules in which the results of products are kept
     low_bytes: int | None = None  # bounds of allocated, as in a forecast
     high_bytes: int | None = None
     # every fake run: {"modules" (their number), "total_bytes", "extra_s", "fits"}
@@ -47,11 +48,15 @@ class Checkpointing(Record):
     def summary(self) -> list[tuple[str, str]]:
         share = self.extra_s / self.step_s if self.step_s else 0.0
         fits = {True: "yes", False: "no", None: "unknown"}[self.fits]
+        is_freed = self.fits is not False and self.peak_bytes > self.budget_bytes
         rows = [
             ("target", self.target),
             ("budget", f"{show_bytes(self.budget_bytes)} ({self.card})"),
             ("peak without", show_bytes(self.before_bytes)),
-            ("predicted peak", show_bytes(self.peak_bytes)),
+            (
+                "predicted peak",
+                show_bytes(self.peak_bytes) + (" before cached blocks are freed" if is_freed else ""),
+            ),
             ("fits", fits),
             ("margin", show_bytes(self.margin_bytes)),
         ]

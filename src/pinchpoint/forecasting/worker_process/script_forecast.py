@@ -294,7 +294,7 @@ def _run(
     }
 
 
-def _recomputation(loaded_target: LoadedTarget, chosen: list[str]) -> Any:
+def _recomputation(loaded_target: LoadedTarget, chosen: dict[str, bool]) -> Any:
     from pinchpoint.backends.torch.recomputation.module_calls import Recomputation
     from pinchpoint.backends.torch.recomputation.operation_times import Speed
 

@@ -10,6 +10,14 @@ from pinchpoint.planning.checkpointing.module_choice import Candidate
 
 _SHARDED = ("FullyShardedDataParallel", "FSDPModule", "DistributedDataParallel")
 _WIDTH = 100
+_POLICY = [
+    "products = [",
+    '    getattr(torch.ops.aten, name).default for name in ("mm", "addmm", "convolution",',
+    '    "_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention",',
+    '    "_scaled_dot_product_cudnn_attention")',
+    "]",
+    "policy = partial(create_selective_checkpoint_contexts, products)",
+]
 
 
 def split_root(name: str) -> tuple[str, str]:
@@ -72,7 +80,8 @@ def ways_to_switch_on(
         bases = roots.get(root, [])
         names = [split_root(candidate.name)[1] for candidate in candidates]
         layers = {c.name for c in every if c.is_layer and split_root(c.name)[0] == root}
-        if "PreTrainedModel" in bases and layers == {c.name for c in candidates}:
+        kept = [split_root(c.name)[1] for c in candidates if c.keeps_products]
+        if "PreTrainedModel" in bases and layers == {c.name for c in candidates} and not kept:
             ways.append(
                 {
                     "title": "all layers, with transformers",
@@ -84,29 +93,39 @@ def ways_to_switch_on(
         ways.append(
             {
                 "title": f"in PyTorch, after the {root} is built and before it is called",
-                "code": _plain_code(names, without_cache=has_layers),
+                "code": _plain_code([n for n in names if n not in kept], kept, without_cache=has_layers),
             }
         )
-        if any(base in _SHARDED for base in bases):
+        if any(base in _SHARDED for base in bases) and not kept:
             ways.append(
                 {"title": "with FSDP or DDP, before it wraps the model", "code": _wrapper_code(names)}
             )
     return tuple(ways)
 
 
-def _plain_code(names: Sequence[str], *, without_cache: bool) -> str:
-    lines = ["from functools import partial", "from torch.utils.checkpoint import checkpoint", ""]
+def _plain_code(names: Sequence[str], kept: Sequence[str], *, without_cache: bool) -> str:
+    """kept: those in which the results of products are kept."""
+    lines = ["from functools import partial", *(["import torch"] if kept else [])]
+    policy = ", create_selective_checkpoint_contexts" if kept else ""
+    lines += [f"from torch.utils.checkpoint import checkpoint{policy}", ""]
     if without_cache:
         lines.append("model.config.use_cache = False  # a layer that is recomputed cannot fill a cache")
-    return "\n".join(
-        [
-            *lines,
-            *_name_lines(names),
-            "for name, module in model.named_modules():",
+    branches = []
+    if names:
+        lines += _name_lines("RECOMPUTED", names)
+        branches += [
             "    if name in RECOMPUTED:",
             "        module.forward = partial(checkpoint, module.forward, use_reentrant=False)",
         ]
-    )
+    if kept:
+        lines += [*_name_lines("KEEPING_PRODUCTS", kept), *_POLICY]
+        branches += [
+            "    if name in KEEPING_PRODUCTS:",
+            "        module.forward = partial(",
+            "            checkpoint, module.forward, use_reentrant=False, context_fn=policy",
+            "        )",
+        ]
+    return "\n".join([*lines, "for name, module in model.named_modules():", *branches])
 
 
 def _wrapper_code(names: Sequence[str]) -> str:
@@ -115,14 +134,14 @@ def _wrapper_code(names: Sequence[str]) -> str:
         [
             f"from {module} import apply_activation_checkpointing",
             "",
-            *_name_lines([name.removeprefix("module.") for name in names]),
+            *_name_lines("RECOMPUTED", [name.removeprefix("module.") for name in names]),
             "chosen = {module for name, module in model.named_modules() if name in RECOMPUTED}",
             "apply_activation_checkpointing(model, check_fn=chosen.__contains__)",
         ]
     )
 
 
-def _name_lines(names: Sequence[str]) -> list[str]:
+def _name_lines(variable: str, names: Sequence[str]) -> list[str]:
     """The set of names, with a range for names that differ in a number."""
     parts: list[str] = []
     singles: list[str] = []
@@ -134,10 +153,10 @@ def _name_lines(names: Sequence[str]) -> list[str]:
             parts.append(f"*({pattern})")
     if singles:
         parts.append(", ".join(repr(name).replace("'", '"') for name in singles))
-    text = "RECOMPUTED = {" + ", ".join(parts) + "}"
+    text = f"{variable} = {{{', '.join(parts)}}}"
     if len(text) <= _WIDTH:
         return [text]
-    return ["RECOMPUTED = {", *(f"    {part}," for part in parts), "}"]
+    return [f"{variable} = {{", *(f"    {part}," for part in parts), "}"]
 
 
 def _as_range(members: list[str]) -> str | None:
@@ -158,17 +177,19 @@ def _as_range(members: list[str]) -> str | None:
 
 def groups_of(chosen: Sequence[Candidate]) -> tuple[dict[str, Any], ...]:
     """The chosen modules as rows of a table, those that differ in one number as one row."""
-    by_name = {candidate.name: candidate for candidate in chosen}
     rows = []
-    for short, members in shorten(by_name).items():
-        candidates = [by_name[name] for name in members]
-        rows.append(
-            {
-                "modules": split_root(short)[1],
-                "class": ", ".join(sorted({candidate.class_name for candidate in candidates})),
-                "count": len(candidates),
-                "freed_bytes": sum(candidate.freed_bytes for candidate in candidates),
-                "recompute_s": sum(candidate.recompute_s for candidate in candidates),
-            }
-        )
+    for keeps_products in (False, True):
+        by_name = {c.name: c for c in chosen if c.keeps_products == keeps_products}
+        for short, members in shorten(by_name).items():
+            candidates = [by_name[name] for name in members]
+            rows.append(
+                {
+                    "modules": split_root(short)[1],
+                    "class": ", ".join(sorted({candidate.class_name for candidate in candidates})),
+                    "keeps": "products" if keeps_products else "",
+                    "count": len(candidates),
+                    "freed_bytes": sum(candidate.freed_bytes for candidate in candidates),
+                    "recompute_s": sum(max(c.device_s, c.host_s) for c in candidates),
+                }
+            )
     return tuple(rows)

@@ -14,28 +14,40 @@ from dataclasses import dataclass
 from typing import Any
 
 _PASSES = 4  # of the improvement
-_NODES = 3_000  # partial choices that are looked at for a cheaper one
+_NODES = 60_000  # partial choices that are looked at for a cheaper one, divided by the number of modules
+_WEIGHTS = (0.0, 0.5, 1.0)  # of the time of the host, against that of the GPU, for which choices are made
 _HALVINGS = 12  # in the search for the smallest peak
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A module that can be recomputed. freed_bytes: at the most; recompute_s: per step, estimated."""
+    """A module that can be recomputed. freed_bytes: at the most.
+
+    device_s, host_s: what that takes on the GPU and on the host, per step; estimates.
+    """
 
     name: str
     class_name: str
     freed_bytes: int
-    recompute_s: float
+    device_s: float
+    host_s: float = 0.0
     is_layer: bool = False  # one that transformers can recompute by itself
     has_batch_norm: bool = False
+    keeps_products: bool = False  # the results of products in it are kept, and only the rest is recomputed
 
 
 @dataclass(frozen=True)
 class Profile:
-    """What a run would free if modules were recomputed. rows: bytes alive, and freed bytes by candidate."""
+    """What a run would free if modules were recomputed. rows: bytes alive, and freed bytes by candidate.
+
+    device_s, host_s: what a step takes on the GPU and on the host, without recomputation. The host runs ahead
+    of the GPU, so that a step takes the longer of the two.
+    """
 
     candidates: tuple[Candidate, ...]
     rows: tuple[tuple[int, dict[int, int]], ...]
+    device_s: float = 0.0
+    host_s: float = 0.0
 
     def peak(self, chosen: Iterable[int] = ()) -> int:
         """The estimated peak with these candidates recomputed."""
@@ -43,7 +55,17 @@ class Profile:
         return max((alive - sum(freed.get(c, 0) for c in chosen) for alive, freed in self.rows), default=0)
 
     def seconds(self, chosen: Iterable[int]) -> float:
-        return sum(self.candidates[c].recompute_s for c in chosen)
+        """By how much a step becomes longer."""
+        return max(self._times(chosen)) - max(self.device_s, self.host_s)
+
+    def is_bound_by_device(self, chosen: Iterable[int]) -> bool:
+        device_s, host_s = self._times(chosen)
+        return device_s >= host_s
+
+    def _times(self, chosen: Iterable[int]) -> tuple[float, float]:
+        chosen = tuple(chosen)
+        device_s = self.device_s + sum(self.candidates[c].device_s for c in chosen)
+        return device_s, self.host_s + sum(self.candidates[c].host_s for c in chosen)
 
 
 def read_profile(
@@ -65,25 +87,32 @@ def read_profile(
                     module["name"],
                     module["class"],
                     module["freed_bytes"],
-                    module["recompute_s"],
+                    module["device_s"],
+                    module["host_s"],
                     module["is_layer"],
                     module["has_batch_norm"],
+                    module["keeps_products"],
                 )
             )
     rows = [
         (alive, {numbers[int(at)]: size for at, size in freed.items() if int(at) in numbers})
         for alive, freed in recorded.get("rows", ())
     ]
-    return Profile(tuple(candidates), tuple(rows))
+    return Profile(tuple(candidates), tuple(rows), recorded.get("device_s", 0.0), recorded.get("host_s", 0.0))
 
 
 def choose(profile: Profile, limit_bytes: int) -> frozenset[int] | None:
     """Numbers of the candidates to recompute; None if no choice is found that stays below the limit."""
-    search = _Search(profile, limit_bytes)
-    if not search.fill():
-        return None
-    search.improve()
-    return _Branches(profile, limit_bytes, frozenset(search.chosen)).best
+    choices: list[frozenset[int]] = []
+    for weight in _WEIGHTS:
+        search = _Search(profile, limit_bytes, weight)
+        if not search.fill():
+            return None
+        search.improve()
+        choices.append(_Branches(profile, limit_bytes, weight, frozenset(search.chosen)).best)
+        if not weight and profile.is_bound_by_device(choices[0]):
+            break  # the host does not matter
+    return min(choices, key=profile.seconds)
 
 
 def choose_smallest(profile: Profile) -> frozenset[int]:
@@ -91,17 +120,17 @@ def choose_smallest(profile: Profile) -> frozenset[int]:
     low, high, best = 0, profile.peak(), frozenset[int]()
     for _ in range(_HALVINGS):
         middle = (low + high) // 2
-        chosen = choose(profile, middle)
-        if chosen is None:
-            low = middle
+        search = _Search(profile, middle, weight=0.5)
+        if search.fill():
+            best, high = frozenset(search.chosen), min(middle, profile.peak(search.chosen))
         else:
-            best, high = chosen, min(middle, profile.peak(chosen))
+            low = middle
     return best
 
 
 class _Search:
-    def __init__(self, profile: Profile, limit_bytes: int) -> None:
-        self.profile = profile
+    def __init__(self, profile: Profile, limit_bytes: int, weight: float) -> None:
+        self.times = [(1 - weight) * c.device_s + weight * c.host_s for c in profile.candidates]
         rows = [(alive - limit_bytes, freed) for alive, freed in profile.rows if alive > limit_bytes]
         self.excess = [excess for excess, _ in rows]  # bytes above the limit; negative where it is met
         self.freed: list[dict[int, int]] = [{} for _ in profile.candidates]  # row -> bytes, by candidate
@@ -120,7 +149,7 @@ class _Search:
         return all(excess <= 0 for excess in self.excess)
 
     def _seconds(self, candidate: int) -> float:
-        return self.profile.candidates[candidate].recompute_s
+        return self.times[candidate]
 
     def _gain(self, candidate: int, replaced: Sequence[int]) -> int:
         """By how much the excess over all rows falls."""
@@ -213,9 +242,9 @@ class _Search:
 class _Branches(_Search):
     """Goes through the choices that may be cheaper than the best one so far (branch and bound)."""
 
-    def __init__(self, profile: Profile, limit_bytes: int, best: frozenset[int]) -> None:
-        super().__init__(profile, limit_bytes)
-        self.best, self.best_s = best, profile.seconds(best)
+    def __init__(self, profile: Profile, limit_bytes: int, weight: float, best: frozenset[int]) -> None:
+        super().__init__(profile, limit_bytes, weight)
+        self.best, self.best_s = best, sum(map(self._seconds, best))
         self.nodes = 0
         self.order: list[list[int]] = [[] for _ in self.excess]  # by row, those that free most per second
         for candidate, freed in enumerate(self.freed):
@@ -237,7 +266,10 @@ class _Branches(_Search):
         for candidate in self.order[row]:
             if candidate in self.chosen or candidate in excluded:
                 continue
-            if self.nodes > _NODES or seconds + self._least_s(row, excluded) >= self.best_s:
+            if (
+                self.nodes > _NODES // len(self.freed)
+                or seconds + self._least_s(row, excluded) >= self.best_s
+            ):
                 return
             self._change(candidate, 1)
             self._visit(excluded | self.related[candidate], seconds + self._seconds(candidate))
@@ -258,14 +290,17 @@ class _Branches(_Search):
 
 
 def _related(names: Sequence[str]) -> list[set[int]]:
-    """For each module, those that it contains and those that contain it."""
-    number = {name: at for at, name in enumerate(names)}
+    """For each candidate, those of modules that it contains or that contain it, and others of the same."""
+    numbers: dict[str, list[int]] = {}
+    for at, name in enumerate(names):
+        numbers.setdefault(name, []).append(at)
     related: list[set[int]] = [set() for _ in names]
     for at, name in enumerate(names):
+        related[at].update(other for other in numbers[name] if other != at)
         parent = name
         while "." in parent:
             parent = parent.rpartition(".")[0]
-            if parent in number:
-                related[at].add(number[parent])
-                related[number[parent]].add(at)
+            for other in numbers.get(parent, ()):
+                related[at].add(other)
+                related[other].add(at)
     return related

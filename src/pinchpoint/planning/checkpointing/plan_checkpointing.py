@@ -8,7 +8,7 @@ modules recomputed, and the limit of the search is corrected until the cheapest 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -36,7 +36,9 @@ _LEAST_SHARE = 0.0005  # of the peak, that a module must free to be considered
 class RecomputingForecasts(Protocol):
     """Predicts one script with modules recomputed, as `Forecaster` does; see `Forecaster.predict`."""
 
-    def predict(self, *, args: tuple[str, ...] = (), recompute: Sequence[str] | None = None) -> Forecast: ...
+    def predict(
+        self, *, args: tuple[str, ...] = (), recompute: Mapping[str, bool] | None = None
+    ) -> Forecast: ...
 
 
 def plan_checkpointing(
@@ -114,14 +116,14 @@ class _Planner:
 
     def plan(self) -> Checkpointing:
         self.progress("fake run 1: the script as it is")
-        self.base = self.forecasts.predict(args=self.args, recompute=())
+        self.base = self.forecasts.predict(args=self.args, recompute={})
         self.seen: dict[str, Any] = self.base.seen.get("recomputation", {})
         if self.base.mode != "train":
             raise BadInput(
                 f"{self.text} does not train, so nothing is saved for a backward pass.",
                 hint="Lower its batch size: pinchpoint plan SCRIPT --budget 24GiB --vary '--batch-size {}'.",
             )
-        self.step_s: float = self.seen.get("step_s", 0.0)
+        self.step_s = max(self.seen.get("device_s", 0.0), self.seen.get("host_s", 0.0))
         unchanged = self._trial(frozenset(), self.base)
         if unchanged.is_within:
             return self._result(unchanged)
@@ -183,7 +185,8 @@ class _Planner:
         return int(self.card.usable_bytes * estimate / max(forecast.needs_bytes or 0, 1))
 
     def _predict(self, chosen: frozenset[int]) -> _Trial | None:
-        names = [self.profile.candidates[at].name for at in sorted(chosen)]
+        candidates = [self.profile.candidates[at] for at in sorted(chosen)]
+        names = {candidate.name: candidate.keeps_products for candidate in candidates}
         self.progress(f"fake run {len(self.trials) + 1}: {len(names)} modules recomputed")
         try:
             forecast = self.forecasts.predict(args=self.args, recompute=names)
@@ -194,10 +197,10 @@ class _Planner:
 
     def _refuse(self, chosen: frozenset[int], error: PinchpointError) -> None:
         """Leave out the classes of modules with which the script fails if they are recomputed."""
-        by_class: dict[str, list[str]] = {}
+        by_class: dict[str, dict[str, bool]] = {}
         for at in sorted(chosen):
             candidate = self.profile.candidates[at]
-            by_class.setdefault(candidate.class_name, []).append(candidate.name)
+            by_class.setdefault(candidate.class_name, {})[candidate.name] = candidate.keeps_products
         for class_name, names in by_class.items():
             fault: PinchpointError | None = error
             if len(by_class) > 1:
@@ -217,9 +220,8 @@ class _Planner:
     def _trial(self, chosen: frozenset[int], forecast: Forecast) -> _Trial:
         needs = forecast.needs_bytes or forecast.total_bytes
         fits = forecast.fits.get(self.card.name, needs <= self.card.usable_bytes)
-        recorded = forecast.seen.get("recomputation", {})
-        extra_s = max(recorded.get("step_s", 0.0) - self.step_s, 0.0)
-        trial = _Trial(chosen, forecast, fits, fits is not False, extra_s if chosen else 0.0)
+        extra_s = self.profile.seconds(chosen) if chosen else 0.0
+        trial = _Trial(chosen, forecast, fits, fits is not False, extra_s)
         self.trials[chosen] = trial
         return trial
 
@@ -242,6 +244,7 @@ class _Planner:
             budget_bytes=self.card.memory_bytes,
             card=self.card.name,
             modules=tuple(split_root(candidate.name)[1] for candidate in chosen),
+            keeping_products=tuple(split_root(c.name)[1] for c in chosen if c.keeps_products),
             groups=groups_of(chosen),
             fits=best.fits,
             peak_bytes=forecast.total_bytes,

@@ -66,13 +66,19 @@ def _blocks(record: Checkpointing) -> list[Html]:
             (
                 tag("strong", word(group, "modules")),
                 word(group, "class"),
+                word(group, "keeps"),
                 count(group, "count"),
                 show_bytes(number(group, "freed_bytes")),
                 show_seconds(number(group, "recompute_s")),
             )
             for group in record.groups
         ]
-        columns = (Column("modules"), Column("class"), *number_columns("count", "frees", "estimated time"))
+        columns = (
+            Column("modules"),
+            Column("class"),
+            Column("keeps"),
+            *number_columns("count", "frees", "estimated time"),
+        )
         blocks.append(panel("Modules to recompute", table(columns, rows)))
     for way in record.how:
         blocks.append(panel(f"How to switch it on: {word(way, 'title')}", tag("pre", word(way, "code"))))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils.flop_counter import flop_registry
@@ -20,6 +20,16 @@ _LAUNCH_S = 4e-6  # least time of a kernel
 _BANDWIDTH_SHARE = 0.75
 # Share of the best speed that products, convolutions and attention reach.
 _PRODUCT_SHARE, _CONVOLUTION_SHARE, _ATTENTION_SHARE = 0.6, 0.4, 0.35
+_aten = torch.ops.aten
+# Operations whose results a policy keeps while the others are recomputed: most of the arithmetic of a model.
+PRODUCTS = (
+    _aten.mm.default,
+    _aten.addmm.default,
+    _aten.convolution.default,
+    _aten._scaled_dot_product_flash_attention.default,
+    _aten._scaled_dot_product_efficient_attention.default,
+    _aten._scaled_dot_product_cudnn_attention.default,
+)
 _HALF = (torch.float16, torch.bfloat16)
 _FORMULAS: dict[str, Callable[..., Any]] = {
     str(operator).replace(".", "::"): formula for operator, formula in flop_registry.items()
@@ -35,22 +45,35 @@ class Speed:
     bytes_per_s: float
 
 
+class Moment(NamedTuple):
+    """What has run so far: estimated seconds, those without products, and the number of operations."""
+
+    all_s: float
+    other_s: float
+    operations: int
+
+
+START = Moment(0.0, 0.0, 0)
+
+
 class Clock:
-    """`now_s`: the estimated seconds of all operations so far."""
+    """`now`: what has run on the device so far."""
 
     def __init__(self, speed: Speed, events: list[int]) -> None:
         self._speed, self._events = speed, events
-        self.now_s = 0.0
-        self._ticks: list[tuple[int, float]] = []  # (number of events, seconds) after each operation
+        self.now = START
+        self._ticks: list[tuple[int, Moment]] = [(0, START)]  # number of events after each operation
 
     def count(self, func: Any, args: Any, kwargs: dict[str, Any], out: Any) -> None:
         """Add an operation that ran on the device."""
-        self.now_s += seconds(func, args, kwargs, out, self._speed)
-        self._ticks.append((len(self._events), self.now_s))
+        time_s = seconds(func, args, kwargs, out, self._speed)
+        other_s = 0.0 if func in PRODUCTS else time_s
+        self.now = Moment(self.now.all_s + time_s, self.now.other_s + other_s, self.now.operations + 1)
+        self._ticks.append((len(self._events), self.now))
 
-    def at(self, event: int) -> float:
-        """The seconds until so many events had happened."""
-        return max((time_s for number, time_s in self._ticks if number <= event), default=0.0)
+    def at(self, event: int) -> Moment:
+        """What had run when so many events had happened."""
+        return max(moment for number, moment in self._ticks if number <= event)
 
 
 def seconds(func: Any, args: Any, kwargs: dict[str, Any], out: Any, speed: Speed) -> float:

@@ -10,9 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from pinchpoint.backends.torch.recomputation.operation_times import START, Moment
 from pinchpoint.core.events import FREE_CACHE, Observation
 
-Row = tuple[int, dict[str, int]]  # bytes alive at the most, and what each module would free of them
+Way = tuple[str, bool]  # the name of a module to recompute, and whether results of products are kept
+Row = tuple[int, dict[Way, int]]  # bytes alive at the most, and what each way would free of them
 
 
 @dataclass
@@ -21,25 +23,28 @@ class SavedInCall:
 
     start_event: int
     inputs: set[int]
-    start_s: float
+    start: Moment
     saved: set[int] = field(default_factory=set)
-    last_s: float = 0.0  # when something was saved for the last time
+    last: Moment = START  # when something was saved for the last time
     end_event: int = 0
+    end: Moment = START
     outputs: set[int] = field(default_factory=set)
+    products: set[int] = field(default_factory=set)  # results of products in the call
 
 
 def bytes_over_time(
-    observation: Observation, calls: Mapping[str, Sequence[SavedInCall]]
-) -> tuple[list[Row], dict[str, int]]:
-    """Stretches of the run with the same modules to free, and the most bytes that each module frees."""
+    observation: Observation, calls: Mapping[Way, Sequence[SavedInCall]]
+) -> tuple[list[Row], dict[Way, int]]:
+    """Stretches of the run with the same ways to free something, and the most bytes that each way frees."""
     lives, alive = _lives(observation)
-    spans: list[tuple[int, int, str, int]] = []  # from event, to event, module, bytes
+    spans: list[tuple[int, int, Way, int]] = []  # from event, to event, way, bytes
     freed = dict.fromkeys(calls, 0)
-    for name, each in calls.items():
+    for way, each in calls.items():
         for call in each:
-            new = _spans(observation, lives, call)
-            spans += [(start, end, name, size) for start, end, size in new]
-            freed[name] = max(freed[name], sum(size for _, _, size in new))
+            kept = call.inputs | call.products if way[1] else call.inputs
+            new = _spans(observation, lives, call, kept)
+            spans += [(start, end, way, size) for start, end, size in new]
+            freed[way] = max(freed[way], sum(size for _, _, size in new))
     return _rows(spans, alive), freed
 
 
@@ -58,14 +63,14 @@ def _lives(observation: Observation) -> tuple[dict[int, tuple[int, int]], list[i
 
 
 def _spans(
-    observation: Observation, lives: dict[int, tuple[int, int]], call: SavedInCall
+    observation: Observation, lives: dict[int, tuple[int, int]], call: SavedInCall, kept: set[int]
 ) -> list[tuple[int, int, int]]:
     backward = next(
         (at for at, phase in observation.marks if phase == "backward" and at >= call.end_event), None
     )
     own = [
         block
-        for block in call.saved - call.outputs - call.inputs
+        for block in call.saved - call.outputs - kept
         if block in lives and lives[block][0] >= call.start_event
     ]
     ends = [lives[block][1] for block in own if backward is not None and lives[block][1] >= backward]
@@ -75,23 +80,23 @@ def _spans(
     spans = [
         (call.end_event, again, sum(observation.blocks[b].bytes for b in own if lives[b][1] >= again)),
     ]
-    for block in call.inputs & lives.keys():  # kept by torch.utils.checkpoint, and otherwise maybe not
-        if call.end_event <= lives[block][1] < again:
-            spans.append((lives[block][1], again, -observation.blocks[block].bytes))
+    for block in kept & lives.keys():  # by torch.utils.checkpoint, and otherwise maybe not so long
+        if lives[block][1] < again:
+            spans.append((max(lives[block][1], call.start_event), again, -observation.blocks[block].bytes))
     return spans
 
 
-def _rows(spans: list[tuple[int, int, str, int]], alive: list[int]) -> list[Row]:
-    changes: dict[int, list[tuple[str, int]]] = {0: [], len(alive): []}
-    for start, end, name, size in spans:
-        changes.setdefault(start, []).append((name, size))
-        changes.setdefault(end, []).append((name, -size))
+def _rows(spans: list[tuple[int, int, Way, int]], alive: list[int]) -> list[Row]:
+    changes: dict[int, list[tuple[Way, int]]] = {0: [], len(alive): []}
+    for start, end, way, size in spans:
+        changes.setdefault(start, []).append((way, size))
+        changes.setdefault(end, []).append((way, -size))
     moments = sorted(changes)
-    cover: dict[str, int] = {}
-    most: dict[tuple[tuple[str, int], ...], int] = {}
+    cover: dict[Way, int] = {}
+    most: dict[tuple[tuple[Way, int], ...], int] = {}
     for start, end in pairwise(moments):
-        for name, size in changes[start]:
-            cover[name] = cover.get(name, 0) + size
-        key = tuple(sorted((name, size) for name, size in cover.items() if size))
+        for way, size in changes[start]:
+            cover[way] = cover.get(way, 0) + size
+        key = tuple(sorted((way, size) for way, size in cover.items() if size))
         most[key] = max(most.get(key, 0), max(alive[start:end], default=0))
     return [(size, dict(key)) for key, size in most.items()]
