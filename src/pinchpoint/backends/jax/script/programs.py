@@ -128,7 +128,7 @@ def sizes_of_partition(partition: Partition, params: dict[str, Any], workspace_b
         divided_tuning_bytes(hlo.products, hlo.convolutions),
         sum(_bytes(array) for array in traced.captured_arrays),
         divided_scratch_bytes(hlo.convolutions, hlo.sorts, hlo.library_bytes),
-        hlo.unknown,
+        tuple(sorted(_foreign_calls(closed_jaxpr.jaxpr))),
         partition.lowering,
         hlo.sorts,
     )

@@ -40,7 +40,6 @@ COLLECTIVES = frozenset(
         "collective-broadcast",
     }
 )
-_KNOWN_CALLS = ("lapack_", "TopK", "Sharding", "xla.", "annotate")
 _SCRATCH = frozenset({"convolution", "fft", "sort", "topk", "cholesky", "triangular-solve"})
 # XLA's name of an operation, by its `Kind`; other operations are opaque: their arrays are all in memory.
 _KINDS: dict[Kind, str] = {
@@ -67,7 +66,6 @@ class PartitionedProgram:
     groups: the different groups of devices that its collectives connect
     products: bytes of the operands and the result of each matrix product
     sorts: the most scratch memory of a sort; library_bytes: the largest operands and results of another call
-    unknown: functions of other libraries that it calls
     """
 
     program: Program
@@ -76,7 +74,6 @@ class PartitionedProgram:
     convolutions: tuple[Convolution, ...]
     sorts: int
     library_bytes: int
-    unknown: tuple[str, ...]
 
 
 def read_hlo(text: str, *, is_user_file: Callable[[str], bool]) -> PartitionedProgram:
@@ -106,7 +103,6 @@ def read_hlo(text: str, *, is_user_file: Callable[[str], bool]) -> PartitionedPr
         tuple(build.convolutions),
         build.sorts,
         build.library_bytes,
-        tuple(sorted(build.unknown)),
     )
 
 
@@ -119,7 +115,6 @@ class _Builder:
     groups: set[Groups] = field(default_factory=set)
     products: list[tuple[int, ...]] = field(default_factory=list)
     convolutions: list[Convolution] = field(default_factory=list)
-    unknown: set[str] = field(default_factory=set)
     sorts: int = 0
     library_bytes: int = 0
 
@@ -185,7 +180,7 @@ class _Builder:
         inputs = list(self.flat(operands))
         if kind == "alias" and isinstance(operands[0], list):
             return operands[0]
-        moves_nothing = kind == "alias" or opcode in ("broadcast", "convert")
+        moves_nothing = kind == "alias" or opcode == "broadcast"
         if moves_nothing and len(operands) == 1 and inputs and self.sizes[inputs[0]] == size:
             return operands[0]
         if opcode in COLLECTIVES:
@@ -213,8 +208,6 @@ class _Builder:
             self.scratch.add(i.opcode)
         if target:
             self.scratch.add(target[1])
-            if not target[1].startswith(_KNOWN_CALLS):
-                self.unknown.add(target[1])
 
     def _add(self, i: Instruction, inputs: Sequence[int], kind: Kind) -> Value:
         result = self.fresh(i.shape)
@@ -243,7 +236,6 @@ class _Builder:
         results = tuple(dict.fromkeys(build.flat(root)))
         self.scratch |= build.scratch
         self.groups |= build.groups
-        self.unknown |= build.unknown
         self.products += build.products
         self.convolutions += build.convolutions
         self.sorts = max(self.sorts, build.sorts)

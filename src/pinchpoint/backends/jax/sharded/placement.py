@@ -148,5 +148,5 @@ def single_program(args: Sequence[Any]) -> tuple[Any, bool]:
     """Where a program on one device leaves its results: with its committed arguments, if there are any."""
     for arg in args:
         if isinstance(arg, jax.Array) and is_committed(arg):
-            return arg.sharding, True
+            return jax.sharding.SingleDeviceSharding(next(iter(arg.devices()))), True
     return None, False
