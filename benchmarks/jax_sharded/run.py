@@ -121,7 +121,8 @@ def table(predicted: Path, plugin: Path | None, measured: Path, output: Path) ->
     lines = [
         "# One of eight devices in JAX",
         "",
-        "Bytes are peaks of one device, in GiB. Written by `benchmarks/jax_sharded/run.py table`.",
+        "Peaks of one device, in GiB; measured is the work of one device, run alone on an H200, with local "
+        "operations for collectives. Written by `benchmarks/jax_sharded/run.py table`.",
         "",
         "| program | measured | method | predicted | error | interval | inside |",
         "|---|---|---|---|---|---|---|",
@@ -131,14 +132,15 @@ def table(predicted: Path, plugin: Path | None, measured: Path, output: Path) ->
         real = data["cases"].get(name, {}).get("peak_allocated_bytes")
         for method, cases in forecasts.items():
             case = cases.get(name, {})
-            if real is None or "peak_allocated_bytes" not in case:
+            if "peak_allocated_bytes" not in case:
                 continue
             peak, low, high = (case[key] for key in ("peak_allocated_bytes", "low_bytes", "high_bytes"))
-            is_inside = low <= real <= high
+            is_inside = real is None or low <= real <= high
             outside += not is_inside
+            measured_cells = f"{real / GIB:.2f}" if real else "-", f"{peak / real - 1:+.1%}" if real else "-"
             lines.append(
-                f"| {name} | {real / GIB:.2f} | {method} | {peak / GIB:.2f} | {peak / real - 1:+.1%} | "
-                f"{low / GIB:.2f} to {high / GIB:.2f} | {'yes' if is_inside else 'no'} |"
+                f"| {name} | {measured_cells[0]} | {method} | {peak / GIB:.2f} | {measured_cells[1]} | "
+                f"{low / GIB:.2f} to {high / GIB:.2f} | {('yes' if is_inside else 'no') if real else '-'} |"
             )
     text = "\n".join(lines) + "\n"
     output.with_suffix(".md").write_text(text, encoding="utf-8")
