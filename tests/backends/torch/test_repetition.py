@@ -90,8 +90,10 @@ def test_of_many_turns_some_are_written_with_nearly_the_same_peaks() -> None:
     run(40)
     events = len(ledger.observation.events)
     assert turns.period() == 1
-    assert turns.extend(4000, 1, most_events=100) == 80  # 8,000 events
-    assert len(ledger.observation.events) - events == 2 * 51
+    assert turns.extend(4000, 1, most_events=100) == 159  # the last 25 turns, and 25 of the other 3,975
+    assert len(ledger.observation.events) - events == 2 * 50
+    sizes = [block.bytes - 16 * 2**20 for block in ledger.observation.blocks[-25:]]
+    assert sizes == [turn * 2**16 for turn in range(4016, 4041)]
     # The last block and the one before it are alive together.
     assert replay(ledger.observation).peak_allocated_bytes == 2 * (16 * 2**20 + 4040 * 2**16) - 2**16
 

@@ -81,8 +81,8 @@ class Repetition:
         """Write `count` further turns, a multiple of `period`; live storages then stand for the last ones.
 
         most_events: if they had more events, small blocks that pass with each turn are left out, except in
-        the last turns. If that is not enough, only every n-th period is written, and the last two. Turns that
-        leave blocks behind are all written. Returns n.
+        the last turns. If that is not enough, half of the events are those of the last turns, and of the
+        others only every n-th period is written. Turns that leave blocks behind are all written. Returns n.
         """
         assert count % period == 0, "a block of a turn has its counterpart a whole number of periods later"
         observation = self._ledger.observation
@@ -180,9 +180,10 @@ def _growths(
     events -= 2 * sum(map(len, passing))
     if leaves:
         return every, 1, True
-    stride = max(1, -(-periods * events // most_events))
-    # The last two follow each other, because old and new blocks of a cache exist at the same time.
-    return sorted({max(periods - 1, 1), *range(periods, 0, -stride)}), stride, True
+    # Near a limit, the gaps that consecutive turns leave decide what fits, so the last ones are written.
+    tail = min(periods, max(2, most_events // 2 // max(events, 1)))
+    stride = max(1, -(-(periods - tail) * events // (most_events // 2)))
+    return [*sorted(range(periods - tail, 0, -stride)), *range(periods - tail + 1, periods + 1)], stride, True
 
 
 def _continues(first: _Turn, second: _Turn, third: _Turn) -> bool:

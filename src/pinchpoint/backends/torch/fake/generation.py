@@ -3,9 +3,10 @@
 Whether a sequence ends earlier depends on weights. The longest run needs the most memory, so the criteria
 that read tokens or scores are answered with "not finished", and only the maximum length ends the loop. Once
 the tokens allocate regularly (see `repetition`), the loop ends early, and the remaining tokens are written to
-the ledger; of very many, only some of them. On GPT-2 with 400 tokens, which reserves six times what it
-allocates because its cache grows, one token in four gives 1 % more than all of them. The sequences that
-`generate` returns are then shorter than in a real run.
+the ledger; of very many, only the last ones and some of those before. On a small Llama with 20,000 tokens,
+one in 15 gives the same reserved bytes as all of them and one in 95 gives 22 % less; the fewest bytes with
+which the run completes agree within 0.2 % in both cases, because the last tokens decide about them. The
+sequences that `generate` returns are then shorter than in a real run.
 
 transformers also asks whether a tensor is fake, and then builds attention masks that a real run leaves out.
 The answer is therefore no.
@@ -113,7 +114,8 @@ class Generation:
         stride = self._tokens.extend(left, period, _MOST_EVENTS)
         if stride > 1:
             self._observer.note(
-                f"of the many tokens, one in {stride} is replayed: the reserved bytes are approximate"
+                f"of the many tokens before the last ones, one in {stride} is replayed: "
+                "the reserved bytes are approximate"
             )
         self._tokens = None
         return left
