@@ -67,12 +67,14 @@ def make_class(observer: Observer, dist: Any) -> type[torch.nn.Module]:
                 compat.broadcast_coalesced(process_group, [s.detach() for s in states], _BROADCAST_BYTES)
             for parameter in parameters:
                 parameter.register_post_accumulate_grad_hook(self._receive)
-            # One bucket for all until the order of the gradients is known, unless some may be unused.
-            self._make_buckets([*reversed(parameters)], None if self._is_final else sys.maxsize)
+            # One bucket for all until the order of the gradients is known. If some may be unused, the
+            # parameters are grouped in the order of the module, and the last bucket comes first.
+            first_bytes = _FIRST_BUCKET_BYTES if self._is_final else sys.maxsize
+            self._make_buckets(_grouped(parameters, first_bytes, self._cap_bytes)[::-1])
 
-        def _make_buckets(self, parameters: list[torch.nn.Parameter], first_bytes: int | None = None) -> None:
+        def _make_buckets(self, groups: list[list[torch.nn.Parameter]]) -> None:
             self._parts: dict[torch.Tensor, tuple[_Bucket, int]] = {}
-            for group in _grouped(parameters, first_bytes or _FIRST_BUCKET_BYTES, self._cap_bytes):
+            for group in groups:
                 bucket = _Bucket(group)
                 ledger.set_role(bucket.buffer, "gradients")
                 at = 0
@@ -98,7 +100,8 @@ def make_class(observer: Observer, dist: Any) -> type[torch.nn.Module]:
             if self._arrived and not self._is_final and torch.is_grad_enabled():
                 self._is_final = True
                 self._parts = {}  # the first bucket is freed before the others are made
-                self._make_buckets([*dict.fromkeys(self._arrived)])
+                arrived = [*dict.fromkeys(self._arrived)]
+                self._make_buckets(_grouped(arrived, _FIRST_BUCKET_BYTES, self._cap_bytes))
             result = self.module(*args, **kwargs)
             if torch.is_grad_enabled() and (self._finds_unused or (self.static_graph and is_first)):
                 # Outputs are copied, so that the backward pass starts with the reducer.
