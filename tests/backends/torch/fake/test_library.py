@@ -160,6 +160,18 @@ def test_plain_attention_keeps_all_pairs_and_a_fused_kernel_does_not(take: Any) 
     assert take(lambda: forward(32)).kept_bytes < pairs // 4
 
 
+def test_autocast_does_not_reach_the_parts_of_plain_attention(take: Any) -> None:
+    """torch casts the arguments to bf16, and then computes in fp32 with all pairs in fp32."""
+
+    def forward() -> Any:
+        q, k, v = (torch.empty(1, 4, 1024, 32, device="cuda", requires_grad=True) for _ in range(3))
+        with torch.autocast("cuda", dtype=torch.bfloat16), sdpa_kernel(SDPBackend.MATH):
+            return q, k, v, F.scaled_dot_product_attention(q, k, v)
+
+    pairs = 4 * 1024 * 1024
+    assert pairs * 4 <= take(forward).kept_bytes < pairs * 6
+
+
 def test_a_recurrent_workspace_has_a_span_and_is_gone_after_the_call(take: Any) -> None:
     net = nn.LSTM(64, 128, 2, batch_first=True).cuda()
     allocations = take(lambda: net(torch.zeros(8, 32, 64, device="cuda")))

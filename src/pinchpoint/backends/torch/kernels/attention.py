@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -84,7 +85,9 @@ def attention_on(
         if kernel == "plain" and query.dim() == 4 and key.shape[1] != query.shape[1]:
             key, value = (t.repeat_interleave(query.shape[1] // t.shape[1], 1) for t in (key, value))
         if kernel == "plain":
-            return _plain(query, key, value, attn_mask, dropout_p, is_causal, scale)
+            # torch casts the arguments of the whole operation only, not those of the parts it consists of.
+            with torch.autocast("cpu", enabled=False) if torch.is_autocast_enabled("cpu") else nullcontext():
+                return _plain(query, key, value, attn_mask, dropout_p, is_causal, scale)
         needs_gradient = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
         bias = _bias(attn_mask, query, key, kernel)
         if kernel == "cudnn":
