@@ -22,7 +22,7 @@ from pinchpoint.backends.torch.compat import FakeTensor, close_library, fake_dev
 from pinchpoint.backends.torch.compiled import compat
 from pinchpoint.backends.torch.compiled.cuda_graphs import CudaGraphs
 from pinchpoint.backends.torch.compiled.generated_code import GeneratedCode
-from pinchpoint.backends.torch.compiled.shortcuts import skip_kernel_text
+from pinchpoint.backends.torch.compiled.shortcuts import skip_unused_work
 from pinchpoint.backends.torch.fake.devices import cuda_device
 from pinchpoint.backends.torch.kernels.attention import attention_on
 from pinchpoint.backends.torch.observer import Observer
@@ -80,7 +80,7 @@ class Tracing:
         compat.describe_device(patches.set)
         compat.pad_products(patches.set)
         compat.capture_with(patches.set, self._graphs)
-        skip_kernel_text(patches.set)
+        skip_unused_work(patches.set)
         compat.compile_backward_within(patches.set, self.section)
         compat.stop_at_code(patches.set, self._code.load, self._code.kernels)
         for name, function in MARKS.items():
