@@ -19,7 +19,7 @@ from pinchpoint.backends.torch import compat
 _LAUNCH_S = 4e-6  # least time of a kernel
 _BANDWIDTH_SHARE = 0.75
 # Share of the best speed that products, convolutions and attention reach.
-_PRODUCT_SHARE, _CONVOLUTION_SHARE, _ATTENTION_SHARE = 0.6, 0.4, 0.35
+_PRODUCT_SHARE, _CONVOLUTION_SHARE, _ATTENTION_SHARE = 0.6, 0.2, 0.35
 _aten = torch.ops.aten
 # Operations whose results a policy keeps while the others are recomputed: most of the arithmetic of a model.
 PRODUCTS = (
