@@ -87,14 +87,40 @@ def _step_without_overflow(module: Any, observer: Observer) -> None:
         setattr(kind, "has_overflow", has_overflow)  # noqa: B010 (other classes have no such attribute)
 
 
+def is_measured(engine: Any) -> bool:
+    """Whether an engine of DeepSpeed has only settings that were compared with a GPU (benchmarks/sharded)."""
+
+    def ask(name: str) -> Any:
+        return getattr(engine, name, lambda: None)()
+
+    optimizer: Any = getattr(engine, "basic_optimizer", None)
+    return (
+        type(engine).__name__ == "DeepSpeedEngine"
+        and ask("zero_optimization_stage") in (1, 2, 3)
+        and ask("bfloat16_enabled") is True
+        and type(optimizer).__module__.startswith("torch.")
+        and not ask("zero_use_cpu_optimizer")
+        and str(getattr(ask("zero_offload_param"), "device", "none")).endswith("none")
+        and ask("zero_hpz_partition_size") in (None, 1)
+        and not ask("zero_quantized_weights")
+        and not ask("zero_quantized_gradients")
+        and not getattr(engine, "has_moe_layers", False)
+    )
+
+
 def _note_engine(module: Any, observer: Observer) -> None:
-    """Say that forecasts of DeepSpeed's engine are not compared with a GPU."""
+    """Say so where the engine of DeepSpeed does what has not been compared with a GPU."""
     original = module.DeepSpeedEngine.__init__
 
     @functools.wraps(original)
-    def init(*args: Any, **kwargs: Any) -> None:
-        original(*args, **kwargs)
-        reason = f"the engine of DeepSpeed{at_user_line()} has not been compared with a GPU yet"
+    def init(engine: Any, *args: Any, **kwargs: Any) -> None:
+        original(engine, *args, **kwargs)
+        if is_measured(engine):
+            return
+        reason = (
+            f"the settings of DeepSpeed{at_user_line()} have not been compared with a GPU: only bf16 with "
+            "ZeRO 1 to 3, an optimizer of torch, and no offload have"
+        )
         if reason not in observer.ledger.observation.reasons:
             observer.ledger.observation.reasons.append(reason)
 
