@@ -44,7 +44,7 @@ def run_here(program: Program, limit_bytes: int, search: bool) -> dict[str, Any]
     cudnn = torch.backends.cudnn
     cudnn.benchmark = search
     type(cudnn).benchmark = property(lambda _: search, lambda _, value: None)  # type: ignore[assignment]
-    return measurements.run_program(program, limit_bytes)
+    return measurements.run_program(program, limit_bytes, None)
 
 
 def run(program: Program, limit_bytes: int, search: bool, left_s: float) -> dict[str, Any]:
