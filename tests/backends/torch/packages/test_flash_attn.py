@@ -92,7 +92,8 @@ def test_cross_entropy_keeps_the_logits_and_their_sums(flash: Any, take: Any) ->
     for in_place in (False, True):
         loss = CrossEntropyLoss(inplace_backward=in_place)(logits, labels)
         backward = take(lambda loss=loss: torch.autograd.grad(loss, logits))
-        assert backward.peak == pytest.approx((1 - in_place) * rows * words * HALF, abs=rows * F32)
+        # The engine also makes the zero gradient of the second result, which is not differentiable.
+        assert backward.peak == pytest.approx((1 - in_place) * rows * words * HALF, abs=2 * rows * F32)
 
 
 def test_rotary_embeddings_keep_only_their_tables(flash: Any, take: Any) -> None:

@@ -108,6 +108,7 @@ class _LstmCell(torch.autograd.Function):
         workspace = torch.empty_like(input_gates)
         hidden, new_cell = torch.empty_like(cell), torch.empty_like(cell)
         ctx.has_bias = biases[0] is not None
+        ctx.set_materialize_grads(False)  # torch's C++ code does without the gradient of an unused result
         ctx.save_for_backward(input_gates, hidden_gates, cell, new_cell, workspace)
         observer.shadows.forget(hidden, new_cell)
         return hidden, new_cell
@@ -217,27 +218,30 @@ class _Fused(torch.autograd.Function):
         with job.workspace(call):
             reserve = source.new_empty(cudnn_rnn.reserve_bytes(call), dtype=torch.uint8)
         ctx.job, ctx.call = job, call
+        ctx.set_materialize_grads(False)  # an unused state has no gradient; that of the output is made below
         ctx.save_for_backward(source, out, reserve, *states, *weights)
         job.observer.shadows.forget(out, *finals)
         outputs = out.transpose(0, 1) if job.batch_first else out
         return (outputs, *finals)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
         job: _Job = ctx.job
         if not job.training:
             raise RuntimeError("cudnn RNN backward can only be called in training mode")
-        source, _, _, *rest = ctx.saved_tensors
-        output_gradient = (
-            gradients[0].transpose(0, 1).contiguous() if job.batch_first else gradients[0].contiguous()
-        )
+        source, out, _, *rest = ctx.saved_tensors
+        first = gradients[0]
+        if first is None:
+            output_gradient = torch.zeros_like(out)
+        else:
+            output_gradient = (first.transpose(0, 1) if job.batch_first else first).contiguous()
         states, weights = rest[: job.states], rest[job.states :]
         inputs = source.transpose(0, 1).contiguous() if job.batch_first else source
         source_gradient = torch.empty_like(inputs)
         state_gradients = [torch.empty_like(s) for s in states]
         with job.workspace(ctx.call, backward=True):
             pass
-        del inputs, output_gradient
+        del inputs, output_gradient, first
         again = source.transpose(0, 1).contiguous() if job.batch_first else source
         buffer = source.new_empty(sum(w.numel() for w in weights))
         with job.workspace(ctx.call, backward=True):
