@@ -432,7 +432,9 @@ def test_what_only_the_first_step_waits_for_is_no_cost_of_the_others() -> None:
 
 
 def test_the_validation_of_a_distribution_is_named_and_can_be_switched_off() -> None:
-    trace = trace_of(lambda: train(4, act=lambda out, _: torch.distributions.Categorical(logits=out)))
+    trace = trace_of(
+        lambda: train(4, act=lambda out, _: torch.distributions.Categorical(logits=out, validate_args=True))
+    )
     (problem,) = problems(trace, "wait")
     assert "in the validation of torch.distributions" in problem.what
     assert problem.hint.startswith("Pass validate_args=False to the distribution.")

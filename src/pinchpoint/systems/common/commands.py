@@ -10,20 +10,22 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
 from pinchpoint.backends.base import backend
 from pinchpoint.console import printing, progress_bar
-from pinchpoint.core.records import Record
 from pinchpoint.core.units import show_bytes, show_seconds
 from pinchpoint.systems.common.overrides import Overrides
 from pinchpoint.systems.common.processes import refuse_several_processes
 from pinchpoint.systems.common.train_options import BUDGET, NO_OVERRIDES, OUTPUT, RESUME, settings_command
 from pinchpoint.systems.common.training.progress import Show, show_progress
 
-Result = TypeVar("Result", bound=Record)
+if TYPE_CHECKING:
+    from pinchpoint.core.records import Record
+
+Result = TypeVar("Result", bound="Record")
 
 DEVICE: Any = typer.Option("auto", "--device", help="Device: auto, cpu or cuda.")
 DATA_OUTPUT: Any = typer.Option(
