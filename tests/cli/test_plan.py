@@ -254,6 +254,7 @@ def test_checkpointing_prints_the_modules_and_the_code(
         (["--checkpointing", "auto"], "needs a budget"),
         (["--checkpointing", "auto", "--budget", "24GiB", "--vary", "-b {}"], "together with --vary"),
         (["--checkpointing", "auto", "--budget", "24GiB", "--cards", "all"], "together with --cards"),
+        (["--checkpointing", "auto", "--budget", "24GiB", "--task", "lora"], "together with --task"),
     ],
 )
 def test_options_that_do_not_go_with_checkpointing_are_refused(

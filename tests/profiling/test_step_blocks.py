@@ -1,4 +1,4 @@
-"""A script runs blocks of steps when told, reports their times, and stands still with its processes."""
+"""A script runs a block of steps at each request, reports its time, and stands still with its processes."""
 
 from __future__ import annotations
 
@@ -107,17 +107,17 @@ def test_the_processes_that_a_script_started_stand_still_while_it_waits(
     code = "import sys; print('here', flush=True); sys.stdin.read()"
     child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert child.stdout is not None and child.stdout.readline() == b"here\n"
-    seen: list[bool] = []
+    stops: list[bool] = []
     next_order: Callable[[StepBlocks], tuple[int, int] | None] = StepBlocks._next_order
 
     def look(blocks: StepBlocks) -> tuple[int, int] | None:
         os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WNOWAIT)  # returns when it stands still
-        seen.append(True)
+        stops.append(True)
         return next_order(blocks)
 
     monkeypatch.setattr(StepBlocks, "_next_order", look)
     os.write(write, b"1 1\n")
     loop.step()
-    assert seen == [True]
+    assert stops == [True]
     child.communicate(timeout=60)  # it goes on, and ends with its input
     assert child.returncode == 0

@@ -31,7 +31,7 @@ _STEPS_THAT_PAUSE = ("optimizer step", "jitted call")
 
 
 class Script(Protocol):
-    """A script that runs a block of steps when told; see `profiling.paused_script`."""
+    """A script that runs a block of steps at each request; see `profiling.paused_script`."""
 
     def wait_until_ready(self, limit_s: float) -> bool: ...
     def run_block(self, *, warmup: int, steps: int, limit_s: float) -> float | None: ...

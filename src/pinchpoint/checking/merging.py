@@ -200,7 +200,6 @@ def _cost(
     """The seconds per step of the calls at a statement, or of its lines, whichever is known and larger."""
     if trace is None:
         return None
-    per = max(trace.steps, 1)
     costs = [
         _Cost(_per_step(problem, trace), problem.share) for problem in problems if problem.cost_s is not None
     ]
@@ -214,11 +213,10 @@ def _cost(
         if event.host_s > 0 and (event.steps > 1 or trace.steps < 2) and (is_real or event.kind != "wait")
     ]
     if timed:
-        # The first step is unlike the others.
-        spent_s = sum(
-            event.later_s / (per - (event.first_s > 0)) if trace.steps > 1 else event.host_s
-            for event in timed
-        )
+        if trace.steps > 1:  # the first step is unlike the others
+            spent_s = sum(event.later_s for event in timed) / (trace.steps - 1)
+        else:
+            spent_s = sum(event.host_s for event in timed)
         share = min(1.0, spent_s / whole_s) if whole_s and trace.steps > 1 else None
         costs.append(_Cost(spent_s, share))
     rule, name = suggestion.finding.rule, suggestion.finding.name

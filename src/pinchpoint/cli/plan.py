@@ -87,11 +87,14 @@ def command(
     target = options.script_target(target, as_module=as_module)
     if checkpointing is not None:
         others = {"--size": size, "--variant": variant, "--cards": cards, "--vary": vary, "--mode": mode}
-        others |= {"--world-size": world_size, "--rank": rank != "0", "--model": model}
+        others |= {"--world-size": world_size, "--rank": rank != "0", "--local-world-size": local_world_size}
         others |= {"--set": settings, "--multiple": multiple != "1", "--up-to": up_to != "1000M"}
-        given = [name for name, value in others.items() if value]
+        others |= {"--model": model, "--task": task, "--batch": batch, "--sequence": sequence}
+        others |= {"--new-tokens": new_tokens, "--optimizer": optimizer, "--precision": precision}
+        others |= {"--sharding": sharding, "--script": script}
+        names = [name for name, value in others.items() if value]
         _plan_checkpointing(
-            target, checkpointing, given, budget, args or (), seed, timeout, output=output, as_json=as_json
+            target, checkpointing, names, budget, args or (), seed, timeout, output=output, as_json=as_json
         )
         return
     saved = "nothing was saved, because -o FILE.json was not given"

@@ -1,4 +1,4 @@
-"""`PausedScript`: a script in a process of its own that runs only when told, a block of steps at a time."""
+"""`PausedScript`: a script in a process of its own that runs a block of steps at each request."""
 
 from __future__ import annotations
 

@@ -230,7 +230,7 @@ def _wait_after_interrupt(process: subprocess.Popen[bytes]) -> int:
 
 
 def end_process(process: subprocess.Popen[bytes]) -> int:
-    """Wait for a script that was told to stop, kill it if it does not, and return its exit code."""
+    """Wait for a script that was asked to stop, kill it if it does not, and return its exit code."""
     try:
         return process.wait(_GRACE_S)
     except subprocess.TimeoutExpired:

@@ -72,10 +72,10 @@ class Blocks:
             raise TargetFailed("The script failed: CheckpointError.", hint="Run again.")
         alive = FIXED + BLOCK * (len(self.names) - len(recompute))
         needs = int(self.overhead * alive)
-        seen: dict[str, Any] = {"device_s": 0.1, "host_s": 0.05}
+        recomputation: dict[str, Any] = {"device_s": 0.1, "host_s": 0.05}
         if not recompute:
             frees = dict.fromkeys(range(len(self.names)), BLOCK)
-            seen |= {
+            recomputation |= {
                 "modules": [
                     {
                         "name": name,
@@ -116,7 +116,7 @@ class Blocks:
             steps=2,
             needs_bytes=needs,
             reasons=self.unknown,
-            seen={"recomputation": seen},
+            seen={"recomputation": recomputation},
         )
 
 

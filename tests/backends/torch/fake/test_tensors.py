@@ -138,15 +138,15 @@ def test_libraries_that_look_for_shared_weights_may_ask_where_a_storage_is(obser
 
 def test_a_tensor_without_data_takes_no_memory_however_it_is_made(observer: Any, take: Any) -> None:
     x = torch.ones(1024, 1024, device="cuda")
-    made: list[Any] = []
+    tensors: list[Any] = []
 
     def make() -> None:
-        made.extend([torch.zeros_like(x, device="meta"), x.to("meta"), x.new_empty((4, 4), device="meta")])
+        tensors.extend([torch.zeros_like(x, device="meta"), x.to("meta"), x.new_empty((4, 4), device="meta")])
 
     for _ in range(2):  # shapes that are known already have no other device
         assert take(make).kept_bytes == 0
-    assert [tensor.device.type for tensor in made] == ["meta"] * 6
-    assert torch.nn.Parameter(made[0]).device.type == made[0].detach().device.type == "meta"
+    assert [tensor.device.type for tensor in tensors] == ["meta"] * 6
+    assert torch.nn.Parameter(tensors[0]).device.type == tensors[0].detach().device.type == "meta"
 
 
 def test_a_large_module_moves_to_meta(observer: Any, take: Any) -> None:

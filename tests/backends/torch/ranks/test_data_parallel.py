@@ -70,7 +70,7 @@ def test_the_class_is_replaced_wherever_a_library_imports_it_from(observer: Any)
 
 
 def test_buckets_with_unused_parameters_are_grouped_from_the_first_layer_on(net: Any, take: Any) -> None:
-    made = take(lambda: nn.parallel.DistributedDataParallel(net, find_unused_parameters=True))
-    sizes = [block.bytes for block in made.blocks if block.role == "gradients"]
+    allocations = take(lambda: nn.parallel.DistributedDataParallel(net, find_unused_parameters=True))
+    sizes = [block.bytes for block in allocations.blocks if block.role == "gradients"]
     # The first layer fills a bucket of 1 MiB alone; the buckets are made in the reverse order.
     assert [size // LAYER for size in sizes] == [5, 7, 7, 1]

@@ -120,14 +120,14 @@ def _frames(
 
     def place(frame: int) -> tuple[str, int]:
         if frame not in cache:
-            current, found = frame, ("", 0)
+            current, location = frame, ("", 0)
             while current in frames:
-                found = places.get(number(frames[current], "file_location_id"), ("", 0))
+                location = places.get(number(frames[current], "file_location_id"), ("", 0))
                 parent = number(frames[current], "parent_frame_id")
-                if (found[0] and is_user_file(found[0])) or parent == current:
+                if (location[0] and is_user_file(location[0])) or parent == current:
                     break
                 current = parent
-            cache[frame] = found if found[0] and is_user_file(found[0]) else ("", 0)
+            cache[frame] = location if location[0] and is_user_file(location[0]) else ("", 0)
         return cache[frame]
 
     return place
