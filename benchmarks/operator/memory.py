@@ -1,4 +1,4 @@
-"""The operator's memory study over parts and MLPs, as one record, and the tables of docs/operator-memory.md.
+"""The operator's memory study over parts and MLPs, as one record, and the tables of docs/reports/operator.md.
 
     python benchmarks/operator/memory.py study -o benchmarks/results/operator_predicted.json
     python benchmarks/operator/memory.py study --on cuda --parts encoder -o
@@ -27,7 +27,7 @@ from pinchpoint.studies.study import study
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
 PREDICTED, MEASURED = RESULTS / "operator_predicted.json", RESULTS / "operator_h200.json"
-PAGE = ROOT / "docs" / "operator-memory.md"
+PAGE = ROOT / "docs" / "reports" / "operator.md"
 PARTS = ("encoder", "decoder", "full")
 MLPS = ("64,64", "128,128,128", "256,256,256")
 MAIN_MLP = "128,128,128"  # the MLP with which all variants are compared

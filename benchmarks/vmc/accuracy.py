@@ -7,7 +7,7 @@
         --set optimizer=spring pretrain=2000 moves=31 steps=15000
     OPENBLAS_NUM_THREADS=1 python benchmarks/vmc/accuracy.py run H2 --device cpu --samples 1000 -o cpu.json
     python benchmarks/vmc/accuracy.py merge part*.json -o benchmarks/results/vmc_accuracy_h200.json
-    python benchmarks/vmc/accuracy.py table    # of that record, into docs/vmc.md
+    python benchmarks/vmc/accuracy.py table    # of that record, into docs/systems/vmc.md
 
 pinchpoint must be importable: installed, or `PYTHONPATH=src`. --set takes any field of `Settings` and
 `NetConfig` (`kind` is that of the network) and `pretrain`; the recipes above are for a GPU, up to 4 and 14
@@ -50,7 +50,7 @@ from pinchpoint.systems.vmc.training.runs import PICTURE, Log, read_run
 REPOSITORY = Path(__file__).parents[2]
 RECORD, PAGE = (
     REPOSITORY / "benchmarks" / "results" / "vmc_accuracy_h200.json",
-    REPOSITORY / "docs" / "vmc.md",
+    REPOSITORY / "docs" / "systems" / "vmc.md",
 )
 CURVE = 300  # rows of a curve, at most
 WHAT = "energies of wave functions"

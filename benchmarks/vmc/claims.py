@@ -1,4 +1,4 @@
-"""Measurements behind docs/vmc.md and docs/vmc-claims.md: Laplacians, chunks, faults of the FermiNeuT code.
+"""Measurements behind the pages docs/systems/vmc.md and docs/reports/vmc.md: Laplacians, chunks, faults.
 
     python benchmarks/vmc/claims.py -o benchmarks/results/vmc_claims_cpu.json
     python benchmarks/vmc/claims.py --parts faults -o faults.json

@@ -1,4 +1,4 @@
-"""Verdicts on energies, and the table of energies in docs/vmc.md.
+"""Verdicts on energies, and the table of energies in docs/systems/vmc.md.
 
 Runs come from a record that `accuracy.py` writes.
 """

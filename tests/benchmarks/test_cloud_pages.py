@@ -40,7 +40,7 @@ def test_the_page_has_the_table_of_recipes_and_differences_of_the_record() -> No
     table, data, text = (
         importlib.import_module("robustness_table"),
         record("cloud_robustness_h200.json"),
-        page("cloud.md"),
+        page("systems/cloud.md"),
     )
     assert data["table"] == table.table_of(data["runs"]) and data["differences"] == table.differences_of(
         data["runs"]
@@ -60,7 +60,7 @@ def test_the_page_has_the_table_of_recipes_and_differences_of_the_record() -> No
 @pytest.mark.parametrize("name", ["loop", "grouped", "sort", "exact", "nested", "three views"])
 @pytest.mark.parametrize("points", [1_000_000, 10_000_000])
 def test_the_page_has_the_gpu_times_of_draws_of_the_record(name: str, points: int) -> None:
-    data, text = record("cloud_bench_h200.json"), page("cloud-claims.md")
+    data, text = record("cloud_bench_h200.json"), page("reports/cloud.md")
     for row in data["rows"]:
         if (row["name"], row["points"]) == (name, points) and (name != "nested" or points == data["points"]):
             low, high = format_seconds(row["seconds_low"]), format_seconds(row["seconds_high"])

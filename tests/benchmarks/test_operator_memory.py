@@ -53,7 +53,7 @@ def study_of(*, slope: float, gpu: str | None = None, time_s: float | None = Non
 
 def test_the_tables_show_predicted_and_measured_side_by_side(script: Any) -> None:
     text = script.page(
-        (ROOT / "docs" / "operator-memory.md").read_text(encoding="utf-8"),
+        (ROOT / "docs" / "reports" / "operator.md").read_text(encoding="utf-8"),
         {"encoder": study_of(slope=3_700.0)},
         {"encoder": study_of(slope=3_750.0, gpu="NVIDIA H200", time_s=0.0102)},
     )
@@ -65,7 +65,7 @@ def test_the_tables_show_predicted_and_measured_side_by_side(script: Any) -> Non
 
 def test_filling_the_page_again_changes_nothing(script: Any) -> None:
     """Therefore the committed page has the tables of the committed records."""
-    text = (ROOT / "docs" / "operator-memory.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "reports" / "operator.md").read_text(encoding="utf-8")
     assert script.page(text, script.read(script.PREDICTED), script.read(script.MEASURED)) == text
 
 

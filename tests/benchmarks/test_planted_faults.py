@@ -41,12 +41,12 @@ def test_a_fault_is_found_only_by_its_rule_at_its_statement(
 
 def test_the_docs_show_the_recorded_table_and_it_is_that_of_the_examples(planted_faults: ModuleType) -> None:
     record = json.loads(RESULT.read_text(encoding="utf-8"))
-    assert planted_faults.table(record) in (ROOT / "docs" / "check.md").read_text(encoding="utf-8")
+    assert planted_faults.table(record) in (ROOT / "docs/toolkit/check.md").read_text(encoding="utf-8")
     assert planted_faults.is_perfect(record)
     on_a_cpu = json.loads(ON_A_CPU.read_text(encoding="utf-8"))
     assert planted_faults.is_perfect(on_a_cpu)
     measured = sum(row["slow"]["measured"] for row in on_a_cpu["scripts"].values())
-    assert f"{measured} faults have a measured one" in (ROOT / "docs" / "check.md").read_text(
+    assert f"{measured} faults have a measured one" in (ROOT / "docs/toolkit/check.md").read_text(
         encoding="utf-8"
     )
     for name, row in record["scripts"].items():

@@ -46,5 +46,5 @@ def test_the_table_shows_cost_peaks_and_gain_of_each_record(
 
 def test_the_docs_show_the_recorded_table(public_scripts: ModuleType) -> None:
     record = json.loads((ROOT / "benchmarks/results/public_scripts_h200.json").read_text(encoding="utf-8"))
-    assert public_scripts.table(record) in (ROOT / "docs" / "check.md").read_text(encoding="utf-8")
+    assert public_scripts.table(record) in (ROOT / "docs/toolkit/check.md").read_text(encoding="utf-8")
     assert all(row["command"] and row["revision"] for row in record["scripts"].values())

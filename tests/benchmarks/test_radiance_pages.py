@@ -27,7 +27,7 @@ def record(name: str) -> dict[str, Any]:
 
 
 def page() -> str:
-    return (ROOT / "docs" / "radiance.md").read_text(encoding="utf-8")
+    return (ROOT / "docs" / "systems" / "radiance.md").read_text(encoding="utf-8")
 
 
 def test_the_page_has_the_ladder_and_the_scores_of_the_records() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from pinchpoint.cli.main import verbs
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
 
 
 def anchors(page: Path) -> set[str]:
@@ -25,7 +25,7 @@ def test_every_link_of_a_page_leads_somewhere() -> None:
             path, _, anchor = link.partition("#")
             goal = (page.parent / path) if path else page
             if not goal.exists() or (anchor and anchor not in anchors(goal)):
-                broken.append(f"{page.name}: {link}")
+                broken.append(f"{page.relative_to(ROOT)}: {link}")
     assert broken == []
 
 
@@ -36,13 +36,15 @@ def test_a_page_names_only_verbs_that_exist() -> None:
         blocks = "\n".join(re.findall(r"^```\w*\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
         names = set(re.findall(r"`(?:\.venv/bin/)?pinchpoint ([a-z]+)", text))
         names |= set(re.findall(r"^(?:\$ )?(?:\.venv/bin/)?pinchpoint ([a-z]+)", blocks, re.MULTILINE))
-        unknown += [f"{page.name}: {name}" for name in sorted(names - set(verbs()))]
+        unknown += [f"{page.relative_to(ROOT)}: {name}" for name in sorted(names - set(verbs()))]
     assert unknown == []
 
 
 def test_the_front_page_leads_to_every_other_page() -> None:
-    links = re.findall(r"\]\(([^)#\s]+)", (ROOT / "docs" / "index.md").read_text(encoding="utf-8"))
-    assert {page.name for page in (ROOT / "docs").glob("*.md")} - {"index.md"} <= set(links)
+    docs = ROOT / "docs"
+    links = set(re.findall(r"\]\(([^)#\s]+)", (docs / "index.md").read_text(encoding="utf-8")))
+    pages = {page.relative_to(docs).as_posix() for page in docs.rglob("*.md")} - {"index.md"}
+    assert sorted(pages - links) == []
 
 
 def test_the_readme_names_every_verb() -> None:

@@ -66,7 +66,7 @@ LAW = {
     "exponent",
     "holdout_error",
 }
-DOC = Path(__file__).parents[2] / "docs" / "records.md"
+DOC = Path(__file__).parents[2] / "docs" / "reference" / "records.md"
 
 
 @pytest.mark.parametrize("kind", KEYS)
@@ -96,4 +96,4 @@ def test_the_document_names_every_key_of_every_kind(samples: dict[str, Record]) 
     for kind in KINDS:
         section = text.partition(f"## {kind}\n")[2].partition("\n## ")[0]
         missing = [key for key in samples[kind].to_dict() if key not in EVERY and f"`{key}`" not in section]
-        assert missing == [], f"docs/records.md says nothing of {kind}: {missing}"
+        assert missing == [], f"docs/reference/records.md says nothing of {kind}: {missing}"

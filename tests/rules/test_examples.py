@@ -98,5 +98,5 @@ def test_texts_of_a_rule_are_sentences(rule: Rule) -> None:
 
 
 def test_the_page_of_rules_is_made_from_the_docstrings() -> None:
-    written = (Path(__file__).parents[2] / "docs" / "rules.md").read_text(encoding="utf-8")
-    assert written == page(), "run python -m pinchpoint.rules.engine.documentation > docs/rules.md"
+    written = (Path(__file__).parents[2] / "docs" / "reference" / "rules.md").read_text(encoding="utf-8")
+    assert written == page(), "run python -m pinchpoint.rules.engine.documentation > docs/reference/rules.md"

@@ -1,4 +1,4 @@
-"""The examples of docs/stream.md run unchanged and give the result of one call with all points."""
+"""The examples of docs/toolkit/stream.md run unchanged and give the result of one call with all points."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-PAGE = Path(__file__).parents[2] / "docs" / "stream.md"
+PAGE = Path(__file__).parents[2] / "docs" / "toolkit" / "stream.md"
 
 
 def example(head: str, **names: Any) -> dict[str, Any]:

@@ -84,7 +84,7 @@ def _list_cards(as_json: bool) -> None:
     printing.show_table(("name", "card", *numbers), rows, right=numbers)
     printing.say("\nmemory: what CUDA makes available to a process; cuBLAS: the workspace of one handle;")
     printing.say(
-        "context: * was observed on such a card, others are estimated. To add a card, see docs/cards.md."
+        "context: * was observed on such a card, others are estimated. To add a card, see the page on cards."
     )
 
 

@@ -259,5 +259,5 @@ def _damaged(where: str, why: str) -> BadInput:
     example = '{"mycard": {"memory": "23.5GiB", "capability": [8, 9], "context": "480MiB"}}'
     return BadInput(
         f"The card file {where} is wrong: it {why}.",
-        hint=f"Write, for example, {example}; see docs/cards.md.",
+        hint=f"Write, for example, {example}; see docs/reference/cards.md.",
     )

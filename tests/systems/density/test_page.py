@@ -1,4 +1,4 @@
-"""The examples of docs/density.md run as they stand and give what is said of them."""
+"""The examples of docs/systems/density.md run as they stand and give what is said of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pinchpoint.systems.density.files.poscar import poscar_text
 from pinchpoint.systems.density.grid.structure import Structure
 from pinchpoint.systems.density.predict import predict
 
-PAGE = Path(__file__).parents[3] / "docs" / "density.md"
+PAGE = Path(__file__).parents[3] / "docs" / "systems" / "density.md"
 WATER = np.array([[4.0, 4.0, 4.1173], [4.0, 4.7572, 3.5308], [4.0, 3.2428, 3.5308]])
 
 

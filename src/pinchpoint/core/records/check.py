@@ -79,7 +79,7 @@ class Gain:
 
 @dataclass(frozen=True)
 class Check(Record):
-    """What to change in a script, ranked by measured cost. See docs/check.md."""
+    """What to change in a script, ranked by measured cost. See docs/toolkit/check.md."""
 
     kind: ClassVar[str] = "check"
     target: str

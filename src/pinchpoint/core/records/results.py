@@ -1,7 +1,7 @@
 """What predict, plan, study and verify produce: frozen dataclasses that can be saved as JSON.
 
-The keys are a contract with other tools (docs/records.md). Bytes are ints, times are in seconds, and what
-cannot be known is None.
+The keys are a contract with other tools (docs/reference/records.md). Bytes are ints, times are in seconds,
+and what cannot be known is None.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Lever:
 
 @dataclass(frozen=True)
 class Forecast(Record):
-    """The predicted peak of a step. See docs/predict.md for what each number can be compared with."""
+    """The predicted peak of a step. See docs/toolkit/predict.md for what each number can be compared with."""
 
     kind: ClassVar[str] = "forecast"
     target: str

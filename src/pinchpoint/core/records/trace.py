@@ -70,7 +70,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Trace(Record):
-    """Where the time and memory of a run went. See docs/profile.md for what each number counts."""
+    """Where the time and memory of a run went. See docs/toolkit/profile.md for what each number counts."""
 
     kind: ClassVar[str] = "trace"
     target: str
@@ -91,7 +91,7 @@ class Trace(Record):
     problems: tuple[Problem, ...]  # ranked by what they cost
     # {"step", "start_s", "host_s", "device_s", "phases", "memory_bytes"} of steps, thinned if there are many
     timeline: tuple[dict[str, Any], ...] = ()
-    # allocated_bytes, reserved_bytes, growth_bytes_per_step, method, lines: see docs/records.md
+    # allocated_bytes, reserved_bytes, growth_bytes_per_step, method, lines: see docs/reference/records.md
     memory: dict[str, Any] | None = None
     loaders: tuple[dict[str, Any], ...] = ()  # {"file", "line", "workers", "pinned", "batch_size", "host_s"}
     # {"name", "shape", "reason"} of parameters of an optimizer that never had a gradient

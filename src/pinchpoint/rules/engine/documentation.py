@@ -1,6 +1,6 @@
 """The documentation of the rules, from their docstrings: one rule as text, all rules as a page.
 
-`python -m pinchpoint.rules.engine.documentation > docs/rules.md` writes the page.
+`python -m pinchpoint.rules.engine.documentation > docs/reference/rules.md` writes the page.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _TITLES = {
 _START = r"""# Rules of `scan`
 
 This page is made from the docstrings of the rules in `src/pinchpoint/rules/`. Tests check that each rule
-finds its \ bad example, says nothing about its good one, and, where it has a fix, that the fix turns one
-into the other. How to \ run a scan, fix, and allow findings is described in [scan](scan.md)."""
+finds its bad example, says nothing about its good one, and, where it has a fix, that the fix turns one
+into the other. How to run a scan, fix, and allow findings is described in [scan](../toolkit/scan.md)."""
 
 
 def explanation(rule: Rule) -> str:

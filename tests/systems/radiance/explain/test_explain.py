@@ -163,7 +163,7 @@ def test_in_80_columns_the_table_keeps_every_name_and_verdict() -> None:
 
 
 def test_the_docs_page_agrees_with_the_record() -> None:
-    text = (ROOT / "docs" / "radiance-claims.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "reports" / "radiance.md").read_text(encoding="utf-8")
     result = MemoryReport.from_json(H200.read_text(encoding="utf-8"))
     for row in result.rows:
         line = text.partition(f"| `{row.trick}` | ")[2].partition("\n")[0]
