@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pinchpoint.planning.plan import plan
     from pinchpoint.profiling.phase import phase
     from pinchpoint.profiling.profile import Profiler, profile
+    from pinchpoint.reporting.comparisons.compare import compare
     from pinchpoint.reporting.report import report
     from pinchpoint.rules.scan import scan
     from pinchpoint.streaming.stream import Flow, stream
@@ -52,6 +53,7 @@ _HOMES = {
     "profile": "pinchpoint.profiling.profile",
     "Profiler": "pinchpoint.profiling.profile",
     "phase": "pinchpoint.profiling.phase",
+    "compare": "pinchpoint.reporting.comparisons.compare",
     "report": "pinchpoint.reporting.report",
     "scan": "pinchpoint.rules.scan",
     "load": "pinchpoint.core.records",
@@ -99,6 +101,7 @@ __all__ = [
     "Workload",
     "__version__",
     "check",
+    "compare",
     "load",
     "phase",
     "plan",

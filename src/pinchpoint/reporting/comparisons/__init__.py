@@ -1,0 +1,1 @@
+"""Comparisons of two records of the same kind: what changed, as plain data, Markdown, and a page."""
