@@ -19,7 +19,7 @@ from torch.cuda.jiterator import _create_jit_fn
 from torch.nested._internal.nested_tensor import NestedTensor
 from torch.optim.optimizer import _foreach_supported_types as _types_in_optimizers
 from torch.overrides import _get_current_function_mode_stack
-from torch.utils._device import DeviceContext
+from torch.utils._device import DeviceContext, _device_constructors
 from torch.utils._foreach_utils import _foreach_supported_types as _types_in_clipping
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._python_dispatch import _disable_current_modes as without_modes
@@ -76,6 +76,7 @@ __all__ = [
     "own_device",
     "own_parameters",
     "pass_over",
+    "remember_factories",
     "restart_loader",
     "returns_nothing",
     "set_apply",
@@ -412,6 +413,11 @@ def default_device() -> torch.device:
     """The default device of factory functions; torch's own query creates a tensor to find the index."""
     devices = [mode.device for mode in _get_current_function_mode_stack() if isinstance(mode, DeviceContext)]
     return devices[-1] if devices else torch.device("cpu")
+
+
+def remember_factories() -> None:
+    """Let `with torch.device(...)` know the factories as they are now, because it looks them up only once."""
+    _device_constructors()
 
 
 def autograd_node() -> Any | None:

@@ -152,3 +152,14 @@ def test_a_tensor_without_data_takes_no_memory_however_it_is_made(observer: Any,
 def test_a_large_module_moves_to_meta(observer: Any, take: Any) -> None:
     layer = nn.Linear(1200, 1200).to(torch.device("meta"))
     assert [parameter.device.type for parameter in layer.parameters()] == ["meta"] * 2
+
+
+def test_the_number_of_a_device_is_enough(observer: Any) -> None:
+    tensors = (
+        torch.zeros(3, device=0),
+        torch.randint(0, 9, (3,), device=0),
+        torch.ones_like(torch.ones(3), device=0),
+    )
+    assert all(tensor.is_cuda for tensor in tensors)
+    with torch.device("meta"):
+        assert torch.zeros(3).is_meta

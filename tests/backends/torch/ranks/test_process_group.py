@@ -126,15 +126,31 @@ def test_a_stream_has_memory_of_its_own(observer: Any) -> None:
     assert streams[0] > 0 and streams[1] == 0
 
 
-def test_context_parallel_attention_leaves_the_peak_unknown(group: Any) -> None:
+def test_context_parallel_attention_gathers_the_keys_of_all_ranks(group: Any, take: Any) -> None:
     experimental = pytest.importorskip("torch.distributed.tensor.experimental")
     from torch.distributed.device_mesh import init_device_mesh
 
     mesh = init_device_mesh("cuda", (4,))
-    x = torch.ones(1, 64, 8, device="cuda")
+    x = torch.ones(1, 1024, 512, device="cuda", dtype=torch.bfloat16)
+    outputs: list[Any] = []
+
+    def attend() -> None:
+        heads = x.view(1, 256, 8, 64).transpose(1, 2).contiguous().requires_grad_()
+        outputs.append(torch.nn.functional.scaled_dot_product_attention(heads, heads, heads, is_causal=True))
+
     with experimental.context_parallel(mesh, buffers=[x], buffer_seq_dims=[1]):
-        pass
-    assert any("context_parallel" in reason for reason in group.ledger.observation.reasons)
+        assert x.shape == (1, 256, 512)  # the part of this rank
+        ring = take(attend)
+        backward = take(lambda: outputs[0].sum().backward())
+    part = 8 * 256 * 64 * 2
+    # The gathered keys and values of four ranks are one block; the parts that are merged are in fp32.
+    assert 2 * 4 * part in [block.bytes for block in ring.blocks]
+    assert ring.peak > (2 * 4 + 2) * part
+    # Left: the heads, the output in one piece, and a sum per row and head.
+    assert 2 * part + 8 * 256 * 4 <= ring.kept_bytes <= 2 * part + 8 * 256 * 4 + 2048
+    assert 2 * 4 * part in [block.bytes for block in backward.blocks]
+    assert group.collectives.nccl_bytes().usual > 0
+    assert not group.ledger.observation.reasons
 
 
 def test_memory_that_another_stream_uses_is_held_after_it_is_freed(observer: Any) -> None:

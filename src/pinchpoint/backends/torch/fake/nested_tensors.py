@@ -40,7 +40,10 @@ def install(patches: Patches, observer: Observer) -> None:
             return original_cuda(self, *args, **kwargs)
         return _with_parts(self, lambda part: original_cuda(part, *args, **kwargs))
 
-    def attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    # Under its own name, by which `context_parallel` replaces it.
+    def scaled_dot_product_attention(
+        query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> Any:
         if not isinstance(query, NestedTensor) or not query.is_cuda:
             return attention(query, key, value, *args, **kwargs)
         what = "attention over nested tensors is not modelled beyond its output"
@@ -53,7 +56,7 @@ def install(patches: Patches, observer: Observer) -> None:
     patches.set(FakeTensor, "get_nested_int", compat.nested_int)
     patches.set(torch.Tensor, "to", to)
     patches.set(torch.Tensor, "cuda", cuda)
-    patches.set(F, "scaled_dot_product_attention", attend)
+    patches.set(F, "scaled_dot_product_attention", scaled_dot_product_attention)
 
 
 def _with_parts(nested: Any, convert: Any) -> Any:

@@ -7,6 +7,7 @@ factories of torch reach `Observer` with their device argument and need no patch
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +23,7 @@ from pinchpoint.backends.torch.compat import (
     has_dispatch,
     hide_fake_tensors,
     in_kernel,
+    remember_factories,
     storage_key,
 )
 from pinchpoint.backends.torch.data_dependent.nonzero_counts import is_whole
@@ -32,6 +34,16 @@ from pinchpoint.core.files import shown_path
 
 _CPU = torch.device("cpu")
 _META = torch.device("meta")
+_LIKE = ("empty", "zeros", "ones", "full", "rand", "randn", "randint")
+_FACTORIES = (
+    *_LIKE,
+    *(f"{name}_like" for name in _LIKE),
+    "arange",
+    "eye",
+    "linspace",
+    "logspace",
+    "randperm",
+)
 
 
 def install(patches: Patches, observer: Observer) -> None:
@@ -40,6 +52,7 @@ def install(patches: Patches, observer: Observer) -> None:
     _copies(patches, observer)
     _data(patches, observer)
     _constructors(patches, observer)
+    _device_numbers(patches)
     _reads(patches, observer)
     _storages(patches, observer)
 
@@ -214,6 +227,27 @@ def _has_fake(args: tuple[Any, ...]) -> bool:
     return type(data) is FakeTensor or (
         isinstance(data, (list, tuple)) and any(type(v) is FakeTensor for v in data)
     )
+
+
+def _device_numbers(patches: Patches) -> None:
+    """`device=0` in factories: torch cannot parse the number of a device without an accelerator."""
+    if torch.version.cuda:
+        return
+    remember_factories()
+
+    def wrap(name: str) -> None:
+        original = getattr(torch, name)
+
+        @functools.wraps(original)
+        def factory(*args: Any, **kwargs: Any) -> torch.Tensor:
+            if type(kwargs.get("device")) is int:
+                kwargs["device"] = torch.device("cuda", kwargs["device"])
+            return original(*args, **kwargs)
+
+        patches.set(torch, name, factory)
+
+    for name in _FACTORIES:
+        wrap(name)
 
 
 def _reads(patches: Patches, observer: Observer) -> None:

@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from pinchpoint.backends.patches import Patches
 from pinchpoint.backends.torch import compat, versions
 from pinchpoint.backends.torch.observer import Observer
+from pinchpoint.backends.torch.ranks.compat import local_part
 from pinchpoint.backends.torch.versions import Rules
 
 _aten = torch.ops.aten
@@ -28,7 +29,7 @@ _HALF = (torch.float16, torch.bfloat16)
 
 def install(patches: Patches, observer: Observer, *, capability: tuple[int, int]) -> None:
     attention = attention_on(
-        lambda tensor: observer.on_device(tensor) and not observer.dynamic.calibrating,
+        lambda tensor: observer.on_device(local_part(tensor)) and not observer.dynamic.calibrating,
         F.scaled_dot_product_attention,
         capability=capability,
     )
@@ -101,7 +102,7 @@ def attention_on(
             out = _aten._scaled_dot_product_flash_attention(
                 query, key, value, dropout_p, is_causal, False, scale=scale or 1 / math.sqrt(width)
             )[0]
-            return out[..., :width]
+            return out[..., :width] if pad else out
         return _aten._scaled_dot_product_efficient_attention(
             query, key, value, bias, needs_gradient, dropout_p, is_causal, scale=scale
         )[0]

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from pinchpoint.backends.torch import compat
+from pinchpoint.backends.torch import compat, versions
 
 
 def start_fake_group(init: Callable[..., Any], rank: int, world_size: int) -> None:
@@ -127,8 +127,14 @@ def prepare_pipelines(patch: Callable[[Any, str, Any], Any]) -> None:
     patch(stage_type, "_warmup_backward_result", lambda self, received_result=None: self._pinchpoint_vote)
 
 
-def watch_context_parallel(patch: Callable[[Any, str, Any], Any], note: Callable[[], None]) -> None:
-    """Call `note` where a script shards its sequences with `context_parallel`."""
+def watch_context_parallel(
+    patch: Callable[[Any, str, Any], Any], note: Callable[[], None], refuse: Callable[[], None]
+) -> None:
+    """Look at what a script shards by sequence: `note` the mask of `flex_attention`.
+
+    The ring of `context_parallel` is torch's own code. Before 2.9, it cannot run on simulated devices, which
+    `refuse` says.
+    """
     experimental = "torch.distributed.tensor.experimental"
     for name in ("_attention", "_context_parallel._attention"):
         module = sys.modules.get(f"{experimental}.{name}")
@@ -136,9 +142,14 @@ def watch_context_parallel(patch: Callable[[Any, str, Any], Any], note: Callable
         if original is None:
             continue
 
-        def shard(*args: Any, original: Callable[..., Any] = original, **kwargs: Any) -> Any:
-            note()
-            return original(*args, **kwargs)
+        def shard(
+            mesh: Any, buffers: Any, *args: Any, original: Callable[..., Any] = original, **kwargs: Any
+        ) -> Any:
+            if versions.number(torch.__version__) < (2, 9):
+                refuse()
+            if not all(isinstance(buffer, torch.Tensor) for buffer in buffers):
+                note()
+            return original(mesh, buffers, *args, **kwargs)
 
         patch(module, "_context_parallel_buffers", shard)
 

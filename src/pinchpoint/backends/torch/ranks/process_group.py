@@ -18,7 +18,7 @@ from pinchpoint.backends.patches import Patches
 from pinchpoint.backends.torch.fake.devices import at_user_line
 from pinchpoint.backends.torch.observer import Observer
 from pinchpoint.backends.torch.ranks import compat, data_parallel
-from pinchpoint.core.errors import BadInput
+from pinchpoint.core.errors import BadInput, CannotFake
 
 
 class _FinishedWork:
@@ -121,16 +121,22 @@ def _groups(patches: Patches, observer: Observer) -> None:
     original_mesh = mesh_type.__init__
     is_prepared = False
 
-    def note_context_parallel() -> None:
-        what = "attention over the keys of other ranks is not modelled"
+    def note_block_mask() -> None:
+        what = "flex_attention over the keys of other ranks is not modelled"
         observer.notes.say("context_parallel", what, observer.ledger.site(), is_reason=True)
+
+    def refuse_context_parallel() -> None:
+        raise CannotFake(
+            f"pinchpoint does not support context_parallel of torch {torch.__version__}{at_user_line()}.",
+            hint="Use torch 2.9 or later.",
+        )
 
     def init_mesh(self: Any, *args: Any, **kwargs: Any) -> None:
         nonlocal is_prepared
         if not is_prepared:  # here and not at the start, because the import of DTensor takes long
             is_prepared = True
             compat.prepare_sharded_tensors(patches.set, observer.without_recording)
-            compat.watch_context_parallel(patches.set, note_context_parallel)
+            compat.watch_context_parallel(patches.set, note_block_mask, refuse_context_parallel)
         original_mesh(self, *args, **kwargs)
 
     patches.set(mesh_type, "__init__", init_mesh)
