@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-fast lint clean
+.PHONY: demo test test-fast lint docs clean
 
 demo: .venv/.installed
 	$(BIN)/pinchpoint demo -o demo
@@ -20,6 +20,11 @@ lint: .venv/.ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/basedpyright
+
+# The documentation as a site that needs no server and no network.
+docs: .venv/.ready
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	@echo "open build/site/index.html"
 
 clean:
 	rm -rf .venv build dist demo .pytest_cache .ruff_cache
