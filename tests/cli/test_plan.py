@@ -158,7 +158,8 @@ def test_a_plan_is_readable_in_80_columns(
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
     assert " ".join(" ".join(lines).split()).count("torch") == 4  # nothing is cut
-    assert lines[0].endswith("folder/train.py")
+    assert lines[0].startswith("Use size 2M, the variant checkpoint: the predicted total is 23.00 GiB")
+    assert lines[3].endswith("folder/train.py")
 
 
 def test_answers_are_saved_before_the_plan_is_complete(

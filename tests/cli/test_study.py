@@ -57,7 +57,10 @@ def test_a_passed_gate_exits_0_with_a_summary_of_80_columns(makes, capsys, tmp_p
     assert requests["sizes"] == "5k:1M:4"
     assert requests["seed"] == 7
     assert "11,296.0" in output.out
-    assert "size check: passed" in output.out
+    first = output.out.splitlines()[0]
+    assert (
+        first.startswith("Each point adds 11.03 KiB to the peak") and "the size check passed." in output.out
+    )
     assert "990,000 fits, 999,000 does not" in output.out
     assert str(tmp_path) in output.out
     assert max(len(line) for line in output.out.splitlines() if str(tmp_path) not in line) <= 80
@@ -69,8 +72,9 @@ def test_a_failed_gate_exits_1_and_says_why(makes, capsys):
     makes(replace(MADE, passed=False, gate=("eager train: memory does not grow with the size",)))
     assert run(["study", "field", "--sizes", "5k:1M"]) == 1
     out = capsys.readouterr().out
-    assert "size check: FAILED" in out
+    assert out.splitlines()[0] == "The size check failed: do not rely on the laws of this study."
     assert "memory does not grow" in out
+    assert "whether every run processed as many points as requested" in " ".join(out.split())
 
 
 def test_points_that_failed_are_named_with_their_reason(makes, capsys):

@@ -105,7 +105,7 @@ def test_failed_comparisons_are_listed(
     verdicts["chunked"] = FAIL
     assert run(["verify", "field", "--variant", "chunked"]) == 1
     shown = capsys.readouterr()
-    for part in ("fail: gradient w", "1.50 [1.40, 1.60]", "zero"):
+    for part in ("Keep eager, chunked failed: gradient w", "1.50 [1.40, 1.60]", "zero"):
         assert part in shown.out
     assert "said beside it" in shown.err
 

@@ -68,7 +68,7 @@ def test_a_summary_is_readable_at_80_columns(
 ) -> None:
     verdict: Any = samples["verdict"]
     path = "/very/long/" + "folder/" * 20 + "train.py"
-    printing.show_summary(replace(verdict, target=path, reason="because " * 20))
+    printing.show_summary(replace(verdict, target=path, where="because " * 20))
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
     words = lines[0].split()

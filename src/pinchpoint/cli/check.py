@@ -116,8 +116,6 @@ def _hint(result: Check) -> str:
 
 def _show(result: Check) -> None:
     printing.stdout().print()
-    printing.show_summary(result)
-    printing.stdout().print()
     printing.show_narrow(result.conclusion(), style="bold")
     counts: Counter[str] = Counter()
     for number, advice in enumerate(result.advice[:_LISTED], 1):
@@ -137,6 +135,8 @@ def _show(result: Check) -> None:
         _show_gain(result.gain)
     elif any(advice.is_safe for advice in result.advice) and not result.error:
         printing.say("Use --apply to make the safe fixes and to compare the times before and after.")
+    printing.stdout().print()
+    printing.show_summary(result)
     for note in result.notes:
         printing.say(f"note: {note}")
 

@@ -185,7 +185,11 @@ def _plan_checkpointing(
 
 def _show_checkpointing(result: Checkpointing) -> None:
     from pinchpoint.core.units import show_bytes, show_seconds
+    from pinchpoint.reporting.answers import answer
 
+    answered = answer(result)
+    printing.show_answer(answered.text, tone=answered.tone)
+    printing.stdout().print()
     printing.show_summary(result)
     if result.groups:
         printing.stdout().print()
@@ -218,10 +222,14 @@ def _show_checkpointing(result: Checkpointing) -> None:
 
 def _show(plan: Plan) -> None:
     from pinchpoint.core.units import show_bytes, show_size
+    from pinchpoint.reporting.answers import answer
 
     def size(value: int | None) -> str:
         return "-" if value is None else show_size(value)
 
+    answered = answer(plan)
+    printing.show_answer(answered.text, tone=answered.tone)
+    printing.stdout().print()
     printing.show_summary(plan)
     if len(plan.choices) > 1:
         printing.stdout().print()
@@ -254,11 +262,6 @@ def _show(plan: Plan) -> None:
         ]
         columns = ("card", "memory", plan.axis, *(("chunk",) if chunked else ()), "")
         printing.show_narrow_table(columns, rows, right=columns[1:-1])
-    if plan.size is None and (plan.possible_size is not None or not plan.world_sizes):
-        printing.stdout().print()
-        printing.show_narrow(
-            f"unknown which {plan.axis} fits, because the peak may be higher", style="yellow"
-        )
     for reason in plan.reasons:
         printing.say(f"the peak may be higher: {reason}")
     for note in plan.notes:

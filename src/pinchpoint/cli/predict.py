@@ -134,6 +134,8 @@ def command(
 def _show(forecast: Forecast, *, card_name: str | None) -> None:
     from pinchpoint.core.units import show_bytes
 
+    _show_fit(forecast, card_name)
+    printing.stdout().print()
     printing.show_summary(forecast)
     printing.stdout().print()
     total = forecast.peak_allocated_bytes
@@ -150,8 +152,6 @@ def _show(forecast: Forecast, *, card_name: str | None) -> None:
         printing.show_narrow_table(("line", "bytes", "phase", ""), rows, right=("bytes",))
     if len(forecast.modules) > 1:
         _show_modules(forecast)
-    printing.stdout().print()
-    _show_fit(forecast, card_name)
     if forecast.measured:
         printing.stdout().print()
         _show_measured(forecast)

@@ -94,7 +94,18 @@ def _hint(trace: Trace) -> str:
 
 def _show(trace: Trace) -> None:
     from pinchpoint.core.units import show_seconds
+    from pinchpoint.reporting.answers import answer
 
+    printing.stdout().print()
+    answered = answer(trace)
+    printing.show_answer(answered.text, tone=answered.tone)
+    if trace.problems:
+        codes = {(event.file, event.line): event.code for event in trace.events}
+        for number, problem in enumerate(trace.problems[:_PROBLEMS], 1):
+            _show_problem(number, problem, codes.get((problem.file, problem.line), ""))
+        more = len(trace.problems) - _PROBLEMS
+        if more > 0:
+            printing.say(f"and {more} more; use -o FILE.json to store them all")
     printing.stdout().print()
     printing.show_summary(trace)
     if trace.phases:
@@ -118,17 +129,6 @@ def _show(trace: Trace) -> None:
     if trace.memory and "predicted_allocated_bytes" in trace.memory:
         printing.stdout().print()
         _show_peaks(trace.memory)
-    if trace.problems:
-        printing.stdout().print()
-        codes = {(event.file, event.line): event.code for event in trace.events}
-        for number, problem in enumerate(trace.problems[:_PROBLEMS], 1):
-            _show_problem(number, problem, codes.get((problem.file, problem.line), ""))
-        more = len(trace.problems) - _PROBLEMS
-        if more > 0:
-            printing.say(f"and {more} more; use -o FILE.json to store them all")
-    elif trace.steps > 1:
-        printing.stdout().print()
-        printing.show("Nothing that is worth changing was found.")
     for note in trace.notes:
         printing.say(f"note: {note}")
 

@@ -97,7 +97,15 @@ def command(
 def _show(study: Study, output: Path | None) -> None:
     from pinchpoint.core.settings import show_settings
     from pinchpoint.core.units import show_bytes, show_seconds, show_size
+    from pinchpoint.reporting.answers import answer, explain_size_check
 
+    answered = answer(study)
+    printing.show_answer(answered.text, tone=answered.tone)
+    for change in answered.changes:
+        printing.show_narrow(f"  {change}")
+    if not study.passed:
+        printing.show_narrow(explain_size_check(study))
+    printing.stdout().print()
     counts = {s: sum(p.status == s for p in study.points) for s in ("ok", "oom", "failed", "timeout")}
     ran = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
     runs = f"{len(study.points)} runs along {study.axis} ({ran})"
@@ -130,12 +138,6 @@ def _show(study: Study, output: Path | None) -> None:
         )
     for note in study.notes:
         printing.say(f"note: {note}")
-    printing.show_narrow(
-        "\nsize check: " + ("passed" if study.passed else "FAILED"),
-        style="green" if study.passed else "bold red",
-    )
-    for reason in study.gate:
-        printing.show_narrow(f"  {reason}")
     if output is not None:
         printing.show_narrow(f"\nwritten to {output}: verdict.md, study.json, study.csv and figures")
 

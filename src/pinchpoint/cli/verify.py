@@ -93,8 +93,13 @@ def _path(output: Path | None, variant: str, *, several: bool) -> Path | None:
 
 
 def _show(verdict: Verdict, *, first: bool) -> None:
+    from pinchpoint.reporting.answers import answer
+
     if not first:
         printing.stdout().print()
+    answered = answer(verdict)
+    printing.show_answer(answered.text, tone=answered.tone)
+    printing.stdout().print()
     printing.show_summary(verdict)
     refusals = [c for c in verdict.comparisons if not c["ok"]]
     if refusals:

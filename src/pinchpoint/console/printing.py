@@ -61,6 +61,12 @@ def narrow_width() -> int:
     return out.width if out.is_terminal else NARROW_WIDTH
 
 
+def show_answer(text: str, *, tone: str = "plain") -> None:
+    """Print the answer of a command, which comes before everything else; `tone` is its colour."""
+    colours = {"good": "bold green", "warn": "bold yellow", "bad": "bold red"}
+    show_narrow(text, style=colours.get(tone, "bold"))
+
+
 def show_summary(record: Record) -> None:
     """Print the summary of a record, one pair per line: a long path is shortened in the middle."""
     pairs = record.summary()

@@ -316,7 +316,7 @@ class Verdict(Record):
             ("size", f"{show_size(self.size)}, {self.mode}"),
             *_settings(self.settings),
             ("variant", f"{self.variant} against {self.baseline}"),
-            ("status", f"{self.status}: {self.reason}"),
+            ("status", self.status),
             ("worst error", "-" if self.worst_error is None else f"{self.worst_error:.2e} in {self.where}"),
         ]
         if self.speedup is not None:
