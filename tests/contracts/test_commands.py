@@ -1,0 +1,51 @@
+"""Every command of the documentation runs and prints what the page says, or says why it is not run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from tests.contracts.commands import ROOT, arguments, blocks, differences, pages
+
+from pinchpoint.cli.main import build
+
+LANGUAGES = {"sh", "console", "python", "json", "toml", "yaml", "text", "diff", "html", "markdown"}
+SHOWN = [block for page in pages() for block in blocks(page)]
+RUN = sorted({block.page for block in SHOWN if block.language in ("sh", "console") and not block.why_not_run})
+
+
+def test_every_block_names_its_language() -> None:
+    assert [(str(b.page.relative_to(ROOT)), b.text[:50]) for b in SHOWN if b.language not in LANGUAGES] == []
+
+
+def test_every_command_has_only_options_that_exist() -> None:
+    application: Any = typer.main.get_command(build())
+    top = application.make_context("pinchpoint", [], resilient_parsing=True)
+    wrong = []
+    for block in [*SHOWN, *blocks(ROOT / "README.md"), *blocks(ROOT / "README.zh.md")]:
+        for line, _ in block.commands() if block.language in ("sh", "console", "") else ():
+            words = arguments(line)
+            if not words or words[0] != "pinchpoint":
+                continue
+            part, context, rest = application, top, words[1:]
+            try:
+                while hasattr(part, "commands"):
+                    _, part, rest = part.resolve_command(context, rest)
+                part.make_parser(context).parse_args(rest)
+            except Exception as error:
+                wrong.append(f"{block.page.relative_to(ROOT)}: {line}: {error!r}")
+    assert wrong == []
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("quick_workers")
+@pytest.mark.parametrize("page", RUN, ids=lambda page: page.stem)
+def test_the_commands_of_a_page_print_what_it_says(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert differences(page, tmp_path) == [], (
+        f"run python tests/contracts/commands.py {page.relative_to(ROOT)}"
+    )
