@@ -23,6 +23,9 @@ from pinchpoint.core.files import check_output, write_text
 from pinchpoint.core.records import Record, load, now
 from pinchpoint.reporting import palette
 from pinchpoint.reporting.chart import Figure, LegendEntry
+from pinchpoint.reporting.comparisons import section as comparison_section
+from pinchpoint.reporting.comparisons.compare import compare as compare_records
+from pinchpoint.reporting.comparisons.comparison import Comparison
 from pinchpoint.reporting.html import Html, badge, folded_details, join, tag, tiles
 from pinchpoint.reporting.record_reader import check_record
 from pinchpoint.reporting.section import Entry, Section
@@ -31,8 +34,11 @@ MAX_BYTES = 8_000_000
 Source = Record | str | Path
 
 
-def report(records: Source | Iterable[Source], output: str | Path) -> Path:
-    """Write one page about records (objects or JSON paths), completely or not at all; return its path."""
+def report(records: Source | Iterable[Source], output: str | Path, *, compare: bool = False) -> Path:
+    """Write one page about records (objects or JSON paths), completely or not at all; return its path.
+
+    compare: write a page about what changed between two records of the same kind, before and after.
+    """
     sources = [records] if isinstance(records, (Record, str, Path)) else list(records)
     if not sources:
         raise BadInput(
@@ -46,7 +52,16 @@ def report(records: Source | Iterable[Source], output: str | Path) -> Path:
                 hint="Choose another name for the page, such as -o report.html.",
             )
     known_sections = sections()
-    text = page([_read(source, known_sections) for source in sources], created=now())
+    records_read = [_read(source, known_sections) for source in sources]
+    if compare:
+        if len(records_read) != 2:
+            raise BadInput(
+                f"A comparison takes two records, but {len(records_read)} were given.",
+                hint="Give the record before and the record after, in this order.",
+            )
+        text = comparison_page(compare_records(*records_read), created=now())
+    else:
+        text = page(records_read, created=now())
     size = len(text.encode())
     if size > MAX_BYTES:
         raise BadInput(
@@ -59,12 +74,24 @@ def report(records: Source | Iterable[Source], output: str | Path) -> Path:
 def page(records: Iterable[Record], *, created: str) -> str:
     """Return the page as text."""
     known_sections = sections()
-    items = [_Item(known_sections[r.kind], r, known_sections[r.kind].entry(r)) for r in records]
+    items = [_Item(known_sections[r.kind], known_sections[r.kind].entry(r), (("", r),)) for r in records]
     # The order is the same on the page, in the contents and in the overview; records of a kind keep their
     # order.
     items.sort(key=lambda item: (item.section.ORDER, item.section.KIND))
+    return _page(items, created)
+
+
+def comparison_page(comparison: Comparison, *, created: str) -> str:
+    """Return the page of a comparison as text."""
+    records = (("before", comparison.before), ("after", comparison.after))
+    section = cast(Section, comparison_section)
+    return _page([_Item(section, section.entry(comparison), records)], created)
+
+
+def _page(items: list[_Item], created: str) -> str:
     figures: list[dict[str, Any]] = []
-    main = tag("main", _overview(items), *_kinds(items, figures), _foot(created), id="main")
+    overview = _overview(items) if len(items) > 1 else None
+    main = tag("main", overview, *_kinds(items, figures), _foot(created), id="main")
     skip = tag("a", "Skip to the report", href="#main", class_="skip")
     body = join([skip, _top(created), tag("div", _contents(items), main, class_="frame")])
     return _document(_title(items), body, figures)
@@ -81,8 +108,8 @@ def sections() -> dict[str, Section]:
 @dataclass(frozen=True)
 class _Item:
     section: Section
-    record: Record
     entry: Entry
+    records: tuple[tuple[str, Record], ...]  # what the entry is about; the names tell several apart
 
 
 def _read(source: Source, known_sections: dict[str, Section]) -> Record:
@@ -105,7 +132,7 @@ def _title(items: list[_Item]) -> str:
 
 def _top(created: str) -> Html:
     mark = tag("span", class_="mark", aria_hidden="true")
-    name = tag("a", mark, tag("b", "pinchpoint"), tag("span", "report"), href="#overview", class_="name")
+    name = tag("a", mark, tag("b", "pinchpoint"), tag("span", "report"), href="#main", class_="name")
     created_at = tag("time", created.replace("T", " ").replace("+00:00", " UTC"), datetime=created)
     print_button = tag("button", "Print", type="button", id="print")
     theme_button = tag("button", "Theme", type="button", id="theme", title="Switch between light and dark")
@@ -127,7 +154,7 @@ def _contents(items: list[_Item]) -> Html:
             tag("a", dot, entry.title, href=f"#r{number}", title=f"{entry.title}: {entry.headline.value}"),
         )
 
-    groups = [tag("li", tag("a", "Overview", href="#overview"))]
+    groups = [tag("li", tag("a", "Overview", href="#overview"))] if len(items) > 1 else []
     for section, group in _by_kind(items):
         links = [link(number, item.entry) for number, item in group]
         groups.append(tag("li", tag("a", section.TITLE, href=f"#{section.KIND}"), tag("ul", *links)))
@@ -181,9 +208,8 @@ def _article(number: int, item: _Item, figures: list[dict[str, Any]]) -> Html:
     head = tag("div", tag("h3", entry.title), tags, class_="title")
     blocks = [block if isinstance(block, Html) else _figure(block, figures) for block in entry.blocks]
     body = tag("div", *blocks, class_="blocks")
-    return tag(
-        "article", head, entry.lead, tiles(entry.tiles), body, _provenance(item.record), id=f"r{number}"
-    )
+    sources = [_provenance(name, record) for name, record in item.records]
+    return tag("article", head, entry.lead, tiles(entry.tiles), body, *sources, id=f"r{number}")
 
 
 def _figure(figure: Figure, figures: list[dict[str, Any]]) -> Html:
@@ -206,7 +232,7 @@ def _legend_entry(entry: LegendEntry, number: str) -> Html:
     return tag("button", glyph, entry.name, type="button", class_="key", aria_pressed="true", **data)
 
 
-def _provenance(record: Record) -> Html:
+def _provenance(name: str, record: Record) -> Html:
     data = record.to_dict()
     machine = {str(key): value for key, value in dict(data.get("machine") or {}).items()}
     versions = machine.pop("versions", None)
@@ -217,7 +243,7 @@ def _provenance(record: Record) -> Html:
     ]
     rows = [(str(key).replace("_", " "), value) for key, value in facts if value not in (None, "")]
     cells = [tag("div", tag("dt", key), tag("dd", value)) for key, value in rows]
-    return folded_details("Provenance", tag("dl", *cells, class_="facts"))
+    return folded_details(f"Provenance {name}".strip(), tag("dl", *cells, class_="facts"))
 
 
 def _foot(created: str) -> Html:

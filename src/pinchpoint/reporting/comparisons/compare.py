@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.core.records import Forecast, Record, load
+from pinchpoint.core.records import Check, Checkpointing, Forecast, Plan, Record, Study, Trace, Verdict, load
 from pinchpoint.reporting.comparisons.comparison import Comparison
+from pinchpoint.reporting.comparisons.decisions import compare_checkpointing, compare_plans, compare_verdicts
 from pinchpoint.reporting.comparisons.forecasts import compare_forecasts
+from pinchpoint.reporting.comparisons.runs import compare_checks, compare_traces
+from pinchpoint.reporting.comparisons.studies import compare_studies
 from pinchpoint.reporting.record_reader import check_record
+
+_COMPARERS: dict[type[Record], Callable[[Any, Any], Comparison]] = {
+    Forecast: compare_forecasts,
+    Plan: compare_plans,
+    Checkpointing: compare_checkpointing,
+    Study: compare_studies,
+    Verdict: compare_verdicts,
+    Trace: compare_traces,
+    Check: compare_checks,
+}
 
 
 def compare(before: Record | str | Path, after: Record | str | Path) -> Comparison:
@@ -23,11 +38,7 @@ def compare(before: Record | str | Path, after: Record | str | Path) -> Comparis
             f"Cannot compare a {first.kind} with a {second.kind}.",
             hint="Give two records of the same kind, such as two forecasts of the same script.",
         )
-    if isinstance(first, Forecast) and isinstance(second, Forecast):
-        return compare_forecasts(first, second)
-    raise BadInput(
-        f"Records of the kind {first.kind} cannot be compared.", hint="Give two forecasts of the same target."
-    )
+    return _COMPARERS[type(first)](first, second)
 
 
 def _read(source: Record | str | Path, name: str) -> Record:

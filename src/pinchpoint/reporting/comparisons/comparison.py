@@ -86,6 +86,7 @@ class Comparison:
     growth_of: str = ""  # which measure of the peak grew by `growth`
     cards: tuple[CardChange, ...] = ()  # of which the answer changed
     fits: tuple[tuple[str, bool | None], ...] = ()  # each card of the record after
+    lists: tuple[tuple[str, tuple[str, ...]], ...] = ()  # titles and what is new or gone, such as findings
     notes: tuple[str, ...] = ()  # what limits the comparison: other sizes, targets, versions
 
     def failures(self, *, max_growth: float | None = None, card: str | None = None) -> tuple[str, ...]:
@@ -138,6 +139,10 @@ class Comparison:
             signs = {True: "fits", False: "does not fit", None: "unknown"}
             rows = [f"| {_code(c.card)} | {signs[c.before]} | {signs[c.after]} |" for c in self.cards]
             blocks.append("\n".join(["**Cards**", "", "| card | before | after |", "|---|---|---|", *rows]))
+        for title, items in self.lists:
+            shown = [f"- {escape_markdown(item)}" for item in items[:most]]
+            more = [f"- and {len(items) - most} more"] if len(items) > most else []
+            blocks.append("\n".join([f"**{title}**", "", *shown, *more]))
         if self.notes:
             blocks.append("\n".join(f"- {escape_markdown(note)}" for note in self.notes))
         return "\n\n".join(blocks) + "\n"

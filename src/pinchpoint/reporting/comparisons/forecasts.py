@@ -196,7 +196,7 @@ def _conclusion(
             yield f"By part: {listed}."
         line = next((row for row in lines if row.difference * sign > 0), None)
         if line is not None:
-            yield f"The line that changes most: {line.name} ({show_signed(line.difference, line.unit)})."
+            yield f"The line that changes most: {line.name}, {show_signed(line.difference, line.unit)}."
     for verb, group in (
         ("no longer fits", [c.card for c in cards if c.before and c.after is False]),
         ("may no longer fit (unknown)", [c.card for c in cards if c.before and c.after is None]),
