@@ -18,7 +18,7 @@ pytest.importorskip("torch", reason="workers measure torch here")
 from pinchpoint.core import host_memory, targets
 from pinchpoint.core.errors import Missing
 from pinchpoint.studies import worker
-from pinchpoint.studies.study_runs import measure_point
+from pinchpoint.studies.point_runs import measure_point
 from pinchpoint.studies.worker import Request
 from pinchpoint.studies.worker_pool import Workers, _environment
 

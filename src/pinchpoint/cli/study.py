@@ -50,18 +50,53 @@ def command(
         "--card",
         help="Cards to list in the table of cards: names separated by commas, or all.",
     ),
+    engine: str = typer.Option(
+        "local", "--engine", help="Where the points run: local (default), ray or slurm."
+    ),
+    workers: int = typer.Option(
+        None, "--workers", help="With --engine ray or slurm: points at one time. Default: all that fit."
+    ),
+    engine_options: list[str] = typer.Option(
+        None,
+        "--engine-option",
+        metavar="KEY=VALUE",
+        help="For ray: address, cpus. For slurm: a parameter of sbatch, such as partition=gpu or time=30.",
+    ),
+    dry_run: bool = typer.Option(
+        False, "--dry-run", help="With --engine slurm: print the sbatch script and stop."
+    ),
     as_json: bool = options.AS_JSON,
 ) -> int:
     """Find how the peak (and, where measured, the time) of a step grows with its size.
 
     Each size runs in a fresh process. If it runs out of memory, crashes or reaches the time limit, this
     is recorded and the study continues. The exit code is 1 if the size check fails: if another size than
-    the requested one is processed, or memory does not grow with the size as claimed.
+    the requested one is processed, or memory does not grow with the size as claimed. With --engine, the
+    points run on a Ray or SLURM cluster; the record is the same.
     """
+    from pinchpoint.core.errors import BadInput
     from pinchpoint.core.settings import parse_pairs
-    from pinchpoint.studies.study import study
+    from pinchpoint.studies.engines.engine import read_engine
+    from pinchpoint.studies.study import sbatch_script, study
     from pinchpoint.studies.study_folder import RECORD
 
+    cluster = read_engine(engine, workers=workers, options=engine_options or ())
+    if dry_run:
+        if cluster is None:
+            raise BadInput("--dry-run needs a cluster.", hint="Use --engine slurm.")
+        script = sbatch_script(
+            target,
+            engine=cluster,
+            sizes=sizes,
+            modes=modes,
+            variants=variants,
+            on=on,
+            output=output,
+            timeout_s=timeout,
+            settings=parse_pairs(settings or ()),
+        )
+        typer.echo(script)
+        return 0
     try:
         with printing.progress("study") as tell:
             tell(f"loading {target}")
@@ -80,6 +115,7 @@ def command(
                 timeout_s=timeout,
                 cards=cards,
                 settings=parse_pairs(settings or ()),
+                engine=cluster,
                 progress=lambda done, total, text: tell(f"{min(done + 1, total)}/{total} {text}"),
             )
     except KeyboardInterrupt as stop:

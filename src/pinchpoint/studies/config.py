@@ -69,6 +69,11 @@ class StudyConfig:
     timeout_s: float
     output: Path | None
 
+    @property
+    def point_limit_s(self) -> float:
+        """The longest time of one point: a forecast, and a run beside it if it is measured."""
+        return self.timeout_s if self.device == "fake" else 2 * self.timeout_s
+
     def jobs(self) -> list[tuple[str, str | None, int]]:
         """Return (variant, mode, size) of every point, in the order of the runs."""
         return [(variant, mode, size) for variant in self.lines for mode in self.modes for size in self.sizes]

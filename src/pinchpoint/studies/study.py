@@ -10,18 +10,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pinchpoint.core.errors import BadInput, TargetFailed
 from pinchpoint.core.records import Point, Study, load
 from pinchpoint.core.settings import Overrides
-from pinchpoint.forecasting.forecaster import Forecaster, Forecasts
+from pinchpoint.forecasting.forecaster import Forecasts
 from pinchpoint.studies import assembly, study_folder
 from pinchpoint.studies.config import StudyConfig, check_config
-from pinchpoint.studies.forecast_process import RestartingForecaster
-from pinchpoint.studies.study_runs import Progress, Runner, Session, reusable_points
+from pinchpoint.studies.engines.engine import EngineConfig, check_engine, open_pool
+from pinchpoint.studies.point_runs import OpenPointRuns, PointRuns, Runner, open_forecaster
+from pinchpoint.studies.study_runs import Progress, Session, reusable_points
 from pinchpoint.studies.worker_pool import Workers
 
 
@@ -41,6 +43,7 @@ def study(
     timeout_s: float = 300.0,
     cards: str | Sequence[str] | None = None,
     settings: Overrides | None = None,
+    engine: EngineConfig | None = None,
     progress: Progress | None = None,
     forecaster: Forecasts | None = None,
     runner: Runner | None = None,
@@ -57,6 +60,7 @@ def study(
     cards: the cards of the card table, or "all".
     settings: values of the settings that the workload declares. A setting with several values is a
     second axis: every variant is studied with each value, under names such as `flat[mlp=64,64]`.
+    engine: the cluster that runs the points; None runs them one after another on this machine.
     forecaster, runner, clock: replacements for the fake runs, the fresh interpreters and the clock.
 
     The result's `passed` and `gate` say whether memory grew along the axis as declared.
@@ -77,13 +81,19 @@ def study(
     )
     if config.output is not None and not (resume or overwrite):
         study_folder.refuse_earlier(config.output)
+    if engine is not None:
+        check_engine(engine)
     start = clock()
     earlier_points, earlier_s = _earlier(config) if resume else ((), 0.0)
-    with (
-        nullcontext(forecaster) if forecaster is not None else _forecaster(target, config) as forecasts,
-        nullcontext(runner) if runner is not None else Workers(config.framework) as run,
-    ):
-        session = Session(config, forecasts, run, earlier_points=earlier_points)
+    with ExitStack() as stack:
+        session = Session(config, None, earlier_points=earlier_points)
+        if engine is not None:
+            session.pool = stack.enter_context(open_pool(_engine_for(engine, config), OpenPointRuns(config)))
+        else:
+            forecasts = forecaster or stack.enter_context(open_forecaster(target, config))
+            session.runs = PointRuns(
+                config, forecasts, runner or stack.enter_context(Workers(config.framework))
+            )
         if progress is not None:
             session.progress = progress
         if config.output is not None:
@@ -105,9 +115,51 @@ def study(
     return result
 
 
-def _forecaster(target: Any, config: StudyConfig) -> RestartingForecaster:
-    return RestartingForecaster(
-        lambda: Forecaster(target, card=config.card.name, seed=config.seed, timeout_s=config.timeout_s)
+def sbatch_script(
+    target: Any,
+    *,
+    engine: EngineConfig,
+    sizes: str | Sequence[int | str],
+    modes: str | Sequence[str] | None = None,
+    variants: str | Sequence[str] | None = None,
+    on: str = "fake",
+    output: str | Path | None = None,
+    timeout_s: float = 300.0,
+    settings: Overrides | None = None,
+) -> str:
+    """Return the script that `study` would submit to SLURM for its points. Nothing is written or run."""
+    config = check_config(
+        target,
+        sizes=sizes,
+        modes=modes,
+        variants=variants,
+        on=on,
+        output=output,
+        repeats=1,
+        warmup=0,
+        seed=0,
+        timeout_s=timeout_s,
+        card_names=None,
+        settings=settings,
+    )
+    check_engine(engine)
+    if engine.name != "slurm":
+        raise BadInput(
+            f"--dry-run prints a SLURM script, but the engine is {engine.name}.", hint="Use --engine slurm."
+        )
+    from pinchpoint.studies.engines.slurm_pool import script
+
+    return script(_engine_for(engine, config), jobs=len(config.jobs()), limit_s=config.point_limit_s)
+
+
+def _engine_for(engine: EngineConfig, config: StudyConfig) -> EngineConfig:
+    """Return the engine with what the points of this study need."""
+    return replace(
+        engine,
+        jobs=len(config.jobs()),
+        gpus=1 if config.device == "cuda" else 0,
+        alone=config.device == "cpu",
+        folder=engine.folder or config.output,
     )
 
 

@@ -1,0 +1,1 @@
+"""Engines: other machines that run independent jobs, through Ray or SLURM."""
