@@ -13,7 +13,7 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +33,7 @@ from pinchpoint.studies.engines.engine import (
 JOB_NAME = "pinchpoint"
 START_S = 300.0  # added to the time limit of a task, for the start of Python and the frameworks
 POLL_S = 1.0
+ASK_EVERY = 60  # polls; in between, only the results that tasks have written are looked for
 _OURS = "cluster"  # the one option that is not a parameter of sbatch: slurm, or local for a trial run
 
 
@@ -75,12 +76,10 @@ def open_pool(config: EngineConfig, open_worker: OpenWorker) -> Iterator[SlurmPo
 class SlurmPool:
     """Submits all jobs as one array, and yields them as their results appear."""
 
-    def __init__(
-        self, config: EngineConfig, open_worker: OpenWorker, *, sleep: Callable[[float], None] = time.sleep
-    ) -> None:
+    def __init__(self, config: EngineConfig, open_worker: OpenWorker) -> None:
         import submitit
 
-        self._config, self._work, self._sleep = config, _Work(open_worker), sleep
+        self._config, self._work = config, _Work(open_worker)
         self._folder = folder_of(config)
         cluster = config.options.get(_OURS, "slurm")
         try:
@@ -98,8 +97,11 @@ class SlurmPool:
         """As `Pool.run`."""
         tasks = [_Task(index, job) for index, job in enumerate(jobs)]
         self._submit(tasks, limit_s)
+        polls = 0
         while self._tasks:
-            done = [task for task in self._tasks if task.submission.done()]
+            polls += 1
+            ask = polls % ASK_EVERY == 0
+            done = [task for task in self._tasks if task.submission.done(force_check=ask)]
             for task in done:
                 self._tasks.remove(task)
                 outcome = self._collect(task)
@@ -108,7 +110,7 @@ class SlurmPool:
                 else:
                     yield outcome
             if not done:
-                self._sleep(POLL_S)
+                time.sleep(POLL_S)
 
     def close(self) -> None:
         """Cancel the tasks that have not finished."""
