@@ -33,6 +33,7 @@ def check(
     steps: int = STEPS,
     time_limit_s: float = TIME_LIMIT_S,
     predict: bool = True,
+    allow_network: bool = False,
     apply: bool = False,
     against: str | None = None,
     pairs: int | None = None,
@@ -42,11 +43,12 @@ def check(
 ) -> Check:
     """Say what to change in a script or `-m package.module`, ranked by what it costs.
 
-    steps, time_limit_s: how long the script runs. predict: also predict its peak on a GPU. apply: make the
-    fixes that keep all results, and compare the times before and after. against: compare the times with those
-    of this script instead. pairs: how often both are measured. output_to_stderr: where the output of the
-    script goes. on_status: called with the name of each stage. on_checked: called with the answer before
-    fixes are made and times are compared.
+    steps, time_limit_s: how long the script runs. predict: also predict its peak on a GPU. allow_network: let
+    the script send data in that prediction; its real run is not restricted. apply: make the fixes that keep
+    all results, and compare the times before and after. against: compare the times with those of this script
+    instead. pairs: how often both are measured. output_to_stderr: where the output of the script goes.
+    on_status: called with the name of each stage. on_checked: called with the answer before fixes are made
+    and times are compared.
 
     A script that fails has a Check too: see its `error` and `exit_code`.
     """
@@ -74,7 +76,7 @@ def check(
     forecast = None
     if predict and uses_framework:
         on_status("predicting the peak")
-        forecast, note = _forecast(target, args, time_limit_s)
+        forecast, note = _forecast(target, args, time_limit_s, allow_network=allow_network)
         notes += [note] if note else []
 
     def run(run_target: str, *, light: bool, **more: object) -> Trace:
@@ -160,10 +162,13 @@ def _gain_against(target: str, against: str, times: Times | Failure) -> Gain:
     return Gain(fixed=0, files=(after,), diff=diff, against=against, **verdict)
 
 
-def _forecast(target: str, args: Sequence[str], time_limit_s: float) -> tuple[Forecast | None, str]:
+def _forecast(
+    target: str, args: Sequence[str], time_limit_s: float, *, allow_network: bool
+) -> tuple[Forecast | None, str]:
     """The forecast, or why there is none."""
     try:
-        return predict_peak(target, args=tuple(args), timeout_s=time_limit_s), ""
+        forecast = predict_peak(target, args=tuple(args), timeout_s=time_limit_s, allow_network=allow_network)
+        return forecast, ""
     except Bug:
         raise
     except PinchpointError as error:

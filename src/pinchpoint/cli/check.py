@@ -40,6 +40,7 @@ def command(
     predict: bool = typer.Option(
         True, "--predict/--no-predict", help="Whether to predict the peak memory on a GPU."
     ),
+    allow_network: bool = options.ALLOW_NETWORK,
     apply: bool = typer.Option(
         False, "--apply", help="Make the fixes that keep all results, and compare the times before and after."
     ),
@@ -83,6 +84,7 @@ def command(
             steps=steps,
             time_limit_s=time_limit,
             predict=predict,
+            allow_network=allow_network,
             apply=apply,
             against=None if against is None else options.script_target(against, as_module=as_module),
             pairs=pairs,

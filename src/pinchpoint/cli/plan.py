@@ -50,6 +50,7 @@ def command(
         help="auto: find the modules of a training script to recompute so that it fits the budget at the "
         "least extra time.",
     ),
+    allow_network: bool = options.ALLOW_NETWORK,
     model: str = options.MODEL,
     task: str = options.TASK,
     batch: int = options.BATCH,
@@ -94,7 +95,16 @@ def command(
         others |= {"--sharding": sharding, "--script": script}
         names = [name for name, value in others.items() if value]
         _plan_checkpointing(
-            target, checkpointing, names, budget, args or (), seed, timeout, output=output, as_json=as_json
+            target,
+            checkpointing,
+            names,
+            budget,
+            args or (),
+            seed,
+            timeout,
+            allow_network=allow_network,
+            output=output,
+            as_json=as_json,
         )
         return
     saved = "nothing was saved, because -o FILE.json was not given"
@@ -118,6 +128,7 @@ def command(
             seed=seed,
             timeout_s=timeout,
             settings=parse_pairs(settings or ()),
+            allow_network=allow_network,
             model=model,
             task=task,
             batch=batch,
@@ -149,6 +160,7 @@ def _plan_checkpointing(
     seed: int,
     timeout_s: float,
     *,
+    allow_network: bool,
     output: Path | None,
     as_json: bool,
 ) -> None:
@@ -171,7 +183,13 @@ def _plan_checkpointing(
         printing.progress("plan") as progress,
     ):
         result = plan_checkpointing(
-            target, budget=budget, args=args, seed=seed, timeout_s=timeout_s, progress=progress
+            target,
+            budget=budget,
+            args=args,
+            seed=seed,
+            timeout_s=timeout_s,
+            allow_network=allow_network,
+            progress=progress,
         )
     if output is not None:
         result.save(output)

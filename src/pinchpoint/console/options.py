@@ -11,6 +11,9 @@ TARGET: Any = typer.Argument(
 )
 SCRIPT_ARGS: Any = typer.Argument(None, metavar="[-- ARGS]", help="The script's own arguments, after --.")
 AS_MODULE: Any = typer.Option(False, "-m", help="TARGET is a module to run, as by python -m.")
+ALLOW_NETWORK: Any = typer.Option(
+    False, "--allow-network", help="Let a script send data while it is predicted; it may always download."
+)
 MODE: Any = typer.Option(None, "--mode", help="train or infer. Default: train if the workload has it.")
 SEED: Any = typer.Option(0, "--seed", help="Seed of weights and data.")
 RECORD: Any = typer.Option(None, "-o", "--output", metavar="FILE.json", help="Write the record here.")

@@ -65,15 +65,18 @@ class Forecaster:
         environment: Mapping[str, str] | None = None,
         only_card: bool = False,
         find_least: bool = False,
+        allow_network: bool = False,
         on_status: Callable[[str], None] | None = None,
     ) -> None:
         """environment: variables that a script runs with, as a launcher sets them.
 
         only_card: answer whether it fits for this card only. find_least: find with how few bytes it would.
+        allow_network: let a script send data, besides downloading.
         on_status: called about once a second with what a script is doing, while a prediction runs.
         """
         self._answers = {"only_card": only_card, "find_least": find_least}
         self._on_status = on_status
+        self.allow_network = allow_network
         self.target = find(target)
         self.packages = list(packages)
         self.environment = dict(environment or {})
@@ -162,6 +165,7 @@ class Forecaster:
             "recompute": None if recompute is None else dict(recompute),
             "packages": self.packages,
             "environment": self.environment,
+            "allow_network": self.allow_network,
             "seed": self.seed,
             "timeout_s": self.timeout_s,
             "settings": self.settings if settings is None else dict(settings),

@@ -38,6 +38,7 @@ def predict(
     rank: int | Literal["all"] = 0,
     local_world_size: int | None = None,
     packages: Sequence[str] = (),
+    allow_network: bool = False,
     model: str | Path | None = None,
     task: str | None = None,
     batch: int | None = None,
@@ -62,6 +63,7 @@ def predict(
     rank: the process to predict, or "all" for the one that needs most of those that may differ.
     local_world_size: processes per machine; by default up to 8.
     packages: packages that need CUDA and are assumed to be installed, though a script could do without them.
+    allow_network: let a script send data; by default it may only download.
     model: instead of a target, a config.json of transformers, or a YAML file of axolotl or LLaMA-Factory.
     task, batch, sequence, new_tokens, optimizer, precision, sharding: what to do with the model, as the
     options of `pinchpoint predict --model`, with the same defaults. script: write the model's script here.
@@ -98,6 +100,7 @@ def predict(
             rank=rank,
             local_world_size=local_world_size,
             packages=packages,
+            allow_network=allow_network,
             on_status=on_status,
         )
     return forecast if recipe is None else of_recipe(forecast, recipe)
@@ -121,6 +124,7 @@ def _predict(
     rank: int | Literal["all"],
     local_world_size: int | None,
     packages: Sequence[str],
+    allow_network: bool,
     on_status: Callable[[str], None] | None,
 ) -> Forecast:
     environment: dict[str, str] = {}
@@ -167,6 +171,7 @@ def _predict(
         timeout_s=timeout_s,
         settings=settings,
         packages=packages,
+        allow_network=allow_network,
         environment=environment,
         on_status=on_status,
     ) as forecaster:

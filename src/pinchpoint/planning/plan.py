@@ -58,6 +58,7 @@ def plan(
     seed: int = 0,
     timeout_s: float = 300.0,
     settings: Overrides | None = None,
+    allow_network: bool = False,
     model: str | Path | None = None,
     task: str | None = None,
     batch: int | None = None,
@@ -77,11 +78,12 @@ def plan(
     script that is its size, such as "--batch-size {}". world_size: plan a script for each of these numbers of
     processes, such as "8,16,32"; `size` is then the largest of all, and `world_size` the smallest with which
     it fits. rank, local_world_size: as in `predict`. multiple: consider only multiples of this. up_to: the
-    largest size to consider. settings: settings of a workload that declares some. model: instead of a target,
-    the model whose step is planned; it and the options from task to script are those of `predict`, and vary
-    is "--batch {}" (default), "--sequence {}", or to generate "--new-tokens {}". on_result: called with
-    every preliminary answer, which has `complete` false. Raises `DoesNotFit` if nothing fits. If a forecast
-    cannot say whether its size fits, that size does not count: `size` is the largest known to fit, or None.
+    largest size to consider. settings: settings of a workload that declares some. allow_network: as in
+    `predict`. model: instead of a target, the model whose step is planned; it and the options from task to
+    script are those of `predict`, and vary is "--batch {}" (default), "--sequence {}", or to generate
+    "--new-tokens {}". on_result: called with every preliminary answer, which has `complete` false. Raises
+    `DoesNotFit` if nothing fits. If a forecast cannot say whether its size fits, that size does not count:
+    `size` is the largest known to fit, or None.
     """
     recipe = read_model(
         model,
@@ -115,6 +117,7 @@ def plan(
             seed=seed,
             timeout_s=timeout_s,
             settings=settings,
+            allow_network=allow_network,
             forecaster=forecaster,
             progress=progress,
             on_result=on_result,
@@ -140,6 +143,7 @@ def _plan(
     seed: int,
     timeout_s: float,
     settings: Overrides | None,
+    allow_network: bool,
     forecaster: Forecasts | None,
     progress: Progress | None,
     on_result: Callable[[Plan], None] | None,
@@ -181,6 +185,7 @@ def _plan(
         "settings": setting_values,
         "only_card": not table_cards,
         "find_least": True,
+        "allow_network": allow_network,
     }
     if progress is not None:
         progress(f"loading {subject.text}")

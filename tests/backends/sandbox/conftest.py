@@ -21,13 +21,18 @@ DRIVER = Path(__file__).with_name("driver.py")
 
 @pytest.fixture
 def run_sandboxed(tmp_path: Path) -> Callable[..., SimpleNamespace]:
-    """`run_sandboxed(source, *arguments, steps=2, locked=False, env={})`: the driver's result, as attributes.
+    """`run_sandboxed(source, *arguments, steps=2, locked=False, allow_network=False, env={})`: its result.
 
     The script is work/train.py and runs in the folder work, which the test may fill before.
     """
 
     def run(
-        source: str, *arguments: str, steps: int = 2, locked: bool = False, env: dict[str, str] | None = None
+        source: str,
+        *arguments: str,
+        steps: int = 2,
+        locked: bool = False,
+        allow_network: bool = False,
+        env: dict[str, str] | None = None,
     ) -> SimpleNamespace:
         work, scratch, result = tmp_path / "work", tmp_path / "scratch", tmp_path / "result.json"
         work.mkdir(exist_ok=True)
@@ -35,7 +40,7 @@ def run_sandboxed(tmp_path: Path) -> Callable[..., SimpleNamespace]:
         text = textwrap.dedent(source)
         if not script.exists() or script.read_text() != text:
             script.write_text(text)
-        variables = {**os.environ, **(env or {})}
+        variables = {**os.environ, "ALLOW_NETWORK": str(int(allow_network)), **(env or {})}
         # The package must be importable even if it is not installed or the test sets its own path.
         variables["PYTHONPATH"] = os.pathsep.join([variables.get("PYTHONPATH", ""), str(SOURCES)]).strip(
             os.pathsep

@@ -21,7 +21,8 @@ result, scratch, steps, locked, script, *arguments = sys.argv[1:]
 opened = os.open(result, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)  # before the lock, which allows open files
 stopper = Stopper(int(steps))
 builtins.step = stopper.step  # type: ignore[attr-defined]
-with Sandbox(Path(scratch), locked=locked == "locked") as guards:
+allow_network = os.environ.pop("ALLOW_NETWORK", "") == "1"
+with Sandbox(Path(scratch), locked=locked == "locked", allow_network=allow_network) as guards:
     end = run_script(script, arguments, scratch=Path(scratch), stopper=stopper)
 error = script_error(end, script=script, steps=stopper.steps, not_started=guards.processes.refused_commands)
 outcome = {
@@ -35,6 +36,8 @@ outcome = {
     "refused": guards.processes.refused_commands,
     "written": guards.overlay.written_files(),
     "locked": guards.locked,
+    "notes": guards.notes(),
+    "filtered": guards.filtered,
 }
 os.write(opened, json.dumps(outcome).encode())
 print("driver's own output")

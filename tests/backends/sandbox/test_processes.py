@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 from pinchpoint.backends.sandbox.processes import RefusedProcess
-from pinchpoint.backends.sandbox.safe_commands import is_harmless, is_harmless_in_shell
+from pinchpoint.backends.sandbox.programs.safe_commands import is_harmless, is_harmless_in_shell
 
 HARMLESS = [
     "git rev-parse HEAD",

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pinchpoint.backends.sandbox.files.merged_view import RefusedWrite
+from pinchpoint.backends.sandbox.kernel.c_functions import RefusedCall
+from pinchpoint.backends.sandbox.network import RefusedConnection
 from pinchpoint.backends.sandbox.processes import RefusedProcess
 from pinchpoint.backends.sandbox.run_script import ScriptEnd
 from pinchpoint.core.errors import Missing, PinchpointError, TargetFailed
@@ -88,6 +90,12 @@ def _raised_error(script: Path, error: BaseException, not_started: Sequence[str]
             return link  # our own error has its message and hint, even if a library wrapped it
     name, at = script.name, user_line(error)
     where = f" at {at}" if at else ""
+    for link in causes(error):
+        if isinstance(link, RefusedConnection):
+            return TargetFailed(
+                f"{name!r} sends data{where}, which a prediction does not allow by default: {link.what}.",
+                hint="Add --allow-network, or pass arguments with which the script does not need it.",
+            )
     also = f" (not started: {'; '.join(not_started)})" if not_started else ""
     if isinstance(error, RefusedProcess):
         return TargetFailed(
@@ -95,6 +103,12 @@ def _raised_error(script: Path, error: BaseException, not_started: Sequence[str]
             f"{error.filename}.",
             hint=_launch_hint([str(error.filename)])
             or "Run that command beforehand, or pass arguments with which the script does not need it.",
+        )
+    if isinstance(error, RefusedCall):
+        return TargetFailed(
+            f"{name!r} calls {error.filename} of the C library{where}, which a prediction does not allow.",
+            hint="Use the function of Python's os module, or pass arguments with which the script does not "
+            "need it.",
         )
     if gpus := _TOO_FEW_GPUS.search(str(error)):
         count = gpus.group(1).count(",") + 1

@@ -12,7 +12,7 @@ import importlib.machinery
 import importlib.metadata
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any
@@ -20,6 +20,9 @@ from typing import Any
 from pinchpoint.backends.patches import Patches
 from pinchpoint.backends.sandbox.inert_objects import Inert, InertModule, RunModule
 from pinchpoint.backends.sandbox.rebinding import swap_imported
+
+Swap = Callable[[Any, str, Any], None]
+LibraryPatch = Callable[[ModuleType, Swap], None]
 
 # Packages replaced as a whole, with the name they are published under.
 TRACKERS = {
@@ -110,7 +113,9 @@ def environment(scratch: Path) -> dict[str, str]:
 class Trackers(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Context manager: an import hook that provides inert modules, and the variables of `environment`."""
 
-    def __init__(self, scratch: Path) -> None:
+    def __init__(self, scratch: Path, library_patches: Mapping[str, LibraryPatch] | None = None) -> None:
+        """library_patches: changes of other libraries, by the name of the module, made after its import."""
+        self._library_patches = dict(library_patches or {})
         self._environment = environment(scratch)
         self._patches = Patches()
         self._replaced_modules: dict[str, ModuleType] = {}
@@ -122,7 +127,7 @@ class Trackers(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         for name in [name for name in sys.modules if _tracker_of(name)]:
             self._replaced_modules[name] = sys.modules.pop(name)
         for name, module in list(sys.modules.items()):
-            patch = _patch_for(name)
+            patch = self._patch_for(name)
             if patch is not None:
                 patch(module, self._swap)
         swap_imported(self._swaps)
@@ -149,7 +154,7 @@ class Trackers(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        tracker, patch = _tracker_of(fullname), _patch_for(fullname)
+        tracker, patch = _tracker_of(fullname), self._patch_for(fullname)
         if tracker and not _is_probe():
             parent = sys.modules.get(fullname.rpartition(".")[0])
             own = None if isinstance(parent, InertModule) else self._elsewhere(fullname, path)
@@ -169,6 +174,9 @@ class Trackers(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         """Nothing to run."""
+
+    def _patch_for(self, name: str) -> LibraryPatch | None:
+        return self._library_patches.get(name) or _patch_for(name)
 
     def _swap(self, owner: Any, name: str, new: Any) -> None:
         self._swaps.append((vars(owner)[name], new))
@@ -223,10 +231,7 @@ def _run_after(loader: Any, patch: Callable[[ModuleType], None]) -> None:
     loader.exec_module = exec_module
 
 
-Swap = Callable[[Any, str, Any], None]
-
-
-def _patch_for(name: str) -> Callable[[ModuleType, Swap], None] | None:
+def _patch_for(name: str) -> LibraryPatch | None:
     """The patch for a library that uses trackers or uploads by itself."""
     if name == "transformers.integrations.integration_utils":
         return _no_reports

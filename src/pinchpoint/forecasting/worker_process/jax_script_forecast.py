@@ -81,7 +81,8 @@ def _run(
         decisions=decisions,
         workspace_bytes=matmul_workspace(card.capability),
     )
-    with Sandbox(scratch, locked=True) as guards, session.running():
+    sandbox = Sandbox(scratch, locked=True, allow_network=request.get("allow_network", False))
+    with sandbox as guards, session.running():
         end = run_script(
             target.where,
             request["args"],
@@ -156,7 +157,13 @@ def _run(
             "inference_calls": 0 if session.training_steps else session.inference_calls,
             "evaluation": session.evaluation_calls > 0,
         },
-        notes=(*peak.notes, *session.ledger.notes, *session.end_notes(), jax_forecast.share_note(share)),
+        notes=(
+            *peak.notes,
+            *session.ledger.notes,
+            *session.end_notes(),
+            *guards.notes(),
+            jax_forecast.share_note(share),
+        ),
     )
     if request.get("rank"):
         nccl = nccl_bytes(session.groups, devices.count)

@@ -173,7 +173,7 @@ def _run(
     if request.get("rank"):
         os.environ |= Rank(**request["rank"]).environment()
     _seed(request.get("seed", 0))
-    with Sandbox(scratch, locked=True) as guards:
+    with Sandbox(scratch, locked=True, allow_network=request.get("allow_network", False)) as guards:
         end = run_script(
             path,
             request["args"],
@@ -183,8 +183,8 @@ def _run(
             transform=lambda tree: mark_draws(mark_floats(mark_lookups(mark_script(full_card.watch(tree))))),
         )
         signal.setitimer(signal.ITIMER_REAL, 0)
-    if end.note is not None:
-        observer.note(end.note)
+    for note in (*([end.note] if end.note is not None else []), *guards.notes()):
+        observer.note(note)
     if dynamic_options.get("calibrating"):
         signal.setitimer(signal.ITIMER_PROF, 0)
     if dynamic_options.get("calibrating") and end.kind == "stopped":

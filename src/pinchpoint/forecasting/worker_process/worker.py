@@ -130,6 +130,7 @@ def in_fork(work: Callable[[], dict[str, Any]], *, end_s: float) -> dict[str, An
 
 def _child(work: Callable[[], dict[str, Any]], handle: int) -> None:
     answer: dict[str, Any]
+    process = os.getpid()
     try:
         answer = work()
     except PinchpointError as error:
@@ -146,6 +147,8 @@ def _child(work: Callable[[], dict[str, Any]], handle: int) -> None:
         fault = failure("the target", error, "predicting")
         fault.__cause__ = error if fault is not error else None  # --debug shows its traceback
         answer = errors.to_dict(fault)
+    if os.getpid() != process:  # C code of the target has forked, and only its parent answers
+        os._exit(0)
     # No interpreter shutdown: exit handlers and threads of a target must not run in this fork.
     with os.fdopen(handle, "w", encoding="utf-8") as file:
         file.write(json.dumps(answer))

@@ -48,12 +48,14 @@ def plan_checkpointing(
     args: Sequence[str] = (),
     seed: int = 0,
     timeout_s: float = 300.0,
+    allow_network: bool = False,
     forecaster: RecomputingForecasts | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Checkpointing:
     """Choose the modules of a script that torch.utils.checkpoint should recompute to fit `budget`.
 
     budget: bytes, "24GiB" or the name of a card; times are those of that card, or of the H200 for bytes.
+    allow_network: as in `predict`.
     Raises `DoesNotFit` if the script does not fit even with everything recomputed that helps.
     """
     card = budget_card(budget)
@@ -67,7 +69,7 @@ def plan_checkpointing(
             hint="Give the whole memory of the card as --budget.",
         )
     opened: AbstractContextManager[RecomputingForecasts] = (
-        Forecaster(target, card=card.name, seed=seed, timeout_s=timeout_s)
+        Forecaster(target, card=card.name, seed=seed, timeout_s=timeout_s, allow_network=allow_network)
         if forecaster is None
         else nullcontext(forecaster)
     )

@@ -4,7 +4,7 @@ An audit hook receives every `open` and every changing `os` call made from Pytho
 functions obtained before the overlay (`posix.unlink`, a bound method) and through `sqlite3`. A write that is
 neither in the scratch folder nor to the process's own entries is refused with a clear error. An audit hook
 cannot be removed; after `close` it does nothing. It does not cover C code that bypasses the interpreter:
-see `lock`.
+see `kernel`.
 """
 
 from __future__ import annotations
@@ -46,8 +46,11 @@ class WriteGuard:
             "socket.bind": self._bind,
         }
 
-    def check(self, event: str, call: Callable[..., None]) -> None:
+    def check(self, event: str, call: Callable[..., None]) -> Callable[..., None] | None:
+        """Add a check, and return the one that it replaces."""
+        before = self._checks.get(event)
         self._checks[event] = call
+        return before
 
     def open(self) -> None:
         checks = self._checks

@@ -37,7 +37,15 @@ class RefusedWrite(PermissionError):
 class View:
     """Maps script paths to real paths. Until `has_changes`, reads use the real files directly."""
 
-    def __init__(self, scratch: Path, *, copy_limit_bytes: int = 2 * GIB) -> None:
+    def __init__(
+        self,
+        scratch: Path,
+        *,
+        copy_limit_bytes: int = 2 * GIB,
+        change_attribute: Callable[..., None] | None = None,
+    ) -> None:
+        """change_attribute: see `kernel.delegate`; by default this process calls `posix` itself."""
+        self.change_attribute = change_attribute or _change_attribute
         os.makedirs(scratch, exist_ok=True)
         self.scratch = os.path.realpath(scratch)
         self.top = self.scratch + "/files"
@@ -219,8 +227,8 @@ class View:
                     path,
                 )
             _copy(path if contents else os.devnull, copy)
-            posix.chmod(copy, stat.S_IMODE(here.st_mode))
-            posix.utime(copy, ns=(here.st_atime_ns, here.st_mtime_ns))
+            self.change_attribute("chmod", copy, stat.S_IMODE(here.st_mode))
+            self.change_attribute("utime", copy, ns=(here.st_atime_ns, here.st_mtime_ns))
         else:
             raise RefusedWrite("writing to a pipe or socket of other programs", path)
         self.has_changes = True
@@ -272,6 +280,10 @@ def path_of_fd(fd: int) -> str:
 
         return os.fsdecode(fcntl.fcntl(fd, 50, bytes(1024)).rstrip(b"\0"))  # F_GETPATH
     return posix.readlink(f"/proc/self/fd/{fd}")
+
+
+def _change_attribute(name: str, path: str, *args: Any, **kwargs: Any) -> None:
+    getattr(posix, name)(path, *args, **kwargs)
 
 
 def _lstat(path: str) -> os.stat_result | None:

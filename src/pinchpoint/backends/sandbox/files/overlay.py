@@ -17,11 +17,13 @@ import os
 import sys
 import tempfile
 from abc import ABCMeta
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from pinchpoint.backends.patches import Patches
+from pinchpoint.backends.sandbox.files import shared_memory
 from pinchpoint.backends.sandbox.files.audit_hook import WriteGuard
 from pinchpoint.backends.sandbox.files.databases import connector, dbm_opener
 from pinchpoint.backends.sandbox.files.merged_view import GIB, View
@@ -69,8 +71,14 @@ _CAPABILITIES = (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks
 class Overlay:
     """Context manager: writes go to `scratch/files` + the absolute path, temporary files to `scratch/tmp`."""
 
-    def __init__(self, scratch: Path, *, copy_limit_bytes: int = 2 * GIB) -> None:
-        self._view = View(Path(scratch), copy_limit_bytes=copy_limit_bytes)
+    def __init__(
+        self,
+        scratch: Path,
+        *,
+        copy_limit_bytes: int = 2 * GIB,
+        change_attribute: Callable[..., None] | None = None,
+    ) -> None:
+        self._view = View(Path(scratch), copy_limit_bytes=copy_limit_bytes, change_attribute=change_attribute)
         self._calls = WriteCalls(self._view)
         self.write_guard = WriteGuard(self._view, self._calls)
         self._patches = Patches()
@@ -89,6 +97,7 @@ class Overlay:
         self._patches.set(io, "open", new_open)
         self._swap(io, "FileIO", _file_io(self._calls))
         self._patch_databases()
+        shared_memory.install(self._patches, self._calls.open, self._calls.unlink)
         self._patch_references({id(old): new for old, new in self._swaps})
         swap_imported(self._swaps)
         self._patches.set(tempfile, "tempdir", self._view.temp)

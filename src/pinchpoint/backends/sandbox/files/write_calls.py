@@ -172,10 +172,10 @@ class WriteCalls(ReadCalls):
         if isinstance(path, int):
             posix.truncate(path, length)  # a file that is open for writing is in scratch already
         else:
-            self._change(posix.truncate, path, None, True, length)
+            self._change("truncate", path, None, True, length)
 
     def chmod(self, path: Any, mode: int, *, dir_fd: int | None = None, follow_symlinks: bool = True) -> None:
-        self._change(posix.chmod, path, dir_fd, follow_symlinks, mode)
+        self._change("chmod", path, dir_fd, follow_symlinks, mode)
 
     def fchmod(self, fd: int, mode: int) -> None:
         self.chmod(fd, mode)
@@ -183,7 +183,7 @@ class WriteCalls(ReadCalls):
     def chown(
         self, path: Any, uid: int, gid: int, *, dir_fd: int | None = None, follow_symlinks: bool = True
     ) -> None:
-        self._change(posix.chown, path, dir_fd, follow_symlinks, uid, gid)
+        self._change("chown", path, dir_fd, follow_symlinks, uid, gid)
 
     def lchown(self, path: Any, uid: int, gid: int) -> None:
         self.chown(path, uid, gid, follow_symlinks=False)
@@ -201,15 +201,15 @@ class WriteCalls(ReadCalls):
         **ns: Any,
     ) -> None:
         # Passed on unchanged: `times` and `ns` exclude each other, and omitting both means now.
-        self._change(posix.utime, path, dir_fd, follow_symlinks, *(() if times is None else (times,)), **ns)
+        self._change("utime", path, dir_fd, follow_symlinks, *(() if times is None else (times,)), **ns)
 
     def setxattr(
         self, path: Any, attribute: Any, value: Any, flags: int = 0, *, follow_symlinks: bool = True
     ) -> None:
-        self._change(posix.setxattr, path, None, follow_symlinks, attribute, value, flags)
+        self._change("setxattr", path, None, follow_symlinks, attribute, value, flags)
 
     def removexattr(self, path: Any, attribute: Any, *, follow_symlinks: bool = True) -> None:
-        self._change(posix.removexattr, path, None, follow_symlinks, attribute)
+        self._change("removexattr", path, None, follow_symlinks, attribute)
 
     # --- helpers
 
@@ -243,22 +243,23 @@ class WriteCalls(ReadCalls):
         self._view.forget_links()
 
     def _change(
-        self, call: Callable[..., Any], path: Any, dir_fd: int | None, follow: bool, *args: Any, **kwargs: Any
+        self, name: str, path: Any, dir_fd: int | None, follow: bool, *args: Any, **kwargs: Any
     ) -> None:
         """Change a file's copy in scratch; a pipe or a removed file has no path and is changed directly."""
         script_path = self._view.script_path(path, dir_fd)
         if isinstance(path, int) and (not script_path or self._view.is_own(script_path)):
-            call(path, *args, **kwargs)
+            getattr(posix, name)(path, *args, **kwargs)
             return
         with self._view.lock:
             place = self._find(path, dir_fd, follow=follow)
             if self._view.is_own(place):
                 raise RefusedWrite("changing a device", place)
             copy = self._view.copy_up(place)
-            if call is posix.truncate:
-                self._do(call, path, copy, *args)
+            if name == "truncate":
+                self._do(posix.truncate, path, copy, *args)
             else:
-                self._do(call, path, copy, *args, follow_symlinks=follow, **kwargs)
+                change = self._view.change_attribute
+                self._do(change, path, name, copy, *args, follow_symlinks=follow, **kwargs)
 
 
 def _error(number: int, path: Any) -> OSError:

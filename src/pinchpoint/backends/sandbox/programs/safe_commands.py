@@ -1,7 +1,8 @@
 """`is_harmless`: whether a command only reads, so that a predicted script may run it.
 
 Scripts look up the commit, the GPU and the host before they train. Only a short list of programs that print
-such information is allowed. A command that might write is not harmless.
+such information is allowed. A command that might write is not harmless. Where the program must be is decided
+by `program_paths`.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 _LOOK = {
     "arch",
@@ -56,23 +57,18 @@ _TOOLS = {
     "clang",
     "clang++",
     "cmake",
-    "conda",
-    "docker",
     "ffmpeg",
     "g++",
     "gcc",
     "hipcc",
-    "java",
     "make",
-    "mpirun",
     "ninja",
-    "node",
     "nvcc",
-    "pip",
-    "python",
-    "python3",
     "rustc",
 }
+SHELLS = ("sh", "bash", "dash", "zsh")
+# Every program that a command may use; without its arguments, one of them may write.
+PROGRAMS = (*_LOOK, *_TOOLS, *SHELLS, "git", "nvidia-smi", "hostname", "date", "ldconfig", "sysctl")
 _VERSION = {"--version", "-version", "-V", "-dumpversion", "-dumpmachine"}
 _HOSTNAME = {
     "-f",
@@ -144,15 +140,19 @@ def is_harmless(command: Sequence[str]) -> bool:
     return program in _LOOK
 
 
-def is_harmless_in_shell(text: str) -> bool:
-    """Whether a shell command line consists only of harmless programs piped into each other."""
+def is_harmless_in_shell(text: str, is_trusted: Callable[[str], bool] = bool) -> bool:
+    """Whether a shell command line consists only of harmless programs piped into each other.
+
+    is_trusted: whether a program, by the name or path in the line, is one that may run
+    """
     plain = _QUIET.sub("", text)
     if _SHELL_MAGIC & set(plain):
         return False
     try:
-        return all(is_harmless(shlex.split(part)) for part in plain.split("|"))
+        commands = [shlex.split(part) for part in plain.split("|")]
     except ValueError:  # an open quote, which the shell would refuse too
         return False
+    return all(is_harmless(command) and is_trusted(command[0]) for command in commands)
 
 
 def _git_only_reads(arguments: list[str]) -> bool:

@@ -1,0 +1,1 @@
+"""Which other programs a predicted script may run, and where they are."""
