@@ -147,9 +147,16 @@ def _import_libraries(program: Program) -> None:
 
 
 def _measure(
-    program: Program, limit_bytes: int | None, timeout_s: float, traces: Path | None
+    program: Program,
+    limit_bytes: int | None,
+    known: dict[str, Any] | None,
+    timeout_s: float,
+    traces: Path | None,
 ) -> dict[str, Any]:
-    """Measure one program in this process, which leads a group so that it can be killed with its children."""
+    """Measure one program in this process, which leads a group so that it can be killed with its children.
+
+    known: what an earlier run measured, so that only the run under the limit is made.
+    """
     os.setsid()
     os.environ |= {**OFFLINE, "OMP_NUM_THREADS": str(THREADS), "XLA_CLIENT_MEM_FRACTION": JAX_SHARE}
     os.environ.pop("XLA_PYTHON_CLIENT_MEM_FRACTION", None)  # JAX does not accept both names
@@ -164,12 +171,12 @@ def _measure(
 
             torch.set_num_threads(1)  # a process that has a pool of threads must not be forked
             _import_libraries(program)
-        case = _in_fork(run_program, program, None, traces, timeout_s=timeout_s)
+        case = known or _in_fork(run_program, program, None, traces, timeout_s=timeout_s)
         if case["status"] == "ok" and limit_bytes and program.framework == "torch":
             capped = _in_fork(run_program, program, limit_bytes, None, timeout_s=timeout_s)
             case["capped"] = {"limit_bytes": limit_bytes, "ran": capped["status"] == "ok", **capped}
         os.chdir("/")
-    return {**case, "wall_s": round(time.perf_counter() - start, 2)}
+    return {"wall_s": round(time.perf_counter() - start, 2), **case}
 
 
 @dataclass
@@ -183,25 +190,32 @@ class _Job:
 def measure_all(
     programs: list[Program],
     limits: dict[str, int],
+    known: dict[str, dict[str, Any]],
     *,
     at_once: int,
     timeout_s: float,
     total_s: float,
     traces: Path | None = None,
 ) -> Iterator[tuple[Program, dict[str, Any]]]:
-    """Yield each program's case as it is ready; programs that must run alone come last, one by one."""
+    """Yield each program's case as it is ready; programs that must run alone come last, one by one.
+
+    known: cases measured earlier, which are only run under their limits.
+    """
     import torch  # noqa: F401 (once for all processes)
 
     end = time.monotonic() + total_s
     shared = [program for program in programs if not program.alone]
-    yield from _measure_some(shared, limits, at_once=at_once, timeout_s=timeout_s, end=end, traces=traces)
     alone = [program for program in programs if program.alone]
-    yield from _measure_some(alone, limits, at_once=1, timeout_s=timeout_s, end=end, traces=traces)
+    for group, jobs in ((shared, at_once), (alone, 1)):
+        yield from _measure_some(
+            group, limits, known, at_once=jobs, timeout_s=timeout_s, end=end, traces=traces
+        )
 
 
 def _measure_some(
     programs: list[Program],
     limits: dict[str, int],
+    known: dict[str, dict[str, Any]],
     *,
     at_once: int,
     timeout_s: float,
@@ -216,8 +230,9 @@ def _measure_some(
                 yield program, {"status": "skipped", "reason": "The time for all programs was used up."}
                 continue
             ours, theirs = CONTEXT.Pipe(duplex=False)
-            arguments = (theirs, _measure, program, limits.get(program.name), timeout_s, traces)
-            process = CONTEXT.Process(target=_answer, args=arguments)
+            name = program.name
+            arguments = (program, limits.get(name), known.get(name), timeout_s, traces)
+            process = CONTEXT.Process(target=_answer, args=(theirs, _measure, *arguments))
             process.start()
             theirs.close()
             running.append(_Job(program, process, ours, time.monotonic() + 2 * timeout_s + 30))

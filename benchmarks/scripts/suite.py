@@ -2,8 +2,9 @@
 
 Every suite has a `run.py` with the verbs predict, measure and table. `predict` hides the GPU, so it runs on
 any machine; the libraries must be importable. `measure` needs a GPU: each program runs unmodified in its own
-process, and once more with the memory from which its forecast says that it fits. `table` writes the record
-and the page, and exits with 1 if a bar is missed.
+process, and once more with the memory from which its forecast says that it fits; with `--measured FILE`, the
+peaks are those of an earlier run, and only the second run is made. `table` writes the record and the page,
+and exits with 1 if a bar is missed. Wherever predict's or measure's file is read, a record will do.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ class Suite:
 
 
 def read(path: Path) -> dict[str, Any]:
+    """What predict or measure wrote, or a record with both."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -56,6 +58,12 @@ def read(path: Path) -> dict[str, Any]:
             f"The file {path} cannot be read: {error}\n"
             "  hint: Create it with this program's predict or measure."
         ) from error
+
+
+def read_cases(path: Path, side: str) -> dict[str, Any]:
+    """The predicted or measured cases, by program."""
+    data = read(path)
+    return data["cases"] if "cases" in data else {row["name"]: row[side] for row in data["programs"]}
 
 
 def start_file(path: Path, programs: list[Program], **about: Any) -> dict[str, Any]:
@@ -115,11 +123,18 @@ def measure(args: argparse.Namespace) -> int:
             file=sys.stderr,
         )
         return 3
-    limits = forecast_limits(read(args.predicted)["cases"]) if args.predicted else {}
+    limits = forecast_limits(read_cases(args.predicted, "predicted")) if args.predicted else {}
+    known = {}
+    if args.measured:
+        earlier = read_cases(args.measured, "measured")
+        known = {name: case for name, case in earlier.items() if case["status"] == "ok"}
+        programs = [program for program in programs if program.name in limits and program.name in known]
     data = start_file(args.output, programs, **about)
+    data["cases"] = {**known, **data["cases"]}
     for program, case in measurements.measure_all(
         programs,
         limits,
+        known,
         at_once=args.jobs,
         timeout_s=args.timeout_s,
         total_s=args.total_s,
@@ -173,6 +188,7 @@ def main(suite: Suite, about: str, argv: list[str] | None = None) -> int:
         else:
             verb.add_argument("--predicted", type=Path, required=name == "table", help="What predict wrote.")
         if name == "measure":
+            verb.add_argument("--measured", type=Path, help="Earlier peaks: only run under the limits.")
             verb.add_argument("--total-s", type=float, default=3600.0, help="Time limit for all programs.")
             verb.add_argument("--traces", type=Path, help="Folder for the allocations of every program.")
         if name == "table":

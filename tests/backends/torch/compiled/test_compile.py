@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from pinchpoint.backends.torch.compiled import compat
 from pinchpoint.backends.torch.compiled.generated_code import GeneratedCode
 from pinchpoint.backends.torch.compiled.tracing import MARKS
 from pinchpoint.forecasting.allocator import Allocator
@@ -64,6 +65,25 @@ def test_compiled_code_goes_on_after_a_graph_break_and_with_other_sizes(observer
         # The sine crosses the break, so it is kept too.
         assert take(lambda: net(x)).kept_bytes == 3 * x.nbytes  # noqa: B023
     assert not observer.ledger.observation.reasons
+
+
+def test_a_function_compiled_at_every_call_with_a_scalar_of_the_host_is_compiled_once(
+    observer: Any, monkeypatch: Any
+) -> None:
+    lowered = []
+    lower = compat.lower
+    monkeypatch.setattr(compat, "lower", lambda *args: (lowered.append(args), lower(*args))[1])
+    weight, step = torch.zeros(ROWS, device="cuda"), torch.tensor(0.0)
+    for _ in range(3):  # as the optimizers of torchao do
+        step += 1
+        torch.compile(_move, fullgraph=True, dynamic=False)(weight, step)
+    torch.compile(_move, fullgraph=True, dynamic=False)(weight, torch.tensor(1))  # of another type
+    assert len(lowered) == 2
+    assert not observer.ledger.observation.reasons
+
+
+def _move(weight: torch.Tensor, step: torch.Tensor) -> None:
+    weight.add_(0.1 / (1 - 0.9**step))
 
 
 def test_what_needs_a_gpu_to_choose_makes_it_unknown_whether_a_run_fits(observer: Any) -> None:

@@ -163,3 +163,34 @@ def test_the_number_of_a_device_is_enough(observer: Any) -> None:
     assert all(tensor.is_cuda for tensor in tensors)
     with torch.device("meta"):
         assert torch.zeros(3).is_meta
+
+
+class Halves(torch.Tensor):
+    """A tensor that consists of two, as quantised ones do of codes and scales."""
+
+    @staticmethod
+    def __new__(cls, low: torch.Tensor, high: torch.Tensor) -> Any:
+        make: Any = getattr(torch.Tensor, "_make_wrapper_subclass")  # noqa: B009
+        return make(cls, low.shape, device=low.device, dtype=torch.float32)
+
+    def __init__(self, low: torch.Tensor, high: torch.Tensor) -> None:
+        self.low, self.high = low, high
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        assert func is torch.ops.aten._to_copy.default
+        device = kwargs["device"]
+        return cls(args[0].low.to(device), args[0].high.to(device))
+
+
+def test_a_tensor_that_consists_of_others_moves_them(observer: Any, take: Any) -> None:
+    halves = Halves(torch.zeros(1024, dtype=torch.uint8), torch.zeros(1024, dtype=torch.uint8))
+    moved = []
+    assert take(lambda: moved.append(halves.to("cuda"))).kept_bytes == 2 * 1024
+    (there,) = moved
+    assert isinstance(there, Halves)
+    assert there.low.is_cuda
+    assert there.to(there.device) is there
+    back = there.cpu()
+    assert isinstance(back, Halves)
+    assert not back.low.is_cuda

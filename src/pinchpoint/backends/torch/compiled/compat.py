@@ -82,14 +82,46 @@ def guard_less(patch: Patch, is_replaced: Callable[[Any], bool]) -> None:
             continue
 
         def match(self: Any, guard: Any, *args: Any, _original: Any = original, **kwargs: Any) -> None:
-            try:
-                value = self.get(guard)
-            except (AttributeError, TypeError):  # before torch 2.10
-                value = self.get(guard.name)
+            value = _guarded_value(self, guard)
             if not isinstance(value, _FUNCTIONS) and not is_replaced(value):
                 _original(self, guard, *args, **kwargs)
 
         patch(GuardBuilder, name, functools.wraps(original)(match))
+
+
+def _guarded_value(builder: Any, guard: Any) -> Any:
+    try:
+        return builder.get(guard)
+    except (AttributeError, TypeError):  # before torch 2.10
+        return builder.get(guard.name)
+
+
+def guard_scalars(patch: Patch) -> None:
+    """Let compiled code be used again with other tensors of the host without dimensions, such as a step.
+
+    Torch's guard on a tensor also compares whether a dispatch mode is active, which is so when the code runs
+    but not while it is compiled.
+    """
+    from torch._dynamo.guards import GuardBuilder
+
+    original = GuardBuilder.TENSOR_MATCH
+
+    @functools.wraps(original)
+    def match(self: Any, guard: Any, value: Any = None) -> None:
+        tensor = _guarded_value(self, guard)
+        if type(tensor) is not torch.Tensor or tensor.dim():
+            original(self, guard, value)
+            return
+        dtype, requires_grad = tensor.dtype, tensor.requires_grad
+
+        def is_alike(other: Any) -> bool:
+            is_scalar = type(other) is torch.Tensor and other.dim() == 0
+            return is_scalar and other.dtype is dtype and other.requires_grad is requires_grad
+
+        stack = [guard.user_stack] if versions.number(versions.installed()) >= (2, 11) else []
+        self.get_guard_manager(guard).add_lambda_guard(is_alike, [f"{guard.name} is a scalar"], *stack)
+
+    patch(GuardBuilder, "TENSOR_MATCH", match)
 
 
 def ignore_modes(patch: Patch) -> None:

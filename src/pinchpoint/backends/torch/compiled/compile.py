@@ -30,6 +30,7 @@ class _Compiler:
         self._observer = observer
         self._original: Callable[..., Any] = torch.compile
         self._tracing: Tracing | None = None
+        self._backends: list[tuple[dict[str, Any], bool | None, Callable[..., Any]]] = []
 
     def compile(self, model: Any = None, **options: Any) -> Any:
         """As torch.compile; what cannot be compiled here runs as it is, with a reason."""
@@ -50,8 +51,20 @@ class _Compiler:
                 model,
                 fullgraph=options.get("fullgraph", False),
                 dynamic=options.get("dynamic"),
-                backend=lambda graph, inputs: compat.lower(graph, inputs, config),
+                backend=self._backend(config, options.get("dynamic")),
             )
+
+    def _backend(self, config: dict[str, Any], dynamic: bool | None) -> Callable[..., Any]:
+        """One backend for equal settings: as in torch, a function compiled twice is compiled once."""
+        for known, known_dynamic, backend in self._backends:
+            if known == config and known_dynamic is dynamic:
+                return backend
+
+        def lower(graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+            return compat.lower(graph, inputs, config)
+
+        self._backends.append((config, dynamic, lower))
+        return lower
 
     def _config(self, options: dict[str, Any]) -> dict[str, Any]:
         """The settings of inductor, without those that need a GPU."""

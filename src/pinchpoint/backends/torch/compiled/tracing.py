@@ -75,6 +75,7 @@ class Tracing:
         compat.pretend_cuda(patches.set)
         compat.ignore_modes(patches.set)
         compat.guard_less(patches.set, self._patches.is_replaced)
+        compat.guard_scalars(patches.set)
         compat.place_new_tensors(patches.set, cuda)
         compat.fold_constants_on_host(patches.set)
         compat.describe_device(patches.set)

@@ -57,6 +57,11 @@ def install(patches: Patches, observer: Observer) -> None:
     _storages(patches, observer)
 
 
+def _is_composed(tensor: torch.Tensor) -> bool:
+    """Whether a tensor consists of others, as a DTensor and the quantised tensors of torchao."""
+    return type(tensor) is not FakeTensor and has_dispatch(type(tensor))
+
+
 def _devices(patches: Patches, observer: Observer) -> None:
     def device(self: FakeTensor) -> torch.device:
         if in_kernel(self):
@@ -79,6 +84,9 @@ def _copies(patches: Patches, observer: Observer) -> None:
     def to(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         device, dtype, rest = parse_to(args, kwargs)
         place = place_of(device)
+        if _is_composed(self):  # its class moves its parts
+            options = {} if device is None else {"device": cuda_device() if place == "device" else device}
+            return original_to(self, **options, dtype=dtype or self.dtype, **rest)
         if type(self) is not FakeTensor and place != "device":
             return original_to(self, *args, **kwargs)
         if str(device) == "meta":
@@ -97,7 +105,7 @@ def _copies(patches: Patches, observer: Observer) -> None:
         return to(self, CUDA if device is None else device, non_blocking=non_blocking)
 
     def cpu(self: torch.Tensor, **_: Any) -> torch.Tensor:
-        return to(self, _CPU) if type(self) is FakeTensor else self
+        return to(self, _CPU) if type(self) is FakeTensor or _is_composed(self) else self
 
     patches.set(torch.Tensor, "to", to)
     patches.set(torch.Tensor, "cuda", cuda)
@@ -121,7 +129,7 @@ def _data(patches: Patches, observer: Observer) -> None:
 
     def set_data(self: torch.Tensor, value: torch.Tensor) -> None:
         is_fake = type(self) is FakeTensor
-        if has_dispatch(type(self)) and not is_fake:  # a DTensor consists of tensors, which have data
+        if _is_composed(self):  # its parts have data
             original.__set__(self, value)
             return
         if not is_fake and type(value) is not FakeTensor:

@@ -1,0 +1,24 @@
+"""A Llama trained in bf16 whose linear layers compute in float8, by torchao."""
+
+import torch
+from torchao.float8 import convert_to_float8_training
+from transformers import LlamaConfig, LlamaForCausalLM
+
+config = LlamaConfig(
+    vocab_size=32000,
+    hidden_size=2048,
+    intermediate_size=5632,
+    num_hidden_layers=8,
+    num_attention_heads=32,
+    num_key_value_heads=4,
+)
+model = LlamaForCausalLM(config).to("cuda", torch.bfloat16)
+convert_to_float8_training(model, module_filter_fn=lambda module, name: name != "lm_head")
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+for _ in range(3):
+    tokens = torch.randint(0, 32000, (8, 512), device="cuda")
+    loss = model(input_ids=tokens, labels=tokens).loss
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    print(loss.item())
