@@ -51,6 +51,10 @@ def command(
         "least extra time.",
     ),
     allow_network: bool = options.ALLOW_NETWORK,
+    request: str = typer.Option(
+        None, "--request", help="slurm or kubernetes: print the GPU request for the script as it is."
+    ),
+    card: str = typer.Option(None, "--card", help="With --request: the card to ask for, such as h100."),
     model: str = options.MODEL,
     task: str = options.TASK,
     batch: int = options.BATCH,
@@ -77,6 +81,7 @@ def command(
     `plan --model config.json --task lora --budget 24GiB` needs no script and finds the largest batch, or with
     --vary '--sequence {}' the longest sequence.
     With --world-size 8,16,32 there is a row for each number of processes, and --size finds the smallest one.
+    `plan train.py --request slurm --card h100 --world-size 16` prints the lines for sbatch.
     """
     from pinchpoint.core.files import check_output
     from pinchpoint.core.ranks import parse_rank
@@ -86,6 +91,32 @@ def command(
     if output is not None:
         check_output(output)
     target = options.script_target(target, as_module=as_module)
+    if card is not None and request is None:
+        from pinchpoint.core.errors import BadInput
+
+        raise BadInput("--card is for --request.", hint="Use --budget with the name of the card.")
+    if request is not None:
+        others = {"--variant": variant, "--cards": cards, "--vary": vary, "--budget": budget}
+        others |= {"--checkpointing": checkpointing, "--model": model, "--json": as_json}
+        others |= {"--multiple": multiple != "1", "--up-to": up_to != "1000M"}
+        _refuse_others("--request", [name for name, value in others.items() if value])
+        _request(
+            target,
+            request,
+            card=card,
+            size=size,
+            mode=mode,
+            args=args or (),
+            world_size=world_size,
+            rank=rank,
+            local_world_size=local_world_size,
+            settings=settings or (),
+            seed=seed,
+            timeout_s=timeout,
+            allow_network=allow_network,
+            output=output,
+        )
+        return
     if checkpointing is not None:
         others = {"--size": size, "--variant": variant, "--cards": cards, "--vary": vary, "--mode": mode}
         others |= {"--world-size": world_size, "--rank": rank != "0", "--local-world-size": local_world_size}
@@ -151,6 +182,88 @@ def command(
         raise typer.Exit(1)
 
 
+def _refuse_others(option: str, names: list[str]) -> None:
+    from pinchpoint.core.errors import BadInput
+
+    if names:
+        raise BadInput(
+            f"{option} cannot be used together with {', '.join(names)}.",
+            hint="Leave the other option out: the size of the script is not changed.",
+        )
+
+
+def _request(
+    target: str | None,
+    kind: str,
+    *,
+    card: str | None,
+    size: str | None,
+    mode: str | None,
+    args: Sequence[str],
+    world_size: str | None,
+    rank: str,
+    local_world_size: int | None,
+    settings: Sequence[str],
+    seed: int,
+    timeout_s: float,
+    allow_network: bool,
+    output: Path | None,
+) -> None:
+    """Print the GPU request for a script, and exit with 1 unless it is known to suffice."""
+    from pinchpoint.core.errors import BadInput, DoesNotFit
+    from pinchpoint.core.ranks import parse_rank, parse_world_sizes
+    from pinchpoint.core.settings import parse_pairs
+    from pinchpoint.core.units import show_bytes
+    from pinchpoint.forecasting.predict import predict
+    from pinchpoint.planning import gpu_request
+
+    gpu_request.check_kind(kind)
+    if target is None:
+        raise BadInput("No script was named.", hint="Give the script, such as train.py.")
+    sizes = (None,) if world_size is None else parse_world_sizes(world_size)
+    if len(sizes) != 1:
+        raise BadInput(
+            f"A request has one world size, but --world-size is {world_size}.",
+            hint="Find the best one without --request first.",
+        )
+    with printing.progress("plan") as progress:
+        progress(target)
+        forecast = predict(
+            target,
+            size=size,
+            mode=mode,
+            card=card,
+            args=args,
+            world_size=sizes[0],
+            # All processes get the same GPUs, so that the one that needs most decides.
+            rank="all" if sizes[0] is not None and rank == "0" else parse_rank(rank),
+            local_world_size=local_world_size,
+            settings=parse_pairs(settings),
+            seed=seed,
+            timeout_s=timeout_s,
+            allow_network=allow_network,
+        )
+    if output is not None:
+        forecast.save(output)
+    request = gpu_request.gpu_request(
+        forecast,
+        card_name=card,
+        command=gpu_request.launch_words(target, args),
+        local_world_size=local_world_size,
+    )
+    if request.card is not None and request.fits is False:
+        fitting = [name for name, fits in forecast.fits.items() if fits]
+        raise DoesNotFit(
+            f"{target} does not fit {request.card.name}: it may need {show_bytes(request.need_bytes)} of"
+            f" {show_bytes(request.card.memory_bytes)}, margin included.",
+            hint=f"Ask for --card {fitting[0]}." if fitting else "No known card is large enough.",
+            need_bytes=request.need_bytes,
+        )
+    typer.echo(gpu_request.request_text(request, kind))
+    if not request.fits:
+        raise typer.Exit(1)
+
+
 def _plan_checkpointing(
     target: str | None,
     checkpointing: str,
@@ -169,11 +282,7 @@ def _plan_checkpointing(
 
     if checkpointing != "auto":
         raise BadInput(f"--checkpointing {checkpointing!r} is not known.", hint="Use --checkpointing auto.")
-    if other_options:
-        raise BadInput(
-            f"--checkpointing cannot be used together with {', '.join(other_options)}.",
-            hint="Leave the other option out: the size of the script is not changed.",
-        )
+    _refuse_others("--checkpointing", other_options)
     if target is None:
         raise BadInput("No script was named.", hint="Give the training script, such as train.py.")
     if budget is None:
