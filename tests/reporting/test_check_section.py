@@ -27,7 +27,6 @@ def test_each_group_has_a_table_and_the_steps_are_shown(samples: dict[str, Recor
     unread = replace(wrong, rule="PP402", name="unpinned", diff="-a\n+b\n")
     text = page([replace(check, advice=(wait, wrong, unread))], created="")
     titles = (
-        "Answer",
         "Measured costs",
         "Correctness",
         "Without a measured cost",

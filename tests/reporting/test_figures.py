@@ -213,7 +213,7 @@ def test_modules_are_ranked_at_the_largest_size_of_the_baseline(study):
         p for p in study.points if (p.variant, p.mode, p.size) == ("eager", "train", 405_000)
     )
     labels = [label.get_text() for label in draw(modules, study).axes[0].get_yticklabels()]
-    assert labels == ["net.layers.0", "net.head"]
+    assert labels == ["layers.0", "head"]
 
 
 def test_a_study_with_nothing_to_show_has_no_figures(study):

@@ -23,10 +23,12 @@ from pinchpoint.core.errors import BadInput
 from pinchpoint.core.records import Forecast, Line, Plan, Point, Record, Study, Verdict
 from pinchpoint.reporting import palette
 from pinchpoint.reporting import report as page_module
-from pinchpoint.reporting.axes import exact_size, rounded_size
-from pinchpoint.reporting.chart import symbol_of
+from pinchpoint.reporting.axes import exact_size, rounded_size, size_title
+from pinchpoint.reporting.chart import Figure, symbol_of
+from pinchpoint.reporting.html import is_half, panel, prose
+from pinchpoint.reporting.modules import merged_modules
 from pinchpoint.reporting.record_reader import shortlist
-from pinchpoint.reporting.report import page, report
+from pinchpoint.reporting.report import fill_rows, page, report
 from pinchpoint.reporting.sections.forecast import thin
 
 NASTY = """</script><script>hacked=1</script><img src=x onerror="hacked=1">'"&amp;%{x}<b>"""
@@ -268,7 +270,7 @@ def test_the_timeline_keeps_its_peak_when_a_hundred_thousand_events_are_thinned(
 
 
 def test_a_phase_covers_its_own_events_and_no_others(report_records: Records) -> None:
-    figure = parse(forecast_of(report_records)).figure("Memory over time")
+    figure = parse(forecast_of(report_records)).figure("Memory through the steps")
     areas = [t for t in figure["data"] if t.get("fill")]
     assert [t["name"] for t in areas] == ["data", "forward", "backward", "optimizer"]
     outline = next(t for t in figure["data"] if not t.get("fill"))
@@ -326,7 +328,7 @@ def test_a_plan_shows_sizes_and_chunks_separately_with_the_best_run_of_each_size
         for chunk in (100, 200, 300, 400)
     ]
     parsed = parse(replace(plan, tried=(*plan.tried, *chunks)))
-    by_chunk = parsed.figure("Chunks tried at size 9k")["data"]
+    by_chunk = parsed.figure("Chunks tried with size 9k")["data"]
     assert [trace["x"] for trace in by_chunk] == [[100, 200, 300, 400]]
     by_size = {trace["name"]: trace for trace in parsed.figure("Sizes tried")["data"]}
     assert by_size["chunked"]["x"].count(9_000) == 1
@@ -558,10 +560,11 @@ class Weather(Record):
 
 
 SECTION = """
+from pinchpoint.reporting.answers import Answer
 from pinchpoint.reporting.section import Entry, Headline
 KIND, TITLE, ABOUT, ORDER = "weather", "Weather", "What it is like.", 50
 def entry(record):
-    return Entry(record.target, Headline("calm", "today"), (), (), ())
+    return Entry(record.target, Headline("calm", "today"), Answer("plain", "It is calm."), (), (), ())
 """
 
 
@@ -690,3 +693,75 @@ def test_a_checkpointing_plan_shows_its_modules_and_the_code(samples: Records) -
     text = page([samples["checkpointing"]], created="now")
     for part in ("blocks.0-1", "from torch.utils.checkpoint import checkpoint", "it is called with a cache"):
         assert part in text
+
+
+def test_the_answer_and_the_memory_through_the_steps_come_first(report_records: Records) -> None:
+    forecast = replace(forecast_of(report_records), card="rtx3050")
+    words = parse(forecast).words
+    order = (
+        "It does not fit rtx3050",
+        "chunk saves 2.38 GiB",
+        "total on the card",
+        "Memory through the steps",
+        "Changes that lower the peak",
+        "Source lines at the peak",
+        "Modules at the peak",
+        "Composition of the peak",
+    )
+    places = [words.index(text) for text in order]
+    assert places == sorted(places)
+
+
+def test_a_half_alone_in_its_row_gets_the_whole_width() -> None:
+    def figure(title: str, *, half: bool = True) -> Figure:
+        return Figure(title, (), {}, half=half)
+
+    blocks = [figure("a"), figure("b"), figure("c"), figure("d", half=False), panel("e", half=True)]
+    widths = [
+        "half" if (block.half if isinstance(block, Figure) else is_half(block)) else "whole"
+        for block in fill_rows(blocks)
+    ]
+    assert widths == ["half", "half", "whole", "whole", "whole"]
+
+
+@pytest.mark.parametrize(
+    ("axis", "title"), [("points", "number of points"), ("size", "size"), ("batch size", "batch size")]
+)
+def test_an_axis_of_sizes_says_what_it_counts(axis: str, title: str) -> None:
+    assert size_title(axis) == title
+
+
+def test_the_size_check_is_explained_where_it_is_named(report_records: Records) -> None:
+    for name in ("study", "gate"):
+        assert "whether every run processed as many points as requested" in parse(report_records[name]).words
+
+
+def test_repeated_layers_are_one_row_and_what_a_module_holds_itself_is_named() -> None:
+    modules = [
+        {"name": "GPT.blocks.*.mlp.0", "count": 11, "bytes": 1100},
+        {"name": "GPT.blocks.8.mlp.0", "count": 1, "bytes": 130},
+        {"name": "GPT.blocks.*", "count": 12, "bytes": 50},
+        {"name": "GPT.features.*", "count": 3, "bytes": 30},
+        {"name": "GPT.features.7", "count": 1, "bytes": 20},  # another layer of the same sequence
+        {"name": "", "count": 1, "bytes": 5},
+    ]
+    assert [(module.label, module.bytes) for module in merged_modules(modules)] == [
+        ("blocks.*.mlp.0 (12 ×)", 1230),
+        ("blocks.* (itself) (12 ×)", 50),
+        ("features.* (3 ×)", 30),
+        ("features.7", 20),
+        ("outside modules", 5),
+    ]
+
+
+def test_code_in_a_sentence_is_set_as_code_and_stays_text() -> None:
+    assert prose("use `a<b>` here") == "use <code>a&lt;b&gt;</code> here"
+    assert prose("an odd ` <i>") == "an odd ` &lt;i&gt;"
+
+
+def test_few_cards_around_the_limit_are_shown_and_the_rest_is_folded(report_records: Records) -> None:
+    fits = {f"card{i}": i >= 20 for i in range(40)}
+    text = page([replace(forecast_of(report_records), fits=fits, card="card39")], created="now")
+    shown = text[text.index("<h4>Cards</h4>") : text.index("all 40 cards, by memory")]
+    names = re.findall(r"card\d+", shown)
+    assert names == [f"card{i}" for i in (16, 17, 18, 19, 20, 21, 22, 23, 39)]

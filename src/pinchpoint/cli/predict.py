@@ -288,18 +288,18 @@ def _repeats(count: int, total: int, *, equal: bool) -> str:
 
 
 def _show_modules(forecast: Forecast) -> None:
-    from pinchpoint.core.units import common_root, show_bytes
+    from pinchpoint.core.units import show_bytes
+    from pinchpoint.reporting.modules import merged_modules
 
-    root = common_root([str(module["name"]) for module in forecast.modules])
     rows = [
         (
-            _end_of(str(module["name"]).removeprefix(root), 40),
-            show_bytes(module["bytes"]),
-            f"{module['bytes'] / forecast.peak_allocated_bytes:.0%}",
-            _repeats(module["count"], module["bytes"], equal=True),
+            _end_of(module.name, 40),
+            show_bytes(module.bytes),
+            f"{module.bytes / forecast.peak_allocated_bytes:.0%}",
+            _repeats(module.count, module.bytes, equal=module.equal),
         )
-        for module in forecast.modules[:_MODULES]
-        if module["bytes"] >= 0.005 * forecast.peak_allocated_bytes
+        for module in merged_modules(forecast.modules)[:_MODULES]
+        if module.bytes >= 0.005 * forecast.peak_allocated_bytes
     ]
     if rows:
         printing.stdout().print()

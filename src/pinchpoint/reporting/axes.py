@@ -94,8 +94,8 @@ def labelled_axis(labels: Sequence[str], *, longest: int = 34, **other: Any) -> 
 
 
 def size_title(axis: str) -> str:
-    """`size (probes)`; `size` for a target whose axis has no name of its own."""
-    return "size" if axis == "size" else f"size ({axis})"
+    """`number of probes`; the name itself for an axis that is not a plural, such as `batch size`."""
+    return f"number of {axis}" if axis.endswith("s") else axis
 
 
 def log_size_axis(sizes: Sequence[float], title: str) -> Axis:

@@ -126,14 +126,38 @@ def column(*panels: Html) -> Html:
     return tag("div", *panels, class_="column")
 
 
-def banner(tone: Tone, title: object, lines: Sequence[object] = ()) -> Html:
-    """Return a prominent statement, such as a gate or a verdict."""
-    items = tag("ul", *(tag("li", line) for line in lines)) if lines else None
-    return tag("div", tag("strong", title), items, class_=f"banner {tone}")
+def prose(text: object) -> Html:
+    """Return a sentence in which `code` between backquotes is set as code."""
+    if isinstance(text, Html):
+        return text
+    parts = str(text).split("`")
+    if len(parts) % 2 == 0:  # a backquote without its partner
+        return escape(text)
+    return join(tag("code", part) if i % 2 else escape(part) for i, part in enumerate(parts))
+
+
+def banner(tone: Tone, title: object, lines: Sequence[object] = (), *, note: object = "") -> Html:
+    """Return a prominent statement, such as an answer: a sentence, what to change, and a note in small."""
+    items = tag("ul", *(tag("li", prose(line)) for line in lines)) if lines else None
+    small = tag("p", note) if note else None
+    return tag("div", tag("strong", title), items, small, class_=f"banner {tone}")
+
+
+def is_half(block: Html) -> bool:
+    """Whether a panel, or a column of panels, takes half the width."""
+    return block.startswith(('<section class="panel half"', '<div class="column"'))
+
+
+def full_width(block: Html) -> Html:
+    """Return a half panel, or a column of panels, in the whole width."""
+    for half, whole in (("panel half", "panel"), ("column", "column whole")):
+        if block.startswith((f'<section class="{half}"', f'<div class="{half}"')):
+            return Html(block.replace(half, whole, 1))
+    return block
 
 
 def listing(items: Iterable[object]) -> Html:
-    return tag("ul", *(tag("li", item) for item in items), class_="notes")
+    return tag("ul", *(tag("li", prose(item)) for item in items), class_="notes")
 
 
 def chips(items: Iterable[tuple[object, Tone]]) -> Html:

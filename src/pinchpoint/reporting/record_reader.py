@@ -65,12 +65,6 @@ def shortlist(memory: Mapping[str, float | None], *, step: float = 1.3, most: in
     return names
 
 
-def module_label(module: dict[str, Any]) -> str:
-    """Return the name of a module in a record, with how often it is repeated: `h.*.mlp (12 ×)`."""
-    repeats = count(module, "count") or 1
-    return (word(module, "name") or "(root)") + (f" ({repeats} ×)" if repeats > 1 else "")
-
-
 def _fault(kind: Any, value: Any, where: str) -> str:
     """Describe the first place where `value` is not a `kind`; return an empty text if there is none."""
     origin, inner = typing.get_origin(kind), typing.get_args(kind)

@@ -13,7 +13,7 @@ import importlib
 import json
 import pkgutil
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any, cast
@@ -26,7 +26,17 @@ from pinchpoint.reporting.chart import Figure, LegendEntry
 from pinchpoint.reporting.comparisons import section as comparison_section
 from pinchpoint.reporting.comparisons.compare import compare as compare_records
 from pinchpoint.reporting.comparisons.comparison import Comparison
-from pinchpoint.reporting.html import Html, badge, folded_details, join, tag, tiles
+from pinchpoint.reporting.html import (
+    Html,
+    badge,
+    banner,
+    folded_details,
+    full_width,
+    is_half,
+    join,
+    tag,
+    tiles,
+)
 from pinchpoint.reporting.record_reader import check_record
 from pinchpoint.reporting.section import Entry, Section
 
@@ -151,7 +161,13 @@ def _contents(items: list[_Item]) -> Html:
         dot = tag("i", class_=f"dot {entry.headline.tone}")
         return tag(
             "li",
-            tag("a", dot, entry.title, href=f"#r{number}", title=f"{entry.title}: {entry.headline.value}"),
+            tag(
+                "a",
+                dot,
+                _short(entry.title),
+                href=f"#r{number}",
+                title=f"{entry.title}: {entry.headline.value}",
+            ),
         )
 
     groups = [tag("li", tag("a", "Overview", href="#overview"))] if len(items) > 1 else []
@@ -161,6 +177,12 @@ def _contents(items: list[_Item]) -> Html:
     return tag("nav", tag("ul", *groups), class_="contents", aria_label="Contents")
 
 
+def _short(target: str) -> str:
+    """The end of a long path, for places where the whole is a line below or in a tooltip."""
+    parts = target.split("/")
+    return target if len(parts) < 4 else f"…/{'/'.join(parts[-2:])}"
+
+
 def _overview(items: list[_Item]) -> Html:
     cards = [
         tag(
@@ -168,7 +190,7 @@ def _overview(items: list[_Item]) -> Html:
             tag("span", item.section.KIND, class_="kind"),
             tag("strong", item.entry.headline.value),
             tag("span", item.entry.headline.label, class_="label"),
-            tag("span", item.entry.title, class_="target"),
+            tag("span", _short(item.entry.title), class_="target", title=item.entry.title),
             tag("span", item.entry.headline.detail, class_="detail"),
             href=f"#r{number}",
             class_=f"card {item.entry.headline.tone}",
@@ -206,10 +228,33 @@ def _article(number: int, item: _Item, figures: list[dict[str, Any]]) -> Html:
     entry = item.entry
     tags = tag("div", *(badge(text) for text in entry.tags if text), class_="chips")
     head = tag("div", tag("h3", entry.title), tags, class_="title")
-    blocks = [block if isinstance(block, Html) else _figure(block, figures) for block in entry.blocks]
+    answer = entry.answer
+    lead = banner(answer.tone, answer.text, answer.changes, note=entry.explanation)
+    blocks = [
+        block if isinstance(block, Html) else _figure(block, figures) for block in fill_rows(entry.blocks)
+    ]
     body = tag("div", *blocks, class_="blocks")
     sources = [_provenance(name, record) for name, record in item.records]
-    return tag("article", head, entry.lead, tiles(entry.tiles), body, *sources, id=f"r{number}")
+    return tag("article", head, lead, tiles(entry.tiles), body, *sources, id=f"r{number}")
+
+
+def fill_rows(blocks: Iterable[Html | Figure]) -> list[Html | Figure]:
+    """Return the blocks with the whole width for every half that has no other half beside it."""
+    rows: list[Html | Figure] = []
+    waiting = False  # whether the last block is a half without a neighbour
+    for block in blocks:
+        half = block.half if isinstance(block, Figure) else is_half(block)
+        if waiting and not half:
+            rows[-1] = _whole(rows[-1])
+        waiting = half and not waiting
+        rows.append(block)
+    if waiting:
+        rows[-1] = _whole(rows[-1])
+    return rows
+
+
+def _whole(block: Html | Figure) -> Html | Figure:
+    return replace(block, half=False) if isinstance(block, Figure) else full_width(block)
 
 
 def _figure(figure: Figure, figures: list[dict[str, Any]]) -> Html:

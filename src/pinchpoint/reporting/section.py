@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from pinchpoint.reporting.answers import Answer
 from pinchpoint.reporting.chart import Figure
 from pinchpoint.reporting.html import Html, Tile, Tone
 
@@ -26,14 +27,15 @@ class Headline:
 
 @dataclass(frozen=True)
 class Entry:
-    """One record on the page. `tags` are short facts beside the title; `lead` precedes the tiles."""
+    """One record on the page: `tags` are short facts beside the title, and `answer` comes before all else."""
 
     title: str
     headline: Headline
+    answer: Answer
     tags: tuple[str, ...]
     tiles: tuple[Tile, ...]
     blocks: tuple[Html | Figure, ...]
-    lead: Html | None = None
+    explanation: str = ""  # of a word in the answer that a reader may not know
 
 
 class Section(Protocol):

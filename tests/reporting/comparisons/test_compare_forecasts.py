@@ -85,8 +85,8 @@ def test_peaks_parts_and_modules_are_listed_before_and_after():
         "weights": (20 * MIB, 20 * MIB),
     }
     assert rows("Modules at the peak", forecast(), AFTER) == {
-        "Net.body": (None, 55 * MIB),
-        "Net.head": (40 * MIB, None),
+        "body": (None, 55 * MIB),
+        "head": (40 * MIB, None),
     }
 
 

@@ -23,6 +23,7 @@ from pinchpoint.reporting.comparisons.comparison import (
     show_signed,
 )
 from pinchpoint.reporting.comparisons.conditions import differing_conditions
+from pinchpoint.reporting.modules import merged_modules
 
 SIMILAR = 0.6  # the least similarity (difflib) of two lines of code for one to be an edit of the other
 CARDS_NAMED = 4
@@ -96,11 +97,10 @@ def _unused(forecast: Forecast) -> int:
 
 
 def _modules(before: Forecast, after: Forecast) -> list[Change]:
-    first, second = ({str(module["name"]): module["bytes"] for module in f.modules} for f in (before, after))
-    return [
-        Change(name or "(root)", first.get(name), second.get(name))
-        for name in dict.fromkeys([*first, *second])
-    ]
+    first, second = (
+        {module.name: module.bytes for module in merged_modules(f.modules)} for f in (before, after)
+    )
+    return [Change(name, first.get(name), second.get(name)) for name in dict.fromkeys([*first, *second])]
 
 
 @dataclass(frozen=True)

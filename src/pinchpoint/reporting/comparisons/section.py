@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pinchpoint.core.records import Forecast, Study
 from pinchpoint.core.units import show_bytes
+from pinchpoint.reporting.answers import Answer
 from pinchpoint.reporting.axes import labelled_axis, linear_axis, log_byte_axis, log_size_axis, titled_axis
 from pinchpoint.reporting.chart import Figure, Trace, Unit, bars, hover, layout, marks, path
 from pinchpoint.reporting.comparisons.comparison import Change, Changes, Comparison, show_growth
@@ -13,7 +14,6 @@ from pinchpoint.reporting.html import (
     Tile,
     Tone,
     badge,
-    banner,
     folded_details,
     listing,
     number_columns,
@@ -45,7 +45,7 @@ def entry(comparison: Comparison) -> Entry:
         title=target,
         headline=Headline("-" if growth is None else show_growth(growth), first[0].name if first else ""),
         tags=(f"two {_PLURALS.get(comparison.kind, comparison.kind + 's')}",),
-        lead=banner("warn" if tone == "plain" else tone, comparison.conclusion[0], comparison.conclusion[1:]),
+        answer=Answer(tone, comparison.conclusion[0], comparison.conclusion[1:]),
         tiles=tuple(_tile(row) for row in first),
         blocks=tuple(_blocks(comparison)),
     )

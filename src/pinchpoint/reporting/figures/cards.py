@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from pinchpoint.core.records import Study
 from pinchpoint.core.units import show_size
+from pinchpoint.reporting.axes import size_title
 from pinchpoint.reporting.figures import style
 
 if TYPE_CHECKING:
@@ -63,8 +64,8 @@ def draw(study: Study) -> Figure | None:
     largest = max(p.size for p in study.points)
     axes.axvspan(largest, axes.get_xlim()[1], color=style.GRID, alpha=0.5, zorder=0, linewidth=0)
     axes.set_xlabel(
-        f"largest size: {style.drawable(study.axis)} (10 % of the card left free; shaded: beyond the studied"
-        " sizes)"
+        f"largest {style.drawable(size_title(study.axis))} (10 % of the card left free;"
+        " shaded: beyond the studied sizes)"
     )
     style.title(axes, study, "Largest size per card")
     if len(lines) > 1:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from pinchpoint.core.records import Point, Study
 from pinchpoint.core.units import show_size
 from pinchpoint.reporting.figures import style
+from pinchpoint.reporting.modules import merged_modules
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -25,8 +26,8 @@ def draw(study: Study) -> Figure | None:
     point = largest_point(study)
     if point is None:
         return None
-    rows = [(str(m["name"]) or "(outside modules)", int(m["bytes"])) for m in point.modules if m["bytes"]]
-    rows = sorted(rows, key=lambda pair: -pair[1])[:MAX_MODULES]
+    rows = [(module.label, module.bytes) for module in merged_modules(point.modules) if module.bytes]
+    rows = rows[:MAX_MODULES]
     figure, grid = style.canvas(height=1.3 + 0.27 * len(rows))
     axes = grid[0][0]
     colour = style.look(study, point.variant, point.mode)["color"]

@@ -40,7 +40,7 @@ def draw(study: Study) -> Figure | None:
                 color=look["color"],
             )
     style.size_axis(axes, study)
-    style.byte_axis(axes, "peak allocated / size")
+    style.byte_axis(axes, f"peak allocated per {style.drawable(study.unit)}")
     style.title(axes, study, f"Bytes per {style.drawable(study.unit)}")
     axes.annotate(
         "dotted: slope of the fitted law",

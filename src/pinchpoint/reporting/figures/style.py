@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pinchpoint.core.records import Law, Point, Study
 from pinchpoint.core.units import show_size
 from pinchpoint.reporting import palette
+from pinchpoint.reporting.axes import size_title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -145,7 +146,7 @@ def size_axis(axes: Axes, study: Study) -> None:
     axes.xaxis.set_major_locator(LogLocator(subs=steps, numticks=20))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: show_size(round(value))))
     axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.set_xlabel(f"{drawable(study.axis)} (size)" if study.axis != "size" else "size")
+    axes.set_xlabel(drawable(size_title(study.axis)))
 
 
 def byte_axis(axes: Axes, label: str) -> None:

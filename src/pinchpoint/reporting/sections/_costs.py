@@ -16,7 +16,8 @@ from pinchpoint.reporting.axes import (
     titled_axis,
 )
 from pinchpoint.reporting.chart import Figure, Trace, Unit, bar_chart, bars, hover, layout, path
-from pinchpoint.reporting.record_reader import count, module_label, number, share
+from pinchpoint.reporting.modules import merged_modules
+from pinchpoint.reporting.record_reader import number, share
 from pinchpoint.reporting.sections._series import Series, peak_of, positive
 
 MODULES_SHOWN = 12
@@ -140,8 +141,7 @@ def modules(series: list[Series]) -> Figure | None:
     point, line = next(points_with_modules, (None, None))
     if point is None or line is None:
         return None
-    pairs = [(module_label(module), count(module, "bytes") or 0) for module in point.modules]
-    pairs.sort(key=lambda pair: -pair[1])
+    pairs = [(module.label, module.bytes) for module in merged_modules(point.modules)]
     whole = peak_of(point)
     rows = [
         (name, line.role, size, hover(name, ("bytes", f"{size:,}"), ("share", f"{share(size, whole):.1%}")))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pinchpoint.core.records import Advice, Check, Gain
 from pinchpoint.core.units import show_bytes, show_count, show_seconds
+from pinchpoint.reporting.answers import answer
 from pinchpoint.reporting.chart import Figure
 from pinchpoint.reporting.html import (
     Column,
@@ -14,6 +15,7 @@ from pinchpoint.reporting.html import (
     number_columns,
     panel,
     place,
+    prose,
     table,
     tag,
 )
@@ -38,6 +40,7 @@ def entry(record: Check) -> Entry:
     )
     return Entry(
         title=record.target,
+        answer=answer(record),
         headline=Headline(
             f"{count:,}",
             "to change" if count else "nothing to change",
@@ -69,7 +72,6 @@ def _blocks(record: Check) -> list[Html | Figure]:
     blocks: list[Html | Figure] = []
     if record.error:
         blocks.append(panel("The script failed", listing((record.error,))))
-    blocks.append(panel("Answer", tag("p", record.conclusion())))
     for group, title in _TITLES.items():
         advice = [each for each in record.advice if each.group == group]
         if advice:
@@ -98,10 +100,10 @@ def _advice(title: str, advice: list[Advice], *, has_cost: bool) -> Html:
         rows.append(
             (
                 name,
-                each.what,
+                prose(each.what),
                 where,
                 *(numbers if has_cost else (_SEEN.get(each.seen, each.seen),)),
-                each.hint,
+                prose(each.hint),
             )
         )
     return panel(title, table(columns, rows), note="Most expensive first." if has_cost else "")

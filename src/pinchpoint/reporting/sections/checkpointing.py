@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pinchpoint.core.records import Checkpointing
 from pinchpoint.core.units import show_bytes, show_seconds
+from pinchpoint.reporting.answers import answer
 from pinchpoint.reporting.html import (
     Column,
     Html,
@@ -36,6 +37,7 @@ def entry(record: Checkpointing) -> Entry:
     modules = f"{len(record.modules)} modules recomputed"
     return Entry(
         title=record.target,
+        answer=answer(record),
         headline=Headline(_ANSWERS[record.fits], f"with {modules}", f"budget {budget}", tone),
         tags=(f"budget {budget}", record.card),
         tiles=(

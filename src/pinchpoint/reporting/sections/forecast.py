@@ -5,6 +5,7 @@ from __future__ import annotations
 from pinchpoint.core.records import Forecast, Line
 from pinchpoint.core.units import common_root, show_bytes, show_seconds
 from pinchpoint.reporting import palette
+from pinchpoint.reporting.answers import answer
 from pinchpoint.reporting.axes import escape_label, exact_size, linear_axis, titled_axis
 from pinchpoint.reporting.chart import Figure, Trace, Unit, bar_chart, hover, layout, path
 from pinchpoint.reporting.html import (
@@ -15,6 +16,7 @@ from pinchpoint.reporting.html import (
     badge,
     chips,
     column,
+    folded_details,
     join,
     listing,
     meter,
@@ -25,7 +27,8 @@ from pinchpoint.reporting.html import (
     table,
     tag,
 )
-from pinchpoint.reporting.record_reader import count, module_label, number, share
+from pinchpoint.reporting.modules import merged_modules
+from pinchpoint.reporting.record_reader import number, share
 from pinchpoint.reporting.section import Entry, Headline
 from pinchpoint.reporting.sections._composition import composition, stack
 
@@ -36,6 +39,7 @@ ORDER = 10
 
 LINES_SHOWN = 20
 MODULES_SHOWN = 16
+CARDS_SHOWN = 12
 TIMELINE_POINTS = 700
 
 
@@ -43,6 +47,7 @@ def entry(record: Forecast) -> Entry:
     size = f"size {exact_size(record.size)}" if record.size is not None else "script"
     return Entry(
         title=record.target,
+        answer=answer(record),
         headline=Headline(
             show_bytes(record.total_bytes),
             f"predicted for {record.card}",
@@ -56,22 +61,23 @@ def entry(record: Forecast) -> Entry:
 
 
 def _blocks(record: Forecast) -> list[Html | Figure]:
-    beside = [_cards(record)]
-    if record.measured:
-        beside.append(_comparison(record, record.measured))
+    blocks: list[Html | Figure] = []
     if record.reasons:
-        beside.append(panel("Why the peak may be higher", listing(record.reasons)))
-    if record.notes:
-        beside.append(panel("Notes", listing(record.notes)))
-    blocks: list[Html | Figure] = [composition(record), _breakdown(record), column(*beside)]
+        blocks.append(panel("Why the peak may be higher", listing(record.reasons)))
     if record.timeline:
         blocks.append(_timeline(record))
+    if record.levers:
+        blocks.append(_levers(record))
     if record.lines:
         blocks.append(_lines(record))
     if any(number(module, "bytes") for module in record.modules):
         blocks.append(_modules(record))
-    if record.levers:
-        blocks.append(_levers(record))
+    beside = [_cards(record)]
+    if record.measured:
+        beside.append(_comparison(record, record.measured))
+    if record.notes:
+        beside.append(panel("Notes", listing(record.notes)))
+    blocks += [composition(record), _breakdown(record), column(*beside)]
     return blocks
 
 
@@ -158,13 +164,30 @@ def _cards(record: Forecast) -> Html:
         False: ("✗", "bad"),
         None: ("?", "warn"),
     }
-    marks: list[tuple[object, Tone]] = [
-        (f"{signs[fits][0]} {name}", signs[fits][1]) for name, fits in record.fits.items()
-    ]
+    marks: dict[str, tuple[object, Tone]] = {
+        name: (f"{signs[fits][0]} {name}", signs[fits][1]) for name, fits in record.fits.items()
+    }
+    shown = _nearest_cards(record)
+    body = [chips(marks[name] for name in shown)]
+    if len(shown) < len(marks):
+        body.append(folded_details(f"all {len(marks)} cards, by memory", chips(marks.values())))
     note = f"A forecast fits a card if the total leaves {show_bytes(record.margin_bytes)} free."
     if None in record.fits.values():
         note += " A question mark: it fits by what was predicted, but the peak may be higher."
-    return panel("Cards", chips(marks), note=note)
+    return panel("Cards", *body, note=note)
+
+
+def _nearest_cards(record: Forecast) -> list[str]:
+    """Return the cards around the limit: the largest that do not fit, and the smallest that do."""
+    if len(record.fits) <= CARDS_SHOWN:
+        return list(record.fits)
+    by_answer = {
+        answer: [name for name, fits in record.fits.items() if fits is answer and name != record.card]
+        for answer in (False, None, True)
+    }
+    some = CARDS_SHOWN // 3
+    names = {record.card, *by_answer[False][-some:], *by_answer[None][:some], *by_answer[True][:some]}
+    return [name for name in record.fits if name in names]
 
 
 def _comparison(record: Forecast, measurement: dict[str, int]) -> Html:
@@ -217,13 +240,13 @@ def _timeline(record: Forecast) -> Figure:
         "bgcolor": "@surface/0.8",
     }
     axes = layout(
-        x=titled_axis("allocation event", showgrid=False, zeroline=False),
+        x=titled_axis("allocations and frees, in their order", showgrid=False, zeroline=False),
         y=linear_axis(f"allocated ({unit.name})", range=[0, unit(top) * 1.16 or 1]),
         annotations=[{"x": at, "y": unit(top), **arrow, **label}],
         hovermode="x",
     )
-    note = f"Allocated bytes over {_steps(record)}, coloured by phase."
-    return Figure("Memory over time", tuple(data), axes, note=note)
+    note = f"Allocated bytes through {_steps(record)}, coloured by phase; the peak is marked."
+    return Figure("Memory through the steps", tuple(data), axes, note=note)
 
 
 def thin(events: tuple[tuple[int, int, str], ...], most: int) -> list[tuple[int, int, str]]:
@@ -302,8 +325,7 @@ def _inside(line: Line, record: Forecast, largest_bytes: int) -> list[tuple[obje
 
 
 def _modules(record: Forecast) -> Figure:
-    pairs = [(module_label(module), count(module, "bytes") or 0) for module in record.modules]
-    pairs.sort(key=lambda pair: -pair[1])
+    pairs = [(module.label, module.bytes) for module in merged_modules(record.modules)]
     rows = [
         (
             name,
@@ -318,7 +340,7 @@ def _modules(record: Forecast) -> Figure:
         for name, size in pairs[:MODULES_SHOWN]
     ]
     omitted = len(pairs) - len(rows)
-    note = "The bytes of each module that are alive at the peak."
+    note = "The bytes of each module that are alive at the peak, repeated layers in one row."
     note += f" {omitted} smaller modules are omitted." if omitted else ""
     return bar_chart("Modules at the peak", rows, axis="alive at the peak", note=note)
 

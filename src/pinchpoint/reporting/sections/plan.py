@@ -8,7 +8,8 @@ from typing import Any
 from pinchpoint.core.records import Plan
 from pinchpoint.core.units import show_bytes
 from pinchpoint.reporting import palette
-from pinchpoint.reporting.axes import exact_size, log_byte_axis, log_size_axis
+from pinchpoint.reporting.answers import answer
+from pinchpoint.reporting.axes import exact_size, log_byte_axis, log_size_axis, size_title
 from pinchpoint.reporting.chart import Figure, Trace, hover, layout, level, marks, symbol_of
 from pinchpoint.reporting.html import (
     Column,
@@ -44,9 +45,10 @@ def entry(record: Plan) -> Entry:
         usage += ", before the allocator frees what it has cached"
     return Entry(
         title=record.target,
+        answer=answer(record),
         headline=Headline(
             exact_size(record.size) if record.size is not None else "unknown",
-            f"largest {record.axis} that fits" if len(record.tried) > 1 else record.axis,
+            f"largest {size_title(record.axis)} that fits" if len(record.tried) > 1 else record.axis,
             facts,
             tone,
         ),
@@ -153,7 +155,7 @@ def _search(record: Plan, runs: list[dict[str, Any]], along: str, names: list[st
     if 0 < record.margin_bytes < record.budget_bytes:
         lines.append(level(record.budget_bytes - record.margin_bytes, "", role="warn", dash="dot")[0])
     axes = layout(
-        x=log_size_axis([number(run, along) or 1.0 for run in runs], called),
+        x=log_size_axis([number(run, along) or 1.0 for run in runs], size_title(called)),
         y=log_byte_axis([*totals, record.budget_bytes], "predicted total"),
         shapes=lines,
         annotations=[label],
@@ -161,7 +163,9 @@ def _search(record: Plan, runs: list[dict[str, Any]], along: str, names: list[st
     note = "Crossed, open markers do not fit. The dotted line is the budget minus the margin."
     if any(run.get("fits") is None for run in runs):
         note += " Open circles without a cross are unknown: the peak may be higher than drawn."
-    at = f" at {record.axis} {exact_size(count(runs[0], 'size'))}" if along == "chunk" else ""
+    size = exact_size(count(runs[0], "size"))
+    named = f"{size} {record.axis}" if record.axis.endswith("s") else f"{record.axis} {size}"
+    at = f" with {named}" if along == "chunk" else ""
     title = f"{called.capitalize()}s tried" if called in ("size", "chunk") else f"{called.capitalize()} tried"
     return Figure(f"{title}{at}", tuple(data), axes, note=note)
 
@@ -214,15 +218,15 @@ def _choices(record: Plan, names: list[str]) -> Html:
         rows.append((join([_label(name, names), " ", marker]), exact_size(size), length, *details))
     columns = (
         Column("variant"),
-        *number_columns(f"largest {record.axis}"),
+        *number_columns(size_title(record.axis)),
         Column(""),
         *number_columns("chunk", "predicted peak"),
         Column(""),
     )
     return panel(
-        f"Largest {record.axis} per variant",
+        f"Largest {size_title(record.axis)} per variant",
         table(columns, rows),
-        note=f"The largest {record.axis} of each variant within the budget.",
+        note=f"The largest {size_title(record.axis)} of each variant within the budget.",
     )
 
 
@@ -245,7 +249,7 @@ def _cards(record: Plan, names: list[str]) -> Html:
     body = [table(columns, rows(first))]
     if len(first) < len(cards):
         body.append(folded_details(f"all {len(cards)} cards", table(columns, rows(cards))))
-    called = record.axis if along == "size" else along
+    called = size_title(record.axis) if along == "size" else along
     return panel(f"Largest {called} per card", *body, note=f"The largest {called} that fits each card.")
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pinchpoint.core.records import Law, Point, Study
 from pinchpoint.core.units import show_bytes, show_seconds
 from pinchpoint.reporting import palette
+from pinchpoint.reporting.answers import answer, explain_size_check
 from pinchpoint.reporting.axes import exact_size, rounded_size, size_title
 from pinchpoint.reporting.chart import Figure
 from pinchpoint.reporting.html import (
@@ -15,7 +16,6 @@ from pinchpoint.reporting.html import (
     Tile,
     Tone,
     badge,
-    banner,
     folded_details,
     listing,
     number_columns,
@@ -43,14 +43,15 @@ def entry(record: Study) -> Entry:
     span = f"{exact_size(min(sizes))} to {exact_size(max(sizes))}" if sizes else "no sizes"
     return Entry(
         title=record.target,
+        answer=answer(record),
         headline=Headline(
-            "size check passed" if record.passed else "size check failed",
+            _slope_range(record) if record.passed else "size check failed",
             f"{record.axis} {span}",
-            _slope_range(record),
+            "size check passed" if record.passed else "",
             "good" if record.passed else "bad",
         ),
         tags=(f"axis {record.axis}", f"on {record.on}", span),
-        lead=_gate(record),
+        explanation=explain_size_check(record),
         tiles=_tiles(record),
         blocks=tuple(_blocks(record, series)),
     )
@@ -78,15 +79,6 @@ def _blocks(record: Study, series: list[Series]) -> list[Html | Figure]:
     if record.notes:
         blocks.append(panel("Notes", listing(record.notes)))
     return [block for block in blocks if block is not None]
-
-
-def _gate(record: Study) -> Html:
-    if record.passed:
-        return banner(
-            "good",
-            "✓ The size check passed: every size was processed as requested, and the peak grows as declared.",
-        )
-    return banner("bad", "✗ The size check failed: the laws of this study are not reliable.", record.gate)
 
 
 def _slope_range(record: Study) -> str:

@@ -6,7 +6,8 @@ from typing import Any
 
 from pinchpoint.core.records import Trace
 from pinchpoint.core.units import show_bytes, show_count, show_seconds
-from pinchpoint.reporting.axes import linear_axis, titled_axis
+from pinchpoint.reporting.answers import answer
+from pinchpoint.reporting.axes import Axis, linear_axis, titled_axis
 from pinchpoint.reporting.chart import Figure, Unit, bars, hover, layout, path
 from pinchpoint.reporting.html import (
     Column,
@@ -17,6 +18,7 @@ from pinchpoint.reporting.html import (
     number_columns,
     panel,
     place,
+    prose,
     swatch_label,
     table,
     tag,
@@ -39,6 +41,7 @@ def entry(record: Trace) -> Entry:
     tone = "warn" if record.problems else "plain"
     return Entry(
         title=record.target,
+        answer=answer(record),
         headline=Headline(show_seconds(median), "per step", problems, tone),
         tags=(record.framework or "no framework", record.device, record.ended, f"{record.steps} steps"),
         tiles=_tiles(record),
@@ -95,11 +98,11 @@ def _problems(record: Trace) -> Html:
     columns = (Column("what"), Column("line", "code"), *number_columns("cost", "share"), Column("hint"))
     rows = [
         (
-            problem.what,
+            prose(problem.what),
             place(problem.file, problem.line) if problem.file else "",
             show_seconds(problem.cost_s) if problem.cost_s is not None else show_bytes(problem.bytes),
             "-" if problem.share is None else f"{problem.share:.1%}",
-            problem.hint,
+            prose(problem.hint),
         )
         for problem in record.problems[:ROWS_SHOWN]
     ]
@@ -146,13 +149,18 @@ def _timeline(record: Trace) -> Figure:
     # The first step may take a thousand times as long; it would hide the others.
     top = min(later[-1] * 1.1, later[len(later) // 2] * 6) or 1.0
     axes = layout(
-        x=titled_axis("step", showgrid=False),
+        x=_step_axis(len(record.timeline)),
         y=linear_axis("host time (ms)", range=[0, top]),
         barmode="stack",
         bargap=0.05,
     )
     note = "Host time of each step by phase. Steps that take far longer than most are cut off at the top."
     return Figure("Steps", tuple(data), axes, note=note)
+
+
+def _step_axis(steps: int) -> Axis:
+    """Return an axis of steps, with whole numbers as ticks."""
+    return titled_axis("step", showgrid=False, tickformat="d", **({"dtick": 1} if steps <= 12 else {}))
 
 
 def _memory(record: Trace) -> Figure:
@@ -170,9 +178,10 @@ def _memory(record: Trace) -> Figure:
         hoverinfo="text",
         hovertext=texts,
     )
-    axes = layout(x=titled_axis("step", showgrid=False), y=linear_axis(f"memory ({unit.name})"))
+    axes = layout(x=_step_axis(len(record.timeline)), y=linear_axis(f"memory ({unit.name})"))
     method = word(record.memory or {}, "per_step_is") or "memory at the end of each step"
-    return Figure("Memory at the end of each step", (line,), axes, note=f"{method}.", half=True)
+    note = f"{method[:1].upper()}{method[1:]}."
+    return Figure("Memory at the end of each step", (line,), axes, note=note, half=True)
 
 
 def _memory_lines(lines: Any) -> Html:

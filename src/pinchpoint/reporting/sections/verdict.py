@@ -7,6 +7,7 @@ from typing import Any
 
 from pinchpoint.core.records import Verdict
 from pinchpoint.core.units import show_bytes, show_seconds
+from pinchpoint.reporting.answers import answer
 from pinchpoint.reporting.axes import exact_size, labelled_axis, titled_axis
 from pinchpoint.reporting.chart import Figure, Trace, bar_chart, hover, layout, marks
 from pinchpoint.reporting.html import (
@@ -15,7 +16,6 @@ from pinchpoint.reporting.html import (
     Tile,
     Tone,
     badge,
-    banner,
     folded_details,
     listing,
     number_columns,
@@ -44,9 +44,9 @@ def entry(record: Verdict) -> Entry:
     pair = f"{record.variant} vs {record.baseline}"
     return Entry(
         title=record.target,
+        answer=answer(record),
         headline=Headline(status, pair, _gain(record), tone),
-        tags=(record.mode, f"size {exact_size(record.size)}", pair, record.device),
-        lead=banner(tone, status, [record.reason] if record.reason else []),
+        tags=(status, record.mode, f"size {exact_size(record.size)}", pair, record.device),
         tiles=_tiles(record),
         blocks=tuple(_blocks(record)),
     )
