@@ -15,7 +15,6 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from painn import PaiNN, parameter_count, width_for
 
 from pinchpoint.core.errors import BadInput, TargetFailed
 from pinchpoint.systems.common.training.precision import matmuls
@@ -23,6 +22,7 @@ from pinchpoint.systems.density.data.atomic import load_table, radial_tables, su
 from pinchpoint.systems.density.data.batches import Item, choose_probes, item_of, step_batch
 from pinchpoint.systems.density.data.dataset import Dataset, Split
 from pinchpoint.systems.density.model.model import PRIOR_KNOTS, DensityModel
+from pinchpoint.systems.density.model.painn import PaiNN, parameter_count, width_for
 from pinchpoint.systems.density.settings import Settings
 from pinchpoint.systems.density.training.runs import begin
 from pinchpoint.systems.density.training.training_step import (

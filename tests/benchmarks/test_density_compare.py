@@ -20,6 +20,7 @@ from pinchpoint.systems.density.data.batches import batch_of, choose_probes, ite
 from pinchpoint.systems.density.data.dataset import make_data, open_dataset  # noqa: E402
 from pinchpoint.systems.density.data.molecules import molecule  # noqa: E402
 from pinchpoint.systems.density.data.sample import Sample  # noqa: E402
+from pinchpoint.systems.density.model import painn  # noqa: E402
 from pinchpoint.systems.density.model.config import DensityConfig  # noqa: E402
 from pinchpoint.systems.density.model.model import DensityModel  # noqa: E402
 
@@ -86,7 +87,7 @@ def densities(model: Any, positions: np.ndarray, species: tuple[str, ...], probe
 
 
 def peer(**options: Any) -> Any:
-    return load("painn").PaiNN(CONFIG, **{"width": 6, "seed": 3} | options).double()
+    return painn.PaiNN(CONFIG, **{"width": 6, "seed": 3} | options).double()
 
 
 def test_the_peer_is_invariant_to_rotation_reflection_translation_and_atom_order() -> None:
@@ -118,7 +119,7 @@ def test_a_probe_depends_on_directions_through_vectors() -> None:
 def test_a_layer_equals_a_loop_over_neighbours() -> None:
     """Compute one interaction of one probe from the published equations with plain loops."""
     config = DensityConfig.preset("small", ("C", "H", "O"), interactions=1)
-    model = load("painn").PaiNN(config, width=5, seed=1).double()
+    model = painn.PaiNN(config, width=5, seed=1).double()
     rng = np.random.default_rng(0)
     scalars, vectors = torch.tensor(rng.normal(size=(3, 15))), torch.tensor(rng.normal(size=(3, 3, 5)))
     vectors_to_atoms = torch.tensor(rng.normal(size=(1, 1, 3, 3)))
@@ -187,7 +188,6 @@ def test_every_parameter_of_the_peer_that_matters_receives_a_gradient() -> None:
 
 
 def test_the_peer_has_as_many_parameters_as_ours() -> None:
-    painn = load("painn")
     config = DensityConfig.preset("small", ("C", "H", "N", "O"))
     ours = painn.parameter_count(DensityModel(config))
     width = painn.width_for(config, ours)

@@ -160,7 +160,6 @@ def test_the_slow_forms_without_e3nn_are_missed(hide, poscar: str, tmp_path: Pat
     small = ("--grid", "4,4,4", "--device", "cpu")
     commands = (
         ("density", "predict", poscar, "-o", str(tmp_path / "CHGCAR"), "--form", "full", *small),
-        ("bench", "density", "--mul", "2", "--repeats", "1", *small),
         (
             "verify",
             "density",

@@ -190,19 +190,6 @@ def test_sample_thins_a_file_and_prints_how_many_points_are_kept(
     )
 
 
-def test_bench_times_every_variant_and_writes_the_record(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "bench.json"
-    sizes = ["--points", "4k", "--cells", "200", "--loop-cells", "20", "--repeats", "2"]
-    assert run(["bench", "cloud", "-o", str(out), *sizes, "--device", "cpu"]) == 0
-    out_text, record = capsys.readouterr().out, json.loads(out.read_text(encoding="utf-8"))
-    assert record["kind"] == "cloud-bench" and {"loop", "grouped", "sort", "exact"} <= {
-        row["name"] for row in record["rows"]
-    }
-    assert record["same"] and "the same indices" in out_text and str(out) in out_text
-
-
 @pytest.mark.parametrize(
     ("args", "code", "message"),
     [

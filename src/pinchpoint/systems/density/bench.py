@@ -1,39 +1,40 @@
-"""Timings of the model's forms on HfO2: seconds for the probes of a whole grid, peak memory, and agreement.
+"""The probes of a whole grid of HfO2 in every form of the model and with a PaiNN, and writing a CHGCAR.
 
 The clock runs from the atoms' features to densities in host memory and includes the neighbour search.
-`original` also recomputes the atoms for each of its chunks, as in the ChargE3Net-style density report.
-`plain` is the scalar form with torch's own kernels, the only ones available on a CPU. `plain` and `scalar`
-compute the whole grid. `original` and `full` are timed on a few chunks spread over the grid and scaled to all
-probes, since each probe takes them nearly the same time; the record says so. The weights are random, because
-neither time nor memory depends on them. The forms take turns, the device is synchronised before both clock
-readings, and peaks come from separate runs.
+`original` also recomputes the atoms for each of its chunks, as in the ChargE3Net-style density report. `full`
+and `original` use e3nn's couplings. `plain` is the scalar form with torch's own kernels, the only ones
+available on a CPU. `plain` and `scalar` compute the whole grid. The others are timed on a few chunks spread
+over the grid and scaled to all probes, since each probe takes them nearly the same time. The weights are
+random, because neither time nor memory depends on them.
 """
 
 from __future__ import annotations
 
-import math
-import time
+import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 import numpy as np
 import torch
-import typer
-from torch import Tensor
 
-from pinchpoint.backends.base import Backend, backend, resolve_device
-from pinchpoint.core import machine as _machine
-from pinchpoint.core.errors import BadInput
-from pinchpoint.core.records import Record, now
-from pinchpoint.core.units import show_bytes, show_seconds
-from pinchpoint.studies.timing import ratio_interval, timing_of
-from pinchpoint.systems.common import bench_command, commands
-from pinchpoint.systems.density.data.data_settings import check_seed
+from pinchpoint.systems.common.bench.cases import (
+    BenchCase,
+    Contender,
+    Contest,
+    Run,
+    Setup,
+    Sizes,
+    imported,
+    operations_floor,
+)
+from pinchpoint.systems.common.bench.records import Agreement
+from pinchpoint.systems.density.files.chgcar import read_chgcar, write_chgcar
+from pinchpoint.systems.density.files.structures import to_ase
+from pinchpoint.systems.density.files.volume import Volume
 from pinchpoint.systems.density.grid.bricks import Surroundings, bricks_of, surroundings_of
-from pinchpoint.systems.density.grid.grids import choose_grid, parse_grid
+from pinchpoint.systems.density.grid.grids import choose_grid
 from pinchpoint.systems.density.grid.hafnia import hafnia
 from pinchpoint.systems.density.grid.periodic_images import atom_graph
 from pinchpoint.systems.density.grid.sweep import sweep
@@ -41,150 +42,197 @@ from pinchpoint.systems.density.model.atom_network import AtomGraph
 from pinchpoint.systems.density.model.config import DensityConfig
 from pinchpoint.systems.density.model.full_form import FullForm
 from pinchpoint.systems.density.model.model import DensityModel
+from pinchpoint.systems.density.model.painn import PaiNN
 
-Form = Literal["original", "full", "plain", "scalar"]
-FORMS: tuple[Form, ...] = ("original", "full", "plain", "scalar")
-USUAL_FORMS: dict[str, tuple[Form, ...]] = {"cuda": FORMS, "cpu": ("original", "full", "scalar")}
-CHUNK = 3_000  # probes per chunk in the ChargE3Net-style density report
+CHUNK: dict[Sizes, int] = {"tiny": 100, "small": 500, "report": 3_000}  # probes; the report has 3,000
+CHUNKS: dict[Sizes, int] = {"tiny": 2, "small": 2, "report": 4}
+WIDTH: dict[Sizes, int] = {"tiny": 10, "small": 100, "report": 500}
+LMAX: dict[Sizes, int] = {"tiny": 1, "small": 4, "report": 4}
 KNOTS = 4_096
-# A grid and a width that take about a minute.
-USUAL: dict[str, tuple[tuple[int, int, int], int]] = {"cuda": ((80, 80, 80), 500), "cpu": ((12, 12, 12), 100)}
-Progress = Callable[[str, int, int], None]
+TOLERANCE = 1e-5
 
 
-@dataclass(frozen=True)
-class FormTimes:
-    """Timing of one form over the whole grid.
-
-    scaled: whether it was timed on `timed_probes` and scaled to the grid.
-    """
-
-    form: Form
-    chunk: int  # probes per chunk
-    timed_probes: int
-    scaled: bool
-    seconds: float  # median, for the whole grid
-    seconds_low: float  # 95 % interval of the median
-    seconds_high: float
-    runs: int
-    peak_bytes: int | None  # peak allocated
-    speedup: float  # the first form's seconds divided by this form's
-    speedup_low: float
-    speedup_high: float
-    error: float | None  # relative L2 distance from the full form, at the probes computed by both
-
-
-@dataclass(frozen=True)
-class Benchmark(Record):
-    """The record of `pinchpoint bench density`."""
-
-    kind: ClassVar[str] = "density-bench"
-    target: str
-    device: str
-    grid: tuple[int, int, int]
-    probes: int
-    pairs: int  # pairs of a probe and a neighbour slot in the scalar form, including padding
-    mul: int
-    lmax: int
-    forms: tuple[FormTimes, ...]
-    atoms_s: float  # to compute the features of the atoms once, in the scalar form
-    notes: tuple[str, ...] = ()
-    machine: dict[str, Any] = field(default_factory=_machine.describe)
-    created: str = field(default_factory=now)
-
-    def summary(self) -> list[tuple[str, str]]:
-        grid = " x ".join(map(str, self.grid))
-        rows = [
-            (
-                "case",
-                f"{self.target}, {grid} = {self.probes:,} probes, mul {self.mul}, lmax {self.lmax}, "
-                f"on {self.device}",
-            )
-        ]
-        for one in self.forms:
-            peak = "" if one.peak_bytes is None else f", peak {show_bytes(one.peak_bytes)}"
-            low, high = show_seconds(one.seconds_low), show_seconds(one.seconds_high)
-            text = f"{show_seconds(one.seconds)} [{low}, {high}]{peak}"
-            if one.form != self.forms[0].form:
-                text += f", {one.speedup:.4g}x [{one.speedup_low:.4g}, {one.speedup_high:.4g}]"
-            if one.error is not None:
-                text += f", {one.error:.1e} from full"
-            rows.append((one.form, text))
-        return rows
+def cases() -> tuple[BenchCase, ...]:
+    return (
+        BenchCase(
+            "probes",
+            "densities at the probes of a grid of HfO2",
+            "The ChargE3Net-style density report takes 44 s for the 512,000 probes on a 24 GB card, 3,000 "
+            "at a time; 5,000 run out of memory.",
+            "probes",
+            {"tiny": 8**3, "small": 12**3, "report": 80**3},
+            build_probes,
+        ),
+        BenchCase(
+            "chgcar",
+            "writing a density as CHGCAR, on the host",
+            "The density report writes a file of 9.1 MB and does not time it.",
+            "points",
+            {"tiny": 8**3, "small": 40**3, "report": 80**3},
+            build_chgcar,
+        ),
+    )
 
 
-def bench(
-    *,
-    device: str = "auto",
-    grid: tuple[int, int, int] | None = None,
-    mul: int | None = None,
-    lmax: int = 4,
-    forms: tuple[Form, ...] | None = None,
-    repeats: int = 7,
-    chunks: int = 4,
-    chunk: int = CHUNK,
-    seed: int = 0,
-    output: str | Path | None = None,
-    progress: Progress | None = None,
-    clock: Callable[[], float] = time.perf_counter,
-) -> Benchmark:
-    """Time the forms in turn; by default all of them, without `plain` on a CPU.
-
-    chunks: number of chunks of `chunk` probes that `original` and `full` are timed on. output: path of the
-    JSON record.
-    """
-    torch_backend = backend("torch")
-    place = resolve_device(device, torch_backend)
-    forms = USUAL_FORMS[place] if forms is None else forms
-    _check(forms, repeats, chunks, chunk)
-    check_seed(seed)
-    usual_grid, usual_mul = USUAL[place]
+def build_probes(setup: Setup) -> Contest:
+    edge = round(setup.size ** (1 / 3))
     structure = hafnia()
-    points = choose_grid(structure.lattice, grid=usual_grid if grid is None else grid)
-    width = usual_mul if mul is None else mul
-    config = DensityConfig.preset("original", ("Hf", "O"), mul=width, lmax=lmax)
-    model = DensityModel(config, seed=seed).to(place).eval()
-    graph = atom_graph(structure, config, device=place)
+    points = choose_grid(structure.lattice, grid=(edge, edge, edge))
+    config = DensityConfig.preset("original", ("Hf", "O"), mul=WIDTH[setup.sizes], lmax=LMAX[setup.sizes])
+    model = DensityModel(config, seed=setup.seed).to(setup.device).eval()
+    graph = atom_graph(structure, config, device=setup.device)
     near = surroundings_of(
-        structure, bricks_of(points, structure.lattice, config.cutoff_a), config.cutoff_a, device=place
+        structure, bricks_of(points, structure.lattice, config.cutoff_a), config.cutoff_a, device=setup.device
     )
-    runs: dict[Form, _Run] = {}
-    full = FullForm(model, seed=seed + 1).eval() if set(forms) - {"plain", "scalar"} else None
-    for form in forms:
-        if full is None or form in ("plain", "scalar"):
-            runs[form] = _WholeGrid(model, graph, near, own_kernel=form == "scalar")
-        else:
-            runs[form] = _SomeChunks(full, graph, near, chunks, chunk, again=form == "original")
-    seconds, atoms_s = _times(
-        runs,
-        torch_backend,
-        place,
-        repeats,
-        clock,
-        progress or (lambda stage, done, total: None),
-        model,
-        graph,
+    full = cache(lambda: FullForm(model, seed=setup.seed + 1).eval())
+    runs: dict[str, WholeGrid | SomeChunks] = {}
+
+    def some(name: str, form: Callable[[], FullForm | PaiNN], *, again: bool) -> Run:
+        runs[name] = SomeChunks(form(), graph, near, CHUNKS[setup.sizes], CHUNK[setup.sizes], again=again)
+        return runs[name]
+
+    def whole(name: str, *, own_kernel: bool) -> Run:
+        runs[name] = WholeGrid(model, graph, near, own_kernel=own_kernel)
+        return runs[name]
+
+    def painn() -> PaiNN:
+        return PaiNN(config, seed=setup.seed).to(setup.device).eval()
+
+    def check(name: str, _: Any) -> Agreement:
+        difference = distance(runs[name], runs["original"])
+        how = "densities at the probes that both computed"
+        return Agreement(how, difference, difference <= TOLERANCE)
+
+    def other(_: Any) -> Agreement:
+        return Agreement("another model: not compared")
+
+    share = SomeChunks.share_of(near, CHUNKS[setup.sizes], CHUNK[setup.sizes])
+    contenders = [
+        Contender(
+            "original",
+            lambda: some("original", full, again=True),
+            "baseline",
+            work=share,
+            note="all couplings with e3nn, atoms recomputed per chunk",
+        ),
+        Contender(
+            "full",
+            lambda: some("full", full, again=False),
+            work=share,
+            check=partial(check, "full"),
+            note="all couplings with e3nn, atoms computed once",
+        ),
+        Contender(
+            "scalar",
+            lambda: whole("scalar", own_kernel=True),
+            check=partial(check, "scalar"),
+            note="only the couplings that reach the density",
+        ),
+        Contender(
+            "PaiNN",
+            lambda: some("PaiNN", painn, again=False),
+            "peer",
+            work=share,
+            check=other,
+            note="the published equations of DeepDFT's PaiNN, width 128: another, smaller model",
+        ),
+    ]
+    if setup.device == "cuda":
+        plain = Contender(
+            "plain",
+            lambda: whole("plain", own_kernel=False),
+            check=partial(check, "plain"),
+            note="the scalar form with torch's own kernels",
+        )
+        contenders.insert(2, plain)
+    with torch.no_grad():
+        width = model.fields(graph).shape[1]
+    pairs = pair_count(near)
+    return Contest(
+        contenders,
+        {"grid": " x ".join(map(str, points)), "mul": WIDTH[setup.sizes], "lmax": LMAX[setup.sizes]},
+        operations_floor(
+            setup,
+            2.0 * pairs * width,
+            precision="fp32",
+            what=f"products of the scalar form over {pairs:,} pairs of a probe and an atom",
+        ),
+        notes=(
+            f"original, full and PaiNN are timed on {share:.1%} of the probes, in chunks of "
+            f"{CHUNK[setup.sizes]:,}, and scaled up",
+            "random weights; seconds from the atoms' features to densities in host memory",
+        ),
+        packages=("e3nn",),
     )
-    peaks: dict[Form, int | None] = {form: _peak(run, torch_backend, place) for form, run in runs.items()}
-    record = Benchmark(
-        f"HfO2, {len(structure.species)} atoms",
-        place,
-        points,
-        math.prod(points),
-        _pairs(runs),
-        width,
-        lmax,
-        tuple(_form_times(form, forms[0], runs, seconds, peaks) for form in forms),
-        atoms_s,
-        _notes(runs, place),
-    )
-    if output is not None:
-        record.save(output)
-    return record
 
 
-class _WholeGrid:
-    """Runs the scalar form over the whole grid."""
+def pair_count(near: Surroundings) -> int:
+    """Return the pairs of a probe and a neighbour slot of its brick that holds an atom."""
+    counts = near.counts(torch.arange(near.bricks.count, device=near.offsets.device))
+    return int(counts.sum()) * near.bricks.probes
+
+
+def build_chgcar(setup: Setup) -> Contest:
+    edge = round(setup.size ** (1 / 3))
+    rng = np.random.default_rng(setup.seed)
+    volume = Volume(hafnia(), rng.uniform(0.01, 8.0, (edge, edge, edge)), comment="HfO2")
+    folder = tempfile.TemporaryDirectory()
+
+    def path(name: str) -> Path:
+        return Path(folder.name) / name
+
+    def check(name: str, digits: float, _: Any) -> Agreement:
+        read = read_chgcar(path(name)).total
+        difference = float(np.abs(read / volume.total - 1).max())
+        return Agreement("the file, read again", difference, difference <= digits)
+
+    def ours() -> Run:
+        return lambda: write_chgcar(path("pinchpoint"), volume)
+
+    def plain() -> Run:
+        write_chgcar(path("head"), volume)
+        head = path("head").read_text(encoding="utf-8").split("\n\n")[0]
+        return lambda: write_line_by_line(path("line by line"), head, volume)
+
+    def ase() -> Run:
+        density = imported("ase.calculators.vasp", "ase").VaspChargeDensity(None)
+        density.atoms, density.chg = [to_ase(volume.structure)], [volume.total]
+        return lambda: density.write(str(path("ASE")), format="chgcar")
+
+    def pymatgen() -> Run:
+        chgcar_class = imported("pymatgen.io.vasp.outputs", "pymatgen").Chgcar
+        write_chgcar(path("source"), volume)
+        chgcar = chgcar_class.from_file(str(path("source")))
+        return lambda: chgcar.write_file(str(path("pymatgen")))
+
+    def contender(name: str, make: Callable[[], Run], digits: float, **options: Any) -> Contender:
+        return Contender(
+            name, make, check=partial(check, name, digits), peak=lambda: None, warmup=1, **options
+        )
+
+    return Contest(
+        (
+            contender("line by line", plain, 1e-10, role="baseline", note="formatted in a Python loop"),
+            contender("pinchpoint", ours, 1e-10),
+            contender("ASE", ase, 1e-6, role="peer"),
+            contender("pymatgen", pymatgen, 1e-6, role="peer"),
+        ),
+        {"grid": f"{edge} x {edge} x {edge}"},
+        packages=("ase", "pymatgen"),
+    )
+
+
+def write_line_by_line(path: Path, head: str, volume: Volume) -> None:
+    """Write a CHGCAR with one formatted line after another."""
+    values = (volume.total * volume.structure.volume).ravel(order="F")
+    with path.open("w", encoding="utf-8") as file:
+        file.write(f"{head}\n\n{' '.join(map(str, volume.grid))}\n")
+        for start in range(0, len(values), 5):
+            file.write(" ".join(f"{value:18.11E}" for value in values[start : start + 5]) + "\n")
+
+
+class WholeGrid:
+    """A run of the scalar form over the whole grid."""
 
     def __init__(
         self, model: DensityModel, graph: AtomGraph, near: Surroundings, *, own_kernel: bool
@@ -193,7 +241,6 @@ class _WholeGrid:
         with torch.no_grad():
             self.fields = model.fields(graph)
         self.numbers = np.arange(near.bricks.count)
-        self.share = 1.0
         self.chunk, self.pairs = 0, 0
         self.values = np.empty(0)
 
@@ -210,11 +257,18 @@ class _WholeGrid:
         self.values, self.chunk, self.pairs = result.values, result.chunk, result.pairs
 
 
-class _SomeChunks:
-    """Runs the full form over a few chunks. again: whether to recompute the atoms for each chunk."""
+class SomeChunks:
+    """A run of a form over a few chunks. again: whether to recompute the atoms for each chunk."""
 
     def __init__(
-        self, form: FullForm, graph: AtomGraph, near: Surroundings, chunks: int, chunk: int, *, again: bool
+        self,
+        form: FullForm | PaiNN,
+        graph: AtomGraph,
+        near: Surroundings,
+        chunks: int,
+        chunk: int,
+        *,
+        again: bool,
     ) -> None:
         self.form, self.graph, self.near, self.again = form, graph, near, again
         with torch.no_grad():
@@ -226,10 +280,15 @@ class _SomeChunks:
             torch.arange(start, start + each, device=graph.species.device) for start in starts.tolist()
         ]
         self.numbers = np.concatenate([np.arange(start, start + each) for start in starts.tolist()])
-        self.share = each * count / near.bricks.count
         self.chunk, self.pairs = each * near.bricks.probes, 0
         self.slots = int(near.counts(torch.arange(near.bricks.count, device=graph.species.device)).max())
         self.values = np.empty(0)
+
+    @staticmethod
+    def share_of(near: Surroundings, chunks: int, chunk: int) -> float:
+        """Return the share of the grid that this many chunks cover."""
+        each = min(-(-chunk // near.bricks.probes), near.bricks.count)
+        return each * min(chunks, near.bricks.count // each) / near.bricks.count
 
     @torch.no_grad()
     def __call__(self) -> None:
@@ -241,159 +300,8 @@ class _SomeChunks:
         self.values = np.concatenate(values)
 
 
-_Run = _WholeGrid | _SomeChunks
-
-
-def _times(
-    runs: dict[Form, _Run],
-    torch_backend: Backend,
-    device: str,
-    repeats: int,
-    clock: Callable[[], float],
-    tell: Progress,
-    model: DensityModel,
-    graph: AtomGraph,
-) -> tuple[dict[Form, list[float]], float]:
-    """Return the seconds of each run of each form for the whole grid, and those of the atoms.
-
-    The atoms are timed in the scalar form.
-    """
-
-    def once(run: Callable[[], Any]) -> float:
-        torch_backend.wait(device)
-        start = clock()
-        run()
-        torch_backend.wait(device)
-        return clock() - start
-
-    seconds: dict[Form, list[float]] = {form: [] for form in runs}
-    order = list(runs)
-    for form in order:
-        for _ in range(2):  # e3nn compiles its couplings during the first calls
-            tell(f"warming up {form}", 0, 0)
-            once(runs[form])
-    for turn in range(repeats):
-        # The form that runs second benefits from the caches of the first, so the order rotates.
-        for form in order[turn % len(order) :] + order[: turn % len(order)]:
-            tell(form, turn, repeats)
-            seconds[form].append(once(runs[form]) / runs[form].share)
-
-    def describe() -> Tensor:
-        with torch.no_grad():
-            return model.fields(graph)
-
-    once(describe)
-    return seconds, timing_of([once(describe) for _ in range(repeats)]).median_s
-
-
-def _peak(run: _Run, torch_backend: Backend, device: str) -> int | None:
-    """Return the peak of a separate run. On a CPU, every tensor is tracked, which is slow."""
-    if device != "cuda":
-        return torch_backend.account(run)
-    torch_backend.reset_peak(device)
-    run()
-    return torch_backend.peaks(device).allocated_bytes
-
-
-def _form_times(
-    form: Form,
-    first: Form,
-    runs: dict[Form, _Run],
-    seconds: dict[Form, list[float]],
-    peaks: dict[Form, int | None],
-) -> FormTimes:
-    run, timing = runs[form], timing_of(seconds[form])
-    speedup = ratio_interval(seconds[first], seconds[form])
-    return FormTimes(
-        form,
-        run.chunk,
-        len(run.numbers) * run.near.bricks.probes,
-        run.share < 1,
-        timing.median_s,
-        timing.low_s,
-        timing.high_s,
-        timing.runs,
-        peaks[form],
-        *speedup,
-        error=_error(run, runs.get("full")) if form != "full" else None,
-    )
-
-
-def _error(run: _Run, full: _Run | None) -> float | None:
-    if full is None:
-        return None
-    here = np.searchsorted(run.numbers, full.numbers)
-    reference, values = full.values.astype(np.float64), run.values[here].astype(np.float64)
-    return float(np.linalg.norm(values - reference) / np.linalg.norm(reference))
-
-
-def _pairs(runs: dict[Form, _Run]) -> int:
-    return max(run.pairs for run in runs.values())
-
-
-def _notes(runs: dict[Form, _Run], device: str) -> tuple[str, ...]:
-    partial: list[Form] = [form for form, run in runs.items() if run.share < 1]
-    notes = [
-        "random weights; seconds from the atoms' features to densities in host memory, including the "
-        "neighbour search"
-    ]
-    if partial:
-        some_run = runs[partial[0]]
-        probes = len(some_run.numbers) * some_run.near.bricks.probes
-        notes.append(
-            f"{' and '.join(partial)} timed on {probes:,} probes in chunks of {some_run.chunk:,} and scaled "
-            "to the whole grid"
-        )
-    if device == "cuda":
-        notes.append("peaks are the bytes torch allocated, with the weights of all forms in memory")
-    else:
-        notes.append("peaks count tensors, not the workspace inside kernels")
-    return tuple(notes)
-
-
-def _check(forms: tuple[Form, ...], repeats: int, chunks: int, chunk: int) -> None:
-    strange = [form for form in forms if form not in FORMS]
-    if strange or not forms or len(set(forms)) < len(forms):
-        raise BadInput(
-            f"The forms {', '.join(forms) or '(none)'} cannot be timed: each must exist and be listed once.",
-            hint=f"Set --forms to some of {', '.join(FORMS)}.",
-        )
-    if min(repeats, chunks, chunk) < 1:
-        raise BadInput(
-            f"A benchmark cannot run {repeats} repeats of {chunks} chunks of {chunk} probes.",
-            hint="Use at least 1 of each.",
-        )
-
-
-def command(
-    output: Path = bench_command.OUTPUT,
-    grid: str = typer.Option(
-        None, "--grid", metavar="NX,NY,NZ", help="Grid of HfO2.  [default: 80,80,80 on cuda, 12,12,12 on cpu]"
-    ),
-    mul: int = typer.Option(None, "--mul", help="Width of the network.  [default: 500 on cuda, 100 on cpu]"),
-    forms: str | None = typer.Option(
-        None,
-        "--forms",
-        help="Forms to time, from original,full,plain,scalar; the first is the baseline. plain is scalar "
-        "with torch's own kernels.",
-    ),
-    repeats: int = typer.Option(7, "--repeats", help="Number of timed runs per form."),
-    seed: int = typer.Option(0, "--seed", help="Seed of the random weights."),
-    device: str = commands.DEVICE,
-) -> None:
-    """Time the forms of the model in turn on HfO2.
-
-    Prints the seconds of the probe stage for a whole grid, peaks, and how well the forms agree. The slow
-    forms are timed on a few chunks and scaled up, which the record says.
-    """
-    names: Any = None if forms is None else tuple(word.strip() for word in forms.split(","))
-    measure = partial(
-        bench,
-        device=device,
-        grid=None if grid is None else parse_grid(grid),
-        mul=mul,
-        forms=names,
-        repeats=repeats,
-        seed=seed,
-    )
-    bench_command.run_bench(measure, output=output)
+def distance(run: WholeGrid | SomeChunks, reference: WholeGrid | SomeChunks) -> float:
+    """Return the relative L2 distance between two runs, at the probes of the reference."""
+    here = np.searchsorted(run.numbers, reference.numbers)
+    expected, values = reference.values.astype(np.float64), run.values[here].astype(np.float64)
+    return float(np.linalg.norm(values - expected) / np.linalg.norm(expected))

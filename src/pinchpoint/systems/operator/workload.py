@@ -48,6 +48,17 @@ class Part:
     edges: int
 
 
+@dataclass(frozen=True)
+class TransformInputs:
+    """The network, the queries x, the sources y, their values f: (S, C), and the graph of a transform."""
+
+    mlp: nn.Sequential
+    x: Tensor
+    y: Tensor
+    f: Tensor
+    edges: Edges
+
+
 def build(
     size: int,
     *,
@@ -80,9 +91,9 @@ def build(
     )
     run = _in_half(part.forward, device) if settings["precision"] == "bf16" else part.forward
     return Case(
-        step=_train(part, run) if mode == "train" else torch.no_grad()(run),
+        step=training_step(part, run) if mode == "train" else torch.no_grad()(run),
         processed=part.edges,
-        probe=lambda: _probe(part, run, gradients=mode == "train"),
+        probe=lambda: probe_part(part, run, gradients=mode == "train"),
     )
 
 
@@ -98,15 +109,24 @@ def _transform(
     train: bool,
 ) -> Part:
     """One edge transform between the sheet's points and the lattice."""
+    inputs = transform_inputs(size, part, hidden, seed=seed, device=device, train=train)
+    mlp, x, y, f, edges = inputs.mlp, inputs.x, inputs.y, inputs.f, inputs.edges
+    if chunk == "auto":
+        chunk = _flat_chunk(mlp, x, y, f)
+    return Part(mlp, f, lambda: edge_transform(mlp, x, y, f, edges, memory=memory, chunk=chunk), edges.count)
+
+
+def transform_inputs(
+    size: int, part: str, hidden: tuple[int, ...], *, seed: int, device: str, train: bool
+) -> TransformInputs:
+    """Return the inputs of one edge transform with this many edges; the random state must be seeded."""
     sheet = Sheet(size)
     points, tokens = sheet.points(seed=seed, device=device), LATTICE.points(device=device)
     edges: Edges = sheet.into_tokens(device) if part == "encoder" else sheet.into_points(device)
     x, y = (tokens, points) if part == "encoder" else (points, tokens)
     mlp = mlp_of((6, *hidden, CHANNELS)).to(device)
     f = torch.randn(len(y), CHANNELS, device=device, requires_grad=train)
-    if chunk == "auto":
-        chunk = _flat_chunk(mlp, x, y, f)
-    return Part(mlp, f, lambda: edge_transform(mlp, x, y, f, edges, memory=memory, chunk=chunk), edges.count)
+    return TransformInputs(mlp, x, y, f, edges)
 
 
 def _whole(
@@ -181,7 +201,8 @@ def _in_half(forward: Callable[[], Tensor], device: str) -> Callable[[], Tensor]
     return run
 
 
-def _train(part: Part, run: Callable[[], Tensor]) -> Callable[[], Tensor]:
+def training_step(part: Part, run: Callable[[], Tensor]) -> Callable[[], Tensor]:
+    """Return a step of Adam on the mean square of what `run` returns."""
     optimizer = torch.optim.Adam(part.module.parameters(), lr=1e-3)
 
     def step() -> Tensor:
@@ -195,7 +216,7 @@ def _train(part: Part, run: Callable[[], Tensor]) -> Callable[[], Tensor]:
     return step
 
 
-def _probe(part: Part, run: Callable[[], Tensor], *, gradients: bool) -> Probe:
+def probe_part(part: Part, run: Callable[[], Tensor], *, gradients: bool) -> Probe:
     """The outputs, the loss, and the gradients of every weight and of the inputs."""
     part.module.zero_grad()
     part.values.grad = None

@@ -1,0 +1,222 @@
+"""Timing of a contest: all contenders in turn, then peaks and results in runs of their own.
+
+Every contender is built and warmed up before the clock starts. The order rotates, because a contender that
+runs second benefits from the caches of the first. The number of rounds follows from the time limit, but is
+at least three; one that is slower than all others together then stays out of further rounds. A peer that is
+missing, runs out of memory, or fails becomes a row without a time.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from importlib import metadata
+from typing import Any
+
+from pinchpoint.backends.base import Backend
+from pinchpoint.core import machine
+from pinchpoint.core.errors import Missing
+from pinchpoint.core.records import now
+from pinchpoint.studies.timing import Clock, ratio_interval, timing_of
+from pinchpoint.systems.common.bench.cases import BenchCase, Contender, Contest, Run, Setup
+from pinchpoint.systems.common.bench.records import Agreement, Comparison, Row
+
+LEAST_ROUNDS = 3
+Tell = Callable[[str], None]
+
+
+def compare(
+    case: BenchCase,
+    setup: Setup,
+    framework: Backend,
+    *,
+    repeats: int,
+    limit_s: float,
+    command: str = "",
+    tell: Tell = lambda text: None,
+    clock: Clock = time.perf_counter,
+) -> Comparison:
+    """Run one case. limit_s: the time that building and timing may take; peaks and checks come on top."""
+    start = time.perf_counter()
+    contest = case.build(setup)
+    runs: dict[str, Run] = {}
+    rows: dict[str, Row] = {}
+    for contender in contest.contenders:
+        tell(f"building {contender.name}")
+        rows[contender.name] = _warm_up(contender, runs, framework, setup.device)
+        if contender.role == "baseline" and contender.name not in runs:
+            raise RuntimeError(f"the baseline {contender.name} has {rows[contender.name].reason}")
+    left_s = limit_s - (time.perf_counter() - start)
+    seconds = _time_in_turn(contest, runs, framework, setup.device, repeats, left_s, tell, clock)
+    first = contest.contenders[0].name
+    for contender in contest.contenders:
+        if contender.name in runs:
+            rows[contender.name] = _timed_row(contender, seconds, first, rows[contender.name])
+    for contender in contest.contenders:
+        if contender.name in runs:
+            tell(f"checking {contender.name}")
+            rows[contender.name] = _examine(contender, runs[contender.name], rows[contender.name])
+    names = list(runs)
+    runs.clear()
+    for contender in contest.contenders:
+        if contender.name in names:
+            tell(f"peak of {contender.name}")
+            rows[contender.name] = _with_peak(contender, framework, setup.device, rows[contender.name])
+    description = machine.describe()
+    description["versions"] |= {name: version for name in contest.packages if (version := _version(name))}
+    return Comparison(
+        case.name,
+        case.title,
+        case.claim,
+        case.axis,
+        setup.size,
+        {name: str(value) for name, value in contest.settings.items()},
+        tuple(rows.values()),
+        contest.floor,
+        contest.notes,
+        "",
+        time.perf_counter() - start,
+        command,
+        description,
+        now(),
+    )
+
+
+def _warm_up(contender: Contender, runs: dict[str, Run], framework: Backend, device: str) -> Row:
+    """Build a contender, run it until nothing compiles, and add it to `runs`; or say why that fails."""
+    row = Row(contender.name, contender.role, note=contender.note, work=contender.work)
+    try:
+        run = contender.make()
+        for _ in range(contender.warmup):
+            framework.wait(device, run())
+    except Missing as error:
+        return replace(row, state="not installed", reason=error.what)
+    except Exception as error:  # one contender must not lose the others; the row has the reason
+        if framework.is_oom(error):
+            return replace(row, state="out of memory", reason=_first_line(error))
+        return replace(row, state="failed", reason=f"{type(error).__name__}: {_first_line(error)}")
+    runs[contender.name] = run
+    return row
+
+
+def _time_in_turn(
+    contest: Contest,
+    runs: dict[str, Run],
+    framework: Backend,
+    device: str,
+    repeats: int,
+    left_s: float,
+    tell: Tell,
+    clock: Clock,
+) -> dict[str, list[float]]:
+    order = [contender.name for contender in contest.contenders if contender.name in runs]
+    seconds: dict[str, list[float]] = {name: [] for name in order}
+    still = list(order)
+    round_s: dict[str, float] = {}
+    rounds, done = repeats, 0
+    gc.collect()
+    gc.disable()  # a collection would be part of whoever runs at that moment
+    try:
+        while done < rounds:
+            shift = done % len(still)
+            for name in still[shift:] + still[:shift]:
+                begin = time.perf_counter()
+                framework.wait(device)
+                start = clock()
+                framework.wait(device, runs[name]())
+                seconds[name].append(clock() - start)
+                round_s[name] = time.perf_counter() - begin
+            done += 1
+            if done == 1:
+                tell(f"timing {len(order)} in turn, {sum(round_s.values()):.2g} s per round")
+            if done == LEAST_ROUNDS:
+                left_s -= LEAST_ROUNDS * sum(round_s.values())
+                still = _affordable(order, round_s, repeats - done, left_s)
+                total = max(sum(round_s[name] for name in still), 1e-9)
+                rounds = min(repeats, done + max(0, int(left_s / total)))
+    finally:
+        gc.enable()
+    work = {contender.name: contender.work for contender in contest.contenders}
+    return {name: [one / work[name] for one in values] for name, values in seconds.items()}
+
+
+def _affordable(order: list[str], round_s: dict[str, float], rounds: int, left_s: float) -> list[str]:
+    """Return who takes part in further rounds: without the slowest, as long as that gives the others more.
+
+    The baseline always takes part.
+    """
+    still = list(order)
+    while len(still) > 2 and rounds * sum(round_s[name] for name in still) > left_s:
+        slowest = max(still[1:], key=lambda name: round_s[name])
+        others = [name for name in still if name != slowest]
+        if round_s[slowest] < sum(round_s[name] for name in others):
+            break
+        still = others
+    return still
+
+
+def _timed_row(contender: Contender, seconds: dict[str, list[float]], first: str, row: Row) -> Row:
+    timing = timing_of(seconds[contender.name])
+    row = replace(
+        row,
+        seconds=timing.median_s,
+        seconds_low=timing.low_s,
+        seconds_high=timing.high_s,
+        runs=timing.runs,
+    )
+    if contender.name == first:
+        return row
+    ratio, low, high = ratio_interval(seconds[first], seconds[contender.name])
+    return replace(row, ratio=ratio, ratio_low=low, ratio_high=high)
+
+
+def _examine(contender: Contender, run: Run, row: Row) -> Row:
+    """Compare the result of another run, and measure what else the contender offers.
+
+    An error is recorded: the time has been measured already.
+    """
+    if contender.check is not None:
+        try:
+            row = replace(row, agreement=contender.check(run()))
+        except Exception as error:
+            row = replace(row, agreement=Agreement(f"not compared: {_first_line(error)}"))
+    if contender.extras is not None:
+        try:
+            row = replace(row, extras=contender.extras(run))
+        except Exception as error:
+            row = replace(row, note=f"{row.note}; not measured further: {_first_line(error)}")
+    return row
+
+
+def _with_peak(contender: Contender, framework: Backend, device: str, row: Row) -> Row:
+    try:
+        return replace(row, peak_allocated_bytes=_peak(contender, framework, device))
+    except Exception as error:  # the time has been measured already
+        return replace(row, note=f"{row.note}; no peak: {_first_line(error)}")
+
+
+def _peak(contender: Contender, framework: Backend, device: str) -> int | None:
+    """Return the most bytes allocated during a second run, with no other contender in memory."""
+    gc.collect()
+    if contender.peak is not None:
+        return contender.peak()
+    run = contender.make()
+    framework.wait(device, run())
+    if device == "cpu":
+        return framework.account(run)
+    framework.reset_peak(device)
+    framework.wait(device, run())
+    return framework.peaks(device).allocated_bytes
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+
+
+def _version(package: str) -> Any:
+    with suppress(metadata.PackageNotFoundError):
+        return metadata.version(package)
+    return None
