@@ -164,6 +164,27 @@ def test_settings_that_are_not_modelled_are_refused_or_a_reason(config: Path) ->
 
 
 @pytest.mark.usefixtures("quick_workers")
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("sequence_len: 4096", "sequence_len: .nan"),
+        ("sequence_len: 4096", "sequence_len: 1e-300"),
+        ("micro_batch_size: 2", "micro_batch_size: 1" + "0" * 400),
+        ("micro_batch_size: 2", "micro_batch_size: -1"),
+        ("lora_r: 32", "lora_r: [1]"),
+        ("adapter: qlora", "adapter: [qlora]"),
+        ("lora_target_linear: true", "lora_target_modules: 5"),
+        ("datasets: []", "datasets: " + "[" * 5000 + "]" * 5000),
+    ],
+)
+def test_settings_of_the_wrong_kind_are_refused(config: Path, old: str, new: str) -> None:
+    pytest.importorskip("yaml")
+    path = config.with_name("train.yml")
+    path.write_text(AXOLOTL.replace(old, new))
+    with pytest.raises(BadInput):
+        read(path)
+
+
 def test_a_model_is_predicted_and_planned_from_python_under_the_same_names(config: Path) -> None:
     pytest.importorskip("transformers")
     from pinchpoint import plan, predict

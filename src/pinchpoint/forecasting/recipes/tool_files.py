@@ -131,6 +131,8 @@ _HARMLESS = (
     "adam_",
 )
 
+_MOST = 2**31  # of a size or a count in a file
+
 
 def is_tool_file(path: str) -> bool:
     return path.endswith((".yml", ".yaml"))
@@ -167,15 +169,36 @@ def _read(path: Path) -> dict[str, Any]:
         raise Missing("PyYAML is not installed.", hint="Run pip install pyyaml.") from error
     try:
         settings = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise BadInput(f"The file {path} cannot be read: {error}.", hint="Give a YAML file.") from error
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        raise BadInput(
+            f"The file {path} cannot be read: {str(error)[:300]}.", hint="Give a YAML file."
+        ) from error
     if not isinstance(settings, dict):
         raise BadInput(f"The file {path} has no settings.", hint="Give a file of axolotl or LLaMA-Factory.")
     return {str(key): value for key, value in settings.items()}
 
 
+def _count(settings: dict[str, Any], key: str, default: int) -> int:
+    value = settings.get(key) or default
+    if not isinstance(value, int) or not 1 <= value <= _MOST:
+        raise BadInput(
+            f"The setting {key}: {str(value)[:40]} is not a number from 1 to {_MOST:,}.",
+            hint="Correct it, or leave it out.",
+        )
+    return int(value)
+
+
+def _words(settings: dict[str, Any], key: str) -> list[str]:
+    """The names in a setting that is a list, or a text with commas."""
+    value = settings.get(key) or []
+    names = value.split(",") if isinstance(value, str) else value
+    if not isinstance(names, list):
+        raise BadInput(f"The setting {key}: {str(value)[:40]} is not a list.", hint="Give a list of names.")
+    return [str(name).strip() for name in names]
+
+
 def _choice(value: Any, choices: dict[Any, str], key: str) -> str:
-    if value not in choices:
+    if not isinstance(value, (str, int, type(None))) or value not in choices:
         known = ", ".join(str(choice) for choice in choices if choice is not None)
         raise BadInput(
             f"The setting {key}: {value} is not supported by predict --model yet.",
@@ -190,19 +213,21 @@ def _axolotl(settings: dict[str, Any]) -> dict[str, Any]:
     )
     if task == "lora" and settings.get("load_in_4bit"):
         task = "qlora"
-    modules = settings.get("lora_target_modules") or ()
+    modules = settings.get("lora_target_modules")
     attention = "flash_attention_2" if settings.get("flash_attention") else ""
     half = settings.get("bf16") in (True, "auto", "true", "full")
     return {
         "task": task,
-        "batch": int(settings.get("micro_batch_size") or 1),
-        "sequence": int(settings.get("sequence_len") or 512),
-        "accumulation": int(settings.get("gradient_accumulation_steps") or 1),
+        "batch": _count(settings, "micro_batch_size", 1),
+        "sequence": _count(settings, "sequence_len", 512),
+        "accumulation": _count(settings, "gradient_accumulation_steps", 1),
         "optimizer": _choice(settings.get("optimizer") or "adamw_torch_fused", _OPTIMIZERS, "optimizer"),
         "precision": "bf16" if half else "mixed" if settings.get("fp16") else "fp32",
         "checkpointing": bool(settings.get("gradient_checkpointing")),
-        "lora_rank": int(settings.get("lora_r") or 8),
-        "targets": () if isinstance(modules, str) or settings.get("lora_target_linear") else tuple(modules),
+        "lora_rank": _count(settings, "lora_r", 8),
+        "targets": ()
+        if isinstance(modules, str) or settings.get("lora_target_linear")
+        else tuple(_words(settings, "lora_target_modules")),
         "attention": attention,
     }
 
@@ -215,8 +240,7 @@ def _factory(settings: dict[str, Any]) -> dict[str, Any]:
     if bits is not None:
         _choice(bits, {4: ""}, "quantization_bit")
         task = "qlora"
-    names = settings.get("lora_target") or "all"
-    names = names.split(",") if isinstance(names, str) else names
+    names = _words(settings, "lora_target") or ["all"]
     # Weights that are trained are kept in fp32 unless pure_bf16 is set; frozen ones are in bf16.
     half = settings.get("bf16") or settings.get("fp16")
     precision = "fp32" if not (half or settings.get("pure_bf16")) else "bf16"
@@ -225,13 +249,13 @@ def _factory(settings: dict[str, Any]) -> dict[str, Any]:
     attention = {"fa2": "flash_attention_2", "disabled": "eager", "sdpa": "sdpa", "auto": ""}
     return {
         "task": task,
-        "batch": int(settings.get("per_device_train_batch_size") or 8),
-        "sequence": int(settings.get("cutoff_len") or 2048),
-        "accumulation": int(settings.get("gradient_accumulation_steps") or 1),
+        "batch": _count(settings, "per_device_train_batch_size", 8),
+        "sequence": _count(settings, "cutoff_len", 2048),
+        "accumulation": _count(settings, "gradient_accumulation_steps", 1),
         "optimizer": _choice(settings.get("optim") or "adamw_torch_fused", _OPTIMIZERS, "optim"),
         "precision": precision,
         "checkpointing": not settings.get("disable_gradient_checkpointing"),
-        "lora_rank": int(settings.get("lora_rank") or 8),
-        "targets": () if names == ["all"] else tuple(name.strip() for name in names),
+        "lora_rank": _count(settings, "lora_rank", 8),
+        "targets": () if names == ["all"] else tuple(names),
         "attention": _choice(settings.get("flash_attn") or "auto", attention, "flash_attn"),
     }

@@ -103,3 +103,12 @@ def test_without_laspy_the_error_says_what_to_install(file: Path, monkeypatch: p
     with pytest.raises(Missing) as error:
         read_scene(file)
     assert "pinchpoint[cloud]" in error.value.hint
+
+
+@pytest.mark.parametrize("at", [100, 243])
+def test_a_huge_count_of_records_is_rejected_at_once(file: Path, at: int) -> None:
+    data = bytearray(file.read_bytes())
+    data[at : at + 4] = b"\xff" * 4  # number of variable length records, and of extended ones
+    file.write_bytes(data)
+    with pytest.raises(BadInput, match="claims 4,294,967,295 records"):
+        read_scene(file)

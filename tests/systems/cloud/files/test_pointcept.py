@@ -80,6 +80,10 @@ def test_a_folder_that_is_not_a_scene_is_rejected(tmp_path: Path) -> None:
     (folder / "color.npy").write_bytes(b"\x93NUMPY cut")
     with pytest.raises(BadInput, match=r"Cannot read .*color\.npy"):
         read_scene(folder)
+    header = (folder / "coord.npy").read_bytes().replace(b"), }", b"(((((")
+    (folder / "color.npy").write_bytes(header)  # numpy's parser fails in its own way
+    with pytest.raises(BadInput, match="Cannot read"):
+        read_scene(folder)
     np.save(folder / "color.npy", np.array([{}] * 4, dtype=object), allow_pickle=True)
     with pytest.raises(BadInput, match="Cannot read"):
         read_scene(folder)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pinchpoint.systems.common.data import sample_file
 from pinchpoint.systems.common.data.sample_file import FAILURES, load_npz, pack_arrays, unpack_arrays
 
 
@@ -42,3 +43,30 @@ def test_members_that_are_no_arrays_are_bytes(tmp_path: Path) -> None:
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("state.json", "{}")
     assert load_npz(path) == {"state.json": b"{}"}
+
+
+def test_a_member_that_claims_more_than_its_compressed_bytes_can_hold_is_refused() -> None:
+    file = npz_of((10**9,), held=0)
+    data = bytearray(file.getvalue())
+    at = data.index(b"PK\x01\x02")  # the directory: the size without compression is at 24
+    data[at + 24 : at + 28] = (2**32 - 2).to_bytes(4, "little")
+    with pytest.raises(ValueError, match=r"xyz\.npy claims more bytes than it can hold"):
+        load_npz(io.BytesIO(data))
+
+
+def test_arrays_that_do_not_fit_into_the_free_memory_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sample_file, "free_bytes", lambda: 100)
+    with pytest.raises(ValueError, match=r"its arrays need .* bytes, but only 100 bytes of memory are free"):
+        load_npz(npz_of((1, 3)))
+
+
+@pytest.mark.parametrize(
+    "header", [b"(((((", b"{'descr': '<f8', 'shape': (1" + b"0" * 400 + b",)}", b"\0" * 40]
+)
+def test_any_header_fails_in_a_known_way_and_shortly(header: bytes) -> None:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("x.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
+    with pytest.raises(FAILURES) as error:
+        load_npz(file)
+    assert len(str(error.value)) <= 200

@@ -390,3 +390,10 @@ def test_pymatgen_reads_ours_and_we_read_theirs(tmp_path) -> None:
     back = read_chgcar(tmp_path / "CHGCAR_pmg")
     assert back.spin is not None and back.total.tobytes() == volume.total.tobytes()
     assert back.spin.tobytes() == volume.spin.tobytes()
+
+
+def test_a_file_that_unpacks_to_more_than_the_memory_is_refused(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(file_io, "free_bytes", lambda: 2_000)
+    (tmp_path / "CHGCAR.gz").write_bytes(gzip.compress(bytes(1_001)))
+    with pytest.raises(BadInput, match="more than 1,000 B, half of the free memory"):
+        read_chgcar(tmp_path / "CHGCAR.gz")

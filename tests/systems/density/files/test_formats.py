@@ -123,6 +123,9 @@ def test_we_read_the_cube_of_ase(draw, tmp_path) -> None:
         (" 1.1E+01", " ****", "line 12 cannot be read: '[*]+' stands for a number that was too large"),
         (" 1.2E+01\n", "\n", "there are 11 numbers, but 12 are expected"),
         ("    0.0    3.0    0.0", "    0.0    3.0", "expected a count of points and a step"),
+        ("    2    2.0", "    2    1e308", "1e.308 angstrom|angstrom"),
+        ("    2    2.0", "    2    1e-300", "the shortest one of"),
+        ("    2    2.0", "    1000000000000000    2.0", "angstrom|12 numbers"),
         (CUBE[20:], "", "expected the number of atoms and the origin"),
     ],
 )

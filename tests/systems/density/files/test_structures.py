@@ -209,3 +209,37 @@ def test_without_ase_the_error_says_what_to_install(tmp_path, monkeypatch) -> No
 
 def test_listing_workloads_passes_over_one_that_is_not_ready() -> None:
     assert {"field", "orbital", "operator"} <= set(builtin_names())
+
+
+@pytest.mark.parametrize(
+    "vector", ["5 0 1e308", "5 0 -1e200", "1e-300 0 0", "1000000000000000 0 0", "-1e7 1e7 0"]
+)
+def test_a_cell_of_absurd_size_is_refused_at_once(tmp_path, vector: str) -> None:
+    (tmp_path / "POSCAR").write_text(f"Si\n1.0\n{vector}\n0 5 0\n0 0 5\nSi\n1\nDirect\n0 0 0\n")
+    with pytest.raises(BadInput, match="lattice vector"):
+        read_structure(tmp_path / "POSCAR")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        WATER.replace("3\n", "4294967295\n", 1),
+        WATER.replace("3\n", "1" + "0" * 400 + "\n", 1),
+        WATER + WATER.replace("3\n", "1000000000\n", 1),
+        WATER.replace("water", "Properties=species:S:1:pos:R:999999999999999999", 1),
+    ],
+)
+def test_an_xyz_file_that_claims_more_than_it_has_is_refused_at_once(tmp_path, text: str) -> None:
+    pytest.importorskip("ase", reason="xyz files need ASE")
+    (tmp_path / "a.xyz").write_text(text)
+    with pytest.raises(BadInput, match="claims more atoms or columns than the file has"):
+        read_structure(tmp_path / "a.xyz", padding_a=3.0)
+
+
+def test_an_atomic_number_that_no_element_has_is_refused(tmp_path) -> None:
+    io = pytest.importorskip("ase.io", reason="the file is ASE's own")
+    atoms = pytest.importorskip("ase").Atoms("Si", cell=[5, 5, 5])
+    atoms.numbers[:] = 1000
+    io.write(tmp_path / "a.traj", atoms)
+    with pytest.raises(BadInput, match=r"a\.traj cannot be used"):
+        read_structure(tmp_path / "a.traj")

@@ -335,6 +335,23 @@ def test_a_mesh_that_reaches_into_the_ground_is_refused():
             vtp(change=lambda text: text.replace(">0 1 3 2", ">0 1 3 77")),
             "vertices that do not exist",
         ),
+        (
+            "a.vtp",
+            vtp(change=lambda text: text.replace(">0 1 3 2", ">0 1 3 1" + "0" * 400)),
+            "as VTK PolyData",
+        ),
+        ("a.vtk", vtk(change=lambda data: data.replace(b"POINTS 8", b"POINTS 1" + b"0" * 400)), "PolyData"),
+        (
+            "a.vtk",
+            vtk(change=lambda data: data.replace(b"POLYGONS 7", b"POLYGONS 1000000000000000")),
+            "claims 1,000,000,000,000,000 cells",
+        ),
+        ("a.vtk", vtk(change=lambda data: data.replace(b"POLYGONS 7", b"POLYGONS -1")), "claims -1 cells"),
+        (
+            "a.vtk",
+            vtk(change=lambda data: data.replace(b"4 0 1 3 2", b"4 0 1 3 1000000000000000")),
+            "legacy VTK PolyData",
+        ),
     ],
 )
 def test_a_file_that_cannot_be_read_is_refused(tmp_path, name, data, message):
@@ -370,3 +387,10 @@ def test_meshio_is_required_only_for_its_own_file_types(tmp_path, monkeypatch):
     with pytest.raises(Missing):
         write_fields(tmp_path / "a.vtu", box(), {})
     assert len(read_mesh(write_fields(tmp_path / "a.vtp", box(), {})).faces) == 12
+
+
+def test_a_vertex_number_beyond_64_bits_is_refused(tmp_path):
+    pytest.importorskip("meshio", reason="this kind of file needs meshio")
+    (tmp_path / "a.obj").write_text("v 0 0 0\nv 1 0 0\nv 0 1 0\nf 1 2 1" + "0" * 400 + "\n")
+    with pytest.raises(BadInput, match="is not a valid"):
+        read_mesh(tmp_path / "a.obj")

@@ -20,6 +20,9 @@ from pinchpoint.systems.cloud.data.scene import Scene
 from pinchpoint.systems.cloud.files.columns import COLOURS, centre_coordinates, features_of, integer_labels
 
 _SIGNATURE = b"LASF"
+_HEAD_BYTES = 375  # of version 1.4, the longest
+_RECORD_BYTES = 54  # the least of a variable length record
+_RECORDS_AT, _EXTENDED_AT = 100, 243  # where their numbers are; the second from version 1.4 on
 
 
 def read_las(path: str | Path) -> Any:
@@ -27,10 +30,12 @@ def read_las(path: str | Path) -> Any:
     path = Path(path)
     laspy = _laspy(path)
     with path.open("rb") as file:
-        if file.read(4) != _SIGNATURE:
-            raise BadInput(
-                f"{path} is not a LAS file: it does not start with LASF.", hint="Give a LAS or LAZ file."
-            )
+        head = file.read(_HEAD_BYTES)
+    if not head.startswith(_SIGNATURE):
+        raise BadInput(
+            f"{path} is not a LAS file: it does not start with LASF.", hint="Give a LAS or LAZ file."
+        )
+    _check_records(path, head)
     try:
         with laspy.open(path) as reader:
             _require_bytes(path, reader.header)
@@ -79,6 +84,17 @@ def write_las(path: str | Path, data: Any, *, keep: np.ndarray) -> Path:
     buffer = io.BytesIO()
     part.write(buffer, do_compress=path.suffix.lower() == ".laz")
     return write_bytes(path, buffer.getvalue())
+
+
+def _check_records(path: Path, head: bytes) -> None:
+    """Raise an error if the header claims more records than the file can hold; laspy would look for them."""
+    at = [_RECORDS_AT, *([_EXTENDED_AT] if head[24:26] >= b"\x01\x04" else [])]
+    count = max((int.from_bytes(head[place : place + 4], "little") for place in at), default=0)
+    if count * _RECORD_BYTES > path.stat().st_size:
+        raise BadInput(
+            f"The header of {path} claims {count:,} records, more than the file can hold.",
+            hint="Copy or write the file again.",
+        )
 
 
 def _require_bytes(path: Path, header: Any) -> None:

@@ -40,8 +40,11 @@ def read_folder(path: str | Path) -> dict[str, np.ndarray]:
         try:
             # Mapped first: a header that claims more rows than the file has is refused at once.
             values = np.array(np.load(file, allow_pickle=False, mmap_mode="r"))
-        except (OSError, ValueError, EOFError) as error:
-            raise BadInput(f"Cannot read {file}: {error}", hint="Copy or write the file again.") from error
+        except Exception as error:  # given arbitrary bytes, numpy may raise any exception
+            raise BadInput(
+                f"Cannot read {file}: {str(error)[:200] or type(error).__name__}",
+                hint="Copy or write the file again.",
+            ) from error
         arrays[file.stem] = values
     count = len(arrays[xyz_key(arrays, str(path))])
     for name, values in arrays.items():

@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 
 from pinchpoint.core.files import parse_json
+from pinchpoint.core.host_memory import free_bytes
 
+_MOST_RATIO, _SMALL = 1040, 4096  # deflate makes data at most 1032 times smaller
 # What reading a file may raise if it is truncated, changed or no sample at all, here or where its text is
 # interpreted.
 FAILURES = (
@@ -40,17 +42,33 @@ def pack_arrays(arrays: dict[str, np.ndarray], about: dict[str, Any]) -> bytes:
 def load_npz(source: str | Path | io.BytesIO) -> dict[str, Any]:
     """The arrays of an npz file by name; other members as bytes. Raises one of FAILURES if it is damaged.
 
-    A member that claims a larger array than it holds is refused before memory is taken for it.
+    A member that claims a larger array than it holds is refused before memory is taken for it, and so are
+    arrays that do not fit into the free memory.
     """
+    try:
+        _check_claims(source)
+        if isinstance(source, io.BytesIO):
+            source.seek(0)
+        with np.load(source, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except OSError:
+        raise
+    except Exception as error:  # given arbitrary bytes, zipfile and numpy may raise any exception
+        raise ValueError(str(error)[:200] or type(error).__name__) from error
+
+
+def _check_claims(source: str | Path | io.BytesIO) -> None:
+    total = 0
     with zipfile.ZipFile(source) as archive:
         for member in archive.infolist():
+            if member.file_size > _MOST_RATIO * member.compress_size + _SMALL:
+                raise ValueError(f"{member.filename} claims more bytes than it can hold")
             if member.filename.endswith(".npy"):
                 with archive.open(member) as file:
                     _check_claim(file, member)
-    if isinstance(source, io.BytesIO):
-        source.seek(0)
-    with np.load(source, allow_pickle=False) as file:
-        return {name: file[name] for name in file.files}
+            total += member.file_size
+    if total > (free := free_bytes()):
+        raise ValueError(f"its arrays need {total:,} bytes, but only {free:,} bytes of memory are free")
 
 
 def _check_claim(file: Any, member: zipfile.ZipInfo) -> None:

@@ -21,7 +21,7 @@ from pinchpoint.systems.density.files.number_parsing import NotNumbers, parse_an
 from pinchpoint.systems.density.files.number_printing import format_lines
 from pinchpoint.systems.density.files.volume import Volume, check_grid, check_volume
 from pinchpoint.systems.density.grid.elements import SYMBOLS
-from pinchpoint.systems.density.grid.structure import Structure, cell_volume, check_structure
+from pinchpoint.systems.density.grid.structure import Structure, check_structure
 
 _PER_LINE = 6
 _COPY_AGAIN = "Copy the file again: it is truncated or damaged."
@@ -43,7 +43,8 @@ def read_cube(path: str | Path) -> Volume:
     axes = [_row(stream, name, "a count of points and a step", least=4) for _ in range(3)]
     unit = 1.0 if axes[0][0] < 0 else BOHR_A
     grid = (abs(int(axes[0][0])), abs(int(axes[1][0])), abs(int(axes[2][0])))
-    lattice = np.array([np.array(axis[1:4]) * n for axis, n in zip(axes, grid, strict=True)]) * unit
+    with np.errstate(over="ignore"):  # refused below
+        lattice = np.array([np.array(axis[1:4]) * n for axis, n in zip(axes, grid, strict=True)]) * unit
     atoms = np.array([_row(stream, name, f"atom {i + 1}", least=5)[:5] for i in range(int(head[0]))]).reshape(
         -1, 5
     )
@@ -93,11 +94,12 @@ def _structure(lattice: np.ndarray, atoms: np.ndarray, origin: np.ndarray, unit:
             hint=f"Give atomic numbers from 1 to {len(SYMBOLS)}.",
         )
     species = tuple(SYMBOLS[number - 1] for number in numbers)
-    flat = cell_volume(lattice) == 0  # refused by check_structure
     places = (atoms[:, 2:5] - origin) * unit
-    return check_structure(
-        Structure(lattice, species, places if flat else np.linalg.solve(lattice.T, places.T).T)
-    )
+    try:
+        fractions = np.linalg.solve(lattice.T, places.T).T
+    except np.linalg.LinAlgError:
+        fractions = places  # the cell is flat or tiny, and refused by check_structure
+    return check_structure(Structure(lattice, species, fractions))
 
 
 def _numbers(values: np.ndarray) -> str:

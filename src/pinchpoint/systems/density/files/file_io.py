@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import gzip
+import io
 import os
 import zlib
 from pathlib import Path
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import check_output, write_bytes
+from pinchpoint.core.host_memory import free_bytes
+from pinchpoint.core.units import show_bytes
 
 _GZIP = b"\x1f\x8b"
 
@@ -26,13 +29,21 @@ def read_blob(path: str | Path) -> bytes:
         ) from error
     if not data.startswith(_GZIP):
         return data
+    most = free_bytes() // 2
     try:
-        return gzip.decompress(data)
+        with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
+            text = file.read(most + 1)
     except (EOFError, OSError, zlib.error) as error:
         raise BadInput(
             f"{path} cannot be decompressed: {error}.",
             hint="Copy the file again: it is truncated or damaged.",
         ) from error
+    if len(text) > most:
+        raise BadInput(
+            f"{path} contains more than {show_bytes(most)}, half of the free memory.",
+            hint="Use a machine with more memory.",
+        )
+    return text
 
 
 def read_text_blob(path: str | Path) -> bytes:

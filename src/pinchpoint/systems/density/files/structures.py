@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from pinchpoint.core.errors import BadInput, Missing
-from pinchpoint.systems.density.files.file_io import read_text_blob
+from pinchpoint.systems.density.files.file_io import read_blob, read_text_blob
 from pinchpoint.systems.density.files.formats import read_volume
 from pinchpoint.systems.density.files.poscar import read_poscar
 from pinchpoint.systems.density.grid.structure import Structure, cell_volume, check_structure
@@ -224,6 +224,8 @@ def _by_ase(path: Path, padding_a: float | None) -> Structure:
         from ase.io import read
     except ModuleNotFoundError as error:
         raise _missing_ase(f"{path.suffix or path.name} files") from error
+    if path.suffix.lower() in (".xyz", ".extxyz"):
+        _check_counts(path)
     try:
         frames: Any = read(str(path), index=":", format=_OTHERS.get(path.suffix.lower()))
     except Exception as error:  # given arbitrary text, its readers may raise any exception
@@ -239,6 +241,26 @@ def _by_ase(path: Path, padding_a: float | None) -> Structure:
         return from_ase(frames[0], padding_a=padding_a)
     except BadInput as error:
         raise BadInput(f"{path} cannot be used: {error.what}", hint=error.hint) from error
+    except (IndexError, ValueError, TypeError) as error:  # ASE does not check what a file holds
+        raise BadInput(f"{path} cannot be used: {_why(path, error)}.", hint=_HINT) from error
+
+
+def _check_counts(path: Path) -> None:
+    """Raise BadInput if the header of a frame claims more atoms or columns than the file has.
+
+    ASE's reader would look for every one of them.
+    """
+    lines = read_blob(path).split(b"\n")
+    at = 0
+    while at < len(lines) and lines[at].strip().isdigit():
+        digits, about = lines[at].strip(), b"".join(lines[at + 1 : at + 2])
+        columns = [count for count in re.findall(rb"[RISL]:(\d+)", about) if len(count) > 3]
+        if len(digits) > 12 or int(digits) > len(lines) - at - 2 or columns:
+            raise BadInput(
+                f"{path} cannot be read: line {at + 1} claims more atoms or columns than the file has.",
+                hint=_HINT,
+            )
+        at += int(digits) + 2
 
 
 def _why(path: Path, error: Exception) -> str:

@@ -15,6 +15,8 @@ from pinchpoint.systems.density.grid.elements import SYMBOLS
 
 CLOSEST_A = 0.1  # two nuclei of a real structure are never closer than this
 SHORTEST_A = 0.5  # no crystal has a shorter lattice vector, at any pressure
+LONGEST_A = 1e6  # far longer than any cell with atoms in it
+_TINY_A = 1e-6  # squares of shorter vectors are lost in rounding
 _FLAT = (
     1e-6  # fraction of the product of the lattice vectors' lengths: a cell with less volume counts as flat
 )
@@ -104,6 +106,13 @@ def check_structure(structure: Structure) -> Structure:
         raise BadInput(
             f"The lattice has shape {lattice.shape} or is not finite.",
             hint="Give three lattice vectors in angstrom.",
+        )
+    lengths = np.abs(lattice).max(axis=1)
+    if lengths.max() > LONGEST_A or 0 < lengths.min() < _TINY_A:
+        raise BadInput(
+            f"The longest lattice vector has a component of {lengths.max():g} angstrom, the shortest one of "
+            f"{lengths.min():g}.",
+            hint=f"Give lattice vectors in angstrom, from {SHORTEST_A:g} to {LONGEST_A:,.0f}.",
         )
     if structure.volume <= _FLAT * np.linalg.norm(lattice, axis=1).prod():
         raise BadInput(

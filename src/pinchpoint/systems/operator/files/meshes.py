@@ -201,15 +201,14 @@ def _read_with_meshio(path: Path) -> tuple[np.ndarray, list[np.ndarray]]:
         # An ASCII .stl is first tried as binary, where its text looks like a huge count.
         with np.errstate(over="ignore"):
             mesh = reader(str(path))
+        kinds = {"triangle", "quad", "polygon"}
+        cells = [np.asarray(block.data, dtype=np.int64) for block in mesh.cells if block.type in kinds]
     except (Exception, SystemExit) as error:  # a parser can fail in any way on arbitrary bytes
         # meshio's own errors say what is wrong with the file; any other is about its code.
         why = str(error) if isinstance(error, meshio.ReadError) else ""
         why = why.rstrip(".") or f"it is not a valid {path.suffix.lower()} file"
         raise BadInput(f"{path} cannot be read: {why}.", hint="Export it again as .vtp or .stl.") from error
-    kinds = {"triangle", "quad", "polygon"}
-    return mesh.points, [
-        np.asarray(block.data, dtype=np.int64) for block in mesh.cells if block.type in kinds
-    ]
+    return mesh.points, cells
 
 
 def _merge_points(points: np.ndarray, faces: np.ndarray) -> Mesh:

@@ -43,7 +43,7 @@ def read_polydata(path: Path) -> tuple[np.ndarray, list[np.ndarray]]:
     """Points (V, 3) float64, and polygons as int64 arrays (count, corners), one per run of equal size."""
     try:
         return _parse(_Rest(path.read_bytes()))
-    except (ValueError, KeyError, IndexError) as error:
+    except (ValueError, KeyError, IndexError, OverflowError) as error:
         raise BadInput(
             f"{path} cannot be read as legacy VTK PolyData: {error}.",
             hint="Export it again, for example from ParaView as .vtp or .stl.",
@@ -128,6 +128,8 @@ def _cells(rest: _Rest, first: int, second: int) -> tuple[np.ndarray, np.ndarray
     # The two numbers count the cells and all integers, with a count before each cell's corners.
     rest.at = before
     numbers = rest.numbers(second, "int").astype(np.int64)
+    if not 0 <= first <= len(numbers):
+        raise ValueError(f"it claims {first:,} cells, but has {len(numbers):,} integers for them")
     heads, at = np.zeros(first, dtype=np.int64), 0
     for cell in range(first):
         heads[cell] = at

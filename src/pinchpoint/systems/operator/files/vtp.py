@@ -49,6 +49,7 @@ def read_vtp(path: Path) -> tuple[np.ndarray, list[np.ndarray]]:
         IndexError,
         TypeError,
         AttributeError,
+        OverflowError,
         zlib.error,
         ElementTree.ParseError,
         binascii.Error,
