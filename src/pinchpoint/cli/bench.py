@@ -83,7 +83,16 @@ def command(
     names = _check(systems or sorted(known), known, sizes, repeats, limit_s)
     output.mkdir(parents=True, exist_ok=True)
     words = printing.shell_command(
-        "bench", *names, "--device", device, "-o", output.name, "--limit-s", f"{limit_s:g}"
+        "bench",
+        *names,
+        "--device",
+        device,
+        "-o",
+        output.name,
+        "--repeats",
+        repeats,
+        "--limit-s",
+        f"{limit_s:g}",
     )
     options = {"device": device, "sizes": sizes, "repeats": repeats, "limit_s": limit_s, "seed": seed}
     codes: dict[str, int] = {}

@@ -63,6 +63,9 @@ def test_a_failing_case_is_recorded_and_run_again_and_a_finished_one_is_not(tmp_
 def test_cases_are_chosen_by_name(tmp_path: Path) -> None:
     bench = bench_system(request(tmp_path, cases=("good",)))
     assert [one.case for one in bench.comparisons] == ["good"]
+    with pytest.raises(BadInput, match="operator has no case 'god'") as caught:
+        bench_system(request(tmp_path, cases=("god",)))
+    assert caught.value.hint == "Use one of: bad, good, large."
 
 
 def test_other_sizes_need_another_folder(tmp_path: Path) -> None:

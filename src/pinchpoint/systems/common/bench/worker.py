@@ -88,7 +88,13 @@ def chosen_cases(request: Request) -> Sequence[BenchCase]:
     cases: Sequence[BenchCase] = module.cases()
     if request.cases is None:
         return cases
-    return [case for case in cases if case.name in request.cases]
+    chosen = [case for case in cases if case.name in request.cases]
+    if not chosen:
+        raise BadInput(
+            f"{request.system} has no case {' or '.join(map(repr, request.cases))}.",
+            hint=f"Use one of: {', '.join(case.name for case in cases)}.",
+        )
+    return chosen
 
 
 def record_path(folder: str | Path, system: str) -> Path:
@@ -144,6 +150,8 @@ def main(argument: str) -> int:
     except PinchpointError as error:
         printing.say(f"error: {error.what}\n  hint: {error.hint}")
         return error.exit_code
+    except KeyboardInterrupt:  # the process that started this one says what was saved
+        return 130
     return 1 if any(one.failure for one in bench.comparisons) else 0
 
 
