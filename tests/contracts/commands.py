@@ -6,6 +6,8 @@ one folder that holds the files of examples/, and a `diff` block changes the fil
 a command prints may differ, and a line of `...` stands for any lines.
 
     python tests/contracts/commands.py docs/tutorials/out-of-memory.md     # write what the commands print now
+
+With --all, blocks that are not run by the tests run too.
 """
 
 from __future__ import annotations
@@ -99,7 +101,8 @@ def differences(page: Path, folder: Path) -> list[str]:
     """Run the blocks of a page in the folder and list where they print something else."""
     differ = []
     for command, printed, now in _results(page, folder):
-        pattern = ".*".join(re.escape(part) for part in _comparable(printed).split("...\n"))
+        parts = re.split(r"^\.\.\.\n", _comparable(printed), flags=re.MULTILINE)
+        pattern = ".*".join(map(re.escape, parts))
         if printed and not re.fullmatch(pattern, _comparable(now), re.DOTALL):
             differ += difflib.unified_diff(
                 printed.splitlines(), now.splitlines(), "page", command, lineterm=""
@@ -107,13 +110,13 @@ def differences(page: Path, folder: Path) -> list[str]:
     return differ
 
 
-def _results(page: Path, folder: Path) -> Iterator[tuple[str, str, str]]:
+def _results(page: Path, folder: Path, *, every: bool = False) -> Iterator[tuple[str, str, str]]:
     for path in (ROOT / "examples").iterdir():
         (shutil.copytree if path.is_dir() else shutil.copy)(path, folder / path.name)
     for block in blocks(page):
         if block.language == "diff":
             apply(block.text, folder)
-        elif block.language in ("sh", "console") and not block.why_not_run:
+        elif block.language in ("sh", "console") and (every or not block.why_not_run):
             for command, printed in block.commands():
                 yield command, printed, run(command, folder)
 
@@ -123,10 +126,10 @@ def _comparable(text: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def rewrite(page: Path, folder: Path) -> None:
+def rewrite(page: Path, folder: Path, *, every: bool = False) -> None:
     """Write what the commands of the page print now into it; blocks with a line of `...` stay as they are."""
     text = page.read_text(encoding="utf-8")
-    for command, printed, now in _results(page, folder):
+    for command, printed, now in _results(page, folder, every=every):
         if printed and not re.search(r"^\.\.\.$", printed, re.MULTILINE):
             shown = "\n".join(line.rstrip() for line in now.splitlines())
             text = text.replace(f"$ {command}\n{printed}", f"$ {command}\n{shown}")
@@ -134,7 +137,8 @@ def rewrite(page: Path, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    os.environ.pop("COLUMNS", None)
-    for name in sys.argv[1:]:
+    os.environ["COLUMNS"] = "80"
+    names = [name for name in sys.argv[1:] if name != "--all"]
+    for name in names:
         with tempfile.TemporaryDirectory() as scratch:
-            rewrite(Path(name).resolve(), Path(scratch))
+            rewrite(Path(name).resolve(), Path(scratch), every="--all" in sys.argv)

@@ -45,7 +45,7 @@ def test_every_command_has_only_options_that_exist() -> None:
 def test_the_commands_of_a_page_print_what_it_says(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
     assert differences(page, tmp_path) == [], (
         f"run python tests/contracts/commands.py {page.relative_to(ROOT)}"
     )
