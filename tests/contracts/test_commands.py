@@ -46,6 +46,7 @@ def test_the_commands_of_a_page_print_what_it_says(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    assert differences(page, tmp_path) == [], (
-        f"run python tests/contracts/commands.py {page.relative_to(ROOT)}"
-    )
+    lines = differences(page, tmp_path)
+    if lines:
+        command = f"python tests/contracts/commands.py {page.relative_to(ROOT)}"
+        pytest.fail("\n".join([f"The page differs from what is printed; run {command}", *lines]))
