@@ -50,10 +50,10 @@ def join(children: Iterable[object]) -> Html:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table: numbers align right, and code has a fixed width and may wrap anywhere."""
+    """A column of a table: numbers align right, code may wrap anywhere, and sentences stay readable."""
 
     head: str
-    kind: Literal["text", "number", "code"] = "text"
+    kind: Literal["text", "number", "code", "prose"] = "text"
 
 
 def number_columns(*heads: str) -> tuple[Column, ...]:

@@ -100,10 +100,14 @@ def comparison_page(comparison: Comparison, *, created: str) -> str:
 
 def _page(items: list[_Item], created: str) -> str:
     figures: list[dict[str, Any]] = []
-    overview = _overview(items) if len(items) > 1 else None
+    several = len(items) > 1  # one record needs no overview and no contents
+    overview = _overview(items) if several else None
     main = tag("main", overview, *_kinds(items, figures), _foot(created), id="main")
     skip = tag("a", "Skip to the report", href="#main", class_="skip")
-    body = join([skip, _top(created), tag("div", _contents(items), main, class_="frame")])
+    frame = tag(
+        "div", _contents(items) if several else None, main, class_="frame" if several else "frame single"
+    )
+    body = join([skip, _top(created), frame])
     return _document(_title(items), body, figures)
 
 
@@ -170,7 +174,7 @@ def _contents(items: list[_Item]) -> Html:
             ),
         )
 
-    groups = [tag("li", tag("a", "Overview", href="#overview"))] if len(items) > 1 else []
+    groups = [tag("li", tag("a", "Overview", href="#overview"))]
     for section, group in _by_kind(items):
         links = [link(number, item.entry) for number, item in group]
         groups.append(tag("li", tag("a", section.TITLE, href=f"#{section.KIND}"), tag("ul", *links)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import replace
 
 import pytest
 
@@ -72,6 +72,12 @@ def test_moved_and_edited_lines_are_matched_by_their_code_in_any_folder():
     }
 
 
+def test_a_script_named_by_a_relative_path_has_its_own_lines_without_folders():
+    before, after = forecast(target="train.py"), replace(AFTER, target="../train.py")
+    names = list(rows("Source lines at the peak", before, after))
+    assert names == ["train.py:12 (was 7)", "train.py:14 (was 9)", "model.py:3"]
+
+
 def test_peaks_parts_and_modules_are_listed_before_and_after():
     assert rows("Peak", forecast(), AFTER) == {
         "peak allocated": (100 * MIB, 150 * MIB),
@@ -123,7 +129,7 @@ def test_the_conclusion_names_the_change_its_part_its_line_and_the_cards():
 
 
 def test_other_sizes_targets_and_settings_are_noted():
-    notes = compare(forecast(), dataclasses.replace(AFTER, settings={"width": "8"}, mode="infer")).notes
+    notes = compare(forecast(), replace(AFTER, settings={"width": "8"}, mode="infer")).notes
     assert "The mode differs: train before, infer after." in notes
     assert "The setting width differs: none before, 8 after." in notes
     assert any(note.startswith("The target differs: /home/ada/one/train.py") for note in notes)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import html
 import json
+import pkgutil
 import types
 import typing
 from abc import ABC, abstractmethod
@@ -50,6 +51,10 @@ class Record(ABC):
     @abstractmethod
     def summary(self) -> list[tuple[str, str]]:
         """Pairs of label and value that a reader needs first."""
+
+    def _ipython_display_(self) -> None:
+        # By name: records are the lowest layer, and how they are drawn belongs to reporting.
+        pkgutil.resolve_name("pinchpoint.reporting.notebook:display_record")(self)
 
     def _repr_html_(self) -> str:
         align_left = "style='text-align:left'"

@@ -73,7 +73,7 @@ class CardChange:
     after: bool | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison:
     """What differs between two records. `growth` is that of the peak, by its largest measure."""
 
@@ -88,6 +88,9 @@ class Comparison:
     fits: tuple[tuple[str, bool | None], ...] = ()  # each card of the record after
     lists: tuple[tuple[str, tuple[str, ...]], ...] = ()  # titles and what is new or gone, such as findings
     notes: tuple[str, ...] = ()  # what limits the comparison: other sizes, targets, versions
+
+    def __repr__(self) -> str:
+        return f"Comparison of two records of the kind {self.kind}: {' '.join(self.conclusion)}"
 
     def failures(self, *, max_growth: float | None = None, card: str | None = None) -> tuple[str, ...]:
         """Sentences about what exceeds the limits; empty if nothing does.
@@ -128,6 +131,9 @@ class Comparison:
         if fits[card] is None:
             return [f"It is unknown whether it {'still ' if fitted_before else ''}fits {card}."]
         return [f"It {'no longer fits' if fitted_before else 'does not fit'} {card}."]
+
+    def _repr_markdown_(self) -> str:
+        return self.to_markdown()
 
     def to_markdown(self, *, most: int = 10) -> str:
         """The comparison as Markdown for a pull request or a job summary. most: rows of each table."""

@@ -114,7 +114,14 @@ class _Place:
 
 
 def _places(forecast: Forecast) -> list[_Place]:
-    folder = forecast.target.split(".py")[0].rpartition("/")[0]
+    # Lines have whole paths, also if the target is named by a relative one.
+    script = forecast.target.partition(":")[0].rpartition("/")[2]
+    folders = [
+        file.removesuffix(f"/{script}")
+        for file in (line.file for line in forecast.lines)
+        if file.endswith(f"/{script}")
+    ]
+    folder = folders[0] if folders else ""
     sums: dict[tuple[str, int], tuple[str, int]] = {}
     for line in forecast.lines:
         file = line.file.removeprefix(f"{folder}/") if folder else line.file

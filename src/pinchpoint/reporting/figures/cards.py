@@ -54,7 +54,7 @@ def draw(study: Study) -> Figure | None:
             )
     sizes = [row["size"] for row in rows]
     axes.set_xlim(style.spread(sizes)[0], style.spread(sizes, 0.16)[1])
-    style.size_axis(axes, study)
+    style.size_axis(axes, study.axis)
     axes.set_yticks(
         range(len(cards)),
         [f"{style.drawable(name)}  {style.short_bytes(memory)}" for memory, name in cards],

@@ -36,7 +36,7 @@ def draw(study: Study) -> Figure | None:
     axes.set_ylim(
         *style.spread([v for line in axes.get_lines() for v in np.ravel(line.get_ydata()) if v > 0])
     )
-    style.size_axis(axes, study)
+    style.size_axis(axes, study.axis)
     _cards(axes, study)
     style.byte_axis(axes, "peak allocated")
     style.title(axes, study, "Peak vs size")

@@ -39,7 +39,7 @@ def draw(study: Study) -> Figure | None:
                 fontsize=8,
                 color=look["color"],
             )
-    style.size_axis(axes, study)
+    style.size_axis(axes, study.axis)
     style.byte_axis(axes, f"peak allocated per {style.drawable(study.unit)}")
     style.title(axes, study, f"Bytes per {style.drawable(study.unit)}")
     axes.annotate(

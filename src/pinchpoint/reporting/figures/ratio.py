@@ -66,7 +66,7 @@ def draw(study: Study) -> Figure | None:
         )
     axes.set_ylim(0, top)
     axes.axhline(1, color=style.MUTED, linewidth=0.9, linestyle=(0, (1, 2)))
-    style.size_axis(axes, study)
+    style.size_axis(axes, study.axis)
     axes.set_ylabel("peak of train / peak of infer")
     style.title(axes, study, "Training vs inference")
     if len(by_variant) > 1:

@@ -136,7 +136,7 @@ def title(axes: Axes, study: Study, text: str) -> None:
     axes.set_title(f"{text}: {drawable(study.target)}")
 
 
-def size_axis(axes: Axes, study: Study) -> None:
+def size_axis(axes: Axes, name: str) -> None:
     """Make a log axis of sizes, labelled 1k, 10k, 1M, with 2 and 5 between them over few decades."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
@@ -146,7 +146,7 @@ def size_axis(axes: Axes, study: Study) -> None:
     axes.xaxis.set_major_locator(LogLocator(subs=steps, numticks=20))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: show_size(round(value))))
     axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.set_xlabel(drawable(size_title(study.axis)))
+    axes.set_xlabel(drawable(size_title(name)))
 
 
 def byte_axis(axes: Axes, label: str) -> None:

@@ -54,5 +54,5 @@ def draw(study: Study) -> Figure | None:
     lower.set_ylim(-1.2 * most, 1.2 * most)
     lower.axhline(0, color=style.MUTED, linewidth=0.9)
     lower.set_ylabel("theory - measured\n(% of measured)")
-    style.size_axis(lower, study)
+    style.size_axis(lower, study.axis)
     return figure

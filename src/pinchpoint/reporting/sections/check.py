@@ -90,7 +90,13 @@ def _blocks(record: Check) -> list[Html | Figure]:
 
 def _advice(title: str, advice: list[Advice], *, has_cost: bool) -> Html:
     costs = number_columns("per step", "share", "bytes") if has_cost else (Column("in the run"),)
-    columns = (Column("rule"), Column("what"), Column("line", "code"), *costs, Column("hint"))
+    columns = (
+        Column("rule"),
+        Column("what", "prose"),
+        Column("line", "code"),
+        *costs,
+        Column("hint", "prose"),
+    )
     rows = []
     for each in advice:
         share = "-" if each.share is None else f"{each.share:.1%}"

@@ -356,7 +356,7 @@ def _levers(record: Forecast) -> Html:
             ]
         )
         rows.append((badge(lever.name, "info"), show_bytes(lever.saves_bytes), part, lever.how))
-    columns = (Column("lever"), Column("saves", "number"), Column("of the total"), Column("how"))
+    columns = (Column("lever"), Column("saves", "number"), Column("of the total"), Column("how", "prose"))
     return panel(
         "Levers", table(columns, rows), note="Changes that lower the peak, with their predicted savings."
     )

@@ -95,7 +95,12 @@ def _tiles(record: Trace) -> tuple[Tile, ...]:
 
 
 def _problems(record: Trace) -> Html:
-    columns = (Column("what"), Column("line", "code"), *number_columns("cost", "share"), Column("hint"))
+    columns = (
+        Column("what", "prose"),
+        Column("line", "code"),
+        *number_columns("cost", "share"),
+        Column("hint", "prose"),
+    )
     rows = [
         (
             prose(problem.what),
