@@ -10,6 +10,7 @@ import typer
 from pinchpoint.console import options, printing
 
 if TYPE_CHECKING:
+    from pinchpoint.checking.baseline import Judgement
     from pinchpoint.core.records import Forecast, Line
 
 _LINES = 8  # source lines shown ...
@@ -64,6 +65,21 @@ def command(
     settings: list[str] = options.SET,
     seed: int = options.SEED,
     timeout: float = typer.Option(300.0, "--timeout", help="Time limit of the prediction, in seconds."),
+    against: str = typer.Option(
+        None,
+        "--against",
+        metavar="REVISION|FILE.json",
+        help="Compare with the same script at a git revision such as origin/main, or with a record.",
+    ),
+    max_growth: str = typer.Option(
+        None,
+        "--max-growth",
+        metavar="PERCENT",
+        help="With --against: exit with 1 if the peak grows by more than this, such as 5%.",
+    ),
+    markdown: Path = typer.Option(
+        None, "--markdown", metavar="FILE.md", help="Write a summary for a pull request here."
+    ),
     output: Path = options.RECORD,
     as_json: bool = options.AS_JSON,
 ) -> None:
@@ -74,8 +90,11 @@ def command(
     the step does not fit. `predict -- torchrun --nproc-per-node 8 train.py` (or accelerate launch) runs it as
     one of the processes that the launcher starts. `predict --model config.json --task lora --batch 8` needs
     no script: it predicts the step that the usual tools run, and prints the script it stands for.
+    `predict train.py --against origin/main --max-growth 5%` exits with 1 if the peak has grown.
     """
-    from pinchpoint.core.files import check_output
+    from pinchpoint.checking.baseline import check_relative, find_baseline, judge
+    from pinchpoint.core.errors import BadInput
+    from pinchpoint.core.files import check_output, write_text
     from pinchpoint.core.ranks import parse_rank
     from pinchpoint.core.settings import parse_pairs
     from pinchpoint.core.units import parse_size
@@ -97,30 +116,49 @@ def command(
     }
     recipe = read_model(model, target=target, world_size=world_size, **model_options)
     target = options.script_target(target, as_module=as_module)
-    with printing.progress("predict") as progress:
-        progress(model or target)
-        forecast = predict(
-            target,
-            size=size,
-            mode=mode,
-            variant=variant,
-            chunk=None if chunk is None else parse_size(chunk),
-            card=card,
-            args=args or (),
-            steps=steps,
-            seed=seed,
-            timeout_s=timeout,
-            measure=measure,
-            settings=parse_pairs(settings or ()),
-            world_size=world_size,
-            rank=parse_rank(rank),
-            local_world_size=local_world_size,
-            packages=packages or (),
-            allow_network=allow_network,
-            model=model,
-            **model_options,
-            on_status=progress if printing.stderr().is_terminal else None,
+    limit = None if max_growth is None else options.parse_growth(max_growth)
+    if against is None and limit is not None:
+        raise BadInput(
+            "--max-growth needs --against.", hint="Name a git revision or a record to compare with."
         )
+    if against is not None:
+        check_relative(target, against)
+    if markdown is not None:
+        check_output(markdown)
+    with printing.progress("predict") as progress:
+
+        def run() -> Forecast:
+            return predict(
+                target,
+                size=size,
+                mode=mode,
+                variant=variant,
+                chunk=None if chunk is None else parse_size(chunk),
+                card=card,
+                args=args or (),
+                steps=steps,
+                seed=seed,
+                timeout_s=timeout,
+                measure=measure,
+                settings=parse_pairs(settings or ()),
+                world_size=world_size,
+                rank=parse_rank(rank),
+                local_world_size=local_world_size,
+                packages=packages or (),
+                allow_network=allow_network,
+                model=model,
+                **model_options,
+                on_status=progress if printing.stderr().is_terminal else None,
+            )
+
+        progress(model or target)
+        forecast = run()
+        if against is not None:
+            progress(f"{against}: {model or target}")
+        baseline = None if against is None else find_baseline(against, run)
+    judgement = judge(forecast, baseline, max_growth=limit, card=None if card is None else forecast.card)
+    if markdown is not None:
+        write_text(markdown, judgement.to_markdown())
     if output is not None:
         forecast.save(output)
     if as_json:
@@ -129,8 +167,23 @@ def command(
         _show(forecast, card_name=card)
         if recipe is not None:
             _show_script(script_text(recipe), script)
-    if card is not None and not forecast.fits[forecast.card]:
+        _show_judgement(judgement)
+    if judgement.failures:
         raise typer.Exit(1)
+
+
+def _show_judgement(judgement: Judgement) -> None:
+    """What changed since the baseline."""
+    if judgement.comparison is not None:
+        printing.stdout().print()
+        for sentence in judgement.comparison.conclusion:
+            printing.show_narrow(sentence)
+        for note in judgement.comparison.notes:
+            printing.say(f"note: {note}")
+        for sentence in judgement.failures:
+            printing.show_narrow(sentence, style="bold red")
+    for note in judgement.notes:
+        printing.say(f"note: {note}")
 
 
 def _show(forecast: Forecast, *, card_name: str | None) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from pinchpoint.console import printing
+from pinchpoint.console import options, printing
 
 if TYPE_CHECKING:
     from pinchpoint.reporting.comparisons.comparison import Comparison
@@ -61,7 +61,7 @@ def command(
         count = f"{len(records)} record" + ("" if len(records) == 1 else "s")
         printing.show(f"{path}: {count}, {path.stat().st_size / 1e6:.1f} MB")
         return 0
-    limit = None if max_growth is None else _parse_growth(max_growth)
+    limit = None if max_growth is None else options.parse_growth(max_growth)
     if markdown is not None:
         check_output(markdown)
     path = report(records, output, compare=True)
@@ -75,21 +75,6 @@ def command(
         printing.show_narrow(sentence, style="bold red")
     printing.say(f"the page is in {path}")
     return 1 if failures else 0
-
-
-def _parse_growth(text: str) -> float:
-    """`5%` or `5` -> 0.05."""
-    from pinchpoint.core.errors import BadInput
-
-    try:
-        percent = float(text.strip().removesuffix("%"))
-    except ValueError:
-        percent = -1.0
-    if not 0 <= percent < float("inf"):
-        raise BadInput(
-            f"--max-growth {text!r} is not a percentage of at least 0.", hint="Give a percentage, such as 5%."
-        )
-    return percent / 100
 
 
 def _show(comparison: Comparison) -> None:

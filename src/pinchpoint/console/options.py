@@ -6,6 +6,8 @@ from typing import Any
 
 import typer
 
+from pinchpoint.core.errors import BadInput
+
 TARGET: Any = typer.Argument(
     ..., metavar="TARGET", help="The name of a workload, or file.py:NAME of your own."
 )
@@ -62,3 +64,16 @@ AS_JSON: Any = typer.Option(False, "--json", help="Print the record instead of t
 def script_target(target: Any, *, as_module: bool) -> Any:
     """The target as `pinchpoint.predict` takes it: a module to run is `-m NAME`; None if a model is given."""
     return f"-m {target}" if as_module and target is not None else target
+
+
+def parse_growth(text: str) -> float:
+    """The value of --max-growth: `5%` or `5` is 0.05."""
+    try:
+        percent = float(text.strip().removesuffix("%"))
+    except ValueError:
+        percent = -1.0
+    if not 0 <= percent < float("inf"):
+        raise BadInput(
+            f"--max-growth {text!r} is not a percentage of at least 0.", hint="Give a percentage, such as 5%."
+        )
+    return percent / 100
