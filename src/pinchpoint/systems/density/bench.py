@@ -45,7 +45,7 @@ from pinchpoint.systems.density.model.model import DensityModel
 from pinchpoint.systems.density.model.painn import PaiNN
 
 CHUNK: dict[Sizes, int] = {"tiny": 100, "small": 500, "report": 3_000}  # probes; the report has 3,000
-CHUNKS: dict[Sizes, int] = {"tiny": 2, "small": 2, "report": 4}
+CHUNKS: dict[Sizes, int] = {"tiny": 2, "small": 1, "report": 4}
 WIDTH: dict[Sizes, int] = {"tiny": 10, "small": 100, "report": 500}
 LMAX: dict[Sizes, int] = {"tiny": 1, "small": 4, "report": 4}
 KNOTS = 4_096

@@ -320,7 +320,7 @@ def _build_energies(setup: Setup) -> Contest:
 
     def check(energies: Any) -> Agreement:
         values = np.asarray(energies)[:some]
-        difference = float(np.max(np.abs(values - expected()) / np.maximum(np.abs(expected()), 1.0)))
+        difference = _distance(expected(), values)
         return Agreement(f"energies of {some} walkers", difference, difference <= TOLERANCE)
 
     def folx() -> Run:
@@ -382,7 +382,7 @@ def _build_large(setup: Setup) -> Contest:
         results[variant] = np.asarray(energies)
         if variant == "loop":
             return Agreement("the reference of the others")
-        difference = float(np.max(np.abs(results[variant] / results["loop"] - 1)))
+        difference = _distance(results["loop"], results[variant])
         return Agreement(f"energies of {setup.size:,} walkers", difference, difference <= TOLERANCE)
 
     def contender(variant: str, name: str, role: Any = "variant", **options: Any) -> Contender:
@@ -398,3 +398,8 @@ def _build_large(setup: Setup) -> Contest:
         settings,
         packages=("folx",),
     )
+
+
+def _distance(expected: Any, values: Any) -> float:
+    """Return the relative L2 distance of two arrays."""
+    return float(np.linalg.norm(values - expected) / np.linalg.norm(expected))
