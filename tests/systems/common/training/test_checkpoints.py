@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -195,3 +197,36 @@ class _Trap:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return exec, ("raise AssertionError('the code in the file was run')",)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("file", True),
+        ("file", ["x"]),
+        ("file", "../other.pt"),
+        ("file", ""),
+        ("step", {}),
+        ("step", 10**400),
+        ("step", -1),
+        ("step", 0.5),
+        ("sha256", None),
+        ("score", "low"),
+        ("score", [1]),
+    ],
+)
+def test_a_value_of_the_wrong_kind_in_the_list_is_refused(tmp_path: Path, key: str, value: Any) -> None:
+    save_scores(tmp_path, [0.5])
+    entry = json.loads((tmp_path / "index.json").read_text())[0]
+    (tmp_path / "index.json").write_text(json.dumps([entry | {key: value}]))
+    with pytest.raises(BadInput, match="list of checkpoints"):
+        Checkpoints(tmp_path).entries()
+
+
+def test_a_checkpoint_that_holds_something_else_is_refused(tmp_path: Path) -> None:
+    checkpoints = save_scores(tmp_path, [0.5])
+    entry = checkpoints.entries()[0]
+    torch.save([1, 2], tmp_path / entry.file)
+    changed = hashlib.sha256((tmp_path / entry.file).read_bytes()).hexdigest()
+    with pytest.raises(BadInput, match="is damaged"):
+        checkpoints.load(replace(entry, sha256=changed))

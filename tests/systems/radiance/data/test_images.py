@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import struct
 import sys
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -221,3 +223,11 @@ def test_without_pillow_the_error_says_what_to_install(
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(Missing, match=r"pinchpoint\[radiance\]"):
         open_images(tmp_path)
+
+
+def test_an_image_that_claims_absurd_sides_is_skipped_before_memory_is_taken(tmp_path: Path) -> None:
+    write_images(tmp_path, noise(30))
+    head = b"IHDR" + struct.pack(">IIBBBBB", 2_000_000, 2_000_000, 8, 2, 0, 0, 0)
+    chunk = struct.pack(">I", 13) + head + struct.pack(">I", zlib.crc32(head))
+    (tmp_path / "huge.png").write_bytes(b"\x89PNG\r\n\x1a\n" + chunk)
+    assert "huge.png" in open_images(tmp_path).skipped[0]

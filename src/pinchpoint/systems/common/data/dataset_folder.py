@@ -238,6 +238,8 @@ def finished_index(folder: Path, kind: Kind) -> Iterator[dict[str, Any]]:
         yield index
     except (KeyError, TypeError, AttributeError) as error:
         raise kind.damaged(folder, f"it lacks {error}") from error
+    except (ValueError, IndexError, OverflowError) as error:
+        raise kind.damaged(folder, f"a value of it is wrong: {str(error)[:100]}") from error
 
 
 def read_sample(folder: Path, kind: Kind, entries: Entries, name: str, *, check: bool) -> bytes:

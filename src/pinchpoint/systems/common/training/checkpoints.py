@@ -24,7 +24,19 @@ from pinchpoint.core.files import json_fault, make_folder, parse_json, write_byt
 KEPT = 2
 INDEX = "index.json"
 # What torch, numpy, and the parser of JSON raise for a file of another kind; torch refuses pickled objects.
-_FAILURES = (ValueError, KeyError, TypeError, EOFError, RuntimeError, BadZipFile, UnpicklingError)
+_FAILURES = (
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    IndexError,
+    EOFError,
+    MemoryError,
+    OverflowError,
+    RuntimeError,
+    BadZipFile,
+    UnpicklingError,
+)
 
 
 class Codec(Protocol):
@@ -110,7 +122,7 @@ class Checkpoints:
                 )
             return []
         try:
-            listed = [Entry(**entry) for entry in parse_json(index.read_text(encoding="utf-8"))]
+            listed = [_entry(**values) for values in parse_json(index.read_text(encoding="utf-8"))]
         except (ValueError, TypeError) as error:
             raise BadInput(
                 f"The list of checkpoints {index} is damaged: {json_fault(error)}.",
@@ -163,9 +175,12 @@ class Checkpoints:
         if hashlib.sha256(data).hexdigest() != entry.sha256:
             raise self._damaged(entry)
         try:
-            return self.codec.decode(data)
+            state = self.codec.decode(data)
         except _FAILURES as error:
             raise self._damaged(entry) from error
+        if not isinstance(state, dict):
+            raise self._damaged(entry)
+        return state
 
     def _damaged(self, entry: Entry) -> BadInput:
         good = [other for other in self.entries() if other != entry and self._is_good(other)]
@@ -183,6 +198,16 @@ class Checkpoints:
 
     def _is_good(self, entry: Entry) -> bool:
         return hashlib.sha256((self.folder / entry.file).read_bytes()).hexdigest() == entry.sha256
+
+
+def _entry(file: Any, step: Any, sha256: Any, score: Any = None) -> Entry:
+    """An entry of the list, with values of the right types. Raises ValueError."""
+    is_name = isinstance(file, str) and bool(file) and Path(file).name == file
+    is_step = type(step) is int and 0 <= step < 2**63
+    is_score = score is None or isinstance(score, (int, float))
+    if not (is_name and is_step and is_score and isinstance(sha256, str)):
+        raise ValueError(f"an entry has the values {(file, step, sha256, score)!r:.100}")
+    return Entry(file, step, sha256, score)
 
 
 def _best(entries: list[Entry]) -> Entry | None:

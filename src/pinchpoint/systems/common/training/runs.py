@@ -89,8 +89,13 @@ class Run(RunFolder, Generic[S]):
         if entry is None:
             return None
         state = self.checkpoints.load(entry)
-        stored = type(self.settings).from_dict(state["settings"])
-        if state["step"] == stored.steps < self.settings.steps:  # a complete run that is now trained longer
+        try:
+            stored, step = type(self.settings).from_dict(state["settings"]), state["step"]
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise BadInput(
+                f"{self.checkpoints.folder / entry.file} does not hold the state of such a run.", hint=RESTORE
+            ) from error
+        if step == stored.steps < self.settings.steps:  # a complete run that is now trained longer
             stored = replace(stored, steps=self.settings.steps)
         differ = differences(stored, self.settings.to_dict())
         if differ:
@@ -111,7 +116,7 @@ class Run(RunFolder, Generic[S]):
         state = self.checkpoints.load(entry)
         try:
             model.load_state_dict(state["ema"] or state[key])
-        except (RuntimeError, KeyError) as error:
+        except (RuntimeError, KeyError, TypeError, AttributeError, ValueError) as error:
             raise BadInput(
                 f"{entry.file} in {self.folder} does not hold the {key} that config.json describes.",
                 hint="Restore the files that this run wrote.",
