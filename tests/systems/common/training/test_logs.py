@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.common.training.logs import Log, Row, read
 
 
@@ -29,3 +32,12 @@ def test_a_resumed_log_drops_a_partial_line_and_rows_after_the_checkpoint(tmp_pa
     assert read(path) == [row(1), row(2)]
     log.add([row(3)])
     assert [entry.step for entry in read(path)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("harm", [b"\xff\xfe", b"1,x,1,1,1,\n", b'"' + b"a" * 200_000])
+def test_a_damaged_log_is_refused(tmp_path: Path, harm: bytes) -> None:
+    path = tmp_path / "log.csv"
+    Log(path, keep_to=0).add([row(1)])
+    path.write_bytes(path.read_bytes() + harm + b"\n2,0.1,0.1,0.1,1,\n")
+    with pytest.raises(BadInput, match="is damaged"):
+        read(path)

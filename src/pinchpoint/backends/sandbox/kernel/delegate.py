@@ -8,6 +8,7 @@ it has checked them.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import posix
 import signal
@@ -26,6 +27,7 @@ class Delegate:
 
     def __init__(self, scratch: str | os.PathLike[str]) -> None:
         self._lock = threading.Lock()
+        self._questions = 0
         self._pipe, theirs = Pipe()
         script = os.getpid()
         with warnings.catch_warnings():
@@ -44,18 +46,23 @@ class Delegate:
         self._ask("kill", pid, number)
 
     def close(self) -> None:
-        self._pipe.close()
-        try:
+        # The script may have closed the pipe, and has perhaps waited for all its children.
+        with contextlib.suppress(OSError):
+            # Not by the end of the pipe, which a process that C code has forked would hold open.
+            self._pipe.send(None)
             posix.waitpid(self._process, 0)
-        except ChildProcessError:  # the script has waited for all its children
-            return
+        self._pipe.close()
 
     def _ask(self, *args: Any, **kwargs: Any) -> None:
         with self._lock:
-            self._pipe.send((args, kwargs))
-            number, text = self._pipe.recv()
-        if number:
-            raise OSError(number, text)
+            self._questions += 1
+            question = self._questions
+            self._pipe.send((question, args, kwargs))
+            answered, error = self._pipe.recv()
+            while answered != question:  # an answer that nobody waited for, because a signal interrupted it
+                answered, error = self._pipe.recv()
+        if error is not None:
+            raise error
 
 
 def _serve(pipe: Any, scratch: str, script: int) -> None:
@@ -65,13 +72,14 @@ def _serve(pipe: Any, scratch: str, script: int) -> None:
         # Other files of the parent, such as the ends of its pipes, must not stay open here.
         os.closerange(0, pipe.fileno())
         os.closerange(pipe.fileno() + 1, 4096)
-        while True:
-            (name, target, *args), kwargs = pipe.recv()
+        while message := pipe.recv():
+            question, (name, target, *args), kwargs = message
+            answer: Exception | None = None
             try:
                 _make_call(name, target, args, kwargs, scratch, script)
-                pipe.send((0, ""))
-            except OSError as error:
-                pipe.send((error.errno, error.strerror))
+            except Exception as error:  # also a TypeError for a wrong argument of the script
+                answer = error
+            pipe.send((question, answer))
     finally:
         os._exit(0)
 

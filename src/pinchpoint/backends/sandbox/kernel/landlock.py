@@ -10,6 +10,7 @@ by `system_calls`.
 from __future__ import annotations
 
 import ctypes
+import glob
 import os
 import sys
 from collections.abc import Iterable
@@ -24,8 +25,8 @@ _ABSTRACT_SOCKETS, _SIGNALS = 1, 2
 _LEAST_VERSION = 3
 _WITH_IOCTL, _WITH_SCOPES = 5, 6  # Linux 6.10 and 6.12
 _WRITES = _WRITE_FILE | _TRUNCATE | _REFER | _REMOVE_AND_MAKE
-# Devices that anything may be written to. Disks are not among them.
-_DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts")
+# Devices that may be written to: streams, and GPUs, which `nvidia-smi` opens. Disks are not among them.
+_DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts", "nvidia*", "dri", "kfd", "dxg")
 
 
 class _Ruleset(ctypes.Structure):
@@ -60,8 +61,8 @@ def lock(writable: Iterable[str | os.PathLike[str]], programs: Iterable[str]) ->
     try:
         for folder in writable:
             _allow(system, rules, os.fspath(folder), writes)
-        for name in _DEVICES:
-            _allow(system, rules, f"/dev/{name}", device_rights)
+        for device in (path for name in _DEVICES for path in glob.glob(f"/dev/{name}")):
+            _allow(system, rules, device, device_rights)
         # Semaphores and shared memory are created and removed; this process's own entries only written to.
         _allow(system, rules, "/dev/shm", _WRITES)
         _allow(system, rules, "/proc/self", _WRITE_FILE | _TRUNCATE)

@@ -47,13 +47,15 @@ class RowLog(ABC, Generic[R]):
     @classmethod
     def read(cls, path: Path) -> list[R]:
         """Every whole row. A last line that a kill cut off is left out."""
-        with path.open(encoding="utf-8", newline="") as file:
-            lines = [
-                line for line in csv.DictReader(file) if None not in (line.get(name) for name in cls.columns)
-            ]
         try:
+            with path.open(encoding="utf-8", newline="") as file:
+                lines = [
+                    line
+                    for line in csv.DictReader(file)
+                    if None not in (line.get(name) for name in cls.columns)
+                ]
             return [cls.row_of(line) for line in lines]
-        except ValueError as error:
+        except (ValueError, csv.Error) as error:
             raise BadInput(
                 f"{path} is damaged: {error}.", hint="Restore it, or train again with another -o."
             ) from error
