@@ -139,7 +139,12 @@ def _section(bench: Bench) -> str:
 
 
 def _row(one: Comparison, row: Row) -> tuple[str, ...]:
-    name = f"`{row.name}`" + {"baseline": ", the baseline", "peer": ", a peer", "variant": ""}[row.role]
+    name = (
+        f"`{row.name}`"
+        + {"baseline": ", the baseline", "report": ", the report's", "peer": ", a peer", "variant": ""}[
+            row.role
+        ]
+    )
     if row.state != "ok":
         return name, row.state, "", "", ""
     scaled = ", scaled up" if row.work < 1 else ""

@@ -60,7 +60,7 @@ def command(
     case: list[str] = typer.Option(None, "--case", help="Run only this case; may be repeated."),
     repeats: int = typer.Option(15, "--repeats", help="Most timed runs of each contender."),
     limit_s: float = typer.Option(
-        60.0, "--limit-s", help="Seconds for building and timing a case; at least 3 rounds are timed."
+        60.0, "--limit-s", help="Seconds for timing a case; at least 3 rounds are timed."
     ),
     seed: int = typer.Option(0, "--seed", help="Seed of weights and data."),
     list_systems: bool = typer.Option(False, "--list", help="List the systems and what is timed."),

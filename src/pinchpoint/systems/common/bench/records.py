@@ -11,7 +11,8 @@ from typing import Any, ClassVar, Literal
 from pinchpoint.core.records import Record
 from pinchpoint.core.units import show_bytes, show_seconds
 
-Role = Literal["baseline", "variant", "peer"]
+# report: further code of the optimisation report, beside the baseline.
+Role = Literal["baseline", "report", "variant", "peer"]
 State = Literal["ok", "not installed", "out of memory", "failed"]
 
 
@@ -141,7 +142,9 @@ def show_ratio(row: Row) -> str:
 
 
 def _digits(value: float) -> str:
-    """Return three digits, without an exponent."""
+    """Return three digits, without an exponent: a small ratio is a fraction."""
+    if 0 < value < 0.01:
+        return f"1/{1 / value:,.0f}"
     return f"{value:,.0f}" if value >= 100 else f"{value:#.3g}"
 
 

@@ -1,9 +1,10 @@
 """Timing of a contest: all contenders in turn, then peaks and results in runs of their own.
 
-Every contender is built and warmed up before the clock starts. The order rotates, because a contender that
-runs second benefits from the caches of the first. The number of rounds follows from the time limit, but is
-at least three; one that is slower than all others together then stays out of further rounds. A peer that is
-missing, runs out of memory, or fails becomes a row without a time.
+Every contender is built and warmed up before the clock starts. The order rotates, and what is quick runs
+once, untimed, before every timed run: a GPU that has waited for a slow contender is slower at first. The
+number of rounds follows from the time limit, but is at least three. One that is slower than all others
+together does not run among them, but in turn with the baseline alone. A peer that is missing, runs out of
+memory, or fails becomes a row without a time.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import gc
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib import metadata
 from typing import Any
 
@@ -25,7 +26,16 @@ from pinchpoint.systems.common.bench.cases import BenchCase, Contender, Contest,
 from pinchpoint.systems.common.bench.records import Agreement, Comparison, Row
 
 LEAST_ROUNDS = 3
+QUICK_S = 0.1  # what takes less runs once, untimed, before every timed run
 Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Samples:
+    """The seconds of a contender, and those of the baseline that ran in turn with it."""
+
+    seconds: list[float]
+    baseline: list[float]
 
 
 def compare(
@@ -39,22 +49,21 @@ def compare(
     tell: Tell = lambda text: None,
     clock: Clock = time.perf_counter,
 ) -> Comparison:
-    """Run one case. limit_s: the time that building and timing may take; peaks and checks come on top."""
+    """Run one case. limit_s: the time for timing; compiling, peaks, and checks come on top."""
     start = time.perf_counter()
     contest = case.build(setup)
     runs: dict[str, Run] = {}
+    durations: dict[str, float] = {}
     rows: dict[str, Row] = {}
     for contender in contest.contenders:
         tell(f"building {contender.name}")
-        rows[contender.name] = _warm_up(contender, runs, framework, setup.device)
+        rows[contender.name] = _warm_up(contender, runs, durations, framework, setup.device)
         if contender.role == "baseline" and contender.name not in runs:
             raise RuntimeError(f"the baseline {contender.name} has {rows[contender.name].reason}")
-    left_s = limit_s - (time.perf_counter() - start)
-    seconds = _time_in_turn(contest, runs, framework, setup.device, repeats, left_s, tell, clock)
-    first = contest.contenders[0].name
+    samples = _time_in_turn(contest, runs, durations, framework, setup.device, repeats, limit_s, tell, clock)
     for contender in contest.contenders:
         if contender.name in runs:
-            rows[contender.name] = _timed_row(contender, seconds, first, rows[contender.name])
+            rows[contender.name] = _timed_row(contender, samples[contender.name], rows[contender.name])
     for contender in contest.contenders:
         if contender.name in runs:
             tell(f"checking {contender.name}")
@@ -85,13 +94,24 @@ def compare(
     )
 
 
-def _warm_up(contender: Contender, runs: dict[str, Run], framework: Backend, device: str) -> Row:
-    """Build a contender, run it until nothing compiles, and add it to `runs`; or say why that fails."""
+def _warm_up(
+    contender: Contender,
+    runs: dict[str, Run],
+    durations: dict[str, float],
+    framework: Backend,
+    device: str,
+) -> Row:
+    """Build a contender, run it until nothing compiles, and add it to `runs` with the time of its last run.
+
+    The row says why that fails, if it does.
+    """
     row = Row(contender.name, contender.role, note=contender.note, work=contender.work)
     try:
         run = contender.make()
         for _ in range(contender.warmup):
+            start = time.perf_counter()
             framework.wait(device, run())
+            durations[contender.name] = time.perf_counter() - start
     except Missing as error:
         return replace(row, state="not installed", reason=error.what)
     except Exception as error:  # one contender must not lose the others; the row has the reason
@@ -105,61 +125,67 @@ def _warm_up(contender: Contender, runs: dict[str, Run], framework: Backend, dev
 def _time_in_turn(
     contest: Contest,
     runs: dict[str, Run],
+    durations: dict[str, float],
     framework: Backend,
     device: str,
     repeats: int,
-    left_s: float,
+    limit_s: float,
     tell: Tell,
     clock: Clock,
-) -> dict[str, list[float]]:
+) -> dict[str, Samples]:
+    """Return the seconds of every contender, and those of the baseline that ran in turn with it."""
     order = [contender.name for contender in contest.contenders if contender.name in runs]
-    seconds: dict[str, list[float]] = {name: [] for name in order}
-    still = list(order)
-    round_s: dict[str, float] = {}
-    rounds, done = repeats, 0
-    gc.collect()
-    gc.disable()  # a collection would be part of whoever runs at that moment
-    try:
-        while done < rounds:
-            shift = done % len(still)
-            for name in still[shift:] + still[:shift]:
-                begin = time.perf_counter()
+    work = {contender.name: contender.work for contender in contest.contenders}
+
+    def rounds_of(names: list[str], rounds: int) -> dict[str, list[float]]:
+        seconds: dict[str, list[float]] = {name: [] for name in names}
+        for turn in range(rounds):
+            shift = turn % len(names)
+            for name in names[shift:] + names[:shift]:
+                if durations[name] < QUICK_S:
+                    runs[name]()  # clocks and caches recover from whoever ran before
                 framework.wait(device)
                 start = clock()
                 framework.wait(device, runs[name]())
-                seconds[name].append(clock() - start)
-                round_s[name] = time.perf_counter() - begin
-            done += 1
-            if done == 1:
-                tell(f"timing {len(order)} in turn, {sum(round_s.values()):.2g} s per round")
-            if done == LEAST_ROUNDS:
-                left_s -= LEAST_ROUNDS * sum(round_s.values())
-                still = _affordable(order, round_s, repeats - done, left_s)
-                total = max(sum(round_s[name] for name in still), 1e-9)
-                rounds = min(repeats, done + max(0, int(left_s / total)))
+                seconds[name].append((clock() - start) / work[name])
+        return seconds
+
+    together = _affordable(order, durations, repeats, limit_s)
+    round_s = max(sum(durations[name] for name in together), 1e-9)
+    rounds = min(repeats, max(LEAST_ROUNDS, int(limit_s / round_s)))
+    tell(f"timing {len(together)} in turn, {rounds} rounds of {round_s:.2g} s")
+    gc.collect()
+    gc.disable()  # a collection would be part of whoever runs at that moment
+    try:
+        seconds = rounds_of(together, rounds)
+        samples = {name: Samples(values, seconds[order[0]]) for name, values in seconds.items()}
+        for name in order:
+            if name not in together:
+                tell(f"timing {name} in turn with {order[0]}, {LEAST_ROUNDS} rounds")
+                pair = rounds_of([order[0], name], LEAST_ROUNDS)
+                samples[name] = Samples(pair[name], pair[order[0]])
     finally:
         gc.enable()
-    work = {contender.name: contender.work for contender in contest.contenders}
-    return {name: [one / work[name] for one in values] for name, values in seconds.items()}
+    return samples
 
 
-def _affordable(order: list[str], round_s: dict[str, float], rounds: int, left_s: float) -> list[str]:
-    """Return who takes part in further rounds: without the slowest, as long as that gives the others more.
+def _affordable(order: list[str], durations: dict[str, float], rounds: int, limit_s: float) -> list[str]:
+    """Return who runs in turn: without the slowest, as long as that gives the others more rounds.
 
-    The baseline always takes part.
+    The baseline is always among them.
     """
     still = list(order)
-    while len(still) > 2 and rounds * sum(round_s[name] for name in still) > left_s:
-        slowest = max(still[1:], key=lambda name: round_s[name])
+    while len(still) > 2 and rounds * sum(durations[name] for name in still) > limit_s:
+        slowest = max(still[1:], key=lambda name: durations[name])
         others = [name for name in still if name != slowest]
-        if round_s[slowest] < sum(round_s[name] for name in others):
+        if durations[slowest] < sum(durations[name] for name in others):
             break
         still = others
     return still
 
 
-def _timed_row(contender: Contender, seconds: dict[str, list[float]], first: str, row: Row) -> Row:
-    timing = timing_of(seconds[contender.name])
+def _timed_row(contender: Contender, samples: Samples, row: Row) -> Row:
+    timing = timing_of(samples.seconds)
     row = replace(
         row,
         seconds=timing.median_s,
@@ -167,9 +193,9 @@ def _timed_row(contender: Contender, seconds: dict[str, list[float]], first: str
         seconds_high=timing.high_s,
         runs=timing.runs,
     )
-    if contender.name == first:
+    if contender.role == "baseline":
         return row
-    ratio, low, high = ratio_interval(seconds[first], seconds[contender.name])
+    ratio, low, high = ratio_interval(samples.baseline, samples.seconds)
     return replace(row, ratio=ratio, ratio_low=low, ratio_high=high)
 
 
