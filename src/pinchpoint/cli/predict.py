@@ -337,7 +337,8 @@ def _repeats(count: int, total: int, *, equal: bool) -> str:
     if count == 1:
         return ""
     value, unit = show_bytes(total // count).split()
-    return f"{count} x {'' if equal else '~'}{float(value):.3g} {unit}"
+    number = float(value.replace(",", ""))
+    return f"{count} x {'' if equal else '~'}{number:.3g} {unit}"
 
 
 def _show_modules(forecast: Forecast) -> None:

@@ -29,7 +29,7 @@ from pinchpoint.backends.torch.kernels.matrix_products import COMPOSED
 from pinchpoint.backends.torch.kernels.shape_rules import RULES
 from pinchpoint.backends.torch.ledger import Ledger, Site
 from pinchpoint.backends.torch.ranks.collectives import Collectives
-from pinchpoint.backends.torch.ranks.compat import fsdp_operation
+from pinchpoint.backends.torch.ranks.compat import fsdp_operation, local_part
 from pinchpoint.core import failures
 from pinchpoint.core.errors import PinchpointError
 from pinchpoint.core.events import Phase, Span
@@ -112,8 +112,20 @@ class Observer(compat.DispatchMode):
         """The real values behind a fake tensor, if they are known."""
         return self.shadows.real(tensor) if type(tensor) is FakeTensor else tensor
 
+    def _receive(self, tensor: torch.Tensor, own: torch.Tensor | None) -> None:
+        """Give a tensor whose values depend on other ranks those of this rank: whole numbers, if known."""
+        is_whole = not (tensor.is_floating_point() or tensor.is_complex() or compat.is_view(tensor))
+        value = self.shadow(own) if own is not None and is_whole and own.shape == tensor.shape else None
+        if value is None:
+            self.shadows.lose(tensor)
+            return
+        site = self.ledger.site()
+        value = self.dynamic.receive(value, f"{site.file}:{site.line}")
+        self.shadows.set_value(tensor, value)  # type: ignore[arg-type]
+
     def forget_values(self, weight: torch.Tensor) -> None:
         """Forget the values of a weight, except while counts are calibrated on a real run."""
+        weight = local_part(weight)
         if type(weight) is FakeTensor and not self.dynamic.calibrating:
             self.shadows.forget(weight)
 
@@ -255,6 +267,8 @@ class Observer(compat.DispatchMode):
         self.operations += 1
         name = func.name()
         if name.startswith("c10d::"):
+            for tensor, own in self.collectives.received(func, args):
+                self._receive(tensor, own)
             return self.collectives.run(func, args)
         if name.startswith("fsdp::") and (whole := fsdp_operation(name)) is not None:
             with self:  # its parts are recorded
@@ -316,7 +330,10 @@ class Observer(compat.DispatchMode):
             if type(out) is FakeTensor:
                 out._pinchpoint_op = name  # type: ignore[attr-defined]
             limit = self.dynamic.shadow_limit(_WRITE_LIMIT)
-            self.shadows.follow(func, args, kwargs, out, limit=limit, now=self.dynamic.calibrating)
+            if name.startswith("_c10d_functional") and "wait_tensor" not in name:
+                self.shadows.lose(*_tensors((out,), {}))  # it depends on other ranks
+            else:
+                self.shadows.follow(func, args, kwargs, out, limit=limit, now=self.dynamic.calibrating)
         self.dynamic.nonzero.follow(func, args, kwargs, out, self.shadow)
         if place == "device" and func is _aten.convolution_backward.default:
             copies, rounds = self.kernel_model.convolution_gradients(args)

@@ -52,7 +52,7 @@ def predict(loaded_target: LoadedTarget, request: dict[str, Any], fork: Fork) ->
         )
         if conditions.ASKED in answer and not asked:
             asked.append(answer[conditions.ASKED])
-        for kind in (late_numbers.READ, late_numbers.FLOATS):
+        for kind in (late_numbers.READ, late_numbers.FLOATS, late_numbers.RECEIVED):
             if answer.get(kind):
                 guessed.setdefault(kind, (options, answer))
         if dynamic_options.get("calibrating"):  # real values decide branches: one run serves every forecast
@@ -65,6 +65,8 @@ def predict(loaded_target: LoadedTarget, request: dict[str, Any], fork: Fork) ->
         forecast = late_numbers.try_others(forecast, run, *guessed[late_numbers.READ])
     if late_numbers.FLOATS in guessed:
         forecast = late_numbers.try_other_floats(forecast, run, *guessed[late_numbers.FLOATS])
+    if late_numbers.RECEIVED in guessed:
+        forecast = late_numbers.try_larger_received(forecast, run, *guessed[late_numbers.RECEIVED])
     left_s = request["end_s"] - time.monotonic()
     return conditions.try_others(
         forecast, asked[0] if asked else {}, _predict, run, is_time_left=left_s > time.monotonic() - start_s
@@ -288,6 +290,7 @@ def _run(
         branches.RAISED: is_late_error,
         conditions.ASKED: progress.loops.conditions.results(),
         late_numbers.READ: list(observer.dynamic.late_numbers),
+        late_numbers.RECEIVED: observer.dynamic.received,
         late_numbers.FLOATS: [
             line for line, is_late in observer.dynamic.float_arrays.items() if is_late or not progress.trains
         ],

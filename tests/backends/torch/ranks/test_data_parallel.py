@@ -74,3 +74,39 @@ def test_buckets_with_unused_parameters_are_grouped_from_the_first_layer_on(net:
     sizes = [block.bytes for block in allocations.blocks if block.role == "gradients"]
     # The first layer fills a bucket of 1 MiB alone; the buckets are made in the reverse order.
     assert [size // LAYER for size in sizes] == [5, 7, 7, 1]
+
+
+def test_gradients_of_steps_without_communication_are_not_in_the_buckets(net: Any, take: Any) -> None:
+    model = nn.parallel.DistributedDataParallel(net, gradient_as_bucket_view=True)
+    step(model)
+    net.zero_grad()
+    with model.no_sync():
+        assert take(lambda: step(model)).kept_bytes >= 20 * LAYER
+    assert take(lambda: step(model)).kept_bytes <= MIB - 20 * LAYER  # they are views of the buckets now
+
+
+def test_inputs_on_the_host_are_moved_to_the_device(net: Any) -> None:
+    model = nn.parallel.DistributedDataParallel(net, device_ids=[0])
+    assert model(torch.ones(2, 1024)).is_cuda
+
+
+def test_buffers_are_sent_in_one_piece_before_every_forward_pass(observer: Any, take: Any) -> None:
+    torch.distributed.init_process_group("nccl", rank=0, world_size=2)
+    net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)).cuda()
+    net.register_buffer("table", torch.ones(MIB, device="cuda"))
+    for sends, option in ((True, {}), (False, {"broadcast_buffers": False})):
+        model = nn.parallel.DistributedDataParallel(net, **option)
+        blocks = take(lambda model=model: model(torch.ones(2, 4, device="cuda"))).blocks
+        assert any(block.bytes >= 4 * MIB for block in blocks) is sends
+
+
+def test_a_module_without_trained_parameters_is_refused_as_in_torch(net: Any) -> None:
+    with pytest.raises(RuntimeError, match="is not needed"):
+        nn.parallel.DistributedDataParallel(net.requires_grad_(False))
+
+
+def test_parameters_that_the_user_excludes_are_in_no_bucket(net: Any, take: Any) -> None:
+    nn.parallel.DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(net, ["0.weight"])
+    allocations = take(lambda: nn.parallel.DistributedDataParallel(net))
+    buckets = [block.bytes for block in allocations.blocks if block.role == "gradients"]
+    assert buckets == [19 * LAYER]

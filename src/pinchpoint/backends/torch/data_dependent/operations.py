@@ -40,6 +40,7 @@ _SAMPLED = 512  # values stored from each array that is read, for the first _TUR
 _TURNS = 64
 _FEW = 256  # elements of a mask whose places are taken to be the first ones
 _LARGE_FLOAT = 1000.0  # that an unknown float of an array is guessed to be
+_LARGER = 8  # times its own number is what another rank of a parallel job is taken to have
 _NAMED_COUNT = 100  # a smaller number is more likely a class or an index, and has no uncertainty
 
 
@@ -81,9 +82,19 @@ class Dynamic:
         default_factory=dict
     )  # lines that read some -> whether any was late
     float_guess: int = 0  # which these are taken to be: see `floats`
+    received: dict[str, int] = field(default_factory=dict)  # lines that get numbers of other ranks -> largest
+    larger_received: bool = False  # whether these numbers are taken to be larger than those of this rank
     nonzero: NonzeroCounts = field(default_factory=NonzeroCounts)
     _turns: dict[str, int] = field(default_factory=dict)
     _memo: dict[tuple[Any, ...], tuple[Any, int]] = field(default_factory=dict)
+
+    def receive(self, own: torch.Tensor, where: str) -> torch.Tensor:
+        """Whole numbers of other ranks: those of this rank, or larger ones to see if they matter."""
+        most = int(own.max()) if own.numel() else 0
+        self.received[where] = max(self.received.get(where, 0), most)
+        if not self.larger_received:
+            return own.clone()
+        return ~own if own.dtype is torch.bool else own * _LARGER + 1
 
     def shadow_limit(self, usual: int) -> int:
         return 2**62 if self.calibrating else usual

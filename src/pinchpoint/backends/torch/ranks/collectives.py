@@ -12,6 +12,8 @@ from pinchpoint.backends.torch.ranks import compat
 from pinchpoint.core.events import Span
 from pinchpoint.core.ranks import NCCL_PER_COMMUNICATOR
 
+# What these leave in their first argument is this rank's own.
+_OWN = ("c10d::send", "c10d::barrier", "c10d::monitored_barrier_", "c10d::check_for_nan")
 _SENDS = ("c10d::send", "c10d::recv_", "c10d::recv_any_source_")
 
 
@@ -35,6 +37,23 @@ class Collectives:
             for result in compat.returns_of(func)
         ]
         return tuple(results) if len(results) > 1 else results[0] if results else None
+
+    def received(self, func: Any, args: tuple[Any, ...]) -> list[tuple[Any, Any | None]]:
+        """The tensors whose values depend on other ranks, each with that of this rank which stands for them.
+
+        None stands for unknown values.
+        """
+        group = compat.process_group_of(func, args)
+        name = func.name()
+        if group is None or group.size() == 1 or name.startswith(_OWN):
+            return []
+        if name.startswith("c10d::broadcast_") and compat.root_of(func, args) == group.rank():
+            return []
+        if name.startswith("c10d::allgather_") and isinstance(args[1], list):
+            return [(part, own) for parts, own in zip(args[0], args[1], strict=False) for part in parts]
+        is_in_place = name.startswith(("c10d::allreduce_", "c10d::broadcast_", "c10d::reduce_"))
+        is_in_place = is_in_place and not name.startswith("c10d::reduce_scatter")
+        return [(tensor, tensor if is_in_place else None) for tensor in compat.tensors_in(args[0])]
 
     def use_functional(self, func: Any, args: tuple[Any, ...]) -> None:
         """Note the group of a functional collective, which is given by its name."""

@@ -46,6 +46,16 @@ def process_group_of(operator: Any, args: tuple[Any, ...]) -> Any | None:
     return torch.distributed.ProcessGroup.unbox(args[names.index("process_group")])
 
 
+def root_of(operator: Any, args: tuple[Any, ...]) -> int:
+    """The rank in its group that a collective sends from."""
+    return args[compat.argument_names(operator).index("root_rank")]
+
+
+def tensors_in(value: Any) -> list[Any]:
+    """The tensors of an argument, which may be a list of them or of lists."""
+    return [leaf for leaf in compat.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+
+
 def named_group_of(operator: Any, args: tuple[Any, ...]) -> Any | None:
     """The process group whose name a functional collective has among its arguments."""
     from torch.distributed.distributed_c10d import _resolve_process_group  # pyright: ignore

@@ -24,6 +24,7 @@ _COMPRESSING = {
     "fp16_compress_wrapper": torch.float16,
     "bf16_compress_wrapper": torch.bfloat16,
 }
+_IGNORED = "_ddp_params_and_buffers_to_ignore"  # attribute of a module: names that are not reduced
 _PLAIN_HOOKS = ("allreduce_hook", "noop_hook")
 
 
@@ -39,7 +40,7 @@ def make_class(observer: Observer, dist: Any) -> type[torch.nn.Module]:
             device_ids: Any = None,
             output_device: Any = None,
             dim: int = 0,
-            broadcast_buffers: bool = True,
+            broadcast_buffers: bool | None = None,
             init_sync: bool = True,
             process_group: Any = None,
             bucket_cap_mb: float | None = None,
@@ -47,30 +48,56 @@ def make_class(observer: Observer, dist: Any) -> type[torch.nn.Module]:
             check_reduction: bool = False,
             gradient_as_bucket_view: bool = False,
             static_graph: bool = False,
+            mixed_precision: Any = None,
+            device_mesh: Any = None,
+            forward_sync_buffers: bool | None = None,
             **__: Any,
         ) -> None:
             super().__init__()
+            ignored = set(getattr(module, _IGNORED, ()))
+            parameters = [p for name, p in module.named_parameters() if name not in ignored]
+            if not any(p.requires_grad for p in parameters):  # torch's own message
+                raise RuntimeError(
+                    "DistributedDataParallel is not needed when a module doesn't have any parameter that "
+                    "requires a gradient."
+                )
+            if mixed_precision is not None:
+                reason = f"mixed_precision of DistributedDataParallel{at_user_line()} is not modelled"
+                observer.ledger.observation.reasons.append(reason)
+            if device_mesh is not None:
+                process_group = device_mesh.get_group(mesh_dim=0)
             self.module = module
             self.device_ids = device_ids
+            self.device = parameters[0].device
             self.process_group = process_group
+            sync_buffers = forward_sync_buffers if forward_sync_buffers is not None else broadcast_buffers
+            self._buffers_to_sync = [
+                buffer
+                for name, buffer in module.named_buffers()
+                if name not in ignored and sync_buffers is not False
+            ]
             self.gradient_as_bucket_view = gradient_as_bucket_view
             self.static_graph = static_graph
             self.require_backward_grad_sync = True
             self._compressed_to: torch.dtype | None = None
             self._finds_unused = find_unused_parameters and not static_graph
+            self._expects_gradients = True  # whether the last forward pass was outside `no_sync`
             self._cap_bytes = int((bucket_cap_mb or 25) * MIB)
+            self._first_bytes = _FIRST_BUCKET_BYTES if bucket_cap_mb is None else self._cap_bytes
             self._arrived: list[torch.nn.Parameter] = []  # parameters in the order of their first gradients
             self._is_final = self._finds_unused  # whether the buckets are not made again
-            parameters = [p for p in module.parameters() if p.requires_grad]
             if dist.is_initialized() and init_sync:
-                states = [*module.parameters(), *module.buffers()]
-                compat.broadcast_coalesced(process_group, [s.detach() for s in states], _BROADCAST_BYTES)
+                self._send([*parameters, *self._buffers_to_sync])
+            parameters = [p for p in parameters if p.requires_grad]
             for parameter in parameters:
                 parameter.register_post_accumulate_grad_hook(self._receive)
             # One bucket for all until the order of the gradients is known. If some may be unused, the
             # parameters are grouped in the order of the module, and the last bucket comes first.
-            first_bytes = _FIRST_BUCKET_BYTES if self._is_final else sys.maxsize
+            first_bytes = self._first_bytes if self._is_final else sys.maxsize
             self._make_buckets(_grouped(parameters, first_bytes, self._cap_bytes)[::-1])
+
+        def _send(self, states: list[torch.Tensor]) -> None:
+            compat.broadcast_coalesced(self.process_group, [s.detach() for s in states], _BROADCAST_BYTES)
 
         def _make_buckets(self, groups: list[list[torch.nn.Parameter]]) -> None:
             self._parts: dict[torch.Tensor, tuple[_Bucket, int]] = {}
@@ -84,6 +111,8 @@ def make_class(observer: Observer, dist: Any) -> type[torch.nn.Module]:
 
         def _receive(self, parameter: Any) -> None:
             """Do what the reducer does with a new gradient, and with a bucket that is complete."""
+            if not self._expects_gradients:
+                return
             if not self._is_final:
                 self._arrived.append(parameter)
             bucket, at = self._parts[parameter]
@@ -92,7 +121,7 @@ def make_class(observer: Observer, dist: Any) -> type[torch.nn.Module]:
             bucket.waiting -= 1
             if bucket.waiting <= 0:
                 bucket.waiting = bucket.size
-                if self._compressed_to is not None and self.require_backward_grad_sync:
+                if self._compressed_to is not None:
                     bucket.buffer.to(self._compressed_to)
 
         def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -101,7 +130,15 @@ def make_class(observer: Observer, dist: Any) -> type[torch.nn.Module]:
                 self._is_final = True
                 self._parts = {}  # the first bucket is freed before the others are made
                 arrived = [*dict.fromkeys(self._arrived)]
-                self._make_buckets(_grouped(arrived, _FIRST_BUCKET_BYTES, self._cap_bytes))
+                self._make_buckets(_grouped(arrived, self._first_bytes, self._cap_bytes))
+            if self._buffers_to_sync and self._expects_gradients and dist.is_initialized():
+                self._send(self._buffers_to_sync)
+            if torch.is_grad_enabled():
+                self._expects_gradients = self.require_backward_grad_sync
+            if self.device_ids:
+                args, kwargs = torch_compat.tree_map_only(
+                    torch.Tensor, lambda tensor: tensor.to(self.device), (args, kwargs)
+                )
             result = self.module(*args, **kwargs)
             if torch.is_grad_enabled() and (self._finds_unused or (self.static_graph and is_first)):
                 # Outputs are copied, so that the backward pass starts with the reducer.
@@ -129,6 +166,13 @@ def make_class(observer: Observer, dist: Any) -> type[torch.nn.Module]:
 
         def _set_static_graph(self) -> None:
             self.static_graph = True
+
+        def _get_ddp_logging_data(self) -> dict[str, Any]:
+            return {}
+
+        @staticmethod
+        def _set_params_and_buffers_to_ignore_for_model(module: torch.nn.Module, names: Any) -> None:
+            setattr(module, _IGNORED, names)
 
     return DistributedDataParallel
 

@@ -1,0 +1,70 @@
+"""Scripts of one rank of a parallel job: values and objects of other ranks, and processes they start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch", reason="the fake run needs torch")
+
+from pinchpoint import predict
+from pinchpoint.core.records import Forecast
+
+pytestmark = pytest.mark.usefixtures("quick_workers")
+
+HEAD = """
+import torch
+import torch.distributed as dist
+dist.init_process_group("nccl")
+model = torch.nn.Linear(256, 256).cuda()
+optimizer = torch.optim.SGD(model.parameters())
+"""
+TAIL = """
+    model(torch.randn(n, 256, device="cuda")).sum().backward()
+    optimizer.step()
+"""
+Predict = Callable[..., Forecast]
+
+
+@pytest.fixture
+def of_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Predict:
+    """Predict a training loop of one of four ranks, with these lines before its step, which choose n."""
+    monkeypatch.chdir(tmp_path)
+
+    def predict_loop(body: str, **options: object) -> Forecast:
+        lines = "".join(f"    {line}\n" for line in body.strip().splitlines())
+        text = f"{HEAD}for step in range(3):\n{lines}{TAIL}"
+        Path("train.py").write_text(text, encoding="utf-8")
+        return predict("train.py", world_size=4, **options)  # type: ignore[arg-type]
+
+    return predict_loop
+
+
+@pytest.mark.parametrize(
+    "exchange",
+    [
+        "n = torch.tensor([64], device='cuda')\ndist.all_reduce(n, op=dist.ReduceOp.MAX)\nn = n.item()",
+        "parts = [torch.zeros(1, dtype=torch.int64, device='cuda') for _ in range(4)]\n"
+        "dist.all_gather(parts, torch.tensor([64], device='cuda'))\n"
+        "n = max(part.item() for part in parts)",
+    ],
+    ids=["reduced", "gathered"],
+)
+def test_a_size_that_other_ranks_decide_about_leaves_the_answer_open(of_loop: Predict, exchange: str) -> None:
+    forecast = of_loop(exchange)
+    assert set(forecast.fits.values()) == {None}
+    assert "sizes depend on the numbers of other ranks at train.py:" in forecast.reasons[0]
+    assert 64 * 256 * 4 <= forecast.breakdown["inputs"] < 65 * 256 * 4 + 4096  # with the number of this rank
+
+
+def test_a_number_of_other_ranks_that_decides_about_no_size_is_noted(of_loop: Predict) -> None:
+    forecast = of_loop(
+        "stop = torch.zeros(1, dtype=torch.int64, device='cuda')\n"
+        "dist.all_reduce(stop)\n"
+        "if stop.item(): break\n"
+        "n = 64"
+    )
+    assert forecast.fits["rtx4090"] and not forecast.reasons
+    assert any("numbers at train.py:9 have this rank's own values" in note for note in forecast.notes)
