@@ -68,3 +68,32 @@ def test_a_number_of_other_ranks_that_decides_about_no_size_is_noted(of_loop: Pr
     )
     assert forecast.fits["rtx4090"] and not forecast.reasons
     assert any("numbers at train.py:9 have this rank's own values" in note for note in forecast.notes)
+
+
+def test_an_object_that_only_another_rank_has_is_that_of_a_run_as_this_rank(of_loop: Predict) -> None:
+    forecast = of_loop(
+        "config = [{'n': 64} if dist.get_rank() == 0 else None]\n"
+        "dist.broadcast_object_list(config, src=0)\n"
+        "n = config[0]['n']",
+        rank=3,
+    )
+    assert forecast.rank == 3 and forecast.fits["rtx4090"]
+    assert forecast.breakdown["inputs"] == 64 * 256 * 4
+
+
+def test_a_function_of_the_elastic_launcher_runs_as_the_asked_rank(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(
+        "from torch.distributed.launcher.api import LaunchConfig, elastic_launch\n"
+        "def train(n):\n"
+        + "".join(f"    {line}\n" for line in HEAD.splitlines())
+        + "    for step in range(3):\n"
+        + "".join(f"    {line}\n" for line in TAIL.splitlines())
+        + "elastic_launch(LaunchConfig(min_nodes=1, max_nodes=1, nproc_per_node=2), train)(64)\n",
+        encoding="utf-8",
+    )
+    forecast = predict("train.py")
+    assert (forecast.rank, forecast.world_size) == (0, 2)
+    assert "the first of 2 spawned processes is predicted" in forecast.notes

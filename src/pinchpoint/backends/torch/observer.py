@@ -39,6 +39,7 @@ _HOST_LIMIT = 50_000_000  # elements; a larger host tensor is fake ...
 _EMPTY_LIMIT = 1_000_000
 _CALIBRATED_WEIGHTS = 500_000_000  # elements of weights that a calibration holds: 2 GB in fp32
 _WRITE_LIMIT = 1_000_000  # elements; values written in place to a larger device tensor are forgotten
+_RECEIVED_LIMIT = 65_536  # whole numbers of other ranks, such as lengths, for which those of this rank stand
 _MANY_TENSORS = 16  # inputs of an operation, from which on they are compared by number
 _ENGINE = "_engine_run_backward"  # the function of torch that calls the engine of the backward pass
 _ALWAYS_REAL = {"aten::randperm"}  # samplers read it element by element
@@ -78,6 +79,7 @@ class Observer(compat.DispatchMode):
         self.foreign: Any = None  # set by the session: operations of libraries other than torch
         self.recomputation: Any = None  # set where a plan asks what recomputing modules frees and costs
         self.collectives = Collectives()
+        self.objects: Any = None  # what ranks send to each other: see ranks/objects.py
         self.place: str | None = None
         self.operations = 0  # observed so far
         self.written: list[int] | None = None  # blocks that operations write to, while a call is recorded
@@ -113,9 +115,11 @@ class Observer(compat.DispatchMode):
         return self.shadows.real(tensor) if type(tensor) is FakeTensor else tensor
 
     def _receive(self, tensor: torch.Tensor, own: torch.Tensor | None) -> None:
-        """Give a tensor whose values depend on other ranks those of this rank: whole numbers, if known."""
-        is_whole = not (tensor.is_floating_point() or tensor.is_complex() or compat.is_view(tensor))
-        value = self.shadow(own) if own is not None and is_whole and own.shape == tensor.shape else None
+        """Give a tensor whose values depend on other ranks those of this rank: few numbers, if known."""
+        is_small = tensor.numel() <= (1 if tensor.is_floating_point() else _RECEIVED_LIMIT)
+        value = None
+        if own is not None and is_small and own.shape == tensor.shape and not compat.is_view(tensor):
+            value = self.shadow(own)
         if value is None:
             self.shadows.lose(tensor)
             return

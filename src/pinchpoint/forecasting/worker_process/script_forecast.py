@@ -30,6 +30,7 @@ from pinchpoint.forecasting.worker_process.target_loading import NEEDED, Fork, L
 
 _LATE_S = 60.0  # limit on the seconds after the training steps, or as many as before, if that is more
 _FEW = 10_000  # elements of a mask, of which the count may not matter: that is tried before a real run
+_NEEDS_OBJECTS, _OBJECTS = "needs_objects", "objects"  # keys of answers: the rank that has them, and they
 _SHARE_OF_TIME = 0.5  # of the time left, after which a run is followed no further; there may be several runs
 
 
@@ -38,6 +39,7 @@ def predict(loaded_target: LoadedTarget, request: dict[str, Any], fork: Fork) ->
 
     request = {**request, "end_s": time.monotonic() + request["timeout_s"]}
     packages: list[str] = list(request["packages"])  # stand-ins that the script needs
+    objects: dict[str, list[str]] = {}  # what other ranks send to the script's one
     real_runs: list[dict[str, Any]] = []
     asked: list[dict[str, Any]] = []  # conditions of the first run
     # Options and answer of the first run that guessed a number, and of the first that guessed floats.
@@ -47,8 +49,14 @@ def predict(loaded_target: LoadedTarget, request: dict[str, Any], fork: Fork) ->
         if dynamic_options.get("calibrating") and real_runs:
             return real_runs[0]
         options = dict(dynamic_options)
-        answer = with_stand_ins(
-            lambda names: _in_scratch(loaded_target, request, fork, dynamic_options, names), packages
+        answer = with_objects(
+            lambda received, rank: with_stand_ins(
+                lambda names: _in_scratch(
+                    loaded_target, _as_rank(request, rank, received), fork, dict(dynamic_options), names
+                ),
+                packages,
+            ),
+            objects,
         )
         if conditions.ASKED in answer and not asked:
             asked.append(answer[conditions.ASKED])
@@ -71,6 +79,26 @@ def predict(loaded_target: LoadedTarget, request: dict[str, Any], fork: Fork) ->
     return conditions.try_others(
         forecast, asked[0] if asked else {}, _predict, run, is_time_left=left_s > time.monotonic() - start_s
     )
+
+
+def with_objects(
+    run: Callable[[dict[str, list[str]], int | None], dict[str, Any]], objects: dict[str, list[str]]
+) -> dict[str, Any]:
+    """Run a script, and again with the objects of other ranks that it turns out to need, into `objects`.
+
+    run: gets the objects, and the rank to run in place of the asked one
+    """
+    while True:
+        answer = run(objects, None)
+        if _NEEDS_OBJECTS not in answer:
+            return answer
+        rank = answer[_NEEDS_OBJECTS]
+        objects[str(rank)] = run(objects, rank).get(_OBJECTS, [])
+
+
+def _as_rank(request: dict[str, Any], rank: int | None, objects: dict[str, list[str]]) -> dict[str, Any]:
+    job = request.get("rank") or {}
+    return {**request, "objects": objects, "rank": job if rank is None else {**job, "rank": rank}}
 
 
 def _predict(run: calibration.Run) -> Forecast:
@@ -133,6 +161,7 @@ def _run(
     from pinchpoint.backends.torch.loops.marking.condition_source import mark_script
     from pinchpoint.backends.torch.loops.marking.draw_source import mark_draws
     from pinchpoint.backends.torch.loops.marking.lookups import mark_lookups
+    from pinchpoint.backends.torch.ranks.objects import NeedsObjects, SentObjects
 
     observer = loaded_target.observer
     observer.stand_ins.serve(packages)
@@ -142,6 +171,8 @@ def _run(
         setattr(observer.dynamic, name, value)
     if request.get("recompute") is not None:
         observer.recomputation = _recomputation(loaded_target, request["recompute"])
+    if observer.objects is not None:
+        observer.objects = SentObjects(request["objects"])
     stopper = Stopper(request["steps"])
     if dynamic_options.get("calibrating"):
         limit_real_run(stopper)
@@ -196,6 +227,8 @@ def _run(
     needs = unknown_values.calibration_site(end.error, observer.dynamic.unknown_site)
     if needs is not None and not is_late_error:
         return {"needs": needs, "limit": observer.dynamic.unknown_limit}
+    if isinstance(end.error, NeedsObjects) and request.get("rank"):
+        return {_NEEDS_OBJECTS: end.error.rank}
     if end.kind == "raised" and (needed := observer.stand_ins.wanted(end.error)):
         return {NEEDED: needed}
     if not (progress.is_late or progress.is_enough(1)) or (end.kind == "raised" and not is_late_error):
@@ -291,6 +324,7 @@ def _run(
         conditions.ASKED: progress.loops.conditions.results(),
         late_numbers.READ: list(observer.dynamic.late_numbers),
         late_numbers.RECEIVED: observer.dynamic.received,
+        _OBJECTS: observer.objects.sent if observer.objects is not None else [],
         late_numbers.FLOATS: [
             line for line, is_late in observer.dynamic.float_arrays.items() if is_late or not progress.trains
         ],

@@ -82,15 +82,15 @@ class Dynamic:
         default_factory=dict
     )  # lines that read some -> whether any was late
     float_guess: int = 0  # which these are taken to be: see `floats`
-    received: dict[str, int] = field(default_factory=dict)  # lines that get numbers of other ranks -> largest
+    received: dict[str, float] = field(default_factory=dict)  # lines with numbers of other ranks -> largest
     larger_received: bool = False  # whether these numbers are taken to be larger than those of this rank
     nonzero: NonzeroCounts = field(default_factory=NonzeroCounts)
     _turns: dict[str, int] = field(default_factory=dict)
     _memo: dict[tuple[Any, ...], tuple[Any, int]] = field(default_factory=dict)
 
     def receive(self, own: torch.Tensor, where: str) -> torch.Tensor:
-        """Whole numbers of other ranks: those of this rank, or larger ones to see if they matter."""
-        most = int(own.max()) if own.numel() else 0
+        """Numbers of other ranks: those of this rank, or larger ones to see if they matter."""
+        most = float(own.max()) if own.numel() else 0.0
         self.received[where] = max(self.received.get(where, 0), most)
         if not self.larger_received:
             return own.clone()

@@ -23,6 +23,7 @@ class Collectives:
     def __init__(self) -> None:
         self.started: tuple[int, int] | None = None  # rank and size of the default group
         self.groups: dict[str, int] = {}  # name of a group that communicated on the device -> its size
+        self.sends_states = False  # whether the states of a module are sent, of which only shapes matter
         self._sending: dict[str, list[int]] = {}  # groups in which single ranks send to each other: ranks
 
     def run(self, func: Any, args: tuple[Any, ...]) -> Any:
@@ -45,7 +46,7 @@ class Collectives:
         """
         group = compat.process_group_of(func, args)
         name = func.name()
-        if group is None or group.size() == 1 or name.startswith(_OWN):
+        if group is None or group.size() == 1 or name.startswith(_OWN) or self.sends_states:
             return []
         if name.startswith("c10d::broadcast_") and compat.root_of(func, args) == group.rank():
             return []

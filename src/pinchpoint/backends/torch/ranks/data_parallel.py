@@ -97,7 +97,12 @@ def make_class(observer: Observer, dist: Any) -> type[torch.nn.Module]:
             self._make_buckets(_grouped(parameters, first_bytes, self._cap_bytes)[::-1])
 
         def _send(self, states: list[torch.Tensor]) -> None:
-            compat.broadcast_coalesced(self.process_group, [s.detach() for s in states], _BROADCAST_BYTES)
+            collectives = observer.collectives
+            collectives.sends_states = True
+            try:
+                compat.broadcast_coalesced(self.process_group, [s.detach() for s in states], _BROADCAST_BYTES)
+            finally:
+                collectives.sends_states = False
 
         def _make_buckets(self, groups: list[list[torch.nn.Parameter]]) -> None:
             self._parts: dict[torch.Tensor, tuple[_Bucket, int]] = {}

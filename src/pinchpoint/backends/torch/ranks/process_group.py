@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,7 +16,7 @@ import torch
 from pinchpoint.backends.patches import Patches
 from pinchpoint.backends.torch.fake.devices import at_user_line
 from pinchpoint.backends.torch.observer import Observer
-from pinchpoint.backends.torch.ranks import compat, data_parallel
+from pinchpoint.backends.torch.ranks import compat, data_parallel, objects, spawning
 from pinchpoint.core.errors import BadInput, CannotFake
 
 
@@ -31,19 +30,14 @@ class _FinishedWork:
         return True
 
 
-class _FinishedProcesses:
-    """What `torch.multiprocessing.spawn` returns with join=False."""
-
-    def join(self, *_: Any, **__: Any) -> bool:
-        return True
-
-
 def install(patches: Patches, observer: Observer) -> None:
-    _spawning(patches, observer)
+    spawning.install(patches, observer)
     if not torch.distributed.is_available():
         return
     _groups(patches, observer)
-    _objects(patches, observer)
+    observer.objects = objects.SentObjects()
+    for function in objects.functions(observer):
+        _everywhere(patches, function.__name__, function)
     parallel = data_parallel.make_class(observer, torch.distributed)
     for owner in (torch.nn.parallel, sys.modules["torch.nn.parallel.distributed"]):
         patches.set(owner, "DistributedDataParallel", parallel)
@@ -146,73 +140,3 @@ def _groups(patches: Patches, observer: Observer) -> None:
     patches.set(dist, "is_nccl_available", lambda: True)
     for name in ("barrier", "monitored_barrier"):
         _everywhere(patches, name, lambda *_, **__: _FinishedWork())
-
-
-def _objects(patches: Patches, observer: Observer) -> None:
-    """Collectives of Python objects, which torch sends as bytes: every rank has the object of this one."""
-    import torch.distributed as dist
-
-    def note(what: str) -> None:
-        observer.note(f"{what}{at_user_line()} has this rank's own values in place of those of other ranks")
-
-    def all_gather_object(object_list: list[Any], obj: Any, group: Any = None) -> None:
-        note("all_gather_object")
-        object_list[:] = [obj] * len(object_list)
-
-    def gather_object(obj: Any, object_gather_list: list[Any] | None = None, *_: Any, **__: Any) -> None:
-        note("gather_object")
-        if object_gather_list:
-            object_gather_list[:] = [obj] * len(object_gather_list)
-
-    def broadcast_object_list(object_list: list[Any], src: int | None = None, *_: Any, **__: Any) -> None:
-        if src not in (None, dist.get_rank()):
-            note("broadcast_object_list")
-
-    def scatter_object_list(output: list[Any], objects: list[Any] | None = None, *_: Any, **__: Any) -> None:
-        if objects:
-            output[0] = objects[min(dist.get_rank(), len(objects) - 1)]
-        else:
-            note("scatter_object_list")
-
-    def send_object_list(*_: Any, **__: Any) -> None: ...
-
-    def recv_object_list(object_list: list[Any], *_: Any, **__: Any) -> int:
-        note("recv_object_list")
-        return 0
-
-    functions: list[Callable[..., Any]] = [
-        all_gather_object,
-        gather_object,
-        broadcast_object_list,
-        scatter_object_list,
-        send_object_list,
-        recv_object_list,
-    ]
-    for function in functions:
-        _everywhere(patches, function.__name__, function)
-
-
-def _spawning(patches: Patches, observer: Observer) -> None:
-    """`torch.multiprocessing.spawn` runs the process of the asked rank, in this one."""
-    import torch.multiprocessing as multiprocessing
-
-    def spawn(
-        fn: Callable[..., Any],
-        args: tuple[Any, ...] = (),
-        nprocs: int = 1,
-        join: bool = True,
-        *_: Any,
-        **__: Any,
-    ) -> _FinishedProcesses | None:
-        number = min(int(os.environ.get("LOCAL_RANK", "0")), nprocs - 1)
-        if "LOCAL_RANK" in os.environ:
-            os.environ["LOCAL_RANK"] = str(number)  # the simulated device is that of this process
-        if nprocs > 1:
-            which = f"number {number}" if number else "the first"
-            observer.note(f"{which} of {nprocs} spawned processes is predicted")
-        fn(number, *args)
-        return None if join else _FinishedProcesses()
-
-    for owner in (multiprocessing, sys.modules["torch.multiprocessing.spawn"]):
-        patches.set(owner, "spawn", spawn)
-        patches.set(owner, "start_processes", spawn)

@@ -1,0 +1,115 @@
+"""Collectives of Python objects, which torch sends as bytes: other ranks have the objects of this one.
+
+An object that only another rank has, such as a config that rank 0 reads and sends, comes from a run as that
+rank, in which `SentObjects` keeps it.
+"""
+
+from __future__ import annotations
+
+import base64
+import pickle
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pinchpoint.backends.torch.fake.devices import at_user_line
+from pinchpoint.backends.torch.observer import Observer
+from pinchpoint.backends.torch.ranks import compat
+
+
+class NeedsObjects(BaseException):
+    """Raised where a script needs objects of another rank. Not an Exception, so that it is not handled."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__(rank)
+        self.rank = rank
+
+
+class SentObjects:
+    """Lists of objects that ranks send to all others, as text, by the rank that sends them."""
+
+    def __init__(self, received: Mapping[str, list[str]] | None = None) -> None:
+        self.sent: list[str] = []  # by this rank, in order
+        self._received = received or {}
+        self._counts: dict[int, int] = {}  # how many lists were received, by rank
+
+    def send(self, values: list[Any]) -> None:
+        try:
+            self.sent.append(base64.b64encode(pickle.dumps(values)).decode())
+        except Exception:  # torch would raise the same error, but the objects may not be needed
+            self.sent.append("")
+
+    def receive(self, rank: int) -> list[Any] | None:
+        """The next list of a rank; None if it is not known."""
+        number = self._counts[rank] = self._counts.get(rank, 0) + 1
+        lists = self._received.get(str(rank), [])
+        text = lists[number - 1] if number <= len(lists) else ""
+        return pickle.loads(base64.b64decode(text)) if text else None
+
+    def is_asked(self, rank: int) -> bool:
+        """Whether that rank was run already."""
+        return str(rank) in self._received
+
+
+def functions(observer: Observer) -> list[Callable[..., Any]]:
+    """The functions of torch.distributed that exchange objects."""
+    import torch.distributed as dist
+
+    def note(what: str) -> None:
+        observer.note(f"{what}{at_user_line()} has this rank's own values in place of those of other ranks")
+
+    def all_gather_object(object_list: list[Any], obj: Any, group: Any = None) -> None:
+        note("all_gather_object")
+        object_list[:] = [obj] * len(object_list)
+
+    def gather_object(obj: Any, object_gather_list: list[Any] | None = None, *_: Any, **__: Any) -> None:
+        note("gather_object")
+        if object_gather_list:
+            object_gather_list[:] = [obj] * len(object_gather_list)
+
+    def broadcast_object_list(
+        object_list: list[Any],
+        src: int | None = None,
+        group: Any = None,
+        device: Any = None,
+        group_src: int | None = None,
+    ) -> None:
+        if group_src is not None:
+            src = compat.ranks_of(group or dist.group.WORLD)[group_src]
+        if src in (None, dist.get_rank()):
+            observer.objects.send(object_list)
+            return
+        assert src is not None
+        values = observer.objects.receive(src)
+        if values is not None:
+            object_list[:] = values
+        elif all(value is None for value in object_list) and not observer.objects.is_asked(src):
+            raise NeedsObjects(src)
+        else:
+            note("broadcast_object_list")
+
+    def scatter_object_list(
+        scatter_object_output_list: list[Any],
+        scatter_object_input_list: list[Any] | None = None,
+        *_: Any,
+        **__: Any,
+    ) -> None:
+        if scatter_object_input_list:
+            number = min(dist.get_rank(), len(scatter_object_input_list) - 1)
+            scatter_object_output_list[0] = scatter_object_input_list[number]
+        else:
+            note("scatter_object_list")
+
+    def send_object_list(*_: Any, **__: Any) -> None: ...
+
+    def recv_object_list(object_list: list[Any], *_: Any, **__: Any) -> int:
+        note("recv_object_list")
+        return 0
+
+    return [
+        all_gather_object,
+        gather_object,
+        broadcast_object_list,
+        scatter_object_list,
+        send_object_list,
+        recv_object_list,
+    ]
