@@ -46,7 +46,13 @@ def _expanded(nav: Any, pages: list[tuple[str, str]]) -> Any:
         return [_expanded(entry, pages) for entry in nav]
     if isinstance(nav, dict):
         return {title: _expanded(entry, pages) for title, entry in nav.items()}
-    return [uri for uri, _ in pages if uri.startswith(nav)] if nav.endswith("/") else nav
+    return [_entry(uri) for uri, _ in pages if uri.startswith(nav)] if nav.endswith("/") else nav
+
+
+def _entry(uri: str) -> str | dict[str, str]:
+    """Return a page for the navigation; a command goes by its name."""
+    folder, _, name = uri.rpartition("/")
+    return {name.removesuffix(".md"): uri} if folder.endswith("commands") and name != "index.md" else uri
 
 
 def generated() -> Iterator[tuple[str, str]]:
@@ -106,8 +112,8 @@ def _options(part: Any, context: Any) -> str:
     for parameter in part.get_params(context):
         record = parameter.get_help_record(context)
         if record is not None:
-            form, text = (cell.replace("|", "\\|").replace("\n", " ").strip() for cell in record)
-            rows.append(f"| `{_form(form)}` | {_with_code(text)} |")
+            form, text = (" ".join(cell.split()) for cell in record)
+            rows.append(f"| `{_form(form)}` | {_with_code(text.replace('|', '&#124;'))} |")
     return "\n".join(["| argument or option | meaning |", "|---|---|", *rows]) if rows else ""
 
 
