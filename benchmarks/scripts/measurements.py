@@ -37,8 +37,13 @@ THREADS = 2  # of each program: many run at one time
 # what is asked for. So it starts as by default, with a share that leaves room for the other programs.
 JAX_SHARE = "0.08"
 START_CUDA = {"diffusers", "torch_geometric"}  # when imported, so that the process cannot be forked
-if importlib.util.find_spec("torchao") is not None:
-    START_CUDA |= {"transformers"}  # imports torchao, which asks for the card
+for _package, _importers in {  # packages that ask for the card, and those that import them if they can
+    "torchao": {"transformers"},
+    "bitsandbytes": {"bitsandbytes", "peft"},
+    "deepspeed": {"transformers", "accelerate"},
+}.items():
+    if importlib.util.find_spec(_package) is not None:
+        START_CUDA |= _importers
 
 
 def describe_machine() -> dict[str, Any]:
@@ -79,7 +84,11 @@ def _in_fork(job: Callable[..., dict[str, Any]], *args: Any, timeout_s: float) -
 
 
 def _answer(pipe: Connection, job: Callable[..., dict[str, Any]], *args: Any) -> None:
-    pipe.send(job(*args))
+    try:
+        answer = job(*args)
+    except Exception as error:
+        answer = {"status": "failed", "reason": " ".join(f"{type(error).__name__}: {error}".split())[:500]}
+    pipe.send(answer)
 
 
 def run_program(program: Program, limit_bytes: int | None, traces: Path | None) -> dict[str, Any]:

@@ -121,3 +121,35 @@ def test_a_cache_stops_growing_at_its_sliding_window(of_script: Predict) -> None
     far = of_script(SLIDING, "600", "500")
     assert any("beyond its sliding window" in note for note in far.notes)
     assert far.peak_allocated_bytes > long.peak_allocated_bytes + 400 * 512 * 64 * 4
+
+
+QUANTISED = """
+import sys, torch
+from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.cache_utils import Cache, QuantizedLayer
+
+class Layer(QuantizedLayer):
+    def _quantize(self, tensor, axis):
+        tensor.repeat(1, 1, 1, 64)  # what is computed on the way
+        return tensor.to(torch.int8)
+
+    def _dequantize(self, codes):
+        return codes.to(torch.float32)
+
+sizes = dict(hidden_size=64, intermediate_size=64, num_attention_heads=2, num_key_value_heads=2)
+model = LlamaForCausalLM(LlamaConfig(vocab_size=64, num_hidden_layers=1, **sizes)).cuda().eval()
+prompt = torch.randint(0, 64, (64, 4), device="cuda")
+cache = Cache(layers=[Layer(residual_length=120)])
+model.generate(prompt, max_new_tokens=int(sys.argv[1]), pad_token_id=0, past_key_values=cache)
+"""
+
+
+def test_a_quantised_cache_is_quantised_again_with_all_its_tokens(of_script: Predict) -> None:
+    cache_utils = pytest.importorskip("transformers.cache_utils")
+    if not hasattr(cache_utils, "QuantizedLayer"):
+        pytest.skip("this version of transformers has no layers of caches")
+    token = 64 * 64 * 4  # bytes of the keys of one token
+    others = 64 * 2**20  # the model, a workspace, and the logits
+    many = of_script(QUANTISED, "300")
+    assert 64 * 300 * token < many.peak_allocated_bytes < 72 * 300 * token + others
+    assert any("unquantised" in note for note in many.notes)

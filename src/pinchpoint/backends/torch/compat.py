@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from itertools import count, islice
 from typing import Any, cast
 
@@ -254,6 +254,13 @@ _TORCH_LIBRARIES = frozenset(
 def is_foreign(name: str) -> bool:
     """Whether an operation, named "library::operation", belongs to a library other than torch."""
     return name.partition("::")[0] not in _TORCH_LIBRARIES
+
+
+def body_on_cuda(func: Any) -> Callable[..., Any]:
+    """The function that an operation of a library, registered from Python, runs on CUDA."""
+    keys = torch._C.DispatchKey
+    has_own = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CUDA")
+    return partial(func._op_dk, keys.CUDA if has_own else keys.CompositeExplicitAutograd)
 
 
 def set_missing_operation(

@@ -277,6 +277,9 @@ class Observer(compat.DispatchMode):
         if name.startswith("fsdp::") and (whole := fsdp_operation(name)) is not None:
             with self:  # its parts are recorded
                 return whole(*args, **kwargs)
+        if place == "device" and compat.is_foreign(name) and (body := self.foreign.body(func)) is not None:
+            with self:  # its parts are recorded
+                return body(*args, **kwargs)
         if name.startswith(("_c10d_functional", "_dtensor")):
             self.collectives.use_functional(func, args)
         site = ledger.site()

@@ -159,3 +159,18 @@ def test_the_example_of_the_docs_describes_three_kinds_of_kernels(
         assert observer.ledger.observation.reasons == []
     finally:
         library._destroy()
+
+
+def test_the_parts_of_an_operation_of_quanto_are_recorded_but_not_those_of_its_kernel(
+    observer: Any, take: Any
+) -> None:
+    library = torch.library.Library("quanto", "FRAGMENT")  # as the package registers its operations
+    for name in ("test_part", "unpack"):
+        if not hasattr(torch.ops.quanto, name):
+            library.define(f"{name}(Tensor x) -> Tensor")
+            library.impl(name, lambda x: x.repeat(8)[: x.numel()].clone(), "CompositeExplicitAutograd")
+    x = torch.zeros(MIB, dtype=torch.uint8, device="cuda")
+    parts, whole = take(lambda: torch.ops.quanto.test_part(x)), take(lambda: torch.ops.quanto.unpack(x))
+    assert (parts.peak, parts.kept_bytes) == (9 * MIB, MIB)
+    assert (whole.peak, whole.kept_bytes) == (MIB, MIB)
+    assert not observer.ledger.observation.reasons

@@ -8,12 +8,17 @@ one in 15 gives the same reserved bytes as all of them and one in 95 gives 22 % 
 which the run completes agree within 0.2 % in both cases, because the last tokens decide about them. The
 sequences that `generate` returns are then shorter than in a real run.
 
+A quantised cache keeps its newest tokens as they are, and quantises all of them once they are too many
+(`residual_length`). If that happens in tokens that are not run, the new ones are assumed to stay unquantised,
+and one layer is quantised at the end with its whole length, which is an upper estimate.
+
 transformers also asks whether a tensor is fake, and then builds attention masks that a real run leaves out.
 The answer is therefore no.
 """
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -31,6 +36,10 @@ _NEAR = 192  # tokens until a sliding window is full that are run
 _GROWS = (
     "the cache is assumed to grow beyond its sliding window, which is far away: the peak is an upper estimate"
 )
+_UNQUANTISED = (
+    "the quantised cache is assumed to keep all new tokens unquantised: the peak is an upper estimate"
+)
+_GROUP = 64  # elements with one scale, of which a quantised tensor has a whole number
 _FEWEST = 32  # remaining tokens that are worth a shortcut
 _MOST_EVENTS = 100_000  # of the tokens that are written; a replay takes about 0.3 s
 
@@ -76,9 +85,13 @@ class Generation:
             result = self._assume(original(criteria, input_ids, *args, **kwargs), False)
             longest = getattr(criteria, "max_length", None)
             if longest is not None and self._observer.on_device(result):
-                window = _window(sys._getframe(1).f_locals.get("self"))
-                left = self._shortcut(input_ids.shape[1], longest, window)
+                names = sys._getframe(1).f_locals
+                layer = _quantised_layer(names.get("model_kwargs"), longest - input_ids.shape[1])
+                left = self._shortcut(input_ids.shape[1], longest, _window(names.get("self")))
                 if left:
+                    if layer is not None:
+                        _quantise(layer, longest)
+                        self._observer.note(_UNQUANTISED)
                     result = torch.full_like(result, True)  # its values are known
                     self._written(left)
             return result
@@ -119,6 +132,36 @@ class Generation:
             )
         self._tokens = None
         return left
+
+
+def _quantised_layer(arguments: Any, left: int) -> Any:
+    """The first layer of a cache that will be quantised again within `left` tokens; None if there is none.
+
+    arguments: of the model, by name.
+    """
+    cache = arguments.get("past_key_values") if isinstance(arguments, dict) else None
+    cache = getattr(cache, "self_attention_cache", cache)
+    layers = getattr(cache, "layers", None)
+    if not layers or not isinstance(residual := getattr(layers[0], "residual_length", None), int):
+        return None
+    keys = layers[0].keys  # those that are not quantised; without dimensions if there are none
+    waiting = keys.shape[-2] if isinstance(keys, torch.Tensor) and keys.dim() == 4 else 0
+    return layers[0] if residual - waiting <= left else None
+
+
+def _quantise(layer: Any, length: int) -> None:
+    """Quantise keys and values of this length in a copy of a layer, use them, and quantise them again."""
+    layer = copy.copy(layer)
+    now = layer.keys, layer.values  # those that are not quantised: there are some, because turns were regular
+
+    def states(tokens: int) -> list[torch.Tensor]:
+        return [one.new_empty(*one.shape[:-2], tokens, one.shape[-1]) for one in now]
+
+    layer.is_initialized = False
+    layer.update(*states(-(-length // _GROUP) * _GROUP))
+    layer.update(*states(1))
+    layer.residual_length = 1  # from now on, it is quantised at every token
+    layer.update(*states(1))
 
 
 def _window(model: Any) -> int | None:

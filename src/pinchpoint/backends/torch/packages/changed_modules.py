@@ -1,6 +1,7 @@
 """Modules of installed packages that are changed after their import, because C code decides in them.
 
 transformers turns the numbers in a device map into devices, which a build of torch without CUDA cannot do.
+optimum-quanto asks for the exact type of a tensor.
 """
 
 from __future__ import annotations
@@ -127,7 +128,31 @@ def _note_engine(module: Any, observer: Observer) -> None:
     module.DeepSpeedEngine.__init__ = init
 
 
+def _pack_codes(module: Any, observer: Observer) -> None:
+    """Let optimum-quanto pack codes of 2 and 4 bits: it asks whether their type is `torch.Tensor`."""
+    original = module.WeightQBitsTensor.__init__
+
+    @functools.wraps(original)
+    def init(
+        tensor: Any,
+        qtype: Any,
+        axis: Any,
+        group: Any,
+        size: Any,
+        stride: Any,
+        data: Any,
+        *args: Any,
+        **kwargs: Any,
+    ) -> None:
+        if type(data) is compat.FakeTensor:
+            data = module.PackedTensor.pack(data, qtype.bits)
+        original(tensor, qtype, axis, group, size, stride, data, *args, **kwargs)
+
+    module.WeightQBitsTensor.__init__ = init
+
+
 CHANGES: dict[str, Change] = {
+    "optimum.quanto.tensor.weights.qbits": _pack_codes,
     "transformers.modeling_utils": _name_devices,
     "deepspeed.runtime.engine": _note_engine,
     "deepspeed.runtime.utils": _step_without_overflow,

@@ -10,6 +10,7 @@ import linecache
 from functools import cache
 
 _TORCHDIFFEQ = "torchdiffeq/_impl/"
+_HQQ = "hqq/core/optimize.py"
 # The usual answer to a question about values only. Other answers allocate a few numbers more or less, and a
 # step that is rejected keeps less than an accepted one.
 _ANSWERS = {
@@ -20,6 +21,9 @@ _ANSWERS = {
     (_TORCHDIFFEQ, "if dt > self.max_step:"): False,
     (_TORCHDIFFEQ, "if dt <= self.min_step:"): False,
     (_TORCHDIFFEQ, "if accept_step:"): True,
+    # All turns of a search for zero points, which ends early if it no longer improves; the first always does.
+    (_HQQ, "if current_error < best_error:"): True,
+    (_HQQ, "if best_error - current_error > tol:"): True,
 }
 # Loops over the steps between two times. Fewer turns need less memory, so only their number matters.
 _LOOPS = ((_TORCHDIFFEQ, "while next_t > self.rk_state.t1:"),)

@@ -51,8 +51,10 @@ def install(patches: Patches, observer: Observer) -> None:
     observer.foreign = _Foreign(observer)
 
 
-# Libraries whose operations only write to their arguments, by their source: causal-conv1d.
-_WITHOUT_SCRATCH = ("DaoAILab",)
+# Libraries and operations that allocate nothing but their outputs, by their source: causal-conv1d, and the
+# kernel of optimum-quanto that unpacks codes of 2 and 4 bits.
+_WITHOUT_SCRATCH = ("DaoAILab", "quanto::unpack")
+_IN_PYTHON = ("quanto",)  # libraries whose other operations are functions of Python
 
 
 class _Foreign:
@@ -66,6 +68,12 @@ class _Foreign:
         kernel = registered_kernel(func.name()) or registered_kernel(func.name().partition(".")[0])
         return func if kernel is None or kernel.outputs is None else kernel.outputs
 
+    def body(self, func: Any) -> Any:
+        """The function of Python that an operation of a known library is; None: it is a kernel."""
+        name = func.name()
+        is_kernel = name.partition("::")[0] not in _IN_PYTHON or name.partition(".")[0] in _WITHOUT_SCRATCH
+        return None if is_kernel or registered_kernel(name.partition(".")[0]) else compat.body_on_cuda(func)
+
     def ran(self, func: Any, args: Any, kwargs: Any) -> None:
         """Record the scratch memory of an operation that just ran; unknown memory is a reason."""
         name = func.name()
@@ -73,7 +81,7 @@ class _Foreign:
         if kernel is not None:
             with _Scratch(self._observer, kernel, args, kwargs):
                 return
-        if name.partition("::")[0] in _WITHOUT_SCRATCH:
+        if name.partition("::")[0] in _WITHOUT_SCRATCH or name.partition(".")[0] in _WITHOUT_SCRATCH:
             return
         what = (
             "an operation that pinchpoint does not know: memory that it uses besides its outputs is not "
