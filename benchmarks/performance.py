@@ -36,6 +36,7 @@ SYSTEMS = {
     "operator": "The GAOT-3D guide asks how memory grows with the edges "
     "([its claims](../reports/operator.md)). `flat` stores nothing per edge but the graph.",
 }
+ENOUGH = 6  # runs; fewer give no 95 % interval of a median
 INTRO = """# Performance
 
 `pinchpoint bench` times the five systems on your machine: the code of the optimisation report that each
@@ -177,6 +178,10 @@ def _remarks(one: Comparison) -> Iterator[str]:
         if text:
             yield f"`{row.name}`: {text.rstrip('.')}."
     yield from (f"{note[0].upper()}{note[1:]}." for note in one.notes)
+    few = {row.runs for row in _timed(one) if row.runs < ENOUGH}
+    if few:
+        names = ", ".join(f"`{row.name}`" for row in _timed(one) if row.runs < ENOUGH)
+        yield f"There are only {min(few)} runs of {names}; their intervals are the whole range."
 
 
 def _of(names: Sequence[str]) -> str:
@@ -208,7 +213,7 @@ def _floor(one: Comparison) -> str:
 def _slower(benches: Sequence[Bench]) -> str:
     """Return the list of our variants that are slower than their baseline."""
     lines = [
-        f"- {bench.system}, {one.case}: `{row.name}` takes {1 / row.ratio:.3g} times as long as "
+        f"- {bench.system}, {one.case}: `{row.name}` takes {_times(1 / row.ratio)} times as long as "
         f"`{one.baseline.name}`{_saved(one, row)}"
         for bench in benches
         for one in bench.comparisons
@@ -220,6 +225,10 @@ def _slower(benches: Sequence[Bench]) -> str:
     ]
     text = "\n".join(lines) if lines else "None of our variants is slower than its baseline in these records."
     return f"## Slower than the baseline\n{text}\n"
+
+
+def _times(factor: float) -> str:
+    return f"{factor:.2f}" if factor < 10 else f"{factor:,.3g}"
 
 
 def _saved(one: Comparison, row: Row) -> str:

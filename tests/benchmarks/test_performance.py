@@ -11,6 +11,7 @@ from pinchpoint.systems.common.bench.records import Agreement, Bench, Comparison
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "benchmarks"
+RECORDS = FOLDER / "results" / "bench_h200"
 BASE = Row(
     "slow", "baseline", seconds=2.0, seconds_low=1.9, seconds_high=2.1, runs=3, peak_allocated_bytes=2**30
 )
@@ -39,6 +40,14 @@ def page(*rows: Row, **changes: Any) -> str:
     return import_module("performance").render([bench], folder="bench_h200")
 
 
+def test_the_page_is_what_the_records_give() -> None:
+    performance = import_module("performance")
+    text = (ROOT / "docs" / "explanation" / "performance.md").read_text(encoding="utf-8")
+    benches = performance.read(RECORDS)
+    assert [bench.system for bench in benches] == ["density", "cloud", "vmc", "radiance", "operator"]
+    assert text == performance.render(benches, folder=RECORDS.name)
+
+
 def test_ratios_peaks_and_peers_are_in_the_summary() -> None:
     text = page(BASE, LATE, QUICK, PEER, ABSENT)
     assert (
@@ -52,9 +61,14 @@ def test_ratios_peaks_and_peers_are_in_the_summary() -> None:
 
 def test_a_slow_down_is_listed_with_the_memory_that_it_saves() -> None:
     text = page(BASE, LATE, QUICK)
-    assert "- cloud, step: `small` takes 2 times as long as `slow`, with 12% of its peak." in text
+    assert "- cloud, step: `small` takes 2.00 times as long as `slow`, with 12% of its peak." in text
     assert "`quick` takes" not in text
     assert "None of our variants is slower" in page(BASE, QUICK)
+
+
+def test_few_runs_are_said() -> None:
+    text = page(BASE, replace(QUICK, runs=15))
+    assert "There are only 3 runs of `slow`; their intervals are the whole range." in text
 
 
 def test_a_different_result_and_a_failed_case_are_on_the_page() -> None:
