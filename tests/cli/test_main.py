@@ -11,20 +11,22 @@ import typer
 
 import pinchpoint
 from pinchpoint.cli import main
+from pinchpoint.cli.verb_group import Verb
 from pinchpoint.core.errors import BadInput, DoesNotFit, Missing, PinchpointError
 
 
-def verb_that(does) -> ModuleType:
-    """A verb module named `try` whose command runs a given function."""
+def verb_that(does) -> Verb:
+    """A verb whose command runs a given function."""
     module = ModuleType("try_it", "Try something.")
     module.command = does  # type: ignore[attr-defined]
-    return module
+    return Verb(lambda: module, "Try something.")
 
 
 @pytest.fixture
 def try_verb(monkeypatch: pytest.MonkeyPatch):
     def install(does) -> None:
-        monkeypatch.setattr(main, "verbs", lambda: {"try": verb_that(does), "other": verb_that(lambda: None)})
+        verbs = {"try": verb_that(does), "other": verb_that(lambda: None)}
+        monkeypatch.setattr(main, "find_verbs", lambda: verbs)
 
     return install
 
@@ -45,15 +47,15 @@ def test_help_lists_exactly_the_verbs_that_exist(capsys: pytest.CaptureFixture[s
     assert main.run(["--help"]) == 0
     listed = capsys.readouterr().out.partition("Commands:\n")[2]
     names = {line.split()[0] for line in listed.splitlines() if line.startswith("  ") and line[2] != " "}
-    assert names == set(main.verbs())
+    assert names == set(main.find_verbs())
     assert {"list", "demo", "check"} <= names
 
 
 def test_helper_modules_are_not_verbs() -> None:
-    assert not {"main", "console"} & set(main.verbs())
+    assert not {"main", "verb_group", "completion"} & set(main.find_verbs())
 
 
-@pytest.mark.parametrize("verb", main.verbs())
+@pytest.mark.parametrize("verb", main.find_verbs())
 def test_every_verb_has_help_that_starts_with_what_it_does(
     verb: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -193,3 +195,43 @@ def test_bad_usage_is_a_sentence_with_what_to_write_instead(args, what, hint, ca
 def test_without_arguments_the_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run([]) == 0
     assert "Commands:" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("shell", "says"),
+    [
+        ("bash", "complete -o default -F _pinchpoint_completion pinchpoint"),
+        ("zsh", "#compdef pinchpoint"),
+        ("fish", "complete --command pinchpoint"),
+    ],
+)
+def test_completion_is_shown_for_the_common_shells(shell, says, monkeypatch, capsys) -> None:
+    monkeypatch.setattr("typer.completion._get_shell_name", lambda: shell)
+    assert main.run(["--show-completion"]) == 0
+    assert says in capsys.readouterr().out
+
+
+def complete(monkeypatch, capsys, line: str) -> list[str]:
+    """What bash offers for the last word of the line."""
+    monkeypatch.setenv("_PINCHPOINT_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", line)
+    monkeypatch.setenv("COMP_CWORD", str(len(line.split(" ")) - 1))
+    main.run([])
+    return capsys.readouterr().out.split()
+
+
+@pytest.mark.parametrize(
+    ("line", "offers"),
+    [
+        ("pinchpoint pr", ["predict", "profile"]),
+        ("pinchpoint cloud tr", ["train"]),
+        ("pinchpoint study --en", ["--engine", "--engine-option"]),
+        ("pinchpoint predict fie", ["field"]),
+        ("pinchpoint study den", ["density"]),
+        ("pinchpoint predict train.py --card h2", ["h200"]),
+        ("pinchpoint plan train.py --request ku", ["kubernetes"]),
+        ("pinchpoint study field --engine s", ["slurm"]),
+    ],
+)
+def test_verbs_options_workloads_and_cards_are_completed(line, offers, monkeypatch, capsys) -> None:
+    assert complete(monkeypatch, capsys, line) == offers

@@ -120,6 +120,7 @@ def test_every_option_reaches_the_plan(asked: list[dict[str, Any]]) -> None:
         "settings": {"mlp": ("64,64",)},
         "model": None,
         "script": None,
+        "allow_network": False,
         **dict.fromkeys(("task", "batch", "sequence", "new_tokens", "optimizer", "precision", "sharding")),
     }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from pinchpoint.cli.main import verbs
+from pinchpoint.cli.verb_group import find_verbs
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
@@ -38,10 +38,10 @@ def test_a_page_names_only_verbs_that_exist() -> None:
         blocks = "\n".join(re.findall(r"^```\w*\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
         names = set(re.findall(r"`(?:\.venv/bin/)?pinchpoint ([a-z]+)", text))
         names |= set(re.findall(r"^(?:\$ )?(?:\.venv/bin/)?pinchpoint ([a-z]+)", blocks, re.MULTILINE))
-        unknown += [f"{page.relative_to(ROOT)}: {name}" for name in sorted(names - set(verbs()))]
+        unknown += [f"{page.relative_to(ROOT)}: {name}" for name in sorted(names - set(find_verbs()))]
     assert unknown == []
 
 
 def test_the_readme_names_every_verb() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert [verb for verb in verbs() if f"`{verb}`" not in text] == []
+    assert [verb for verb in find_verbs() if f"`{verb}`" not in text] == []

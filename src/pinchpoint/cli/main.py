@@ -8,21 +8,16 @@ usage or input; 3 a framework or device is missing; 70 a bug in pinchpoint; 130 
 
 from __future__ import annotations
 
-import inspect
-import pkgutil
 import signal
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
-from importlib import import_module
-from importlib.util import find_spec
-from types import FrameType, ModuleType
+from collections.abc import Sequence
+from types import FrameType
 
 import typer
 
 import pinchpoint
-import pinchpoint.cli
-import pinchpoint.systems
+from pinchpoint.cli.verb_group import VerbGroup, find_verbs
 from pinchpoint.console import interrupts
 from pinchpoint.core.errors import PinchpointError
 from pinchpoint.core.units import show_choices
@@ -36,46 +31,22 @@ _Usage: type[Exception] = typer.BadParameter.__mro__[2]
 
 
 def build() -> typer.Typer:
-    """Build the application with every verb."""
+    """Build the application; a verb is imported when it is used."""
+
+    class Verbs(VerbGroup):
+        verbs = find_verbs()
+
     app = typer.Typer(
         name="pinchpoint",
+        cls=Verbs,
         help="Predict the peak memory of a training step without the GPU; find, reduce and verify what many"
         " points cost.",
-        add_completion=False,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,  # importing rich takes longer than the rest of --help
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_options)
-    for name, module in verbs().items():
-        if hasattr(module, "app"):
-            about = inspect.getdoc(module) or ""
-            app.add_typer(module.app, name=name, help=about, short_help=about.partition("\n")[0])
-            continue
-        text = inspect.getdoc(module.command) or inspect.getdoc(module) or ""
-        app.command(name, help=text, short_help=text.partition("\n")[0])(module.command)
     return app
-
-
-def verbs() -> dict[str, ModuleType]:
-    """Modules of this package with a `command` or an `app`, and the `cli` of every system, by name."""
-    modules = {
-        info.name: import_module(f"{pinchpoint.cli.__name__}.{info.name}")
-        for info in _modules(pinchpoint.cli)
-    }
-    for info in _modules(pinchpoint.systems):
-        group = f"{pinchpoint.systems.__name__}.{info.name}.cli"
-        if find_spec(group) is not None:
-            modules[info.name] = import_module(group)
-    return {
-        name: module
-        for name, module in modules.items()
-        if hasattr(module, "command") or hasattr(module, "app")
-    }
-
-
-def _modules(package: ModuleType) -> Iterator[pkgutil.ModuleInfo]:
-    return pkgutil.iter_modules(package.__path__)
 
 
 def _show_version(show: bool) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from pinchpoint.cli.completion import complete_card, one_of
 from pinchpoint.console import options, printing
 
 if TYPE_CHECKING:
@@ -20,11 +21,15 @@ def command(
         None,
         metavar="TARGET",
         help="The name of a workload, file.py:NAME, a script.py or notebook.ipynb with --vary.",
+        autocompletion=options.complete_target,
     ),
     args: list[str] = options.SCRIPT_ARGS,
     as_module: bool = options.AS_MODULE,
     budget: str = typer.Option(
-        None, "--budget", help="Memory budget: bytes such as 24GiB, or the name of a card."
+        None,
+        "--budget",
+        help="Memory budget: bytes such as 24GiB, or the name of a card.",
+        autocompletion=complete_card,
     ),
     mode: str = options.MODE,
     size: str = typer.Option(
@@ -52,9 +57,17 @@ def command(
     ),
     allow_network: bool = options.ALLOW_NETWORK,
     request: str = typer.Option(
-        None, "--request", help="slurm or kubernetes: print the GPU request for the script as it is."
+        None,
+        "--request",
+        help="slurm or kubernetes: print the GPU request for the script as it is.",
+        autocompletion=one_of("slurm", "kubernetes"),
     ),
-    card: str = typer.Option(None, "--card", help="With --request: the card to ask for, such as h100."),
+    card: str = typer.Option(
+        None,
+        "--card",
+        help="With --request: the card to ask for, such as h100.",
+        autocompletion=complete_card,
+    ),
     model: str = options.MODEL,
     task: str = options.TASK,
     batch: int = options.BATCH,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from pinchpoint.cli.completion import complete_card
 from pinchpoint.console import options, printing
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ def command(
         None,
         metavar="TARGET",
         help="A workload, file.py:NAME, a script.py or notebook.ipynb, or, after --, a launcher's command.",
+        autocompletion=options.complete_target,
     ),
     args: list[str] = options.SCRIPT_ARGS,
     as_module: bool = options.AS_MODULE,
@@ -36,7 +38,10 @@ def command(
         None, "--chunk", help="Points processed at one time, for a variant that supports chunks."
     ),
     card: str = typer.Option(
-        None, "--card", help="The name of a card or its bytes, such as rtx4090 or 24GiB."
+        None,
+        "--card",
+        help="The name of a card or its bytes, such as rtx4090 or 24GiB.",
+        autocompletion=complete_card,
     ),
     steps: int = typer.Option(2, "--steps", help="Steps to run; 2 include the optimizer state."),
     world_size: int = typer.Option(

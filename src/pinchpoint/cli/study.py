@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from pinchpoint.cli.completion import one_of
 from pinchpoint.console import options, printing
 
 if TYPE_CHECKING:
@@ -51,7 +52,10 @@ def command(
         help="Cards to list in the table of cards: names separated by commas, or all.",
     ),
     engine: str = typer.Option(
-        "local", "--engine", help="Where the points run: local (default), ray or slurm."
+        "local",
+        "--engine",
+        help="Where the points run: local (default), ray or slurm.",
+        autocompletion=one_of("local", "ray", "slurm"),
     ),
     workers: int = typer.Option(
         None, "--workers", help="With --engine ray or slurm: points at one time. Default: all that fit."

@@ -8,8 +8,19 @@ import typer
 
 from pinchpoint.core.errors import BadInput
 
+
+def complete_target(incomplete: str) -> list[str]:
+    """The names of workloads; where none matches, the shell offers files."""
+    from pinchpoint.core.discovery import added_names, builtin_names
+
+    return [name for name in (*builtin_names(), *added_names()) if name.startswith(incomplete)]
+
+
 TARGET: Any = typer.Argument(
-    ..., metavar="TARGET", help="The name of a workload, or file.py:NAME of your own."
+    ...,
+    metavar="TARGET",
+    help="The name of a workload, or file.py:NAME of your own.",
+    autocompletion=complete_target,
 )
 SCRIPT_ARGS: Any = typer.Argument(None, metavar="[-- ARGS]", help="The script's own arguments, after --.")
 AS_MODULE: Any = typer.Option(False, "-m", help="TARGET is a module to run, as by python -m.")
