@@ -20,6 +20,7 @@ import pytest
 import pinchpoint.reporting.sections
 from pinchpoint.cli.main import run
 from pinchpoint.core.errors import BadInput
+from pinchpoint.core.findings import Finding, Findings
 from pinchpoint.core.records import Forecast, Line, Plan, Point, Record, Study, Verdict
 from pinchpoint.reporting import palette
 from pinchpoint.reporting import report as page_module
@@ -480,7 +481,6 @@ BROKEN = {
     "not text": (lambda r: b"\xff\xfe\x00", "is not JSON"),
     "a list": (lambda r: "[1, 2]", "not a pinchpoint record"),
     "no kind": (lambda r: without(r["plan"], "kind"), "not a pinchpoint record"),
-    "unknown kind": (lambda r: changed(r["plan"], kind="weather"), "kind is 'weather'"),
     "a key missing": (lambda r: without(r["forecast"], "total_bytes"), "damaged forecast record"),
     "bytes as text": (
         lambda r: changed(r["forecast"], total_bytes="3 GiB"),
@@ -569,8 +569,7 @@ def entry(record):
 
 
 def test_adding_a_section_is_adding_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(BadInput, match="The weather is a weather, which the report cannot show"):
-        report(Weather(), tmp_path / "report.html")
+    assert "A record of the kind weather" in report(Weather(), tmp_path / "report.html").read_text("utf-8")
     (tmp_path / "weather.py").write_text(SECTION, encoding="utf-8")
     monkeypatch.setattr(
         pinchpoint.reporting.sections, "__path__", [*pinchpoint.reporting.sections.__path__, str(tmp_path)]
@@ -765,3 +764,32 @@ def test_few_cards_around_the_limit_are_shown_and_the_rest_is_folded(report_reco
     shown = text[text.index("<h4>Cards</h4>") : text.index("all 40 cards, by memory")]
     names = re.findall(r"card\d+", shown)
     assert names == [f"card{i}" for i in (16, 17, 18, 19, 20, 21, 22, 23, 39)]
+
+
+def test_findings_of_scan_are_a_section(tmp_path: Path) -> None:
+    finding = Finding("PP101", "sync-in-loop", "train.py", 7, 1, "`x.item()` waits.", "Wait <less>.", True)
+    path = tmp_path / "findings.json"
+    path.write_text(Findings((finding, replace(finding, line=9)), files=1).to_json(), encoding="utf-8")
+    text = report(path, tmp_path / "r.html").read_text(encoding="utf-8")
+    assert "2 places to look at; 2 can be fixed" in text and "PP101 sync-in-loop: 2 places" in text
+    assert "<code>x.item()</code> waits." in text and "Wait &lt;less&gt;." in text
+    path.write_text('{"findings": []}', encoding="utf-8")
+    assert "scan found nothing." in report(path, tmp_path / "r.html").read_text(encoding="utf-8")
+
+
+def test_a_record_of_a_system_is_shown_as_its_values_and_not_compared(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    data = {"kind": "cloud-training", "schema": 1, "created": "now", "machine": {"cpu_count": 2}}
+    values = {
+        "run": "rooms",
+        "peak_bytes": 2**20,
+        "step_s": 0.5,
+        "scores": [{"loss": 1.25}],
+        "sizes": list(range(20)),
+    }
+    path.write_text(json.dumps({**data, **values}), encoding="utf-8")
+    words = ParsedPage(report(path, tmp_path / "r.html").read_text(encoding="utf-8")).words
+    for part in ("cloud-training", "rooms", "1.00 MiB", "500.00 ms", "scores[0].loss", "and 12 more"):
+        assert part in words
+    with pytest.raises(BadInput, match="cannot be compared"):
+        report([path, path], tmp_path / "c.html", compare=True)

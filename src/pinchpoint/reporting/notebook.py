@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pinchpoint.core.records import (
     BREAKDOWN,
+    KINDS,
     Check,
     Checkpointing,
     Forecast,
@@ -48,6 +49,8 @@ def display_record(record: Record) -> None:
 
 def record_html(record: Record) -> str:
     """The answer, what to change, the summary, and the table that belongs to the kind of record."""
+    if record.kind not in KINDS:
+        return tag("div", _table((), record.summary()))  # a system's record
     result = answer(record)
     parts = [tag("p", tag("strong", result.text))]
     if result.changes:

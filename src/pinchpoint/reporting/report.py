@@ -2,7 +2,7 @@
 
 The page loads nothing from outside: it contains plotly.js, style, script and data, and its security
 policy allows only the scripts whose hashes it names. Sections are found by walking
-`reporting/sections/`; a record whose kind has no section is refused.
+`reporting/sections/`; a record whose kind has no section is shown as its plain values.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, cast
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import check_output, write_text
-from pinchpoint.core.records import Record, load, now
+from pinchpoint.core.records import Record, now
 from pinchpoint.reporting import palette
 from pinchpoint.reporting.chart import Figure, LegendEntry
 from pinchpoint.reporting.comparisons import section as comparison_section
@@ -37,6 +37,7 @@ from pinchpoint.reporting.html import (
     tag,
     tiles,
 )
+from pinchpoint.reporting.other_records import load_any, other_record
 from pinchpoint.reporting.record_reader import check_record
 from pinchpoint.reporting.section import Entry, Section
 
@@ -128,13 +129,10 @@ class _Item:
 
 def _read(source: Source, known_sections: dict[str, Section]) -> Record:
     record, name = (
-        (source, f"The {source.kind}") if isinstance(source, Record) else (load(source), str(source))
+        (source, f"The {source.kind}") if isinstance(source, Record) else (load_any(source), str(source))
     )
     if record.kind not in known_sections:
-        raise BadInput(
-            f"{name} is a {record.kind}, which the report cannot show.",
-            hint=f"Give records of these kinds: {', '.join(sorted(known_sections))}.",
-        )
+        return other_record(record.to_dict())
     check_record(record, name)
     return record
 

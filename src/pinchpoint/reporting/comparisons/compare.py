@@ -38,6 +38,11 @@ def compare(before: Record | str | Path, after: Record | str | Path) -> Comparis
             f"Cannot compare a {first.kind} with a {second.kind}.",
             hint="Give two records of the same kind, such as two forecasts of the same script.",
         )
+    if type(first) not in _COMPARERS:
+        raise BadInput(
+            f"Two records of the kind {first.kind} cannot be compared.",
+            hint=f"Give two records of one of these kinds: {', '.join(kind.kind for kind in _COMPARERS)}.",
+        )
     return _COMPARERS[type(first)](first, second)
 
 

@@ -143,7 +143,9 @@ class Comparison:
                 blocks.append(_markdown_table(table, rows))
         if self.cards:
             signs = {True: "fits", False: "does not fit", None: "unknown"}
-            rows = [f"| {_code(c.card)} | {signs[c.before]} | {signs[c.after]} |" for c in self.cards]
+            rows = [f"| {_code(c.card)} | {signs[c.before]} | {signs[c.after]} |" for c in self.cards[:most]]
+            if len(self.cards) > most:
+                rows.append(f"| and {len(self.cards) - most} more | | |")
             blocks.append("\n".join(["**Cards**", "", "| card | before | after |", "|---|---|---|", *rows]))
         for title, items in self.lists:
             shown = [f"- {escape_markdown(item)}" for item in items[:most]]

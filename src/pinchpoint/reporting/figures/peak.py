@@ -45,6 +45,8 @@ def draw(study: Study) -> Figure | None:
 
 
 def _law(axes: Axes, law: Law, look: dict[str, Any]) -> None:
+    if not law.segments:
+        return
     sizes = np.geomspace(law.segments[0]["from"], law.segments[-1]["to"], 200)
     stroke = {name: look[name] for name in ("color", "linestyle", "linewidth")}
     axes.plot(sizes, [value(law, size) for size in sizes], **stroke)
