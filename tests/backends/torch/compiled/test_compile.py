@@ -139,3 +139,14 @@ def test_a_captured_function_runs_once_is_recorded_and_then_allocates_nothing(ob
 
 def test_every_function_that_a_marked_script_calls_can_be_compiled(observer: Any) -> None:
     assert {name for name in vars(builtins) if name.startswith("_pinchpoint")} == set(MARKS)
+
+
+def test_attention_is_compiled_for_all_lengths(observer: Any) -> None:
+    attend = torch.compile(
+        lambda x: torch.nn.functional.scaled_dot_product_attention(x, x, x, is_causal=True).sum(),
+        dynamic=True,
+    )
+    for length in (64, 128):
+        x = torch.ones(2, 4, length, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+        attend(x).backward()
+    assert not observer.ledger.observation.reasons

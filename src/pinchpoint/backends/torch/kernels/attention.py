@@ -134,7 +134,7 @@ def choose(
     shapes = [t.shape for t in tensors]
     if any(len(shape) != 4 for shape in shapes) or not query.dtype == key.dtype == value.dtype:
         return "plain"
-    if len({shape[0] for shape in shapes}) > 1 or not query.shape[2] or not key.shape[2]:
+    if any(shape[0] != query.shape[0] for shape in shapes) or not query.shape[2] or not key.shape[2]:
         return "plain"
     # A mask whose rows are not contiguous, such as a permuted bias, rules out every fused kernel.
     has_unit_strides = all(t.stride(-1) == 1 for t in tensors)
