@@ -92,7 +92,7 @@ def _summary(benches: Sequence[Bench]) -> str:
         "our fastest",
         "baseline / it",
         "our smallest peak",
-        "fastest peer / ours",
+        "fastest peer's time / ours",
     )
     return "## In short\n" + _table(header, (row for bench in benches for row in _summary_rows(bench))) + "\n"
 
@@ -124,7 +124,7 @@ def _summary_rows(bench: Bench) -> Iterator[tuple[str, ...]]:
 
 
 def _section(bench: Bench) -> str:
-    parts = [f"## {bench.system.capitalize()}", SYSTEMS[bench.system], ""]
+    parts = [f"## {'VMC' if bench.system == 'vmc' else bench.system.capitalize()}", SYSTEMS[bench.system], ""]
     for one in bench.comparisons:
         parts += [f"### {one.title[0].upper()}{one.title[1:]}", f"{one.claim}", ""]
         if one.failure:

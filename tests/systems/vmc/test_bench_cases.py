@@ -15,7 +15,8 @@ import jax.numpy as jnp  # noqa: E402
 from pinchpoint.backends.base import backend  # noqa: E402
 from pinchpoint.systems.common.bench.cases import Setup  # noqa: E402
 from pinchpoint.systems.common.bench.runner import compare  # noqa: E402
-from pinchpoint.systems.vmc.bench_cases import all_cases, program  # noqa: E402
+from pinchpoint.systems.vmc.bench_cases import all_cases  # noqa: E402
+from pinchpoint.systems.vmc.bench_programs import program  # noqa: E402
 from pinchpoint.systems.vmc.data.system import system_of  # noqa: E402
 from pinchpoint.systems.vmc.model.baseline import Baseline, nested_energies  # noqa: E402
 from pinchpoint.systems.vmc.model.config import NetConfig  # noqa: E402

@@ -11,8 +11,7 @@ what runs operation by operation has none.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
@@ -21,7 +20,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from pinchpoint.backends.jax import xla
 from pinchpoint.systems.common.bench.cases import (
     BenchCase,
     Contender,
@@ -34,6 +32,7 @@ from pinchpoint.systems.common.bench.cases import (
 )
 from pinchpoint.systems.common.bench.records import Agreement
 from pinchpoint.systems.vmc import WORKLOAD
+from pinchpoint.systems.vmc.bench_programs import Program, contender_of, on_device, program
 from pinchpoint.systems.vmc.data.system import system_of
 from pinchpoint.systems.vmc.model.baseline import Baseline, nested_energies
 from pinchpoint.systems.vmc.model.config import NetConfig
@@ -106,90 +105,21 @@ def all_cases() -> tuple[BenchCase, ...]:
     )
 
 
-@dataclass
-class Program:
-    """A compiled program with its arguments; `call` may replace the arguments by its results."""
-
-    compiled: Any
-    args: tuple[Any, ...]
-    carries: bool = False
-
-    @property
-    def peak_bytes(self) -> int | None:
-        return xla.compiled_bytes(self.compiled)
-
-    @property
-    def operations(self) -> float | None:
-        costs = self.compiled.cost_analysis() or {}
-        return costs.get("flops")
-
-    def __call__(self) -> Any:
-        result = self.compiled(*self.args)
-        if self.carries:
-            self.args = (result[0],)
-        return result
-
-
-def program(function: Any, *args: Any, carries: bool = False) -> Program:
-    return Program(function.lower(*args).compile(), args, carries)
-
-
-def _contender(
-    setup: Setup,
-    name: str,
-    build: Callable[[], Run],
-    role: Any = "variant",
-    *,
-    full_precision: bool = False,
-    **options: Any,
-) -> Contender:
-    """Return a contender that is built, and runs, on the device; its peak is that of its program.
-
-    full_precision: compute products in float32 instead of TF32, JAX's default on a GPU.
-    """
-    programs: list[Run] = []
-
-    def make() -> Run:
-        with on_device(setup), jax.default_matmul_precision("highest" if full_precision else "default"):
-            programs[:] = [build()]
-        if _is_default(setup):
-            return programs[0]
-
-        def run() -> Any:
-            with on_device(setup):
-                return programs[0]()
-
-        return run
-
-    def peak() -> int | None:
-        return programs[0].peak_bytes if isinstance(programs[0], Program) else None
-
-    return Contender(name, make, role, peak=peak, **options)
-
-
-def _is_default(setup: Setup) -> bool:
-    return (jax.default_backend() == "cpu") == (setup.device == "cpu")
-
-
-def on_device(setup: Setup) -> AbstractContextManager[Any]:
-    if _is_default(setup):
-        return nullcontext()
-    return jax.default_device(jax.local_devices(backend="gpu" if setup.device == "cuda" else "cpu")[0])
-
-
 def _build_step(sides: Callable[[Setup], Any], setup: Setup) -> Contest:
     with on_device(setup):
         theirs, ours = sides(setup)
     steps = SCANNED_STEPS[setup.sizes]
 
     def contender(key: str, name: str, **options: Any) -> Contender:
-        return _contender(setup, name, ours[key], check=lambda _: NOT_COMPARED, **options)
+        return contender_of(setup, name, ours[key], check=lambda _: NOT_COMPARED, **options)
 
     with on_device(setup):
         operations = ours["step"]().operations
     return Contest(
         (
-            _contender(setup, "report", theirs["step"], "baseline", note="moves run operation by operation"),
+            contender_of(
+                setup, "report", theirs["step"], "baseline", note="moves run operation by operation"
+            ),
             contender("step", "one program", note="Langevin moves and Adam, as in the report"),
             contender(
                 "scanned", f"{steps} steps in a program", work=float(steps), note="as training runs them"
@@ -212,8 +142,8 @@ def _build_part(name: str, sides: Callable[[Setup], Any], setup: Setup) -> Conte
         theirs, ours = sides(setup)
     return Contest(
         (
-            _contender(setup, "report", theirs[name], "baseline"),
-            _contender(setup, "pinchpoint", ours[name], check=lambda _: NOT_COMPARED),
+            contender_of(setup, "report", theirs[name], "baseline"),
+            contender_of(setup, "pinchpoint", ours[name], check=lambda _: NOT_COMPARED),
         ),
         _settings(setup),
     )
@@ -336,7 +266,7 @@ def _build_energies(setup: Setup) -> Contest:
         return lambda: nested_energies(baseline.log_psi, params, system, x[:some])
 
     def contender(name: str, build: Callable[[], Run], role: Any = "peer", **options: Any) -> Contender:
-        return _contender(setup, name, build, role, full_precision=True, check=check, **options)
+        return contender_of(setup, name, build, role, full_precision=True, check=check, **options)
 
     return Contest(
         (
@@ -387,7 +317,7 @@ def _build_large(setup: Setup) -> Contest:
 
     def contender(variant: str, name: str, role: Any = "variant", **options: Any) -> Contender:
         checked = partial(check, variant)
-        return _contender(
+        return contender_of(
             setup, name, by(variant), role, full_precision=True, warmup=1, check=checked, **options
         )
 
