@@ -3,8 +3,8 @@
 Every suite has a `run.py` with the verbs predict, measure and table. `predict` hides the GPU, so it runs on
 any machine; the libraries must be importable. `measure` needs a GPU: each program runs unmodified in its own
 process, and once more with the memory from which its forecast says that it fits; with `--measured FILE`, the
-peaks are those of an earlier run, and only the second run is made. `table` writes the record and the page,
-and exits with 1 if a bar is missed. Wherever predict's or measure's file is read, a record will do.
+peaks are those of an earlier run, and only the second run is made; it reads records too. `table` writes the
+record and the page, and exits with 1 if a bar is missed.
 """
 
 from __future__ import annotations
