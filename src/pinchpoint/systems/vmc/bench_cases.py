@@ -250,7 +250,11 @@ def _build_energies(setup: Setup) -> Contest:
         params = baseline.init(key_of(setup.seed, Stage.PARAMETERS))
         x = start(system, setup.size, key_of(setup.seed, Stage.WALKERS))
     some = min(NESTED_WALKERS, setup.size)
-    expected = cache(lambda: np.asarray(nested_energies(baseline.log_psi, params, system, x[:some])))
+
+    @cache
+    def expected() -> Any:
+        with on_device(setup), jax.default_matmul_precision("highest"):
+            return np.asarray(nested_energies(baseline.log_psi, params, system, x[:some]))
 
     def by(method: Method) -> Callable[[], Run]:
         return lambda: program(jax.jit(local_energies(baseline.log_psi, system, method=method)), params, x)

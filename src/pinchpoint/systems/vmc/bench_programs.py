@@ -59,15 +59,16 @@ def contender_of(
     full_precision: compute products in float32 instead of TF32, JAX's default on a GPU.
     """
     programs: list[Run] = []
+    precision = "highest" if full_precision else "default"
 
     def make() -> Run:
-        with on_device(setup), jax.default_matmul_precision("highest" if full_precision else "default"):
+        with on_device(setup), jax.default_matmul_precision(precision):
             programs[:] = [build()]
-        if is_default(setup):
+        if is_default(setup) and (isinstance(programs[0], Program) or not full_precision):
             return programs[0]
 
         def run() -> Any:
-            with on_device(setup):
+            with on_device(setup), jax.default_matmul_precision(precision):
                 return programs[0]()
 
         return run
