@@ -15,15 +15,16 @@ import sys
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 import pinchpoint.systems
-from pinchpoint.console import printing
+from pinchpoint.console import options, printing
 
 if TYPE_CHECKING:
     from pinchpoint.systems.common.bench.records import Bench
+    from pinchpoint.systems.common.bench.worker import Request
 
 FOLDER = "bench"
 
@@ -63,23 +64,29 @@ def command(
         60.0, "--limit-s", help="Seconds for timing a case; at least 3 rounds are timed."
     ),
     seed: int = typer.Option(0, "--seed", help="Seed of weights and data."),
+    engine: str = options.ENGINE,
+    workers: int = options.WORKERS,
+    engine_options: list[str] = options.ENGINE_OPTION,
     list_systems: bool = typer.Option(False, "--list", help="List the systems and what is timed."),
 ) -> int:
     """Time the systems: baselines of the optimisation reports, our variants, and public peers in turn.
 
     Every system runs in a process of its own. A peer that is not installed is a row without a time. The
     records are DIR/SYSTEM.json, written after every case; run the same command again to continue. The exit
-    code is 1 if a case failed.
+    code is 1 if a case failed. With --engine, the systems run on a Ray or SLURM cluster at the same time.
     """
     known = benches()
     if list_systems:
         printing.show_table(("system", "what is timed"), sorted(known.items()))
         return 0
+    from pinchpoint.studies.engines.engine import read_engine
+    from pinchpoint.systems.common.bench.cluster import bench_on_cluster
     from pinchpoint.systems.common.bench.records import Bench
     from pinchpoint.systems.common.bench.worker import record_path
     from pinchpoint.systems.common.processes import refuse_several_processes
 
     refuse_several_processes()
+    cluster = read_engine(engine, workers=workers, options=engine_options or ())
     names = _check(systems or sorted(known), known, sizes, repeats, limit_s)
     output.mkdir(parents=True, exist_ok=True)
     words = printing.shell_command(
@@ -94,11 +101,16 @@ def command(
         "--limit-s",
         f"{limit_s:g}",
     )
-    options = {"device": device, "sizes": sizes, "repeats": repeats, "limit_s": limit_s, "seed": seed}
+    settings = {"device": device, "sizes": sizes, "repeats": repeats, "limit_s": limit_s, "seed": seed}
     codes: dict[str, int] = {}
     with printing.explain_interrupt(f"finished cases are in {output}, and the same command runs the others"):
-        for name in names:
-            codes[name] = _run(name, output, tuple(case) or None if case else None, words, options)
+        cases = tuple(case) if case else None
+        if cluster is not None:
+            requests = [_request(name, output, cases, words, settings) for name in names]
+            codes = bench_on_cluster(requests, output, cluster, tell=printing.say)
+        else:
+            for name in names:
+                codes[name] = _run(name, output, cases, words, settings)
     records = {
         name: Bench.from_json(path.read_text(encoding="utf-8"))
         for name in names
@@ -166,12 +178,19 @@ def _check(
     return list(dict.fromkeys(names))
 
 
+def _request(
+    name: str, folder: Path, cases: tuple[str, ...] | None, words: str, settings: dict[str, Any]
+) -> Request:
+    from pinchpoint.systems.common.bench.worker import Request
+
+    return Request(name, str(folder), cases=cases, command=words, **settings)
+
+
 def _run(
-    name: str, folder: Path, cases: tuple[str, ...] | None, words: str, options: dict[str, object]
+    name: str, folder: Path, cases: tuple[str, ...] | None, words: str, settings: dict[str, object]
 ) -> int:
     """Time one system in a process of its own, whose output goes to this terminal. Returns its exit code."""
     from pinchpoint.core.errors import Missing
-    from pinchpoint.systems.common.bench.worker import Request
 
     framework = import_module(f"{pinchpoint.systems.__name__}.{name}").WORKLOAD.framework
     if find_spec(framework) is None:
@@ -181,7 +200,7 @@ def _run(
         )
         printing.say(f"{name}: {error.what}\n  hint: {error.hint}")
         return error.exit_code
-    request = Request(name, str(folder), cases=cases, command=words, **options)  # pyright: ignore[reportArgumentType]
+    request = _request(name, folder, cases, words, settings)
     code = subprocess.run(
         [sys.executable, "-m", "pinchpoint.systems.common.bench.worker", request.to_json()], check=False
     ).returncode

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from pinchpoint.cli.completion import one_of
 from pinchpoint.console import options, printing
 
 if TYPE_CHECKING:
@@ -51,21 +50,9 @@ def command(
         "--card",
         help="Cards to list in the table of cards: names separated by commas, or all.",
     ),
-    engine: str = typer.Option(
-        "local",
-        "--engine",
-        help="Where the points run: local (default), ray or slurm.",
-        autocompletion=one_of("local", "ray", "slurm"),
-    ),
-    workers: int = typer.Option(
-        None, "--workers", help="With --engine ray or slurm: points at one time. Default: all that fit."
-    ),
-    engine_options: list[str] = typer.Option(
-        None,
-        "--engine-option",
-        metavar="KEY=VALUE",
-        help="For ray: address, cpus. For slurm: a parameter of sbatch, such as partition=gpu or time=30.",
-    ),
+    engine: str = options.ENGINE,
+    workers: int = options.WORKERS,
+    engine_options: list[str] = options.ENGINE_OPTION,
     dry_run: bool = typer.Option(
         False, "--dry-run", help="With --engine slurm: print the sbatch script and stop."
     ),

@@ -69,6 +69,21 @@ SHARDING: Any = typer.Option(
 SCRIPT: Any = typer.Option(
     None, "--script", metavar="FILE.py", help="With --model: write the script that is predicted here."
 )
+ENGINE: Any = typer.Option(
+    "local",
+    "--engine",
+    help="Where it runs: local (default), ray or slurm.",
+    autocompletion=lambda incomplete: [e for e in ("local", "ray", "slurm") if e.startswith(incomplete)],
+)
+WORKERS: Any = typer.Option(
+    None, "--workers", help="With --engine ray or slurm: jobs at one time. Default: all that fit."
+)
+ENGINE_OPTION: Any = typer.Option(
+    None,
+    "--engine-option",
+    metavar="KEY=VALUE",
+    help="For ray: address, cpus. For slurm: a parameter of sbatch, such as partition=gpu or time=30.",
+)
 AS_JSON: Any = typer.Option(False, "--json", help="Print the record instead of the summary.")
 
 
