@@ -17,6 +17,9 @@ class Config(JsonConfig):
     layers: tuple[int, ...] = (8, 4)
     name: str | None = None
 
+    def __post_init__(self) -> None:
+        assert round(sum(self.layers) / self.layers[0]) > 0
+
 
 def test_a_configuration_survives_the_round_trip_with_its_tuples() -> None:
     config = Config(3, (5,), "small")
@@ -32,6 +35,11 @@ def test_a_configuration_survives_the_round_trip_with_its_tuples() -> None:
         ('{"width": 1, "depth": 2}', r"unknown fields: \['depth'\]"),
         ("[1]", "unknown fields: list"),
         ("{}", "The configuration lacks fields: .*width"),
+        ('{"width": 1, "layers": [NaN]}', "layers.0. should be a whole number"),
+        ('{"width": "x"}', "width should be a whole number, not 'x'"),
+        ('{"width": 1, "name": 3}', "name should be text, not 3"),
+        ('{"width": 1, "layers": [0]}', "a wrong value: division by zero"),
+        ('{"width": 1, "layers": []}', "a wrong value"),
     ],
 )
 def test_text_that_is_not_such_a_configuration_is_refused(text: str, what: str) -> None:

@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import Any, Self
+from typing import Any, Self, get_type_hints
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import json_fault, parse_json
+from pinchpoint.core.records.field_types import type_fault
 
 
 class JsonConfig:
@@ -35,7 +36,13 @@ class JsonConfig:
         values: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in data.items()
         }
+        hints = get_type_hints(cls)
+        for name, value in values.items():
+            if fault := type_fault(hints[name], value, name):
+                raise BadInput(f"The configuration has a wrong value: {fault}.", hint=hint)
         try:
             return cls(**values)
         except TypeError as error:
             raise BadInput(f"The configuration lacks fields: {error}.", hint=hint) from error
+        except (ValueError, ArithmeticError, AttributeError, LookupError) as error:
+            raise BadInput(f"The configuration has a wrong value: {error}.", hint=hint) from error

@@ -11,9 +11,10 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, get_type_hints
 
 from pinchpoint.core.errors import BadInput
+from pinchpoint.core.records.field_types import type_fault
 
 PRECISIONS = ("fp32", "tf32", "bf16")
 LARGEST_SEED = 2**32 - 1  # a million times as much is still a valid seed for torch
@@ -165,8 +166,13 @@ class TrainSettings:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        known = {f.name for f in fields(cls)}
-        return cls(**{name: value for name, value in data.items() if name in known})
+        """Settings as `to_dict` gives them; other names are ignored. Raises ValueError for a wrong type."""
+        hints = get_type_hints(cls)
+        values = {name: value for name, value in data.items() if name in {f.name for f in fields(cls)}}
+        for name, value in values.items():
+            if fault := type_fault(hints[name], value, name):
+                raise ValueError(fault)
+        return cls(**values)
 
     @classmethod
     def changeable(cls) -> frozenset[str]:

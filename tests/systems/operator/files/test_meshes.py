@@ -394,3 +394,17 @@ def test_a_vertex_number_beyond_64_bits_is_refused(tmp_path):
     (tmp_path / "a.obj").write_text("v 0 0 0\nv 1 0 0\nv 0 1 0\nf 1 2 1" + "0" * 400 + "\n")
     with pytest.raises(BadInput, match="is not a valid"):
         read_mesh(tmp_path / "a.obj")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("face 1", "face 999999999999999999"), ("vertex 3", "vertex 4294967295"), ("list uchar", "list uint-9")],
+)
+def test_a_ply_that_claims_more_than_it_holds_is_refused_at_once(tmp_path, old, new):
+    text = (
+        "ply\nformat ascii 1.0\nelement vertex 3\nproperty float x\nproperty float y\nproperty float z\n"
+        "element face 1\nproperty list uchar int vertex_indices\nend_header\n0 0 0\n1 0 0\n0 1 0\n3 0 1 2\n"
+    )
+    (tmp_path / "a.ply").write_text(text.replace(old, new))
+    with pytest.raises(BadInput, match="claims more than the file holds, or has unknown types"):
+        read_mesh(tmp_path / "a.ply")

@@ -167,7 +167,14 @@ def load_trained(
     key: of the weights in the checkpoint.
     """
     entry = run.find_checkpoint(which)
-    model = build(config)
+    try:
+        model = build(config)
+    except (RuntimeError, MemoryError, TypeError, ValueError, OverflowError) as error:
+        raise BadInput(
+            f"The model that {run.folder / CONFIG} describes cannot be built: "
+            f"{str(error)[:200].rstrip('.')}.",
+            hint="Restore config.json, or train again with another -o.",
+        ) from error
     run.load_weights(model, entry, key=key)
     return TrainedRun(model.to(device).eval(), config, run.settings, entry.step)
 

@@ -8,6 +8,7 @@ z up; errors give the number of faults and say how to fix them.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,11 @@ READS = (".stl", ".obj", ".ply", ".vtp", ".vtk", ".vtu")
 WRITES = (".vtp", ".vtu", ".vtk")
 # Relative to the square of the mesh's diagonal: a smaller face has no meaningful normal in float32.
 _SMALLEST_AREA = 1e-12
+
+_PLY_TYPES = frozenset(
+    b"char uchar short ushort int uint float double "
+    b"int8 uint8 int16 uint16 int32 uint32 int64 uint64 float32 float64".split()
+)
 
 
 @dataclass(frozen=True)
@@ -58,6 +64,8 @@ def read_mesh(path: str | Path) -> Mesh:
     elif path.suffix.lower() == ".vtk" and is_polydata(path):
         points, polygons = read_polydata(path)
     else:
+        if path.suffix.lower() == ".ply":
+            _check_ply(path)
         points, polygons = _read_with_meshio(path)
     faces = [
         np.stack([part[:, 0], part[:, k], part[:, k + 1]], axis=1)
@@ -192,6 +200,21 @@ def _import_meshio(path: Path) -> ModuleType:
             hint='Run pip install "pinchpoint[operator]", or use .vtp.',
         ) from error
     return meshio
+
+
+def _check_ply(path: Path) -> None:
+    """Raise BadInput if the header claims more elements than the file has bytes; meshio would search."""
+    data = path.read_bytes()
+    header = data.partition(b"end_header")[0]
+    counts = [int(digits[:20]) for digits in re.findall(rb"^element +\w+ +(\d+)", header, re.MULTILINE)]
+    kinds = re.findall(rb"^property +list +(\S+) +(\S+)", header, re.MULTILINE)
+    if max(counts, default=0) > len(data) or not _PLY_TYPES.issuperset(
+        kind for pair in kinds for kind in pair
+    ):
+        raise BadInput(
+            f"{path} cannot be read: its header claims more than the file holds, or has unknown types.",
+            hint="Export it again as .vtp or .stl.",
+        )
 
 
 def _read_with_meshio(path: Path) -> tuple[np.ndarray, list[np.ndarray]]:
