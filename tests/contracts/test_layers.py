@@ -21,7 +21,7 @@ ROWS = (
     ("planning", "streaming", "studies", "profiling"),
     ("kit",),
     ("verification",),
-    ("workloads", "checking"),
+    ("workloads", "checking", "demo"),
     ("systems",),
     ("cli",),
 )

@@ -1,12 +1,13 @@
-"""Show what pinchpoint does on this machine, in a minute or two.
+"""Show what pinchpoint does on this machine: a verdict and a picture of each system, in one report.
 
-Each workload describes its part in a module `demo.py`; see `pinchpoint.core.demo`.
+Each system describes its part in a module `demo.py`; see `pinchpoint.core.demo`.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,10 @@ from pinchpoint.console import printing
 
 if TYPE_CHECKING:
     from pinchpoint.core.demo import Show
-    from pinchpoint.core.records import Record
+    from pinchpoint.demo.stages import Message
+    from pinchpoint.demo.table import Outcome
+
+REPORT = "report.html"
 
 
 def command(
@@ -24,103 +28,137 @@ def command(
         Path("demo"),
         "-o",
         "--output",
-        help="Folder for the records and report.html; created if it is missing.",
+        help="Folder for the pictures, the records and report.html; created if it is missing.",
+    ),
+    only: list[str] = typer.Option(
+        [],
+        "--only",
+        metavar="SYSTEM",
+        help="Show only this system; may be repeated, or a list such as vmc,cloud.  [default: all]",
     ),
     seed: int = typer.Option(0, "--seed", help="Seed of weights and data."),
     device: str = typer.Option("auto", "--device", help="Where verify runs: auto, cpu or cuda."),
 ) -> int:
-    """Predict, study and verify the built-in workloads, and write one report about all of them.
+    """Verify a tuned variant of each system, draw what the systems compute, and write one report.
 
-    Needs no GPU: peaks are predicted, and only verify runs for real, at a small size.
+    Takes about a minute on two cores. Needs no GPU: times are those of this machine, and peaks are predicted.
     """
     from pinchpoint.core.discovery import demo_modules
+    from pinchpoint.core.files import check_output, make_folder
+    from pinchpoint.demo.processes import run_systems
+    from pinchpoint.demo.table import Outcome
+
+    shows = _choose(sorted((m.SHOW for m in demo_modules()), key=lambda show: show.order), only)
+    missing = {show.workload: [name for name in show.needs if not _installed(name)] for show in shows}
+    _report_missing(missing)
+    make_folder(output)
+    check_output(output / REPORT)
+    outcomes = {show.workload: Outcome(show) for show in shows if not missing[show.workload]}
+    start = time.perf_counter()
+    # The longest systems first, so that no process is idle at the end.
+    names = sorted(outcomes, key=lambda name: -outcomes[name].show.cost_s)
+    kept = f"what is finished is in {output}"
+    with printing.explain_interrupt(kept), _progress() as tell:
+
+        def on_message(message: Message) -> None:
+            outcomes[message["system"]].add(message)
+            tell(message)
+
+        run_systems(names, output, seed=seed, device=device, on_message=on_message)
+    page = _write_report(list(outcomes.values()), output)
+    _show_table(shows, outcomes)
+    _show_files(list(outcomes.values()), page, time.perf_counter() - start)
+    return 0 if all(outcome.passed for outcome in outcomes.values()) else 1
+
+
+def _choose(shows: list[Show], only: list[str]) -> list[Show]:
+    from pinchpoint.core.errors import BadInput
+    from pinchpoint.core.units import show_choices
+
+    names = [name.strip() for text in only for name in text.split(",") if name.strip()]
+    known = [show.workload for show in shows]
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise BadInput(
+            f"The demo has no system named {unknown[0]!r}.", hint=f"Give --only {show_choices(known)}."
+        )
+    return [show for show in shows if show.workload in names] if names else shows
+
+
+def _report_missing(missing: dict[str, list[str]]) -> None:
+    """Say which systems are skipped; raise if all are."""
     from pinchpoint.core.errors import Missing
-    from pinchpoint.core.files import make_folder
+
+    if all(missing.values()):
+        packages = sorted({name for names in missing.values() for name in names})
+        raise Missing(
+            f"Nothing can be shown, because packages are not installed: {', '.join(packages)}.",
+            hint="Run pip install 'pinchpoint[all]'.",
+        )
+    for name, packages in missing.items():
+        if packages:
+            printing.say(f"skipping {name}: {', '.join(packages)} is not installed")
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[Message], None]]:
+    """Print one line for every finished stage; on a terminal, also show which stages are running."""
+    start, running = time.perf_counter(), dict[str, str]()
+    with printing.status_line() as show_status:
+
+        def tell(message: Message) -> None:
+            name, stage = message["system"], message.get("stage", "")
+            if "seconds" in message or "error" in message:
+                running.pop(name, None)
+                result = "failed" if "error" in message else message.get("result", "")
+                text = f"{message['what']}: {result}" if result else message["what"]
+                took = f"{message['seconds']:5.1f} s" if "seconds" in message else ""
+                printing.say(f"{name:<9} {stage:<8} {text:<50} {took}".rstrip())
+            elif stage:
+                running[name] = stage
+            now = ", ".join(f"{name} {stage}" for name, stage in running.items())
+            show_status(f"[{time.perf_counter() - start:3.0f} s] {now}")
+
+        yield tell
+
+
+def _write_report(outcomes: list[Outcome], output: Path) -> Path | None:
     from pinchpoint.reporting.report import report
 
-    modules = sorted(demo_modules(), key=lambda module: module.SHOW.order)
-    missing_packages = {
-        module.SHOW.workload: [name for name in module.SHOW.needs if not _installed(name)]
-        for module in modules
-    }
-    if all(missing_packages.values()):
-        raise Missing(
-            "Neither PyTorch nor JAX is installed.",
-            hint="Run pip install 'pinchpoint[torch]' or pip install 'pinchpoint[jax]'.",
-        )
-    for name, packages in missing_packages.items():
-        if packages:
-            printing.say(f"skipping {name}: {packages[0]} is not installed")
-    make_folder(output)
-    start, paths, passed = time.perf_counter(), [], True
-    with printing.progress("demo") as tell:
-        for module in modules:
-            if missing_packages[module.SHOW.workload]:
-                continue
-            for title, record, path in _records(module.SHOW, output, seed=seed, device=device, tell=tell):
-                printing.show(f"\n{title}", style="bold")
-                printing.show_summary(record)
-                paths.append(path)
-                passed &= getattr(record, "status", "pass") != "fail" and bool(
-                    getattr(record, "passed", True)
-                )
-            if hasattr(module, "show"):
-                passed &= module.show(output, device=device, tell=tell)
-        tell("report")
-        page = report(paths, output / "report.html")
-    printing.show(f"\n{len(paths)} records in {time.perf_counter() - start:.0f} s; open {page}")
-    return 0 if passed else 1
+    records = [path for outcome in outcomes for path in outcome.records]
+    pictures = [outcome.picture for outcome in outcomes if outcome.picture is not None]
+    if not records:
+        return None
+    return report(records, output / REPORT, pictures=[(p.path, p.title, p.caption) for p in pictures])
 
 
-def _records(
-    show: Show, output: Path, *, seed: int, device: str, tell: Callable[[str], None]
-) -> Iterator[tuple[str, Record, Path]]:
-    """Yield title, record and file: of a forecast and a study if the demo has sizes, then of a verdict.
+def _show_table(shows: list[Show], outcomes: dict[str, Outcome]) -> None:
+    from pinchpoint.demo.table import COLUMNS, NUMBERS, skipped_row
 
-    The verdict compares the last variant, which needs the least memory, with the baseline.
-    """
-    from pinchpoint.core.discovery import load_workload
-    from pinchpoint.forecasting.predict import predict
-    from pinchpoint.studies.study import study
-    from pinchpoint.verification.verify import verify
-
-    name, last = show.workload, load_workload(show.workload).variants[-1].name
-    if show.sizes:
-        tell(f"{name}: predict")
-        forecast = predict(name, size=show.sizes[-1], mode="train", seed=seed)
-        yield (
-            f"{name}: peak of a training step, predicted without a GPU",
-            forecast,
-            forecast.save(output / f"{name}-forecast.json"),
-        )
-
-        folder = output / f"{name}-study"
-        result = study(
-            name,
-            sizes=show.sizes,
-            modes=show.modes,
-            variants="all",
-            on="fake",
-            output=folder,
-            seed=seed,
-            progress=lambda done, total, text: tell(f"{name}: study {min(done + 1, total)}/{total} {text}"),
-        )
-        yield f"{name}: how the peak grows", result, folder / "study.json"
-
-    verdict = verify(
-        name,
-        variant=last,
-        size=show.verify_size,
-        mode=show.verify_mode,
-        device=device,
-        seed=seed,
-        repeats=10,
-        limit_s=show.verify_s,
-        settings=show.settings,
-        progress=lambda text: tell(f"{name}: verify {last}, {text}"),
+    rows = [
+        outcomes[show.workload].row() if show.workload in outcomes else skipped_row(show) for show in shows
+    ]
+    printing.show("")
+    printing.show_narrow_table(COLUMNS, rows, right=NUMBERS)
+    printing.show("")
+    printing.show_narrow(
+        "Times are medians of one step on this machine, with the systems running side by side; ratio is"
+        " baseline / tuned. Peaks on the CPU are predicted for a GPU."
     )
-    path = verdict.save(output / f"{name}-verdict.json")
-    yield f"{name}: does {last} compute the same, and what does it save?", verdict, path
+
+
+def _show_files(outcomes: list[Outcome], page: Path | None, seconds: float) -> None:
+    for outcome in outcomes:
+        for stage, error in outcome.errors:
+            printing.say(
+                f"error: {outcome.show.workload} failed in {stage}: {error.what}\n  hint: {error.hint}"
+            )
+    printing.show("")
+    for outcome in outcomes:
+        if outcome.picture is not None:
+            printing.show_narrow(f"{outcome.picture.path}  {outcome.picture.title}")
+    last = f"open {page}" if page is not None else "there is nothing to report"
+    printing.show(f"\n{len(outcomes)} systems in {seconds:.0f} s; {last}")
 
 
 def _installed(package: str) -> bool:

@@ -216,6 +216,23 @@ def progress(label: str) -> Iterator[Callable[[str], None]]:
         yield lambda stage: bar.update(task, description=f"{label}: {stage}")
 
 
+@contextmanager
+def status_line() -> Iterator[Callable[[str], None]]:
+    """On a terminal, show a line with a spinner below what is printed; when piped, nothing."""
+    interrupts.begin_work()
+    out = stderr()
+    if not out.is_terminal:
+        yield lambda text: None
+        return
+    from rich.live import Live
+    from rich.spinner import Spinner
+    from rich.text import Text
+
+    spinner = Spinner("dots")
+    with Live(spinner, console=out, transient=True, redirect_stdout=sys.stdout.isatty()):
+        yield lambda text: spinner.update(text=Text(text))
+
+
 def _wrap(text: str, width: int) -> str:
     """Wrap text with a hanging indent; a single long word is not split."""
     lines = []

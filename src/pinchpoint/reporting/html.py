@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Tone = Literal["plain", "info", "good", "warn", "bad"]
-_VOID = frozenset({"meta", "input"})
+_VOID = frozenset({"meta", "input", "img"})
 
 
 class Html(str):

@@ -26,6 +26,7 @@ from pinchpoint.reporting.chart import Figure, LegendEntry
 from pinchpoint.reporting.comparisons import section as comparison_section
 from pinchpoint.reporting.comparisons.compare import compare as compare_records
 from pinchpoint.reporting.comparisons.comparison import Comparison
+from pinchpoint.reporting.gallery import GalleryPicture, gallery
 from pinchpoint.reporting.html import (
     Html,
     badge,
@@ -45,10 +46,17 @@ MAX_BYTES = 8_000_000
 Source = Record | str | Path
 
 
-def report(records: Source | Iterable[Source], output: str | Path, *, compare: bool = False) -> Path:
+def report(
+    records: Source | Iterable[Source],
+    output: str | Path,
+    *,
+    compare: bool = False,
+    pictures: Iterable[GalleryPicture] = (),
+) -> Path:
     """Write one page about records (objects or JSON paths), completely or not at all; return its path.
 
     compare: write a page about what changed between two records of the same kind, before and after.
+    pictures: files (PNG or GIF), each with a title and a caption, that the page shows after its overview.
     """
     sources = [records] if isinstance(records, (Record, str, Path)) else list(records)
     if not sources:
@@ -72,7 +80,7 @@ def report(records: Source | Iterable[Source], output: str | Path, *, compare: b
             )
         text = comparison_page(compare_records(*records_read), created=now())
     else:
-        text = page(records_read, created=now())
+        text = page(records_read, created=now(), pictures=pictures)
     size = len(text.encode())
     if size > MAX_BYTES:
         raise BadInput(
@@ -82,14 +90,14 @@ def report(records: Source | Iterable[Source], output: str | Path, *, compare: b
     return write_text(output, text)
 
 
-def page(records: Iterable[Record], *, created: str) -> str:
+def page(records: Iterable[Record], *, created: str, pictures: Iterable[GalleryPicture] = ()) -> str:
     """Return the page as text."""
     known_sections = sections()
     items = [_Item(known_sections[r.kind], known_sections[r.kind].entry(r), (("", r),)) for r in records]
     # The order is the same on the page, in the contents and in the overview; records of a kind keep their
     # order.
     items.sort(key=lambda item: (item.section.ORDER, item.section.KIND))
-    return _page(items, created)
+    return _page(items, created, gallery(pictures))
 
 
 def comparison_page(comparison: Comparison, *, created: str) -> str:
@@ -99,11 +107,11 @@ def comparison_page(comparison: Comparison, *, created: str) -> str:
     return _page([_Item(section, section.entry(comparison), records)], created)
 
 
-def _page(items: list[_Item], created: str) -> str:
+def _page(items: list[_Item], created: str, pictures: Html | None = None) -> str:
     figures: list[dict[str, Any]] = []
     several = len(items) > 1  # one record needs no overview and no contents
     overview = _overview(items) if several else None
-    main = tag("main", overview, *_kinds(items, figures), _foot(created), id="main")
+    main = tag("main", overview, pictures, *_kinds(items, figures), _foot(created), id="main")
     skip = tag("a", "Skip to the report", href="#main", class_="skip")
     frame = tag(
         "div", _contents(items) if several else None, main, class_="frame" if several else "frame single"

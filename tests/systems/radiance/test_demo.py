@@ -1,56 +1,39 @@
-"""The run of the demo: it is short and checked, and a run that does not learn does not pass."""
+"""The car of the demo: a short fit brings its views closer, and the orbit shows all sides of it."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-pytest.importorskip("torch", reason="the radiance fields are torch's")
+torch = pytest.importorskip("torch", reason="the radiance fields are torch's")
 PIL = pytest.importorskip("PIL.Image", reason="pictures are pillow's")
 
-from pinchpoint.core.errors import TargetFailed  # noqa: E402
-from pinchpoint.systems.radiance import demo as module  # noqa: E402
-from pinchpoint.systems.radiance.demo import example  # noqa: E402
-from pinchpoint.systems.radiance.model.objective import Generator  # noqa: E402
+from pinchpoint.systems.radiance.data.cars import Pose, draw_car  # noqa: E402
+from pinchpoint.systems.radiance.data.sphere_tracing import picture  # noqa: E402
+from pinchpoint.systems.radiance.demo import CAR, COLUMNS, FRAME_SIDE, FRAMES, draw, fit  # noqa: E402
+from pinchpoint.systems.radiance.orbit import views  # noqa: E402
+from pinchpoint.systems.radiance.rendering.render import Codes  # noqa: E402
 
 
-def test_a_short_run_on_a_few_cars_learns_and_writes_a_sheet(tmp_path: Path) -> None:
-    reports: list[str] = []
-    value = example(
-        tmp_path / "cars", device="cpu", steps=10, progress=lambda stage, done, total: reports.append(stage)
-    )
-    assert value.passed and value.training.step == 10 and value.after < value.before
-    assert reports[0] == "cars" and reports.count("steps") == 10
-    with PIL.open(value.picture) as sheet:
-        assert sheet.size[0] > sheet.size[1] > module.SIDE
+def error_after(steps: int) -> float:
+    """Squared error of a view that the fit has not seen."""
+    code, side = torch.zeros(1, 1), 24
+    image = views(fit(steps=steps), Codes(code, code), 0.1, 0.3, size=side).best[0].permute(1, 2, 0)
+    true = picture([draw_car(0, CAR)[0]], [Pose(0.1, 0.3)], size=side).rgb[0]
+    return float(((image + 1) / 2 - true).square().mean())
 
 
-def test_a_run_that_does_not_learn_or_has_no_gradient_does_not_pass(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    value, again = (example(tmp_path / "cars", device="cpu", steps=2) for _ in range(2))
-    assert (again.before, again.after, again.norms) == (value.before, value.after, value.norms), (
-        "again in the same folder"
-    )
-    good = replace(value, before=2.0, after=1.0, norms=(0.1, 3.0))
-    assert good.passed
-    for wrong in (
-        {"after": 2.0},
-        {"after": float("nan")},
-        {"norms": (0.0, 3.0)},
-        {"norms": (0.1, float("inf"))},
-    ):
-        assert not replace(good, **wrong).passed
-    assert not replace(good, training=replace(good.training, complete=False)).passed
+@pytest.mark.slow
+def test_the_fit_brings_a_new_view_closer_to_the_car() -> None:
+    assert error_after(120) < 0.3 * error_after(2)
 
-    def detached_forward(self: Generator, *inputs: Any, **options: Any) -> Any:
-        images = forward(self, *inputs, **options)
-        return images._replace(low=images.low.detach().requires_grad_())
 
-    forward = Generator.forward
-    monkeypatch.setattr(Generator, "forward", detached_forward)
-    with pytest.raises(TargetFailed, match="parameters of the generator do not get a gradient"):
-        example(tmp_path / "cut", device="cpu", steps=2)
+def test_the_orbit_is_a_movie_and_a_sheet(tmp_path: Path) -> None:
+    result = draw(tmp_path, device="cpu", seed=0, steps=2)
+    assert result.path == tmp_path / "radiance.gif" and "2 steps" in result.caption
+    with PIL.open(result.path) as movie:
+        assert movie.n_frames == FRAMES and movie.size == (3 * FRAME_SIDE, 3 * FRAME_SIDE)
+    with PIL.open(tmp_path / "radiance.png") as sheet:
+        assert sheet.size[0] > COLUMNS // 2 * 3 * FRAME_SIDE > sheet.size[1]
+    assert {path.name for path in tmp_path.iterdir()} == {"radiance.gif", "radiance.png"}

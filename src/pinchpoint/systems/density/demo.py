@@ -1,26 +1,29 @@
-"""An example prediction for `pinchpoint demo`: a molecule outside the training data, and superposed atoms."""
+"""The density in `pinchpoint demo`: a molecule outside the training data, compared with superposed atoms."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pinchpoint.core.demo import Show
+from pinchpoint.core.demo import Picture, Show
 
 if TYPE_CHECKING:
-    from pinchpoint.systems.density.predict import Prediction, Progress
+    from pinchpoint.systems.density.predict import Prediction
 
-# The original form is slow to build, here and in a forecast, so it is narrow, of low degree, and not studied.
+# The original form is slow to build, here and in a forecast, so it is narrow and of low degree.
 SHOW = Show(
     "density",
     needs=("torch", "e3nn"),
-    order=30,
-    verify_size=1_024,
+    order=10,
+    task="512 probes of HfO2",
+    picture="the electrons of ethanol",
+    variant="scalar",
+    verify_size=512,
     verify_mode="infer",
-    verify_s=2.0,
-    settings={"mul": "40", "lmax": "1"},
+    cost_s=25,
+    settings={"mul": "24", "lmax": "1"},
 )
 NAME = "ethanol"  # not in the training data
 SPACING_A, PADDING_A = 0.2, 4.0  # the padding is the model's cutoff, so that no density is cut off
@@ -37,11 +40,10 @@ class Example:
     picture: Path
 
 
-def example(folder: str | Path, *, device: str = "auto", progress: Progress | None = None) -> Example:
-    """Predict the density of the molecule and write CHGCAR and slices.png to the folder."""
+def example(volume: Path, picture: Path, *, device: str = "auto") -> Example:
+    """Predict the density of the molecule; write it to the CHGCAR file `volume`, and slices to `picture`."""
     import numpy as np
 
-    from pinchpoint.core.files import make_folder
     from pinchpoint.systems.density.data.atomic import superpose
     from pinchpoint.systems.density.data.molecules import molecule
     from pinchpoint.systems.density.evaluate import centre_of_charge, draw_slices, nmae_of
@@ -49,53 +51,34 @@ def example(folder: str | Path, *, device: str = "auto", progress: Progress | No
     from pinchpoint.systems.density.grid.structure import Structure
     from pinchpoint.systems.density.predict import predict
 
-    subject, place = molecule(NAME), make_folder(folder)
+    subject = molecule(NAME)
     low, high = subject.positions.min(axis=0) - PADDING_A, subject.positions.max(axis=0) + PADDING_A
     structure = Structure(np.diag(high - low), subject.species, (subject.positions - low) / (high - low))
-    prediction = predict(
-        structure, output=place / "CHGCAR", spacing_a=SPACING_A, device=device, progress=progress
-    )
+    prediction = predict(structure, output=volume, spacing_a=SPACING_A, device=device)
     points = grid_points(prediction.volume.grid) @ structure.lattice
     apart = superpose(structure.species, structure.cartesian, points)
     before = Volume(structure, apart.reshape(prediction.volume.grid))
-    title = f"{NAME}: predicted density, superposed atoms as reference, and the change by bonding"
-    picture = draw_slices(
-        place / "slices.png",
+    draw_slices(
+        picture,
         prediction.volume.total,
         before,
         at=centre_of_charge(prediction.volume.total),
-        title=title,
+        title=f"{NAME}: predicted density, superposed atoms as reference, and the change by bonding",
     )
-    return Example(
-        NAME, subject.electrons, prediction, nmae_of(prediction.volume.total, before.total), picture
-    )
+    change = nmae_of(prediction.volume.total, before.total)
+    return Example(NAME, subject.electrons, prediction, change, picture)
 
 
-def show(output: Path, *, device: str, tell: Callable[[str], None]) -> bool:
-    """Predict the density of a molecule with the packaged weights, for `pinchpoint demo`."""
-    from pinchpoint.console import printing
-
-    def progress(stage: str, done: int, total: int) -> None:
-        if not done:  # once per stage, because a stage takes seconds
-            tell(f"density: predict a molecule, {stage}")
-
-    result = example(output / f"density-{NAME}", device=device, progress=progress)
+def draw(output: Path, *, device: str, seed: int) -> Picture:
+    """Predict the molecule with the packaged weights; `seed` is not used."""
+    with tempfile.TemporaryDirectory() as folder:
+        result = example(Path(folder, "CHGCAR"), output / "density.png", device=device)
     prediction = result.prediction
-    grid = " x ".join(map(str, prediction.volume.grid))
-    printing.show(
-        f"\ndensity: the electrons of {result.name}, a molecule outside the training data", style="bold"
+    return Picture(
+        result.picture,
+        f"density: the valence electrons of {result.name}",
+        f"Predicted by the packaged network, which was not trained on {result.name}: "
+        f"{prediction.probes:,} probes in {prediction.probes_s:.1f} s on {prediction.device}, "
+        f"{prediction.electrons_raw:.5g} electrons where the molecule has {result.electrons}. "
+        f"Bonding changes the density of the superposed atoms by {result.change:.0%}.",
     )
-    printing.show_pairs(
-        [
-            (
-                "grid",
-                f"{grid}, {prediction.probes:,} probes in {prediction.probes_s:.1f} s on {prediction.device}",
-            ),
-            ("electrons", f"{prediction.electrons_raw:.5g} predicted, {result.electrons} in the molecule"),
-            ("bonding changes", f"{result.change:.1%} of the superposed atoms' density"),
-            ("written", f"{prediction.path}, {result.picture.name}"),
-        ]
-    )
-    for note in prediction.notes:
-        printing.say(f"note: {note}")
-    return True

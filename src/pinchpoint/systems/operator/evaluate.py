@@ -70,7 +70,7 @@ def evaluate(
     folder = make_evaluation_folder(output)
     with matmuls(settings.precision):
         for number, name in enumerate(names):
-            row, fields[name] = _evaluate_body(trained_run, dataset, name, device)
+            row, fields[name] = evaluate_body(trained_run, dataset, name, device)
             rows.append(row)
             if progress is not None:
                 progress(number + 1, len(names))
@@ -115,7 +115,7 @@ def _names(dataset: Dataset, trained_run: TrainedRun, split: Split) -> list[str]
     return names
 
 
-def _evaluate_body(
+def evaluate_body(
     trained_run: TrainedRun, dataset: Dataset, name: str, device: str
 ) -> tuple[dict[str, Any], np.ndarray]:
     """The errors of a body as a table row, and the prediction on it: (F, T)."""

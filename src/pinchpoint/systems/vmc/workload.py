@@ -97,12 +97,14 @@ def build(
     job = Job(wave, _METHODS[variant], min(chunk or CHUNK, size) if variant == "chunked" else None)
     energies = job.energies  # one object, so that JAX traces it once for the shapes and the step
     place = _device(device)
-    make = _makers(wave, wave.system, size, seed)
+    make = _makers(wave, wave.system, size)
+    # Keys are arguments, not constants: a cache of compiled programs then has one program for all seeds.
+    keys = (key_of(seed, stage) for stage in (Stage.PARAMETERS, Stage.PARAMETERS, Stage.WALKERS))
     if place is None:
-        params, state, x = (jax.eval_shape(one) for one in make)
+        params, state, x = (jax.eval_shape(one, key) for one, key in zip(make, keys, strict=True))
     else:
         with jax.default_device(place):
-            params, state, x = (jax.jit(one)() for one in make)
+            params, state, x = (jax.jit(one)(key) for one, key in zip(make, keys, strict=True))
 
     def probe() -> Probe:
         if mode == "infer":
@@ -120,17 +122,14 @@ def build(
     )
 
 
-def _makers(wave: WaveFunction, system: System, size: int, seed: int) -> tuple[Callable[[], Any], ...]:
-    """Functions that make the parameters, the zeros of Adam's state, and walkers (B, n, 3)."""
+def _makers(wave: WaveFunction, system: System, size: int) -> tuple[Callable[[Any], Any], ...]:
+    """Functions of a key that make the parameters, the zeros of Adam's state, and walkers (B, n, 3)."""
 
-    def params() -> Any:
-        return wave.init(key_of(seed, Stage.PARAMETERS))
-
-    def state() -> OptimizerState:
-        zero = jax.tree_util.tree_map(jnp.zeros_like, params())
+    def state(key: Any) -> OptimizerState:
+        zero = jax.tree_util.tree_map(jnp.zeros_like, wave.init(key))
         return OptimizerState(zero, zero, None)
 
-    return params, state, lambda: start(system, size, key_of(seed, Stage.WALKERS), dtype=jnp.float32)
+    return wave.init, state, lambda key: start(system, size, key, dtype=jnp.float32)
 
 
 def _device(device: str) -> Any:

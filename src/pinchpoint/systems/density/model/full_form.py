@@ -87,7 +87,7 @@ class FullForm(nn.Module):
                     config, after, before if at else {}, after, {SCALAR: after[SCALAR]}, generator, dtype
                 )
             )
-        self.to(model.probes.down)
+        self.to(model.probes.down.device, model.probes.down.dtype)
 
     def fields(self, atoms: AtomGraph) -> Tensor:
         """Return (A, W), the features of the atoms after each interaction, concatenated."""
