@@ -14,8 +14,8 @@ def type_fault(kind: Any, value: Any, where: str) -> str:
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any:
         return ""
-    if dataclasses.is_dataclass(kind):
-        if not dataclasses.is_dataclass(value):
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+        if not isinstance(value, kind):
             return _wrong(where, "an object", value)
         hints = typing.get_type_hints(kind)
         return _first(

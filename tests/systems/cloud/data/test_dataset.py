@@ -160,3 +160,23 @@ def test_a_dataset_with_gaussians_names_their_features(tmp_path, names_made) -> 
     data = make_dataset(tmp_path, train=1, test=0, points=1_000, gaussians=True)
     assert np.isfinite(data.scene("room-000000").features).all()
     assert data.features[3] == "opacity" and data.scene("room-000000").names == data.features
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("classes", [1, 2]),
+        ("classes", 3),
+        ("features", [None]),
+        ("points", "many"),
+        ("splits", {"train": [5]}),
+        ("rooms", []),
+        ("missing", "x"),
+        ("seed", 10**400),
+    ],
+)
+def test_a_value_of_the_wrong_kind_in_the_index_is_refused(copy, key, value) -> None:
+    index = json.loads((copy / "index.json").read_text())
+    (copy / "index.json").write_text(json.dumps(index | {key: value}))
+    with pytest.raises(BadInput):
+        open_dataset(copy)

@@ -103,16 +103,18 @@ def open_dataset(path: str | Path, *, check: bool = True) -> Dataset:
     """Open the dataset of a folder. check=False skips the sha256 comparison when a room is read."""
     folder = Path(path)
     with samples.finished_index(folder, SET) as index:
-        return Dataset(
-            folder,
-            index["seed"],
-            index["points"],
-            index["gaussians"],
-            tuple(index["features"]),
-            tuple(index["classes"]),
-            {split: tuple(names) for split, names in index["splits"].items()},
-            index["rooms"],
-            check,
+        return samples.checked(
+            Dataset(
+                folder,
+                index["seed"],
+                index["points"],
+                index["gaussians"],
+                tuple(index["features"]),
+                tuple(index["classes"]),
+                {split: tuple(names) for split, names in index["splits"].items()},
+                index["rooms"],
+                check,
+            )
         )
 
 

@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pinchpoint.core.errors import BadInput, Missing
 from pinchpoint.core.files import json_fault, make_folder, parse_json, write_bytes, write_text
 from pinchpoint.core.host_memory import free_bytes
+from pinchpoint.core.records.field_types import type_fault
 from pinchpoint.core.units import show_bytes, show_choices
 from pinchpoint.systems.common.data.workers import Named, Order, Program, run_workers
 from pinchpoint.systems.common.folders import refuse_others
@@ -214,6 +215,9 @@ def read_index(folder: Path, kind: Kind) -> dict[str, Any]:
     return index
 
 
+DatasetT = TypeVar("DatasetT")
+
+
 @contextmanager
 def finished_index(folder: Path, kind: Kind) -> Iterator[dict[str, Any]]:
     """Yield the index of a finished dataset; BadInput for any other folder or an unfinished dataset.
@@ -240,6 +244,13 @@ def finished_index(folder: Path, kind: Kind) -> Iterator[dict[str, Any]]:
         raise kind.damaged(folder, f"it lacks {error}") from error
     except (ValueError, IndexError, OverflowError) as error:
         raise kind.damaged(folder, f"a value of it is wrong: {str(error)[:100]}") from error
+
+
+def checked(dataset: DatasetT) -> DatasetT:
+    """Return the dataset; ValueError, within `finished_index`, if a value of the index has the wrong type."""
+    if fault := type_fault(type(dataset), dataset, "the index"):
+        raise ValueError(fault)
+    return dataset
 
 
 def read_sample(folder: Path, kind: Kind, entries: Entries, name: str, *, check: bool) -> bytes:

@@ -184,14 +184,16 @@ def open_dataset(path: str | Path, *, check: bool = True) -> Dataset:
     with samples.finished_index(folder, SET) as index:
         seed = index["seed"]
         kind = FileSettings if "grid_points" in index["settings"] else DataSettings
-        return Dataset(
-            folder,
-            seed,
-            kind.from_json(index["settings"]),
-            {split: tuple(names) for split, names in index["splits"].items()},
-            index["samples"],
-            check,
-            tuple(index.get("notes", ())),
+        return samples.checked(
+            Dataset(
+                folder,
+                seed,
+                kind.from_json(index["settings"]),
+                {split: tuple(names) for split, names in index["splits"].items()},
+                index["samples"],
+                check,
+                tuple(index.get("notes", ())),
+            )
         )
 
 

@@ -120,18 +120,20 @@ def open_dataset(path: str | Path, *, check: bool = True) -> Dataset:
     """The dataset in a folder. check=False skips the comparison of sha256 when a body is read."""
     folder = Path(path)
     with samples.finished_index(folder, SET) as index:
-        return Dataset(
-            folder,
-            index["kind"],
-            index["seed"],
-            index["panels"],
-            tuple(index["low"]),
-            tuple(index["high"]),
-            tuple(index["features"]),
-            tuple(index["targets"]),
-            {split: tuple(names) for split, names in index["splits"].items()},
-            index["bodies"],
-            check,
+        return samples.checked(
+            Dataset(
+                folder,
+                index["kind"],
+                index["seed"],
+                index["panels"],
+                tuple(index["low"]),
+                tuple(index["high"]),
+                tuple(index["features"]),
+                tuple(index["targets"]),
+                {split: tuple(names) for split, names in index["splits"].items()},
+                index["bodies"],
+                check,
+            )
         )
 
 

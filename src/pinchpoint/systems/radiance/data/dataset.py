@@ -111,15 +111,17 @@ def open_dataset(path: str | Path, *, check: bool = True) -> Dataset:
     """Open the dataset in a folder. check=False skips the sha256 comparison when a sheet is read."""
     folder = Path(path)
     with samples.finished_index(folder, SET) as index:
-        return Dataset(
-            folder,
-            index["seed"],
-            index["size"],
-            index["images"],
-            tuple(index["factors"]),
-            {split: tuple(names) for split, names in index["splits"].items()},
-            index["sheets"],
-            check,
+        return samples.checked(
+            Dataset(
+                folder,
+                index["seed"],
+                index["size"],
+                index["images"],
+                tuple(index["factors"]),
+                {split: tuple(names) for split, names in index["splits"].items()},
+                index["sheets"],
+                check,
+            )
         )
 
 
