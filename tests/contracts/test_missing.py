@@ -13,7 +13,7 @@ import pytest
 from pinchpoint.cli.main import run
 from pinchpoint.core.errors import Missing
 
-OPTIONAL = ("pyscf", "spglib", "ase", "e3nn", "pymatgen", "meshio", "folx")
+OPTIONAL = ("pyscf", "spglib", "ase", "e3nn", "pymatgen", "meshio", "folx", "ray", "submitit")
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "pinchpoint"
 POSCAR = """water
 1.0
