@@ -153,3 +153,24 @@ def test_a_quantised_cache_is_quantised_again_with_all_its_tokens(of_script: Pre
     many = of_script(QUANTISED, "300")
     assert 64 * 300 * token < many.peak_allocated_bytes < 72 * 300 * token + others
     assert any("unquantised" in note for note in many.notes)
+
+
+LOGITS = """
+import torch, weakref
+from transformers import LlamaConfig, LlamaForCausalLM
+sizes = dict(hidden_size=64, intermediate_size=64, num_attention_heads=2, num_key_value_heads=2)
+model = LlamaForCausalLM(LlamaConfig(vocab_size=64, num_hidden_layers=1, **sizes)).cuda().eval()
+last = []
+
+def before(module, args, kwargs):
+    assert not last or last.pop()() is None, "the logits of the last token are alive"
+
+model.register_forward_pre_hook(before, with_kwargs=True)
+model.register_forward_hook(lambda module, args, output: last.append(weakref.ref(output.logits)))
+model.generate(torch.randint(0, 64, (2, 4), device="cuda"), max_new_tokens=6, pad_token_id=0)
+"""
+
+
+def test_nothing_keeps_the_logits_of_the_last_token(of_script: Predict) -> None:
+    pytest.importorskip("transformers")
+    assert not of_script(LOGITS).reasons

@@ -103,6 +103,7 @@ _ragged = count(10_000)  # numbers of ragged sizes; torch counts those of real t
 ATTENTION_ORDER = ["flash", "efficient", "plain", "cudnn"]  # unless a program sets another
 op_device = torch.ops.prim.device.default
 EARLY_STOP = "_check_early_stop_heuristic"  # a method of transformers' GenerationMixin
+UPDATE_ARGUMENTS = "_update_model_kwargs_for_generation"  # of the same, after every token
 DEVICE_MAP = "_get_device_map"  # a function of transformers.modeling_utils
 CUDA_HOOKS = ("_lazy_init", "_sleep")  # private functions of torch.cuda that libraries call
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import copy
 import sys
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -53,6 +54,8 @@ class Generation:
         self._is_told = False  # that no tensor is fake
         self._tokens: Repetition | None = None  # of the loop that runs now
         self._length = 0  # of its sequences
+        self._window: int | None = None  # of its model's sliding attention
+        self._cache: Callable[[], Any] = lambda: None  # of its model; a weak reference
 
     def __call__(self) -> None:
         imports: Any = sys.modules.get("transformers.utils.import_utils")
@@ -66,6 +69,9 @@ class Generation:
         patched = self._criteria(criteria.StoppingCriteriaList.__call__)
         self._patches.set(criteria.StoppingCriteriaList, "__call__", patched)
         mixin: Any = getattr(sys.modules.get("transformers.generation.utils"), "GenerationMixin", None)
+        update = vars(mixin).get(compat.UPDATE_ARGUMENTS) if mixin is not None else None
+        if update is not None:
+            self._patches.set(mixin, compat.UPDATE_ARGUMENTS, self._watch(update))
         heuristic = vars(mixin).get(compat.EARLY_STOP) if mixin is not None else None
         if heuristic is not None:  # of beam search: whether an open beam can still become the best one
             is_static = isinstance(heuristic, staticmethod)
@@ -85,9 +91,8 @@ class Generation:
             result = self._assume(original(criteria, input_ids, *args, **kwargs), False)
             longest = getattr(criteria, "max_length", None)
             if longest is not None and self._observer.on_device(result):
-                names = sys._getframe(1).f_locals
-                layer = _quantised_layer(names.get("model_kwargs"), longest - input_ids.shape[1])
-                left = self._shortcut(input_ids.shape[1], longest, _window(names.get("self")))
+                layer = _quantised_layer(self._cache(), longest - input_ids.shape[1])
+                left = self._shortcut(input_ids.shape[1], longest, self._window)
                 if left:
                     if layer is not None:
                         _quantise(layer, longest)
@@ -97,6 +102,19 @@ class Generation:
             return result
 
         return call
+
+    def _watch(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Remember the model and its cache. Reading the locals of a frame would keep its tensors alive."""
+
+        def update(model: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(model, *args, **kwargs)
+            self._window = _window(model)
+            cache = result.get("past_key_values")
+            cache = getattr(cache, "self_attention_cache", cache)
+            self._cache = weakref.ref(cache) if hasattr(cache, "layers") else lambda: None
+            return result
+
+        return update
 
     def _assume(self, result: Any, answer: bool) -> Any:
         """The same result, whose values are `answer` if they are unknown."""
@@ -134,13 +152,8 @@ class Generation:
         return left
 
 
-def _quantised_layer(arguments: Any, left: int) -> Any:
-    """The first layer of a cache that will be quantised again within `left` tokens; None if there is none.
-
-    arguments: of the model, by name.
-    """
-    cache = arguments.get("past_key_values") if isinstance(arguments, dict) else None
-    cache = getattr(cache, "self_attention_cache", cache)
+def _quantised_layer(cache: Any, left: int) -> Any:
+    """The first layer of a cache that will be quantised again within `left` tokens; None if there is none."""
     layers = getattr(cache, "layers", None)
     if not layers or not isinstance(residual := getattr(layers[0], "residual_length", None), int):
         return None
