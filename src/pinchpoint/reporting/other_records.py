@@ -62,7 +62,7 @@ def load_any(path: str | Path) -> Record:
         target = files[0] if len(files) == 1 else f"{len(files):,} files"
         return FindingsFile(target, tuple(findings))
     kind = data.get("kind")
-    if isinstance(kind, str) and kind not in KINDS and data.get("schema") == SCHEMA and "created" in data:
+    if isinstance(kind, str) and kind not in KINDS and data.get("schema") == SCHEMA:
         return other_record(data)
     return load(path)
 

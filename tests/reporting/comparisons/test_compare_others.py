@@ -113,3 +113,12 @@ def test_the_command_prints_tables_writes_both_files_and_exits_with_1_above_a_li
     assert run([*args, "--max-growth", "five"]) == 2
     assert run(["report", *paths, "-o", str(page), "--max-growth", "5%"]) == 2
     assert "is for comparisons" in capsys.readouterr().err
+
+
+def test_cards_with_the_same_change_share_a_row(report_records: dict[str, Any], tmp_path: Path) -> None:
+    before = report_records["forecast"]
+    fits = {**before.fits, "gtx1060": True, "rtx3050": True, "h200": None}
+    text = report([before, replace(before, fits=fits)], tmp_path / "c.html", compare=True).read_text("utf-8")
+    rows = text[text.index("Cards with another answer") :].split("</table>")[0].split("<tr>")[2:]
+    assert ["gtx1060" in row and "rtx3050" in row for row in rows] == [True, False]
+    assert "h200" in rows[1] and "? unknown" in rows[1]

@@ -14,6 +14,7 @@ from pinchpoint.reporting.html import (
     Tile,
     Tone,
     badge,
+    chips,
     folded_details,
     listing,
     number_columns,
@@ -182,11 +183,14 @@ def _cards(comparison: Comparison) -> Html:
         False: ("✗ does not fit", "bad"),
         None: ("? unknown", "warn"),
     }
+    groups: dict[tuple[bool | None, bool | None], list[str]] = {}
+    for change in comparison.cards:
+        groups.setdefault((change.before, change.after), []).append(change.card)
     rows = [
-        (tag("strong", change.card), badge(*signs[change.before]), badge(*signs[change.after]))
-        for change in comparison.cards
+        (badge(*signs[before]), badge(*signs[after]), chips((card, "plain") for card in cards))
+        for (before, after), cards in groups.items()
     ]
-    columns = (Column("card"), Column("before"), Column("after"))
+    columns = (Column("before"), Column("after"), Column("cards", "prose"))
     return panel("Cards with another answer", table(columns, rows))
 
 
