@@ -81,6 +81,18 @@ def test_torchrun_starts_a_script_on_every_machine(read: Any) -> None:
     assert read("torchrun train.py").world_size == 1
 
 
+def test_an_elastic_job_has_its_fewest_machines_and_a_note(read: Any) -> None:
+    launch = read("torchrun --nproc-per-node 4 --nnodes 2:6 train.py")
+    assert launch.world_size == 8
+    assert launch.notes == ("the job may have 2 to 6 machines: it is predicted with 2",)
+
+
+@pytest.mark.parametrize("verb", ["check", "profile"])
+def test_other_verbs_take_no_launcher(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([verb, "--", "torchrun", "--nproc-per-node", "4", "train.py"]) == 2
+    assert "which only predict and plan take" in capsys.readouterr().err
+
+
 def test_the_number_of_gpus_is_that_of_the_world_size(read: Any) -> None:
     with pytest.raises(BadInput, match="number of GPUs is not given"):
         read("torchrun --nproc-per-node gpu train.py")

@@ -14,6 +14,8 @@ from pinchpoint.core.errors import BadInput, TargetFailed
 from pinchpoint.core.ranks import Rank
 from pinchpoint.core.records import BREAKDOWN, Forecast, Plan
 from pinchpoint.core.units import GIB, MIB
+from pinchpoint.forecasting import launch_command
+from pinchpoint.forecasting.launch_command import Launch
 from pinchpoint.planning import plan as plan_module
 from pinchpoint.planning.plan import plan
 
@@ -206,3 +208,17 @@ for _ in range(2):
     optimizer.step()
     optimizer.zero_grad()
 """
+
+
+def test_the_command_of_a_launcher_is_planned_for_its_number_of_processes(
+    script: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launch = Launch(script, ("--epochs", "1"), 4, 4, {"X": "1"}, ("a note",))
+    monkeypatch.setattr(launch_command, "read_launch", lambda *args, **options: launch)
+    law = ShardedLaw(weights=16 * GIB)
+    command = f"torchrun --nproc-per-node 4 {script}"
+    result = plan(command, budget="8GiB", vary=VARY, forecaster=law)
+    assert {world_size for world_size, _, _ in law.asked} == {4}
+    assert (result.notes[-1], result.size) == ("a note", exact(16 * GIB, 4, 8 * GIB))
+    with pytest.raises(BadInput, match="starts one number of processes"):
+        plan(command, budget="8GiB", vary=VARY, world_size="4,8", forecaster=law)

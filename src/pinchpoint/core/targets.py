@@ -27,6 +27,7 @@ from pinchpoint.core.workload import Workload
 
 Factory = Callable[..., Any]
 PINCHPOINT = str(Path(__file__).parents[1])
+_LAUNCHERS = ("torchrun", "accelerate", "accelerate-launch", "deepspeed")
 SHIPPED_TARGETS = (f"{PINCHPOINT}/workloads/", f"{PINCHPOINT}/systems/")
 
 
@@ -65,6 +66,11 @@ def find(text: str | Workload | Factory) -> Target:
         return Target(text, "script", str(Path(text).resolve()))
     if discovery.is_workload(text):
         return Target(text, "workload", text)
+    if text.partition(" ")[0] in _LAUNCHERS:
+        raise BadInput(
+            f"{text!r} is the command of a launcher, which only predict and plan take.",
+            hint="Give the script that it starts.",
+        )
     names = ", ".join((*discovery.builtin_names(), *discovery.added_names()))
     raise BadInput(
         f"There is no target {text!r}.",

@@ -10,10 +10,11 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from pinchpoint.core import errors
 from pinchpoint.core.errors import BadInput, TargetFailed
-from pinchpoint.core.ranks import make_rank
+from pinchpoint.core.ranks import make_rank, parse_world_sizes
 from pinchpoint.core.units import check_seconds
 
 # What starts with these words is the command of a launcher.
@@ -31,7 +32,7 @@ _READER = "pinchpoint.backends.torch.ranks.launchers"
 class Launch:
     """A script with its arguments, the size of its job, and the variables that the launcher sets.
 
-    world_size is None for one process without a process group.
+    world_size is None for one process without a process group. notes: what the command leaves open.
     """
 
     target: str
@@ -39,6 +40,7 @@ class Launch:
     world_size: int | None
     local_world_size: int | None
     environment: dict[str, str] = field(default_factory=dict[str, str])
+    notes: tuple[str, ...] = ()
 
 
 def is_launch(target: object) -> bool:
@@ -75,6 +77,29 @@ def read_launch(
         f"{shlex.join(words[:2])} starts no script.",
         hint="Give the command that starts it, such as accelerate launch --config_file fsdp.yaml train.py.",
     )
+
+
+def read_planned_launch(
+    target: Any,
+    args: Sequence[str],
+    world_size: int | str | Sequence[int] | None,
+    local_world_size: int | None,
+    timeout_s: float,
+) -> Launch | None:
+    """The command of a launcher whose script is planned; None if the target is none.
+
+    world_size: as in `plan`; a command starts one number of processes.
+    """
+    if not is_launch(target):
+        return None
+    sizes = () if world_size is None else parse_world_sizes(world_size)
+    if len(sizes) > 1:
+        raise BadInput(
+            "The command of a launcher starts one number of processes, but --world-size has several.",
+            hint="Give the script itself: plan train.py --world-size 8,16,32 ...",
+        )
+    size = sizes[0] if sizes else None
+    return read_launch(target, args, world_size=size, local_world_size=local_world_size, timeout_s=timeout_s)
 
 
 def _name(launcher: str) -> str:
@@ -154,10 +179,13 @@ def _agree(
     assert isinstance(environment, dict) and isinstance(started["args"], list)
     arguments: list[str] = list(started["args"])
     is_one = nodes == 0
+    most = started.get("most_nodes", nodes)
+    note = f"the job may have {nodes} to {most} machines: it is predicted with {nodes}"
     return Launch(
         f"-m {script}" if started["module"] else str(Path(script)),
         tuple(arguments),
         None if is_one else total,
         None if is_one else local,
         dict(environment),
+        () if is_one or most == nodes else (note,),
     )

@@ -128,12 +128,13 @@ def _predict(
     on_status: Callable[[str], None] | None,
 ) -> Forecast:
     environment: dict[str, str] = {}
+    notes: tuple[str, ...] = ()
     if isinstance(target, str) and is_launch(target):
         launch = read_launch(
             target, args, world_size=world_size, local_world_size=local_world_size, timeout_s=timeout_s
         )
         target, args, environment = launch.target, launch.args, launch.environment
-        world_size, local_world_size = launch.world_size, launch.local_world_size
+        world_size, local_world_size, notes = launch.world_size, launch.local_world_size, launch.notes
     resolved_target = find(target)
     if packages and resolved_target.kind != "script":
         raise BadInput(
@@ -190,6 +191,7 @@ def _predict(
         if named_card is not None and forecast.fits[named_card.name] is False:
             ways = levers.find(forecaster, forecast, chunk=chunk, args=tuple(args), rank=job)
             forecast = replace(forecast, levers=ways)
+    forecast = replace(forecast, notes=(*forecast.notes, *notes))
     if measure:
         forecast = replace(
             forecast,

@@ -21,6 +21,7 @@ from pinchpoint.core.units import check_seconds, parse_size, show_bytes
 from pinchpoint.core.workload import Workload, settings_of
 from pinchpoint.forecasting.cards import Card, budget_card, card, select_cards
 from pinchpoint.forecasting.forecaster import Forecasts, open_forecasts
+from pinchpoint.forecasting.launch_command import read_planned_launch
 from pinchpoint.forecasting.recipes.model_forecast import RecipeForecasts, read_model, script_of
 from pinchpoint.forecasting.recipes.recipe import Recipe
 from pinchpoint.planning.card_table import CardTable
@@ -75,7 +76,8 @@ def plan(
     """Find what fits `budget` (bytes, "24GiB" or a card's name) or, with `cards`, each card ("all" or names).
 
     size: plan for this size only, and find its chunk if the workload supports chunks. vary: the argument of a
-    script that is its size, such as "--batch-size {}". world_size: plan a script for each of these numbers of
+    script that is its size, such as "--batch-size {}"; the target may also be the command of a launcher, such
+    as "torchrun --nproc-per-node 8 train.py". world_size: plan a script for each of these numbers of
     processes, such as "8,16,32"; `size` is then the largest of all, and `world_size` the smallest with which
     it fits. rank, local_world_size: as in `predict`. multiple: consider only multiples of this. up_to: the
     largest size to consider. settings: settings of a workload that declares some. allow_network: as in
@@ -98,8 +100,12 @@ def plan(
         precision=precision,
         sharding=sharding,
     )
+    launch = read_planned_launch(target, args, world_size, local_world_size, timeout_s)
+    if launch is not None:
+        target, args, world_size = launch.target, launch.args, launch.world_size
+        local_world_size = launch.local_world_size
     with script_of(recipe, script) as path:
-        return _plan(
+        result = _plan(
             path or target,
             recipe,
             budget=budget,
@@ -121,7 +127,9 @@ def plan(
             forecaster=forecaster,
             progress=progress,
             on_result=on_result,
+            environment={} if launch is None else launch.environment,
         )
+    return result if launch is None else replace(result, notes=(*result.notes, *launch.notes))
 
 
 def _plan(
@@ -147,6 +155,7 @@ def _plan(
     forecaster: Forecasts | None,
     progress: Progress | None,
     on_result: Callable[[Plan], None] | None,
+    environment: dict[str, str],
 ) -> Plan:
     table_cards = [] if cards is None else select_cards(cards)
     budget_bytes, model_card = _budget(budget, table_cards)
@@ -186,6 +195,7 @@ def _plan(
         "only_card": not table_cards,
         "find_least": True,
         "allow_network": allow_network,
+        "environment": environment,
     }
     if progress is not None:
         progress(f"loading {subject.text}")

@@ -33,6 +33,12 @@ def test_other_programs_have_another_hint() -> None:
     assert error is not None and error.hint.startswith("Run that command beforehand")
 
 
+def test_a_process_of_python_has_a_hint_to_spawn_it() -> None:
+    process = RefusedProcess("multiprocessing: main")
+    error = script_error(ScriptEnd("raised", 1, process), script="start.py", steps=0)
+    assert error is not None and "torch.multiprocessing.spawn" in error.hint
+
+
 def test_lightning_with_more_gpus_than_one_needs_a_world_size() -> None:
     text = "You requested gpu: [0, 1, 2, 3]\n But your machine only has: [0]"
     error = script_error(ScriptEnd("raised", 1, RuntimeError(text)), script="train.py", steps=0)

@@ -58,6 +58,17 @@ def test_lightning_runs_as_the_asked_rank_and_keeps_the_batch_size(
     assert forecast.peak_allocated_bytes - forecast.workspace_bytes == pytest.approx(6 * 8 * LAYER, rel=0.02)
 
 
+def test_a_trainer_of_lightning_gives_the_number_of_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_lightning("DDPStrategy()")
+    forecast = predict("train.py")
+    assert (forecast.rank, forecast.world_size) == (0, 8)
+    assert not forecast.reasons  # Lightning asks DistributedDataParallel about itself at the end
+    assert any("the Trainer asks for 8 processes" in note for note in forecast.notes)
+
+
 def test_accelerate_shards_as_its_launcher_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("accelerate", reason="accelerate is not installed")
     monkeypatch.chdir(tmp_path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -37,6 +38,10 @@ _PUBLISHED_AS = {
 }
 _TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _LAUNCHERS = ("torchrun ", "accelerate launch ", "accelerate-launch ")
+_PROCESS = (
+    "If it trains, start it with torchrun or torch.multiprocessing.spawn, of which one process is predicted; "
+    "otherwise call its function directly for the prediction."
+)
 _TOO_FEW_GPUS = re.compile(r"You requested gpu: \[([\d, ]+)\]\s+But your machine only has")  # of Lightning
 _USAGE = 2  # the exit code of argparse, click and typer for wrong arguments
 _ARGUMENTS = "Pass the script's arguments after --"
@@ -74,6 +79,16 @@ def script_error(
     )
 
 
+def lightning_job(error: BaseException | None) -> tuple[int, int] | None:
+    """Machines, and GPUs of each, of a Trainer of Lightning that found too few GPUs."""
+    gpus = None if error is None else _TOO_FEW_GPUS.search(str(error))
+    if gpus is None or error is None:
+        return None
+    frames = (frame.f_locals for frame, _ in traceback.walk_tb(error.__traceback__))
+    nodes = next((names["num_nodes"] for names in frames if isinstance(names.get("num_nodes"), int)), 1)
+    return nodes, gpus.group(1).count(",") + 1
+
+
 def _launch_hint(not_started: Sequence[str]) -> str | None:
     """The hint for a script that starts a launcher of processes itself."""
     for command in not_started:
@@ -102,6 +117,7 @@ def _raised_error(script: Path, error: BaseException, not_started: Sequence[str]
             f"{name!r} starts another process{where}, which pinchpoint does not support yet: "
             f"{error.filename}.",
             hint=_launch_hint([str(error.filename)])
+            or (_PROCESS if str(error.filename).startswith("multiprocessing: ") else None)
             or "Run that command beforehand, or pass arguments with which the script does not need it.",
         )
     if isinstance(error, RefusedCall):

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -24,13 +25,19 @@ from pinchpoint.core.files import shown_operation, shown_path
 from pinchpoint.core.ranks import Rank
 from pinchpoint.core.records import Forecast
 from pinchpoint.forecasting import assembly
-from pinchpoint.forecasting.worker_process import branches, calibration, conditions, late_numbers, script_end
+from pinchpoint.forecasting.worker_process import (
+    branches,
+    calibration,
+    conditions,
+    late_numbers,
+    other_ranks,
+    script_end,
+)
 from pinchpoint.forecasting.worker_process.real_run import limit_real_run
 from pinchpoint.forecasting.worker_process.target_loading import NEEDED, Fork, LoadedTarget, with_stand_ins
 
 _LATE_S = 60.0  # limit on the seconds after the training steps, or as many as before, if that is more
 _FEW = 10_000  # elements of a mask, of which the count may not matter: that is tried before a real run
-_NEEDS_OBJECTS, _OBJECTS = "needs_objects", "objects"  # keys of answers: the rank that has them, and they
 _SHARE_OF_TIME = 0.5  # of the time left, after which a run is followed no further; there may be several runs
 
 
@@ -39,7 +46,7 @@ def predict(loaded_target: LoadedTarget, request: dict[str, Any], fork: Fork) ->
 
     request = {**request, "end_s": time.monotonic() + request["timeout_s"]}
     packages: list[str] = list(request["packages"])  # stand-ins that the script needs
-    objects: dict[str, list[str]] = {}  # what other ranks send to the script's one
+    others = other_ranks.OtherRanks()
     real_runs: list[dict[str, Any]] = []
     asked: list[dict[str, Any]] = []  # conditions of the first run
     # Options and answer of the first run that guessed a number, and of the first that guessed floats.
@@ -49,14 +56,13 @@ def predict(loaded_target: LoadedTarget, request: dict[str, Any], fork: Fork) ->
         if dynamic_options.get("calibrating") and real_runs:
             return real_runs[0]
         options = dict(dynamic_options)
-        answer = with_objects(
-            lambda received, rank: with_stand_ins(
+        answer = others.run(
+            lambda changes: with_stand_ins(
                 lambda names: _in_scratch(
-                    loaded_target, _as_rank(request, rank, received), fork, dict(dynamic_options), names
+                    loaded_target, {**request, **changes}, fork, dict(dynamic_options), names
                 ),
                 packages,
-            ),
-            objects,
+            )
         )
         if conditions.ASKED in answer and not asked:
             asked.append(answer[conditions.ASKED])
@@ -69,6 +75,7 @@ def predict(loaded_target: LoadedTarget, request: dict[str, Any], fork: Fork) ->
 
     start_s = time.monotonic()
     forecast = branches.explore(_predict, run, limit_s=request.get("timeout_s", math.inf))
+    forecast = replace(forecast, notes=(*forecast.notes, *others.notes()))
     if late_numbers.READ in guessed:
         forecast = late_numbers.try_others(forecast, run, *guessed[late_numbers.READ])
     if late_numbers.FLOATS in guessed:
@@ -79,26 +86,6 @@ def predict(loaded_target: LoadedTarget, request: dict[str, Any], fork: Fork) ->
     return conditions.try_others(
         forecast, asked[0] if asked else {}, _predict, run, is_time_left=left_s > time.monotonic() - start_s
     )
-
-
-def with_objects(
-    run: Callable[[dict[str, list[str]], int | None], dict[str, Any]], objects: dict[str, list[str]]
-) -> dict[str, Any]:
-    """Run a script, and again with the objects of other ranks that it turns out to need, into `objects`.
-
-    run: gets the objects, and the rank to run in place of the asked one
-    """
-    while True:
-        answer = run(objects, None)
-        if _NEEDS_OBJECTS not in answer:
-            return answer
-        rank = answer[_NEEDS_OBJECTS]
-        objects[str(rank)] = run(objects, rank).get(_OBJECTS, [])
-
-
-def _as_rank(request: dict[str, Any], rank: int | None, objects: dict[str, list[str]]) -> dict[str, Any]:
-    job = request.get("rank") or {}
-    return {**request, "objects": objects, "rank": job if rank is None else {**job, "rank": rank}}
 
 
 def _predict(run: calibration.Run) -> Forecast:
@@ -161,7 +148,7 @@ def _run(
     from pinchpoint.backends.torch.loops.marking.condition_source import mark_script
     from pinchpoint.backends.torch.loops.marking.draw_source import mark_draws
     from pinchpoint.backends.torch.loops.marking.lookups import mark_lookups
-    from pinchpoint.backends.torch.ranks.objects import NeedsObjects, SentObjects
+    from pinchpoint.backends.torch.ranks.objects import SentObjects
 
     observer = loaded_target.observer
     observer.stand_ins.serve(packages)
@@ -227,8 +214,8 @@ def _run(
     needs = unknown_values.calibration_site(end.error, observer.dynamic.unknown_site)
     if needs is not None and not is_late_error:
         return {"needs": needs, "limit": observer.dynamic.unknown_limit}
-    if isinstance(end.error, NeedsObjects) and request.get("rank"):
-        return {_NEEDS_OBJECTS: end.error.rank}
+    if (from_others := other_ranks.needs_of(end.error, request.get("rank"))) is not None:
+        return from_others
     if end.kind == "raised" and (needed := observer.stand_ins.wanted(end.error)):
         return {NEEDED: needed}
     if not (progress.is_late or progress.is_enough(1)) or (end.kind == "raised" and not is_late_error):
@@ -324,7 +311,7 @@ def _run(
         conditions.ASKED: progress.loops.conditions.results(),
         late_numbers.READ: list(observer.dynamic.late_numbers),
         late_numbers.RECEIVED: observer.dynamic.received,
-        _OBJECTS: observer.objects.sent if observer.objects is not None else [],
+        other_ranks.OBJECTS: observer.objects.sent if observer.objects is not None else [],
         late_numbers.FLOATS: [
             line for line, is_late in observer.dynamic.float_arrays.items() if is_late or not progress.trains
         ],

@@ -26,6 +26,7 @@ _BOUNDED_PATIENCE = 4096  # answers to a line outside a `while` loop, which most
 _OURS = str(Path(__file__).parents[2])
 _TENSORS = "/torch/_", "/torch/utils/_", "/site-packages/jax/"
 _TORCH = "-packages/torch/"
+_COLLECTIVES = "/torch/distributed/distributed_c10d.py", "/torch/distributed/c10d_logger.py", "/torch/_ops.py"
 _CALLERS = 30  # frames in which the nearest loop is looked for
 _PACKAGES = r"(?:site|dist)-packages/"
 
@@ -129,6 +130,14 @@ def asking_line() -> tuple[str, bool]:
 def asked_by_package() -> bool:
     """Whether the line that asks for a value now is one of an installed package."""
     return _is_of_package(asking_line()[0])
+
+
+def exchanged_by_package() -> bool:
+    """Whether the line that calls a collective of torch.distributed now is one of an installed package."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and any(part in frame.f_code.co_filename for part in (_OURS, *_COLLECTIVES)):
+        frame = frame.f_back
+    return frame is None or _is_of_package(frame.f_code.co_filename)
 
 
 def _is_of_package(site: str) -> bool:

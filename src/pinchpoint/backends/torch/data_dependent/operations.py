@@ -24,7 +24,11 @@ from pinchpoint.backends.torch.data_dependent.counted_outputs import (
     INDEXING,
     KEPT_BOXES,
 )
-from pinchpoint.backends.torch.data_dependent.decisions import Decisions, asked_by_package
+from pinchpoint.backends.torch.data_dependent.decisions import (
+    Decisions,
+    asked_by_package,
+    exchanged_by_package,
+)
 from pinchpoint.backends.torch.data_dependent.nonzero_counts import NonzeroCounts, has_no_mask, is_whole
 from pinchpoint.backends.torch.data_dependent.shadow_values import Shadows
 from pinchpoint.backends.torch.data_dependent.unknown_values import DataFloat, DataNumber, NeedsCalibration
@@ -89,7 +93,12 @@ class Dynamic:
     _memo: dict[tuple[Any, ...], tuple[Any, int]] = field(default_factory=dict)
 
     def receive(self, own: torch.Tensor, where: str) -> torch.Tensor:
-        """Numbers of other ranks: those of this rank, or larger ones to see if they matter."""
+        """Numbers of other ranks: those of this rank, or larger ones to see if they matter.
+
+        What packages exchange among themselves, such as checks that all ranks agree, is taken to agree.
+        """
+        if exchanged_by_package():
+            return own.clone()
         most = float(own.max()) if own.numel() else 0.0
         self.received[where] = max(self.received.get(where, 0), most)
         if not self.larger_received:

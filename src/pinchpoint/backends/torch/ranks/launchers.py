@@ -99,11 +99,13 @@ def _take_torchrun(args: Any) -> NoReturn:
     text = str(args.nproc_per_node)
     if not text.isdigit() and text not in _GPUS:
         raise BadInput(f"--nproc-per-node {text} is not supported.", hint="Give a number of GPUs.")
+    least, most = parse_min_max_nnodes(str(args.nnodes))
     raise _Launch(
         script=args.training_script,
         module=bool(args.module),
         args=list(args.training_script_args),
-        nodes=parse_min_max_nnodes(str(args.nnodes))[0],
+        nodes=least,
+        most_nodes=most,
         local_world_size=None if text in _GPUS else int(text),
         environment=dict(os.environ),
     )
