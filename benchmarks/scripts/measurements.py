@@ -39,7 +39,7 @@ JAX_SHARE = "0.08"
 START_CUDA = {"diffusers", "torch_geometric"}  # when imported, so that the process cannot be forked
 for _package, _importers in {  # packages that ask for the card, and those that import them if they can
     "torchao": {"transformers"},
-    "bitsandbytes": {"bitsandbytes", "peft"},
+    "bitsandbytes": {"bitsandbytes", "peft", "transformers"},
     "deepspeed": {"transformers", "accelerate"},
 }.items():
     if importlib.util.find_spec(_package) is not None:
