@@ -59,6 +59,11 @@ def test_ratios_peaks_and_peers_are_in_the_summary() -> None:
     assert "- `absent`: The package absent is not installed." in text and "It claims this." in text
 
 
+def test_a_variant_that_does_other_work_is_not_in_the_summary() -> None:
+    summary = page(BASE, LATE, replace(QUICK, name="quick, bf16")).partition("## Cloud")[0]
+    assert "4.00 s (`small`) | 0.500x [0.480, 0.530] slower" in summary and "bf16`" not in summary
+
+
 def test_a_slow_down_is_listed_with_the_memory_that_it_saves() -> None:
     text = page(BASE, LATE, QUICK)
     assert "- cloud, step: `small` takes 2.00 times as long as `slow`, with 12% of its peak." in text

@@ -109,7 +109,7 @@ def test_a_system_is_timed_in_a_process_and_its_record_is_saved(
     shown = capsys.readouterr().out
     stored = Bench.from_json((tmp_path / "radiance.json").read_text(encoding="utf-8"))
     assert "folded, fp32" in shown and "16 rays" in shown
-    assert stored.comparisons[0].command.startswith("pinchpoint bench radiance --device cpu -o")
+    assert stored.comparisons[0].command.startswith("pinchpoint bench radiance --sizes tiny --device cpu ")
 
 
 @pytest.mark.parametrize(

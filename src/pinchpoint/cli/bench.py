@@ -89,18 +89,10 @@ def command(
     cluster = read_engine(engine, workers=workers, options=engine_options or ())
     names = _check(systems or sorted(known), known, sizes, repeats, limit_s)
     output.mkdir(parents=True, exist_ok=True)
-    words = printing.shell_command(
-        "bench",
-        *names,
-        "--device",
-        device,
-        "-o",
-        output.name,
-        "--repeats",
-        repeats,
-        "--limit-s",
-        f"{limit_s:g}",
-    )
+    choices = [word for name in case or () for word in ("--case", name)]
+    choices += [] if sizes is None else ["--sizes", sizes]
+    timing = ("--repeats", repeats, "--limit-s", f"{limit_s:g}")
+    words = printing.shell_command("bench", *names, *choices, "--device", device, *timing, "-o", output.name)
     settings = {"device": device, "sizes": sizes, "repeats": repeats, "limit_s": limit_s, "seed": seed}
     codes: dict[str, int] = {}
     with printing.explain_interrupt(f"finished cases are in {output}, and the same command runs the others"):
