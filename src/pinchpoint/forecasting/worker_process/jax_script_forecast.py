@@ -20,7 +20,7 @@ from pinchpoint.core.records import Forecast
 from pinchpoint.core.targets import user_line
 from pinchpoint.forecasting import assembly
 from pinchpoint.forecasting.cards import cards
-from pinchpoint.forecasting.worker_process import branches, jax_forecast
+from pinchpoint.forecasting.worker_process import branches, jax_forecast, script_end
 from pinchpoint.forecasting.worker_process.target_loading import Fork, LoadedTarget
 
 # What JAX and numpy say about a mesh that is larger than the devices.
@@ -40,7 +40,8 @@ def predict(loaded_target: LoadedTarget, request: dict[str, Any], fork: Fork) ->
     def run(options: dict[str, Any]) -> dict[str, Any]:
         scratch = Path(tempfile.mkdtemp(prefix="pinchpoint-script-"))
         try:
-            return fork(lambda: _run(loaded_target, request, scratch, options))
+            answer = fork(lambda: _run(loaded_target, request, scratch, options))
+            return script_end.with_last_output(answer, scratch)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
 

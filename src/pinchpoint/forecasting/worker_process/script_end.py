@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
-from pinchpoint.backends.sandbox.run_script import ScriptEnd
+from pinchpoint.backends.sandbox.run_script import ScriptEnd, last_lines
 from pinchpoint.core.files import shown_path
 from pinchpoint.core.targets import user_line
 
+SILENT = "silent"  # in the answer of a process that ended without one
+_SHOWN = 3  # last lines of a script whose process ended
 # Share of the peak of training: a function of a package that used less so far is not expected to pass it.
 _MUCH = 0.5
+
+
+def with_last_output(answer: dict[str, Any], scratch: Path) -> dict[str, Any]:
+    """The answer; if the script's process ended without one, its error with what the script printed last."""
+    if not answer.pop(SILENT, None):
+        return answer
+    logs = [log for log in (scratch / "stdout.txt", scratch / "stderr.txt") if log.is_file()]
+    lines = [line for log in logs for line in last_lines(log)[-_SHOWN:]]
+    text = f"Its last output is: {' | '.join(lines)}" if lines else "It has printed nothing."
+    return answer | {"what": f"{answer['what']} {text}"}
 
 
 def explain_cut(observation: Any, progress: Any, end: ScriptEnd) -> None:

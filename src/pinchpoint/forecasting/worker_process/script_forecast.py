@@ -129,7 +129,8 @@ def _in_scratch(
     """One run of the script in a fork, with a scratch folder that is removed afterwards."""
     scratch = Path(tempfile.mkdtemp(prefix="pinchpoint-script-"))
     try:
-        return fork(lambda: _run(loaded_target, request, scratch, dynamic_options, packages))
+        answer = fork(lambda: _run(loaded_target, request, scratch, dynamic_options, packages))
+        return script_end.with_last_output(answer, scratch)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 

@@ -27,6 +27,7 @@ from pinchpoint.core.errors import Missing, PinchpointError, TargetFailed
 from pinchpoint.core.failures import failure
 from pinchpoint.core.workload import Workload
 from pinchpoint.forecasting.worker_process import jax_forecast, torch_forecast
+from pinchpoint.forecasting.worker_process.script_end import SILENT
 from pinchpoint.forecasting.worker_process.target_loading import (
     STATUS_FILE,
     Fork,
@@ -125,7 +126,8 @@ def in_fork(work: Callable[[], dict[str, Any]], *, end_s: float) -> dict[str, An
             f"ended with exit code {os.waitstatus_to_exitcode(status)}",
             "Change the target so that it does not end the process itself.",
         )
-    return errors.to_dict(TargetFailed(f"The target failed: its process {how}.", hint=hint))
+    error = TargetFailed(f"The target failed: its process {how}.", hint=hint)
+    return errors.to_dict(error) | {SILENT: "yes"}
 
 
 def _child(work: Callable[[], dict[str, Any]], handle: int) -> None:
