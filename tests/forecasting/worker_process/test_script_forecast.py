@@ -435,9 +435,15 @@ def test_a_notebook_runs_in_its_folder_and_its_lines_are_those_of_a_cell(
     assert "skipped in the notebook: cell 1: %matplotlib inline" in forecast.notes
 
 
-def test_a_process_that_c_code_ends_is_explained_by_its_last_output(run: Predict) -> None:
-    source = "import ctypes\nprint('libgomp: no thread', flush=True)\nctypes.CDLL(None)._exit(1)\n"
+def test_a_process_that_c_code_ends_is_explained_by_its_last_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(
+        "import ctypes, torch\nprint('libgomp: no thread', flush=True)\nctypes.CDLL(None)._exit(1)\n",
+        encoding="utf-8",
+    )
     with pytest.raises(
         TargetFailed, match=r"ended with exit code 1\. Its last output is: libgomp: no thread"
     ):
-        run(source)
+        predict("train.py")
