@@ -84,7 +84,7 @@ def test_the_demo_verifies_and_draws_every_system_and_ends_with_a_table_and_a_re
     for _ in range(2):  # the second run replaces the results of the first
         assert run(["demo", "-o", str(output)]) == 0
     assert sorted(name for name, _ in verbs["verify"]) == sorted(SYSTEMS * 2)
-    assert verbs["study"] == [("operator", "fake", True)] * 2 and verbs["predict"] == [1_000_000] * 2
+    assert verbs["study"] == [("operator", "fake", True)] * 2 and verbs["predict"] == [500_000] * 2
     page = (output / "report.html").read_text(encoding="utf-8")
     for name in SYSTEMS:
         assert (output / f"{name}.png").exists() and f"{name}: a picture" in page

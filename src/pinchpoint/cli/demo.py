@@ -148,6 +148,8 @@ def _show_table(shows: list[Show], outcomes: dict[str, Outcome]) -> None:
 
 
 def _show_files(outcomes: list[Outcome], page: Path | None, seconds: float) -> None:
+    from pinchpoint.core.files import shown_path
+
     for outcome in outcomes:
         for stage, error in outcome.errors:
             printing.say(
@@ -156,7 +158,7 @@ def _show_files(outcomes: list[Outcome], page: Path | None, seconds: float) -> N
     printing.show("")
     for outcome in outcomes:
         if outcome.picture is not None:
-            printing.show_narrow(f"{outcome.picture.path}  {outcome.picture.title}")
+            printing.show_narrow(f"{shown_path(str(outcome.picture.path))}  {outcome.picture.title}")
     last = f"open {page}" if page is not None else "there is nothing to report"
     printing.show(f"\n{len(outcomes)} systems in {seconds:.0f} s; {last}")
 

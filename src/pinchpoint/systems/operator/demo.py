@@ -20,7 +20,7 @@ SHOW = Show(
     variant="flat",
     verify_size=8_192,
     cost_s=45,
-    sizes=(100_000, 300_000, 1_000_000),
+    sizes=(50_000, 150_000, 500_000),
 )
 CARS, PANELS, FINE_PANELS, STEPS = 12, 240, 1_500, 60
 SETTINGS: dict[str, Any] = {"lr": 3e-3, "validation": 0}

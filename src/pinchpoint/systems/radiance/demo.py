@@ -29,7 +29,7 @@ SHOW = Show(
 )
 CAR = 7  # number of the car among those of `radiance data`
 VIEWS, SIDE = 32, 48  # pictures of the car, and their pixels per side
-STEPS, IMAGES, RAYS, POINTS = 300, 8, 48, 14  # of the fit: images per step, rays per image, points per ray
+STEPS, IMAGES, RAYS, POINTS = 240, 8, 48, 14  # of the fit: images per step, rays per image, points per ray
 RATE = 1e-2
 FRAMES, FRAME_SIDE, FRAME_POINTS = 16, 80, 8  # of the orbit; whole images use four times as many points
 COLUMNS = 8  # views on the sheet

@@ -22,7 +22,7 @@ SHOW = Show(
     settings={"system": "H", "net": "report-cpu"},  # compiles in half the time of H2
 )
 # One optimizer means one compiled program, and compiling takes longer than the steps.
-STEPS = 150
+STEPS = 120
 SETTINGS: dict[str, Any] = {
     "net": "small",
     "net_changes": {"layers": 1},
