@@ -14,6 +14,7 @@ ROOT = Path(pinchpoint.__file__).parent
 COMPAT = {
     "backends/torch/compat.py",
     "backends/torch/compiled/compat.py",
+    "backends/torch/fake/compat.py",
     "backends/torch/compiled/shortcuts.py",
     "backends/torch/ranks/compat.py",
     "backends/torch/recording/compat.py",

@@ -10,13 +10,12 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
-from itertools import count, islice
+from itertools import islice
 from typing import Any, cast
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.cuda.jiterator import _create_jit_fn
-from torch.nested._internal.nested_tensor import NestedTensor
 from torch.optim.optimizer import _foreach_supported_types as _types_in_optimizers
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext, _device_constructors
@@ -32,7 +31,6 @@ __all__ = [
     "FakeTensor",
     "FakeTensorMode",
     "LoaderIterator",
-    "NestedTensor",
     "apply_to_module",
     "argument_names",
     "arguments_of",
@@ -64,9 +62,6 @@ __all__ = [
     "is_random",
     "is_view",
     "loss_scale",
-    "nested_int",
-    "nested_lengths",
-    "nested_parts",
     "next_sequence",
     "node_name",
     "node_sequence",
@@ -99,7 +94,6 @@ __all__ = [
 ]
 
 _META = torch.device("meta")
-_ragged = count(10_000)  # numbers of ragged sizes; torch counts those of real tensors from zero
 ATTENTION_ORDER = ["flash", "efficient", "plain", "cudnn"]  # unless a program sets another
 op_device = torch.ops.prim.device.default
 EARLY_STOP = "_check_early_stop_heuristic"  # a method of transformers' GenerationMixin
@@ -340,22 +334,6 @@ def become(tensor: Any, content: Any) -> None:
 def wrapper(cls: type, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     """A tensor of a Python class without a storage of its own."""
     return torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device="cpu")  # pyright: ignore
-
-
-def nested_int(offsets: torch.Tensor, *, coeff: int = 1) -> Any:
-    """The size of the ragged dimension of nested tensors with these offsets."""
-    number = cast(Any, offsets).__dict__.setdefault("_pinchpoint_ragged", next(_ragged))
-    return torch._C._get_nested_int(number, coeff)  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def nested_lengths(nested: NestedTensor) -> dict[str, int | None]:
-    """The least and greatest length, as far as torch has computed them."""
-    return {"min_seqlen": nested._maybe_min_seqlen, "max_seqlen": nested._maybe_max_seqlen}
-
-
-def nested_parts(nested: NestedTensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-    """Values, offsets and lengths of a nested tensor of the jagged layout."""
-    return nested._values, nested._offsets, nested._lengths
 
 
 def has_dispatch(kind: type) -> bool:

@@ -12,8 +12,9 @@ import torch
 import torch.nn.functional as F
 
 from pinchpoint.backends.patches import Patches
-from pinchpoint.backends.torch import compat
-from pinchpoint.backends.torch.compat import FakeTensor, NestedTensor
+from pinchpoint.backends.torch.compat import FakeTensor
+from pinchpoint.backends.torch.fake import compat
+from pinchpoint.backends.torch.fake.compat import NestedTensor
 from pinchpoint.backends.torch.fake.devices import at_user_line
 from pinchpoint.backends.torch.observer import Observer
 from pinchpoint.core.errors import CannotFake
