@@ -126,3 +126,11 @@ def test_a_slope_is_given_per_thing_that_the_axis_counts(samples: dict[str, Reco
     assert isinstance(study, Study)
     assert study.unit == "point"
     assert dataclasses.replace(study, axis="size").unit == "unit of size"
+
+
+@pytest.mark.parametrize(("high_bytes", "is_shown"), [(10**9 + 1, False), (2 * 10**9, True)])
+def test_an_interval_whose_ends_look_the_same_is_not_shown(
+    samples: dict[str, Record], high_bytes: int, is_shown: bool
+) -> None:
+    forecast = dataclasses.replace(samples["forecast"], low_bytes=10**9, high_bytes=high_bytes)  # type: ignore[call-arg]
+    assert ("allocated between" in dict(forecast.summary())) is is_shown

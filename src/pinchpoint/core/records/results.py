@@ -120,7 +120,7 @@ class Forecast(Record):
             *([("NCCL, estimated", show_bytes(self.nccl_bytes))] if self.nccl_bytes else []),
             ("total", show_bytes(self.total_bytes)),
         ]
-        if self.low_bytes is not None:
+        if self.low_bytes is not None and show_bytes(self.low_bytes) != show_bytes(self.high_bytes):
             rows.insert(
                 rows.index(("peak reserved", show_bytes(self.peak_reserved_bytes))),
                 ("allocated between", f"{show_bytes(self.low_bytes)} and {show_bytes(self.high_bytes)}"),
