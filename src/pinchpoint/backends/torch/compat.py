@@ -75,7 +75,6 @@ __all__ = [
     "restart_loader",
     "returns_nothing",
     "set_apply",
-    "set_missing_operation",
     "set_module_call",
     "set_node_sequence",
     "set_variable_functions",
@@ -256,25 +255,6 @@ def body_on_cuda(func: Any) -> Callable[..., Any]:
     keys = torch._C.DispatchKey
     has_own = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CUDA")
     return partial(func._op_dk, keys.CUDA if has_own else keys.CompositeExplicitAutograd)
-
-
-def set_missing_operation(
-    patch: Callable[[Any, str, Any], Any], find: Callable[[str, str], Any | None]
-) -> None:
-    """Ask `find(library, operation)` for operations that torch.ops does not have; None: there is none."""
-    namespace = type(torch.ops.aten)
-    original = namespace.__getattr__
-
-    def get(self: Any, name: str) -> Any:
-        try:
-            return original(self, name)
-        except AttributeError:
-            operation = None if name.startswith("_") else find(self.name, name)
-            if operation is None:
-                raise
-            return operation
-
-    patch(namespace, "__getattr__", get)
 
 
 def returns_nothing(operator: Any) -> bool:

@@ -47,8 +47,25 @@ def install(patches: Patches, observer: Observer) -> None:
     if hasattr(torch.library, "wrap_triton"):  # for compilers; a launch is recorded either way
         patches.set(torch.library, "wrap_triton", lambda kernel: kernel)
     patches.set(torch.ops, "load_library", load_library)
-    compat.set_missing_operation(patches.set, missing)
+    _set_missing_operation(patches, missing)
     observer.foreign = _Foreign(observer)
+
+
+def _set_missing_operation(patches: Patches, find: Callable[[str, str], Any | None]) -> None:
+    """Ask `find(library, operation)` for operations that torch.ops does not have; None: there is none."""
+    namespace = type(torch.ops.aten)
+    original = namespace.__getattr__
+
+    def get(self: Any, name: str) -> Any:
+        try:
+            return original(self, name)
+        except AttributeError:
+            operation = None if name.startswith("_") else find(self.name, name)
+            if operation is None:
+                raise
+            return operation
+
+    patches.set(namespace, "__getattr__", get)
 
 
 # Libraries and operations that allocate nothing but their outputs, by their source: causal-conv1d, and the
