@@ -145,7 +145,7 @@ def test_a_system_whose_packages_are_missing_is_skipped_with_a_message(
     assert run(["demo", "-o", str(tmp_path)]) == 0
     assert {name for name, _ in verbs["verify"]} == {"cloud", "operator"}
     out, err = capsys.readouterr()
-    assert "skipping vmc: jax, folx is not installed" in err and "skipping density: e3nn" in err
+    assert "skipping vmc: jax, folx are not installed" in err and "skipping density: e3nn" in err
     assert [line.split()[0] for line in out.splitlines() if line.endswith("skipped")] == [
         "density",
         "vmc",

@@ -97,7 +97,8 @@ def _report_missing(missing: dict[str, list[str]]) -> None:
         )
     for name, packages in missing.items():
         if packages:
-            printing.say(f"skipping {name}: {', '.join(packages)} is not installed")
+            verb = "is" if len(packages) == 1 else "are"
+            printing.say(f"skipping {name}: {', '.join(packages)} {verb} not installed")
 
 
 @contextmanager
