@@ -12,6 +12,7 @@ import pinchpoint
 
 ROOT = Path(pinchpoint.__file__).parent
 COMPAT = {
+    "backends/torch/autograd_nodes.py",
     "backends/torch/compat.py",
     "backends/torch/compiled/compat.py",
     "backends/torch/fake/compat.py",

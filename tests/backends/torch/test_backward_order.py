@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from pinchpoint.backends.torch import compat
+from pinchpoint.backends.torch import autograd_nodes
 from pinchpoint.backends.torch.backward_order import BackwardOrder
 from pinchpoint.backends.torch.ledger import Ledger
 
@@ -53,9 +53,9 @@ def test_the_order_of_nodes_of_one_thread_is_kept() -> None:
     products = [x * 2]
     for _ in range(3):
         products.append(products[-1] * 2)
-    before = [compat.node_sequence(product.grad_fn) for product in products]
+    before = [autograd_nodes.node_sequence(product.grad_fn) for product in products]
     with order.backward_pass([products[-1]]):
-        after = [compat.node_sequence(product.grad_fn) for product in products]
+        after = [autograd_nodes.node_sequence(product.grad_fn) for product in products]
     assert after == sorted(after)
     assert before == sorted(before)
     assert len(set(after)) == len(products)

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from pinchpoint.backends.torch import compat
+from pinchpoint.backends.torch import autograd_nodes, compat
 from pinchpoint.backends.torch.ledger import Ledger
 
 _BASE = 1 << 40  # numbers from here on are final; autograd's own for accumulated gradients are higher too
@@ -35,13 +35,13 @@ class BackwardOrder:
         """Renumber the graph below `roots`, and remember which nodes the pass in this context creates."""
         if self._depth == 0 and self._starts:
             self._renumber(roots)
-        start = compat.next_sequence()
+        start = autograd_nodes.next_sequence()
         self._depth += 1
         try:
             yield
         finally:
             self._depth -= 1
-            created = compat.next_sequence() - start
+            created = autograd_nodes.next_sequence() - start
             if self._depth == 0 and created:
                 self._starts.append(start)
                 self._counts.append((self._counts[-1] if self._counts else 0) + created)
@@ -55,10 +55,10 @@ class BackwardOrder:
             if node in visited:
                 continue
             visited.add(node)
-            number = compat.node_sequence(node)
+            number = autograd_nodes.node_sequence(node)
             if number < _BASE:
                 final = self._final(number)
-                compat.set_node_sequence(node, final)
+                autograd_nodes.set_node_sequence(node, final)
                 self._ledger.renumber_node(number, final)
             nodes += [below for below, _ in node.next_functions if below is not None]
 

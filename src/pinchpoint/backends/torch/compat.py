@@ -36,7 +36,6 @@ __all__ = [
     "arguments_of",
     "attention_order",
     "attention_owner",
-    "autograd_node",
     "become",
     "call_by_shape",
     "close_library",
@@ -62,9 +61,6 @@ __all__ = [
     "is_random",
     "is_view",
     "loss_scale",
-    "next_sequence",
-    "node_name",
-    "node_sequence",
     "one_pass",
     "op_device",
     "own_buffers",
@@ -76,7 +72,6 @@ __all__ = [
     "returns_nothing",
     "set_apply",
     "set_module_call",
-    "set_node_sequence",
     "set_variable_functions",
     "sparse_parts",
     "storage_key",
@@ -384,29 +379,6 @@ def default_device() -> torch.device:
 def remember_factories() -> None:
     """Let `with torch.device(...)` know the factories as they are now, because it looks them up only once."""
     _device_constructors()
-
-
-def autograd_node() -> Any | None:
-    """The node that the backward pass is executing, if any."""
-    return torch._C._current_autograd_node()
-
-
-def node_sequence(node: Any) -> int:
-    """The number that links a backward node to the forward operation that created it."""
-    return node._sequence_nr()
-
-
-def node_name(node: Any) -> str:
-    return node.name()
-
-
-def set_node_sequence(node: Any, number: int) -> None:
-    """Change the number that decides when a backward pass visits the node."""
-    node._set_sequence_nr(number)
-
-
-def next_sequence() -> int:
-    return torch._C._autograd._get_sequence_nr()  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def attention_owner() -> Any:

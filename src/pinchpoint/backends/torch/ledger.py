@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 
 from pinchpoint.backends.recording.source_lines import is_user_file
-from pinchpoint.backends.torch import compat
+from pinchpoint.backends.torch import autograd_nodes, compat
 from pinchpoint.backends.torch.ranks.compat import local_part
 from pinchpoint.core.events import PRIVATE_POOL, BlockInfo, Observation, Phase, Span
 
@@ -345,8 +345,10 @@ class Ledger:
                 continue
             code = frame.f_code
             if code in self.backward_code:
-                node = compat.autograd_node()
-                node_site = self._site_of_node.get(compat.node_sequence(node)) if node is not None else None
+                node = autograd_nodes.autograd_node()
+                node_site = (
+                    self._site_of_node.get(autograd_nodes.node_sequence(node)) if node is not None else None
+                )
                 if node_site is not None and len(self.module_path) > self._modules_outside:
                     return Site(node_site.file, node_site.line, module, library_file, library_line)
                 if node_site is not None:
@@ -364,7 +366,7 @@ class Ledger:
     def remember_node(self, site: Site) -> None:
         """Link the newest autograd node to the current operation, if that operation created the node."""
         # The first operation that finds a number created the node; later ones may create none.
-        self._site_of_node.setdefault(compat.next_sequence() - 1, site)
+        self._site_of_node.setdefault(autograd_nodes.next_sequence() - 1, site)
 
     def renumber_node(self, before: int, number: int) -> None:
         """Keep the line of an autograd node that gets another number."""

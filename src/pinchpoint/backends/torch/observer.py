@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from pinchpoint.backends.torch import compat
+from pinchpoint.backends.torch import autograd_nodes, compat
 from pinchpoint.backends.torch.compat import FakeTensor, tree_map_only
 from pinchpoint.backends.torch.data_dependent.operations import Dynamic
 from pinchpoint.backends.torch.data_dependent.shadow_values import Shadows, written_arguments
@@ -445,5 +445,5 @@ def _in_place_unobserved(name: str) -> bool:
     """Whether autograd would run this in place if no dispatch mode were active."""
     if name in _FOLDED:
         return True
-    node = compat.autograd_node()
-    return node is not None and name in _FOLDED_IN_NODE.get(compat.node_name(node), ())
+    node = autograd_nodes.autograd_node()
+    return node is not None and name in _FOLDED_IN_NODE.get(autograd_nodes.node_name(node), ())

@@ -131,31 +131,32 @@ def in_fork(work: Callable[[], dict[str, Any]], *, end_s: float) -> dict[str, An
 
 
 def _child(work: Callable[[], dict[str, Any]], handle: int) -> None:
-    answer: dict[str, Any]
     process = os.getpid()
     try:
-        answer = work()
+        text = json.dumps(work())
     except PinchpointError as error:
-        answer = errors.to_dict(error)
+        text = json.dumps(errors.to_dict(error))
     except ModuleNotFoundError as error:
         missing = Missing(
             f"The target needs the package {error.name}, which is not installed.",
             hint=f"Run pip install {error.name}.",
         )
         missing.__cause__ = error
-        answer = errors.to_dict(missing)
+        text = json.dumps(errors.to_dict(missing))
     except BaseException as error:
-        traceback.print_exc()
+        with contextlib.suppress(OSError, ValueError):  # a target may have closed or replaced its stderr
+            traceback.print_exc()
         fault = failure("the target", error, "predicting")
         fault.__cause__ = error if fault is not error else None  # --debug shows its traceback
-        answer = errors.to_dict(fault)
+        text = json.dumps(errors.to_dict(fault))
     if os.getpid() != process:  # C code of the target has forked, and only its parent answers
         os._exit(0)
     # No interpreter shutdown: exit handlers and threads of a target must not run in this fork.
     with os.fdopen(handle, "w", encoding="utf-8") as file:
-        file.write(json.dumps(answer))
-    sys.stdout.flush()
-    sys.stderr.flush()
+        file.write(text)
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+        sys.stderr.flush()
     os._exit(0)
 
 

@@ -23,7 +23,8 @@ from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode
 from torch.utils import _python_dispatch
 
 from pinchpoint.backends.torch import versions
-from pinchpoint.backends.torch.compat import DispatchMode, FakeTensor, autograd_node, op_device
+from pinchpoint.backends.torch.autograd_nodes import autograd_node
+from pinchpoint.backends.torch.compat import DispatchMode, FakeTensor, op_device
 
 Patch = Callable[[Any, str, Any], Any]  # sets an attribute until the end of a context
 _CPU, _META = torch.device("cpu"), torch.device("meta")

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from pinchpoint.backends.torch import compat
+from pinchpoint.backends.torch import autograd_nodes
 from pinchpoint.backends.torch.kernels import convolution, convolution_search, detection
 from pinchpoint.backends.torch.kernels.cudnn_library import CudnnLibrary
 from pinchpoint.backends.torch.kernels.layouts import has_channels_last
@@ -61,7 +61,7 @@ class KernelModel:
         """
         if name not in MATRIX_OPS or not self._has_workspaces:
             return
-        is_backward = phase == "backward" or compat.autograd_node() is not None
+        is_backward = phase == "backward" or autograd_nodes.autograd_node() is not None
         thread = "backward" if is_backward else "forward"
         fused_bias = name in ("aten::addmm", "aten::_addmm_activation", "aten::linear")
         for library, size in (
