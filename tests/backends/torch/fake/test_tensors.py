@@ -124,8 +124,11 @@ def test_meta_weights_are_allocated_by_to_empty_and_cannot_be_copied(take: Any) 
 
 
 @pytest.mark.usefixtures("observer")
-def test_a_module_moves_to_a_device_number() -> None:
+def test_a_module_moves_to_the_device_of_a_number_or_a_tensor() -> None:
     assert nn.Linear(3, 3).to(0).weight.is_cuda
+    example = torch.ones(1, device="cuda", dtype=torch.half)
+    for layer in (nn.Linear(3, 3).to(example), nn.Linear(3, 3).to(tensor=example)):
+        assert layer.weight.is_cuda and layer.weight.dtype == torch.half
     assert nn.Linear(3, 3).to(device=0, dtype=torch.float16).weight.dtype == torch.float16
 
 

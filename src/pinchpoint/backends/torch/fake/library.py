@@ -123,7 +123,10 @@ def _modules(
     original_to: Callable[..., Any] = torch.nn.Module.to
 
     def to(self: torch.nn.Module, *args: Any, **kwargs: Any) -> torch.nn.Module:
-        """Name the device of a number: without an accelerator, torch cannot parse one."""
+        """Name the device of a number, which torch cannot parse without an accelerator, and of a tensor."""
+        example = kwargs.pop("tensor", None) if not args else args[0]
+        if isinstance(example, torch.Tensor):  # in C, torch would read the device of the stand-in
+            args = (example.device, example.dtype, *args[1:])
         if args and type(args[0]) is int:
             args = (torch.device("cuda", args[0]), *args[1:])
         if type(kwargs.get("device")) is int:
