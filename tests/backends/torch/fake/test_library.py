@@ -209,4 +209,7 @@ def test_the_first_of_spawned_processes_runs_here(observer: Any) -> None:
     assert torch.multiprocessing.spawn(lambda *given: ranks.append(given), args=("x",), nprocs=4) is None
     context = torch.multiprocessing.spawn(lambda rank: ranks.append((rank, "y")), join=False)
     assert context.join() and ranks == [(0, "x"), (0, "y")]
-    assert observer.ledger.observation.notes == ["the first of 4 spawned processes is predicted"]
+    assert observer.ledger.observation.notes == [
+        "the first of 4 spawned processes is predicted",
+        "one process is spawned; add --world-size N if there are N GPUs",
+    ]
