@@ -41,6 +41,7 @@ from pinchpoint.forecasting import gpu_measurement
 from pinchpoint.forecasting.forecaster import Forecaster
 from pinchpoint.studies.timing import interleave, measure, ratio_interval, timing_of
 from pinchpoint.systems.common.training.precision import matmuls
+from pinchpoint.systems.radiance.bench import operations
 from pinchpoint.systems.radiance.data.images import Images
 from pinchpoint.systems.radiance.model.config import FieldConfig
 from pinchpoint.systems.radiance.settings import PRESETS, Settings
@@ -265,24 +266,6 @@ class Bench:
             "generator_s": timings["generator"].median_s,
             "measured_bytes": self.torch_backend.peaks(self.device).allocated_bytes,
         }
-
-
-def operations(config: FieldConfig, points: int, form: str) -> int:
-    """Return the multiplications and additions of the linear layers over the points in one step.
-
-    The count covers two forward passes and, in the backward pass, the weights of every layer and the inputs
-    of layers whose input is computed.
-    """
-    width, half, deep = config.width, config.features, config.depth - 1
-    if form == "eager":  # one product per layer, however its input is assembled
-        read = config.encoded_point + config.z_shape
-        first, again = read * width, read * width
-        view = (width + config.encoded_direction + config.z_app) * half
-        rest = deep * width**2 + again + width + width**2 + view + half * 3
-        return 2 * points * (3 * first + 4 * rest)
-    entries = 2 * config.encoded_point * width
-    rest = deep * width**2 + width * (half + 1) + half * 3
-    return 2 * points * (3 * entries + 4 * rest)
 
 
 def verdicts(rows: list[Row]) -> list[Row]:
