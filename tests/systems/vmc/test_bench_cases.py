@@ -29,10 +29,10 @@ def walkers(count: int, electrons: int) -> Any:
 
 
 def test_nested_energies_of_exact_hydrogen_are_its_energy_everywhere() -> None:
-    found = nested_energies(
+    energies = nested_energies(
         lambda a, x: -a * jnp.sqrt(jnp.sum(x**2)), jnp.float32(1.0), system_of("H"), walkers(3, 1)
     )
-    np.testing.assert_allclose(found, -0.5, atol=1e-5)
+    np.testing.assert_allclose(energies, -0.5, atol=1e-5)
 
 
 def test_the_energies_of_the_baseline_are_the_nested_ones_without_the_nuclear_repulsion() -> None:
@@ -50,12 +50,12 @@ def test_the_baseline_moves_without_a_program_and_steps_along_its_gradient(
 ) -> None:
     baseline = Baseline(system_of("H2", charge=1), TINY, moves=1)
     params, x = baseline.init(jax.random.key(0)), walkers(4, 1)
-    seen: list[int] = []
+    calls: list[int] = []
     plain = Baseline.log_psi
-    monkeypatch.setattr(Baseline, "log_psi", lambda self, p, x: (seen.append(1), plain(self, p, x))[1])
+    monkeypatch.setattr(Baseline, "log_psi", lambda self, p, x: (calls.append(1), plain(self, p, x))[1])
     moved = baseline.walk(params, x, jax.random.key(1))
     assert moved.shape == x.shape and bool(jnp.any(moved != x))
-    assert len(seen) == 3  # every move runs the function in Python: a slope and two values
+    assert len(calls) == 3  # every move runs the function in Python: a slope and two values
     zero = jax.tree_util.tree_map(jnp.zeros_like, params)
     (after, _, _, _), energy = baseline.step(params, zero, zero, x, jax.random.key(1), 0)
     assert np.isfinite(float(energy))

@@ -97,7 +97,7 @@ def _connect(config: EngineConfig) -> None:
     import ray
 
     address = config.options.get("address")
-    # Only a cluster that starts here may be told its size.
+    # Ray accepts a size only for a cluster that starts here.
     size = {"num_cpus": config.workers, "include_dashboard": False} if address == "local" else {}
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **size)
