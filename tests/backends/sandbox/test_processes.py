@@ -225,6 +225,21 @@ def test_programs_that_look_do_run_and_signals_reach_only_our_own(run_sandboxed)
     assert end.output == [os.uname().sysname] * 2
 
 
+def test_a_script_that_starts_mpi_does_not_end(run_sandboxed):
+    source = """
+        import ctypes, ctypes.util, os
+        print(os.environ["OMPI_MCA_ess_singleton_isolated"])
+        if library := ctypes.util.find_library("mpi"):
+            mpi = ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)
+            assert mpi.MPI_Init(None, None) == 0
+            mpi.MPI_Finalize()
+        step()
+    """
+    end = run_sandboxed(source, steps=1, locked=True)
+    assert (end.kind, end.fault) == ("stopped", None)
+    assert end.output[0] == "1"
+
+
 @pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
 def test_asking_git_does_not_touch_the_repository(run_sandboxed, tmp_path):
     work = tmp_path / "work"

@@ -64,6 +64,8 @@ class Processes:
     def __enter__(self) -> Processes:
         for name, value in git_that_only_reads(os.environ).items():
             self._patches.set_environment(name, value)
+        # Open MPI starts a daemon in MPI_Init and ends the process if it cannot. Lightning calls MPI_Init.
+        self._patches.set_environment("OMPI_MCA_ess_singleton_isolated", "1")
         self._patches.set(subprocess.Popen, "__init__", self._popen(subprocess.Popen.__init__))
         self._patches.set(BaseProcess, "start", lambda process: self._start(process))
         process_pools.install(self._patches)
