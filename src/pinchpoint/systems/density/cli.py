@@ -66,6 +66,11 @@ def predict(
     form: str = typer.Option(
         "scalar", "--form", help="Form of the model: scalar, or the slow references full and original."
     ),
+    correction: bool = typer.Option(
+        True,
+        "--correction/--no-correction",
+        help="Apply the local network of weights that have one (`density train --first`).",
+    ),
     seed: int = typer.Option(0, "--seed", help="Seed of the weights that only the slow references have."),
     device: str = commands.DEVICE,
 ) -> None:
@@ -105,6 +110,7 @@ def predict(
             symmetry=symmetry,
             electrons=electrons,
             chunk=probes,
+            correction=correction,
             seed=seed,
             progress=progress,
         )
@@ -132,6 +138,8 @@ def _show(prediction: Prediction) -> None:
         ),
         ("electrons", f"{prediction.electrons_raw:.6g} by the model{neutral}{scaled}"),
     ]
+    if prediction.corrected:
+        rows.append(("networks", "two: the density of the first is corrected by a local one"))
     if volume.spin is not None:
         rows.append(("moment", f"{volume.moment:.6g}"))
     if prediction.symmetry is not None:
@@ -338,7 +346,8 @@ def train(request: commands.TrainRequest) -> None:
     Ctrl-C and SIGTERM write a checkpoint and stop; --resume then continues as if the run had never
     stopped, bit for bit on a CPU. --resume --steps N trains a finished run longer: from there on the
     learning rate follows the cosine of N steps. RUN holds config.json, log.csv, checkpoints (the last
-    two and the best) and record.json, and can be given to `predict` as --weights.
+    two and the best) and record.json, and can be given to `predict` as --weights. --first RUN keeps that
+    run's network as it is and trains a second, local one that corrects its density.
     """
     with commands.loading_torch():
         from pinchpoint.systems.density.train import train as run_training

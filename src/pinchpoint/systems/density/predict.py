@@ -37,7 +37,7 @@ from pinchpoint.systems.density.grid.periodic_images import atom_graph
 from pinchpoint.systems.density.grid.structure import Structure
 from pinchpoint.systems.density.grid.sweep import SweepResult, sweep
 from pinchpoint.systems.density.grid.symmetry import Symmetry, check_on_grid, grid_for, orbits, symmetry_of
-from pinchpoint.systems.density.training.weights import for_inference
+from pinchpoint.systems.density.training.weights import for_inference, without_correction
 
 if TYPE_CHECKING:
     from pinchpoint.systems.density.model.model import DensityModel
@@ -80,6 +80,7 @@ class Prediction:
     file_s: float
     seconds: float
     notes: tuple[str, ...] = ()
+    corrected: bool = False  # by a local network
 
 
 def predict(
@@ -97,6 +98,7 @@ def predict(
     electrons: float | None = None,
     chunk: int | None = None,
     knots: int | None = KNOTS,
+    correction: bool = True,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Prediction:
@@ -109,7 +111,8 @@ def predict(
     counts. form: "scalar", "full" (all paths, with unused weights from `seed`) or "original" (the same, with
     the atoms recomputed for every chunk). symmetry: compute only points that are distinct by the space group.
     electrons: scale the total to this count. chunk: probes processed together. knots: size of the tables that
-    replace the radial networks of the scalar form; None evaluates the networks. progress(stage, done, total):
+    replace the radial networks of the scalar form; None evaluates the networks. correction: apply the local
+    network of a model that has one. progress(stage, done, total):
     called as the work proceeds.
     """
     start, tell = time.perf_counter(), progress or (lambda stage, done, total: None)
@@ -121,6 +124,9 @@ def predict(
     if electrons is not None:
         _check_electrons(electrons, target)
     model = for_inference(weights, place)
+    corrects = correction and model.local is not None
+    if not correction:
+        model = without_correction(model)
     model.config.index_of(target.species)
     group = symmetry_of(target) if symmetry else None
     points = _grid(target, group, grid, spacing_a)
@@ -178,6 +184,7 @@ def predict(
         end - at,
         end - start,
         tuple(notes),
+        corrects,
     )
 
 

@@ -30,6 +30,13 @@ class Settings(TrainSettings):
         at_least=0,
         default_text="an eighth of them, at most 4",
     )
+    first: str = option(
+        "",
+        "Trained run or file whose network is kept as it is; a second, local network learns to correct it.",
+        main=True,
+        metavar="RUN|FILE",
+        default_text="one network",
+    )
     molecules: int = option(4, "Structures per step.", main=True, at_least=1)
     probes: int = option(512, "Probes per structure and step.", main=True, at_least=1)
     chunk: int | None = option(

@@ -3,7 +3,7 @@ CPU.
 
 A step takes some structures and a random part of the stored probes of each; both follow from the seed and the
 step number. A few geometries of the training split are held back as validation data to find the best
-checkpoint.
+checkpoint. With `first`, a trained network is kept as it is, and a local network learns to correct it.
 """
 
 from __future__ import annotations
@@ -30,10 +30,18 @@ from pinchpoint.systems.common.training.training_loop import Outcome, Progress, 
 from pinchpoint.systems.density.data.batches import Item, item_of, step_batch
 from pinchpoint.systems.density.data.dataset import open_dataset
 from pinchpoint.systems.density.data.domain import TrainingDomain, merge_domains, sample_domain
+from pinchpoint.systems.density.model.model import DensityModel
 from pinchpoint.systems.density.settings import Settings
 from pinchpoint.systems.density.training.budget import chunk_for
-from pinchpoint.systems.density.training.runs import DOMAIN_FILE, Run, begin
-from pinchpoint.systems.density.training.training_step import Stepper, new_model, nmae, values_at
+from pinchpoint.systems.density.training.runs import DOMAIN_FILE, Run, begin, read_domain
+from pinchpoint.systems.density.training.training_step import (
+    Stepper,
+    correct_model,
+    new_model,
+    nmae,
+    values_at,
+)
+from pinchpoint.systems.density.training.weights import load_weights
 
 VALIDATION_PROBES = 4096  # of each validation geometry
 AVERAGED_LOSSES = 10  # at the start and at the end of a run, to detect divergence
@@ -79,7 +87,19 @@ def train(
         refuse_both(budget, choices.get("chunk"))
     where = data_folder(data, Path(output), Settings, resume=resume, system="density")
     dataset = open_dataset(where)
-    run = at_data(begin(Path(output), dataset, resume=resume, choices=choices), where, data)
+    if choices.get("first") and Path(choices["first"]).exists():
+        choices["first"] = str(Path(choices["first"]).resolve())
+    first = load_weights(choices["first"]) if choices.get("first") and not resume else None
+    begun = begin(
+        Path(output),
+        dataset,
+        resume=resume,
+        choices=choices,
+        first=None if first is None else first.config,
+    )
+    run = at_data(begun, where, data)
+    if resume and run.settings.first and run.checkpoints.last() is None:
+        first = load_weights(run.settings.first)
     device = resolve_device(run.settings.device, backend("torch"))
     check_precision(run.settings.precision, device)
     check_folder(run.folder)
@@ -98,7 +118,7 @@ def train(
             tell(Report("budget", 0, 0, note="largest structures"))
             choice = chunk_for(run.config, run.settings, list(items.values()), budget=budget, device=device)
             run = replace(run, settings=replace(run.settings, chunk=choice.chunk))
-    learner = _Learner(run, items, names, validation_names, device=device)
+    learner = _Learner(run, items, names, validation_names, first=first, device=device)
 
     def record(outcome: Outcome[logs.Row]) -> Training:
         return Training(
@@ -112,6 +132,8 @@ def train(
         )
 
     if domain is not None:
+        if run.settings.first:
+            domain = _joined(domain, read_domain(run.folder) if first is None else first.domain)
         write_text(make_folder(run.folder) / DOMAIN_FILE, domain.to_json() + "\n")
     return take_steps(run, learner, device=device, record=record, tell=tell, clock=clock)
 
@@ -145,12 +167,18 @@ class _Learner:
         names: list[str],
         validation_names: list[str],
         *,
+        first: DensityModel | None,
         device: str,
     ) -> None:
         self.settings, self.config, self.items, self.names = run.settings, run.config, items, names
         self.validation_items = [_first(items[name], VALIDATION_PROBES) for name in validation_names]
         self.validates = bool(validation_names)
-        self.stepper = Stepper(new_model(run.config, seed=run.settings.seed), run.settings, device)
+        seed = run.settings.seed
+        # A run that is resumed has the weights of both networks in its checkpoint.
+        model = (
+            new_model(run.config, seed=seed) if first is None else correct_model(first, run.config, seed=seed)
+        )
+        self.stepper = Stepper(model, run.settings, device)
 
     def step(self, number: int) -> Tensor:
         return self.stepper.step(
@@ -173,6 +201,12 @@ class _Learner:
 
     def restore(self, state: dict[str, Any]) -> None:
         self.stepper.updates.restore(state)
+
+
+def _joined(domain: TrainingDomain, of_first: TrainingDomain | None) -> TrainingDomain:
+    """Return the domain of a pair of networks; its number of structures is that of the second one's data."""
+    both = None if of_first is None else merge_domains(of_first, domain)
+    return domain if both is None else replace(both, structures=domain.structures)
 
 
 def _first(item: Item, count: int) -> Item:

@@ -53,6 +53,11 @@ class DensityConfig(JsonConfig):
         "Add the density of superposed spherical atoms to the first output; the weights hold their table.",
         default_text="true if all atoms are in the table",
     )
+    local: int = option(
+        0,
+        "Hidden width of a second, local network that corrects the density of each probe; 0: none.",
+        default_text="0, or 64 with --first",
+    )
 
     def __post_init__(self) -> None:
         self._check_kinds()
@@ -66,6 +71,11 @@ class DensityConfig(JsonConfig):
             raise BadInput(
                 f"train_knots = {self.train_knots} is not 0 or at least 2.",
                 hint="Set train_knots to 0 to turn the table off, or to about 1,000.",
+            )
+        if self.local < 0:
+            raise BadInput(
+                f"The width local = {self.local} is below 0.",
+                hint="Set local to 0 for no second network, or to its width, such as 64.",
             )
         if not 0 <= self.lmax <= LARGEST_DEGREE:
             raise BadInput(
@@ -91,7 +101,7 @@ class DensityConfig(JsonConfig):
             )
 
     def _check_kinds(self) -> None:
-        for name in (*_COUNTS, "lmax", "train_knots"):
+        for name in (*_COUNTS, "lmax", "train_knots", "local"):
             if type(getattr(self, name)) is not int:
                 raise BadInput(
                     f"{name} = {getattr(self, name)!r:.40} is not a whole number.",

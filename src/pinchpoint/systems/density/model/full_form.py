@@ -110,30 +110,24 @@ class FullForm(nn.Module):
         tiles, probes = vectors.shape[:2]
         squared = vectors.square().sum(-1)
         tile, probe, slot = torch.nonzero(squared < self.config.cutoff_a**2, as_tuple=True)
-        out = self.on_pairs(
+        states = self.states(
             fields, neighbours[tile, slot], tile * probes + probe, vectors[tile, probe, slot], tiles * probes
         )
-        out = out.view(tiles, probes, self.config.outputs)
+        prior = None
         if self.config.prior:
             near = squared.transpose(1, 2)
-            first = prior_density(self.model.prior, species, neighbours, near, self.config.cutoff_a)
-            out = torch.cat([out[..., :1] + first[..., None], out[..., 1:]], dim=2)
-        return out
-
-    def on_pairs(
-        self, fields: Tensor, source: Tensor, destination: Tensor, vectors: Tensor, probes: int
-    ) -> Tensor:
-        """Return (P, outputs) without the prior.
-
-        source, destination: (E,) atom and probe of each pair; vectors: (E, 3).
-        """
-        states = self.states(fields, source, destination, vectors, probes)
-        return self.model.probes.read([state[SCALAR][:, :, 0] for state in states])
+            prior = prior_density(self.model.prior, species, neighbours, near, self.config.cutoff_a)
+            prior = prior.reshape(-1)
+        out = self.model.outputs_of([state[SCALAR][:, :, 0] for state in states], prior)
+        return out.view(tiles, probes, self.config.outputs)
 
     def states(
         self, fields: Tensor, source: Tensor, destination: Tensor, vectors: Tensor, probes: int
     ) -> list[Features]:
-        """Return the features (P, U, d) of all irreps of the probes, after each interaction."""
+        """Return the features (P, U, d) of all irreps of the probes, after each interaction.
+
+        source, destination: (E,) atom and probe of each pair; vectors: (E, 3).
+        """
         pairs = Pairs(source, destination, probes, *self._geometry(vectors))
         sizes = [sum((2 * irrep[0] + 1) * width for irrep, width in widths.items()) for widths in self.widths]
         states: list[Features] = []

@@ -22,6 +22,7 @@ from pinchpoint.systems.density.model.atom_network import AtomGraph, AtomNetwork
 from pinchpoint.systems.density.model.config import DensityConfig
 from pinchpoint.systems.density.model.fused_sum import pair_floats, sums_from_table
 from pinchpoint.systems.density.model.harmonics import Harmonics, in_full
+from pinchpoint.systems.density.model.local_network import LocalNetwork
 from pinchpoint.systems.density.model.probe_network import Probes, sums_over_neighbours
 from pinchpoint.systems.density.model.radial import RadialTable, soft_distance
 
@@ -48,6 +49,7 @@ class DensityModel(nn.Module):
         self.atoms = AtomNetwork(config, generator)
         self.probes = Probes(config, generator)
         self.harmonics = Harmonics(config.lmax)
+        self.local = LocalNetwork(config, generator) if config.local else None
         if config.prior:
             self.register_buffer("prior", torch.zeros(len(config.species), PRIOR_KNOTS))
 
@@ -83,6 +85,17 @@ class DensityModel(nn.Module):
         zero.
         """
         return density(self, fields, species, neighbours, vectors, sums=self._sums)
+
+    def outputs_of(self, states: list[Tensor], prior: Tensor | None) -> Tensor:
+        """Return the outputs (P, outputs) for the states (P, C_0) of all interactions.
+
+        prior: (P,), the density of superposed atoms, added to the first output; then the local network, where
+        the model has one, corrects the sum.
+        """
+        out = self.probes.read(states)
+        if prior is not None:
+            out = torch.cat([out[:, :1] + prior[:, None], out[:, 1:]], dim=1)
+        return out if self.local is None else out + self.local(states, out)
 
     def tabulate(self, knots: int = 4096, *, own_kernel: bool = True) -> TabulatedModel:
         """Return this model for inference, with its radial networks tabulated from the current weights.
@@ -157,13 +170,11 @@ def density(
     squared, soft = soft_distance(flat, config)
     harmonics = model.harmonics(flat / soft)
     neighbour_sums = sums(fields.to(flat.dtype), neighbours, harmonics, squared, soft, probes)
-    out = model.probes.read(model.probes.states(neighbour_sums)).view(tiles, probes, config.outputs)
+    prior = None
     if config.prior:
-        first = prior_density(
-            model.prior, species, neighbours, squared.view(tiles, slots, probes), config.cutoff_a
-        )
-        out = torch.cat([out[..., :1] + first[..., None], out[..., 1:]], dim=2)
-    return out
+        near = squared.view(tiles, slots, probes)
+        prior = prior_density(model.prior, species, neighbours, near, config.cutoff_a).reshape(-1)
+    return model.outputs_of(model.probes.states(neighbour_sums), prior).view(tiles, probes, config.outputs)
 
 
 def prior_density(

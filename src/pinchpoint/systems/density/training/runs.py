@@ -31,6 +31,7 @@ from pinchpoint.systems.density.settings import Settings
 
 COUNTED_GEOMETRIES = 32  # whose neighbours are counted before a run
 DOMAIN_FILE = "seen.json"
+LOCAL_WIDTH = 64  # of the local network that corrects a trained one
 
 
 @dataclass(frozen=True)
@@ -42,9 +43,17 @@ class Run(runs.Run[Settings]):
         return DensityConfig.from_json(json.dumps(self.settings.model))
 
 
-def begin(folder: Path, data: Dataset, *, resume: bool, choices: Mapping[str, Any]) -> Run:
-    """Return a new run, or with `resume` the existing one, without writing. choices: only explicit
-    settings.
+def begin(
+    folder: Path,
+    data: Dataset,
+    *,
+    resume: bool,
+    choices: Mapping[str, Any],
+    first: DensityConfig | None = None,
+) -> Run:
+    """Return a new run, or with `resume` the existing one, without writing.
+
+    choices: only explicit settings. first: the configuration of the trained network that a new run corrects.
     """
     check_run_folder(folder, resume=resume)
     overrides = json_values(choices)
@@ -56,7 +65,10 @@ def begin(folder: Path, data: Dataset, *, resume: bool, choices: Mapping[str, An
         settings.validation, count, what="geometries", hint="Make some with `pinchpoint density data`."
     )
     run = Run(folder, replace(settings, validation=validation_count))
-    config = _model_config(data, run, choices.get("model", {}))
+    if first is not None:
+        config = _corrected_config(data, first, choices)
+    else:
+        config = _model_config(data, run, choices.get("model", {}))
     return replace(run, settings=replace(run.settings, model=json.loads(config.to_json())))
 
 
@@ -120,6 +132,25 @@ def _model_config(data: Dataset, run: Run, overrides: Mapping[str, Any]) -> Dens
     if "mean_neighbours" in overrides:
         return config
     return replace(config, mean_neighbours=round(_neighbours(some, config), 2))
+
+
+def _corrected_config(data: Dataset, first: DensityConfig, choices: Mapping[str, Any]) -> DensityConfig:
+    """Return the configuration of a trained network with a local network added."""
+    model = dict(choices.get("model", {}))
+    width = model.pop("local", LOCAL_WIDTH)
+    fixed = [f"--set {name}" for name in model] + (["--preset"] if "preset" in choices else [])
+    if fixed:
+        raise BadInput(
+            f"{', '.join(fixed)} cannot change the network of --first, which is kept as it is.",
+            hint="Leave out these options, or --first; only --set local is possible with it.",
+        )
+    if width < 1:
+        raise BadInput(
+            f"--set local={width} leaves nothing to train: the network of --first is kept as it is.",
+            hint="Give the width of the local network, such as --set local=64, or leave out --first.",
+        )
+    first.index_of(data.species)  # raises BadInput for a species that the first network does not know
+    return replace(first, local=width)
 
 
 def _neighbours(samples: list[Sample], config: DensityConfig) -> float:

@@ -2,7 +2,8 @@
 
 The loss is the weighted sum of |error| over the probes, per electron: an estimate of the normalised mean
 absolute error. A step in chunks has the same gradient: what the probes need of the atoms is computed once,
-and its gradient is summed over all chunks before it is propagated back through the atoms.
+and its gradient is summed over all chunks before it is propagated back through the atoms. Where a local
+network learns to correct a trained one (`Settings.first`), only its own weights have gradients.
 """
 
 from __future__ import annotations
@@ -31,6 +32,11 @@ class Stepper:
         self.settings, self.device = settings, device
         # Fake weights are on the CPU already and cannot be moved.
         self.model = model if device == "cpu" else model.to(device)
+        # The first network of a pair stays as it is.
+        self.corrects = bool(settings.first)
+        if self.corrects:
+            for name, parameter in self.model.named_parameters():
+                parameter.requires_grad_(name.startswith("local."))
         self.updates = Updates(self.model, settings)
 
     def step(self, batch: Batch, *, number: int) -> Tensor:
@@ -39,7 +45,8 @@ class Stepper:
         with autocast(self.settings.precision, self.device):
             fields = self.model.fields(batch.atoms)
         # Gradients of chunks are summed in fp32: with the 8 bits of bf16 a sum of many loses the small ones.
-        leaf = fields.detach().to(torch.promote_types(fields.dtype, torch.float32)).requires_grad_()
+        leaf = fields.detach().to(torch.promote_types(fields.dtype, torch.float32))
+        leaf.requires_grad_(not self.corrects)
         total = torch.zeros((), device=self.device)
         for part in batch.chunks(self.settings.chunk):
             with autocast(self.settings.precision, self.device):
@@ -47,8 +54,9 @@ class Stepper:
             loss = (part.weights * (output.float() - part.values).abs().sum(-1)).sum()
             loss.backward()
             total += loss.detach()
-        assert leaf.grad is not None
-        fields.backward(leaf.grad.to(fields.dtype))
+        if not self.corrects:
+            assert leaf.grad is not None
+            fields.backward(leaf.grad.to(fields.dtype))
         return torch.stack([total, self.updates.finish(number)])
 
 
@@ -60,8 +68,21 @@ def new_model(config: DensityConfig, *, seed: int) -> DensityModel:
     if config.prior:
         model.set_prior(torch.from_numpy(radial_tables(config.species, config.cutoff_a, PRIOR_KNOTS)))
     with torch.no_grad():
-        for weights in (model.probes.readout, model.probes.head_out):
+        last = [] if model.local is None else [model.local.outer]
+        for weights in (model.probes.readout, model.probes.head_out, *last):
             weights *= FIRST_OUTPUT
+    return model
+
+
+def correct_model(first: DensityModel, config: DensityConfig, *, seed: int) -> DensityModel:
+    """Return a trained model with an untrained local network, which hardly changes the density.
+
+    config: that of the first model, with the width of the local network.
+    """
+    model = new_model(config, seed=seed)
+    own = {name: value for name, value in model.state_dict().items() if name.startswith("local.")}
+    weights = {name: value for name, value in first.state_dict().items() if not name.startswith("local.")}
+    model.load_state_dict({**own, **weights})
     return model
 
 

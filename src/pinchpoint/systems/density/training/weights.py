@@ -71,6 +71,18 @@ def for_inference(weights: str | Path | DensityModel | None, device: str) -> Den
     return deepcopy(weights).to(device).eval()
 
 
+def without_correction(model: DensityModel) -> DensityModel:
+    """Return the first network of a model alone. The given model is not modified."""
+    if model.local is None:
+        raise BadInput(
+            "This model has no local network that could be left out.",
+            hint="Leave out --no-correction, or give weights of `density train --first`.",
+        )
+    first = deepcopy(model)
+    first.local = None
+    return first
+
+
 def origin_of(path: str | Path | None = None) -> Origin:
     """Return the name, configuration and origin of weights."""
     model, about = _read(path, "best")
