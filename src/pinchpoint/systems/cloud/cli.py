@@ -113,7 +113,11 @@ def _show_step(tell: progress_bar.Bar, report: Any, errors: list[float]) -> None
 
 @app.command("eval")
 def evaluate(
-    run: Path = commands.RUN,
+    run: Path = typer.Argument(
+        ...,
+        metavar="RUN|FILE",
+        help="Weights: a run of `cloud train`, a file exported from one, or `packaged`.",
+    ),
     data: Path = typer.Argument(
         ..., metavar="DATA", help="Folder of a dataset with the same features and classes."
     ),

@@ -27,7 +27,8 @@ from pinchpoint.systems.cloud.metrics import confusion, predict_everywhere, scor
 from pinchpoint.systems.cloud.model.model import predict_labels
 from pinchpoint.systems.cloud.plots import plot
 from pinchpoint.systems.cloud.training.records import Evaluation
-from pinchpoint.systems.cloud.training.runs import TrainedRun, Which, load_trained
+from pinchpoint.systems.cloud.training.runs import TrainedRun, Which
+from pinchpoint.systems.cloud.training.weights import load_weights
 from pinchpoint.systems.common.evaluations import make_evaluation_folder, save_evaluation
 from pinchpoint.systems.common.training.precision import autocast, matmuls, usable_precision
 
@@ -62,7 +63,7 @@ def evaluate(
     """
     start = time.perf_counter()
     device = resolve_device(device, backend("torch"))
-    trained_run = load_trained(run, which=which, device=device)
+    trained_run = load_weights(run, which=which, device=device)
     source = open_source(data, ignore=trained_run.settings.ignore)
     names = _names(source, trained_run, split)
     thinnings = _thinnings(densities)

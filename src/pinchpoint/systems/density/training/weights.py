@@ -1,15 +1,11 @@
 """Trained weights of the package, a run or a file, and the export of a run to a file.
 
-A file holds the configuration, the weights (matrices in float16 on request) and their origin. It is read with
-`weights_only`: tensors and plain values, no code. A JSON file of the same name beside it gives the origin for
-readers.
+For the format of a file, see `pinchpoint.systems.common.training.weight_files`.
 """
 
 from __future__ import annotations
 
-import io
 import json
-import pickle
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,9 +15,9 @@ import torch
 from torch import Tensor
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.core.files import check_output, parse_json, write_bytes, write_text
 from pinchpoint.core.records import now
 from pinchpoint.systems.common.training.runs import Which
+from pinchpoint.systems.common.training.weight_files import load_state, read_weights, write_weights
 from pinchpoint.systems.density.data.domain import TrainingDomain
 from pinchpoint.systems.density.model.config import DensityConfig
 from pinchpoint.systems.density.model.model import DensityModel
@@ -101,12 +97,6 @@ def export(
 
     half: float16.
     """
-    path = check_output(path)
-    if path.suffix == ".json":
-        raise BadInput(
-            f"Weights cannot be written to {path.name}: its JSON would overwrite them.",
-            hint="Give a name that ends in .pt.",
-        )
     trained, weights, step, score = trained_state(Path(run), which=which)
     settings, domain = trained.settings, read_domain(Path(run))
     origin = {
@@ -121,26 +111,15 @@ def export(
         **({} if domain is None else {"seen": json.loads(domain.to_json())}),
         **(about or {}),
     }
-    stored = {
-        name: value.half() if half and value.dim() > 1 and name != "prior" else value
-        for name, value in weights.items()
-    }
-    buffer = io.BytesIO()
-    torch.save(
-        {
-            "format": FORMAT,
-            "config": trained.config.to_json(),
-            "weights": stored,
-            "about": json.dumps(origin),
-        },
-        buffer,
+    return write_weights(
+        path,
+        weights,
+        format=FORMAT,
+        config=trained.config.to_json(),
+        about=origin,
+        half=half,
+        exact=("prior",),
     )
-    write_bytes(path, buffer.getvalue())
-    write_text(
-        path.with_suffix(".json"),
-        json.dumps({"config": json.loads(trained.config.to_json()), **origin}, indent=1) + "\n",
-    )
-    return path
 
 
 def _read(path: str | Path | None, which: Which) -> tuple[DensityModel, dict[str, Any]]:
@@ -151,42 +130,27 @@ def _read(path: str | Path | None, which: Which) -> tuple[DensityModel, dict[str
         model = _build(run.config, weights, str(path), read_domain(Path(path)))
         return model, {"step": step, "held_back_nmae": score, "data_sha256": run.settings.data}
     file = PACKAGED if path is None else Path(path)
-    try:
-        data = file.read_bytes()
-    except OSError as error:
-        raise BadInput(f"Weights cannot be read from {file}: {error.strerror}.", hint=_NAME) from error
-    try:
-        contents = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-        if not isinstance(contents, dict) or contents.get("format") != FORMAT:
-            raise ValueError(f"its format is not {FORMAT!r}")
-        config, about = DensityConfig.from_json(contents["config"]), parse_json(contents["about"])
-        weights = {name: value.float() for name, value in contents["weights"].items()}
+
+    def parse(config: str, weights: dict[str, Tensor], about: dict[str, Any]) -> _Contents:
         domain = TrainingDomain.from_json(json.dumps(about["seen"])) if "seen" in about else None
-    except (
-        RuntimeError,
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        EOFError,
-        OSError,
-        pickle.UnpicklingError,
-    ) as error:
-        # torch's own message for such files is long, and advises running the code in them.
-        raise BadInput(f"{file} does not hold weights of a density model.", hint=_NAME) from error
-    return _build(config, weights, str(file), domain), about
+        return _Contents(DensityConfig.from_json(config), weights, about, domain)
+
+    contents = read_weights(file, parse, format=FORMAT, what="a density model", hint=_NAME)
+    return _build(contents.config, contents.weights, str(file), contents.domain), contents.about
+
+
+@dataclass(frozen=True)
+class _Contents:
+    config: DensityConfig
+    weights: dict[str, Tensor]
+    about: dict[str, Any]
+    domain: TrainingDomain | None
 
 
 def _build(
     config: DensityConfig, weights: dict[str, Tensor], where: str, domain: TrainingDomain | None
 ) -> DensityModel:
     model = DensityModel(config)
-    try:
-        model.load_state_dict(weights)
-    except RuntimeError as error:
-        raise BadInput(
-            f"The weights in {where} do not match their configuration.",
-            hint="Restore the file, or train again.",
-        ) from error
+    load_state(model, weights, where)
     model.domain = domain
     return model
