@@ -28,12 +28,14 @@ from pinchpoint.reporting.axes import exact_size, rounded_size, size_title
 from pinchpoint.reporting.chart import Figure, symbol_of
 from pinchpoint.reporting.html import is_half, panel, prose
 from pinchpoint.reporting.modules import merged_modules
+from pinchpoint.reporting.other_records import load_any
 from pinchpoint.reporting.record_reader import shortlist
 from pinchpoint.reporting.report import fill_rows, page, report
 from pinchpoint.reporting.sections.forecast import thin
 
 NASTY = """</script><script>hacked=1</script><img src=x onerror="hacked=1">'"&amp;%{x}<b>"""
 Records = dict[str, Record]
+ROOT = Path(__file__).parents[2]
 
 
 class ParsedPage(HTMLParser):
@@ -793,3 +795,38 @@ def test_a_record_of_a_system_is_shown_as_its_values_and_not_compared(tmp_path: 
         assert part in words
     with pytest.raises(BadInput, match="cannot be compared"):
         report([path, path], tmp_path / "c.html", compare=True)
+
+
+def test_a_bench_has_charts_of_times_and_peaks_for_each_case() -> None:
+    file = ROOT / "benchmarks" / "results" / "bench_h200" / "cloud.json"
+    record = load_any(file)
+    parsed = parse(record)
+    stored = json.loads(file.read_text(encoding="utf-8"))
+    for case in stored["comparisons"]:
+        times = parsed.figure(f"Times of {case['case']}")
+        timed = [row for row in case["rows"] if row["seconds"]]
+        assert [trace["x"] for trace in times["data"]] == [[row["seconds"]] for row in timed]
+        for trace, row in zip(times["data"], timed, strict=True):
+            reach = trace["error_x"]
+            assert row["seconds"] + reach["array"][0] == pytest.approx(row["seconds_high"])
+            assert row["seconds"] - reach["arrayminus"][0] == pytest.approx(row["seconds_low"])
+        assert case["claim"] in parsed.words
+    fastest = max(
+        row["ratio"] for row in stored["comparisons"][0]["rows"] if row["role"] == "variant" and row["ratio"]
+    )
+    assert f"{fastest:,.0f}x" in parsed.words
+
+
+def test_a_bench_without_the_parts_of_its_charts_is_shown_as_values(tmp_path: Path) -> None:
+    path = tmp_path / "bench.json"
+    path.write_text('{"kind": "bench", "schema": 1, "system": "mine", "comparisons": [3]}', encoding="utf-8")
+    assert "A record of the kind bench" in parse(load_any(path)).words
+
+
+def test_the_overview_counts_records_in_plain_english(samples: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "findings.json").write_text('{"findings": []}', encoding="utf-8")
+    (tmp_path / "mine.json").write_text('{"kind": "mine", "schema": 1}', encoding="utf-8")
+    records = [load_any(tmp_path / f"{name}.json") for name in ("findings", "mine")]
+    words = parse(*records, samples["verdict"], samples["trace"], samples["trace"]).words
+    assert "1 verdict, 2 profiles" in words or "2 profiles, 1 verdict" in words
+    assert "1 file of findings" in words and "1 other record" in words

@@ -44,6 +44,22 @@ class OtherRecord(Record):
         return [("target", self.target), ("kind", self.name)]
 
 
+@dataclass(frozen=True)
+class BenchFile(Record):
+    """What `bench` wrote for one system: its comparisons as plain values."""
+
+    kind: ClassVar[str] = "bench"
+    system: str
+    device: str
+    sizes: str
+    comparisons: tuple[dict[str, Any], ...]
+    machine: dict[str, Any] = field(default_factory=dict)
+    created: str = ""
+
+    def summary(self) -> list[tuple[str, str]]:
+        return [("system", f"{self.system} on {self.device}, {self.sizes} sizes")]
+
+
 def load_any(path: str | Path) -> Record:
     """Read a record, findings, or a record of another kind. Raises `BadInput` for any other file."""
     try:
@@ -67,8 +83,10 @@ def load_any(path: str | Path) -> Record:
     return load(path)
 
 
-def other_record(data: dict[str, Any]) -> OtherRecord:
-    """A record of any kind, as its plain values."""
+def other_record(data: dict[str, Any]) -> OtherRecord | BenchFile:
+    """Return a record of any kind as its plain values."""
+    if data.get("kind") == BenchFile.kind and (bench := _bench_file(data)) is not None:
+        return bench
     values = {
         key: value for key, value in data.items() if key not in ("kind", "schema", "machine", "created")
     }
@@ -77,3 +95,27 @@ def other_record(data: dict[str, Any]) -> OtherRecord:
     machine = data.get("machine")
     created = str(data.get("created") or "")
     return OtherRecord(target, name, values, machine if isinstance(machine, dict) else {}, created)
+
+
+def _bench_file(data: dict[str, Any]) -> BenchFile | None:
+    """Return the record of a bench; None if it does not have the parts that its charts need."""
+    comparisons = data.get("comparisons")
+    if not isinstance(comparisons, (list, tuple)) or not all(
+        isinstance(one, dict)
+        and isinstance(one.get("rows"), (list, tuple))
+        and all(isinstance(row, dict) for row in one["rows"])
+        for one in comparisons
+    ):
+        return None
+    # Every comparison has its own machine and time; cases of one record may come from several runs.
+    last = max(comparisons, key=lambda one: str(one.get("created")), default={})
+    machine = last.get("machine")
+    system, device, sizes = (str(data.get(key) or "") for key in ("system", "device", "sizes"))
+    return BenchFile(
+        system,
+        device,
+        sizes,
+        tuple(comparisons),
+        machine if isinstance(machine, dict) else {},
+        str(last.get("created") or ""),
+    )

@@ -38,7 +38,7 @@ from pinchpoint.reporting.html import (
     tag,
     tiles,
 )
-from pinchpoint.reporting.other_records import load_any, other_record
+from pinchpoint.reporting.other_records import BenchFile, load_any, other_record
 from pinchpoint.reporting.record_reader import check_record
 from pinchpoint.reporting.section import Entry, Section
 
@@ -139,7 +139,8 @@ def _read(source: Source, known_sections: dict[str, Section]) -> Record:
     record, name = (
         (source, f"The {source.kind}") if isinstance(source, Record) else (load_any(source), str(source))
     )
-    if record.kind not in known_sections:
+    # A bench is drawn from its plain values, because its class belongs to the systems.
+    if record.kind not in known_sections or (record.kind == BenchFile.kind and type(record) is not BenchFile):
         return other_record(record.to_dict())
     check_record(record, name)
     return record
@@ -207,10 +208,7 @@ def _overview(items: list[_Item]) -> Html:
         )
         for number, item in enumerate(items, 1)
     ]
-    counts = ", ".join(
-        f"{len(group)} {section.KIND if len(group) == 1 else section.TITLE.lower()}"
-        for section, group in _by_kind(items)
-    )
+    counts = ", ".join(f"{len(group)} {section.NOUNS[len(group) > 1]}" for section, group in _by_kind(items))
     return tag(
         "section",
         tag("h1", "Overview"),

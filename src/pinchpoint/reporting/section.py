@@ -43,6 +43,7 @@ class Section(Protocol):
 
     KIND: str
     TITLE: str
+    NOUNS: tuple[str, str]  # one record and several, for "1 forecast, 2 verdicts"
     ABOUT: str
     ORDER: int
 

@@ -27,6 +27,7 @@ from pinchpoint.reporting.sections.forecast import thin
 
 KIND = "comparison"
 TITLE = "Comparison"
+NOUNS = ("comparison", "comparisons")
 ABOUT = "What changed between two records, before and after."
 ORDER = 0
 

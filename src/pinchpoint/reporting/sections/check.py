@@ -24,6 +24,7 @@ from pinchpoint.reporting.sections.trace import step_blocks
 
 KIND = "check"
 TITLE = "Checks"
+NOUNS = ("check", "checks")
 ABOUT = "What to change in a script, ranked by what it costs."
 ORDER = 5
 

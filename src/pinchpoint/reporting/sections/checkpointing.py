@@ -22,6 +22,7 @@ from pinchpoint.reporting.section import Entry, Headline
 
 KIND = "checkpointing"
 TITLE = "Checkpointing"
+NOUNS = ("checkpointing plan", "checkpointing plans")
 ABOUT = (
     "The modules to recompute in the backward pass so that a script fits a budget at the least extra time."
 )

@@ -13,6 +13,7 @@ from pinchpoint.reporting.section import Entry, Headline
 
 KIND = "findings"
 TITLE = "Findings"
+NOUNS = ("file of findings", "files of findings")
 ABOUT = "What scan found in the source, without running it."
 ORDER = 6
 

@@ -34,6 +34,7 @@ from pinchpoint.reporting.sections._composition import composition, stack
 
 KIND = "forecast"
 TITLE = "Forecasts"
+NOUNS = ("forecast", "forecasts")
 ABOUT = "The peak memory of a step, predicted without a GPU."
 ORDER = 10
 

@@ -13,6 +13,7 @@ from pinchpoint.reporting.section import Entry, Headline
 
 KIND = "other"
 TITLE = "Other records"
+NOUNS = ("other record", "other records")
 ABOUT = "Records of the systems: their values as they are stored."
 ORDER = 90
 

@@ -32,6 +32,7 @@ from pinchpoint.reporting.section import Entry, Headline
 
 KIND = "plan"
 TITLE = "Plans"
+NOUNS = ("plan", "plans")
 ABOUT = "The largest size, chunk and variant that are predicted to fit a budget."
 ORDER = 20
 

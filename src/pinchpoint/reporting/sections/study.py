@@ -31,6 +31,7 @@ from pinchpoint.reporting.sections._series import Series, series_of
 
 KIND = "study"
 TITLE = "Studies"
+NOUNS = ("study", "studies")
 ABOUT = "Peak and time as functions of the size, with fitted growth laws."
 ORDER = 30
 

@@ -29,6 +29,7 @@ from pinchpoint.reporting.section import Entry, Headline
 
 KIND = "trace"
 TITLE = "Profiles"
+NOUNS = ("profile", "profiles")
 ABOUT = "Real runs: where the time and memory of each step went, and what is worth changing."
 ORDER = 50
 

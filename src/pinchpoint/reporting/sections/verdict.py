@@ -28,6 +28,7 @@ from pinchpoint.reporting.section import Entry, Headline
 
 KIND = "verdict"
 TITLE = "Verdicts"
+NOUNS = ("verdict", "verdicts")
 ABOUT = "Each variant compared with its baseline: values, gradients or distribution, then speed and peak."
 ORDER = 40
 
