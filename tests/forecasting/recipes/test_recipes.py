@@ -99,6 +99,23 @@ def test_a_model_that_is_no_configuration_is_refused(tmp_path: Path) -> None:
         read(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("hidden_size", 10**12), ("num_hidden_layers", 10**6), ("vocab_size", 10**400), ("n_embd", 10**9)],
+)
+def test_absurd_sizes_are_refused_before_a_model_is_built(config: Path, name: str, value: int) -> None:
+    for contents in ({**CONFIG, name: value}, {**CONFIG, "text_config": {name: value}}):
+        config.write_text(json.dumps(contents))
+        with pytest.raises(BadInput, match=rf"{name} is .*at most|cannot be read"):
+            read(config)
+
+
+def test_sizes_of_the_largest_models_are_accepted(config: Path) -> None:
+    sizes = {"max_position_embeddings": 10_485_760, "vocab_size": 1_100_000, "hidden_size": 53_248}
+    config.write_text(json.dumps({**CONFIG, **sizes, "num_hidden_layers": 126, "bos_token_id": 2**31}))
+    assert read(config) is not None
+
+
 AXOLOTL = """
 base_model: .
 adapter: qlora

@@ -7,6 +7,7 @@ model from its configuration, LoRA by PEFT, 4 bits by bitsandbytes, and sequence
 from __future__ import annotations
 
 import contextlib
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -108,6 +109,13 @@ def find_config(model: str, beside: Path | None = None) -> Path:
     )
 
 
+# The largest supported values of the counts and widths in a config.json, by name; the first match counts.
+_MOST = (
+    (10_000, re.compile(r"layer|depth|(^|_)(heads?|experts?)(_|$)")),
+    (2**24, re.compile(r"size|dim|width|embd|d_model|d_ff|d_kv|inner|position|rank|(^|_)(num|n|d)_")),
+)
+
+
 def read_config(path: Path) -> dict[str, Any]:
     """The content of a config.json."""
     try:
@@ -119,4 +127,21 @@ def read_config(path: Path) -> dict[str, Any]:
             f"The file {path} has no model_type, so it is not the configuration of a model of transformers.",
             hint="Give the config.json of a model.",
         )
+    _check_sizes(config, path)
     return config
+
+
+def _check_sizes(config: dict[str, Any], path: Path, prefix: str = "") -> None:
+    """Refuse widths and counts that no model has: building such a model allocates on this machine."""
+    for name, value in config.items():
+        if isinstance(value, dict):
+            _check_sizes(value, path, f"{prefix}{name}.")
+        kinds = [(most, pattern) for most, pattern in _MOST if pattern.search(name)]
+        if not kinds or isinstance(value, bool) or not isinstance(value, int):
+            continue
+        most = kinds[0][0]
+        if value > most:
+            raise BadInput(
+                f"In {path}, {prefix}{name} is {value:,}, but at most {most:,} is supported.",
+                hint=f"Correct {prefix}{name} in the configuration.",
+            )
