@@ -1,9 +1,14 @@
-"""A hook of MkDocs: the site holds a copy of every linked file outside docs/, so that it works offline."""
+"""A hook of MkDocs: links out of docs/ and the address of the repository.
+
+The site holds a copy of every linked file outside docs/, so that it works offline. Examples that name the
+repository as OWNER/pinchpoint get its address, if pyproject.toml has one.
+"""
 
 from __future__ import annotations
 
 import os
 import re
+import tomllib
 from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
@@ -11,6 +16,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[2]
+PLACEHOLDER = "OWNER/pinchpoint"
 LINK = re.compile(r"\]\((\.\./[^)\s#]+)(#[^)\s]*)?\)")
 
 
@@ -40,4 +46,18 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         path = _outside(page.file.src_uri, match[1])
         return match[0] if path is None else f"]({os.path.relpath(_copy(path), folder)})"
 
-    return LINK.sub(link, markdown)
+    return with_address(LINK.sub(link, markdown), repository())
+
+
+def repository() -> str:
+    """Return the address of the repository that the build of the distribution reads; it may be empty."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    return settings["tool"]["hatch"]["metadata"]["hooks"]["custom"]["repository"]
+
+
+def with_address(markdown: str, address: str) -> str:
+    """Return the text with the address of the repository where it has the placeholder."""
+    if not address:
+        return markdown
+    markdown = markdown.replace(f"https://github.com/{PLACEHOLDER}", address.rstrip("/"))
+    return markdown.replace(PLACEHOLDER, "/".join(address.rstrip("/").split("/")[-2:]))

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,20 @@ def test_no_page_loads_anything_from_another_host(site: Path) -> None:
     ] == []
     styles = [style.read_text(encoding="utf-8") for style in site.rglob("*.css")]
     assert not re.search(r"(?:@import|url\()\s*[\"']?(?:https?:)?//", "\n".join(styles))
+
+
+def test_examples_name_the_repository_of_the_build() -> None:
+    hook = ROOT / "docs" / "hooks" / "links.py"
+    spec = spec_from_file_location("links_hook", hook)
+    assert spec is not None and spec.loader is not None
+    links = module_from_spec(spec)
+    spec.loader.exec_module(links)
+    text = "uses: OWNER/pinchpoint@v0, repo: https://github.com/OWNER/pinchpoint"
+    address = "https://git.example.org/ada/pinchpoint"
+    assert links.with_address(text, address) == f"uses: ada/pinchpoint@v0, repo: {address}"
+    assert links.with_address(text, "") == text
+    named = [path for path in (ROOT / "docs").rglob("*.md") if "OWNER" in path.read_text(encoding="utf-8")]
+    assert named and not links.repository().endswith("/"), "the placeholder is still used"
 
 
 def test_the_reference_has_every_option_of_every_command(site: Path) -> None:
