@@ -15,7 +15,7 @@ from pinchpoint.cli.main import run
 from pinchpoint.core.demo import Picture, Show
 from pinchpoint.core.discovery import demo_modules, load_workload
 from pinchpoint.core.errors import TargetFailed
-from pinchpoint.core.records import Record, Verdict
+from pinchpoint.core.records import Record
 from pinchpoint.demo import processes, stages
 from pinchpoint.demo.table import COLUMNS, Outcome
 
@@ -91,7 +91,7 @@ def test_the_demo_verifies_and_draws_every_system_and_ends_with_a_table_and_a_re
     assert page.count('class="picture"') == len(SYSTEMS)
     out, err = capsys.readouterr()
     lines = out[: len(out) // 2].splitlines()
-    rows = [line.split()[0] for line in lines if line.startswith(tuple(SYSTEMS)) and "pass" in line]
+    rows = [line.split(":")[0] for line in lines if line.startswith(tuple(SYSTEMS)) and "pass" in line]
     assert rows == SYSTEMS, "one row per system, in the order of the table"
     end = next(number for number, line in enumerate(lines) if line.startswith("Times are"))
     assert max(map(len, lines[:end])) <= 80
@@ -147,9 +147,9 @@ def test_a_system_whose_packages_are_missing_is_skipped_with_a_message(
     out, err = capsys.readouterr()
     assert "skipping vmc: jax, folx are not installed" in err and "skipping density: e3nn" in err
     assert [line.split()[0] for line in out.splitlines() if line.endswith("skipped")] == [
-        "density",
-        "vmc",
-        "radiance",
+        "density:",
+        "vmc:",
+        "radiance:",
     ]
     monkeypatch.setattr(demo, "_installed", lambda package: False)
     assert run(["demo", "-o", str(tmp_path)]) == 3
@@ -180,26 +180,21 @@ def test_ctrl_c_says_where_the_finished_results_are(
     assert f"stopped; what is finished is in {tmp_path}" in capsys.readouterr().err
 
 
-def test_the_row_of_a_verdict_has_times_ratio_and_peaks() -> None:
+def test_the_row_of_a_verdict_has_times_ratio_and_peaks(samples: dict[str, Any]) -> None:
     show = Show("a", ("torch",), 1, "a step", "a picture", "fast", 8)
-    verdict = Verdict(
-        target="a",
-        mode="train",
-        size=8,
+    verdict = dataclasses.replace(
+        samples["verdict"],
         baseline="slow",
         variant="fast",
-        status="pass",
-        reason="",
-        worst_error=0.0,
-        where="",
         speedup=456.34,
         baseline_s=0.2368,
         variant_s=0.0005189,
         peak_before_bytes=205_258_752,
+        peak_after_bytes=None,
     )
     row = dict(zip(COLUMNS, Outcome(show, verdict).row(), strict=True))
-    assert row["what was done"] == "a step; slow -> fast" and row["verdict"] == "pass"
-    assert (row["baseline"], row["tuned"], row["ratio"]) == ("236.80 ms", "518.9 us", "456x")
+    assert row["system: what was done"] == "a: a step; slow -> fast" and row["verdict"] == "pass"
+    assert (row["baseline"], row["tuned"], row["ratio"]) == ("237 ms", "519 us", "456x")
     assert (row["peak\nbefore"], row["peak\nafter"]) == ("196 MiB", "-")
     failed = Outcome(show)
     failed.errors.append(("verify", TargetFailed("No.", hint="Do.")))

@@ -140,7 +140,7 @@ def _show_table(shows: list[Show], outcomes: dict[str, Outcome]) -> None:
         outcomes[show.workload].row() if show.workload in outcomes else skipped_row(show) for show in shows
     ]
     printing.show("")
-    printing.show_narrow_table(COLUMNS, rows, right=NUMBERS)
+    printing.show_narrow_table(COLUMNS, rows, right=NUMBERS, unbroken=COLUMNS[-1:])
     printing.show("")
     printing.show_narrow(
         "Times are medians of one step on this machine, with the systems running side by side; ratio is"

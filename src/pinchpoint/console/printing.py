@@ -112,15 +112,22 @@ def show_table(
 
 
 def show_narrow_table(
-    columns: Sequence[str], rows: Sequence[Sequence[object]], *, right: Sequence[str] = ()
+    columns: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    *,
+    right: Sequence[str] = (),
+    unbroken: Sequence[str] = (),
 ) -> None:
     """Print a table of 80 columns when piped; text that is too wide continues in the next line of its cell.
 
-    A table whose numbers and words need more columns gets them: nothing is cut.
+    A table whose numbers and words need more columns gets them: nothing is cut. unbroken: further columns
+    whose cells stay in one line, as those of `right` do.
     """
     from rich.measure import Measurement
 
     table = _table(columns, rows, right, "")
+    for column, name in zip(table.columns, columns, strict=True):
+        column.no_wrap = column.no_wrap or name in unbroken
     wide = _console(stderr=False, pipe_width=1000)
     _print_table(table, max(NARROW_WIDTH, Measurement.get(wide, wide.options, table).minimum))
 

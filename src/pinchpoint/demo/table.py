@@ -11,8 +11,9 @@ from pinchpoint.core.records import Verdict, load
 from pinchpoint.core.units import show_bytes, show_seconds
 from pinchpoint.demo.stages import Message
 
-COLUMNS = ("system", "what was done", "baseline", "tuned", "ratio", "peak\nbefore", "peak\nafter", "verdict")
-NUMBERS = COLUMNS[2:7]
+# The system and its task share a column, because eight columns leave a task the width of one word.
+COLUMNS = ("system: what was done", "baseline", "tuned", "ratio", "peak\nbefore", "peak\nafter", "verdict")
+NUMBERS = COLUMNS[1:6]
 NONE = "-"
 
 
@@ -46,10 +47,9 @@ class Outcome:
         """The cells of the table, in the order of `COLUMNS`."""
         verdict = self.verdict
         if verdict is None:
-            return (self.show.workload, self.show.task, *[NONE] * 5, "failed")
+            return (_task(self.show), *[NONE] * 5, "failed")
         return (
-            self.show.workload,
-            f"{self.show.task}; {verdict.baseline} -> {verdict.variant}",
+            f"{_task(self.show)}; {verdict.baseline} -> {verdict.variant}",
             _seconds(verdict.baseline_s),
             _seconds(verdict.variant_s),
             NONE if verdict.speedup is None else f"{verdict.speedup:.3g}x",
@@ -60,16 +60,22 @@ class Outcome:
 
 
 def skipped_row(show: Show) -> tuple[str, ...]:
-    return (show.workload, show.task, *[NONE] * 5, "skipped")
+    return (_task(show), *[NONE] * 5, "skipped")
+
+
+def _task(show: Show) -> str:
+    return f"{show.workload}: {show.task}"
 
 
 def _seconds(value: float | None) -> str:
-    return NONE if value is None else show_seconds(value)
+    return NONE if value is None else _three_digits(show_seconds(value))
 
 
 def _peak(value: int | None) -> str:
-    """Bytes with three digits, because the table has eight columns."""
-    if value is None:
-        return NONE
-    number, unit = show_bytes(value).split()
-    return f"{float(number.replace(',', '')):.3g} {unit}"
+    return NONE if value is None else _three_digits(show_bytes(value))
+
+
+def _three_digits(quantity: str) -> str:
+    number, unit = quantity.split()
+    value = float(number.replace(",", ""))
+    return f"{value:,.0f} {unit}" if value >= 1_000 else f"{value:.3g} {unit}"
