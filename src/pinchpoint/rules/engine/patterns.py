@@ -18,9 +18,6 @@ from pinchpoint.rules.engine.source import (
     method,
 )
 
-NO_GRAD = frozenset(
-    {"torch.no_grad", "torch.inference_mode", "torch.autograd.no_grad", "torch.set_grad_enabled"}
-)
 AUTOCAST = frozenset(
     {"torch.autocast", "torch.amp.autocast", "torch.cuda.amp.autocast", "torch.cpu.amp.autocast"}
 )
@@ -307,14 +304,6 @@ def shorten(node: ast.expr, length: int = 50) -> str:
 def counts(source: Source, loop: Loop) -> bool:
     """Whether a loop goes over a range."""
     return not isinstance(loop, ast.While) and source.called(iterable(loop)) == "range"
-
-
-def counts_rows(source: Source, loop: Loop) -> bool:
-    """Whether a loop goes over the rows of something: `range(len(x))`, `range(x.shape[0])`, `range(n)`."""
-    rows = iterable(loop)
-    if not isinstance(rows, ast.Call) or source.called(rows) != "range" or len(rows.args) != 1:
-        return False
-    return not isinstance(rows.args[0], ast.Constant)
 
 
 def measures_time(source: Source, node: ast.AST) -> bool:
