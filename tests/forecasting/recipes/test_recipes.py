@@ -180,6 +180,27 @@ def test_settings_that_are_not_modelled_are_refused_or_a_reason(config: Path) ->
         read(path)
 
 
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (AXOLOTL + "val_set_size: 0.1\neval_batch_size: 16\n", "batches of 16"),
+        (AXOLOTL + "eval_batch_size: 2\nval_set_size: 0.1\nevals_per_epoch: 4\n", ""),
+        (FACTORY + "val_size: 0.1\neval_strategy: steps\n", "batches of 8"),  # unless the file sets them
+        (FACTORY + "val_size: 0.1\nper_device_eval_batch_size: 1\n", ""),
+        (FACTORY + "eval_strategy: 'no'\n", ""),
+        (AXOLOTL + "sample_packing: true\n", ""),
+        (AXOLOTL.replace("flash_attention: true", "sample_packing: true"), "packed without flash attention"),
+    ],
+)
+def test_what_may_need_more_than_the_training_step_is_a_reason(config: Path, text: str, reason: str) -> None:
+    pytest.importorskip("yaml")
+    path = config.with_name("train.yml")
+    path.write_text(text)
+    recipe = read(path)
+    assert recipe is not None and len(recipe.reasons) == bool(reason)
+    assert reason in "".join(recipe.reasons)
+
+
 @pytest.mark.usefixtures("quick_workers")
 @pytest.mark.parametrize(
     ("old", "new"),

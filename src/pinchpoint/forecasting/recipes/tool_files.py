@@ -83,7 +83,10 @@ _FACTORY = {
 _HARMLESS = (
     "data",
     "val_",
-    "eval",
+    "eval_s",
+    "eval_d",
+    "evals_per",
+    "evaluation_strategy",
     "output",
     "num_",
     "max_s",
@@ -131,6 +134,9 @@ _HARMLESS = (
     "adam_",
 )
 
+# The batch of an evaluation -> what it is if it is not set; None: that of the training.
+_BATCHES = {"eval_batch_size": None, "per_device_eval_batch_size": 8}
+_EVALUATES = ("val_set_size", "val_size", "test_datasets", "eval_dataset", "do_eval")
 _MOST = 2**31  # of a size or a count in a file
 
 
@@ -157,8 +163,15 @@ def read_recipe(path: Path) -> dict[str, Any]:
             hint="Give a file of axolotl (base_model) or LLaMA-Factory (model_name_or_path).",
         )
     model = str(settings.get("base_model") or settings.get("model_name_or_path"))
-    unread = sorted(key for key in settings.keys() - known - _REFUSED if not key.startswith(_HARMLESS))
+    unread = sorted(
+        key
+        for key in settings.keys() - known - _REFUSED
+        if key not in _BATCHES and not key.startswith(_HARMLESS)
+    )
     reasons = [f"these settings of {path.name} were not considered: {', '.join(unread)}"] if unread else []
+    reasons += _evaluation(settings, fields["batch"])
+    if settings.get("sample_packing") and fields["attention"] != "flash_attention_2":
+        reasons.append("samples are packed without flash attention, whose masks were not considered")
     return {"config": find_config(model, path), "reasons": tuple(reasons), **fields}
 
 
@@ -205,6 +218,18 @@ def _choice(value: Any, choices: dict[Any, str], key: str) -> str:
             hint=f"Use one of: {known}.",
         )
     return choices[value]
+
+
+def _evaluation(settings: dict[str, Any], batch: int) -> list[str]:
+    """A reason if an evaluation has larger batches than the training, which alone is predicted."""
+    is_axolotl = "base_model" in settings
+    key = "eval_batch_size" if is_axolotl else "per_device_eval_batch_size"
+    size = _count(settings, key, _BATCHES[key] or batch)
+    strategy = settings.get("eval_strategy", settings.get("evaluation_strategy"))
+    evaluates = any(settings.get(name) for name in _EVALUATES) or strategy not in (None, False, "no")
+    if size <= batch or not (evaluates or key in settings):
+        return []
+    return [f"an evaluation has batches of {size}, those of the training have {batch}: it was not considered"]
 
 
 def _axolotl(settings: dict[str, Any]) -> dict[str, Any]:
