@@ -34,6 +34,31 @@ def _returns_contiguous(op: Any) -> Callable[..., Any]:
     return rule
 
 
+def _channels(tensor: torch.Tensor, count: int) -> tuple[torch.Tensor, ...]:
+    """So many numbers per channel, in the type in which CUDA adds up."""
+    dtype = torch.float32 if tensor.dtype in (torch.float16, torch.bfloat16) else tensor.dtype
+    return tuple(tensor.new_empty(tensor.shape[1], dtype=dtype) for _ in range(count))
+
+
+def _backward_reduce(
+    gradient: torch.Tensor, source: torch.Tensor, mean: Any, invstd: Any, weight: Any, *wanted: bool
+) -> tuple[torch.Tensor | None, ...]:
+    """Two sums, and the gradients of weight and bias; None for those that are not `wanted`."""
+    for_input, for_weight, for_bias = wanted
+    sums = _channels(source, 2) if for_input else (None, None)
+    like = mean if weight is None else weight
+    return (*sums, *(torch.empty_like(like) if one else None for one in (for_weight, for_bias)))
+
+
+# The parts of SyncBatchNorm, which have kernels for CUDA only.
+_SYNC_BATCH_NORM: dict[str, Callable[..., Any]] = {
+    "batch_norm_stats": lambda source, eps: _channels(source, 2),
+    "batch_norm_gather_stats_with_counts": lambda source, *_: _channels(source, 2),
+    "batch_norm_elemt": lambda source, *_: torch.empty_like(source),
+    "batch_norm_backward_reduce": _backward_reduce,
+    "batch_norm_backward_elemt": lambda gradient, source, *_: torch.empty_like(source),
+}
+
 _CONTIGUOUS = (
     *(f"{kind}_pad{dims}d" for kind in ("reflection", "replication") for dims in (1, 2, 3)),
     "pixel_shuffle",
@@ -43,9 +68,13 @@ _CONTIGUOUS = (
     "huber_loss_backward",
 )
 
-RULES: dict[Any, Callable[..., Any]] = {
-    getattr(getattr(_aten, name), overload): _product
-    for name in _PRODUCTS
-    for overload in getattr(_aten, name).overloads()
-    if overload in ("dtype", "dtype_out")
-} | {op: _returns_contiguous(op) for op in (getattr(_aten, name).default for name in _CONTIGUOUS)}
+RULES: dict[Any, Callable[..., Any]] = (
+    {
+        getattr(getattr(_aten, name), overload): _product
+        for name in _PRODUCTS
+        for overload in getattr(_aten, name).overloads()
+        if overload in ("dtype", "dtype_out")
+    }
+    | {op: _returns_contiguous(op) for op in (getattr(_aten, name).default for name in _CONTIGUOUS)}
+    | {getattr(_aten, name).default: rule for name, rule in _SYNC_BATCH_NORM.items()}
+)
