@@ -48,5 +48,5 @@ def test_a_rank_is_a_number_or_all() -> None:
 
 def test_the_ranks_that_may_differ_include_every_stage_of_a_pipeline() -> None:
     assert differing_ranks(make_rank(0, 64, 8)) == [0, 1, 8, 63]
-    assert differing_ranks(make_rank(0, 4), stages=(0, 1, 2, 3)) == [0, 1, 2, 3]
+    assert differing_ranks(make_rank(0, 4), others=(0, 1, 2, 3)) == [0, 1, 2, 3]
     assert differing_ranks(make_rank(0, 1)) == [0]

@@ -75,13 +75,13 @@ def make_rank(rank: int, world_size: int, local_world_size: int | None = None) -
     return Rank(rank, world_size, local_world_size)
 
 
-def differing_ranks(first: Rank, stages: tuple[int, ...] = ()) -> list[int]:
+def differing_ranks(first: Rank, others: tuple[int, ...] = ()) -> list[int]:
     """Ranks that may differ in memory: the first two, the first of the second machine, and the last.
 
     Shards are the largest on the first rank and the smallest on the last one; scripts often do more on the
-    first rank of the job or of a machine. stages: the ranks of a pipeline, which differ from each other.
+    first rank of the job or of a machine. others: the ranks of a pipeline, and those that the script names.
     """
-    ranks = {0, min(1, first.world_size - 1), first.world_size - 1, *stages}
+    ranks = {0, min(1, first.world_size - 1), first.world_size - 1, *others}
     if first.local_world_size < first.world_size:
         ranks.add(first.local_world_size)
     return sorted(rank for rank in ranks if rank < first.world_size)

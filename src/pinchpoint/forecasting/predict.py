@@ -230,7 +230,7 @@ def worst_rank(
     """
     if first.framework == "jax":  # one process has several devices, of which the fullest was predicted
         return first
-    ranks = differing_ranks(job, tuple(first.seen.get("stages", ())))
+    ranks = differing_ranks(job, (*first.seen.get("stages", ()), *first.seen.get("compared_ranks", ())))
     forecasts = [first] + [
         forecaster.predict(args=args, rank=replace(job, rank=rank), **options) for rank in ranks[1:]
     ]
@@ -242,6 +242,7 @@ def worst_rank(
     )
     note = f"rank {worst.rank} needs most of the ranks that were run" + (f" ({others})" if others else "")
     reasons = [reason for forecast in forecasts for reason in forecast.reasons]
+    worst = replace(worst, fits=assembly.fits_of_all(forecasts))
     if len(ranks) < job.world_size:
         note += "; the others are assumed to be like one of them"
     return assembly.with_reasons(replace(worst, notes=(note, *worst.notes)), reasons)

@@ -49,14 +49,45 @@ def of_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Predict:
         "parts = [torch.zeros(1, dtype=torch.int64, device='cuda') for _ in range(4)]\n"
         "dist.all_gather(parts, torch.tensor([64], device='cuda'))\n"
         "n = max(part.item() for part in parts)",
+        "own, others = torch.tensor([64], device='cuda'), torch.empty(4, dtype=torch.int64, device='cuda')\n"
+        "dist.all_gather_into_tensor(others, own)\n"
+        "n = max(others.tolist())",
+        "own = torch.full((4,), 16, device='cuda')\n"
+        "others = torch.empty_like(own)\n"
+        "dist.all_to_all_single(others, own)\n"
+        "n = sum(others.tolist())",
+        "from torch.distributed._functional_collectives import all_to_all_single\n"
+        "own = torch.full((4,), 16, device='cuda')\n"
+        "n = sum(all_to_all_single(own, None, None, dist.group.WORLD).tolist())",
+        "sent = [None] * 4\ndist.all_gather_object(sent, {'n': 64})\nn = max(one['n'] for one in sent)",
     ],
-    ids=["reduced", "gathered"],
+    ids=["reduced", "gathered", "gathered at once", "exchanged", "exchanged by a function", "objects"],
 )
 def test_a_size_that_other_ranks_decide_about_leaves_the_answer_open(of_loop: Predict, exchange: str) -> None:
     forecast = of_loop(exchange)
     assert set(forecast.fits.values()) == {None}
     assert "sizes depend on the numbers of other ranks at train.py:" in forecast.reasons[0]
     assert 64 * 256 * 4 <= forecast.breakdown["inputs"] < 65 * 256 * 4 + 4096  # with the number of this rank
+
+
+def test_counts_that_experts_exchange_leave_the_answer_open(of_loop: Predict) -> None:
+    """The counts of this rank depend on weights, so that those of others cannot be taken to be larger."""
+    forecast = of_loop(
+        "expert = model(torch.randn(64, 256, device='cuda')).argmax(1) % 4\n"
+        "own = torch.bincount(expert, minlength=4)\n"
+        "others = torch.empty_like(own)\n"
+        "dist.all_to_all_single(others, own)\n"
+        "n = sum(others.tolist())"
+    )
+    assert set(forecast.fits.values()) == {None}
+    assert "counts may depend on the numbers of other ranks at train.py:" in forecast.reasons[0]
+
+
+def test_a_size_that_another_rank_sends_leaves_the_answer_open(of_loop: Predict) -> None:
+    forecast = of_loop(
+        "n = torch.zeros(1, dtype=torch.int64, device='cuda')\ndist.recv(n, 0)\nn = n.item()", rank=1
+    )
+    assert not any(forecast.fits.values()) and forecast.reasons
 
 
 def test_a_number_of_other_ranks_that_decides_about_no_size_is_noted(of_loop: Predict) -> None:
@@ -68,6 +99,12 @@ def test_a_number_of_other_ranks_that_decides_about_no_size_is_noted(of_loop: Pr
     )
     assert forecast.fits["rtx4090"] and not forecast.reasons
     assert any("numbers at train.py:9 have this rank's own values" in note for note in forecast.notes)
+
+
+def test_the_worst_of_all_ranks_is_one_that_the_script_names(of_loop: Predict) -> None:
+    forecast = of_loop("n = 4096 if dist.get_rank() == 2 else 64", rank="all")
+    assert forecast.rank == 2 and forecast.breakdown["inputs"] == 4096 * 256 * 4
+    assert any("rank 2 needs most" in note and "the others" not in note for note in forecast.notes)
 
 
 def test_an_object_that_only_another_rank_has_is_that_of_a_run_as_this_rank(of_loop: Predict) -> None:

@@ -19,6 +19,7 @@ import torch
 
 from pinchpoint.backends.torch import autograd_nodes, compat
 from pinchpoint.backends.torch.compat import FakeTensor, tree_map_only
+from pinchpoint.backends.torch.data_dependent.decisions import exchanged_by_package
 from pinchpoint.backends.torch.data_dependent.operations import Dynamic
 from pinchpoint.backends.torch.data_dependent.shadow_values import Shadows, written_arguments
 from pinchpoint.backends.torch.fake import operation_errors
@@ -41,6 +42,8 @@ _CALIBRATED_WEIGHTS = 500_000_000  # elements of weights that a calibration hold
 _WRITE_LIMIT = 1_000_000  # elements; values written in place to a larger device tensor are forgotten
 _RECEIVED_LIMIT = 65_536  # whole numbers of other ranks, such as lengths, for which those of this rank stand
 _MANY_TENSORS = 16  # inputs of an operation, from which on they are compared by number
+# Wraps the result of a collective, to wait for it when it is used: takes no memory, unlike its shape rule.
+_WRAPS = "_c10d_functional::_wrap_tensor_autograd"
 _ENGINE = "_engine_run_backward"  # the function of torch that calls the engine of the backward pass
 _ALWAYS_REAL = {"aten::randperm"}  # samplers read it element by element
 
@@ -118,13 +121,16 @@ class Observer(compat.DispatchMode):
         """Give a tensor whose values depend on other ranks those of this rank: few numbers, if known."""
         is_small = tensor.numel() <= (1 if tensor.is_floating_point() else _RECEIVED_LIMIT)
         value = None
-        if own is not None and is_small and own.shape == tensor.shape and not compat.is_view(tensor):
-            value = self.shadow(own)
+        if own is not None and is_small and not compat.is_view(tensor):
+            value = _repeated(self.shadow(own), tensor)
+        site = self.ledger.site()
+        where = f"{site.file}:{site.line}"
         if value is None:
             self.shadows.lose(tensor)
+            if is_small and not tensor.is_floating_point():
+                self.dynamic.miss_received(where)
             return
-        site = self.ledger.site()
-        value = self.dynamic.receive(value, f"{site.file}:{site.line}")
+        value = self.dynamic.receive(value, where)
         self.shadows.set_value(tensor, value)  # type: ignore[arg-type]
 
     def forget_values(self, weight: torch.Tensor) -> None:
@@ -274,6 +280,8 @@ class Observer(compat.DispatchMode):
             for tensor, own in self.collectives.received(func, args):
                 self._receive(tensor, own)
             return self.collectives.run(func, args)
+        if name == _WRAPS:
+            return args[0]
         if name.startswith("fsdp::") and (whole := fsdp_operation(name)) is not None:
             with self:  # its parts are recorded
                 return whole(*args, **kwargs)
@@ -337,8 +345,9 @@ class Observer(compat.DispatchMode):
             if type(out) is FakeTensor:
                 out._pinchpoint_op = name  # type: ignore[attr-defined]
             limit = self.dynamic.shadow_limit(_WRITE_LIMIT)
-            if name.startswith("_c10d_functional") and "wait_tensor" not in name:
-                self.shadows.lose(*_tensors((out,), {}))  # it depends on other ranks
+            if name.startswith("_c10d_functional") and self.collectives.communicates(func, args):
+                for tensor, own in self.collectives.received_functional(func, args, out):
+                    self._receive(tensor, None if exchanged_by_package() else own)
             else:
                 self.shadows.follow(func, args, kwargs, out, limit=limit, now=self.dynamic.calibrating)
         self.dynamic.nonzero.follow(func, args, kwargs, out, self.shadow)
@@ -439,6 +448,13 @@ def _tensors(args: Any, kwargs: Any) -> list[torch.Tensor]:
         elif isinstance(value, (list, tuple)):
             tensors += [item for item in value if isinstance(item, torch.Tensor)]
     return tensors
+
+
+def _repeated(own: torch.Tensor | None, tensor: torch.Tensor) -> torch.Tensor | None:
+    """Values of this rank as often as the tensor has room for: it gets those of every rank."""
+    if own is None or not own.numel() or tensor.numel() % own.numel():
+        return None
+    return own.reshape(-1).repeat(tensor.numel() // own.numel()).view(tensor.shape)
 
 
 def _in_place_unobserved(name: str) -> bool:

@@ -23,6 +23,7 @@ FLOATS = "float_arrays"  # key of an answer: lines that read arrays of floats
 RECEIVED = (
     "received"  # key of an answer: lines that get whole numbers of other ranks, and the largest of each
 )
+MISSED = "missed"  # key of an answer: lines that get whole numbers of other ranks, which are unknown
 _FLOAT_GUESSES = 1, 2  # beside 0, which are zeros
 _GUESSES = 2, 0  # beside 1; the second one if the first raises an error, as an index may
 
@@ -89,4 +90,13 @@ def try_larger_received(
         note = f"numbers at {lines} have this rank's own values in place of those of other ranks"
         return replace(forecast, notes=(*forecast.notes, note))
     reason = f"sizes depend on the numbers of other ranks at {lines}: those of this rank are assumed"
+    return assembly.with_reasons(forecast, (reason,))
+
+
+def without_others(forecast: Forecast, lines: list[str]) -> Forecast:
+    """A forecast with counts of a real run, which does not know the numbers that these lines receive."""
+    if not lines:
+        return forecast
+    where = ", ".join(map(shown_path, lines[:4]))
+    reason = f"counts may depend on the numbers of other ranks at {where}, which are unknown"
     return assembly.with_reasons(forecast, (reason,))

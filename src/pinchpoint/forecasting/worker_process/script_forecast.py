@@ -33,6 +33,7 @@ from pinchpoint.forecasting.worker_process import (
     other_ranks,
     script_end,
 )
+from pinchpoint.forecasting.worker_process.compared_ranks import compared_ranks
 from pinchpoint.forecasting.worker_process.real_run import limit_real_run
 from pinchpoint.forecasting.worker_process.target_loading import NEEDED, Fork, LoadedTarget, with_stand_ins
 
@@ -90,13 +91,15 @@ def predict(loaded_target: LoadedTarget, request: dict[str, Any], fork: Fork) ->
 
 def _predict(run: calibration.Run) -> Forecast:
     limits: list[int | None] = []  # of the count that needs a calibration, in each run
+    missed: dict[str, None] = {}  # lines that get unknown numbers of other ranks, in order
 
-    def run_limited(dynamic_options: dict[str, Any]) -> dict[str, Any]:
+    def watched_run(dynamic_options: dict[str, Any]) -> dict[str, Any]:
         answer = run(dynamic_options)
         limits.append(answer.get("limit"))
+        missed.update(dict.fromkeys(answer.get(late_numbers.MISSED, ())))
         return answer
 
-    site = calibration.forecast_or_site(run_limited)
+    site = calibration.forecast_or_site(watched_run)
     if isinstance(site, Forecast):
         return site
     where = shown_operation(site)
@@ -116,7 +119,7 @@ def _predict(run: calibration.Run) -> Forecast:
             f"counts at {where} depend on the data: they are those of the script's first steps, "
             "which were run on the CPU"
         )
-    return calibration.in_range(run, dynamic_options, note)
+    return late_numbers.without_others(calibration.in_range(watched_run, dynamic_options, note), list(missed))
 
 
 def _in_scratch(
@@ -248,6 +251,8 @@ def _run(
     observation.seen = progress.seen(trained=observation.trained)
     if stages := observer.collectives.stages():
         observation.seen["stages"] = stages
+    if request.get("rank"):
+        observation.seen["compared_ranks"] = compared_ranks(path, Rank(**request["rank"]))
     if observer.recomputation is not None:
         observation.seen["recomputation"] = observer.recomputation.results()
     mode = "train" if observation.trained else "infer"
@@ -312,6 +317,7 @@ def _run(
         conditions.ASKED: progress.loops.conditions.results(),
         late_numbers.READ: list(observer.dynamic.late_numbers),
         late_numbers.RECEIVED: observer.dynamic.received,
+        late_numbers.MISSED: list(observer.dynamic.missed),
         other_ranks.OBJECTS: observer.objects.sent if observer.objects is not None else [],
         late_numbers.FLOATS: [
             line for line, is_late in observer.dynamic.float_arrays.items() if is_late or not progress.trains

@@ -165,3 +165,32 @@ def test_memory_that_another_stream_uses_is_held_after_it_is_freed(observer: Any
     assert [observation.blocks[number].held_bytes for number in held] == [4 * MIB] * 4
     # The last two are still held; a tensor that its own stream alone uses is free at once.
     assert [observation.events.count(number) for number in held] == [2, 2, 1, 1]
+
+
+def test_a_functional_collective_passes_gradients_and_has_one_output(group: Any, take: Any) -> None:
+    from torch.distributed._functional_collectives import all_gather_tensor_autograd
+
+    part = torch.ones(MIB, device="cuda", requires_grad=True)
+    outputs: list[Any] = []
+    gathered = take(lambda: outputs.append(all_gather_tensor_autograd(part, 0, dist.group.WORLD)))
+    assert gathered.peak == gathered.kept_bytes == 4 * part.nbytes
+    outputs.pop().sum().backward()
+    assert part.grad is not None and part.grad.shape == part.shape
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_synchronised_batch_norm_keeps_its_input_and_its_output(group: Any, take: Any, dtype: Any) -> None:
+    group.dynamic.assume = True  # the count of the ranks whose batches are not empty
+    norm = torch.nn.SyncBatchNorm(64).to("cuda", dtype)
+    x = torch.ones(8, 64, 32, 32, device="cuda", dtype=dtype, requires_grad=True)
+    outputs: list[Any] = []
+    forward = take(lambda: outputs.append(norm(x)))
+    # Its parts are numbers per channel and rank, in fp32.
+    per_channel = 64 * 4
+    assert x.nbytes <= forward.kept_bytes <= x.nbytes + 64 * per_channel
+    assert x.nbytes < forward.peak <= x.nbytes + 64 * per_channel
+    backward = take(lambda: outputs.pop().sum().backward())
+    # The gradient of the output, in one piece, and that of the input, which stays; the output itself is freed.
+    assert x.nbytes <= backward.peak <= x.nbytes + 64 * per_channel
+    assert abs(backward.kept_bytes) <= 64 * per_channel
+    assert norm.weight.grad.dtype is dtype and x.grad.shape == x.shape

@@ -26,7 +26,16 @@ _BOUNDED_PATIENCE = 4096  # answers to a line outside a `while` loop, which most
 _OURS = str(Path(__file__).parents[2])
 _TENSORS = "/torch/_", "/torch/utils/_", "/site-packages/jax/"
 _TORCH = "-packages/torch/"
-_COLLECTIVES = "/torch/distributed/distributed_c10d.py", "/torch/distributed/c10d_logger.py", "/torch/_ops.py"
+_COLLECTIVES = (
+    "/torch/distributed/distributed_c10d.py",
+    "/torch/distributed/c10d_logger.py",
+    "/torch/distributed/_functional_collectives.py",
+    "/torch/distributed/nn/functional.py",
+    "/torch/autograd/function.py",
+    "/torch/_library/",
+    "/torch/_ops.py",
+    "/typing_extensions.py",  # the wrapper of a function that is deprecated
+)
 _CALLERS = 30  # frames in which the nearest loop is looked for
 _PACKAGES = r"(?:site|dist)-packages/"
 

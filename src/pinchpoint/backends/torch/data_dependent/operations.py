@@ -87,6 +87,7 @@ class Dynamic:
     )  # lines that read some -> whether any was late
     float_guess: int = 0  # which these are taken to be: see `floats`
     received: dict[str, float] = field(default_factory=dict)  # lines with numbers of other ranks -> largest
+    missed: dict[str, None] = field(default_factory=dict)  # lines with numbers of others that are unknown
     larger_received: bool = False  # whether these numbers are taken to be larger than those of this rank
     nonzero: NonzeroCounts = field(default_factory=NonzeroCounts)
     _turns: dict[str, int] = field(default_factory=dict)
@@ -104,6 +105,11 @@ class Dynamic:
         if not self.larger_received:
             return own.clone()
         return ~own if own.dtype is torch.bool else own * _LARGER + 1
+
+    def miss_received(self, where: str) -> None:
+        """Keep the line that gets whole numbers of other ranks, for which none of this rank can stand."""
+        if not exchanged_by_package():
+            self.missed[where] = None
 
     def shadow_limit(self, usual: int) -> int:
         return 2**62 if self.calibrating else usual

@@ -15,6 +15,8 @@ from pinchpoint.core.ranks import NCCL_PER_COMMUNICATOR
 # What these leave in their first argument is this rank's own.
 _OWN = ("c10d::send", "c10d::barrier", "c10d::monitored_barrier_", "c10d::check_for_nan")
 _SENDS = ("c10d::send", "c10d::recv_", "c10d::recv_any_source_")
+# Every rank sends its second argument, which stands for what the others send.
+_ALL_SEND = ("c10d::allgather_", "c10d::_allgather_base_", "c10d::alltoall", "c10d::gather_")
 
 
 class Collectives:
@@ -50,8 +52,9 @@ class Collectives:
             return []
         if name.startswith("c10d::broadcast_") and compat.root_of(func, args) == group.rank():
             return []
-        if name.startswith("c10d::allgather_") and isinstance(args[1], list):
-            return [(part, own) for parts, own in zip(args[0], args[1], strict=False) for part in parts]
+        if name.startswith(_ALL_SEND):
+            pairs = zip(args[0], args[1], strict=False) if isinstance(args[1], list) else [args[:2]]
+            return [(part, own) for parts, own in pairs for part in compat.tensors_in(parts)]
         is_in_place = name.startswith(("c10d::allreduce_", "c10d::broadcast_", "c10d::reduce_"))
         is_in_place = is_in_place and not name.startswith("c10d::reduce_scatter")
         return [(tensor, tensor if is_in_place else None) for tensor in compat.tensors_in(args[0])]
@@ -61,6 +64,20 @@ class Collectives:
         group = compat.named_group_of(func, args)
         if group is not None:
             self._use(group)
+
+    def communicates(self, func: Any, args: tuple[Any, ...]) -> bool:
+        """Whether a functional operation sends anything; others only wait for what was sent."""
+        return compat.named_group_of(func, args) is not None
+
+    def received_functional(
+        self, func: Any, args: tuple[Any, ...], result: Any
+    ) -> list[tuple[Any, Any | None]]:
+        """The results of a functional collective, each with the tensor of this rank that stands for it."""
+        tensors = compat.tensors_in(result)
+        group = compat.named_group_of(func, args)
+        is_alone = group is None or group.size() == 1
+        own = [None] * len(tensors) if is_alone else compat.tensors_in(args[0])
+        return list(zip(tensors, own, strict=False))
 
     def stages(self) -> list[int]:
         """The ranks of a pipeline: those that send to each other, in groups of this rank."""

@@ -1,5 +1,7 @@
 """Collectives of Python objects, which torch sends as bytes: other ranks have the objects of this one.
 
+Whole numbers in them are also tried larger, to see if they decide about sizes.
+
 An object that only another rank has, such as a config that rank 0 reads and sends, comes from a run as that
 rank, in which `SentObjects` keeps it.
 """
@@ -10,6 +12,8 @@ import base64
 import pickle
 from collections.abc import Callable, Mapping
 from typing import Any
+
+import torch
 
 from pinchpoint.backends.torch.fake.devices import at_user_line
 from pinchpoint.backends.torch.observer import Observer
@@ -57,14 +61,15 @@ def functions(observer: Observer) -> list[Callable[..., Any]]:
     def note(what: str) -> None:
         observer.note(f"{what}{at_user_line()} has this rank's own values in place of those of other ranks")
 
+    def gather(name: str, objects: list[Any], obj: Any) -> None:
+        note(name)
+        objects[:] = [obj, *(_received(observer, obj) for _ in objects[1:])]
+
     def all_gather_object(object_list: list[Any], obj: Any, group: Any = None) -> None:
-        note("all_gather_object")
-        object_list[:] = [obj] * len(object_list)
+        gather("all_gather_object", object_list, obj)
 
     def gather_object(obj: Any, object_gather_list: list[Any] | None = None, *_: Any, **__: Any) -> None:
-        note("gather_object")
-        if object_gather_list:
-            object_gather_list[:] = [obj] * len(object_gather_list)
+        gather("gather_object", object_gather_list or [], obj)
 
     def broadcast_object_list(
         object_list: list[Any],
@@ -113,3 +118,15 @@ def functions(observer: Observer) -> list[Callable[..., Any]]:
         send_object_list,
         recv_object_list,
     ]
+
+
+def _received(observer: Observer, obj: Any) -> Any:
+    """What another rank sends in place of an object: its whole numbers, in lists and dicts, may be larger."""
+    if type(obj) is int:
+        site = observer.ledger.site()
+        return int(observer.dynamic.receive(torch.tensor(obj), f"{site.file}:{site.line}"))
+    if type(obj) in (list, tuple):
+        return type(obj)(_received(observer, part) for part in obj)
+    if type(obj) is dict:
+        return {key: _received(observer, part) for key, part in obj.items()}
+    return obj
