@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import importlib
 import importlib.util
+import json
 import math
 from pathlib import Path
 from types import ModuleType
@@ -254,7 +255,10 @@ def test_a_suspended_training_resumes_bit_for_bit(tmp_path: Path) -> None:
     suspended = Bent()
     with pytest.raises(states.Late, match="ours:0"):
         training.train(suspended, bodies, schedule, states=saved_states, what="ours:0")
-    assert not torch.equal(suspended.network[0].weight, uninterrupted.network[0].weight)
+    suspended_weight, weight = (
+        model.get_parameter("network.0.weight") for model in (suspended, uninterrupted)
+    )
+    assert not torch.equal(suspended_weight, weight)
     (file,) = tmp_path.iterdir()
     assert file.name.startswith("part.ours-0-") and file.suffix == ".state"
     resumed_states = states.States(tmp_path / "other.json", [tmp_path / "part.json"], about={"steps": 60})
@@ -323,3 +327,26 @@ def test_an_unknown_piece_of_work_is_rejected() -> None:
     for wrong in ("ours", "theirs:0", "ours:x", "ours:"):
         with pytest.raises(BadInput, match="--only"):
             list(compare.pieces([wrong], ("ours",)))
+
+
+def test_the_pages_show_every_model_of_the_record():
+    record = json.loads(
+        (ROOT / "benchmarks" / "results" / "operator_gino_h200.json").read_text(encoding="utf-8")
+    )
+    for name in ("ours", "gino", "gino+query"):
+        figures = [
+            f"{100 * record['runs'][f'{name}:{seed}']['test']['median']['l1']:.2f}" for seed in range(3)
+        ]
+        for page, separator in (
+            ("README.md", ", "),
+            ("README.zh.md", "、"),
+            ("docs/systems/operator.md", " % | "),
+        ):
+            assert separator.join(figures) in (ROOT / page).read_text(encoding="utf-8"), (page, name)
+    table = load("report")
+    ratios = [
+        table.medians(record, "ours", "test") / table.medians(record, other, "test")
+        for other in ("gino", "gino+query")
+    ]
+    page = (ROOT / "docs" / "systems" / "operator.md").read_text(encoding="utf-8")
+    assert f"is {ratios[0]:.2f} against GINO as neuralop offers it, and {ratios[1]:.2f} against" in page
