@@ -20,7 +20,7 @@ import numpy as np
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.workload import Case, Probe
 from pinchpoint.systems.vmc import CHUNK
-from pinchpoint.systems.vmc.data.system import System, system_of
+from pinchpoint.systems.vmc.data.system import system_of
 from pinchpoint.systems.vmc.model.config import NetConfig
 from pinchpoint.systems.vmc.model.hamiltonian import local_energy
 from pinchpoint.systems.vmc.model.wavefunction import WaveFunction, wave_function
@@ -97,14 +97,20 @@ def build(
     job = Job(wave, _METHODS[variant], min(chunk or CHUNK, size) if variant == "chunked" else None)
     energies = job.energies  # one object, so that JAX traces it once for the shapes and the step
     place = _device(device)
-    make = _makers(wave, wave.system, size)
     # Keys are arguments, not constants: a cache of compiled programs then has one program for all seeds.
-    keys = (key_of(seed, stage) for stage in (Stage.PARAMETERS, Stage.PARAMETERS, Stage.WALKERS))
+    weights, walkers = key_of(seed, Stage.PARAMETERS), key_of(seed, Stage.WALKERS)
+    makers: list[tuple[Callable[[Any], Any], Any]] = [
+        (wave.init, weights),
+        (lambda key: start(wave.system, size, key, dtype=jnp.float32), walkers),
+    ]
+    if mode == "train":  # compiled for nothing otherwise
+        makers.insert(1, (lambda key: _zero_state(wave, key), weights))
     if place is None:
-        params, state, x = (jax.eval_shape(one, key) for one, key in zip(make, keys, strict=True))
+        args = tuple(jax.eval_shape(make, key) for make, key in makers)
     else:
         with jax.default_device(place):
-            params, state, x = (jax.jit(one)(key) for one, key in zip(make, keys, strict=True))
+            args = tuple(jax.jit(make)(key) for make, key in makers)
+    params, x = args[0], args[-1]
 
     def probe() -> Probe:
         if mode == "infer":
@@ -117,19 +123,15 @@ def build(
     return Case(
         step=jax.jit(job.train if mode == "train" else energies),
         processed=jax.eval_shape(energies, params, x).shape[0],
-        args=(params, state, x) if mode == "train" else (params, x),
+        args=args,
         probe=probe if place is not None else None,
     )
 
 
-def _makers(wave: WaveFunction, system: System, size: int) -> tuple[Callable[[Any], Any], ...]:
-    """Functions of a key that make the parameters, the zeros of Adam's state, and walkers (B, n, 3)."""
-
-    def state(key: Any) -> OptimizerState:
-        zero = jax.tree_util.tree_map(jnp.zeros_like, wave.init(key))
-        return OptimizerState(zero, zero, None)
-
-    return wave.init, state, lambda key: start(system, size, key, dtype=jnp.float32)
+def _zero_state(wave: WaveFunction, key: Any) -> OptimizerState:
+    """The zeros of Adam's state; a function of a key, as the parameters are, whose shapes it needs."""
+    zero = jax.tree_util.tree_map(jnp.zeros_like, wave.init(key))
+    return OptimizerState(zero, zero, None)
 
 
 def _device(device: str) -> Any:
