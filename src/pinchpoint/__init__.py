@@ -1,4 +1,4 @@
-"""pinchpoint: predict, reduce and verify what many points cost in time and memory.
+"""pinchpoint: predict the peak memory of PyTorch and JAX scripts, plan what fits, verify cheaper variants.
 
 Names are resolved on first use, so `import pinchpoint` needs neither torch nor JAX and takes milliseconds.
 """

@@ -39,8 +39,8 @@ def build() -> typer.Typer:
     app = typer.Typer(
         name="pinchpoint",
         cls=Verbs,
-        help="Predict the peak memory of a training step without the GPU; find, reduce and verify what many"
-        " points cost.",
+        help="Predict the peak memory of a PyTorch or JAX script without a GPU, find what fits and what is"
+        " slow, and verify that a cheaper variant computes the same.",
         pretty_exceptions_enable=False,
         rich_markup_mode=None,  # importing rich takes longer than the rest of --help
         context_settings={"help_option_names": ["-h", "--help"]},

@@ -203,4 +203,6 @@ def _ratio(row: Values) -> str:
     ratio = number(row, "ratio")
     if ratio is None:
         return "-"
+    if 0 < ratio < 0.01:
+        return f"1/{1 / ratio:,.0f}x"
     return f"{ratio:,.0f}x" if ratio >= 100 else f"{ratio:.3g}x"
