@@ -85,7 +85,7 @@ def test_a_tf32_run_is_evaluated_in_fp32_without_a_suitable_card(
         for folder in (run, tmp_path / "run")
     ]
     assert result[0] == result[1]
-    assert predict(tmp_path / "run", car[0], tmp_path / "out.vtp", device="cpu").faces == len(
+    assert predict(tmp_path / "run", car[0], tmp_path / "out.vtp", device="cpu").count == len(
         car[1].mesh.faces
     )
     with pytest.raises(BadInput, match="tf32 is not available on cpu") as excinfo:
@@ -177,11 +177,9 @@ def test_a_predicted_mesh_has_the_cp_of_the_model_for_its_body(
             sample.areas,
             graph_of(sample.points, trained_run.config, areas=sample.areas, features=sample.features),
         )
-    assert (result.cp_low, result.cp_high) == pytest.approx(
-        (float(truth.min()), float(truth.max())), abs=1e-4
-    )
+    assert result.ranges["Cp"] == pytest.approx((float(truth.min()), float(truth.max())), abs=1e-4)
     output_mesh = read_mesh(tmp_path / "out.vtp")
-    assert len(output_mesh.faces) == result.faces == len(body.mesh.faces)
+    assert len(output_mesh.faces) == result.count == len(body.mesh.faces)
     assert torch.allclose(output_mesh.vertices.amin(0), body.mesh.vertices.amin(0), atol=1e-5), (
         "the mesh is not moved"
     )
@@ -200,7 +198,7 @@ def test_a_mesh_in_millimetres_is_refused_with_the_scale_in_the_hint(
     assert not (tmp_path / "out.vtp").exists()
     one = predict(run, large, tmp_path / "mm_out.vtp", scale=0.001, device="cpu")
     other = predict(run, path, tmp_path / "m_out.vtp", device="cpu")
-    assert (one.cp_low, one.cp_high) == pytest.approx((other.cp_low, other.cp_high), abs=1e-3)
+    assert one.ranges["Cp"] == pytest.approx(other.ranges["Cp"], abs=1e-3)
 
 
 def test_a_toy_and_a_car_in_the_air_are_refused(run: Path, tmp_path: Path, car: tuple[Path, Any]) -> None:

@@ -136,6 +136,28 @@ def test_eager_bytes_per_edge_match_a_count_by_hand(forecaster: Forecaster, hidd
     )
 
 
+@pytest.mark.parametrize(("dimension", "channels"), [(2, 32), (2, 128), (3, 64)])
+def test_bytes_per_edge_follow_from_the_dimension_and_the_channels(
+    forecaster: Forecaster, dimension: int, channels: int
+) -> None:
+    """The same count with 2 d inputs and C values twice; a point has C values.
+
+    With many channels, the peak is where the backward pass begins: with the gradients of the messages, of the
+    kernel's values and of f at the edge.
+    """
+    stored = 4 * 2 * 128 + 4 * 2 * dimension + 2 * 4 * channels + 8 + 4 * channels / K
+    train = stored + 4 * max(64, 3 * channels)
+    settings = {"mlp": "64,64", "dimension": str(dimension), "channels": str(channels)}
+    assert slope(forecaster, "eager", "train", sizes=(400_000, 800_000), **settings) == pytest.approx(
+        train, abs=12
+    )
+
+
+def test_the_whole_model_has_three_coordinates() -> None:
+    with pytest.raises(BadInput, match="three coordinates"):
+        case(part="full", dimension="2")
+
+
 @pytest.mark.parametrize(
     ("part", "most"), [("encoder", 12), ("decoder", 12), ("full", WORKLOAD.variant("flat").held_bytes)]
 )

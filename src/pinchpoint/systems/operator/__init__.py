@@ -44,6 +44,8 @@ WORKLOAD = Workload(
             "hidden widths of the edge MLP, separated by commas",
             pattern=r"[1-9]\d{0,4}(,[1-9]\d{0,4})*",
         ),
+        Setting("channels", "16", "features of a point and of a token", pattern=r"[1-9]\d{0,3}"),
+        Setting("dimension", "3", "coordinates of a point that encoder and decoder read", choices=("2", "3")),
         Setting(
             "precision", "fp32", "precision of the forward pass; bf16 uses autocast", choices=("fp32", "bf16")
         ),

@@ -1,7 +1,7 @@
-"""Train a geometry-aware neural operator, measure it, and predict the pressure on a mesh.
+"""Train a geometry-aware neural operator, measure it, and predict fields on a mesh.
 
-`data` creates bodies with a known field, `train` learns it, `eval` measures the errors on unseen bodies,
-and `predict` computes the pressure on your own mesh.
+`data` creates bodies with a known field, or reads your own cases with --from; `train` learns the fields,
+`eval` measures the errors on unseen bodies, and `predict` computes the fields on another mesh.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any, cast
 import typer
 
 from pinchpoint.console import printing, progress_bar
+from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.common import commands
 from pinchpoint.systems.operator.settings import Settings
 
 if TYPE_CHECKING:
+    from pinchpoint.systems.operator.predict import Prediction
     from pinchpoint.systems.operator.training.records import Evaluation
 
 MIN_BODIES = 6  # the fewest that give a 95 % interval of a median
@@ -30,27 +32,79 @@ CHECKPOINT: Any = typer.Option(
 @app.command("data")
 def data(
     output: Path = commands.DATA_OUTPUT,
+    source: Path = typer.Option(
+        None,
+        "--from",
+        metavar="FOLDER",
+        help="Read your own cases: one mesh with fields per file or subfolder (.vtk, .vtp, .vtu; .stl, .obj "
+        "or .ply with a table of fields; .npz, .csv, .h5).",
+    ),
+    files: str = typer.Option(
+        None, "--files", metavar="PATTERN", help="With --from: the files that are cases, such as '*/out.vtu'."
+    ),
+    inputs: str = typer.Option(
+        None, "--inputs", metavar="NAMES", help="With --from: fields that are known, separated by commas."
+    ),
+    targets: str = typer.Option(
+        None,
+        "--targets",
+        metavar="NAMES",
+        help="With --from: fields to learn, separated by commas.  [default: all others]",
+    ),
+    parameters: str = typer.Option(
+        None,
+        "--parameters",
+        metavar="NAMES",
+        help="With --from: numbers of a whole case, separated by commas.  [default: those of the files named "
+        "parameters]",
+    ),
     kind: str = typer.Option(
-        "flow",
+        None,
         "--kind",
-        help="Kind of data: flow (inviscid flow over cars) or harmonic (potentials of charges).",
+        help="Kind of data: flow (inviscid flow over cars) or harmonic (potentials of charges).  "
+        "[default: flow]",
     ),
-    train: int = typer.Option(64, "--train", help="Number of training bodies."),
+    train: int = typer.Option(None, "--train", help="Number of training bodies.  [default: 64]"),
     test: int = typer.Option(
-        16, "--test", help="Number of test bodies, which are the same for every --train."
+        None,
+        "--test",
+        help="Number of test bodies, which are the same for every --train.  [default: 16; a fifth with "
+        "--from]",
     ),
-    panels: int = typer.Option(2000, "--panels", help="Approximate number of faces of a body."),
-    seed: int = typer.Option(0, "--seed", help="Seed of the shapes, which do not depend on --panels."),
+    panels: int = typer.Option(
+        None, "--panels", help="Approximate number of faces of a body.  [default: 2000]"
+    ),
+    seed: int = typer.Option(
+        0, "--seed", help="Seed of the shapes, which do not depend on --panels; with --from, of the split."
+    ),
     jobs: int = commands.JOBS,
-    device: str = typer.Option("cpu", "--device", help="Device: cpu, or cuda for many panels."),
+    device: str = typer.Option(
+        None, "--device", help="Device: cpu, or cuda for many panels.  [default: cpu]"
+    ),
 ) -> None:
-    """Create bodies with a known field.
+    """Create bodies with a known field, or read your own cases.
 
     Complete bodies in the folder are kept, so the same command resumes a run that was stopped. A body whose
-    solution is not accurate enough is kept and listed, but excluded from the splits.
+    solution is not accurate enough is kept and listed, but excluded from the splits. All cases of your own
+    are checked before the first is written; a case whose files have changed is converted again.
     """
     import time
 
+    with_source = {"--files": files, "--inputs": inputs, "--targets": targets, "--parameters": parameters}
+    without = {"--kind": kind, "--train": train, "--panels": panels, "--jobs": jobs, "--device": device}
+    for name, value in (with_source if source is None else without).items():
+        if value is not None:
+            how = "without" if source is None else "with"
+            raise BadInput(
+                f"{name} cannot be used {how} --from.", hint=f"Leave {name} out, or change --from."
+            )
+    if source is not None:
+        _convert(source, output, files, inputs, targets, parameters, test, seed)
+        return
+    kind, device = kind or "flow", device or "cpu"
+    train, test, panels = (
+        default if value is None else value for value, default in ((train, 64), (test, 16), (panels, 2000))
+    )
     with commands.loading_torch():
         from pinchpoint.systems.operator.data.dataset import make_dataset
 
@@ -92,6 +146,62 @@ def data(
         )
     if not dataset.names("train"):
         printing.say("note: there are no training bodies; --train 64 creates some")
+
+
+def _convert(
+    source: Path,
+    output: Path,
+    files: str | None,
+    inputs: str | None,
+    targets: str | None,
+    parameters: str | None,
+    test: int | None,
+    seed: int,
+) -> None:
+    import time
+
+    with commands.loading_torch():
+        from pinchpoint.systems.operator.data.own.collection import Choices, make_own_dataset
+        from pinchpoint.systems.operator.data.own.summary import summary_of
+
+    start = time.perf_counter()
+    choices = Choices(
+        _names(inputs, "--inputs") or (),
+        _names(targets, "--targets"),
+        () if parameters == "" else _names(parameters, "--parameters"),
+    )
+    with commands.making_data("cases") as (tell, progress):
+        dataset, notes = make_own_dataset(
+            source,
+            output,
+            choices=choices,
+            files=files,
+            test=test,
+            seed=seed,
+            progress=progress,
+            reading=lambda done, total: tell("reading", done, total),
+        )
+    printing.show_pairs(
+        [
+            ("data", f"{output}, own data from {source}"),
+            *summary_of(dataset),
+            *commands.size_and_time(output, start),
+            *commands.train_next("operator", output, when=bool(dataset.names("train"))),
+        ]
+    )
+    for note in notes:
+        printing.say(f"note: {note}")
+    if dataset.beyond():
+        printing.say(f"note: {output} contains {len(dataset.beyond()):,} more cases, which {source} lacks")
+
+
+def _names(text: str | None, flag: str) -> tuple[str, ...] | None:
+    if text is None:
+        return None
+    names = tuple(name.strip() for name in text.split(","))
+    if "" in names or len(set(names)) != len(names):
+        raise BadInput(f"{flag} {text!r} has an empty or a repeated name.", hint=f"Give {flag} p,U.")
+    return names
 
 
 @commands.train_command(
@@ -170,20 +280,33 @@ def _errors(evaluation: Evaluation) -> list[tuple[str, str]]:
 
 @app.command("predict")
 def predict(
-    run: Path = typer.Argument(..., metavar="RUN", help="Folder of a run on flow data."),
+    run: Path = typer.Argument(..., metavar="RUN", help="Folder of a run on flow data or your own data."),
     mesh: Path = typer.Argument(
-        ..., metavar="MESH", help="A closed surface: .stl, .obj, .ply, .vtp, .vtk or .vtu."
+        ...,
+        metavar="MESH",
+        help="A closed surface (.stl, .obj, .ply, .vtp, .vtk or .vtu), or a file like those of your data.",
     ),
     output: Path = typer.Option(
-        ..., "-o", "--output", metavar="OUT", help="File for the mesh with its Cp: .vtp, .vtu or .vtk."
+        ..., "-o", "--output", metavar="OUT", help="File for the mesh with its fields: .vtp, .vtu or .vtk."
     ),
-    yaw: float = typer.Option(0.0, "--yaw", help="Angle of the flow in degrees."),
+    yaw: float = typer.Option(None, "--yaw", help="Cars: angle of the flow in degrees.  [default: 0]"),
     clearance: float = typer.Option(
         None,
         "--clearance",
-        help="Metres from the ground to the lowest point; the mesh's own height by default.",
+        help="Cars: metres from the ground to the lowest point; the mesh's own height by default.",
     ),
-    scale: float = typer.Option(1.0, "--scale", help="Metres per unit of the mesh: 0.001 for millimetres."),
+    parameter: list[str] = typer.Option(
+        None,
+        "--parameter",
+        metavar="NAME=VALUE",
+        help="Own data: a parameter of the case; by default from the file, or parameters.json beside it.",
+    ),
+    scale: float = typer.Option(
+        1.0, "--scale", help="Metres (units of training) per unit of the mesh: 0.001 for millimetres."
+    ),
+    fit: bool = typer.Option(
+        False, "--fit", help="Scale and move a mesh outside the box of training into it; a note says how."
+    ),
     device: str = commands.DEVICE,
     budget: str = typer.Option(
         None, "--budget", help="Use the largest chunk predicted to stay within this memory: 8GiB, or a card."
@@ -191,10 +314,12 @@ def predict(
     chunk: int = typer.Option(None, "--chunk", help="Edges processed together."),
     checkpoint: str = CHECKPOINT,
 ) -> None:
-    """Predict the pressure on a mesh, for ParaView.
+    """Predict the fields of a run on a mesh, for ParaView.
 
-    The mesh is a closed surface in metres, with x along the car and z up. It is moved so that it is centred
-    over the ground like the training bodies; OUT contains it at its original place.
+    For a run on cars, the mesh is a closed surface in metres, with x along the car and z up. It is moved so
+    that it is centred over the ground like the training bodies, and Cp is predicted. For a run on your own
+    data, the file is like those of training, without the targets, which are predicted under their own names.
+    OUT contains the mesh at its original place.
     """
     from pinchpoint.core.units import show_seconds
 
@@ -209,6 +334,8 @@ def predict(
             yaw=yaw,
             clearance=clearance,
             scale=scale,
+            fit=fit,
+            parameters=_values(parameter),
             device=device,
             budget=budget,
             chunk=chunk,
@@ -219,10 +346,10 @@ def predict(
         [
             (
                 "written",
-                f"{prediction.path}: Cp and Normals on {prediction.faces:,} faces"
+                f"{prediction.path}: {_fields(prediction)} on {prediction.count:,} {prediction.places}"
                 + (", replacing an earlier file" if prediction.replaced else ""),
             ),
-            ("Cp", f"{prediction.cp_low:.3f} to {prediction.cp_high:.3f}"),
+            *((name, f"{low:.4g} to {high:.4g}") for name, (low, high) in prediction.ranges.items()),
             (
                 "edges",
                 f"{prediction.edges:,}" + (f" in chunks of {prediction.chunk:,}" if prediction.chunk else ""),
@@ -233,3 +360,22 @@ def predict(
     )
     for note in prediction.notes:
         printing.say(f"note: {note}")
+
+
+def _fields(prediction: Prediction) -> str:
+    names = [*prediction.ranges, *(["Normals"] if prediction.places == "faces" else [])]
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _values(items: list[str] | None) -> dict[str, float]:
+    """Numbers by name, from NAME=VALUE."""
+    values: dict[str, float] = {}
+    for item in items or []:
+        name, _, text = item.partition("=")
+        try:
+            values[name.strip()] = float(text)
+        except ValueError as error:
+            raise BadInput(
+                f"--parameter {item!r} is not NAME=VALUE with a number.", hint="Give it as U=1.5."
+            ) from error
+    return values

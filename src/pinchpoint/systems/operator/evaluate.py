@@ -21,10 +21,11 @@ from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import write_text
 from pinchpoint.systems.common.evaluations import make_evaluation_folder, save_evaluation
 from pinchpoint.systems.common.training.precision import matmuls, usable_precision
+from pinchpoint.systems.common.training.runs import json_values
 from pinchpoint.systems.operator.data.dataset import Dataset, Split, open_dataset
 from pinchpoint.systems.operator.metrics import middle_of, relative_errors
 from pinchpoint.systems.operator.model.graph import graph_of
-from pinchpoint.systems.operator.plots import picture
+from pinchpoint.systems.operator.plots import field_pictures, picture
 from pinchpoint.systems.operator.training.records import Evaluation
 from pinchpoint.systems.operator.training.runs import TrainedRun, Which, load_trained
 from pinchpoint.systems.operator.training.training_step import forward
@@ -32,6 +33,9 @@ from pinchpoint.systems.operator.training.training_step import forward
 DEFINITION = (
     "relative L1 = sum a |p - t| / sum a |t|; "
     "relative L2 = sqrt(sum a (p - t)^2 / sum a t^2); a: area of a panel"
+)
+OWN_DEFINITION = (
+    f"{DEFINITION}, or of a cell; vectors are summed over their components; l1 and l2 are means over fields"
 )
 PLOTS = ("best", "median", "worst")
 _FILES = {"errors.csv", *(f"{which}.png" for which in PLOTS)}
@@ -92,11 +96,23 @@ def evaluate(
         mean_l2=mean_l2,
         factor=mean_l1["median"] / l1["median"],
         seconds=time.perf_counter() - start,
-        definition=DEFINITION,
+        definition=DEFINITION if dataset.layout is None else OWN_DEFINITION,
         files=tuple(file.name for file in files),
+        fields=_field_errors(dataset, rows),
     )
     save_evaluation(evaluation, folder, own=_FILES)
     return evaluation
+
+
+def _field_errors(dataset: Dataset, rows: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, float]]]:
+    """The errors of each field of a user's own data; none for our own, which have one field."""
+    if dataset.layout is None:
+        return {}
+    keys = ("l1", "l2", "mean_l1", "mean_l2")
+    return {
+        name: {key: asdict(middle_of([row[f"{name} {key}"] for row in rows])) for key in keys}
+        for name in dataset.fields
+    }
 
 
 def _names(dataset: Dataset, trained_run: TrainedRun, split: Split) -> list[str]:
@@ -105,6 +121,13 @@ def _names(dataset: Dataset, trained_run: TrainedRun, split: Split) -> list[str]
             f"The run was trained on {trained_run.settings.kind} data, but {dataset.path} contains "
             f"{dataset.kind} data.",
             hint="Name a dataset of the same kind.",
+        )
+    layout = json_values(dataset.layout.to_dict()) if dataset.layout is not None else {}
+    if layout != trained_run.settings.layout:
+        differ = [name for name, value in layout.items() if value != trained_run.settings.layout.get(name)]
+        raise BadInput(
+            f"{dataset.path} differs from the data of the run in: {', '.join(differ)}.",
+            hint="Make it with the same --inputs, --targets and --parameters.",
         )
     names = dataset.names(split)
     if not names:
@@ -127,9 +150,10 @@ def evaluate_body(
             .float()
             .cpu()
         )
-    errors = relative_errors(prediction, sample.target, sample.areas)
+    fields = dataset.fields
+    errors = relative_errors(prediction, sample.target, sample.areas, fields)
     mean = sample.target.new_tensor(trained_run.config.target_shift).expand_as(sample.target)
-    mean_errors = relative_errors(mean, sample.target, sample.areas)
+    mean_errors = relative_errors(mean, sample.target, sample.areas, fields)
     row = {
         "name": name,
         "points": len(sample.points),
@@ -139,6 +163,10 @@ def evaluate_body(
         "mean_l1": mean_errors.l1,
         "mean_l2": mean_errors.l2,
     }
+    if dataset.layout is not None:
+        for field in fields:
+            for prefix, part in (("", errors), ("mean_", mean_errors)):
+                row |= {f"{field} {prefix}l{at + 1}": part.fields[field][at] for at in (0, 1)}
     return row, prediction.numpy()
 
 
@@ -161,6 +189,9 @@ def _draw_pictures(
     bodies = (by_error[0], by_error[(len(by_error) - 1) // 2], by_error[-1])
     paths, target = [], dataset.targets[0]
     for which, row in zip(PLOTS, bodies, strict=True):
+        if dataset.layout is not None:
+            paths.append(_draw_case(folder / f"{which}.png", dataset, row, fields[row["name"]], which))
+            continue
         body = dataset.body(row["name"])
         title = f"{which} body: {row['name']}, relative L1 {row['l1']:.1%} (mean field {row['mean_l1']:.1%})"
         true, prediction = body.fields[target].numpy(), fields[row["name"]][:, 0]
@@ -175,3 +206,18 @@ def _draw_pictures(
             )
         )
     return paths
+
+
+def _draw_case(path: Path, dataset: Dataset, row: dict[str, Any], prediction: np.ndarray, which: str) -> Path:
+    """Draw every field of a case: scalars themselves, vectors by their length."""
+    case = dataset.case(row["name"])
+    true = case.sample.target.numpy()
+    columns = {}
+    for name, at in dataset.fields.items():
+        both = [
+            values[:, at[0]] if len(at) == 1 else np.linalg.norm(values[:, list(at)], axis=1)
+            for values in (prediction, true)
+        ]
+        columns[name if len(at) == 1 else f"|{name}|"] = both[0], both[1]
+    title = f"{which} case: {row['name']}, relative L1 {row['l1']:.1%} (mean field {row['mean_l1']:.1%})"
+    return field_pictures(path, case.sample.points.numpy(), case.picture, columns, title=title)

@@ -8,7 +8,7 @@ P points, T targets.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor
 from pinchpoint.studies.timing import timing_of
 from pinchpoint.systems.operator.data.sample import Sample
 
-_LEAST = 1e-6  # features that vary less than this are centred, but not scaled
+_LEAST = 1e-6  # of the mean: what varies less than this is centred, but not scaled
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,11 @@ class Statistics:
     feature_std: tuple[float, ...]
     feature_low: tuple[float, ...]
     feature_high: tuple[float, ...]
-    panel_side: float  # square root of the mean area of a panel
+    panel_side: float  # square root of the mean area of a panel; the side of a cube for volumes
 
 
-def statistics_of(samples: Iterable[Sample]) -> Statistics:
-    """Statistics over all bodies in float64, weighted by area.
+def statistics_of(samples: Iterable[Sample], *, measure: int = 2) -> Statistics:
+    """Statistics over all bodies in float64, weighted by area. measure: the dimension of the areas.
 
     Values that hardly vary get a deviation of 1.
     """
@@ -53,28 +53,43 @@ def statistics_of(samples: Iterable[Sample]) -> Statistics:
         _mean_and_std(sums[2] / weight, sums[3] / weight),
     )
     low, high = torch.stack(lows).amin(0), torch.stack(highs).amax(0)
-    return Statistics(*target, *features, tuple(low.tolist()), tuple(high.tolist()), (weight / count) ** 0.5)
+    return Statistics(
+        *target, *features, tuple(low.tolist()), tuple(high.tolist()), (weight / count) ** (1 / measure)
+    )
 
 
 def _mean_and_std(mean: Tensor, square: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
     std = (square - mean.square()).clamp_min(0).sqrt()
-    return tuple(mean.tolist()), tuple(torch.where(std > _LEAST, std, torch.ones_like(std)).tolist())
+    return tuple(mean.tolist()), tuple(
+        torch.where(std > _LEAST * mean.abs(), std, torch.ones_like(std)).tolist()
+    )
 
 
 @dataclass(frozen=True)
 class Errors:
-    """Relative errors on one body, over all targets."""
+    """Relative errors on one body: of each field, and their mean over the fields."""
 
     l1: float
     l2: float
+    fields: dict[str, tuple[float, float]]  # l1 and l2 by name
 
 
-def relative_errors(prediction: Tensor, target: Tensor, areas: Tensor) -> Errors:
-    """prediction, target: (P, T); areas: (P,)."""
-    p, t, a = prediction.double(), target.double(), areas.double()[:, None]
-    l1 = (a * (p - t).abs()).sum() / (a * t.abs()).sum()
-    l2 = ((a * (p - t).square()).sum() / (a * t.square()).sum()).sqrt()
-    return Errors(float(l1), float(l2))
+def relative_errors(
+    prediction: Tensor, target: Tensor, areas: Tensor, fields: Mapping[str, Sequence[int]] | None = None
+) -> Errors:
+    """prediction, target: (P, T); areas: (P,). fields: the columns of each; by default all are one field.
+
+    The components of a vector are summed; fields are not, since they have different units.
+    """
+    errors = {}
+    for name, columns in (fields or {"": range(target.shape[1])}).items():
+        chosen = list(columns)
+        p, t, a = prediction[:, chosen].double(), target[:, chosen].double(), areas.double()[:, None]
+        l1 = (a * (p - t).abs()).sum() / (a * t.abs()).sum()
+        l2 = ((a * (p - t).square()).sum() / (a * t.square()).sum()).sqrt()
+        errors[name] = float(l1), float(l2)
+    one, two = (sum(pair[at] for pair in errors.values()) / len(errors) for at in (0, 1))
+    return Errors(one, two, errors)
 
 
 @dataclass(frozen=True)

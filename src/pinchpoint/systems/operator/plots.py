@@ -16,6 +16,7 @@ import numpy as np
 from pinchpoint.core.files import write_bytes
 from pinchpoint.reporting.figures import style
 from pinchpoint.systems.common.colour_bar import add_colour_bar
+from pinchpoint.systems.operator.data.own.cases import Picture
 from pinchpoint.systems.operator.data.surface import Mesh
 
 # Azimuth and elevation of the eye in degrees: from ahead and from behind, both from one side and above.
@@ -23,6 +24,9 @@ VIEWS = ((-148.0, 22.0), (32.0, 22.0))
 VALUES, DIFFERENCE = "RdYlBu_r", "PuOr_r"
 # Darkening of a face at grazing light: with more, a colour could not be compared with the colour bar.
 _SHADE = 0.10
+_MOST_FIELDS = 6  # drawn of one case
+_AROUND = 2.0  # half the side of a picture of data in a plane, in lengths of the bodies in it
+_DOTS = 40_000  # area of all dots of a picture, in square points
 _CLIP = 0.5  # percent of the faces at each end that do not affect the colour scale
 
 
@@ -51,6 +55,94 @@ def picture(
         data = io.BytesIO()
         figure.savefig(data, format="png")
     return write_bytes(path, data.getvalue())
+
+
+def field_pictures(
+    path: Path,
+    points: np.ndarray,
+    shape: Picture,
+    fields: dict[str, tuple[np.ndarray, np.ndarray]],
+    *,
+    title: str,
+) -> Path:
+    """Write a PNG with a row per field of a case: predicted, true and error. fields: two of (P,) by name.
+
+    Data in a plane are drawn as they are, near the bodies in them if there are any; surfaces from ahead;
+    points without faces, and volumes in a thin layer through their middle, as dots.
+    """
+    fields = dict(list(fields.items())[:_MOST_FIELDS])
+    with style.figure_style():
+        figure, axes = style.canvas(rows=len(fields), columns=3, width=11.5, height=0.6 + 3.1 * len(fields))
+        axes = np.asarray(axes).reshape(len(fields), 3)
+        for row, (name, (prediction, true)) in enumerate(fields.items()):
+            scale, off = _scale(true), _around_zero(prediction - true)
+            parts = ((prediction, VALUES, scale), (true, VALUES, scale), (prediction - true, DIFFERENCE, off))
+            for column, (values, colours, limits) in enumerate(parts):
+                _draw_field(axes[row][column], points, shape, values, colours, limits)
+            _bar(
+                figure,
+                axes[row : row + 1, :2],
+                VALUES,
+                scale,
+                name,
+                values=np.concatenate([prediction, true]),
+            )
+            _bar(
+                figure,
+                axes[row : row + 1, 2:],
+                DIFFERENCE,
+                off,
+                f"predicted − true {name}",
+                values=prediction - true,
+            )
+        for column, name in enumerate(("predicted", "true", "error")):
+            axes[0][column].set_title(name, loc="center")
+        figure.suptitle(style.drawable(title), fontsize=11.5, fontweight="bold", x=0.01, ha="left")
+        data = io.BytesIO()
+        figure.savefig(data, format="png")
+    return write_bytes(path, data.getvalue())
+
+
+def _draw_field(
+    axes: Any,
+    points: np.ndarray,
+    shape: Picture,
+    values: np.ndarray,
+    colours: str,
+    limits: tuple[float, float],
+) -> None:
+    from matplotlib import colormaps
+    from matplotlib.collections import PolyCollection
+
+    flat = not points[:, 2].any()
+    paint = colormaps[colours]
+    if len(shape.triangles):
+        of_faces = values[shape.owners] if len(shape.owners) else values[shape.triangles].mean(axis=1)
+        if not flat:
+            _draw(axes, shape.vertices, shape.triangles, of_faces, colours, limits, VIEWS[0])
+            return
+        shares = np.clip((of_faces - limits[0]) / (limits[1] - limits[0]), 0, 1)
+        face = paint(shares)
+        corners = shape.vertices[shape.triangles][:, :, :2]
+        axes.add_collection(PolyCollection(list(corners), facecolors=face, edgecolors=face, linewidths=0.2))
+        axes.autoscale_view()
+    else:
+        shown = np.arange(len(points))
+        if not flat:
+            thin = int(np.argmin(np.ptp(points, axis=0)))
+            depth = np.abs(points[:, thin] - np.median(points[:, thin]))
+            shown = np.argsort(depth, kind="stable")[: max(2_000, len(points) // 20)]
+            points = np.delete(points, thin, axis=1)
+        shares = np.clip((values[shown] - limits[0]) / (limits[1] - limits[0]), 0, 1)
+        axes.scatter(points[shown, 0], points[shown, 1], c=paint(shares), s=_DOTS / len(shown), linewidths=0)
+    if flat and len(shape.focus):
+        low, high = shape.focus[:, :2]
+        middle, half = (low + high) / 2, _AROUND * (high - low).max()
+        inside = np.stack([points[:, :2].min(axis=0), points[:, :2].max(axis=0)])
+        for limit, at in ((axes.set_xlim, 0), (axes.set_ylim, 1)):
+            limit(max(inside[0, at], middle[at] - half), min(inside[1, at], middle[at] + half))
+    axes.set_aspect("equal")
+    axes.axis("off")
 
 
 def _draw(

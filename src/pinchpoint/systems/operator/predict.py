@@ -1,4 +1,6 @@
-"""Prediction of Cp on a user's mesh with a trained operator, written to a file that ParaView opens.
+"""Prediction of fields on a user's mesh with a trained operator, written to a file that ParaView opens.
+
+A run on our cars predicts Cp, a run on a user's own data all of its targets, under their own names.
 
 A mesh raises an error if the operator was not trained for its size or its height over the ground; conditions
 outside those of training give a note. Edges are processed in chunks, and so are points before and after the
@@ -9,11 +11,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 import torch
+from torch import Tensor
 
 from pinchpoint.backends.base import backend, resolve_device
 from pinchpoint.core.errors import BadInput
@@ -23,10 +27,11 @@ from pinchpoint.kit.edges.edge_mlp import is_one_kernel
 from pinchpoint.systems.common.budgets import budget_of, refuse_both
 from pinchpoint.systems.common.settings import apply_choices
 from pinchpoint.systems.common.training.precision import autocast, matmuls, usable_precision
+from pinchpoint.systems.operator.data.dataset import OWN
 from pinchpoint.systems.operator.data.sample import Sample
 from pinchpoint.systems.operator.data.surface import Mesh, facets
+from pinchpoint.systems.operator.files.formats import WRITES
 from pinchpoint.systems.operator.files.meshes import (
-    WRITES,
     Conditions,
     check_mesh,
     mesh_sample,
@@ -38,10 +43,12 @@ from pinchpoint.systems.operator.model.config import PANELS, OperatorConfig
 from pinchpoint.systems.operator.model.graph import graph_of
 from pinchpoint.systems.operator.model.inference import POINTS, infer
 from pinchpoint.systems.operator.model.model import Operator
+from pinchpoint.systems.operator.predict_own import own_body
 from pinchpoint.systems.operator.settings import Settings
 from pinchpoint.systems.operator.training.budget import chunk_for
-from pinchpoint.systems.operator.training.runs import Which, load_trained
+from pinchpoint.systems.operator.training.runs import TrainedRun, Which, load_trained
 
+_FIT = 0.95  # fraction of the box that --fit fills
 _SMALLEST = 0.3  # fraction of the longest side of the box; a shorter body is not a car in metres
 # Relative to the panel size in training: panel sizes vary this much with the same number of faces.
 _COARSE = 1.25
@@ -53,10 +60,10 @@ class Prediction:
     """A summary of the prediction and the file it was written to."""
 
     path: Path
-    faces: int
+    ranges: dict[str, tuple[float, float]]  # lowest and highest value of each field; of a vector, its length
+    count: int  # of the places with values
+    places: str  # faces, points or cells
     edges: int
-    cp_low: float
-    cp_high: float
     chunk: int | None
     seconds: float
     device: str  # the name of the GPU or CPU, and how the edge MLPs run there
@@ -69,19 +76,24 @@ def predict(
     mesh: str | Path,
     output: str | Path,
     *,
-    yaw: float = 0.0,
+    yaw: float | None = None,
     clearance: float | None = None,
     scale: float = 1.0,
+    fit: bool = False,
+    parameters: Mapping[str, float] | None = None,
     device: str = "auto",
     budget: str | int | None = None,
     chunk: int | None = None,
     which: Which = "last",
     progress: Callable[[str], None] | None = None,
 ) -> Prediction:
-    """Predict Cp on every face of `mesh`, and write it with the normals to `output` (.vtp, .vtu or .vtk).
+    """Predict the fields of a run on `mesh`, and write them to `output` (.vtp, .vtu or .vtk).
 
-    yaw: degrees; clearance: metres below the lowest point, by default the height of the mesh over z = 0;
-    scale: metres per unit of the mesh.
+    scale: units of training per unit of the mesh (metres for cars). fit: scale and move a mesh that is not
+    inside the box of training into it. For a run on cars: yaw in degrees, 0 by default; clearance in metres
+    below the lowest point, by default the height of the mesh over z = 0. For a run on own data: parameters
+    by name, in addition to those beside or in the file, and the file may be a table with points (.npz, .csv
+    or HDF5).
     """
     start, tell = time.perf_counter(), progress or (lambda text: None)
     _check(Path(mesh), Path(output), scale, yaw, clearance)
@@ -90,11 +102,13 @@ def predict(
         refuse_both(budget, chunk)
     device = resolve_device(device, backend("torch"))
     trained_run = load_trained(Path(run), which=which, device=device)
-    if trained_run.settings.kind != "flow":
+    kind = trained_run.settings.kind
+    if kind not in ("flow", OWN):
         raise BadInput(
-            f"The run was trained on {trained_run.settings.kind} data, which a mesh file does not contain.",
+            f"The run was trained on {kind} data, which a mesh file does not contain.",
             hint="Name a run trained on flow data.",
         )
+    _check_conditions(kind, yaw, clearance, parameters)
     settings = replace(
         trained_run.settings,
         memory="flat",
@@ -102,10 +116,11 @@ def predict(
     )
     settings = settings if chunk is None else apply_choices(settings, {"chunk": chunk})
     tell("reading the mesh")
-    surface = read_mesh(mesh)
-    surface = Mesh(surface.vertices * scale, surface.faces)
-    sample = mesh_sample(surface, Conditions(yaw_deg=yaw, clearance=clearance), name=Path(mesh).name)
-    _check_inside(sample, trained_run.config, scale)
+    if kind == OWN:
+        body: _Body = own_body(Path(mesh), trained_run, scale=scale, fit=fit, parameters=parameters or {})
+    else:
+        body = _car(Path(mesh), trained_run, Conditions(yaw or 0.0, clearance), scale=scale, fit=fit)
+    sample = body.sample
     tell("computing surroundings")
     graph = graph_of(sample.points, trained_run.config, areas=sample.areas, features=sample.features)
     if budget is not None:
@@ -123,26 +138,108 @@ def predict(
             if len(sample.points) <= POINTS
             else lambda done, total: tell(f"predicting {done:,} of {total:,} points")
         )
-        cp = infer(trained_run.model, sample, graph, settings, progress=report)[:, 0]
-    whole, _ = outward(check_mesh(surface))
+        values = infer(trained_run.model, sample, graph, settings, progress=report)
     replaced = Path(output).exists()
-    path = write_fields(output, whole, {"Cp": cp, "Normals": facets(whole).normals.float()})
+    path = body.write(Path(output), values)
     return Prediction(
         path,
-        len(cp),
+        body.ranges(values),
+        len(values),
+        body.places,
         graph.edges,
-        float(cp.min()),
-        float(cp.max()),
         settings.chunk,
         time.perf_counter() - start,
         _describe_device(trained_run.model, settings, device),
         replaced,
-        (
-            *_beyond_training(sample, trained_run.settings),
-            *_coarseness_note(sample, trained_run.config),
-            *_orientation_note(sample),
-        ),
+        body.notes,
     )
+
+
+class _Body(Protocol):
+    """A mesh as an input of a run, and how its prediction (P, T) is written."""
+
+    @property
+    def sample(self) -> Sample: ...
+    @property
+    def places(self) -> str: ...
+    @property
+    def notes(self) -> tuple[str, ...]: ...
+    def ranges(self, values: Tensor) -> dict[str, tuple[float, float]]: ...
+    def write(self, path: Path, values: Tensor) -> Path: ...
+
+
+@dataclass(frozen=True)
+class _Car:
+    """A closed surface for a run on cars. surface: in metres, at its original place."""
+
+    sample: Sample
+    surface: Mesh
+    notes: tuple[str, ...]
+    places: str = "faces"
+
+    def ranges(self, values: Tensor) -> dict[str, tuple[float, float]]:
+        return {"Cp": (float(values[:, 0].min()), float(values[:, 0].max()))}
+
+    def write(self, path: Path, values: Tensor) -> Path:
+        whole, _ = outward(check_mesh(self.surface))
+        return write_fields(path, whole, {"Cp": values[:, 0], "Normals": facets(whole).normals.float()})
+
+
+def _car(path: Path, trained_run: TrainedRun, conditions: Conditions, *, scale: float, fit: bool) -> _Car:
+    config = trained_run.config
+    surface = read_mesh(path)
+    whole = surface = Mesh(surface.vertices * scale, surface.faces)
+    fit_notes: tuple[str, ...] = ()
+    if fit:
+        whole, conditions, fit_notes = _fit_car(whole, conditions, trained_run)
+    sample = mesh_sample(whole, conditions, name=path.name)
+    _check_inside(sample, config, scale)
+    notes = (
+        *fit_notes,
+        *_beyond_training(sample, trained_run.settings),
+        *_coarseness_note(sample, config),
+        *_orientation_note(sample),
+    )
+    return _Car(sample, surface, notes)
+
+
+def _fit_car(
+    mesh: Mesh, conditions: Conditions, trained_run: TrainedRun
+) -> tuple[Mesh, Conditions, tuple[str, ...]]:
+    """The mesh scaled into the box of training if it is not inside or far smaller, and a note about it."""
+    config = trained_run.config
+    low, high = mesh.vertices.amin(dim=0), mesh.vertices.amax(dim=0)
+    extent = (high - low).clamp_min(torch.finfo(torch.float64).tiny)
+    box = extent.new_tensor([b - a for a, b in zip(config.low, config.high, strict=True)])
+    clearance = float(low[2]) if conditions.clearance is None else conditions.clearance
+    least, most = trained_run.settings.ranges["clearance"]
+    whole = bool((extent <= _FIT * box).all()) and float(extent.max() / box.max()) >= _SMALLEST
+    if whole and clearance > 0 and clearance + float(extent[2]) <= config.high[2]:
+        return mesh, conditions, ()
+    factor = 1.0 if whole else float((_FIT * box / extent).min())
+    # The gap below a body grows with it; where that leaves the range of training, the nearest one is used.
+    gap = min(max(clearance * factor, least), most) if conditions.clearance is None else clearance
+    room = config.high[2] - gap
+    if float(extent[2]) * factor > room:
+        factor = room / float(extent[2])
+    note = f"the mesh was scaled by {factor:.4g} into the box of training, with a clearance of {gap:.3g} m"
+    return Mesh(mesh.vertices * factor, mesh.faces), replace(conditions, clearance=gap), (note,)
+
+
+def _check_conditions(
+    kind: str, yaw: float | None, clearance: float | None, parameters: Mapping[str, float] | None
+) -> None:
+    """Refuse options that belong to runs on another kind of data."""
+    if kind == OWN and (yaw is not None or clearance is not None):
+        raise BadInput(
+            "--yaw and --clearance belong to runs on cars; this run was trained on your own data.",
+            hint="Leave them out; give its parameters with --parameter NAME=VALUE.",
+        )
+    if kind != OWN and parameters:
+        raise BadInput(
+            "--parameter belongs to runs on your own data; this run was trained on cars.",
+            hint="Leave it out; give --yaw and --clearance.",
+        )
 
 
 def _describe_device(model: Operator, settings: Settings, device: str) -> str:
@@ -156,7 +253,7 @@ def _describe_device(model: Operator, settings: Settings, device: str) -> str:
     return f"{name}, {settings.precision}, edge MLPs {'as one kernel' if one else 'layer by layer'}"
 
 
-def _check(mesh: Path, output: Path, scale: float, yaw: float, clearance: float | None) -> None:
+def _check(mesh: Path, output: Path, scale: float, yaw: float | None, clearance: float | None) -> None:
     for name, value in (("yaw", yaw), ("clearance", clearance)):
         if value is not None and not math.isfinite(value):
             raise BadInput(
@@ -209,7 +306,10 @@ def _hint(extent: list[float], box: list[float], scale: float) -> str:
         fits = all(value <= side for value, side in zip(metres, box, strict=True))
         if fits and max(metres) >= 0.5 * max(box):
             return f"Add --scale {factor * scale:g} if the mesh is in {name}."
-    return "Give it in metres with --scale, x along the car and z up, and set its height with --clearance."
+    return (
+        "Give it in metres with --scale, x along the car and z up, and set its height with --clearance; or "
+        "add --fit to scale it into the box."
+    )
 
 
 def _beyond_training(sample: Sample, settings: Settings) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ No framework is imported here, so that the command line can read defaults and he
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from pinchpoint.systems.common.settings import TrainSettings, option
 
@@ -28,6 +29,9 @@ class Settings(TrainSettings):
     ranges: dict[str, list[float]] = field(
         default_factory=dict
     )  # lowest and highest value of each feature in training
+    layout: dict[str, Any] = field(
+        default_factory=dict
+    )  # of a user's own files: see `data.own.layout.Layout`
     accumulate: int = option(1, "Bodies per step.", main=True, at_least=1)
     loss: str = option("l1", "Loss", choices=LOSSES)
     memory: str = option(

@@ -122,7 +122,12 @@ class _Learner:
         for name in self.validation_names:
             sample, graph = self.bodies.get(name)
             errors.append(
-                relative_errors(self.stepper.predict(sample, graph).cpu(), sample.target, sample.areas).l1
+                relative_errors(
+                    self.stepper.predict(sample, graph).cpu(),
+                    sample.target,
+                    sample.areas,
+                    self.bodies.data.fields,
+                ).l1
             )
         return middle_of(errors).median
 

@@ -76,6 +76,7 @@ def build(
         )
     torch.manual_seed(seed)
     hidden = tuple(int(width) for width in settings["mlp"].split(","))
+    channels, dimension = int(settings["channels"]), int(settings["dimension"])
     make = _whole if settings["part"] == "full" else _transform
     memory = cast(Memory, variant)
     chunk_size = chunk or (CHECKPOINT_CHUNK if variant == "checkpoint" else "auto")
@@ -83,6 +84,8 @@ def build(
         size,
         settings["part"],
         hidden,
+        channels,
+        dimension,
         memory=memory,
         chunk=chunk_size,
         seed=seed,
@@ -101,6 +104,8 @@ def _transform(
     size: int,
     part: str,
     hidden: tuple[int, ...],
+    channels: int,
+    dimension: int,
     *,
     memory: Memory,
     chunk: Chunk,
@@ -109,7 +114,9 @@ def _transform(
     train: bool,
 ) -> Part:
     """One edge transform between the sheet's points and the lattice."""
-    inputs = transform_inputs(size, part, hidden, seed=seed, device=device, train=train)
+    inputs = transform_inputs(
+        size, part, hidden, channels=channels, dimension=dimension, seed=seed, device=device, train=train
+    )
     mlp, x, y, f, edges = inputs.mlp, inputs.x, inputs.y, inputs.f, inputs.edges
     if chunk == "auto":
         chunk = _flat_chunk(mlp, x, y, f)
@@ -117,15 +124,29 @@ def _transform(
 
 
 def transform_inputs(
-    size: int, part: str, hidden: tuple[int, ...], *, seed: int, device: str, train: bool
+    size: int,
+    part: str,
+    hidden: tuple[int, ...],
+    *,
+    channels: int = CHANNELS,
+    dimension: int = 3,
+    seed: int,
+    device: str,
+    train: bool,
 ) -> TransformInputs:
-    """Return the inputs of one edge transform with this many edges; the random state must be seeded."""
+    """Return the inputs of one edge transform with this many edges; the random state must be seeded.
+
+    dimension=2 keeps the graph and drops the height of points and tokens.
+    """
     sheet = Sheet(size)
-    points, tokens = sheet.points(seed=seed, device=device), LATTICE.points(device=device)
+    points, tokens = (
+        places[:, :dimension].contiguous()
+        for places in (sheet.points(seed=seed, device=device), LATTICE.points(device=device))
+    )
     edges: Edges = sheet.into_tokens(device) if part == "encoder" else sheet.into_points(device)
     x, y = (tokens, points) if part == "encoder" else (points, tokens)
-    mlp = mlp_of((6, *hidden, CHANNELS)).to(device)
-    f = torch.randn(len(y), CHANNELS, device=device, requires_grad=train)
+    mlp = mlp_of((2 * dimension, *hidden, channels)).to(device)
+    f = torch.randn(len(y), channels, device=device, requires_grad=train)
     return TransformInputs(mlp, x, y, f, edges)
 
 
@@ -133,6 +154,8 @@ def _whole(
     size: int,
     part: str,
     hidden: tuple[int, ...],
+    channels: int,
+    dimension: int,
     *,
     memory: Memory,
     chunk: Chunk,
@@ -141,6 +164,11 @@ def _whole(
     train: bool,
 ) -> Part:
     """The whole model: lift, encoder, patch transformer, decoder."""
+    if dimension != 3:
+        raise BadInput(
+            "The whole model always has three coordinates; in a plane the third is 0.",
+            hint="Leave dimension out, or study part=encoder or part=decoder.",
+        )
     if size < 2:
         raise BadInput(
             f"The size is {size}, but the encoder and the decoder need an edge each.",
@@ -155,7 +183,7 @@ def _whole(
         radii=(reach(),),
         lattice=_triple(LATTICE.shape),
         mlp=hidden,
-        channels=CHANNELS,
+        channels=channels,
         geometry="none",
     )
     into_points = sheet.into_points(device)
@@ -168,7 +196,7 @@ def _whole(
     model = Operator(config).to(device)
     if chunk == "auto":
         kernel = next(iter(model.encoder.kernels))
-        chunk = _flat_chunk(kernel, model.scaling.tokens, points, points.new_empty(1, CHANNELS))
+        chunk = _flat_chunk(kernel, model.scaling.tokens, points, points.new_empty(1, channels))
     return Part(
         model,
         features,

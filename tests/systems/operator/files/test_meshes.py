@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import sys
 import zlib
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,7 +30,7 @@ QUADS = np.array([[0, 1, 3, 2], [4, 6, 7, 5], [0, 4, 5, 1], [2, 3, 7, 6], [0, 2,
 TRIANGLES = np.concatenate([QUADS[:, [0, 1, 2]], QUADS[:, [0, 2, 3]]])
 
 
-def box(faces=TRIANGLES, points=BOX):
+def box(faces: Any = TRIANGLES, points: Any = BOX) -> Mesh:
     return Mesh(
         torch.tensor(points, dtype=torch.float64),
         torch.tensor(np.array(faces), dtype=torch.int64).reshape(-1, 3),
@@ -182,12 +183,14 @@ def test_written_fields_are_read_back(tmp_path, suffix):
     mesh = car_mesh(draw_car(0, 0), 300)
     cp = torch.linspace(-1, 1, len(mesh.faces))
     if suffix != ".vtp":
-        meshio = pytest.importorskip("meshio", reason="this kind of file needs meshio")
+        pytest.importorskip("meshio", reason="this kind of file needs meshio")
     file = write_fields(tmp_path / f"out{suffix}", mesh, {"cp": cp, "normal": facets(mesh).normals.numpy()})
     again = read_mesh(file)
     assert torch.allclose(facets(again).centroids, facets(mesh).centroids, atol=1e-12)
     assert [path.name for path in tmp_path.iterdir()] == [file.name]
     if suffix != ".vtp":
+        import meshio
+
         fields = meshio.read(file).cell_data
         assert np.array_equal(fields["cp"][0].reshape(-1), cp.numpy()) and fields["normal"][0].shape == (
             len(cp),
@@ -390,9 +393,8 @@ def test_meshio_is_required_only_for_its_own_file_types(tmp_path, monkeypatch):
 
 
 def test_a_vertex_number_beyond_64_bits_is_refused(tmp_path):
-    pytest.importorskip("meshio", reason="this kind of file needs meshio")
     (tmp_path / "a.obj").write_text("v 0 0 0\nv 1 0 0\nv 0 1 0\nf 1 2 1" + "0" * 400 + "\n")
-    with pytest.raises(BadInput, match="is not a valid"):
+    with pytest.raises(BadInput, match="a face has a corner 1000"):
         read_mesh(tmp_path / "a.obj")
 
 

@@ -12,7 +12,7 @@ import torch
 from pinchpoint.core.errors import BadInput
 from pinchpoint.kit import GraphCache
 from pinchpoint.systems.operator.model.config import OperatorConfig
-from pinchpoint.systems.operator.model.graph import cap_edges, disc_shares, graph_of, lattice_of
+from pinchpoint.systems.operator.model.graph import ball_shares, cap_edges, graph_of, lattice_of
 
 
 def config(**changes: Any) -> OperatorConfig:
@@ -133,8 +133,8 @@ def test_the_cap_keeps_the_first_neighbours_of_a_row_only_if_it_is_set() -> None
 
 
 def test_the_areas_of_a_flat_surface_through_a_ball_add_up_to_one() -> None:
-    assert disc_shares(None, 1.0) is None
-    shares = disc_shares(torch.tensor([1.0, 2.0]), 2.0)
+    assert ball_shares(None, 1.0, 2) is None
+    shares = ball_shares(torch.tensor([1.0, 2.0]), 2.0, 2)
     assert shares is not None and shares.tolist() == pytest.approx([1 / (4 * torch.pi), 2 / (4 * torch.pi)])
 
 

@@ -33,7 +33,7 @@ CONFIG = OperatorConfig.preset(
 
 def test_a_patch_contains_its_eight_tokens_in_order() -> None:
     tokens = torch.arange(48.0)[:, None]
-    patches = to_patches(tokens, LATTICE, 2)
+    patches = to_patches(tokens, LATTICE, (2, 2, 2))
     by_hand = [
         [(2 * a + i) * 8 + (2 * b + j) * 2 + (2 * c + k) for i in (0, 1) for j in (0, 1) for k in (0, 1)]
         for a in range(3)
@@ -46,7 +46,8 @@ def test_a_patch_contains_its_eight_tokens_in_order() -> None:
 @pytest.mark.parametrize("patch", [1, 2])
 def test_from_patches_inverts_to_patches(patch: int) -> None:
     tokens = torch.randn(48, 5)
-    assert torch.equal(from_patches(to_patches(tokens, LATTICE, patch), LATTICE, patch), tokens)
+    sides = patch, patch, patch
+    assert torch.equal(from_patches(to_patches(tokens, LATTICE, sides), LATTICE, sides), tokens)
 
 
 def test_attention_matches_an_explicit_softmax_of_products() -> None:

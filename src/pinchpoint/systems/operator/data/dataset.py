@@ -5,6 +5,9 @@ for training are numbered from 0, bodies for testing from 900,000, so that datas
 test bodies. A body whose solution exceeds a limit stays on disk with its faults and is excluded from the
 splits. Files are written atomically, and each records its origin: a lost or damaged index is rebuilt from
 them.
+
+Cases of a user's own files (`kind` own, made by `data.own.collection`) are in the same folder format, as
+`DIR/case-NAME.npz`.
 """
 
 from __future__ import annotations
@@ -28,12 +31,15 @@ from pinchpoint.systems.operator.data.body import (
     making_bytes,
     unpack,
 )
+from pinchpoint.systems.operator.data.own.cases import Case, unpack_case
+from pinchpoint.systems.operator.data.own.layout import Layout
 from pinchpoint.systems.operator.data.sample import Sample, check_sample
 from pinchpoint.systems.operator.data.triangulation import counts_for
 from pinchpoint.systems.operator.data.workers import PROGRAM, Order
 
 Split = Literal["train", "test"]
 FORMAT = "pinchpoint operator data"
+OWN = "own"
 FIRST_TEST = 900_000
 _MARGIN = 0.05  # of the box, on every side
 
@@ -43,7 +49,7 @@ class Dataset:
     """Bodies on disk. A file is read, and its sha256 compared, when its body is requested."""
 
     path: Path
-    kind: Kind
+    kind: Kind | Literal["own"]
     seed: int
     panels: int
     # Corners of a box that contains every body of this kind, also those not drawn yet.
@@ -54,6 +60,21 @@ class Dataset:
     splits: dict[str, tuple[str, ...]]  # the good bodies
     bodies: dict[str, dict[str, Any]]  # per name: sha256, panels, quality, faults
     check: bool = True
+    layout: Layout | None = None  # of a user's own files
+
+    @property
+    def vectors(self) -> list[int]:
+        """The columns of the features at which unit vectors start."""
+        if self.layout is not None:
+            return [0] if self.layout.normals or self.layout.wall else []
+        return [column for column, name in enumerate(self.features) if name.endswith("_x")]
+
+    @property
+    def fields(self) -> dict[str, tuple[int, ...]]:
+        """The columns of the targets that belong to each field."""
+        if self.layout is not None:
+            return self.layout.fields
+        return {name: (column,) for column, name in enumerate(self.targets)}
 
     def names(self, split: Split) -> list[str]:
         return samples.split_names(self.splits, split)
@@ -62,7 +83,13 @@ class Dataset:
         data = samples.read_sample(self.path, SET, self.bodies, name, check=self.check)
         return unpack(data, where=str(self.path / samples.file_of(name)))
 
+    def case(self, name: str) -> Case:
+        data = samples.read_sample(self.path, CASES, self.bodies, name, check=self.check)
+        return unpack_case(data, where=str(self.path / samples.file_of(name)))
+
     def sample(self, name: str) -> Sample:
+        if self.layout is not None:
+            return self.case(name).sample
         return check_sample(body_sample(self.body(name)))
 
     def left_out(self) -> dict[str, list[str]]:
@@ -133,6 +160,7 @@ def open_dataset(path: str | Path, *, check: bool = True) -> Dataset:
                 {split: tuple(names) for split, names in index["splits"].items()},
                 index["bodies"],
                 check,
+                Layout.from_dict(index["layout"]) if index["kind"] == OWN else None,
             )
         )
 
@@ -188,4 +216,21 @@ SET = samples.Kind(
     "body-*.npz",
     frozenset({"sha256", "panels", "quality", "faults"}),
     _look,
+)
+
+
+def _look_at_case(data: bytes, where: str) -> samples.SampleInfo:
+    case = unpack_case(data, where=where)
+    entry = {"points": len(case.sample.points), "source": case.origin["source"], "faults": []}
+    return samples.SampleInfo(case.name, case.origin, entry)
+
+
+CASES = samples.Kind(
+    FORMAT,
+    "operator data",
+    "case",
+    "bodies",
+    "case-*.npz",
+    frozenset({"sha256", "points", "source", "faults"}),
+    _look_at_case,
 )

@@ -33,6 +33,7 @@ _KEY_FIELDS = (
     "geometry",
     "local_radii",
     "turning",
+    "measure",
     "compat",
     "neighbour_cap",
 )

@@ -1,42 +1,30 @@
 """Users' surface meshes: reading, checking, orienting, conversion to a Sample, and writing with fields.
 
-Letters: V vertices, F faces. stl, obj, ply, vtk and vtu are read by meshio, which is imported only then;
-PolyData (vtp, and vtk files that contain it) needs no library. A mesh must be a closed surface in metres with
-z up; errors give the number of faults and say how to fix them.
+Letters: V vertices, F faces. A mesh must be a closed surface in metres with z up; errors give the number of
+faults and say how to fix them.
 """
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from pinchpoint.core.errors import BadInput, Missing
-from pinchpoint.core.files import check_output
+from pinchpoint.core.errors import BadInput
 from pinchpoint.core.units import show_choices
 from pinchpoint.systems.operator.data.body import flow_features
 from pinchpoint.systems.operator.data.sample import Sample, check_sample
 from pinchpoint.systems.operator.data.surface import Mesh, facets, smooth_normals
+from pinchpoint.systems.operator.files.formats import MESHES, read_grid, write_grid
+from pinchpoint.systems.operator.files.grid import Cells, Grid
 from pinchpoint.systems.operator.files.orientation import orient_outward
-from pinchpoint.systems.operator.files.vtk_legacy import is_polydata, read_polydata
-from pinchpoint.systems.operator.files.vtp import read_vtp, write_vtp
 
-READS = (".stl", ".obj", ".ply", ".vtp", ".vtk", ".vtu")
-WRITES = (".vtp", ".vtu", ".vtk")
 # Relative to the square of the mesh's diagonal: a smaller face has no meaningful normal in float32.
 _SMALLEST_AREA = 1e-12
-
-_PLY_TYPES = frozenset(
-    b"char uchar short ushort int uint float double "
-    b"int8 uint8 int16 uint16 int32 uint32 int64 uint64 float32 float64".split()
-)
 
 
 @dataclass(frozen=True)
@@ -50,32 +38,23 @@ class Conditions:
 def read_mesh(path: str | Path) -> Mesh:
     """The triangles of a file, unchecked: equal vertices are merged, unused ones dropped, polygons split."""
     path = Path(path)
-    if path.suffix.lower() not in READS:
+    if path.suffix.lower() not in MESHES:
         raise BadInput(
             f"A mesh cannot be read from {path.name!r}: its file type is not supported.",
-            hint=f"Give a file that ends in {show_choices(READS)}.",
+            hint=f"Give a file that ends in {show_choices(MESHES)}.",
         )
-    if not path.is_file():
-        raise BadInput(f"The file {path} does not exist.", hint="Name a mesh that exists.")
-    if not os.access(path, os.R_OK):
-        raise BadInput(f"{path} is not readable.", hint="Change its permissions, or copy it.")
-    if path.suffix.lower() == ".vtp":
-        points, polygons = read_vtp(path)
-    elif path.suffix.lower() == ".vtk" and is_polydata(path):
-        points, polygons = read_polydata(path)
-    else:
-        if path.suffix.lower() == ".ply":
-            _check_ply(path)
-        points, polygons = _read_with_meshio(path)
+    grid = read_grid(path)
+    return _merge_points(grid.points, triangles_of([block for block in grid.cells if block.dimension == 2]))
+
+
+def triangles_of(blocks: list[Cells]) -> np.ndarray:
+    """(N, 3) int64: polygons split into triangles that share their first corner."""
     faces = [
-        np.stack([part[:, 0], part[:, k], part[:, k + 1]], axis=1)
-        for part in polygons
-        for k in range(1, part.shape[1] - 1)
+        np.stack([block.linear[:, 0], block.linear[:, k], block.linear[:, k + 1]], axis=1)
+        for block in blocks
+        for k in range(1, block.linear.shape[1] - 1)
     ]
-    face = np.concatenate(faces) if faces else np.zeros((0, 3), dtype=np.int64)
-    if len(face) and (face.min() < 0 or face.max() >= len(points)):
-        raise BadInput(f"{path} has faces with vertices that do not exist.", hint="Export the mesh again.")
-    return _merge_points(np.asarray(points, dtype=np.float64), face.astype(np.int64))
+    return np.concatenate([np.zeros((0, 3), dtype=np.int64), *faces])
 
 
 def check_mesh(mesh: Mesh) -> Mesh:
@@ -158,13 +137,6 @@ def mesh_sample(mesh: Mesh, conditions: Conditions, *, name: str = "mesh") -> Sa
 
 def write_fields(path: str | Path, mesh: Mesh, cell_data: Mapping[str, Tensor | np.ndarray]) -> Path:
     """Write the mesh with values on its faces, (F,) or (F, n) each, as .vtp, .vtu or .vtk for ParaView."""
-    path = Path(path)
-    if path.suffix.lower() not in WRITES:
-        raise BadInput(
-            f"Fields cannot be written to {path.name!r}.",
-            hint=f"Name a file that ends in {show_choices(WRITES)}.",
-        )
-    check_output(path)
     points, faces = mesh.vertices.cpu().numpy(), mesh.faces.cpu().numpy()
     values = {
         name: part.detach().cpu().numpy() if isinstance(part, Tensor) else np.asarray(part)
@@ -176,62 +148,7 @@ def write_fields(path: str | Path, mesh: Mesh, cell_data: Mapping[str, Tensor | 
                 f"{name} has {len(part):,} values, but the mesh has {len(faces):,} faces.",
                 hint="Give one value for each face.",
             )
-    if path.suffix.lower() == ".vtp":
-        return write_vtp(path, points, faces, values)
-    meshio = _import_meshio(path)
-    mesh_with_fields = meshio.Mesh(
-        points, [("triangle", faces)], cell_data={name: [part] for name, part in values.items()}
-    )
-    beside = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
-    try:
-        meshio.write(beside, mesh_with_fields)
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
-    return path
-
-
-def _import_meshio(path: Path) -> ModuleType:
-    try:
-        import meshio
-    except ModuleNotFoundError as error:
-        raise Missing(
-            f"{path.suffix} files need meshio, which is not installed.",
-            hint='Run pip install "pinchpoint[operator]", or use .vtp.',
-        ) from error
-    return meshio
-
-
-def _check_ply(path: Path) -> None:
-    """Raise BadInput if the header claims more elements than the file has bytes; meshio would search."""
-    data = path.read_bytes()
-    header = data.partition(b"end_header")[0]
-    counts = [int(digits[:20]) for digits in re.findall(rb"^element +\w+ +(\d+)", header, re.MULTILINE)]
-    kinds = re.findall(rb"^property +list +(\S+) +(\S+)", header, re.MULTILINE)
-    if max(counts, default=0) > len(data) or not _PLY_TYPES.issuperset(
-        kind for pair in kinds for kind in pair
-    ):
-        raise BadInput(
-            f"{path} cannot be read: its header claims more than the file holds, or has unknown types.",
-            hint="Export it again as .vtp or .stl.",
-        )
-
-
-def _read_with_meshio(path: Path) -> tuple[np.ndarray, list[np.ndarray]]:
-    meshio = _import_meshio(path)
-    reader = getattr(meshio, path.suffix.lower()[1:]).read
-    try:
-        # An ASCII .stl is first tried as binary, where its text looks like a huge count.
-        with np.errstate(over="ignore"):
-            mesh = reader(str(path))
-        kinds = {"triangle", "quad", "polygon"}
-        cells = [np.asarray(block.data, dtype=np.int64) for block in mesh.cells if block.type in kinds]
-    except (Exception, SystemExit) as error:  # a parser can fail in any way on arbitrary bytes
-        # meshio's own errors say what is wrong with the file; any other is about its code.
-        why = str(error) if isinstance(error, meshio.ReadError) else ""
-        why = why.rstrip(".") or f"it is not a valid {path.suffix.lower()} file"
-        raise BadInput(f"{path} cannot be read: {why}.", hint="Export it again as .vtp or .stl.") from error
-    return mesh.points, cells
+    return write_grid(Path(path), Grid(points, (Cells("triangle", faces),), cell_fields=values))
 
 
 def _merge_points(points: np.ndarray, faces: np.ndarray) -> Mesh:

@@ -1,18 +1,20 @@
-"""A reader of legacy VTK files (.vtk) with PolyData, without a library: only the surface, no values.
+"""A reader of legacy VTK files (.vtk) with PolyData, without a library.
 
 Reads ASCII and binary, polygons as lists with their counts (up to version 4) or as offsets and connectivity
-(version 5). Lines, single points and everything after the cells are skipped. Other datasets in such files are
-read by meshio.
+(version 5), or lines if there are no polygons, and the fields on points and cells. Single points are skipped.
+Other datasets in such files are read by meshio.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from urllib.parse import unquote
 
 import numpy as np
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.systems.operator.files.vtp import runs_of
+from pinchpoint.systems.operator.files.grid import Grid
+from pinchpoint.systems.operator.files.vtp import polydata_cells
 
 _TYPES = {
     "float": "f4",
@@ -29,6 +31,8 @@ _TYPES = {
     "vtktypeint32": "i4",
     "vtktypeint64": "i8",
 }
+# Kinds of fields, with their components; 0: the line says how many.
+_ATTRIBUTES = {"SCALARS": 0, "VECTORS": 3, "NORMALS": 3, "TENSORS": 9, "TEXTURE_COORDINATES": 0}
 _HEAD = 1024  # bytes that contain the four lines before the data
 
 
@@ -39,8 +43,8 @@ def is_polydata(path: Path) -> bool:
     return len(lines) > 3 and lines[3].upper().split() == [b"DATASET", b"POLYDATA"]
 
 
-def read_polydata(path: Path) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Points (V, 3) float64, and polygons as int64 arrays (count, corners), one per run of equal size."""
+def read_polydata(path: Path) -> Grid:
+    """The grid of a file, with one block of cells per run of polygons of equal size."""
     try:
         return _parse(_Rest(path.read_bytes()))
     except (ValueError, KeyError, IndexError, OverflowError) as error:
@@ -90,16 +94,21 @@ class _Rest:
         return np.array([part.decode("latin-1") for part in parts[:count]], dtype=str).astype(dtype)
 
 
-def _parse(rest: _Rest) -> tuple[np.ndarray, list[np.ndarray]]:
-    points, polygons = np.zeros((0, 3)), []
+def _parse(rest: _Rest) -> Grid:
+    points = np.zeros((0, 3))
+    cells: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+    counts = {"VERTICES": 0, "LINES": 0, "POLYGONS": 0}
+    fields: dict[str, dict[str, np.ndarray]] = {"POINT_DATA": {}, "CELL_DATA": {}}
+    values: dict[str, np.ndarray] = {}
+    place, rows = values, 0
     while words := rest.words():
         key = words[0].upper()
         if key == "POINTS":
             points = rest.numbers(3 * int(words[1]), words[2]).reshape(-1, 3).astype(np.float64)
         elif key in ("VERTICES", "LINES", "POLYGONS"):
             corners, ends = _cells(rest, int(words[1]), int(words[2]))
-            if key == "POLYGONS":
-                polygons = runs_of(corners, ends)
+            counts[key] = len(ends)
+            cells[key] = corners, ends
         elif key == "TRIANGLE_STRIPS":
             raise ValueError(
                 "it contains triangle strips, which are not supported: apply the filter Triangulate"
@@ -108,13 +117,53 @@ def _parse(rest: _Rest) -> tuple[np.ndarray, list[np.ndarray]]:
             rest.skip_block()
         elif key == "FIELD":
             for _ in range(int(words[2])):
-                _, width, count, kind = rest.words()
-                rest.numbers(int(width) * int(count), kind)
-        elif key in ("CELL_DATA", "POINT_DATA"):
-            break
+                header = rest.words()
+                if header[:1] == ["METADATA"]:
+                    rest.skip_block()
+                    header = rest.words()
+                name, width, count, kind = header
+                array = rest.numbers(int(width) * int(count), kind)
+                place[_name(name)] = array.reshape(-1, int(width)) if int(width) > 1 else array
+        elif key in fields:
+            place, rows = fields[key], int(words[1])
+        elif key in _ATTRIBUTES:
+            width = _width(key, words)
+            kind = words[3] if key == "TEXTURE_COORDINATES" else words[2]
+            if key == "SCALARS":
+                rest.words()  # the name of a lookup table
+            array = rest.numbers(width * rows, kind)
+            place[_name(words[1])] = array.reshape(-1, width) if width > 1 else array
+        elif key == "LOOKUP_TABLE":
+            rest.numbers(4 * int(words[2]), "unsigned_char" if rest.binary else "float")
+        elif key == "COLOR_SCALARS":
+            rest.numbers(int(words[2]) * rows, "unsigned_char" if rest.binary else "float")
         else:
             raise ValueError(f"it has an unknown section {words[0][:20]!r}")
-    return points, polygons
+    # Without polygons, the lines are the body: the outline of an aerofoil.
+    group = "POLYGONS" if counts["POLYGONS"] else "LINES"
+    first = counts["VERTICES"] + (counts["LINES"] if counts["POLYGONS"] else 0)
+    blocks = (
+        polydata_cells("Polys" if counts["POLYGONS"] else "Lines", *cells[group]) if counts[group] else ()
+    )
+    return Grid(
+        points,
+        tuple(blocks),
+        fields["POINT_DATA"],
+        {name: array[first : first + counts[group]] for name, array in fields["CELL_DATA"].items()},
+        {name: float(array.reshape(-1)[0]) for name, array in values.items() if array.size == 1},
+    )
+
+
+def _width(key: str, words: list[str]) -> int:
+    """The components of an attribute, from the line that announces it."""
+    if key == "SCALARS":
+        return int(words[3]) if len(words) > 3 else 1
+    return int(words[2]) if key == "TEXTURE_COORDINATES" else _ATTRIBUTES[key]
+
+
+def _name(text: str) -> str:
+    """A name with the characters that the format encodes as %20."""
+    return unquote(text)
 
 
 def _cells(rest: _Rest, first: int, second: int) -> tuple[np.ndarray, np.ndarray]:

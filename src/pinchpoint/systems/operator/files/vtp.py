@@ -1,8 +1,8 @@
 """A reader and writer of VTK PolyData files (.vtp), without a library.
 
 Reads ASCII, inline base64 and appended data (base64 or raw), plain or zlib-compressed, with polygons of any
-size; lines, single points and values are skipped. Writes one piece with inline base64 and values on faces,
-which ParaView opens.
+size, or lines if there are no polygons, and the fields on points and cells; single points are skipped.
+Writes one piece with inline base64 and fields, which ParaView opens.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import numpy as np
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import write_bytes
+from pinchpoint.systems.operator.files.grid import Cells, Grid, cells_of, polygon_cells
 
 _TYPES = {
     "Int8": "i1",
@@ -38,8 +39,8 @@ _TYPES = {
 _NAMES = {np.dtype(code).name: name for name, code in _TYPES.items()}
 
 
-def read_vtp(path: Path) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Points (V, 3) float64, and polygons as int64 arrays (count, corners), one per run of equal size."""
+def read_vtp(path: Path) -> Grid:
+    """The grid of a file, with one block of cells per run of polygons of equal size."""
     data = path.read_bytes()
     try:
         return _parse(data)
@@ -60,21 +61,47 @@ def read_vtp(path: Path) -> tuple[np.ndarray, list[np.ndarray]]:
         ) from error
 
 
-def write_vtp(path: Path, points: np.ndarray, faces: np.ndarray, cell_data: Mapping[str, np.ndarray]) -> Path:
-    """Write a mesh. points: (V, 3), faces: (F, 3), cell_data: name -> (F,) or (F, n)."""
-    ends = np.arange(1, len(faces) + 1, dtype=np.int64) * faces.shape[1]
-    cells = "".join(_array(name, values) for name, values in cell_data.items())
+def write_vtp(path: Path, grid: Grid) -> Path:
+    """Write the points of a grid, its cells of dimension 2 or less, and their fields."""
+    groups = {"Verts": 0, "Lines": 1, "Polys": 2}
+    # The rows of cell fields are those of points, then lines, then polygons, whatever the order in the grid.
+    rows = np.concatenate(
+        [np.zeros(0, dtype=np.int64), *(_rows(grid, dimension) for dimension in groups.values())]
+    )
+    blocks = {
+        name: [block.linear for block in grid.cells if block.dimension == dimension]
+        for name, dimension in groups.items()
+    }
+    cell_fields = {name: values[rows] for name, values in grid.cell_fields.items()}
+    counts = " ".join(f'NumberOf{name}="{sum(map(len, parts))}"' for name, parts in blocks.items())
     text = (
         '<?xml version="1.0"?>\n'
         '<VTKFile type="PolyData" version="1.0" byte_order="LittleEndian" header_type="UInt64">\n'
-        f'<PolyData>\n<Piece NumberOfPoints="{len(points)}" NumberOfVerts="0" NumberOfLines="0"'
-        f' NumberOfStrips="0" NumberOfPolys="{len(faces)}">\n'
-        f"<PointData/>\n<CellData>\n{cells}</CellData>\n<Points>\n{_array('Points', points)}</Points>\n"
-        f"<Polys>\n{_array('connectivity', faces.astype(np.int64).reshape(-1))}"
-        f"{_array('offsets', ends)}</Polys>\n"
+        f'<PolyData>\n<Piece NumberOfPoints="{len(grid.points)}" {counts} NumberOfStrips="0">\n'
+        f"<PointData>\n{_arrays(grid.point_fields)}</PointData>\n"
+        f"<CellData>\n{_arrays(cell_fields)}</CellData>\n"
+        f"<Points>\n{_array('Points', grid.points)}</Points>\n"
+        f"{''.join(_cells(name, parts) for name, parts in blocks.items())}"
         "</Piece>\n</PolyData>\n</VTKFile>\n"
     )
     return write_bytes(path, text.encode("utf-8"))
+
+
+def _rows(grid: Grid, dimension: int) -> np.ndarray:
+    """The rows of the cells of a dimension in a cell field."""
+    kinds = [np.full(len(block.corners), block.dimension) for block in grid.cells]
+    return np.flatnonzero(np.concatenate([np.zeros(0), *kinds]) == dimension)
+
+
+def _arrays(fields: Mapping[str, np.ndarray]) -> str:
+    return "".join(_array(name, values) for name, values in fields.items())
+
+
+def _cells(name: str, parts: list[np.ndarray]) -> str:
+    corners = np.concatenate([np.zeros(0, dtype=np.int64), *(part.reshape(-1) for part in parts)])
+    counts = np.concatenate([np.zeros(0, dtype=np.int64), *(np.full(len(p), p.shape[1]) for p in parts)])
+    arrays = {"connectivity": corners, "offsets": np.cumsum(counts)}
+    return f"<{name}>\n{_arrays(arrays)}</{name}>\n"
 
 
 def _array(name: str, values: np.ndarray) -> str:
@@ -96,7 +123,7 @@ class _File:
     appended_raw: bool
 
 
-def _parse(data: bytes) -> tuple[np.ndarray, list[np.ndarray]]:
+def _parse(data: bytes) -> Grid:
     tree, appended = _split_appended(data)
     if tree.tag != "VTKFile" or tree.get("type") != "PolyData":
         raise ValueError(f"it contains {tree.get('type') or tree.tag}, not PolyData")
@@ -112,25 +139,69 @@ def _parse(data: bytes) -> tuple[np.ndarray, list[np.ndarray]]:
         appended,
         tail is not None and tail.get("encoding") == "raw",
     )
+    pieces = [piece for piece in tree.iter("Piece") if int(piece.get("NumberOfPoints", "0"))]
+    # Without polygons, the lines are the body: the outline of an aerofoil.
+    group = "Polys" if any(int(piece.get("NumberOfPolys", "0")) for piece in pieces) else "Lines"
     points: list[np.ndarray] = []
-    polygons: list[np.ndarray] = []
+    blocks: list[Cells] = []
+    fields: list[tuple[dict[str, np.ndarray], dict[str, np.ndarray]]] = []
     before = 0
-    for piece in tree.iter("Piece"):
+    for piece in pieces:
         if int(piece.get("NumberOfStrips", "0")):
             raise ValueError(
                 "it contains triangle strips, which are not supported: apply the filter Triangulate"
             )
         place = piece.find("Points/DataArray")
         here = _values(place, file).reshape(-1, 3) if place is not None else np.zeros((0, 3))
-        arrays = {part.get("Name"): part for part in piece.findall("Polys/DataArray")}
-        if int(piece.get("NumberOfPolys", "0")):
+        arrays = {part.get("Name"): part for part in piece.findall(f"{group}/DataArray")}
+        if count := int(piece.get(f"NumberOf{group}", "0")):
             corners, ends = (
                 _values(arrays[name], file).astype(np.int64) for name in ("connectivity", "offsets")
             )
-            polygons += runs_of(corners + before, ends)
+            blocks += polydata_cells(group, corners + before, ends)
+        skipped = sum(int(piece.get(f"NumberOf{name}", "0")) for name in ("Verts", "Lines"))
+        first = skipped if group == "Polys" else int(piece.get("NumberOfVerts", "0"))
+        at_cells = {
+            name: values[first : first + count]
+            for name, values in _fields(piece.find("CellData"), file).items()
+        }
+        fields.append((_fields(piece.find("PointData"), file), at_cells))
         points.append(here.astype(np.float64))
         before += len(here)
-    return np.concatenate(points) if points else np.zeros((0, 3)), polygons
+    values = _fields(tree.find("PolyData/FieldData"), file)
+    return Grid(
+        np.concatenate(points) if points else np.zeros((0, 3)),
+        tuple(blocks),
+        _joined([both[0] for both in fields]),
+        _joined([both[1] for both in fields]),
+        {name: float(array.reshape(-1)[0]) for name, array in values.items() if array.size == 1},
+    )
+
+
+def _fields(parent: ElementTree.Element | None, file: _File) -> dict[str, np.ndarray]:
+    """The arrays of numbers below an element, (n,) or (n, components)."""
+    arrays = {}
+    for part in () if parent is None else parent.findall("DataArray"):
+        if part.get("type") in _TYPES:
+            width = int(part.get("NumberOfComponents", "1"))
+            values = _values(part, file)
+            arrays[part.get("Name", "")] = values.reshape(-1, width) if width > 1 else values
+    return arrays
+
+
+def _joined(pieces: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Fields that every piece has, one piece after the other."""
+    names = [name for name in (pieces[0] if pieces else ()) if all(name in piece for piece in pieces)]
+    return {name: np.concatenate([piece[name] for piece in pieces]) for name in names}
+
+
+def polydata_cells(group: str, corners: np.ndarray, ends: np.ndarray) -> list[Cells]:
+    """Blocks of a PolyData's polygons, or of its lines, which may only have two points each."""
+    if group == "Polys":
+        return [polygon_cells(part) for part in runs_of(corners, ends)]
+    if len(corners) != 2 * len(ends):
+        raise ValueError("it contains lines of more than two points, which are not supported")
+    return [cells_of("line", corners.reshape(-1, 2))]
 
 
 def _split_appended(data: bytes) -> tuple[ElementTree.Element, bytes]:

@@ -20,6 +20,7 @@ Weights = Literal["mean", "quadrature", "attention"]
 # Not linear_kernelonly: it reads only coordinates, so no feature would reach the output.
 Transform = Literal["linear", "nonlinear", "nonlinear_kernelonly"]
 Triple = tuple[int, int, int]
+MEASURES = (1, 2, 3)
 Corner = tuple[float, float, float]
 
 _CHOICES = {"geometry": Geometry, "weights": Weights, "transform": Transform}
@@ -43,7 +44,9 @@ class OperatorConfig(JsonConfig):
     radii: tuple[float, ...] = option(
         help="Radii, each with an encoder and a decoder transform.", default_text="from the lattice"
     )
-    lattice: Triple = option((32, 16, 16), "Tokens along each axis.")
+    lattice: Triple = option(
+        (32, 16, 16), "Tokens along each axis; 1 along an axis in which the data have no extent."
+    )
     mlp: tuple[int, ...] = option((64, 64), "Hidden widths of the edge MLPs.")
     channels: int = option(48, "Channels C of a point and of a token.")
     width: int = option(160, "Width of the transformer.")
@@ -67,6 +70,11 @@ class OperatorConfig(JsonConfig):
         None,
         "Column with the y component of such a vector: bodies where it is negative are mirrored, y -> -y.",
         default_text="that of the wind, if there is one",
+    )
+    measure: int = option(
+        2,
+        "Dimension of what the points sample: 1 for a curve, 2 for a surface or a plane, 3 for a volume.",
+        default_text="that of the data",
     )
     turning: bool = option(
         False,
@@ -97,6 +105,11 @@ class OperatorConfig(JsonConfig):
                     f"The {name} {getattr(self, name)!r} does not exist.",
                     hint=f"Use one of: {', '.join(get_args(choices))}.",
                 )
+        if self.measure not in MEASURES:
+            raise BadInput(
+                f"`measure` is {self.measure}; it must be 1, 2 or 3.", hint="Use 2 for a surface or a plane."
+            )
+        _lattice(self.lattice, self.low, self.high)
         self._check_box()
         self._check_transformer()
         self._check_scales()
@@ -122,7 +135,13 @@ class OperatorConfig(JsonConfig):
     @property
     def patches(self) -> Triple:
         """The number of patches along each axis."""
-        x, y, z = (count // self.patch for count in self.lattice)
+        x, y, z = (count // side for count, side in zip(self.lattice, self.patch_sides, strict=True))
+        return x, y, z
+
+    @property
+    def patch_sides(self) -> Triple:
+        """Tokens of a patch along each axis: 1 along an axis with a single plane of tokens."""
+        x, y, z = (min(self.patch, count) for count in self.lattice)
         return x, y, z
 
     @classmethod
@@ -149,7 +168,7 @@ class OperatorConfig(JsonConfig):
         if fields.get("turning"):
             local_reach += far_reach
         corners = _corner(low, "low"), _corner(high, "high")
-        lattice = _lattice(fields.get("lattice", cls.lattice))
+        lattice = _lattice(fields.get("lattice", cls.lattice), *corners)
         half = math.hypot(*_spacing(*corners, lattice)) / 2
         fields.setdefault("radii", tuple(r * half for r in reach))
         widest = math.dist(*corners)
@@ -167,13 +186,13 @@ class OperatorConfig(JsonConfig):
 
     def _check_box(self) -> None:
         if not all(math.isfinite(v) for v in (*self.low, *self.high)) or any(
-            a >= b for a, b in zip(self.low, self.high, strict=True)
+            a > b or (a == b and count > 1)
+            for a, b, count in zip(self.low, self.high, self.lattice, strict=True)
         ):
             raise BadInput(
                 f"The box from {self.low} to {self.high} is empty or not finite.",
-                hint="Give finite corners, with low below high along every axis.",
+                hint="Give finite corners, with low below high along every axis with more than one token.",
             )
-        _lattice(self.lattice)
         if not self.radii:
             raise BadInput(
                 "The list of radii is empty.",
@@ -189,9 +208,10 @@ class OperatorConfig(JsonConfig):
                 )
 
     def _check_transformer(self) -> None:
-        if self.patch < 1 or any(count % self.patch for count in self.lattice):
+        if self.patch < 1 or any(count % self.patch for count in self.lattice if count > 1):
             near = tuple(
-                max(1, round(count / max(self.patch, 1))) * max(self.patch, 1) for count in self.lattice
+                1 if count == 1 else max(1, round(count / max(self.patch, 1))) * max(self.patch, 1)
+                for count in self.lattice
             )
             raise BadInput(
                 f"A lattice of {self.lattice} cannot be divided into patches of {self.patch}.",
@@ -297,16 +317,35 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
+def lattice_for(name: str, low: Corner, high: Corner) -> Triple:
+    """A lattice with about as many tokens as that of a preset, with cells as cubic as its patches allow.
+
+    In a plane, the tokens of the preset's third axis are distributed over the other two.
+    """
+    if name not in PRESETS:
+        return OperatorConfig.lattice
+    tokens = math.prod(PRESETS[name].get("lattice", OperatorConfig.lattice))
+    patch = PRESETS[name].get("patch", OperatorConfig.patch)
+    sides = [b - a for a, b in zip(low, high, strict=True)]
+    extents = [side for side in sides if side > 0]
+    cell = (math.prod(extents) / tokens) ** (1 / len(extents))
+    # At least four along an axis: with fewer, a lattice hardly resolves anything.
+    x, y, z = (max(4, patch * round(side / cell / patch)) if side > 0 else 1 for side in sides)
+    return x, y, z
+
+
 def _spacing(low: Corner, high: Corner, lattice: Triple) -> Corner:
     x, y, z = ((b - a) / max(count - 1, 1) for a, b, count in zip(low, high, lattice, strict=True))
     return x, y, z
 
 
-def _lattice(counts: Triple) -> Triple:
-    if len(counts) != 3 or min(counts) < 2:
+def _lattice(counts: Triple, low: Corner, high: Corner) -> Triple:
+    """The counts themselves: at least 2 along each axis, or 1 along one in which the box has no extent."""
+    least = [1 if a == b else 2 for a, b in zip(low, high, strict=True)]
+    if len(counts) != 3 or any(a < b for a, b in zip(counts, least, strict=True)) or sorted(counts)[1] < 2:
         raise BadInput(
-            f"The lattice is {counts}, not three counts of at least 2.",
-            hint="Give three counts, such as (32, 16, 16).",
+            f"The lattice is {counts}, not three counts of at least 2 (or two, and 1 for data in a plane).",
+            hint="Give three counts, such as (32, 16, 16), or (32, 32, 1) for data in a plane.",
         )
     return counts
 

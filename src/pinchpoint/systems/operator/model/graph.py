@@ -92,7 +92,13 @@ def graph_of(
         decoder=tuple(into_points for _, into_points in pairs),
         token_statistics=tuple(
             readable(
-                statistics(tokens, points, into_tokens, radius=radius, weights=disc_shares(weights, radius))
+                statistics(
+                    tokens,
+                    points,
+                    into_tokens,
+                    radius=radius,
+                    weights=ball_shares(weights, radius, config.measure),
+                )
             )
             for radius, (into_tokens, _) in zip(config.radii, pairs, strict=True)
         )
@@ -103,7 +109,7 @@ def graph_of(
                 own_statistics(
                     points,
                     radius=radius,
-                    weights=disc_shares(weights, radius),
+                    weights=ball_shares(weights, radius, config.measure),
                     normals=normals_of(features, config),
                 )
             )
@@ -121,9 +127,13 @@ def normals_of(features: Tensor | None, config: OperatorConfig) -> Tensor | None
     )
 
 
-def disc_shares(areas: Tensor | None, radius: float) -> Tensor | None:
-    """Areas in units of a disc with that radius: a flat surface through a ball's middle adds up to one."""
-    return None if areas is None else areas / (math.pi * radius**2)
+def ball_shares(areas: Tensor | None, radius: float, measure: int) -> Tensor | None:
+    """Areas in units of the line, disc or ball of that radius: a plane through a ball's middle has one.
+
+    measure: 1 for lengths, 2 for areas, 3 for volumes.
+    """
+    within = {1: 2 * radius, 2: math.pi * radius**2, 3: 4 / 3 * math.pi * radius**3}[measure]
+    return None if areas is None else areas / within
 
 
 def cap_edges(edges: Edges, most: int) -> Edges:

@@ -15,7 +15,7 @@ from torch.nn import functional
 from pinchpoint.kit import Edges, edge_transform
 from pinchpoint.kit.edges.transform import Memory, Transform, Weights
 from pinchpoint.systems.operator.model.config import OperatorConfig
-from pinchpoint.systems.operator.model.graph import disc_shares, lattice_of
+from pinchpoint.systems.operator.model.graph import ball_shares, lattice_of
 
 Chunk = int | Literal["auto"]
 
@@ -54,7 +54,7 @@ class Scaling(nn.Module):
 
     def __init__(self, config: OperatorConfig) -> None:
         super().__init__()
-        self.unit = config.half_length
+        self.unit, self.measure = config.half_length, config.measure
         buffers = {
             "centre": [(a + b) / 2 for a, b in zip(config.low, config.high, strict=True)],
             "feature_shift": config.feature_shift or [0.0] * config.in_features,
@@ -70,7 +70,7 @@ class Scaling(nn.Module):
         return (points - self.centre) / self.unit
 
     def areas(self, areas: Tensor) -> Tensor:
-        return areas / self.unit**2
+        return areas / self.unit**self.measure
 
     def features(self, features: Tensor) -> Tensor:
         return (features - self.feature_shift) / self.feature_scale
@@ -95,6 +95,7 @@ class MultiScale(nn.Module):
         self.transform: Transform = "linear_kernelonly" if kernel_only else config.transform
         self.weights: Weights = weights
         self.absolute = config.compat and weights == "attention"
+        self.measure = config.measure
         self.radii = [radius / config.half_length for radius in config.radii]
         reads = (12 if self.absolute else 6) + (
             config.channels if self.transform.startswith("nonlinear") else 0
@@ -140,7 +141,7 @@ class MultiScale(nn.Module):
                 chunk=chunk,
                 transform=self.transform,
                 weights=self.weights,
-                quadrature=disc_shares(areas, radius) if self.weights == "quadrature" else None,
+                quadrature=ball_shares(areas, radius, self.measure) if self.weights == "quadrature" else None,
                 attention=self.scores[number] if self.weights == "attention" else None,
             )
             parts.append(part)

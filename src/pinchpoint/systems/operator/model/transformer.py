@@ -1,10 +1,13 @@
 """The processor: a pre-norm transformer over patches of the lattice's tokens.
 
-L tokens of C channels, N patches of p**3 tokens, D the width. Outputs of layers in the first half are also
-inputs of their counterparts in the second half (long skips), so that detail can bypass the middle.
+L tokens of C channels, N patches of q tokens (p**3, or p**2 for a lattice in a plane), D the width. Outputs
+of layers in the first half are also inputs of their counterparts in the second half (long skips), so that
+detail can bypass the middle.
 """
 
 from __future__ import annotations
+
+import math
 
 import torch
 from torch import Tensor, nn
@@ -14,18 +17,21 @@ from pinchpoint.systems.operator.model.config import OperatorConfig, Triple
 from pinchpoint.systems.operator.model.rotary import BASE_1D, BASE_3D, angles, grid, rotate
 
 
-def to_patches(tokens: Tensor, lattice: Triple, patch: int) -> Tensor:
-    """(L, C) to (N, p**3 C), with patches and the tokens within them in the order of the lattice."""
-    x, y, z = (count // patch for count in lattice)
-    blocks = tokens.reshape(x, patch, y, patch, z, patch, -1)
+def to_patches(tokens: Tensor, lattice: Triple, sides: Triple) -> Tensor:
+    """(L, C) to (N, q C), with patches and the tokens within them in the order of the lattice.
+
+    sides: tokens of a patch along each axis.
+    """
+    x, y, z = (count // side for count, side in zip(lattice, sides, strict=True))
+    blocks = tokens.reshape(x, sides[0], y, sides[1], z, sides[2], -1)
     return blocks.permute(0, 2, 4, 1, 3, 5, 6).reshape(x * y * z, -1)
 
 
-def from_patches(patches: Tensor, lattice: Triple, patch: int) -> Tensor:
-    """(N, p**3 C) to (L, C), the inverse of `to_patches`."""
-    x, y, z = (count // patch for count in lattice)
-    blocks = patches.reshape(x, y, z, patch, patch, patch, -1)
-    return blocks.permute(0, 3, 1, 4, 2, 5, 6).reshape(x * y * z * patch**3, -1)
+def from_patches(patches: Tensor, lattice: Triple, sides: Triple) -> Tensor:
+    """(N, q C) to (L, C), the inverse of `to_patches`."""
+    x, y, z = (count // side for count, side in zip(lattice, sides, strict=True))
+    blocks = patches.reshape(x, y, z, *sides, -1)
+    return blocks.permute(0, 3, 1, 4, 2, 5, 6).reshape(math.prod(lattice), -1)
 
 
 class Attention(nn.Module):
@@ -86,8 +92,8 @@ class PatchTransformer(nn.Module):
 
     def __init__(self, config: OperatorConfig) -> None:
         super().__init__()
-        self.lattice, self.patch = config.lattice, config.patch
-        wide = config.patch**3 * config.channels
+        self.lattice, self.sides = config.lattice, config.patch_sides
+        wide = math.prod(self.sides) * config.channels
         self.read = nn.Linear(wide, config.width)
         self.layers = nn.ModuleList(
             Layer(config.width, config.heads, skips=number >= config.depth - config.depth // 2)
@@ -100,17 +106,19 @@ class PatchTransformer(nn.Module):
         if config.compat:
             turns = angles(torch.arange(len(places), dtype=torch.float32)[:, None], head, base=BASE_1D)
         else:
-            turns = angles(places, head, base=BASE_3D)
+            # An axis with a single plane has no offsets: its pairs serve the other two.
+            axes = [axis for axis, count in enumerate(config.lattice) if count > 1]
+            turns = angles(places[:, axes], head, base=BASE_3D)
         self.register_buffer("cosines", turns.cos(), persistent=False)
         self.register_buffer("sines", turns.sin(), persistent=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
         # The residual stream has the dtype of the weights: under autocast, half precision would lose small
         # additions.
-        hidden = self.read(to_patches(tokens, self.lattice, self.patch)).to(self.norm.weight.dtype)
+        hidden = self.read(to_patches(tokens, self.lattice, self.sides)).to(self.norm.weight.dtype)
         skips: list[Tensor] = []
         for number, layer in enumerate(self.layers):
             hidden = layer(hidden, skips.pop() if layer.merge is not None else None, self.cosines, self.sines)
             if number < len(self.layers) // 2:
                 skips.append(hidden)
-        return from_patches(self.write(self.norm(hidden)), self.lattice, self.patch)
+        return from_patches(self.write(self.norm(hidden)), self.lattice, self.sides)

@@ -50,6 +50,8 @@ class Evaluation(Record):
     seconds: float
     definition: str
     files: tuple[str, ...] = ()
+    # By field of a user's own data: l1, l2, mean_l1 and mean_l2 as above.
+    fields: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
     machine: dict[str, Any] = field(default_factory=_machine.describe)
     created: str = field(default_factory=now)
 
@@ -62,5 +64,13 @@ class Evaluation(Record):
             ("bodies", f"{len(self.bodies):,} of {self.data}, {self.split}"),
             ("relative L1", f"{show(self.l1)}   mean field {show(self.mean_l1)}"),
             ("relative L2", f"{show(self.l2)}   mean field {show(self.mean_l2)}"),
+            *(
+                (
+                    f"of {name}",
+                    f"L1 {show(errors['l1'])}, L2 {show(errors['l2'])}   "
+                    f"mean field L1 {show(errors['mean_l1'])}",
+                )
+                for name, errors in self.fields.items()
+            ),
             ("better than the mean", f"{self.factor:.2f} times, in relative L1"),
         ]

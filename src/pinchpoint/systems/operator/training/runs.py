@@ -20,7 +20,7 @@ from pinchpoint.systems.common.training.runs import Which, count_held_back, json
 from pinchpoint.systems.operator.data.dataset import Dataset
 from pinchpoint.systems.operator.data.loading import fingerprint
 from pinchpoint.systems.operator.metrics import Statistics, statistics_of
-from pinchpoint.systems.operator.model.config import OperatorConfig
+from pinchpoint.systems.operator.model.config import OperatorConfig, lattice_for
 from pinchpoint.systems.operator.model.model import Operator
 from pinchpoint.systems.operator.settings import Settings
 
@@ -45,7 +45,14 @@ def begin(folder: Path, data: Dataset, *, resume: bool, choices: Mapping[str, An
     if resume:
         return Run(folder, resume_settings(folder, read_settings(folder), overrides, data=fingerprint(data)))
     settings = apply_choices(
-        Settings(), {**overrides, "model": {}, "data": fingerprint(data), "kind": data.kind}
+        Settings(),
+        {
+            **overrides,
+            "model": {},
+            "data": fingerprint(data),
+            "kind": data.kind,
+            "layout": json_values(data.layout.to_dict()) if data.layout is not None else {},
+        },
     )
     validation_count = count_held_back(
         settings.validation,
@@ -55,7 +62,8 @@ def begin(folder: Path, data: Dataset, *, resume: bool, choices: Mapping[str, An
     )
     settings = replace(settings, validation=validation_count)
     names, _ = Run(folder, settings).split_names(data.names("train"))
-    statistics = statistics_of(data.sample(name) for name in names)
+    measure = 2 if data.layout is None else data.layout.measure
+    statistics = statistics_of((data.sample(name) for name in names), measure=measure)
     ends = zip(statistics.feature_low, statistics.feature_high, strict=True)
     ranges = {name: list(both) for name, both in zip(data.features, ends, strict=True)}
     model = _model_config(data, statistics, settings.preset, choices.get("model", {}))
@@ -86,7 +94,7 @@ def _model_config(
             f"--set cannot change {' and '.join(sorted(fixed))}, which follow from the dataset.",
             hint="Leave them out.",
         )
-    vectors = [column for column, name in enumerate(data.features) if name.endswith("_x")]
+    vectors = data.vectors
     # Components of unit vectors are not scaled.
     plain = {column + part for column in vectors for part in range(3)}
     known: dict[str, Any] = {
@@ -101,6 +109,8 @@ def _model_config(
         "target_shift": statistics.target_mean,
         "target_scale": statistics.target_std,
     }
+    if data.layout is not None:
+        known |= {"measure": data.layout.measure, "lattice": lattice_for(preset, data.low, data.high)}
     if not overrides.get("compat", preset == "compat"):
         known["vectors"] = tuple(vectors)
         if SIDE in data.features:
