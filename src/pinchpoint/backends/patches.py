@@ -17,6 +17,7 @@ class Patches:
     def __init__(self) -> None:
         self._attributes: list[tuple[Any, str, Any]] = []
         self._environment: list[tuple[str, str | None]] = []
+        self._suspended: list[tuple[Any, str, Any]] = []  # the replacements that are suspended
 
     def set(self, owner: Any, name: str, value: Any) -> Any:
         """Replace `owner.name` and return its previous value (looked up as usual), or None.
@@ -53,17 +54,33 @@ class Patches:
     @contextmanager
     def suspended(self) -> Iterator[None]:
         """Within this context, attributes have their previous values."""
-        replacements = [
+        self._suspended = [
             (owner, name, vars(owner)[name] if hasattr(owner, "__dict__") else getattr(owner, name))
             for owner, name, _ in self._attributes
         ]
-        for owner, name, before in reversed(self._attributes):
-            _restore(owner, name, before)
+        self._suspend()
         try:
             yield
         finally:
-            for owner, name, value in replacements:
-                setattr(owner, name, value)
+            self._resume()
+            self._suspended = []
+
+    @contextmanager
+    def resumed(self) -> Iterator[None]:
+        """Within `suspended()`: within this context, attributes are replaced again."""
+        self._resume()
+        try:
+            yield
+        finally:
+            self._suspend()
+
+    def _suspend(self) -> None:
+        for owner, name, before in reversed(self._attributes):
+            _restore(owner, name, before)
+
+    def _resume(self) -> None:
+        for owner, name, value in self._suspended:
+            setattr(owner, name, value)
 
     def undo(self) -> None:
         while self._attributes:

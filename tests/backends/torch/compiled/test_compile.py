@@ -150,3 +150,28 @@ def test_attention_is_compiled_for_all_lengths(observer: Any) -> None:
         x = torch.ones(2, 4, length, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
         attend(x).backward()
     assert not observer.ledger.observation.reasons
+
+
+def test_a_compiled_optimizer_makes_its_states_and_no_copies_of_the_gradients(
+    observer: Any, take: Any
+) -> None:
+    warm_up()
+    net = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)).cuda()
+    optimizer = torch.optim.AdamW(net.parameters())
+    step = torch.compile(optimizer.step)
+    x = torch.randn(8, WIDTH, device="cuda")
+    weights = sum(parameter.nbytes for parameter in net.parameters())
+    runs = []
+    for _ in range(3):
+        net(x).sum().backward()
+        runs.append(take(step))
+        optimizer.zero_grad()
+    assert not observer.ledger.observation.reasons
+    # Two moments, and on the device, because it is compiled, a count of steps for each of four parameters.
+    states = 2 * weights + 4 * 512
+    assert [run.kept_bytes for run in runs] == [states, 0, 0]
+    assert [run.peak for run in runs] == [states, 0, 0]
+    optimizer = torch.optim.AdamW(net.parameters())
+    net(x).sum().backward()
+    optimizer.step()
+    assert take(optimizer.step).peak >= weights  # uncompiled, it has a root of the second moments

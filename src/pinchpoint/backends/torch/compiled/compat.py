@@ -10,7 +10,7 @@ import functools
 import re
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -35,6 +35,44 @@ _PACKAGE = str(Path(__file__).parents[3])
 def without_modes() -> contextlib.AbstractContextManager[Any]:
     """Within this context, no dispatch mode is active."""
     return _python_dispatch._disable_current_modes()
+
+
+@contextlib.contextmanager
+def with_modes(modes: Sequence[Any]) -> Iterator[None]:
+    """Within this context, dispatch modes that `without_modes` returned are active again."""
+    for mode in reversed(modes):
+        _python_dispatch._push_mode(mode)
+    try:
+        yield
+    finally:
+        for _ in modes:
+            _python_dispatch._pop_mode()
+
+
+def make_states_outside(patch: Patch, outside: Callable[[], contextlib.AbstractContextManager[None]]) -> None:
+    """Let a compiled optimizer make its states within `outside()`, which it does while it is traced."""
+    from torch._dynamo.variables.optimizer import OptimizerVariable
+
+    call, move = OptimizerVariable.call_method, OptimizerVariable.move_step_if_cpu
+
+    def call_method(self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
+        make = getattr(self.value, name, None)
+        if name != "_init_group" or make is None:
+            return call(self, tx, name, args, kwargs)
+
+        def make_states(*args: Any, **kwargs: Any) -> Any:
+            with outside():
+                return make(*args, **kwargs)
+
+        with mock.patch.object(self.value, name, make_states):
+            return call(self, tx, name, args, kwargs)
+
+    def move_steps(self: Any) -> None:
+        with outside():
+            move(self)
+
+    patch(OptimizerVariable, "call_method", call_method)
+    patch(OptimizerVariable, "move_step_if_cpu", move_steps)
 
 
 def watch_frames(
@@ -309,7 +347,7 @@ def capture_with(patch: Patch, graphs: Any) -> None:
     from torch._inductor import compile_fx, cudagraph_trees
 
     patch(compile_fx, "cudagraphify", graphs.capture)
-    patch(cudagraph_trees, "get_manager", lambda *_, **__: graphs)
+    patch(cudagraph_trees, "get_manager", lambda device, create=True: graphs if create else None)
     patch(torch._C, "_cuda_cudaCachingAllocator_is_enabled", lambda: True)
 
 

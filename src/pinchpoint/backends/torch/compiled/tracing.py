@@ -12,7 +12,7 @@ import builtins
 import contextlib
 import gc
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -53,8 +53,8 @@ class Tracing:
         collects = gc.isenabled()
         gc.disable()  # the compiler makes millions of objects that stay, and looking through them takes long
         try:
-            with self._patches.suspended(), Patches() as patches, compat.without_modes():
-                self._install(patches)
+            with self._patches.suspended(), Patches() as patches, compat.without_modes() as modes:
+                self._install(patches, modes)
                 with _kernels_of_cuda(torch.cuda.get_device_capability()):
                     yield
         finally:
@@ -62,7 +62,13 @@ class Tracing:
             if collects:
                 gc.enable()
 
-    def _install(self, patches: Patches) -> None:
+    @contextlib.contextmanager
+    def _simulation(self, patches: Patches, modes: Sequence[Any]) -> Iterator[None]:
+        """Within this context, the device is simulated as where torch does not compile."""
+        with patches.suspended(), self._patches.resumed(), compat.with_modes(modes):
+            yield
+
+    def _install(self, patches: Patches, modes: Sequence[Any]) -> None:
         on_device, cuda = self._observer.ledger.holds, cuda_device()
 
         def device(self: FakeTensor) -> torch.device:
@@ -80,6 +86,7 @@ class Tracing:
         compat.fold_constants_on_host(patches.set)
         compat.describe_device(patches.set)
         compat.pad_products(patches.set)
+        compat.make_states_outside(patches.set, lambda: self._simulation(patches, modes))
         compat.capture_with(patches.set, self._graphs)
         skip_unused_work(patches.set)
         compat.compile_backward_within(patches.set, self.section)
