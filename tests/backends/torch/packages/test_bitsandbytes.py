@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 import torch
 
+from pinchpoint.backends.torch.packages import int8_outliers
+
 MIB = 2**20
 # A package with the parts of bitsandbytes that are replaced: a library that cannot be loaded, an operation
 # with kernels by device, and a parameter that is quantised when it moves.
@@ -134,3 +136,33 @@ def test_a_layer_of_4_bits_keeps_half_a_byte_per_weight(observer: Any, take: Any
     backward = take(lambda: out.backward(gradient))
     # The weight is dequantised to its former type, fp32, and converted to that of the gradient.
     assert backward.peak >= 4 * MIB + 2 * MIB
+
+
+def test_columns_with_outliers_are_kept_for_the_backward_pass_as_an_interval(
+    simulate: Simulate, count: Any
+) -> None:
+    ran = []
+
+    def scaled_mm(A: Any, CA: Any, CB: Any, SCA: Any, SCB: Any, outlier_cols: Any) -> Any:
+        ran.append(outlier_cols.numel())
+        return torch.empty(A.shape[0], CB.shape[0], device="cuda"), A[:, outlier_cols].contiguous()
+
+    with simulate() as observer:
+        kernels = int8_outliers.kernels(observer, {("int8_mixed_scaled_mm", "default"): scaled_mm})
+        x = torch.randn(512, 400, dtype=torch.float16, device="cuda")
+        weight = torch.empty(300, 400, dtype=torch.int8, device="cuda")
+        found = kernels["int8_vectorwise_quant"](x, 6.0)
+        assert found[0].dtype == torch.int8 and found[0].shape == x.shape and ran == []
+        output, kept = kernels["int8_mixed_scaled_mm"](x, found[0], weight, found[1], None, found[2])
+        blocks = [block for block in observer.ledger.observation.blocks if block.op == "int8 outliers"]
+        # One of 400 columns is a tensor; 4 are usual and 100 the most. First those of the weights, as bytes,
+        # in fp32, and in fp16, and then those of the input.
+        weights, inputs = 300 * (1 + 4 + 2), 512 * 2
+        assert [block.span for block in blocks] == [(3 * each, 0, 99 * each) for each in (weights, inputs)]
+        assert kept.nbytes == inputs and output.shape == (512, 300) and ran == [1]
+        numbers = [observer.ledger.observation.blocks.index(block) for block in blocks]
+        events = observer.ledger.observation.events
+        assert [events.count(number) for number in numbers] == [2, 1]
+        del kept
+        assert [events.count(number) for number in numbers] == [2, 2]
+        assert any("LLM.int8" in note for note in observer.ledger.observation.notes)

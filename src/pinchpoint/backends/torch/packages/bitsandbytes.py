@@ -5,6 +5,7 @@ every buffer, so the package itself says what they need; it must be installed, w
 things are replaced: the compiled library by one whose functions return 0; `torch.library`, which would choose
 kernels by the real device, by a table of the package's own Python kernels; and the two classes of parameters,
 which subclass tensors, by parameters that remember their class. Optimizers are stand-ins (`optimizers`).
+Two kernels of LLM.int8, whose memory depends on the data, have replacements (`int8_outliers`).
 What cuBLAS allocates for itself in products of 8 bits is outside torch's allocator and not counted.
 """
 
@@ -21,6 +22,7 @@ from pinchpoint.backends.patches import Patches
 from pinchpoint.backends.torch.compat import tree_leaves
 from pinchpoint.backends.torch.fake.tensors import parse_to
 from pinchpoint.backends.torch.observer import Observer
+from pinchpoint.backends.torch.packages import int8_outliers
 from pinchpoint.backends.torch.packages.changed_modules import changed_spec
 from pinchpoint.backends.torch.packages.unknown_kernels import forget
 from pinchpoint.core.errors import CannotFake
@@ -114,6 +116,7 @@ class _Operations:
     def __init__(self, observer: Observer) -> None:
         self.kernels: dict[tuple[str, str], Callable[..., Any]] = {}
         self._observer = observer
+        self._replaced = int8_outliers.kernels(observer, self.kernels)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -125,6 +128,7 @@ class _Operations:
         for device in ("cuda" if on_device else "cpu", "default"):
             kernel = self.kernels.get((name, device))
             if kernel is not None:
+                kernel = self._replaced.get(name, kernel) if on_device else kernel
                 with torch.no_grad():
                     result = kernel(*args, **kwargs)
                 forget(self._observer, result)
