@@ -255,3 +255,31 @@ def test_what_a_file_leaves_unknown_makes_a_plan_unknown(config: Path, tmp_path:
     pytest.importorskip("yaml")
     planned = plan(model=file, budget="h200", size=1, forecaster=Fits())
     assert planned.size is None and "unknown_thing" in planned.reasons[0]
+
+
+@pytest.mark.parametrize(
+    ("fields", "says", "hint"),
+    [
+        ({"model_type": "lama"}, "no model of type 'lama'", "Write llama"),
+        ({"model_type": "a brand new one"}, "no model of type", "pip install --upgrade transformers"),
+        ({"model_type": "vit"}, "'vit' is not a language model", "Give a script"),
+        ({"model_type": "llama", "is_encoder_decoder": True}, "no AutoModelForSeq2SeqLM", "Give a script"),
+    ],
+)
+def test_a_model_that_transformers_cannot_build_is_refused_before_a_script_is_run(
+    tmp_path: Path, fields: dict[str, Any], says: str, hint: str
+) -> None:
+    pytest.importorskip("transformers")
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(CONFIG | fields))
+    with pytest.raises(BadInput, match=says) as error:
+        read(path)
+    assert error.value.hint is not None and hint in error.value.hint
+    path.write_text(json.dumps(CONFIG | fields | {"auto_map": {"AutoConfig": "own.Config"}}))
+    assert read(path) is not None  # its code is not in transformers
+
+
+def test_a_type_is_not_refused_without_transformers(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    config.write_text(json.dumps(CONFIG | {"model_type": "lama"}))
+    assert read(config) is not None

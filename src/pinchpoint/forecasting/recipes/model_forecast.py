@@ -13,6 +13,7 @@ from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import write_text
 from pinchpoint.core.records import Forecast
 from pinchpoint.forecasting.forecaster import Forecasts
+from pinchpoint.forecasting.recipes.model_types import check_model_type
 from pinchpoint.forecasting.recipes.recipe import Recipe, find_config, read_config
 from pinchpoint.forecasting.recipes.script import script_text
 from pinchpoint.forecasting.recipes.tool_files import is_tool_file, read_recipe
@@ -57,7 +58,7 @@ def read_model(
     else:
         fields = {"config": find_config(model)}
     recipe = Recipe(**{**fields, **given})
-    read_config(recipe.config)
+    check_model_type(read_config(recipe.config), recipe.config)
     return recipe
 
 
