@@ -41,6 +41,13 @@ CASES: dict[str, tuple[str, str, int, int]] = {
     "gpt2_ddp_compressed_2": ("ddp", "--compress --bucket-mb 100", 0, 2),
     "gpt2_zero_2": ("ddp", "--zero", 0, 2),
     "llama_sequence_8": ("tensor_parallel", "--sequence", 0, 8),
+    "llama_context_8": ("context_parallel", "", 0, 8),
+    "llama_context_ring_16": (
+        "context_parallel",
+        "--rotate alltoall --sequence 65536 --checkpointing",
+        3,
+        16,
+    ),
     "gpt2_gpipe_first_4": ("pipeline", "--schedule gpipe", 0, 4),
     "gpt2_1f1b_first_4": ("pipeline", "", 0, 4),
     "gpt2_1f1b_second_4": ("pipeline", "", 1, 4),

@@ -131,11 +131,13 @@ class LlamaModel(nn.Module):
         self.norm = nn.RMSNorm(shape.width)
         self.head = nn.Linear(shape.width, shape.vocabulary, bias=False)
 
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+    def forward(self, tokens: torch.Tensor, positions: torch.Tensor | None = None) -> torch.Tensor:
+        """positions: of the tokens in their sequence, if these are not all of it."""
         x = self.tokens(tokens)
-        position = torch.arange(tokens.shape[1], device=tokens.device, dtype=torch.float32)
+        if positions is None:
+            positions = torch.arange(tokens.shape[1], device=tokens.device, dtype=torch.float32)
         rates = 10_000 ** (-torch.arange(0, self.size, 2, device=tokens.device) / self.size)
-        angles = torch.outer(position, rates).repeat(1, 2)
+        angles = torch.outer(positions.float(), rates).repeat(1, 2)
         cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
         for layer in self.layers:
             x = layer(x, cos, sin)
@@ -157,10 +159,13 @@ def initialise(module: nn.Module) -> None:
         module.reset_parameters()
 
 
-def batch(name: str, device: str | torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Random tokens and the tokens to predict."""
+def batch(
+    name: str, device: str | torch.device, sequence: int | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Random tokens and the tokens to predict. sequence: another length than that of the shape."""
     shape = SHAPES[name]
-    tokens = torch.randint(0, shape.vocabulary, (shape.batch, shape.sequence + 1), device=device)
+    length = sequence or shape.sequence
+    tokens = torch.randint(0, shape.vocabulary, (shape.batch, length + 1), device=device)
     return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
 
