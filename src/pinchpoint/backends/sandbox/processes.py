@@ -2,7 +2,8 @@
 
 Programs of the system that only print information may run (see `programs`). Others behave as if they were
 not installed, because scripts handle that case: `subprocess` raises FileNotFoundError, and a shell exits with
-127. `fork`, `exec` and `multiprocessing.Process` are refused; pools run in this process (`process_pools`).
+127. `fork`, `exec` and `multiprocessing.Process` are refused, unless the process is one rank of a parallel
+job; pools run in this process (`process_pools`).
 """
 
 from __future__ import annotations
@@ -52,9 +53,18 @@ class HardExit(SystemExit):
 class Processes:
     """Context manager. `refused_commands`: those that were not started, in order and each once."""
 
-    def __init__(self, write_guard: WriteGuard, kill: Callable[[int, int], None] = posix.kill) -> None:
-        """kill: sends a signal to a program that the script has started, or with -PID to its group."""
+    def __init__(
+        self,
+        write_guard: WriteGuard,
+        kill: Callable[[int, int], None] = posix.kill,
+        start_process: Callable[[BaseProcess], bool] = lambda process: False,
+    ) -> None:
+        """kill: sends a signal to a program that the script has started, or with -PID to its group.
+
+        start_process: runs a `multiprocessing.Process` in this process, or returns False, and it is refused.
+        """
         self._kill_child = kill
+        self._start_process = start_process
         self.refused_commands: list[str] = []
         self._patches = Patches()
         self._write_guard = write_guard
@@ -145,6 +155,8 @@ class Processes:
         return start
 
     def _start(self, process: BaseProcess) -> None:
+        if self._start_process(process):
+            return
         work = getattr(process, "_target", None)
         self._refuse(f"multiprocessing: {getattr(work, '__qualname__', None) or process.name}")
 

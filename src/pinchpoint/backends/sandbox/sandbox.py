@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import posix
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import TracebackType
 
@@ -49,8 +51,17 @@ class Sandbox:
     afterwards. `allow_network=True` lets the script send data; see `network` for what it may do otherwise.
     """
 
-    def __init__(self, scratch: Path, *, locked: bool = False, allow_network: bool = False) -> None:
+    def __init__(
+        self,
+        scratch: Path,
+        *,
+        locked: bool = False,
+        allow_network: bool = False,
+        start_process: Callable[[BaseProcess], bool] = lambda process: False,
+    ) -> None:
+        """start_process: runs a process of `multiprocessing` here, or returns False (see `Processes`)."""
         self._allow_network = allow_network
+        self._start_process = start_process
         self._scratch = Path(scratch)
         self._locked = locked
         self._stack = ExitStack()
@@ -71,7 +82,7 @@ class Sandbox:
             network = None if self._allow_network else stack.enter_context(Network(overlay.write_guard))
             patches = {} if network is None else network.library_patches
             stack.enter_context(Trackers(self._scratch, patches))
-            processes = stack.enter_context(Processes(overlay.write_guard, kill))
+            processes = stack.enter_context(Processes(overlay.write_guard, kill, self._start_process))
             self._stack = stack.pop_all()
         return Guards(overlay, processes, is_locked, network, is_filtered)
 

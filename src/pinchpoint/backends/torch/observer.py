@@ -23,7 +23,7 @@ from pinchpoint.backends.torch.data_dependent.decisions import exchanged_by_pack
 from pinchpoint.backends.torch.data_dependent.operations import Dynamic
 from pinchpoint.backends.torch.data_dependent.shadow_values import Shadows, written_arguments
 from pinchpoint.backends.torch.fake import operation_errors
-from pinchpoint.backends.torch.fake.devices import check_same_device, mark_origin, place_of
+from pinchpoint.backends.torch.fake.devices import at_user_line, check_same_device, mark_origin, place_of
 from pinchpoint.backends.torch.fake.shape_cache import ShapeCache
 from pinchpoint.backends.torch.kernels import unmodelled, workspaces
 from pinchpoint.backends.torch.kernels.matrix_products import COMPOSED
@@ -239,6 +239,9 @@ class Observer(compat.DispatchMode):
             is_empty = func.name().startswith("aten::empty")
             if isinstance(result, torch.Tensor) and self._is_too_large(result.numel(), is_empty):
                 return result
+        if func.name().startswith("c10d::") and self.collectives.received(func, args):
+            own = "has this rank's own values in place of those of other ranks"
+            self.note(f"a collective on the host{at_user_line()} {own}")
         try:
             return func(*args, **kwargs)
         except RuntimeError as error:  # a GPU may have a kernel that the host lacks

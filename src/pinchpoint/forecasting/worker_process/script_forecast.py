@@ -153,6 +153,7 @@ def _run(
     from pinchpoint.backends.torch.loops.marking.draw_source import mark_draws
     from pinchpoint.backends.torch.loops.marking.lookups import mark_lookups
     from pinchpoint.backends.torch.ranks.objects import SentObjects
+    from pinchpoint.backends.torch.ranks.spawning import rank_starter
 
     observer = loaded_target.observer
     observer.stand_ins.serve(packages)
@@ -197,7 +198,12 @@ def _run(
     if request.get("rank"):
         os.environ |= Rank(**request["rank"]).environment()
     _seed(request.get("seed", 0))
-    with Sandbox(scratch, locked=True, allow_network=request.get("allow_network", False)) as guards:
+    with Sandbox(
+        scratch,
+        locked=True,
+        allow_network=request.get("allow_network", False),
+        start_process=rank_starter(observer),
+    ) as guards:
         end = run_script(
             path,
             request["args"],

@@ -61,6 +61,20 @@ def test_objects_of_other_ranks_are_those_of_this_rank_and_noted(group: Any) -> 
     assert len([note for note in group.ledger.observation.notes if "this rank's own values" in note]) == 2
 
 
+def test_a_collective_on_the_host_keeps_the_values_of_this_rank_and_is_noted(group: Any) -> None:
+    value = torch.tensor([3.0])
+    dist.all_reduce(value)
+    parts = [torch.zeros(1) for _ in range(4)]
+    dist.all_gather(parts, value)
+    assert value.item() == 3.0 and [part.item() for part in parts] == [3.0] * 4
+    notes = [
+        note for note in group.ledger.observation.notes if note.startswith("a collective on the host at ")
+    ]
+    assert len(notes) == 2 and all("this rank's own values" in note for note in notes)
+    dist.barrier()
+    assert len([note for note in group.ledger.observation.notes if "on the host" in note]) == 2
+
+
 def test_a_second_default_group_is_an_error_as_in_torch(group: Any) -> None:
     with pytest.raises(ValueError, match="twice"):
         dist.init_process_group("gloo")

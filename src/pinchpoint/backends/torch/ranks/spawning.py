@@ -1,12 +1,15 @@
 """Scripts that start the processes of a parallel job: that of the asked rank is run, in this process.
 
-That is `torch.multiprocessing.spawn` and `start_processes`, and torch's elastic launcher, which
-`accelerate.notebook_launcher` uses.
+That is `torch.multiprocessing.spawn` and `start_processes`, torch's elastic launcher, which
+`accelerate.notebook_launcher` uses, and single processes (`multiprocessing.Process`) whose function is in a
+file that starts a process group.
 """
 
 from __future__ import annotations
 
 import importlib
+import itertools
+import linecache
 import os
 import sys
 from collections.abc import Callable
@@ -22,6 +25,52 @@ class _FinishedProcesses:
 
     def join(self, *_: Any, **__: Any) -> bool:
         return True
+
+
+class _EndedProcess:
+    """What `multiprocessing` knows about a process that it has started: this one has ended."""
+
+    returncode = 0
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.sentinel = os.open(os.devnull, os.O_RDONLY)  # ready at once for whoever waits for it
+
+    def poll(self, *_: Any) -> int:
+        return 0
+
+    def wait(self, *_: Any, **__: Any) -> int:
+        return 0
+
+    def terminate(self) -> None: ...
+
+    kill = close = terminate
+
+
+def _is_rank(function: Any) -> bool:
+    """Whether a function of a process is in a file that starts a process group."""
+    code = getattr(function, "__code__", None)
+    lines = [] if code is None else linecache.getlines(code.co_filename)
+    return any("init_process_group" in line for line in lines)
+
+
+def rank_starter(observer: Observer) -> Callable[[Any], bool]:
+    """What starts a process of the script: runs that of the asked rank, and none of the others.
+
+    Returns False for a process that is not a rank.
+    """
+    numbers = itertools.count()
+
+    def start(process: Any) -> bool:
+        if not _is_rank(process._target):
+            return False
+        process._popen = _EndedProcess()
+        if next(numbers) == int(os.environ.get("LOCAL_RANK", "0")):
+            observer.note("of the processes that the script starts, that of one rank is predicted")
+            process.run()
+        return True
+
+    return start
 
 
 def install(patches: Patches, observer: Observer) -> None:
