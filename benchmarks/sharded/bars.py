@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from table import Bar, Row
+from table import Bar, Row  # pyright: ignore[reportMissingImports]
 
 NEAR, NEAR_STAGES, NEAR_RESERVED = 0.01, 0.02, 0.08
 _LOOSER = ("pipeline.py", "tensor_parallel.py", "context_parallel.py")

@@ -6,7 +6,7 @@ import shlex
 from dataclasses import replace
 from pathlib import Path
 
-from programs import Program, choose, read_program
+from programs import Program, choose, read_program  # pyright: ignore[reportAttributeAccessIssue]
 
 PROGRAMS = Path(__file__).parent / "programs"
 

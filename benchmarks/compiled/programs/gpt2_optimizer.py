@@ -4,7 +4,7 @@ import torch
 from torch.nn import functional as F
 from transformers import GPT2Config, GPT2LMHeadModel
 
-model = GPT2LMHeadModel(GPT2Config(n_layer=6, n_head=16, n_embd=2048)).cuda()
+model = GPT2LMHeadModel(GPT2Config(n_layer=6, n_head=16, n_embd=2048)).to("cuda")  # pyright: ignore
 optimizer = torch.optim.AdamW(model.parameters(), lr=torch.tensor(6e-4), weight_decay=0.1)
 scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, total_iters=100)
 

@@ -8,6 +8,7 @@ import os
 import models
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -30,9 +31,10 @@ set_rotate_method(args.rotate)
 with torch.device("meta"):
     model = models.build("llama")
 policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-for number, layer in enumerate(model.layers):
-    if args.checkpointing:
-        model.layers[number] = layer = checkpoint_wrapper(layer)
+layers: nn.ModuleList = model.layers  # pyright: ignore[reportAssignmentType]
+if args.checkpointing:
+    model.layers = layers = nn.ModuleList(map(checkpoint_wrapper, layers))
+for layer in layers:
     fully_shard(layer, mesh=mesh, mp_policy=policy)
 fully_shard(model, mesh=mesh, mp_policy=policy)
 model.to_empty(device="cuda")

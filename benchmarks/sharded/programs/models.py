@@ -153,8 +153,9 @@ def initialise(module: nn.Module) -> None:
     """Give one module new weights, where it was built without memory."""
     if isinstance(module, nn.Linear | nn.Embedding):
         nn.init.normal_(module.weight, std=0.02)
-        if getattr(module, "bias", None) is not None:
-            nn.init.zeros_(module.bias)
+        bias = getattr(module, "bias", None)
+        if bias is not None:
+            nn.init.zeros_(bias)
     elif isinstance(module, nn.LayerNorm | nn.RMSNorm):
         module.reset_parameters()
 

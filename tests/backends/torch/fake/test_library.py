@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import shlex
 from typing import Any
 
 import pytest
@@ -15,7 +13,6 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from pinchpoint.backends.torch import versions
 from pinchpoint.backends.torch.kernels import attention
-from pinchpoint.backends.torch.ranks import spawning
 
 MIB = 2**20
 
@@ -216,23 +213,3 @@ def test_the_first_of_spawned_processes_runs_here(observer: Any) -> None:
         "the first of 4 spawned processes is predicted",
         "one process is spawned; add --world-size N if there are N GPUs",
     ]
-
-
-def test_of_the_processes_that_start_a_group_that_of_the_rank_runs_here(
-    observer: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LOCAL_RANK", "1")
-    ranks: list[int] = []
-
-    def train(rank: int) -> None:  # in a file with the text init_process_group
-        ranks.append(rank)
-
-    start = spawning.rank_starter(observer)
-    processes = [multiprocessing.Process(target=train, args=(rank,)) for rank in range(3)]
-    assert all(start(process) for process in processes) and ranks == [1]
-    for process in processes:
-        process.join()
-    assert [process.exitcode for process in processes] == [0, 0, 0]
-    # Another process, such as one that loads data, is refused.
-    assert not start(multiprocessing.Process(target=shlex.quote, args=("data",)))
-    assert len(observer.ledger.observation.notes) == 1
