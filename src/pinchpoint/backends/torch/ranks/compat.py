@@ -1,10 +1,11 @@
-"""Private APIs of torch.distributed: process groups, functional collectives, DTensor, and FSDP.
+"""Private APIs of torch.distributed (process groups, collectives, DTensor, FSDP) and of multiprocessing.
 
 Imported late, because torch may be built without them, and because DTensor takes long to import.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -208,3 +209,33 @@ def set_accelerator(patch: Callable[[Any, str, Any], Any], device: torch.device)
     patch(torch._C, "_get_accelerator", lambda *_: device)
     # Packages pass the handle of the current stream to their kernels; builds without CUDA have none.
     patch(torch._C, "_cuda_getCurrentRawStream", lambda device: 0)
+
+
+class _EndedProcess:
+    """What `multiprocessing` knows about a process that it has started: this one has ended."""
+
+    returncode = 0
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.sentinel = os.open(os.devnull, os.O_RDONLY)  # ready at once for whoever waits for it
+
+    def poll(self, *_: Any) -> int:
+        return 0
+
+    def wait(self, *_: Any, **__: Any) -> int:
+        return 0
+
+    def terminate(self) -> None: ...
+
+    kill = close = terminate
+
+
+def function_of(process: Any) -> Any:
+    """The function that a `multiprocessing.Process` runs; None for a subclass with a `run` of its own."""
+    return process._target
+
+
+def mark_ended(process: Any) -> None:
+    """Let a `multiprocessing.Process` that was not started be one that has ended."""
+    process._popen = _EndedProcess()

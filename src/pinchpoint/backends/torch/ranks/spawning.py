@@ -17,6 +17,7 @@ from typing import Any
 
 from pinchpoint.backends.patches import Patches
 from pinchpoint.backends.torch.observer import Observer
+from pinchpoint.backends.torch.ranks import compat
 from pinchpoint.core.ranks import make_rank
 
 
@@ -25,26 +26,6 @@ class _FinishedProcesses:
 
     def join(self, *_: Any, **__: Any) -> bool:
         return True
-
-
-class _EndedProcess:
-    """What `multiprocessing` knows about a process that it has started: this one has ended."""
-
-    returncode = 0
-
-    def __init__(self) -> None:
-        self.pid = os.getpid()
-        self.sentinel = os.open(os.devnull, os.O_RDONLY)  # ready at once for whoever waits for it
-
-    def poll(self, *_: Any) -> int:
-        return 0
-
-    def wait(self, *_: Any, **__: Any) -> int:
-        return 0
-
-    def terminate(self) -> None: ...
-
-    kill = close = terminate
 
 
 def _is_rank(function: Any) -> bool:
@@ -62,9 +43,9 @@ def rank_starter(observer: Observer) -> Callable[[Any], bool]:
     numbers = itertools.count()
 
     def start(process: Any) -> bool:
-        if not _is_rank(process._target):
+        if not _is_rank(compat.function_of(process)):
             return False
-        process._popen = _EndedProcess()
+        compat.mark_ended(process)
         if next(numbers) == int(os.environ.get("LOCAL_RANK", "0")):
             observer.note("of the processes that the script starts, that of one rank is predicted")
             process.run()
