@@ -40,7 +40,8 @@ def predict(
         None,
         "--weights",
         metavar="RUN|FILE",
-        help="Weights of `density train`.  [default: the packaged ones]",
+        help="Weights of `density train`, or the name of packaged ones.  [default: the packaged ones for the "
+        "species]",
     ),
     grid: str = typer.Option(None, "--grid", metavar="NX,NY,NZ", help="Points along each lattice vector."),
     spacing: float = typer.Option(
@@ -77,8 +78,9 @@ def predict(
     """Predict the electron density of a structure on a grid.
 
     A structure without a lattice is put into a box. Grids from --spacing have sizes that suit Fourier
-    transforms. Species that the model was not trained on are refused. The packaged weights are for neutral
-    closed-shell molecules of H, C, N and O near equilibrium; a note says where a structure differs.
+    transforms. The packaged weights are chosen by the species, and species that none of them covers are
+    refused. `molecules` is for neutral closed-shell molecules of H, C, N and O near equilibrium; a note says
+    where a structure differs.
     """
     from pinchpoint.core.units import parse_size
     from pinchpoint.systems.density.grid.grids import parse_grid
@@ -235,14 +237,25 @@ def data(
         None, "--spacing", help="Spacing of full grids in angstrom.  [default: 0.25]"
     ),
     seed: int = typer.Option(0, "--seed", help="Seed of the geometries, the probes and the split."),
+    oxides: bool = typer.Option(
+        False, "--oxides", help="Compute oxides of Mg, Al, Si, Ca, Ti, Zn, Zr and Hf instead of molecules."
+    ),
+    potentials: Path = typer.Option(
+        None,
+        "--potentials",
+        metavar="FILE",
+        help="With --oxides: GTH tables in CP2K's format.  [default: PySCF's]",
+    ),
+    device: str = typer.Option(None, "--device", help="With --oxides: cpu or cuda.  [default: cpu]"),
     jobs: int = commands.JOBS,
 ) -> None:
-    """Make densities to learn from, from your files or for molecules.
+    """Make densities to learn from, from your files, or for molecules or oxides.
 
     --from takes files and folders, which are searched; each file becomes a sample with points of its own
     grid. Without --from, valence densities of molecules are computed: PBE with GTH pseudopotentials, at
-    rattled geometries. Complete samples are not computed again, so the same command resumes a run that was
-    stopped.
+    rattled geometries. --oxides computes crystals with the same functional and pseudopotentials, but with
+    plane waves: polymorphs that are strained and rattled, some with a vacancy or a surface. Complete samples
+    are not computed again, so the same command resumes a run that was stopped.
     """
     import time
 
@@ -265,7 +278,24 @@ def data(
             "Leave it out, or leave out --from.",
         )
     else:
-        _refuse_options(of_files, "is only for files of your own.", "Name them with --from, or leave it out.")
+        _refuse_options(
+            of_files if not oxides else {key: of_files[key] for key in ("--test", "--test-files")},
+            "is only for files of your own.",
+            "Name them with --from, or leave it out.",
+        )
+    of_oxides = {"--oxides": oxides or None, "--potentials": potentials, "--device": device}
+    if oxides and not files:
+        _refuse_options(
+            {key: value for key, value in of_molecules.items() if key != "--preset"},
+            "is only for molecules.",
+            "Leave it out, or leave out --oxides.",
+        )
+    else:
+        _refuse_options(
+            of_oxides if files else {key: of_oxides[key] for key in ("--potentials", "--device")},
+            "is only for oxides that are computed here.",
+            "Leave it out" + (", or leave out --from." if files else ", or add --oxides."),
+        )
     start = time.perf_counter()
     with commands.making_data("samples") as (tell, progress):
         if files:
@@ -281,6 +311,20 @@ def data(
                 reading=lambda read, total: tell("files", read, total),
                 progress=progress,
                 refusing=lambda text: printing.say(f"refused: {text}"),
+            )
+        elif oxides:
+            from pinchpoint.systems.density.data.crystals.oxides import make_oxides
+
+            dataset = make_oxides(
+                output,
+                preset=preset or "default",
+                probes=probes,
+                grid_points=grid_points,
+                seed=seed,
+                device=device or "cpu",
+                potentials=potentials,
+                jobs=jobs,
+                progress=progress,
             )
         else:
             dataset = make_data(
@@ -299,7 +343,7 @@ def data(
     counts = ", ".join(f"{len(dataset.names(split)):,} {split}" for split in ("train", "test", "heldout"))
     left_out = dataset.faulty_samples()
     # The spacing of a dataset cannot change: another spacing needs a folder of its own.
-    coarse = not files and any(
+    coarse = not (files or oxides) and any(
         fault.startswith("the integral") for faults in left_out.values() for fault in faults
     )
     finer = "; if an integral is off, give a finer --spacing and another -o" if coarse else ""

@@ -104,16 +104,16 @@ def predict(
 ) -> Prediction:
     """Predict the density of a structure: a path, a Structure, ASE's Atoms, pymatgen's Structure or Molecule.
 
-    output: file to write, never the one the structure is read from. weights: a run, an exported file or a
-    model; by default the packaged model. grid: points along each lattice vector (one number for all three).
-    spacing_a: instead of a grid, the largest distance between two points (0.1 by default). padding_a: space
-    around a molecule without a cell (4.0 by default). budget: bytes or a card; everything on the device
-    counts. form: "scalar", "full" (all paths, with unused weights from `seed`) or "original" (the same, with
-    the atoms recomputed for every chunk). symmetry: compute only points that are distinct by the space group.
-    electrons: scale the total to this count. chunk: probes processed together. knots: size of the tables that
-    replace the radial networks of the scalar form; None evaluates the networks. correction: apply the local
-    network of a model that has one. progress(stage, done, total):
-    called as the work proceeds.
+    output: file to write, never the one the structure is read from. weights: a run, an exported file, a
+    model, or the name of packaged weights; by default the packaged ones that cover the species. grid: points
+    along each lattice vector (one number for all three). spacing_a: instead of a grid, the largest distance
+    between two points (0.1 by default). padding_a: space around a molecule without a cell (4.0 by default).
+    budget: bytes or a card; everything on the device counts. form: "scalar", "full" (all paths, with unused
+    weights from `seed`) or "original" (the same, with the atoms recomputed for every chunk). symmetry:
+    compute only points that are distinct by the space group. electrons: scale the total to this count. chunk:
+    probes processed together. knots: size of the tables that replace the radial networks of the scalar form;
+    None evaluates the networks. correction: apply the local network of a model that has one. progress(stage,
+    done, total): called as the work proceeds.
     """
     start, tell = time.perf_counter(), progress or (lambda stage, done, total: None)
     _check(structure, output, padding_a, form, electrons, chunk, budget)
@@ -123,7 +123,7 @@ def predict(
     target = as_structure(structure, padding_a=PADDING_A if padding_a is None else padding_a)
     if electrons is not None:
         _check_electrons(electrons, target)
-    model = for_inference(weights, place)
+    model = for_inference(weights, place, species=target.species)
     corrects = correction and model.local is not None
     if not correction:
         model = without_correction(model)

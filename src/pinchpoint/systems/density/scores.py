@@ -26,6 +26,8 @@ from pinchpoint.systems.density.model.model import DensityModel
 from pinchpoint.systems.density.training.training_step import values_at
 from pinchpoint.systems.density.training.weights import for_inference
 
+_ANY = (None, "packaged")  # weights that depend on the species of the samples
+
 
 @dataclass(frozen=True)
 class Scores(Record):
@@ -97,9 +99,10 @@ def evaluate_set(
         raise BadInput(f"A chunk cannot have {chunk} probes.", hint="Set --chunk to at least 1.")
     start = time.perf_counter()
     device = resolve_device(device, backend("torch"))
-    model = for_inference(weights, device)
     data = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
     names = data.names(split)
+    species = {symbol for name in names for symbol in data.sample(name).species} if weights in _ANY else None
+    model = for_inference(weights, device, species=species)
     if not names:
         raise BadInput(
             f"The {split} split of {data.path} has no samples.",

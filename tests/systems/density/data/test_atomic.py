@@ -79,8 +79,8 @@ def test_radial_tables_are_the_atoms_within_the_fade_and_go_smoothly_to_zero():
 
 
 def test_atoms_without_a_table_and_cutoffs_of_nothing_are_refused():
-    with pytest.raises(BadInput, match="no density for the atom Hf"):
-        superpose(("Hf",), np.zeros((1, 3)), np.zeros((1, 3)))
+    with pytest.raises(BadInput, match="no density for the atom U"):
+        superpose(("U",), np.zeros((1, 3)), np.zeros((1, 3)))
     for cutoff, knots in ((0.0, 10), (4.0, 1), (float("nan"), 10)):
         with pytest.raises(BadInput, match="knots"):
             radial_tables(("H",), cutoff, knots)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,14 @@ from pinchpoint.systems.density.data.probes import grid_probes  # noqa: E402
 from pinchpoint.systems.density.data.sample import Sample  # noqa: E402
 from pinchpoint.systems.density.train import train  # noqa: E402
 from pinchpoint.systems.density.training.training_step import values_at  # noqa: E402
-from pinchpoint.systems.density.training.weights import PACKAGED, export, load_weights, origin_of  # noqa: E402
+from pinchpoint.systems.density.training.weights import (  # noqa: E402
+    PACKAGED,
+    export,
+    load_weights,
+    origin_of,
+    packaged_for,
+    packaged_species,
+)
 
 TINY = {"mul": 8, "lmax": 1, "gaussians": 6, "hidden": 8, "head": 8, "interactions": 2, "train_knots": 64}
 
@@ -33,9 +41,8 @@ def run(density_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def values(model: torch.nn.Module, data: Path) -> torch.Tensor:
+def values(model: Any, data: Path) -> Any:
     opened = open_dataset(data)
-    # Pyright: ignore[reportArgumentType].
     return values_at(model, item_of(opened.sample(opened.names("train")[0]), model.config))
 
 
@@ -112,3 +119,28 @@ def test_the_packaged_weights_count_the_electrons_of_a_molecule_they_saw() -> No
     assert float((found.double() * torch.from_numpy(probes.weights)).sum()) == pytest.approx(8.0, rel=2e-3)
     about = json.loads(PACKAGED.with_suffix(".json").read_text(encoding="utf-8"))
     assert about["test_nmae"] < about["test_superposition"] and about["seed"] >= 0 and about["data_sha256"]
+
+
+def test_packaged_weights_are_picked_by_species() -> None:
+    covered = packaged_species()
+    assert set(covered["molecules"]) == {"H", "C", "N", "O"}
+    assert packaged_for(("O", "H", "H")) == PACKAGED
+    assert packaged_for(("O",)).stem == min(covered, key=lambda name: len(covered[name]))
+    with pytest.raises(BadInput, match=r"cover O, Pu together; they cover .*molecules: C, H, N, O") as caught:
+        packaged_for(("Pu", "O"))
+    assert "--weights" in caught.value.hint
+    assert load_weights("molecules").config == load_weights(PACKAGED).config
+
+
+def test_a_file_of_the_same_name_goes_before_packaged_weights(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    export(run, "molecules")
+    assert load_weights("molecules").config.mul == TINY["mul"]
+
+
+def test_each_packaged_file_has_the_species_of_its_json_and_all_stay_small() -> None:
+    for name, species in packaged_species().items():
+        assert load_weights(name).config.species == species
+    assert sum(file.stat().st_size for file in PACKAGED.parent.iterdir()) < 5e6

@@ -2,7 +2,8 @@
 
 Letters: A atoms, P points, S species, R radii, I periodic images. Lengths are in angstrom, densities in
 e/A^3. The packaged table `atomic.npz` was written by `make_table` with the pseudopotentials, functional and
-basis of the datasets; p shells are filled evenly, with half of each orbital up and half down.
+basis of the datasets; for metals and silicon, which the datasets compute with plane waves, the basis is a
+large even-tempered one. Shells are filled evenly, with half of each orbital up and half down.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ from pinchpoint.systems.density.data.quantum import BASIS, FUNCTIONAL, PSEUDO, r
 REACH_A = 8.0  # fewer than 1e-6 electrons are farther from the nucleus
 SPACING_A = 0.005  # between the radii of the table; linear interpolation is then accurate to 1e-4
 PACKAGED = Path(__file__).with_name("atomic.npz")
+# Electrons of each angular momentum, where they are not 2 in s and the rest in p.
+_SHELLS = {"Mg": (4, 6), "Ca": (4, 6), "Ti": (4, 6, 2), "Zr": (4, 6, 2), "Hf": (4, 6, 2), "Zn": (2, 0, 10)}
+_SMALLEST_EXPONENT, _EXPONENTS = 0.02, {0: 14, 1: 13, 2: 12}  # even-tempered with a ratio of 2, by degree
 _FADE = 0.75  # fraction of the cutoff at which a table starts to fade to zero
 _CHUNK = 1 << 20  # pairs of a point and an atom per chunk
 
@@ -141,16 +145,24 @@ def _atom_density(symbol: str, radii: np.ndarray) -> np.ndarray:
     from pyscf.dft import gen_grid, numint, rks
 
     electrons = VALENCE[symbol]
-    atom = gto.M(atom=[(symbol, (0, 0, 0))], basis=BASIS, pseudo=PSEUDO, verbose=0, spin=None)
+    shells = _SHELLS.get(symbol, (min(2, electrons), max(0, electrons - 2)))
+    basis = BASIS if symbol in ("H", "C", "N", "O") else {symbol: _even_tempered()}
+    atom = gto.M(atom=[(symbol, (0, 0, 0))], basis=basis, pseudo=PSEUDO, verbose=0, spin=None)
     field = rks.RKS(atom, xc=FUNCTIONAL)  # `dft.RKS` would return another class for an open shell
     field.grids.level = 5
     field.conv_tol = 1e-11
+    degrees = np.array([atom.bas_angular(int(label[0])) for label in _functions(atom)])
 
     def occupations(mo_energy: Any = None, mo_coeff: Any = None) -> np.ndarray:
         counts = np.zeros(len(mo_energy))
-        order = np.argsort(mo_energy)
-        counts[order[0]] = min(2, electrons)
-        counts[order[1:4]] = max(0, electrons - 2) / 3
+        weights = np.asarray(mo_coeff) ** 2
+        own = np.stack([weights[degrees == degree].sum(axis=0) for degree in range(3)]).argmax(axis=0)
+        for degree, count in enumerate(shells):
+            orbitals = np.flatnonzero(own == degree)
+            orbitals = orbitals[np.argsort(mo_energy[orbitals], kind="stable")]
+            size = 2 * degree + 1
+            for shell in range(0, len(orbitals), size):
+                counts[orbitals[shell : shell + size]] = min(2.0, max(0.0, count / size - 2 * shell / size))
         return counts
 
     field.get_occ = occupations
@@ -164,4 +176,26 @@ def _atom_density(symbol: str, radii: np.ndarray) -> np.ndarray:
     points = (radii[:, None, None] * directions[:, :3] / BOHR_A).reshape(-1, 3)
     density = numint.eval_rho(atom, numint.eval_ao(atom, points), field.make_rdm1())
     density = density.reshape(len(radii), -1) @ directions[:, 3] / BOHR_A**3
-    return density - density[-1]  # zero at the reach, where it is below 1e-7
+    density = density - density[-1]  # zero at the reach, where it is below 1e-7, or 1e-5 for a metal
+    if basis is not BASIS:
+        # The outermost shell of a metal reaches farther than the table.
+        density *= electrons / np.trapezoid(4 * np.pi * radii**2 * density, radii)
+    return density
+
+
+def _even_tempered() -> list[list[Any]]:
+    """Return a basis that is complete enough for any atom of the table, in PySCF's form."""
+    return [
+        [degree, [_SMALLEST_EXPONENT * 2.0**step, 1.0]]
+        for degree, count in _EXPONENTS.items()
+        for step in range(count)
+    ]
+
+
+def _functions(atom: Any) -> list[tuple[int, int]]:
+    """Return the shell of each basis function and its number in the shell."""
+    return [
+        (shell, number)
+        for shell in range(atom.nbas)
+        for number in range(atom.bas_nctr(shell) * (2 * atom.bas_angular(shell) + 1))
+    ]

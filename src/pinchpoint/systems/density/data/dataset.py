@@ -27,7 +27,7 @@ from pinchpoint.systems.density.data.data_settings import (
     check_settings,
     orders_of,
 )
-from pinchpoint.systems.density.data.file_samples import entry_of, file_sample_of, unpack_file_sample
+from pinchpoint.systems.density.data.file_samples import OXIDES, entry_of, file_sample_of, unpack_file_sample
 from pinchpoint.systems.density.data.molecules import molecule
 from pinchpoint.systems.density.data.quantum import require_pyscf
 from pinchpoint.systems.density.data.sample import (
@@ -230,15 +230,21 @@ def unknown_species(settings: DataSettings) -> list[str]:
 
 
 def refuse_other_source(folder: Path, generator: Any) -> None:
-    """Raise BadInput for a folder with a set of the other kind: computed molecules, or a user's files."""
+    """Raise BadInput for a folder with a set of another kind: molecules, oxides, or a user's files."""
     try:
         index = samples.read_index(folder, SET)
     except BadInput:
         return
-    of_files = [isinstance(source, str) for source in (index.get("generator"), generator)]
-    if "generator" in index and of_files[0] != of_files[1]:
-        there, here = (("your own files" if yours else "computed molecules") for yours in of_files)
+    there, here = _contents(index.get("generator")), _contents(generator)
+    if "generator" in index and there != here:
         raise BadInput(f"{folder} holds a dataset of {there}, not of {here}.", hint="Choose another -o.")
+
+
+def _contents(generator: Any) -> str:
+    """Return what a dataset holds, by its generator: a number for molecules, a text for crystals."""
+    if not isinstance(generator, str):
+        return "computed molecules"
+    return "computed oxides" if generator.startswith(OXIDES) else "your own files"
 
 
 def _look(data: bytes, where: str) -> samples.SampleInfo:

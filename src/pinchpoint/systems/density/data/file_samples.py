@@ -32,6 +32,9 @@ from pinchpoint.systems.density.grid.structure import Structure
 
 # A string, while the generator of molecules is a number: neither kind of dataset is continued as the other.
 GENERATOR = "files 1"
+OXIDES = (
+    "oxides"  # first word of the generator of computed crystals, whose names begin with that of the crystal
+)
 NEGATIVE = 0.1  # most negative charge, as a fraction of the electrons: plane waves cause ripples
 FEWEST = 0.01  # least electrons in a density
 CODE_LIMIT, CODE_FROM = 5e-4, 1e-3  # error of the code, relative to the value or to 1e-3 e / A^3 if larger
@@ -83,12 +86,19 @@ def import_sample(order: FileOrder) -> StoredFileSample:
     except BadInput as error:
         what = error.what if order.source in error.what else f"{order.source}: {error.what}"
         raise BadInput(what, hint=error.hint) from error
+    return volume_sample(order, volume)
+
+
+def volume_sample(
+    order: FileOrder, volume: Volume, *, quality: dict[str, float] | None = None, faults: tuple[str, ...] = ()
+) -> StoredFileSample:
+    """Return a sample of some points of a density. quality and faults are added to those of the points."""
     points = _select_points(order, volume.structure, volume.grid)
     values = volume.total.reshape(-1)[points.index]
     codes, top = _encode(values)
     spin = None if volume.spin is None else volume.spin.reshape(-1)[points.index]
     spin_codes, spin_top = (None, 0.0) if spin is None else _encode(spin, signed=True)
-    quality = {
+    quality = (quality or {}) | {
         "electrons": volume.electrons,
         "integral": float((points.weights * values).sum()),
         "code_error": _code_error(codes, top, values),
@@ -98,7 +108,7 @@ def import_sample(order: FileOrder) -> StoredFileSample:
         quality["integral_error"] = float((points.weights * values).std() * np.sqrt(len(values)))
     if spin is not None and spin_codes is not None:
         quality |= {"moment": volume.moment, "spin_code_error": _code_error(spin_codes, spin_top, spin)}
-    faults = tuple(
+    faults += tuple(
         f"the 16-bit code is wrong by {quality[key]:.2e}"
         for key in ("code_error", "spin_code_error")
         if not quality.get(key, 0.0) <= CODE_LIMIT
@@ -135,7 +145,7 @@ def file_sample_of(contents: StoredFileSample) -> Sample:
     )
     return Sample(
         order.name,
-        structure.formula,
+        order.name.rpartition("-")[0] if order.generator.startswith(OXIDES) else structure.formula,
         structure.species,
         structure.cartesian,
         structure.lattice,

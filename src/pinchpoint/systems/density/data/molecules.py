@@ -20,7 +20,9 @@ import numpy as np
 
 from pinchpoint.core.errors import BadInput
 
-VALENCE = {"H": 1, "C": 4, "N": 5, "O": 6}  # electrons outside the pseudopotentials
+# Electrons outside the pseudopotentials: of molecules, then of oxides, whose metals keep their outer core.
+VALENCE = {"H": 1, "C": 4, "N": 5, "O": 6}
+VALENCE |= {"Mg": 10, "Al": 3, "Si": 4, "Ca": 10, "Ti": 12, "Zn": 12, "Zr": 12, "Hf": 12}
 RADII_A = {"H": 0.31, "C": 0.76, "N": 0.71, "O": 0.66}  # covalent
 HELD_OUT = ("ethanol", "acetaldehyde", "acetamide")
 RATTLE_A = 0.08  # standard deviation of the displacement along each axis, for an atom of mass 1

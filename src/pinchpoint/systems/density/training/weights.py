@@ -6,6 +6,7 @@ For the format of a file, see `pinchpoint.systems.common.training.weight_files`.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 
 from pinchpoint.core.errors import BadInput
+from pinchpoint.core.files import parse_json
 from pinchpoint.core.records import now
 from pinchpoint.systems.common.training.runs import Which
 from pinchpoint.systems.common.training.weight_files import load_state, read_weights, write_weights
@@ -24,8 +26,9 @@ from pinchpoint.systems.density.model.model import DensityModel
 from pinchpoint.systems.density.training.runs import read_domain, trained_state
 
 FORMAT = "pinchpoint density weights 1"
-PACKAGED = Path(__file__).parents[1] / "model" / "packaged" / "molecules.pt"
-_NAME = "Give the folder of a run, or a file exported from one."
+FOLDER = Path(__file__).parents[1] / "model" / "packaged"
+PACKAGED = FOLDER / "molecules.pt"  # used if no species are given
+_NAME = "Give the folder of a run, a file exported from one, or the name of packaged weights."
 
 
 @dataclass(frozen=True)
@@ -37,20 +40,51 @@ class Origin:
     about: dict[str, Any]
 
 
+def packaged_species() -> dict[str, tuple[str, ...]]:
+    """Return the species that each of the packaged weights covers, by name."""
+    return {
+        file.stem: tuple(parse_json(file.read_text(encoding="utf-8"))["config"]["species"])
+        for file in sorted(FOLDER.glob("*.json"))
+    }
+
+
+def packaged_for(species: Iterable[str]) -> Path:
+    """Return the packaged weights that cover all species; of several, those that cover the fewest others."""
+    wanted, packaged = set(species), packaged_species()
+    names = [name for name in packaged if wanted <= set(packaged[name])]
+    if not names:
+        known = "; ".join(f"{name}: {', '.join(symbols)}" for name, symbols in packaged.items())
+        raise BadInput(
+            f"No packaged weights cover {', '.join(sorted(wanted))} together; they cover {known}.",
+            hint="Train a model on these species (pinchpoint density data --from) and give it as --weights.",
+        )
+    return FOLDER / f"{min(names, key=lambda name: len(packaged[name]))}.pt"
+
+
 def load_weights(
-    path: str | Path | None = None, device: str = "cpu", *, which: Which = "best"
+    path: str | Path | None = None,
+    device: str = "cpu",
+    *,
+    which: Which = "best",
+    species: Iterable[str] | None = None,
 ) -> DensityModel:
-    """Return the model of a run folder or of an exported file; the packaged model for None or "packaged".
+    """Return the model of a run folder or of an exported file, or packaged weights by their name.
 
-    which: of a run, the best checkpoint (the last one where there was no validation data) or the last.
+    None or "packaged": those that cover the species; without species, those of molecules. which: of a run,
+    the best checkpoint (the last one where there was no validation data) or the last.
     """
-    return _read(path, which)[0].to(device).eval()
+    return _read(path, which, species)[0].to(device).eval()
 
 
-def for_inference(weights: str | Path | DensityModel | None, device: str) -> DensityModel:
-    """Return the model of the package, a run or a file on the device. A given model is not modified."""
+def for_inference(
+    weights: str | Path | DensityModel | None, device: str, *, species: Iterable[str] | None = None
+) -> DensityModel:
+    """Return the model of the package, a run or a file on the device. A given model is not modified.
+
+    species: those that packaged weights have to cover, if no weights are given.
+    """
     if weights is None or isinstance(weights, str | Path):
-        return load_weights(weights, device).eval()
+        return load_weights(weights, device, species=species).eval()
     if not isinstance(weights, DensityModel):
         raise BadInput(
             f"Weights cannot be of type {type(weights).__name__}.",
@@ -122,9 +156,13 @@ def export(
     )
 
 
-def _read(path: str | Path | None, which: Which) -> tuple[DensityModel, dict[str, Any]]:
-    if str(path) == "packaged" and not Path("packaged").exists():
-        path = None
+def _read(
+    path: str | Path | None, which: Which, species: Iterable[str] | None = None
+) -> tuple[DensityModel, dict[str, Any]]:
+    if path is not None and not Path(path).exists() and str(path) in ("packaged", *packaged_species()):
+        path = None if str(path) == "packaged" else FOLDER / f"{path}.pt"
+    if path is None and species is not None:
+        path = packaged_for(species)
     if path is not None and Path(path).is_dir():
         run, weights, step, score = trained_state(Path(path), which=which)
         model = _build(run.config, weights, str(path), read_domain(Path(path)))
