@@ -33,6 +33,7 @@ def test_a_dataset_has_its_splits_and_whole_electron_counts(oxides: Path) -> Non
     assert sample.molecule == "sio2-quartz"
     assert sample.electrons == pytest.approx(48, rel=1e-6)
     assert (sample.weights * sample.values).sum() == pytest.approx(48, rel=1e-3)
+    assert sample.lattice is not None
     assert np.allclose(sample.lattice, polymorph("sio2-quartz").lattice)
 
 
