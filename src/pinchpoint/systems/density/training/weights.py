@@ -55,7 +55,7 @@ def packaged_for(species: Iterable[str]) -> Path:
     if not names:
         known = "; ".join(f"{name}: {', '.join(symbols)}" for name, symbols in packaged.items())
         raise BadInput(
-            f"No packaged weights cover {', '.join(sorted(wanted))} together; they cover {known}.",
+            f"The packaged weights do not cover {', '.join(sorted(wanted))} together; they cover {known}.",
             hint="Train a model on these species (pinchpoint density data --from) and give it as --weights.",
         )
     return FOLDER / f"{min(names, key=lambda name: len(packaged[name]))}.pt"
