@@ -447,3 +447,19 @@ def test_a_process_that_c_code_ends_is_explained_by_its_last_output(
         TargetFailed, match=r"ended with exit code 1\. Its last output is: libgomp: no thread"
     ):
         predict("train.py")
+
+
+def test_lines_are_relative_to_the_folder_also_if_the_script_writes_into_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(
+        "import torch\n"
+        "open('log.txt', 'w').write('started')\n"
+        "net = torch.nn.Linear(100, 100).cuda()\n"
+        "net(torch.ones(8, 100, device='cuda')).sum().backward()\n",
+        encoding="utf-8",
+    )
+    forecast = predict("train.py")
+    assert {line.file for line in forecast.lines} == {"train.py"}
+    assert not Path("log.txt").exists()

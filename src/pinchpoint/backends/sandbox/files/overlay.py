@@ -83,6 +83,7 @@ class Overlay:
         self.write_guard = WriteGuard(self._view, self._calls)
         self._patches = Patches()
         self._swaps: list[tuple[Any, Any]] = []  # old and new function
+        self._folder = self._view.cwd
 
     def __enter__(self) -> Overlay:
         for name in (name for name in _FUNCTIONS if hasattr(os, name)):
@@ -115,6 +116,8 @@ class Overlay:
         swap_imported((new, old) for old, new in self._swaps)
         for functions in _CAPABILITIES:
             functions.difference_update(new for _, new in self._swaps)
+        # A script that wrote to its folder and changed to it is in the copy of that folder in scratch.
+        os.chdir(self._folder)
 
     def locate(self, path: str | os.PathLike[str]) -> Path:
         """The real path of the file that the script sees at `path`: in scratch if the script wrote it."""
