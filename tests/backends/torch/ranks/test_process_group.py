@@ -204,7 +204,7 @@ def test_synchronised_batch_norm_keeps_its_input_and_its_output(group: Any, take
     assert x.nbytes <= forward.kept_bytes <= x.nbytes + 64 * per_channel
     assert x.nbytes < forward.peak <= x.nbytes + 64 * per_channel
     backward = take(lambda: outputs.pop().sum().backward())
-    # The gradient of the output, in one piece, and that of the input, which stays; the output itself is freed.
+    # The gradient of the output, in one piece, and that of the input, which stays; the output is freed.
     assert x.nbytes <= backward.peak <= x.nbytes + 64 * per_channel
     assert abs(backward.kept_bytes) <= 64 * per_channel
     assert norm.weight.grad.dtype is dtype and x.grad.shape == x.shape
