@@ -1,7 +1,7 @@
 """Steady laminar flow over aerofoils by OpenFOAM: a dataset of a real solver for `pinchpoint operator`.
 
     python benchmarks/operator/aerofoils/aerofoils.py validate -o validation.json
-    python benchmarks/operator/aerofoils/aerofoils.py solve solved --cases 300
+    python benchmarks/operator/aerofoils/aerofoils.py solve solved --cases 200
     python benchmarks/operator/aerofoils/aerofoils.py pack solved -o benchmarks/operator/aerofoils/flows.npz
     python benchmarks/operator/aerofoils/aerofoils.py export -o runs
 
@@ -207,7 +207,7 @@ def main() -> int:
     verbs = parser.add_subparsers(required=True)
     solver = verbs.add_parser("solve", help="Run simpleFoam for the cases that SOLVED lacks.")
     solver.add_argument("solved", type=Path)
-    solver.add_argument("--cases", type=int, default=300)
+    solver.add_argument("--cases", type=int, default=200)
     solver.add_argument("--seed", type=int, default=0)
     solver.add_argument("--jobs", type=int, default=1, help="Cases solved at the same time.")
     solver.set_defaults(do=solve)

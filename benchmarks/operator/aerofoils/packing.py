@@ -20,7 +20,7 @@ from shapes import Array, Mesh, Shape, mesh_of
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import write_bytes
 
-NEAR = 3.0  # chords
+NEAR = 2.0  # chords
 LEVELS = 8192
 FORMAT = "aerofoil flows 1"
 
