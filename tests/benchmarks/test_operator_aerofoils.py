@@ -79,7 +79,9 @@ def test_the_case_is_a_closed_mesh_in_the_order_that_openfoam_requires(tmp_path)
     assert ((vectors * outward).sum(axis=1) > 0).all()
     assert (owner[:inner] < neighbour).all()
     assert (np.lexsort((neighbour, owner[:inner])) == np.arange(inner)).all()
-    patches = re.findall(r"(\w+) \{ type (\w+); nFaces (\d+); startFace (\d+)", (folder / "boundary").read_text())
+    patches = re.findall(
+        r"(\w+) \{ type (\w+); nFaces (\d+); startFace (\d+)", (folder / "boundary").read_text()
+    )
     assert [(name, kind) for name, kind, *_ in patches] == [
         ("body", "wall"),
         ("far", "patch"),

@@ -5,9 +5,10 @@
     python benchmarks/operator/aerofoils/aerofoils.py pack solved -o benchmarks/operator/aerofoils/flows.npz
     python benchmarks/operator/aerofoils/aerofoils.py export -o runs
 
-`solve` runs the cases that the folder lacks, one simpleFoam each (about 2 s on one core). A case whose flow is
-not steady, so that simpleFoam does not converge, is listed in `left-out.json` and not tried again. `export`
-writes the packed flows, which need no OpenFOAM, as VTK files that `pinchpoint operator data --from` reads.
+`solve` runs the cases that the folder lacks, one simpleFoam each (about 2 s on one core). A case whose flow
+is not steady, so that simpleFoam does not converge, is listed in `left-out.json` and not tried again.
+`export` writes the packed flows, which need no OpenFOAM, as VTK files that `pinchpoint operator data --from`
+reads.
 pinchpoint must be importable (installed, or PYTHONPATH=src).
 """
 
@@ -17,6 +18,7 @@ import argparse
 import io
 import json
 import math
+import shlex
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
@@ -29,8 +31,10 @@ from foam import Flow, require_openfoam, run_case, write_case
 from packing import NearFlow, pack, read_run, unpack
 from shapes import Mesh, Shape, mesh_of
 
+from pinchpoint.core import machine
 from pinchpoint.core.errors import BadInput, PinchpointError, TargetFailed
 from pinchpoint.core.files import make_folder, write_bytes, write_text
+from pinchpoint.core.records import now
 
 AROUND, LAYERS, FAR = 112, 60, 30.0
 ITERATIONS, TIMEOUT_S = 1500, 300.0
@@ -48,9 +52,7 @@ class Case:
 
     def solve(self, mesh: Mesh) -> Flow:
         with tempfile.TemporaryDirectory(prefix="aerofoil-") as folder:
-            write_case(
-                Path(folder), mesh, alpha=self.alpha, reynolds=self.reynolds, iterations=ITERATIONS
-            )
+            write_case(Path(folder), mesh, alpha=self.alpha, reynolds=self.reynolds, iterations=ITERATIONS)
             return run_case(Path(folder), mesh, timeout_s=TIMEOUT_S)
 
     def mesh(self) -> Mesh:
@@ -61,7 +63,9 @@ def draw_case(number: int, *, seed: int) -> Case:
     """Return a case, which depends only on the seed and its number."""
     random = np.random.default_rng([seed, number])
     shape = Shape(
-        offset=random.uniform(0.02, 0.18), rise=random.uniform(0.0, 0.14), rounding=random.uniform(0.015, 0.08)
+        offset=random.uniform(0.02, 0.18),
+        rise=random.uniform(0.0, 0.14),
+        rounding=random.uniform(0.015, 0.08),
     )
     reynolds = math.exp(random.uniform(math.log(100), math.log(500)))
     return Case(shape, alpha=random.uniform(-5, 15), reynolds=reynolds)
@@ -89,8 +93,8 @@ def solve(args: argparse.Namespace) -> int:
             return
         save_case(folder / f"{name}.npz", case, flow)
         print(
-            f"{name}: alpha {case.alpha:.1f}, Re {case.reynolds:.0f}, Cd {flow.drag:.4f}, Cl {flow.lift:.4f}, "
-            f"{flow.iterations} iterations, {flow.seconds:.1f} s",
+            f"{name}: alpha {case.alpha:.1f}, Re {case.reynolds:.0f}, Cd {flow.drag:.4f}, "
+            f"Cl {flow.lift:.4f}, {flow.iterations} iterations, {flow.seconds:.1f} s",
             flush=True,
         )
 
@@ -156,38 +160,44 @@ def grid_of(flow: NearFlow) -> Any:
     return Grid(points, (Cells("quad", quads),), cell_fields={"p": p, "U": vectors})
 
 
+# Drag, and length of the reversed flow in diameters, by Reynolds number.
+PUBLISHED = {
+    "Dennis and Chang, J. Fluid Mech. 42 (1970)": {"20": [2.045, 0.94], "40": [1.522, 2.35]},
+    "Fornberg, J. Fluid Mech. 98 (1980)": {"20": [2.000, 0.91], "40": [1.498, 2.24]},
+}
+
+
 def validate(args: argparse.Namespace) -> int:
     """Compare a cylinder with published figures, and one aerofoil with itself on other meshes."""
     require_openfoam()
     cylinder = Shape(pole=0.0, offset=0.0, rise=0.0, rounding=0.0)
-    rows: list[dict[str, Any]] = []
-    for reynolds in (20.0, 40.0):
-        mesh = mesh_of(cylinder, around=AROUND, layers=LAYERS, far=60.0)
-        flow = Case(cylinder, 0.0, reynolds).solve(mesh)
-        rows.append(
-            {"body": "cylinder", "reynolds": reynolds, "wake": wake_length(mesh, flow), **_row(mesh, flow)}
-        )
-        print(rows[-1], flush=True)
-    case = draw_case(0, seed=args.seed)
-    for factor in (0.5, 1.0, 1.5):
-        mesh = mesh_of(case.shape, around=int(AROUND * factor), layers=int(LAYERS * factor), far=FAR)
-        rows.append({"body": "case-0000", "reynolds": case.reynolds, **_row(mesh, case.solve(mesh))})
-        print(rows[-1], flush=True)
-    mesh = mesh_of(case.shape, around=AROUND, layers=LAYERS, far=2 * FAR)
-    rows.append({"body": "case-0000, far 60", "reynolds": case.reynolds, **_row(mesh, case.solve(mesh))})
-    print(rows[-1], flush=True)
-    write_text(args.output, json.dumps({"what": "aerofoil flows, validation", "rows": rows}, indent=1) + "\n")
-    return 0
-
-
-def _row(mesh: Mesh, flow: Flow) -> dict[str, Any]:
-    return {
-        "cells": [mesh.around, mesh.layers],
-        "drag": flow.drag,
-        "lift": flow.lift,
-        "iterations": flow.iterations,
-        "seconds": flow.seconds,
+    record: dict[str, Any] = {
+        "what": "aerofoil flows, validation",
+        "commands": [shlex.join(["python", *sys.argv])],
+        "created": now(),
+        "machines": [machine.describe()],
+        "published": PUBLISHED,
+        "cylinder": [],
+        "aerofoil": [],
     }
+
+    def add(group: str, case: Case, *, factor: float, far: float) -> None:
+        mesh = mesh_of(case.shape, around=round(AROUND * factor), layers=round(LAYERS * factor), far=far)
+        flow = case.solve(mesh)
+        row = {"reynolds": case.reynolds, "alpha": case.alpha, "around": mesh.around, "layers": mesh.layers}
+        row |= {"far": far, "drag": flow.drag, "lift": flow.lift, "iterations": flow.iterations}
+        row |= {"wake": wake_length(mesh, flow)} if group == "cylinder" else {}
+        record[group].append(row | {"seconds": flow.seconds})
+        print(record[group][-1], flush=True)
+
+    for factor in (1.0, 1.75):
+        for reynolds in (20.0, 40.0):
+            add("cylinder", Case(cylinder, 0.0, reynolds), factor=factor, far=2 * FAR)
+    aerofoil = draw_case(0, seed=args.seed)
+    for factor, far in ((0.5, FAR), (1.0, FAR), (1.5, FAR), (1.0, 2 * FAR)):
+        add("aerofoil", aerofoil, factor=factor, far=far)
+    write_text(args.output, json.dumps(record, indent=1) + "\n")
+    return 0
 
 
 def wake_length(mesh: Mesh, flow: Flow) -> float:

@@ -1,7 +1,7 @@
 """One OpenFOAM case: writing it, running simpleFoam, and reading its fields.
 
-The flow is steady, laminar and incompressible; the inflow has speed 1 and the chord is 1, so that the kinematic
-viscosity is 1 / Re. simpleFoam of OpenFOAM v1912 and later is needed (Debian: `apt install openfoam`).
+The flow is steady, laminar and incompressible; the inflow has speed 1 and the chord is 1, so that the
+kinematic viscosity is 1 / Re. simpleFoam is needed (`apt install openfoam`; v1912 was used).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def require_openfoam() -> None:
     if shutil.which("simpleFoam") is None:
         raise BadInput(
             "simpleFoam is not installed.",
-            hint="Install OpenFOAM (Debian and Ubuntu: apt install openfoam), or use the cases in this folder.",
+            hint="Install OpenFOAM (Debian and Ubuntu: apt install openfoam), or use the packed flows.",
         )
 
 

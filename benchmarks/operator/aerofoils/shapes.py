@@ -1,8 +1,8 @@
-"""Bodies and meshes by a conformal map: cylinders, ellipses and Joukowski aerofoils with a round trailing edge.
+"""Bodies and meshes by a conformal map: cylinders, ellipses and Joukowski aerofoils.
 
-A circle of radius R around `centre` is mapped by z = w + pole^2 / w. Circles around the same centre and rays
-from it become an O-mesh that is orthogonal everywhere, so that every shape gets a mesh without a mesher.
-Lengths are in chords: the body is between x = 0 and x = 1.
+A circle of radius R around `centre` is mapped by z = w + pole^2 / w; the trailing edge of an aerofoil is
+round. Circles around the same centre and rays from it become an O-mesh that is orthogonal everywhere, so
+that every shape gets a mesh without a mesher. Lengths are in chords: the body is between x = 0 and x = 1.
 """
 
 from __future__ import annotations
@@ -73,11 +73,11 @@ class Mesh:
 
 
 def mesh_of(shape: Shape, *, around: int, layers: int, far: float) -> Mesh:
-    """Return the mesh from the body to about `far` chords; its layers grow by a constant factor."""
+    """Return the mesh from the body to about `far` chords; its layers grow outwards."""
     angle = 2 * np.pi * np.arange(around) / around
     radius_per_chord = 4.0 if shape.pole else 2.0
     growth = np.linspace(0, 1, layers + 1)
-    # Layers at the wall are 0.6 times as thick as square ones; `power` spreads the rest up to `far`.
+    # Layers at the wall are 0.6 times as thick as square ones; the quadratic term spreads the rest.
     length = np.log(far * radius_per_chord)
     first = 0.6 * 2 * np.pi / around * layers / length
     logs = length * (first * growth + (1 - first) * growth**2) if first < 1 else length * growth
