@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from pinchpoint.core.errors import BadInput
+from pinchpoint.systems.operator.data.own.collection import make_own_dataset
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "benchmarks" / "operator" / "aerofoils"
@@ -189,3 +190,21 @@ def test_the_flows_of_the_repository_conserve_mass_and_stop_at_the_body():
         normal = np.stack([along[:, 1], -along[:, 0]], axis=-1)
         flux = ((velocity[-2] + velocity[-1]) / 2 * normal).sum(-1)
         assert abs(flux.sum()) < 0.01 * np.abs(flux).sum()
+
+
+def test_exported_flows_become_cases_with_an_angle_and_a_reynolds_number(tmp_path):
+    packing, aerofoils = load("packing"), load("aerofoils")
+    few = packing.unpack(FOLDER / "flows.npz")[:3]
+    packing.pack(few, tmp_path / "few.npz")
+    aerofoils.export(argparse.Namespace(packed=tmp_path / "few.npz", output=tmp_path / "runs"))
+    dataset, _ = make_own_dataset(tmp_path / "runs", tmp_path / "data", test=1)
+    assert (len(dataset.names("train")), len(dataset.names("test"))) == (2, 1)
+    assert dataset.layout is not None and dataset.layout.wall == "inner"
+    assert dataset.targets == ("p", "U_x", "U_y")
+    for flow in few:
+        sample = dataset.sample(f"case-{flow.name}")
+        columns = {name: sample.features[:, at] for at, name in enumerate(dataset.features)}
+        assert columns["alpha"].unique().tolist() == pytest.approx([flow.about["alpha"]], rel=1e-5)
+        assert columns["Re"].unique().tolist() == pytest.approx([flow.about["reynolds"]], rel=1e-5)
+        assert sample.target.T.numpy() == pytest.approx(flow.fields.reshape(3, -1), abs=1e-5)
+        assert float(sample.areas.sum()) == pytest.approx(flow.mesh().centres()[1].sum(), rel=1e-4)

@@ -8,11 +8,13 @@ that every shape gets a mesh without a mesher. Lengths are in chords: the body i
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
+Complex = NDArray[np.complexfloating[Any, Any]]
 
 
 @dataclass(frozen=True)
@@ -28,14 +30,14 @@ class Shape:
     rise: float = 0.05
     rounding: float = 0.03
 
-    def points(self, radius: Array, angle: Array) -> NDArray[np.complex128]:
+    def points(self, radius: Array, angle: Array) -> Complex:
         """Return the images of points with polar coordinates; `radius` 1 is the body."""
         centre = complex(-self.offset, self.rise)
         circle = abs(self.pole - centre) * (1 + self.rounding) if self.pole else 1.0
         low, high = self._extent(centre, circle)
         return (self._image(centre + circle * radius * np.exp(1j * angle)) - low) / (high - low)
 
-    def _image(self, w: NDArray[np.complex128]) -> NDArray[np.complex128]:
+    def _image(self, w: Complex) -> Complex:
         return w + self.pole**2 / w
 
     def _extent(self, centre: complex, circle: float) -> tuple[float, float]:
@@ -82,4 +84,4 @@ def mesh_of(shape: Shape, *, around: int, layers: int, far: float) -> Mesh:
     first = 0.6 * 2 * np.pi / around * layers / length
     logs = length * (first * growth + (1 - first) * growth**2) if first < 1 else length * growth
     z = shape.points(np.exp(logs)[:, None], angle[None, :])
-    return Mesh(np.stack([z.real, z.imag], axis=-1))
+    return Mesh(np.stack([z.real, z.imag], axis=-1).astype(np.float64))
