@@ -208,3 +208,13 @@ def test_exported_flows_become_cases_with_an_angle_and_a_reynolds_number(tmp_pat
         assert columns["Re"].unique().tolist() == pytest.approx([flow.about["reynolds"]], rel=1e-5)
         assert sample.target.T.numpy() == pytest.approx(flow.fields.reshape(3, -1), abs=1e-5)
         assert float(sample.areas.sum()) == pytest.approx(flow.mesh().centres()[1].sum(), rel=1e-4)
+
+
+def test_the_readme_shows_the_validation_and_the_drag_is_between_published_ones():
+    path = ROOT / "benchmarks" / "results" / "operator_aerofoils_validation.json"
+    record = json.loads(path.read_text(encoding="utf-8"))
+    readme = (FOLDER / "README.md").read_text(encoding="utf-8")
+    for row in record["cylinder"]:
+        published = [figures[f"{row['reynolds']:.0f}"][0] for figures in record["published"].values()]
+        assert min(published) < row["drag"] < max(published)
+        assert f"| {row['drag']:.3f} | {row['wake']:.2f} |" in readme
