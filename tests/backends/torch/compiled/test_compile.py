@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
@@ -175,3 +176,26 @@ def test_a_compiled_optimizer_makes_its_states_and_no_copies_of_the_gradients(
     net(x).sum().backward()
     optimizer.step()
     assert take(optimizer.step).peak >= weights  # uncompiled, it has a root of the second moments
+
+
+class TwoLayers(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(1024, 1024), nn.Linear(1024, 1024)  # 4 MiB each
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(x).sin())
+
+
+def test_a_module_with_buckets_of_gradients_is_compiled_in_parts(
+    observer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.distributed.init_process_group("nccl", rank=0, world_size=2)
+    graphs: list[Any] = []
+    lower = compat.lower
+    monkeypatch.setattr(compat, "lower", lambda graph, *args: (graphs.append(graph), lower(graph, *args))[1])
+    net = torch.compile(TwoLayers().cuda())
+    model = nn.parallel.DistributedDataParallel(net, bucket_cap_mb=2)
+    model(torch.ones(8, 1024, device="cuda")).sum().backward()
+    assert len(graphs) == 2  # one of each layer, because a layer fills a bucket
+    assert not observer.ledger.observation.reasons

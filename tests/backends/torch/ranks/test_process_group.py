@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from pinchpoint.core.errors import CannotFake
+
 torch = pytest.importorskip("torch", reason="the fake run needs torch")
 dist = torch.distributed
 MIB = 2**20
@@ -208,3 +210,13 @@ def test_synchronised_batch_norm_keeps_its_input_and_its_output(group: Any, take
     assert x.nbytes <= backward.peak <= x.nbytes + 64 * per_channel
     assert abs(backward.kept_bytes) <= 64 * per_channel
     assert norm.weight.grad.dtype is dtype and x.grad.shape == x.shape
+
+
+def test_every_device_of_the_machine_can_be_described(group: Any) -> None:
+    names = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+    assert names == 4 * [torch.cuda.get_device_name()]
+    assert torch.cuda.get_device_capability("cuda:2") == torch.cuda.get_device_capability()
+    with pytest.raises(CannotFake, match="cuda:4"):
+        torch.cuda.get_device_properties(torch.device("cuda", 4))
+    with pytest.raises(CannotFake, match="cuda:2"):
+        torch.ones(1, device="cuda:2")

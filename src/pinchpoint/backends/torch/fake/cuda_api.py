@@ -157,6 +157,21 @@ def _for_only_device(answer: Callable[[], Any]) -> Callable[..., Any]:
     return ask
 
 
+def _for_every_device(answer: Callable[[], Any]) -> Callable[..., Any]:
+    """Return a function of a device that describes any one of this machine, which are alike."""
+
+    def ask(device: Any = None, *_: Any, **__: Any) -> Any:
+        try:
+            _refuse_second_device(device)
+        except CannotFake:
+            named = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+            if named.index >= device_count():
+                raise
+        return answer()
+
+    return ask
+
+
 def install(
     patches: Patches,
     observer: Observer,
@@ -212,9 +227,9 @@ def install(
         "is_tf32_supported": lambda: capability >= (8, 0),
         "device_count": device_count,
         "current_device": lambda: cuda_device().index,
-        "get_device_name": _for_only_device(lambda: title),
-        "get_device_capability": _for_only_device(lambda: capability),
-        "get_device_properties": _for_only_device(lambda: properties),
+        "get_device_name": _for_every_device(lambda: title),
+        "get_device_capability": _for_every_device(lambda: capability),
+        "get_device_properties": _for_every_device(lambda: properties),
         "get_arch_list": lambda: [f"sm_{capability[0]}{capability[1]}"],
         "memory_allocated": _for_only_device(live_bytes),
         "max_memory_allocated": _for_only_device(live_bytes),

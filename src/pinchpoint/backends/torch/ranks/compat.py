@@ -5,9 +5,10 @@ Imported late, because torch may be built without them, and because DTensor take
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -163,6 +164,31 @@ def watch_context_parallel(
             return original(mesh, buffers, *args, **kwargs)
 
         patch(module, "_context_parallel_buffers", shard)
+
+
+# torch's own class, which its compiler asks for the module whose forward pass runs.
+_DATA_PARALLEL: Any = torch.nn.parallel.DistributedDataParallel
+
+
+def uncompiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Let torch's compiler leave out this function, but not those that it calls."""
+    return torch._disable_dynamo(function, recursive=False)  # pyright: ignore
+
+
+def active_data_parallel() -> Any:
+    """The module whose forward pass runs, or None."""
+    return _DATA_PARALLEL._active_ddp_module
+
+
+@contextlib.contextmanager
+def inside_data_parallel(module: torch.nn.Module) -> Iterator[None]:
+    """Let torch's compiler split what it compiles here by the buckets of the module."""
+    before = active_data_parallel()
+    _DATA_PARALLEL._active_ddp_module = module
+    try:
+        yield
+    finally:
+        _DATA_PARALLEL._active_ddp_module = before
 
 
 def broadcast_coalesced(group: Any, tensors: list[torch.Tensor], size_bytes: int) -> None:

@@ -82,8 +82,8 @@ def make_class(observer: Observer, dist: Any) -> type[torch.nn.Module]:
             self._compressed_to: torch.dtype | None = None
             self._finds_unused = find_unused_parameters and not static_graph
             self._expects_gradients = True  # whether the last forward pass was outside `no_sync`
-            self._cap_bytes = int((bucket_cap_mb or 25) * MIB)
-            self._first_bytes = _FIRST_BUCKET_BYTES if bucket_cap_mb is None else self._cap_bytes
+            self.bucket_bytes_cap = int((bucket_cap_mb or 25) * MIB)
+            self._first_bytes = _FIRST_BUCKET_BYTES if bucket_cap_mb is None else self.bucket_bytes_cap
             self._arrived: list[torch.nn.Parameter] = []  # parameters in the order of their first gradients
             self._is_final = self._finds_unused  # whether the buckets are not made again
             if dist.is_initialized() and init_sync:
@@ -94,7 +94,7 @@ def make_class(observer: Observer, dist: Any) -> type[torch.nn.Module]:
             # One bucket for all until the order of the gradients is known. If some may be unused, the
             # parameters are grouped in the order of the module, and the last bucket comes first.
             first_bytes = self._first_bytes if self._is_final else sys.maxsize
-            self._make_buckets(_grouped(parameters, first_bytes, self._cap_bytes)[::-1])
+            self._make_buckets(_grouped(parameters, first_bytes, self.bucket_bytes_cap)[::-1])
 
         def _send(self, states: list[torch.Tensor]) -> None:
             collectives = observer.collectives
@@ -129,13 +129,15 @@ def make_class(observer: Observer, dist: Any) -> type[torch.nn.Module]:
                 if self._compressed_to is not None:
                     bucket.buffer.to(self._compressed_to)
 
+        # As in torch, only the wrapped module is compiled: in parts, one for each bucket.
+        @compat.uncompiled
         def forward(self, *args: Any, **kwargs: Any) -> Any:
             is_first = not self._arrived and not self._is_final
             if self._arrived and not self._is_final and torch.is_grad_enabled():
                 self._is_final = True
                 self._parts = {}  # the first bucket is freed before the others are made
                 arrived = [*dict.fromkeys(self._arrived)]
-                self._make_buckets(_grouped(arrived, self._first_bytes, self._cap_bytes))
+                self._make_buckets(_grouped(arrived, self._first_bytes, self.bucket_bytes_cap))
             if self._buffers_to_sync and self._expects_gradients and dist.is_initialized():
                 self._send(self._buffers_to_sync)
             if torch.is_grad_enabled():
@@ -144,7 +146,8 @@ def make_class(observer: Observer, dist: Any) -> type[torch.nn.Module]:
                 args, kwargs = torch_compat.tree_map_only(
                     torch.Tensor, lambda tensor: tensor.to(self.device), (args, kwargs)
                 )
-            result = self.module(*args, **kwargs)
+            with compat.inside_data_parallel(self):
+                result = self.module(*args, **kwargs)
             if torch.is_grad_enabled() and (self._finds_unused or (self.static_graph and is_first)):
                 # Outputs are copied, so that the backward pass starts with the reducer.
                 result = torch_compat.tree_map_only(torch.Tensor, torch.clone, result)
@@ -168,6 +171,10 @@ def make_class(observer: Observer, dist: Any) -> type[torch.nn.Module]:
             if name not in _COMPRESSING and name not in _PLAIN_HOOKS:
                 reason = f"the communication hook {name}{at_user_line()} is not run: its memory is not known"
                 observer.ledger.observation.reasons.append(reason)
+
+        @classmethod
+        def _get_active_ddp_module(cls) -> Any:
+            return compat.active_data_parallel()
 
         def _set_static_graph(self) -> None:
             self.static_graph = True
