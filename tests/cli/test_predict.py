@@ -195,12 +195,20 @@ def test_a_real_prediction_writes_its_record_and_says_whether_the_card_fits(
 
 
 @pytest.mark.slow
-def test_measuring_without_a_gpu_exits_3(capsys: pytest.CaptureFixture) -> None:
-    torch = pytest.importorskip("torch", reason="the fake run needs torch")
-    if torch.cuda.is_available():
-        pytest.skip("there is a GPU here")
+def test_measuring_without_a_gpu_exits_3_before_anything_is_predicted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    def predicting(*_: Any, **__: Any) -> None:
+        raise AssertionError("a forecast was started")
+
+    monkeypatch.setattr("pinchpoint.forecasting.predict.Forecaster", predicting)
+    monkeypatch.setattr("pinchpoint.forecasting.gpu_measurement._DEVICE_FILES", (str(tmp_path / "none"),))
     assert run(["predict", f"{FACTORIES}:infer", "--size", "100", "--measure"]) == 3
     assert "No CUDA device" in capsys.readouterr().err
+    script = tmp_path / "train.py"
+    script.write_text("import torch\n", encoding="utf-8")
+    assert run(["predict", str(script), "--measure"]) == 2
+    assert "would train for real" in capsys.readouterr().err
 
 
 def test_settings_are_passed_on_and_shown(

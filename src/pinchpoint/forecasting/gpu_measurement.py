@@ -10,21 +10,37 @@ from dataclasses import asdict
 from typing import Any
 
 from pinchpoint.core import errors, targets
-from pinchpoint.core.errors import BadInput, PinchpointError, TargetFailed, TimedOut
+from pinchpoint.core.errors import BadInput, Missing, PinchpointError, TargetFailed, TimedOut
 from pinchpoint.core.records import Forecast
 from pinchpoint.core.targets import Target
 from pinchpoint.core.workload import build
+
+
+# One of these exists where a driver of NVIDIA (also in WSL) or AMD is loaded.
+_DEVICE_FILES = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg", "/dev/kfd")
+
+
+def check_measurable(target: Target) -> None:
+    """Raise before anything is predicted if the target cannot be measured here.
+
+    A GPU that the framework cannot use is found later, by the measurement itself.
+    """
+    if target.kind == "script":
+        raise BadInput(
+            f"{target.text} is a script and cannot be measured, because it would train for real.",
+            hint="Measure file.py:NAME of a step factory instead.",
+        )
+    if not any(map(os.path.exists, _DEVICE_FILES)):
+        raise Missing(
+            "No CUDA device is available to measure on: no driver is loaded on this machine.",
+            hint="Leave --measure out, or run it on a machine with a GPU.",
+        )
 
 
 def measure(
     target: Target, forecast: Forecast, *, chunk: int | None, steps: int, seed: int, timeout_s: float
 ) -> dict[str, int]:
     """Peaks of `steps` real steps: allocated_bytes, reserved_bytes and total_bytes."""
-    if target.kind == "script":
-        raise BadInput(
-            f"{target.text} is a script and cannot be measured, because it would train for real.",
-            hint="Measure file.py:NAME of a step factory instead.",
-        )
     request = {
         "target": asdict(target),
         "framework": forecast.framework,

@@ -161,6 +161,8 @@ def _predict(
             f"The first step creates the optimizer state, so --steps {steps} does not show the peak.",
             hint="Use at least 2 steps.",
         )
+    if measure:
+        gpu_measurement.check_measurable(resolved_target)
     job = _first_rank(resolved_target, world_size, rank, local_world_size)
     check_seconds("timeout", timeout_s)
     points = None if size is None else parse_size(size)
