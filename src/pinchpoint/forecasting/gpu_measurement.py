@@ -15,7 +15,6 @@ from pinchpoint.core.records import Forecast
 from pinchpoint.core.targets import Target
 from pinchpoint.core.workload import build
 
-
 # One of these exists where a driver of NVIDIA (also in WSL) or AMD is loaded.
 _DEVICE_FILES = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg", "/dev/kfd")
 
