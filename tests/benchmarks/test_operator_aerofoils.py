@@ -218,3 +218,20 @@ def test_the_readme_shows_the_validation_and_the_drag_is_between_published_ones(
         published = [figures[f"{row['reynolds']:.0f}"][0] for figures in record["published"].values()]
         assert min(published) < row["drag"] < max(published)
         assert f"| {row['drag']:.3f} | {row['wake']:.2f} |" in readme
+
+
+def test_the_page_shows_the_errors_of_the_record():
+    path = ROOT / "benchmarks" / "results" / "operator_aerofoils_h200.json"
+    record = json.loads(path.read_text(encoding="utf-8"))
+    page = (ROOT / "docs" / "systems" / "operator.md").read_text(encoding="utf-8")
+    for preset, evaluation in record["evaluations"].items():
+        assert len(evaluation["bodies"]) == 40
+        errors = [evaluation["fields"][name][key]["median"] for name in ("p", "U") for key in ("l1", "l2")]
+        size = record["trainings"][preset]["parameters"] / 1e6
+        shown = " | ".join(f"{100 * error:.1f} %" for error in errors)
+        assert f"| `--preset {preset}` | {size:.2f} M | {shown} |" in page
+    bodies = record["evaluations"]["small"]["bodies"]
+    assert f"{sum(body['l1'] > 0.05 for body in bodies)} of the 40 cases are above 5 %" in page
+    overall = record["evaluations"]["small"]["l1"]
+    low, high = (f"{100 * overall[end]:.1f}" for end in ("low", "high"))
+    assert f"{100 * overall['median']:.1f} % in L1 (95 % interval {low} to {high} %)" in page
