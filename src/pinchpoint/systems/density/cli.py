@@ -27,14 +27,14 @@ app = typer.Typer(rich_markup_mode=None, context_settings={"help_option_names": 
 @app.command("predict")
 def predict(
     structure: Path = typer.Argument(
-        ..., metavar="STRUCTURE", help="POSCAR, cif, xyz, or a density file for its structure."
+        ..., metavar="STRUCTURE", help="POSCAR, cif, xyz, JSON, or a density file for its structure."
     ),
     output: Path = typer.Option(
         ...,
         "-o",
         "--output",
         metavar="OUT",
-        help="CHGCAR, or a file name that ends in .vasp, .cube or .npz, also with .gz.",
+        help="CHGCAR, or a file name that ends in .vasp, .cube or .npz; .gz, .bz2 or .xz compress.",
     ),
     weights: Path = typer.Option(
         None,
@@ -170,7 +170,7 @@ def _show(prediction: Prediction) -> None:
 
 @app.command("eval")
 def evaluate(
-    predicted: Path = typer.Argument(..., metavar="DENSITY", help="CHGCAR, cube or npz."),
+    predicted: Path = typer.Argument(..., metavar="DENSITY", help="CHGCAR, cube, npz or JSON."),
     reference: Path = typer.Argument(
         ..., metavar="REFERENCE", help="The density to compare it with, on the same grid."
     ),
@@ -204,7 +204,7 @@ def data(
         None,
         "--from",
         metavar="FILE|DIR...",
-        help="Your densities: CHGCAR, .vasp, .cube or .npz files, or folders.",
+        help="Your densities: CHGCAR, .cube, .npz, .h5 or JSON files, or folders.",
     ),
     test: float = typer.Option(
         None, "--test", help="With --from: fraction of the files to test with.  [default: 0.1]"
@@ -216,6 +216,9 @@ def data(
         None,
         "--grid-points",
         help="With --from: largest number of points of a test file.  [default: 1000000]",
+    ),
+    skip_bad: bool = typer.Option(
+        False, "--skip-bad", help="With --from: leave out files that cannot be used, with a note for each."
     ),
     preset: str = typer.Option(
         None, "--preset", help="default: 16 molecules and 3 held out; tiny: 2 and 1.  [default: default]"
@@ -262,7 +265,12 @@ def data(
     from pinchpoint.systems.density.data.collect import import_data
     from pinchpoint.systems.density.data.dataset import make_data
 
-    of_files = {"--test": test, "--test-files": test_files or None, "--grid-points": grid_points}
+    of_files = {
+        "--test": test,
+        "--test-files": test_files or None,
+        "--grid-points": grid_points,
+        "--skip-bad": skip_bad or None,
+    }
     of_molecules = {
         "--preset": preset,
         "--molecules": molecules,
@@ -311,6 +319,7 @@ def data(
                 reading=lambda read, total: tell("files", read, total),
                 progress=progress,
                 refusing=lambda text: printing.say(f"refused: {text}"),
+                skip_bad=skip_bad,
             )
         elif oxides:
             from pinchpoint.systems.density.data.crystals.oxides import make_oxides

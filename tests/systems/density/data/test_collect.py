@@ -138,7 +138,7 @@ def test_a_set_is_continued_and_grows_and_changes_sides(
         == [n.rpartition("-")[0] for n in data.names("test")]
     )
     with pytest.raises(BadInput, match="made with probes=600, not 700"):
-        import_data(folder, [files], **OPTIONS | {"probes": 700})
+        import_data(folder, [files], **{**OPTIONS, "probes": 700})
     with pytest.raises(BadInput, match="a dataset of your own files, not of computed molecules"):
         make_data(folder, preset="tiny")
     with pytest.raises(BadInput, match="holds 5 samples of an earlier run"):
@@ -206,7 +206,7 @@ def test_small_ripples_below_zero_are_kept(tmp_path: Path, in_place: list[str], 
     volume = toy_volume(0)
     rippled = replace(volume, total=volume.total - 2e-3)
     write_volume(tmp_path / "CHGCAR", rippled)
-    data = import_data(tmp_path / "data", [tmp_path / "CHGCAR"], test=0.0, **OPTIONS | {"probes": 10**6})
+    data = import_data(tmp_path / "data", [tmp_path / "CHGCAR"], test=0.0, **{**OPTIONS, "probes": 10**6})
     sample = data.sample(data.names("train")[0])
     assert sample.values.min() == pytest.approx(rippled.total.min(), rel=2e-4) and sample.values.min() < 0
 
@@ -260,9 +260,12 @@ def test_folders_are_searched_but_not_data_sets_and_hidden_files(
     (tmp_path / "empty").mkdir()
     with pytest.raises(BadInput, match="empty contains no density files"):
         find_files([tmp_path / "empty"])
-    (tmp_path / "notes.txt").touch()
-    with pytest.raises(BadInput, match=r"format of 'notes\.txt' cannot be determined"):
-        find_files([tmp_path / "notes.txt"])
+    (tmp_path / "notes.txt").write_text("not a density\n" * 9)
+    assert find_files([tmp_path / "notes.txt"]) == [tmp_path / "notes.txt"], (
+        "a named file is looked into later"
+    )
+    with pytest.raises(BadInput, match="There is no file"):
+        find_files([tmp_path / "none.txt"])
 
 
 def test_values_whose_points_cannot_be_drawn_again_are_refused(

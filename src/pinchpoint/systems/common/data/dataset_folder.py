@@ -237,7 +237,8 @@ def finished_index(folder: Path, kind: Kind) -> Iterator[dict[str, Any]]:
             raise BadInput(
                 f"{folder} is not finished: {index['missing']:,} of {index['wanted']:,} {kind.many} "
                 "are missing.",
-                hint=kind.again,
+                # What lacks may not be a matter of running the command again, such as a bad file.
+                hint=str(index.get("hint") or kind.again),
             )
         yield index
     except (KeyError, TypeError, AttributeError) as error:

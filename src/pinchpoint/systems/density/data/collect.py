@@ -1,18 +1,19 @@
-"""Datasets of a user's own density files (CHGCAR, cube, npz), one sample per file.
+"""Datasets of a user's own density files (CHGCAR, cube, npz, JSON, scattered probes), one sample per file.
 
 They have the same format as all other datasets. Cells, grids and species may differ between files. Nothing
-is interpolated: probes are points of each file's own grid. Files that cannot be used are listed in an error
-after the others have been imported; the same command then continues where it stopped.
+is interpolated: probes are points of each file's own grid, or its scattered probes. Files that cannot be used
+are listed in an error after the others have been imported; the same command then continues where it stopped.
+With `skip_bad` they are left out, and the notes of the dataset name them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pinchpoint.core.errors import BadInput
+from pinchpoint.core.errors import BadInput, PinchpointError
 from pinchpoint.core.files import check_folder
 from pinchpoint.systems.common.data import dataset_folder as samples
 from pinchpoint.systems.common.folders import refuse_others
@@ -44,6 +45,7 @@ def import_data(
     progress: Callable[[int, int], None] | None = None,
     refusing: Callable[[str], None] | None = None,
     resume: bool = True,
+    skip_bad: bool = False,
 ) -> Dataset:
     """Add the missing samples of these files, and of folders of files, to the dataset `output`; return it.
 
@@ -51,7 +53,8 @@ def import_data(
     contents of a file determine its split. An earlier import with the same probes, grid points and seed is
     continued, and more files may be added; resume=False refuses such a folder. reading(done, total) counts
     the files that are hashed first, progress(done, total) the samples, including existing ones. If several
-    files cannot be used, refusing(text) is called for each, because the error names only a few.
+    files cannot be used, refusing(text) is called for each, because the error names only a few. skip_bad:
+    make the dataset without such files; at least one training file must remain.
     """
     fraction = (0.0 if test_files else TEST) if test is None else test
     overrides = {"probes": probes, "grid_points": grid_points, "test": fraction}
@@ -71,51 +74,100 @@ def import_data(
     total = len(files_read.files) + len(files_read.refusals)
     if not files_read.files:
         raise refusal(files_read.refusals, total=total, tell=refusing)
-    sources = split_files(files_read.files, fraction=fraction, seed=seed)
     deciding = {key: getattr(settings, key) for key in FILE_DECIDING}
-    orders = {
-        source.name: FileOrder(
-            source.name, source.path, source.content, "grid" if source.test else "probes", seed, **deciding
-        )
-        for source in sources
-    }
     identity = {"format": FORMAT, "generator": GENERATOR, "seed": seed, **deciding}
     refuse_other_source(folder, GENERATOR)
     existing = samples.existing_samples(folder, SET, identity, resume=resume)
-    # A file whose split has changed is imported again, because training and test samples have different
-    # points.
-    entries = {
-        name: entry
-        for name, entry in existing.items()
-        if name not in orders or entry["kind"] == orders[name].kind
-    }
-    todo = [order for name, order in orders.items() if name not in entries]
     refusals = dict(files_read.refusals)
-
-    def save() -> None:
-        _save(
-            folder,
-            identity,
-            settings,
-            entries,
-            sources,
-            [*files_read.notes, *_notes(sources, entries)],
-            refused_count=len(files_read.refusals),
+    good = files_read.files
+    while True:
+        sources = split_files(good, fraction=fraction, seed=seed)
+        orders = {
+            source.name: FileOrder(
+                source.name,
+                source.path,
+                source.content,
+                "grid" if source.test else "probes",
+                seed,
+                **deciding,
+            )
+            for source in sources
+        }
+        # A file whose split has changed is imported again, because training and test samples have different
+        # points.
+        existing = {
+            name: entry
+            for name, entry in existing.items()
+            if name not in orders or entry["kind"] == orders[name].kind
+        }
+        index = _IndexWriter(
+            folder, identity, settings, existing, sources, files_read.notes, refusals, skip_bad
         )
-
-    samples.add_samples(
-        folder,
-        SET,
-        entries,
-        lambda: import_samples(todo, jobs=jobs or samples.cores(), refused=refusals),
-        missing=len(todo),
-        total=len(orders),
-        save=save,
-        progress=progress,
-    )
-    if refusals:
+        todo = [order for name, order in orders.items() if name not in existing]
+        before = len(refusals)
+        samples.add_samples(
+            folder,
+            SET,
+            existing,
+            lambda todo=todo: import_samples(todo, jobs=jobs or samples.cores(), refused=refusals),
+            missing=len(todo),
+            total=len(orders),
+            save=index.save,
+            progress=progress,
+        )
+        if not skip_bad or len(refusals) == before:
+            break
+        # The files that remain are split again: without the bad ones, a split might be empty.
+        good = [source for source in good if source.path not in refusals]
+        if not good:
+            raise refusal(refusals, total=total, tell=refusing)
+    if refusals and not skip_bad:
         raise refusal(refusals, total=total, tell=refusing)
     return open_dataset(folder)
+
+
+@dataclass(frozen=True)
+class _IndexWriter:
+    """What the index of a dataset is written from while its files are imported."""
+
+    folder: Path
+    identity: dict[str, Any]
+    settings: FileSettings
+    entries: samples.Entries
+    sources: list[Source]
+    notes: list[str]
+    refusals: dict[str, PinchpointError]
+    skip_bad: bool
+
+    def save(self) -> None:
+        left_out = [
+            f"{path} is left out: {error.what}" for path, error in self.refusals.items() if self.skip_bad
+        ]
+        # A file that could not be decompressed counts too: the dataset is not complete without it.
+        unread = [path for path in self.refusals if path not in {source.path for source in self.sources}]
+        _save(
+            self.folder,
+            self.identity,
+            self.settings,
+            self.entries,
+            [source for source in self.sources if not self.skip_bad or source.path not in self.refusals],
+            [*self.notes, *_notes(self.sources, self.entries), *left_out],
+            refused_count=0 if self.skip_bad else len(unread),
+            hint=_unfinished_hint(self.refusals),
+        )
+
+
+def _unfinished_hint(refusals: dict[str, PinchpointError]) -> str:
+    """Return what to do about a dataset that lacks files; empty if none was refused."""
+    if not refusals:
+        return ""
+    path, error = next(iter(refusals.items()))
+    what = error.what if path in error.what else f"{path}: {error.what}"
+    more = f" and {len(refusals) - 1:,} more" if len(refusals) > 1 else ""
+    return (
+        f"Repair or remove the files that cannot be used ({what.rstrip('.')}{more}), and run the same "
+        "`pinchpoint density data` again; or run it with --skip-bad, which makes the dataset without them."
+    )
 
 
 def _save(
@@ -127,6 +179,7 @@ def _save(
     notes: list[str],
     *,
     refused_count: int,
+    hint: str,
 ) -> None:
     splits: dict[str, list[str]] = {"train": [], "test": [], "heldout": []}
     for source in sources:
@@ -136,8 +189,8 @@ def _save(
         "settings": asdict(settings),
         "notes": notes,
         "sources": {source.name: source.path for source in sources},
+        "hint": hint,
     }
-    # A file that could not be decompressed counts too: the dataset is not complete without it.
     names = [*(source.name for source in sources), *(f"refused {number}" for number in range(refused_count))]
     samples.write_index(folder, SET, about, entries, names, splits)
 

@@ -17,11 +17,13 @@ from pathlib import Path
 from pinchpoint.core.errors import BadInput, PinchpointError
 from pinchpoint.systems.common.folders import KINDS
 from pinchpoint.systems.density.files.file_io import read_blob
-from pinchpoint.systems.density.files.formats import kind_of
+from pinchpoint.systems.density.files.formats import holds_density
 
 TEST = 0.1  # default fraction of test files
-_SOUGHT = re.compile(r"CHGCAR.*|.+\.(vasp|chgcar|cube|cub|npz)(\.gz)?", re.IGNORECASE)
-_ENDING = re.compile(r"(\.(vasp|chgcar|cube|cub|npz))?(\.gz)?$", re.IGNORECASE)
+_SOUGHT = re.compile(r"CHGCAR.*|.+\.(vasp|chgcar|cube|cub|npz|h5|hdf5|json)(\.(gz|bz2|xz))?", re.IGNORECASE)
+_ENDING = re.compile(r"(\.(vasp|chgcar|cube|cub|npz|h5|hdf5|json))?(\.(gz|bz2|xz))?$", re.IGNORECASE)
+# Files of these names are often something else: in a folder, they are looked into.
+_MAYBE = re.compile(r"(?!CHGCAR).+\.(vasp|h5|hdf5|json)(\.(gz|bz2|xz))?", re.IGNORECASE)
 _BARE = ("CHGCAR", "CHG", "PARCHG", "AECCAR0", "AECCAR1", "AECCAR2")
 _MOST_NAMED = 3  # files named in one message
 
@@ -48,9 +50,9 @@ class Sources:
 def find_files(places: Iterable[str | Path], *, besides: str | Path | None = None) -> list[Path]:
     """Return the given files, and the density files in the given folders.
 
-    These are CHGCAR*, .vasp, .cube and .npz files, gzipped or not. Folders are searched recursively. Folders
-    of datasets, runs and evaluations, the folder `besides`, and names that begin with a dot are skipped.
-    Each file is listed once.
+    These are CHGCAR*, .vasp, .cube, .npz, .h5 and .json files, compressed or not. Folders are searched
+    recursively. Folders of datasets, runs and evaluations, the folder `besides`, names that begin with a dot,
+    and .vasp, .h5 and .json files without a density are skipped. Each file is listed once.
     """
     files: dict[Path, Path] = {}
     for place in map(Path, places):
@@ -59,7 +61,7 @@ def find_files(places: Iterable[str | Path], *, besides: str | Path | None = Non
             if not inside:
                 raise BadInput(
                     f"{place} contains no density files.",
-                    hint="Give a folder with CHGCAR, .vasp, .cube or .npz files.",
+                    hint="Give a folder with CHGCAR, .vasp, .cube, .npz, .h5 or .json files.",
                 )
         else:
             _check_named(place)
@@ -139,15 +141,19 @@ def refusal(
 ) -> BadInput:
     """Return one error for all files that cannot be used, naming the first few.
 
-    tell: if there are several, called with the text for each file.
+    tell: if there are several, called with the text for each file. total: files that were given; if all are
+    bad, leaving them out is no remedy.
     """
     first = next(iter(refusals.values()))
     texts = [
         error.what if path in error.what else f"{path}: {error.what}" for path, error in refusals.items()
     ]
-    again = "The other files are kept; run the command again."
+    again = "The other files are kept; run the command again, with --skip-bad to leave bad files out."
+    if len(texts) == total:
+        again = "No file can be used."
     if len(texts) == 1:
-        return BadInput(texts[0], hint=f"{first.hint} Or leave the file out. {again}")
+        other = f"Or leave the file out. {again}" if total > 1 else again
+        return BadInput(texts[0], hint=f"{first.hint} {other}")
     more = f"; and {len(texts) - _MOST_NAMED:,} more" if len(texts) > _MOST_NAMED else ""
     names = f": {'; '.join(text.rstrip('.') for text in texts[:_MOST_NAMED])}{more}"
     if tell is not None:
@@ -156,18 +162,14 @@ def refusal(
         names = ", each named above"
     return BadInput(
         f"{len(texts):,} of {total:,} files cannot be used{names}.",
-        hint=f"{first.hint} Or leave them out. {again}",
+        hint=f"{first.hint} {again}" if len(texts) == total else f"{first.hint} Or leave them out. {again}",
     )
 
 
 def _check_named(place: Path) -> None:
-    """Raise BadInput for a file that does not exist, or whose name does not determine its format."""
-    try:
-        kind_of(place)
-    except BadInput:
-        if place.exists():
-            raise
-        raise BadInput(f"There is no file {place}.", hint="Give files or folders that exist.") from None
+    """Raise BadInput for a file that does not exist."""
+    if not place.exists():
+        raise BadInput(f"There is no file {place}.", hint="Give files or folders that exist.")
 
 
 def _inside(folder: Path, besides: Path | None) -> list[Path]:
@@ -180,9 +182,19 @@ def _inside(folder: Path, besides: Path | None) -> list[Path]:
         paths += [
             Path(place) / name
             for name in sorted(files)
-            if not name.startswith(".") and _SOUGHT.fullmatch(name)
+            if not name.startswith(".") and _SOUGHT.fullmatch(name) and _may_hold(Path(place) / name)
         ]
     return paths
+
+
+def _may_hold(file: Path) -> bool:
+    """Whether a file may hold a density. One that cannot be read may: its error is reported later."""
+    if not _MAYBE.fullmatch(file.name):
+        return True
+    try:
+        return holds_density(read_blob(file))
+    except BadInput:
+        return True
 
 
 def _label(file: Path) -> str:

@@ -1,1 +1,1 @@
-"""Volumetric and structure files: CHGCAR, cube, npz, POSCAR."""
+"""Volumetric and structure files: CHGCAR, cube, npz, JSON, POSCAR, scattered probes."""

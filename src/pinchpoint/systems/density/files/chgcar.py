@@ -2,7 +2,8 @@
 
 The file holds the density times the cell volume, x fastest, five numbers per line; a `Volume` holds electrons
 per cubic angstrom. A file that is read and written again has the same numbers, digit for digit. CHG, PARCHG
-and AECCAR files have the same format. Non-collinear files (four grids) are refused.
+and AECCAR files have the same format. The last line of a grid may be filled up with zeros. Non-collinear
+files (four grids) are refused.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ _COPY_AGAIN = "Copy the file again: it is truncated or damaged."
 
 
 def read_chgcar(path: str | Path) -> Volume:
-    """Read the density of a CHGCAR, plain or gzipped."""
+    """Read the density of a CHGCAR, plain or compressed."""
     return chgcar_of(read_text_blob(path), name=str(path))
 
 
 def write_chgcar(path: str | Path, volume: Volume) -> Path:
-    """Write a CHGCAR atomically; gzipped if the name ends in .gz."""
+    """Write a CHGCAR atomically; compressed if the name ends in .gz, .bz2 or .xz."""
     return write_blob(path, chgcar_bytes(volume))
 
 

@@ -28,9 +28,12 @@ _COPY_AGAIN = "Copy the file again: it is truncated or damaged."
 
 
 def read_cube(path: str | Path) -> Volume:
-    """Read the density of a cube file, plain or gzipped."""
-    name = str(path)
-    data = read_text_blob(path)
+    """Read the density of a cube file, plain or compressed."""
+    return cube_of(read_text_blob(path), name=str(path))
+
+
+def cube_of(data: bytes, *, name: str) -> Volume:
+    """Parse the bytes of a cube file. name: used in error messages."""
     stream = io.BytesIO(data)
     comment = stream.readline().decode("utf-8", errors="replace").strip()
     stream.readline()
@@ -62,7 +65,9 @@ def read_cube(path: str | Path) -> Volume:
 
 
 def write_cube(path: str | Path, volume: Volume, *, part: Literal["total", "spin"] = "total") -> Path:
-    """Write one density atomically, with 11 digits per number; gzipped if the name ends in .gz."""
+    """Write one density atomically, with 11 digits per number; compressed if the name ends in .gz, .bz2
+    or .xz.
+    """
     check_volume(volume)
     density = volume.total if part == "total" else volume.spin
     if density is None:

@@ -1,27 +1,38 @@
-"""Volumetric files by name: reader and writer for a path, what a format cannot store, and numpy's .npz.
+"""Volumetric files: the reader for a file's contents, the writer for a name, and numpy's .npz.
 
-Formats are CHGCAR (also CHG, PARCHG, AECCAR and any name that ends in .vasp), .cube or .cub, and .npz. All
-but .npz may be gzipped (.gz).
+Formats are CHGCAR (also CHG, PARCHG, AECCAR and any name that ends in .vasp), .cube or .cub, and .npz; the
+JSON of pymatgen and the Materials Project is read, too. All but .npz may be compressed (.gz, .bz2, .xz). A
+file is read by its contents, whatever its name; a name determines the format only for writing.
 """
 
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.systems.common.data.sample_file import load_npz
 from pinchpoint.systems.density.files.augmentation import read_augmentation
-from pinchpoint.systems.density.files.chgcar import read_chgcar, write_chgcar
-from pinchpoint.systems.density.files.cube import read_cube, write_cube
-from pinchpoint.systems.density.files.file_io import check_writable, read_blob, write_blob
+from pinchpoint.systems.density.files.chgcar import chgcar_of, write_chgcar
+from pinchpoint.systems.density.files.cube import cube_of, write_cube
+from pinchpoint.systems.density.files.detection import content_kind
+from pinchpoint.systems.density.files.file_io import (
+    bare_path,
+    check_text,
+    check_writable,
+    read_blob,
+    write_blob,
+)
+from pinchpoint.systems.density.files.materials_json import json_volume
+from pinchpoint.systems.density.files.scattered import is_scattered, npz_arrays
 from pinchpoint.systems.density.files.volume import Volume, check_volume, missing_augmentation
 from pinchpoint.systems.density.grid.structure import Structure
 
 Kind = Literal["chgcar", "cube", "npz"]
+_GRID_AFTER_BLANK = re.compile(rb"\n[ \t\r]*\n[ \t]*\d+[ \t]+\d+[ \t]+\d+[ \t\r]*\n")
 _PREFIXES = ("CHGCAR", "CHG", "PARCHG", "AECCAR")
 _SUFFIXES: dict[str, Kind] = {
     ".vasp": "chgcar",
@@ -35,7 +46,7 @@ _SUFFIXES: dict[str, Kind] = {
 def kind_of(path: str | Path) -> Kind:
     """Return the format that a file name stands for."""
     path = Path(path)
-    bare = path.with_suffix("") if path.suffix == ".gz" else path
+    bare = bare_path(path)
     if kind := _SUFFIXES.get(bare.suffix.lower()):
         return kind
     if bare.name.upper().startswith(_PREFIXES):
@@ -47,10 +58,42 @@ def kind_of(path: str | Path) -> Kind:
 
 
 def read_volume(path: str | Path) -> Volume:
-    """Read a density in the format given by the file name."""
-    if not Path(path).exists():
-        raise BadInput(f"There is no file {path}.", hint="Give a file that exists.")
-    return {"chgcar": read_chgcar, "cube": read_cube, "npz": read_npz}[kind_of(path)](path)
+    """Read a density, in the format of the file's contents."""
+    return volume_of(read_blob(path), name=str(path))
+
+
+def volume_of(data: bytes, *, name: str) -> Volume:
+    """Parse the bytes of a density file. name: used in error messages, and if the contents are unclear."""
+    kind = content_kind(data)
+    if kind == "hdf5":
+        raise BadInput(
+            f"{name} is an HDF5 file, which may hold scattered probes but no grid.",
+            hint="Give a CHGCAR, .cube, .npz or JSON file; use scattered probes with density data --from.",
+        )
+    if kind is None:
+        try:
+            kind = kind_of(name)
+        except BadInput as error:
+            raise BadInput(
+                f"The format of {Path(name).name!r} cannot be determined, neither from its contents nor from "
+                "its name.",
+                hint="Give a CHGCAR, .cube, .npz or JSON file with a density.",
+            ) from error
+    if kind in ("chgcar", "cube"):
+        check_text(data, name=name)
+    return {"chgcar": chgcar_of, "cube": cube_of, "npz": npz_volume, "json": json_volume}[kind](
+        data, name=name
+    )
+
+
+def holds_density(data: bytes) -> bool:
+    """Whether the contents of a file look like a density rather than a structure; nothing is checked."""
+    kind = content_kind(data)
+    if kind == "json":
+        return b'"total"' in data and b'"sites"' in data
+    if kind == "chgcar":
+        return _GRID_AFTER_BLANK.search(data) is not None
+    return kind in ("cube", "npz") or (kind == "hdf5" and b"probes" in data)
 
 
 def write_volume(path: str | Path, volume: Volume) -> Path:
@@ -65,7 +108,7 @@ def check_volume_output(path: str | Path) -> Path:
             f"{path} cannot be written: it is a folder.", hint="Give a file in it, such as CHGCAR."
         )
     kind = kind_of(path)
-    bare = Path(path).with_suffix("") if Path(path).suffix == ".gz" else Path(path)
+    bare = bare_path(path)
     if bare.suffix[1:].isalpha() and bare.suffix.lower() not in _SUFFIXES:
         raise BadInput(
             f"{bare.suffix} of {bare.name!r} is not a format of densities.",
@@ -118,30 +161,36 @@ def write_npz(path: str | Path, volume: Volume) -> Path:
 
 
 def _check_plain(path: str | Path) -> None:
-    if Path(path).suffix == ".gz":
+    if bare_path(path) != Path(path):
         raise BadInput(
-            f"{Path(path).name} cannot be used: numpy cannot read a gzipped .npz file.", hint="Leave out .gz."
+            f"{Path(path).name} cannot be used: numpy cannot read a compressed .npz file.",
+            hint=f"Leave out {Path(path).suffix}.",
         )
 
 
 def read_npz(path: str | Path) -> Volume:
     """Read a file written by `write_npz`. Only lattice, species, positions and total are required."""
-    try:
-        arrays = load_npz(io.BytesIO(read_blob(path)))
-    except BadInput:
-        raise
-    except Exception as error:  # given arbitrary bytes, zipfile and numpy may raise any exception
-        raise BadInput(f"{path} cannot be read: {error}.", hint="Give a complete .npz file.") from error
-    if missing_parts := [name for name in ("lattice", "species", "positions", "total") if name not in arrays]:
+    return npz_volume(read_blob(path), name=str(path))
+
+
+def npz_volume(data: bytes, *, name: str) -> Volume:
+    """Parse the bytes of an .npz file with a grid. name: used in error messages."""
+    arrays = npz_arrays(data, name=name)
+    if is_scattered(arrays):
         raise BadInput(
-            f"{path} has no {', '.join(missing_parts)}.",
+            f"{name} holds scattered probes, not a grid.",
+            hint="Use it with density data --from, or give a file with a grid `total`.",
+        )
+    if missing_parts := [key for key in ("lattice", "species", "positions", "total") if key not in arrays]:
+        raise BadInput(
+            f"{name} has no {', '.join(missing_parts)}.",
             hint="Store lattice, species, positions and total in it.",
         )
     try:
         numbers = {
-            name: arrays[name].astype(np.float64)
-            for name in ("lattice", "positions", "total", "spin")
-            if name in arrays
+            key: arrays[key].astype(np.float64)
+            for key in ("lattice", "positions", "total", "spin")
+            if key in arrays
         }
         texts = [str(text) for text in arrays["augmentation"]] if "augmentation" in arrays else ["", ""]
         species = tuple(str(symbol) for symbol in arrays["species"].reshape(-1))
@@ -156,10 +205,10 @@ def read_npz(path: str | Path) -> Volume:
         check_volume(volume)
     except (ValueError, TypeError, IndexError) as error:
         raise BadInput(
-            f"{path} cannot be read: {error}.", hint="Store numbers, and element symbols as species."
+            f"{name} cannot be read: {error}.", hint="Store numbers, and element symbols as species."
         ) from error
     except BadInput as error:
-        raise BadInput(f"{path} cannot be read: {error.what}", hint=error.hint) from error
+        raise BadInput(f"{name} cannot be read: {error.what}", hint=error.hint) from error
     for text in texts:
-        read_augmentation(text, atoms=len(species), name=str(path))
+        read_augmentation(text, atoms=len(species), name=name)
     return volume

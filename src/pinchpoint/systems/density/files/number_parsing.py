@@ -232,7 +232,7 @@ def _parse_by_lines(
     lines = -(-count // per_line)
     ends = np.flatnonzero(data == ord("\n"))
     end = int(ends[lines - 1]) + 1 if len(ends) >= lines else len(data)
-    values = parse_any(data[:end], count)
+    values = parse_any(data[:end], count, most=lines * per_line)
     if layout and len(ends) < lines:
         last = data[ends[-1] + 1 if len(ends) else 0 :].tobytes().rstrip()
         if len(last) % layout.width:  # a truncated number would still parse
@@ -242,10 +242,10 @@ def _parse_by_lines(
     return values, end
 
 
-def parse_any(data: np.ndarray, count: int) -> np.ndarray:
+def parse_any(data: np.ndarray, count: int, *, most: int | None = None) -> np.ndarray:
     """Return exactly `count` numbers separated by blanks, in any format of Fortran or C.
 
-    data: (bytes,) uint8.
+    data: (bytes,) uint8. most: zeros may follow up to this many numbers, where a last line was filled up.
     """
     text = data.tobytes()
     if text.translate(None, _PLAIN):
@@ -264,6 +264,8 @@ def parse_any(data: np.ndarray, count: int) -> np.ndarray:
     tokens = int(np.count_nonzero(solid[1:] & ~solid[:-1])) + int(solid[:1].sum())
     if len(values) != tokens or not np.isfinite(values).all():
         raise _first_odd(text)
+    if count < len(values) <= (most or count) and not values[count:].any():
+        return values[:count]
     if len(values) != count:
         raise NotNumbers(f"there are {len(values):,} numbers, but {count:,} are expected")
     return values

@@ -1,12 +1,14 @@
 """Reading and writing of structures in VASP's POSCAR format, which is also the header of a CHGCAR.
 
 Reads the format of VASP 5 and later: one or three scale factors or a negative one (the volume), selective
-dynamics (ignored), direct or Cartesian coordinates, species such as `Hf_pv`. A number that is written and
+dynamics (ignored), direct or Cartesian coordinates, species such as `Hf_pv`, over several lines if there are
+many. A number that is written and
 read back is the same float64.
 """
 
 from __future__ import annotations
 
+import re
 from typing import BinaryIO
 
 import numpy as np
@@ -15,6 +17,9 @@ from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.density.grid.structure import Structure, cell_volume, check_structure
 
 _DECIMALS = 16
+_LONGEST_COUNT = 12  # digits
+_SHORTEST_POSITION = 6  # bytes, `0 0 0` and the end of the line
+_SYMBOL = re.compile(r"[A-Z][a-z]?([_/]\S*)?")
 
 
 def read_poscar(stream: BinaryIO, *, name: str) -> tuple[Structure, str]:
@@ -90,15 +95,38 @@ def _species(stream: BinaryIO, name: str) -> tuple[list[str], list[int]]:
             hint="Insert a line with the element symbols before it, such as 'Hf O'.",
         )
     # The name or hash of a POTCAR may follow the symbol: Hf_pv, Hf/3f5a0c2.
-    symbols = [word.partition("_")[0].partition("/")[0] for word in words]
     counts = _line(stream, name, "the number of atoms of each species").split()
+    # Long lists are wrapped: further lines of symbols, and then as many of counts.
+    while counts and all(_SYMBOL.fullmatch(word) for word in counts):
+        words += counts
+        counts = _line(stream, name, "the number of atoms of each species").split()
+    symbols = [word.partition("_")[0].partition("/")[0] for word in words]
+    while counts and all(word.isdigit() for word in counts) and len(counts) < len(symbols):
+        more = _line(stream, name, "the number of atoms of each species").split()
+        if not more or not all(word.isdigit() for word in more):
+            break
+        counts += more
     if not all(word.isdigit() for word in counts) or len(counts) != len(symbols):
         raise BadInput(
             f"{name}: the counts {' '.join(counts)!r} do not match {len(symbols)} species "
             f"({' '.join(symbols)}).",
             hint="Give one whole number for each species.",
         )
-    return symbols, [int(word) for word in counts]
+    atoms = [int(word) for word in counts if len(word) <= _LONGEST_COUNT]
+    if len(atoms) < len(counts) or sum(atoms) > _left(stream) // _SHORTEST_POSITION + 1:
+        raise BadInput(
+            f"{name} claims {' + '.join(counts)} atoms, which is more than the file has room for.",
+            hint="Copy or write the file again: it is truncated or damaged.",
+        )
+    return symbols, atoms
+
+
+def _left(stream: BinaryIO) -> int:
+    """Return how many bytes follow."""
+    at = stream.tell()
+    end = stream.seek(0, 2)
+    stream.seek(at)
+    return end - at
 
 
 def _line(stream: BinaryIO, name: str, what: str) -> str:

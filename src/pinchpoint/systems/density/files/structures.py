@@ -1,7 +1,7 @@
 """Structures from files (POSCAR, cif, xyz and others), and conversion from and to ASE and pymatgen.
 
-Objects are recognised by their attributes, so neither library has to be installed. Files other than POSCAR
-are read by ASE, which is imported only then.
+Objects are recognised by their attributes, so neither library has to be installed. POSCAR, density files and
+pymatgen's JSON are recognised by their contents; other files are read by ASE, which is imported only then.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from typing import Any
 import numpy as np
 
 from pinchpoint.core.errors import BadInput, Missing
-from pinchpoint.systems.density.files.file_io import read_blob, read_text_blob
-from pinchpoint.systems.density.files.formats import read_volume
+from pinchpoint.systems.density.files.detection import content_kind
+from pinchpoint.systems.density.files.file_io import bare_path, check_text, read_blob
+from pinchpoint.systems.density.files.formats import volume_of
+from pinchpoint.systems.density.files.materials_json import json_sites
 from pinchpoint.systems.density.files.poscar import read_poscar
 from pinchpoint.systems.density.grid.structure import Structure, cell_volume, check_structure
 
@@ -42,16 +44,39 @@ def read_structure(path: str | Path, *, padding_a: float | None = None) -> Struc
     path = Path(path)
     if path.is_dir():
         raise BadInput(f"{path} is a folder.", hint="Give a structure file in it, such as POSCAR.")
-    bare = path.with_suffix("") if path.suffix == ".gz" else path
-    suffix = bare.suffix.lower()
-    if suffix in (".cube", ".cub", ".npz"):
-        return read_volume(path).structure
+    suffix = bare_path(path).suffix.lower()
+    data = read_blob(path)
+    kind = content_kind(data)
+    if kind == "json" and (sites := json_sites(data, name=str(path))) is not None:
+        return _of_sites(*sites, path, padding_a)
+    if kind in ("cube", "npz", "hdf5") or (kind is None and suffix in (".cube", ".cub", ".npz")):
+        return volume_of(data, name=str(path)).structure
     # POSCAR.rutile is a POSCAR; POSCAR_rutile.cif is not.
-    if suffix in (".vasp", ".poscar", ".chgcar") or (
-        bare.name.upper().startswith(_POSCARS) and suffix not in _OTHERS
-    ):
-        return read_poscar(io.BytesIO(read_text_blob(path)), name=str(path))[0]
+    named = suffix in (".vasp", ".poscar", ".chgcar") or (
+        bare_path(path).name.upper().startswith(_POSCARS) and suffix not in _OTHERS
+    )
+    if kind == "chgcar" or (kind is None and named):
+        return read_poscar(io.BytesIO(check_text(data, name=str(path))), name=str(path))[0]
     return _by_ase(path, padding_a)
+
+
+def _of_sites(
+    lattice: np.ndarray | None,
+    species: tuple[str, ...],
+    positions: np.ndarray,
+    charge: float,
+    path: Path,
+    padding_a: float | None,
+) -> Structure:
+    """Return the structure of a JSON file; a molecule is put into a box."""
+    if lattice is not None:
+        return check_structure(Structure(lattice, species, positions, charge))
+    if padding_a is None:
+        raise BadInput(
+            f"{path} holds a molecule, which has no cell.",
+            hint="Give a padding to have the molecule put into a box.",
+        )
+    return _put_in_box(species, positions, padding_a, charge)
 
 
 def as_structure(thing: Any, *, padding_a: float | None = None) -> Structure:
@@ -224,10 +249,10 @@ def _by_ase(path: Path, padding_a: float | None) -> Structure:
         from ase.io import read
     except ModuleNotFoundError as error:
         raise _missing_ase(f"{path.suffix or path.name} files") from error
-    if path.suffix.lower() in (".xyz", ".extxyz"):
-        _check_counts(path)
+    suffix = bare_path(path).suffix.lower()
+    _check_counts(path, is_xyz=suffix in (".xyz", ".extxyz"))
     try:
-        frames: Any = read(str(path), index=":", format=_OTHERS.get(path.suffix.lower()))
+        frames: Any = read(str(path), index=":", format=_OTHERS.get(suffix))
     except Exception as error:  # given arbitrary text, its readers may raise any exception
         raise BadInput(f"{path} cannot be read: {_why(path, error)}.", hint=_HINT) from error
     if len(frames) == 0:
@@ -245,10 +270,11 @@ def _by_ase(path: Path, padding_a: float | None) -> Structure:
         raise BadInput(f"{path} cannot be used: {_why(path, error)}.", hint=_HINT) from error
 
 
-def _check_counts(path: Path) -> None:
+def _check_counts(path: Path, *, is_xyz: bool) -> None:
     """Raise BadInput if the header of a frame claims more atoms or columns than the file has.
 
-    ASE's reader would look for every one of them.
+    ASE's reader would look for every one of them. is_xyz: check all frames, not only a count in the first
+    line.
     """
     lines = read_blob(path).split(b"\n")
     at = 0
@@ -260,6 +286,8 @@ def _check_counts(path: Path) -> None:
                 f"{path} cannot be read: line {at + 1} claims more atoms or columns than the file has.",
                 hint=_HINT,
             )
+        if not is_xyz:
+            return
         at += int(digits) + 2
 
 
