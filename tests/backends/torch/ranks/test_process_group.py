@@ -106,6 +106,16 @@ def test_fully_sharded_parameters_take_their_part_of_the_memory(group: Any, take
     assert again.kept_bytes <= 2 * 1024 * 1024  # the sharded gradient, and buffers for the next step
 
 
+def test_a_stage_without_shapes_is_refused_with_what_to_give(group: Any) -> None:
+    stage = {"__name__": "torch.distributed.pipelining.stage", "dist": dist}
+    with pytest.raises(CannotFake, match="shapes of their tensors") as error:
+        exec("dist.recv_object_list([None], src=0)", stage)  # as a stage whose shapes are not given does
+    assert error.value.hint is not None and "input_args and output_args" in error.value.hint
+    objects = ["mine"]
+    dist.recv_object_list(objects, src=0)  # of a script
+    assert objects == ["mine"]
+
+
 def test_the_stages_of_a_pipeline_are_the_ranks_that_send(group: Any) -> None:
     dist.send(torch.ones(4, device="cuda"), dst=2)
     assert group.collectives.stages() == [0, 1, 2, 3]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import pickle
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -18,6 +19,7 @@ import torch
 from pinchpoint.backends.torch.fake.devices import at_user_line
 from pinchpoint.backends.torch.observer import Observer
 from pinchpoint.backends.torch.ranks import compat
+from pinchpoint.core.errors import CannotFake
 
 
 class NeedsObjects(BaseException):
@@ -107,6 +109,13 @@ def functions(observer: Observer) -> list[Callable[..., Any]]:
     def send_object_list(*_: Any, **__: Any) -> None: ...
 
     def recv_object_list(object_list: list[Any], *_: Any, **__: Any) -> int:
+        if "distributed.pipelining" in sys._getframe(1).f_globals.get("__name__", ""):
+            raise CannotFake(
+                f"A stage of a pipeline asks its neighbours for the shapes of their tensors{at_user_line()}, "
+                "which pinchpoint does not support yet.",
+                hint="Give PipelineStage its input_args and output_args for one microbatch, such as "
+                'torch.empty(8, 512, device="meta"); from torch 2.12 on with requires_grad=True.',
+            )
         note("recv_object_list")
         return 0
 
