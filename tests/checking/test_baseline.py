@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from pinchpoint.checking.baseline import Baseline, checkout, find_baseline, judge
+from pinchpoint.checking.baseline import Baseline, check_baseline, checkout, find_baseline, judge
 from pinchpoint.cli.main import run
-from pinchpoint.core.errors import BadInput, TargetFailed
+from pinchpoint.core.errors import BadInput, PinchpointError, TargetFailed
 from pinchpoint.core.records import Forecast
 
 
@@ -147,3 +147,9 @@ def test_the_command_compares_with_a_revision_or_a_record(tmp_path: Path, capsys
 def test_bad_options_are_refused(options, says, capsys):
     assert run(["predict", *options.split()]) == 2
     assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("source", ["no-such-revision", "no-such-record.json"])
+def test_a_baseline_that_is_not_there_is_refused_before_anything_is_predicted(source: str) -> None:
+    with pytest.raises(PinchpointError, match="no-such"):
+        check_baseline("train.py", source)

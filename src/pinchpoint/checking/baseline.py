@@ -108,9 +108,7 @@ def find_baseline(source: str, predict_again: Callable[[], Forecast]) -> Baselin
 def checkout(revision: str) -> Iterator[Path]:
     """Make the files of a revision the current folder, at the same place of the repository."""
     root = Path(_git("rev-parse", "--show-toplevel"))
-    commit = _git(
-        "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}", name=revision
-    )
+    commit = _commit_of(revision)
     place = Path.cwd().relative_to(root)
     with tempfile.TemporaryDirectory(prefix="pinchpoint-") as scratch:
         folder = Path(scratch).resolve() / "files"
@@ -134,8 +132,8 @@ def checkout(revision: str) -> Iterator[Path]:
                 os.environ["PYTHONPATH"] = earlier
 
 
-def check_relative(target: str | None, source: str) -> None:
-    """Raise if a target is an absolute path, which would be the same file at every revision."""
+def check_baseline(target: str | None, source: str) -> None:
+    """Raise if there is no such revision or record, or if a target is the same file at every revision."""
     if (
         not source.endswith(".json")
         and target is not None
@@ -145,6 +143,16 @@ def check_relative(target: str | None, source: str) -> None:
             f"{target} is an absolute path, so that no other revision of it can be predicted.",
             hint="Change to a folder of the repository, and give the path from there.",
         )
+    if source.endswith(".json"):
+        load(Path(source))
+    else:
+        _commit_of(source)
+
+
+def _commit_of(revision: str) -> str:
+    return _git(
+        "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}", name=revision
+    )
 
 
 def _git(*arguments: str, name: str = "", variables: dict[str, str] | None = None) -> str:

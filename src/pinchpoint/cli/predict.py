@@ -97,7 +97,7 @@ def command(
     no script: it predicts the step that the usual tools run, and prints the script it stands for.
     `predict train.py --against origin/main --max-growth 5%` exits with 1 if the peak has grown.
     """
-    from pinchpoint.checking.baseline import check_relative, find_baseline, judge
+    from pinchpoint.checking.baseline import check_baseline, find_baseline, judge
     from pinchpoint.core.errors import BadInput
     from pinchpoint.core.files import check_output, write_text
     from pinchpoint.core.ranks import parse_rank
@@ -127,7 +127,7 @@ def command(
             "--max-growth needs --against.", hint="Name a git revision or a record to compare with."
         )
     if against is not None:
-        check_relative(target, against)
+        check_baseline(target, against)
     if markdown is not None:
         check_output(markdown)
     with printing.progress("predict") as progress:

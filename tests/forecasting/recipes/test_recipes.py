@@ -11,7 +11,7 @@ import pytest
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.forecasting.recipes.model_forecast import read_model
-from pinchpoint.forecasting.recipes.recipe import OPTIMIZERS, Recipe
+from pinchpoint.forecasting.recipes.recipe import OPTIMIZERS, Recipe, positions_notes
 from pinchpoint.forecasting.recipes.script import script_text
 
 CONFIG = {
@@ -73,6 +73,8 @@ def test_a_script_says_what_the_recipe_says(config: Path) -> None:
         ({"optimizer": "adam"}, "no optimizer 'adam'"),
         ({"precision": "int4"}, "no precision 'int4'"),
         ({"batch": 0}, "batch is 0"),
+        ({"sequence": 10**20}, "from 1 to 2,147,483,648"),
+        ({"world_size": 8, "task": "generate"}, "Generation on several GPUs"),
         ({"sharding": "fsdp2"}, "several processes"),
         ({"sharding": "fsdp2", "world_size": 8, "task": "lora"}, "FSDP2 is not supported"),
         ({"target": "train.py"}, "Both the target"),
@@ -81,6 +83,19 @@ def test_a_script_says_what_the_recipe_says(config: Path) -> None:
 def test_bad_options_are_named(config: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(BadInput, match=message):
         read(config, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "noted"),
+    [({"sequence": 64}, False), ({"sequence": 65}, True), ({"sequence": 60, "task": "generate"}, True)],
+)
+def test_a_text_longer_than_the_positions_of_the_model_is_noted(
+    tmp_path: Path, options: dict[str, Any], noted: bool
+) -> None:
+    path = tmp_path / "config.json"
+    path.write_text('{"model_type": "gpt2", "n_positions": 64}')
+    notes = positions_notes(Recipe(path, **options))
+    assert bool(notes) == noted and all("has 64 positions" in note for note in notes)
 
 
 def test_options_of_a_recipe_need_a_model() -> None:

@@ -14,7 +14,7 @@ from pinchpoint.core.files import write_text
 from pinchpoint.core.records import Forecast
 from pinchpoint.forecasting.forecaster import Forecasts
 from pinchpoint.forecasting.recipes.model_types import check_model_type
-from pinchpoint.forecasting.recipes.recipe import Recipe, find_config, read_config
+from pinchpoint.forecasting.recipes.recipe import Recipe, find_config, positions_notes, read_config
 from pinchpoint.forecasting.recipes.script import script_text
 from pinchpoint.forecasting.recipes.tool_files import is_tool_file, read_recipe
 
@@ -87,7 +87,11 @@ def of_recipe(forecast: Forecast, recipe: Recipe) -> Forecast:
         target=recipe.name,
         fits=fits,
         reasons=(*forecast.reasons, *recipe.reasons),
-        notes=(*forecast.notes, "every sequence is assumed to have the full length"),
+        notes=(
+            *forecast.notes,
+            "every sequence is assumed to have the full length",
+            *positions_notes(recipe),
+        ),
     )
 
 

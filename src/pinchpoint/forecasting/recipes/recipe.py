@@ -18,6 +18,7 @@ from pinchpoint.core.files import parse_json
 TASKS = ("finetune", "lora", "qlora", "pretrain", "generate")
 PRECISIONS = ("bf16", "mixed", "fp32")
 SHARDINGS = ("ddp", "fsdp2")
+MOST = 2**31  # of a size or a count
 # The name of an optimizer -> the package it is imported from, and the call after its parameters.
 OPTIMIZERS = {
     "adamw": ("torch", "torch.optim.AdamW(parameters, lr=1e-4, fused=True)"),
@@ -63,18 +64,22 @@ class Recipe:
             if value not in choices:
                 raise BadInput(f"There is no {name} {value!r}.", hint=f"Use one of: {', '.join(choices)}.")
         for name in ("batch", "sequence", "new_tokens", "accumulation", "lora_rank"):
-            if getattr(self, name) < 1:
+            value = getattr(self, name)
+            if not 1 <= value <= MOST:
                 raise BadInput(
-                    f"The {name.replace('_', ' ')} is {getattr(self, name)}, but it must be at least 1.",
-                    hint="Give a positive number.",
+                    f"The {name.replace('_', ' ')} is {value}, but it must be from 1 to {MOST:,}.",
+                    hint="Give a number in this range.",
                 )
+        if self.sharding is not None and self.task == "generate":
+            raise BadInput(
+                "Generation on several GPUs is not supported yet.",
+                hint="Leave out --world-size and --sharding.",
+            )
         if self.sharding == "fsdp2" and self.task not in ("finetune", "pretrain"):
             raise BadInput(
                 f"FSDP2 is not supported for the task {self.task!r} yet.",
                 hint="Use --sharding ddp, or the task finetune or pretrain.",
             )
-        if self.sharding is not None and self.task == "generate":
-            raise BadInput("Generation on several GPUs is not supported yet.", hint="Leave out --sharding.")
 
     @property
     def name(self) -> str:
@@ -145,3 +150,13 @@ def _check_sizes(config: dict[str, Any], path: Path, prefix: str = "") -> None:
                 f"In {path}, {prefix}{name} is {value:,}, but at most {most:,} is supported.",
                 hint=f"Correct {prefix}{name} in the configuration.",
             )
+
+
+def positions_notes(recipe: Recipe) -> list[str]:
+    """A note if the text is longer than the positions that the model was made for."""
+    config = read_config(recipe.config)
+    positions = config.get("max_position_embeddings", config.get("n_positions"))
+    tokens = recipe.sequence + (recipe.new_tokens if recipe.task == "generate" else 0)
+    if not isinstance(positions, int) or tokens <= positions or config.get("is_encoder_decoder"):
+        return []
+    return [f"the model has {positions:,} positions, and the text {tokens:,} tokens: it may not run at all"]

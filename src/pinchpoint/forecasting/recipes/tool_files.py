@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pinchpoint.core.errors import BadInput, Missing
-from pinchpoint.forecasting.recipes.recipe import find_config
+from pinchpoint.forecasting.recipes.recipe import MOST, find_config
 
 _OPTIMIZERS = {
     "adamw": "adamw",
@@ -137,7 +137,6 @@ _HARMLESS = (
 # The batch of an evaluation -> what it is if it is not set; None: that of the training.
 _BATCHES = {"eval_batch_size": None, "per_device_eval_batch_size": 8}
 _EVALUATES = ("val_set_size", "val_size", "test_datasets", "eval_dataset", "do_eval")
-_MOST = 2**31  # of a size or a count in a file
 
 
 def is_tool_file(path: str) -> bool:
@@ -193,9 +192,9 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _count(settings: dict[str, Any], key: str, default: int) -> int:
     value = settings.get(key) or default
-    if not isinstance(value, int) or not 1 <= value <= _MOST:
+    if not isinstance(value, int) or not 1 <= value <= MOST:
         raise BadInput(
-            f"The setting {key}: {str(value)[:40]} is not a number from 1 to {_MOST:,}.",
+            f"The setting {key}: {str(value)[:40]} is not a number from 1 to {MOST:,}.",
             hint="Correct it, or leave it out.",
         )
     return int(value)
