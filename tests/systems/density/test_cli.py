@@ -125,7 +125,10 @@ def test_a_structure_becomes_a_density_with_its_count_time_and_warnings(
     out, err = done([*args, "-o", tmp_path / name, "--electrons", "8"], capsys)
     volume = read_volume(tmp_path / name)
     assert volume.grid == (8, 10, 12) and volume.electrons == pytest.approx(8, rel=1e-9)
-    assert "by the model, 8 in the neutral atoms; scaled by" in out and "8 x 10 x 12, 960 probes" in out
+    assert (
+        "by the model, 8 in the neutral atoms (O 6, H 1); scaled by" in out
+        and "8 x 10 x 12, 960 probes" in out
+    )
     for part in ("atoms", "probes", "file"):
         assert part in next(line for line in out.splitlines() if line.startswith("time"))
     assert ("no augmentation occupancies" in err) == (name == "CHGCAR")

@@ -79,8 +79,8 @@ def predict(
 
     A structure without a lattice is put into a box. Grids from --spacing have sizes that suit Fourier
     transforms. The packaged weights are chosen by the species, and species that none of them covers are
-    refused. `molecules` is for neutral closed-shell molecules of H, C, N and O near equilibrium; a note says
-    where a structure differs.
+    refused. `molecules` is for neutral closed-shell molecules of H, C, N and O near equilibrium, `oxides` for
+    insulating oxides of Mg, Al, Si, Ca, Ti, Zn, Zr and Hf; a note says where a structure differs.
     """
     from pinchpoint.core.units import parse_size
     from pinchpoint.systems.density.grid.grids import parse_grid
@@ -123,11 +123,12 @@ def _show(prediction: Prediction) -> None:
     from pinchpoint.core.units import show_bytes, show_seconds
 
     volume = prediction.volume
-    neutral = (
-        ""
-        if prediction.electrons_neutral is None
-        else f", {prediction.electrons_neutral:,} in the neutral atoms"
-    )
+    neutral = ""
+    if prediction.electrons_neutral is not None:
+        from pinchpoint.systems.density.data.molecules import VALENCE
+
+        each = ", ".join(f"{symbol} {VALENCE[symbol]}" for symbol in dict.fromkeys(volume.species))
+        neutral = f", {prediction.electrons_neutral:,} in the neutral atoms ({each})"
     scaled = "" if prediction.scale == 1 else f"; scaled by {prediction.scale:.6f} to {volume.electrons:.6g}"
     atoms = f"{len(volume.species):,} atom{'s' if len(volume.species) != 1 else ''}"
     rows = [
