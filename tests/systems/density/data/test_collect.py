@@ -377,13 +377,14 @@ def test_a_model_trained_on_chgcars_writes_a_chgcar_of_a_new_geometry(
     ]
     assert run(["density", "train", str(data), "-o", str(folder), *steps, *model]) == 0
     losses = [row.loss for row in logs.read(folder / "log.csv")]
-    assert losses[0] > 0.9 and np.mean(losses[-5:]) < 0.6 * losses[0]
+    # The toy's Gaussians are far from the packaged atoms that the model starts with.
+    assert losses[0] > 0.5 and np.mean(losses[-5:]) < 0.6 * losses[0]
     config = DensityConfig.from_json(json.dumps(json.loads((folder / "config.json").read_text())["model"]))
-    assert config.spin and not config.prior and config.species == ("Hf", "O")
+    assert config.spin and config.prior and config.species == ("Hf", "O")
     assert run(["density", "score", str(folder), str(data), "--device", "cpu", "-o", str(record)]) == 0
     made = json.loads(record.read_text())
-    assert made["nmae"] < 0.6 and made["spin_nmae"] < 1 and made["superposition"] is None
-    assert "superposed" not in capsys.readouterr().out
+    assert made["nmae"] < 0.6 and made["spin_nmae"] < 1 and made["superposition"] > made["nmae"]
+    assert "superposed" in capsys.readouterr().out
     (tmp_path / "POSCAR").write_text(poscar_text(toy_structure(9), "new"))
     out = tmp_path / "CHGCAR"
     asked = ["--grid", "16,15,18", "--weights", str(folder), "--device", "cpu"]
