@@ -253,7 +253,7 @@ def data(
     device: str = typer.Option(None, "--device", help="With --oxides: cpu or cuda.  [default: cpu]"),
     jobs: int = commands.JOBS,
 ) -> None:
-    """Make densities to learn from, from your files, or for molecules or oxides.
+    """Make densities to learn from: your files, molecules or oxides.
 
     --from takes files and folders, which are searched; each file becomes a sample with points of its own
     grid. Without --from, valence densities of molecules are computed: PBE with GTH pseudopotentials, at
