@@ -5,7 +5,7 @@ that lets the flow leave the trailing edge smoothly. Each case is a grid of quad
 aerofoil, with the pressure coefficient `p` and the velocity `U` at the middle of every cell, and the angle of
 attack in parameters.csv.
 
-    python examples/operator_flows.py runs --cases 60
+    python examples/operator_flows.py runs --cases 100
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ def case(rng: np.random.Generator, around: int, outward: int) -> tuple[dict[str,
 def main() -> None:
     parser = argparse.ArgumentParser(description="Write cases of ideal flow around aerofoils.")
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--cases", type=int, default=60)
-    parser.add_argument("--around", type=int, default=96, help="cells around an aerofoil")
-    parser.add_argument("--outward", type=int, default=24, help="cells from the aerofoil to the far field")
+    parser.add_argument("--cases", type=int, default=100)
+    parser.add_argument("--around", type=int, default=64, help="cells around an aerofoil")
+    parser.add_argument("--outward", type=int, default=16, help="cells from the aerofoil to the far field")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     import meshio

@@ -214,6 +214,23 @@ def test_a_toy_and_a_car_in_the_air_are_refused(run: Path, tmp_path: Path, car: 
     assert "--clearance" in excinfo.value.hint
 
 
+def test_a_body_outside_the_box_is_scaled_into_it_on_request_with_a_note(
+    run: Path, tmp_path: Path, car: tuple[Path, Any]
+) -> None:
+    _, body = car
+    for factor in (0.001, 30.0):
+        path = write_fields(tmp_path / "big.vtp", Mesh(body.mesh.vertices * factor, body.mesh.faces), {})
+        with pytest.raises(BadInput):
+            predict(run, path, tmp_path / "out.vtp", device="cpu")
+        result = predict(run, path, tmp_path / "out.vtp", device="cpu", fit=True)
+        assert "was scaled by" in result.notes[0]
+        written = read_mesh(tmp_path / "out.vtp")
+        assert float(written.vertices.amax()) == pytest.approx(float(body.mesh.vertices.amax()) * factor)
+    # A body that is inside already keeps its size and its values.
+    inside = predict(run, car[0], tmp_path / "out.vtp", device="cpu", fit=True)
+    assert inside.ranges == predict(run, car[0], tmp_path / "out.vtp", device="cpu").ranges
+
+
 def test_a_yaw_outside_training_gives_a_prediction_and_a_note(
     tiny_data: Path, run: Path, tmp_path: Path, car: tuple[Path, Any]
 ) -> None:

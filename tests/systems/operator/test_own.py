@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib.util
 import json
 from pathlib import Path
 from typing import Any
@@ -287,3 +288,29 @@ def test_points_without_cells_are_learned_too(tmp_path: Path, suffix: str) -> No
         tmp_path / "run", tmp_path / "runs" / f"cloud0.{suffix}", tmp_path / "out.vtp", device="cpu", fit=True
     )
     assert result.count == 60 and len(read_grid(tmp_path / "out.vtp").point_fields["u"]) == 60
+
+
+def test_the_flows_of_the_page_follow_their_aerofoil_and_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("meshio", reason="the example writes its files with meshio")
+    example = Path(__file__).parents[3] / "examples" / "operator_flows.py"
+    spec = importlib.util.spec_from_file_location("operator_flows", example)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    centre, alpha = complex(-0.1, 0.08), 0.05
+    angles = np.linspace(0.3, 6.0, 400)
+    places, velocity = module.flow(
+        centre + abs(1 - centre) * np.exp(1j * angles), centre, abs(1 - centre), alpha
+    )
+    along = np.gradient(places)
+    # On the aerofoil itself the velocity u - iv has no component across its outline.
+    across = (np.conj(velocity) * np.conj(along)).imag / np.abs(along)
+    assert np.abs(across[5:-5]).max() < 0.01 * np.abs(velocity).max()
+    options = ["--cases", "3", "--around", "16", "--outward", "4"]
+    monkeypatch.setattr("sys.argv", ["operator_flows.py", str(tmp_path / "runs"), *options])
+    module.main()
+    dataset, _ = make_own_dataset(tmp_path / "runs", tmp_path / "mine")
+    assert dataset.layout is not None and dataset.layout.wall == "inner"
+    assert dataset.layout.parameters == ("alpha",) and set(dataset.fields) == {"p", "U"}

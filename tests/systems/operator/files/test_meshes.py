@@ -329,9 +329,9 @@ def test_a_mesh_that_reaches_into_the_ground_is_refused():
         (
             "a.vtk",
             vtk(change=lambda data: data.replace(b"POINTS 8 float", b"POINTS x float")),
-            "legacy VTK PolyData",
+            "as legacy VTK",
         ),
-        ("a.vtk", vtk(change=lambda data: data.replace(b"8 float", b"8 real")), "legacy VTK PolyData"),
+        ("a.vtk", vtk(change=lambda data: data.replace(b"8 float", b"8 real")), "as legacy VTK"),
         ("a.vtk", vtk(change=lambda data: data.replace(b"LINES", b"BLOBS")), "an unknown section 'BLOBS'"),
         (
             "a.vtp",
@@ -343,7 +343,7 @@ def test_a_mesh_that_reaches_into_the_ground_is_refused():
             vtp(change=lambda text: text.replace(">0 1 3 2", ">0 1 3 1" + "0" * 400)),
             "as VTK PolyData",
         ),
-        ("a.vtk", vtk(change=lambda data: data.replace(b"POINTS 8", b"POINTS 1" + b"0" * 400)), "PolyData"),
+        ("a.vtk", vtk(change=lambda data: data.replace(b"POINTS 8", b"POINTS 1" + b"0" * 400)), "legacy VTK"),
         (
             "a.vtk",
             vtk(change=lambda data: data.replace(b"POLYGONS 7", b"POLYGONS 1000000000000000")),
@@ -353,7 +353,7 @@ def test_a_mesh_that_reaches_into_the_ground_is_refused():
         (
             "a.vtk",
             vtk(change=lambda data: data.replace(b"4 0 1 3 2", b"4 0 1 3 1000000000000000")),
-            "legacy VTK PolyData",
+            "as legacy VTK",
         ),
     ],
 )

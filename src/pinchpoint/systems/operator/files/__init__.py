@@ -1,1 +1,1 @@
-"""Mesh files: VTK PolyData without a library, and the formats of meshio."""
+"""Mesh files with fields: own readers and writers of VTK and OBJ, and the formats of meshio and h5py."""

@@ -1,7 +1,7 @@
 """Reading and writing of grids by file type, and the tables (npz, csv, HDF5) that hold arrays by name.
 
-PolyData (vtp, and vtk files that contain it) and obj need no library; stl, ply, vtu and other vtk files are
-read and written by meshio, HDF5 by h5py, which are imported only then.
+VTK and obj files are read without a library, except for structured grids in vtk files: these, stl and ply are
+read by meshio, which also writes vtu and vtk, and HDF5 is read by h5py. Both are imported only then.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from pinchpoint.core.units import show_choices
 from pinchpoint.systems.common.data import sample_file
 from pinchpoint.systems.operator.files.grid import Cells, Grid, UnknownCells, cells_of
 from pinchpoint.systems.operator.files.obj import read_obj
-from pinchpoint.systems.operator.files.vtk_legacy import is_polydata, read_polydata
-from pinchpoint.systems.operator.files.vtp import read_vtp, write_vtp
+from pinchpoint.systems.operator.files.vtk_legacy import is_readable, read_vtk_legacy
+from pinchpoint.systems.operator.files.vtk_xml import read_vtk_xml, write_vtp
 
 MESHES = (".stl", ".obj", ".ply", ".vtp", ".vtk", ".vtu")
 TABLES = (".npz", ".csv", ".h5", ".hdf5")
@@ -50,10 +50,10 @@ def read_grid(path: str | Path) -> Grid:
     check_readable(path)
     if suffix in TABLES:
         return table_grid(path, read_table(path))
-    if suffix == ".vtp":
-        grid = read_vtp(path)
-    elif suffix == ".vtk" and is_polydata(path):
-        grid = read_polydata(path)
+    if suffix in (".vtp", ".vtu"):
+        grid = read_vtk_xml(path)
+    elif suffix == ".vtk" and is_readable(path):
+        grid = read_vtk_legacy(path)
     elif suffix == ".obj":
         grid = read_obj(path)
     else:
@@ -137,9 +137,9 @@ def with_table(grid: Grid, arrays: Mapping[str, np.ndarray], path: Path) -> Grid
         if array.size == 1 and len(grid.points) != 1:
             values[name] = float(array.reshape(-1)[0])
         elif len(array) == len(grid.points) and array.ndim <= 2:
-            at_points[name] = array[:, 0] if array.shape[1:] == (1,) else array
+            at_points[name] = _single(array)
         elif len(array) == grid.cell_count and array.ndim <= 2:
-            at_cells[name] = array[:, 0] if array.shape[1:] == (1,) else array
+            at_cells[name] = _single(array)
         else:
             raise BadInput(
                 f"{name!r} in {path} has shape {array.shape}, but the mesh has "
@@ -229,14 +229,19 @@ def _from_meshio(mesh: Any) -> Grid:
     return Grid(
         points,
         tuple(cells_of(block.type, block.data) for block in mesh.cells),
-        {name: np.asarray(array) for name, array in mesh.point_data.items()},
-        {name: np.concatenate([np.asarray(a) for a in parts]) for name, parts in mesh.cell_data.items()},
+        {name: _single(np.asarray(array)) for name, array in mesh.point_data.items()},
+        {name: _single(np.concatenate(parts)) for name, parts in mesh.cell_data.items()},
         {
             name: float(array.reshape(-1)[0])
             for name, array in values.items()
             if array.size == 1 and array.dtype.kind in "fiu"
         },
     )
+
+
+def _single(array: np.ndarray) -> np.ndarray:
+    """(n,) of (n, 1); anything else unchanged."""
+    return array[:, 0] if array.shape[1:] == (1,) else array
 
 
 def _read_csv(path: Path) -> dict[str, np.ndarray]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import numpy as np
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.systems.operator.files.grid import Cells
 
 
 def orient_outward(vertices: np.ndarray, faces: np.ndarray) -> tuple[np.ndarray, int]:
@@ -61,25 +60,13 @@ def _neighbours(faces: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return beyond.reshape(-1, 3), disagree.reshape(-1, 3)
 
 
-def closed_normals(points: np.ndarray, blocks: list[Cells], normals: np.ndarray) -> np.ndarray:
-    """Normals (C, 3) of polygons, turned outward if they form a closed surface; else as in the file."""
-    owner = np.concatenate([np.repeat(np.arange(len(b.corners)), b.linear.shape[1] - 2) for b in blocks])
-    starts = np.cumsum([0, *(len(block.corners) for block in blocks)])[:-1]
-    fans = [len(block.corners) * (block.linear.shape[1] - 2) for block in blocks]
-    owner = owner + np.repeat(starts, fans)
-    faces = np.concatenate(
-        [
-            np.stack(
-                [
-                    np.repeat(block.linear[:, :1], block.linear.shape[1] - 2, axis=1),
-                    block.linear[:, 1:-1],
-                    block.linear[:, 2:],
-                ],
-                axis=2,
-            ).reshape(-1, 3)
-            for block in blocks
-        ]
-    )
+def closed_normals(
+    points: np.ndarray, faces: np.ndarray, owners: np.ndarray, normals: np.ndarray
+) -> np.ndarray:
+    """Normals (C, 3) of polygons, turned outward if they form a closed surface; else as in the file.
+
+    faces: (N, 3) the triangles of the polygons; owners: (N,) the polygon of each.
+    """
     _, same = np.unique(points + 0.0, axis=0, return_inverse=True)  # an STL repeats its corners
     faces = same.reshape(-1)[faces]
     sides = np.sort(np.stack([faces, np.roll(faces, -1, axis=1)], axis=2).reshape(-1, 2), axis=1)
@@ -94,5 +81,5 @@ def closed_normals(points: np.ndarray, blocks: list[Cells], normals: np.ndarray)
     corner = first[turned]
     areas = np.cross(corner[:, 1] - corner[:, 0], corner[:, 2] - corner[:, 0])
     total = np.zeros_like(normals)
-    np.add.at(total, owner, areas)
+    np.add.at(total, owners, areas)
     return total / np.maximum(np.linalg.norm(total, axis=1), np.finfo(float).tiny)[:, None]

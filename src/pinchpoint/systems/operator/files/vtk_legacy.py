@@ -1,8 +1,8 @@
-"""A reader of legacy VTK files (.vtk) with PolyData, without a library.
+"""A reader of legacy VTK files (.vtk) with PolyData or an unstructured grid, without a library.
 
-Reads ASCII and binary, polygons as lists with their counts (up to version 4) or as offsets and connectivity
-(version 5), or lines if there are no polygons, and the fields on points and cells. Single points are skipped.
-Other datasets in such files are read by meshio.
+Reads ASCII and binary, cells as lists with their counts (up to version 4) or as offsets and connectivity
+(version 5), and the fields on points and cells. Of PolyData it reads polygons, or lines if there are no
+polygons; single points are skipped. Structured datasets in such files are read by meshio.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from urllib.parse import unquote
 import numpy as np
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.systems.operator.files.grid import Grid
-from pinchpoint.systems.operator.files.vtp import polydata_cells
+from pinchpoint.systems.operator.files.grid import Cells, Grid
+from pinchpoint.systems.operator.files.vtk_xml import polydata_cells, unstructured_cells
 
 _TYPES = {
     "float": "f4",
@@ -36,20 +36,21 @@ _ATTRIBUTES = {"SCALARS": 0, "VECTORS": 3, "NORMALS": 3, "TENSORS": 9, "TEXTURE_
 _HEAD = 1024  # bytes that contain the four lines before the data
 
 
-def is_polydata(path: Path) -> bool:
-    """Whether the header of a .vtk file declares PolyData."""
+def is_readable(path: Path) -> bool:
+    """Whether the header of a .vtk file declares PolyData or an unstructured grid."""
     with path.open("rb") as file:
         lines = file.read(_HEAD).split(b"\n")
-    return len(lines) > 3 and lines[3].upper().split() == [b"DATASET", b"POLYDATA"]
+    words = lines[3].upper().split() if len(lines) > 3 else []
+    return words in ([b"DATASET", b"POLYDATA"], [b"DATASET", b"UNSTRUCTURED_GRID"])
 
 
-def read_polydata(path: Path) -> Grid:
-    """The grid of a file, with one block of cells per run of polygons of equal size."""
+def read_vtk_legacy(path: Path) -> Grid:
+    """The grid of a file, with one block of cells per run of cells of equal kind and size."""
     try:
         return _parse(_Rest(path.read_bytes()))
     except (ValueError, KeyError, IndexError, OverflowError) as error:
         raise BadInput(
-            f"{path} cannot be read as legacy VTK PolyData: {error}.",
+            f"{path} cannot be read as legacy VTK: {error}.",
             hint="Export it again, for example from ParaView as .vtp or .stl.",
         ) from error
 
@@ -97,7 +98,8 @@ class _Rest:
 def _parse(rest: _Rest) -> Grid:
     points = np.zeros((0, 3))
     cells: dict[str, tuple[np.ndarray, np.ndarray]] = {}
-    counts = {"VERTICES": 0, "LINES": 0, "POLYGONS": 0}
+    counts = {"VERTICES": 0, "LINES": 0, "POLYGONS": 0, "CELLS": 0}
+    types = np.zeros(0, dtype=np.int64)
     fields: dict[str, dict[str, np.ndarray]] = {"POINT_DATA": {}, "CELL_DATA": {}}
     values: dict[str, np.ndarray] = {}
     place, rows = values, 0
@@ -105,10 +107,12 @@ def _parse(rest: _Rest) -> Grid:
         key = words[0].upper()
         if key == "POINTS":
             points = rest.numbers(3 * int(words[1]), words[2]).reshape(-1, 3).astype(np.float64)
-        elif key in ("VERTICES", "LINES", "POLYGONS"):
+        elif key in counts:
             corners, ends = _cells(rest, int(words[1]), int(words[2]))
             counts[key] = len(ends)
             cells[key] = corners, ends
+        elif key == "CELL_TYPES":
+            types = rest.numbers(int(words[1]), "int").astype(np.int64)
         elif key == "TRIANGLE_STRIPS":
             raise ValueError(
                 "it contains triangle strips, which are not supported: apply the filter Triangulate"
@@ -140,11 +144,13 @@ def _parse(rest: _Rest) -> Grid:
         else:
             raise ValueError(f"it has an unknown section {words[0][:20]!r}")
     # Without polygons, the lines are the body: the outline of an aerofoil.
-    group = "POLYGONS" if counts["POLYGONS"] else "LINES"
+    group = "CELLS" if counts["CELLS"] else "POLYGONS" if counts["POLYGONS"] else "LINES"
     first = counts["VERTICES"] + (counts["LINES"] if counts["POLYGONS"] else 0)
-    blocks = (
-        polydata_cells("Polys" if counts["POLYGONS"] else "Lines", *cells[group]) if counts[group] else ()
-    )
+    blocks: list[Cells] = []
+    if group == "CELLS":
+        blocks = unstructured_cells(types, *cells[group])
+    elif counts[group]:
+        blocks = polydata_cells("Polys" if group == "POLYGONS" else "Lines", *cells[group])
     return Grid(
         points,
         tuple(blocks),

@@ -8,6 +8,7 @@ of the files they were made from: the same command converts only what is new or 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -395,6 +396,4 @@ def _file_name(source: Source) -> str:
 
 def _json(layout: Layout) -> dict[str, Any]:
     """The layout as index.json holds it, to compare with it."""
-    import json
-
     return json.loads(json.dumps(layout.to_dict()))

@@ -14,6 +14,7 @@ import numpy as np
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.operator.data.own.cells import (
+    FACES,
     Array,
     at_points,
     boundary_of,
@@ -270,8 +271,6 @@ def _in_plane(grid: Grid, axes: tuple[int, ...], where: str) -> tuple[Grid, Arra
 
 def _lower_faces(grid: Grid, low: Array, where: str) -> tuple[list[Array], Array]:
     """The faces of each cell on the lower side, by their number of corners, and the rows of their cells."""
-    from pinchpoint.systems.operator.data.own.cells import FACES
-
     blocks, rows = grid.main_cells()
     faces: dict[int, list[Array]] = {}
     owners: dict[int, list[Array]] = {}
@@ -302,7 +301,7 @@ def _normals(grid: Grid, blocks: list[Cells], normals: Array, axes: tuple[int, .
         return None
     if grid.dimension == 1:
         return normals
-    return closed_normals(grid.points, blocks, normals)
+    return closed_normals(grid.points, triangles_of(blocks), _owners(blocks), normals)
 
 
 def _owners(blocks: list[Cells]) -> Array:

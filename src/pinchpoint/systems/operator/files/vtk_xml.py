@@ -1,8 +1,9 @@
-"""A reader and writer of VTK PolyData files (.vtp), without a library.
+"""A reader of VTK's XML files (.vtp, .vtu), and a writer of .vtp, without a library.
 
-Reads ASCII, inline base64 and appended data (base64 or raw), plain or zlib-compressed, with polygons of any
-size, or lines if there are no polygons, and the fields on points and cells; single points are skipped.
-Writes one piece with inline base64 and fields, which ParaView opens.
+Reads ASCII, inline base64 and appended data (base64 or raw), plain or zlib-compressed, and the fields on
+points and cells. Of PolyData it reads polygons of any size, or lines if there are no polygons; single points
+are skipped. Of unstructured grids it reads all cells but polyhedra. Writes one piece with inline base64 and
+fields, which ParaView opens.
 """
 
 from __future__ import annotations
@@ -36,14 +37,38 @@ _TYPES = {
     "Float32": "f4",
     "Float64": "f8",
 }
+# Kinds of cells by VTK's number, named as in meshio.
+_CELLS = {
+    1: "vertex",
+    3: "line",
+    5: "triangle",
+    7: "polygon",
+    8: "pixel",
+    9: "quad",
+    10: "tetra",
+    11: "voxel",
+    12: "hexahedron",
+    13: "wedge",
+    14: "pyramid",
+    21: "line3",
+    22: "triangle6",
+    23: "quad8",
+    24: "tetra10",
+    25: "hexahedron20",
+    26: "wedge15",
+    27: "pyramid13",
+    28: "quad9",
+    29: "hexahedron27",
+}
 _NAMES = {np.dtype(code).name: name for name, code in _TYPES.items()}
 
 
-def read_vtp(path: Path) -> Grid:
-    """The grid of a file, with one block of cells per run of polygons of equal size."""
+def read_vtk_xml(path: Path) -> Grid:
+    """The grid of a .vtp or .vtu file, with one block of cells per run of cells of equal kind and size."""
     data = path.read_bytes()
+    kind = {".vtp": "PolyData", ".vtu": "UnstructuredGrid"}[path.suffix.lower()]
     try:
-        return _parse(data)
+        return _parse(data, kind)
     except (
         ValueError,
         KeyError,
@@ -56,7 +81,7 @@ def read_vtp(path: Path) -> Grid:
         binascii.Error,
     ) as error:
         raise BadInput(
-            f"{path} cannot be read as VTK PolyData: {error}.",
+            f"{path} cannot be read as VTK {kind}: {error}.",
             hint="Export it again, for example from ParaView as .vtp or .stl.",
         ) from error
 
@@ -123,10 +148,10 @@ class _File:
     appended_raw: bool
 
 
-def _parse(data: bytes) -> Grid:
+def _parse(data: bytes, kind: str) -> Grid:
     tree, appended = _split_appended(data)
-    if tree.tag != "VTKFile" or tree.get("type") != "PolyData":
-        raise ValueError(f"it contains {tree.get('type') or tree.tag}, not PolyData")
+    if tree.tag != "VTKFile" or tree.get("type") != kind:
+        raise ValueError(f"it contains {tree.get('type') or tree.tag}, not {kind}")
     packer = tree.get("compressor", "vtkZLibDataCompressor")
     if packer != "vtkZLibDataCompressor":
         raise ValueError(f"its data is compressed by {packer}, which is not supported")
@@ -142,6 +167,7 @@ def _parse(data: bytes) -> Grid:
     pieces = [piece for piece in tree.iter("Piece") if int(piece.get("NumberOfPoints", "0"))]
     # Without polygons, the lines are the body: the outline of an aerofoil.
     group = "Polys" if any(int(piece.get("NumberOfPolys", "0")) for piece in pieces) else "Lines"
+    group = "Cells" if kind == "UnstructuredGrid" else group
     points: list[np.ndarray] = []
     blocks: list[Cells] = []
     fields: list[tuple[dict[str, np.ndarray], dict[str, np.ndarray]]] = []
@@ -158,9 +184,14 @@ def _parse(data: bytes) -> Grid:
             corners, ends = (
                 _values(arrays[name], file).astype(np.int64) for name in ("connectivity", "offsets")
             )
-            blocks += polydata_cells(group, corners + before, ends)
-        skipped = sum(int(piece.get(f"NumberOf{name}", "0")) for name in ("Verts", "Lines"))
-        first = skipped if group == "Polys" else int(piece.get("NumberOfVerts", "0"))
+            if group == "Cells":
+                types = _values(arrays["types"], file).astype(np.int64)
+                blocks += unstructured_cells(types, corners + before, ends)
+            else:
+                blocks += polydata_cells(group, corners + before, ends)
+        # Rows of points come before those of lines, and those of lines before those of polygons.
+        earlier = {"Polys": ("Verts", "Lines"), "Lines": ("Verts",), "Cells": ()}[group]
+        first = sum(int(piece.get(f"NumberOf{name}", "0")) for name in earlier)
         at_cells = {
             name: values[first : first + count]
             for name, values in _fields(piece.find("CellData"), file).items()
@@ -168,7 +199,7 @@ def _parse(data: bytes) -> Grid:
         fields.append((_fields(piece.find("PointData"), file), at_cells))
         points.append(here.astype(np.float64))
         before += len(here)
-    values = _fields(tree.find("PolyData/FieldData"), file)
+    values = _fields(tree.find(f"{kind}/FieldData"), file)
     return Grid(
         np.concatenate(points) if points else np.zeros((0, 3)),
         tuple(blocks),
@@ -202,6 +233,24 @@ def polydata_cells(group: str, corners: np.ndarray, ends: np.ndarray) -> list[Ce
     if len(corners) != 2 * len(ends):
         raise ValueError("it contains lines of more than two points, which are not supported")
     return [cells_of("line", corners.reshape(-1, 2))]
+
+
+def unstructured_cells(types: np.ndarray, corners: np.ndarray, ends: np.ndarray) -> list[Cells]:
+    """Blocks of cells of equal kind and size, in order."""
+    unknown = sorted({int(kind) for kind in types} - set(_CELLS))
+    if unknown:
+        raise ValueError(f"it has cells of VTK's type {unknown[0]}, which is not supported")
+    counts = np.diff(ends, prepend=0)
+    if len(types) != len(ends) or counts.min() < 1 or ends[-1] != len(corners):
+        raise ValueError("its cell counts are inconsistent")
+    changes = np.flatnonzero((np.diff(counts) != 0) | (np.diff(types) != 0)) + 1
+    return [
+        cells_of(
+            _CELLS[int(types[first])],
+            corners[ends[first] - counts[first] : ends[last - 1]].reshape(last - first, counts[first]),
+        )
+        for first, last in itertools.pairwise([0, *changes.tolist(), len(types)])
+    ]
 
 
 def _split_appended(data: bytes) -> tuple[ElementTree.Element, bytes]:
