@@ -109,7 +109,7 @@ PRESETS: dict[str, OxidePreset] = {
             "catio3-orthorhombic": Counts(0, 2),
         },
         cutoff=60.0,
-        cutoffs=(("Mg", 130.0), ("Ca", 70.0), ("Ti", 80.0), ("Zn", 80.0), ("Zr", 75.0), ("Hf", 90.0)),
+        cutoffs=(("Mg", 220.0), ("Ca", 70.0), ("Ti", 80.0), ("Zn", 80.0), ("Zr", 75.0), ("Hf", 90.0)),
     ),
     "tiny": OxidePreset(
         {"sio2-stishovite": Counts(2, 1), "sio2-quartz": Counts(0, 1)},
