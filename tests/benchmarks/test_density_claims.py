@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 from pathlib import Path
 from types import ModuleType
 
@@ -67,3 +68,27 @@ def test_steps_of_crystals_and_molecules_learn_and_those_of_a_pair_keep_the_firs
             name for name, value in run.stepper.model.state_dict().items() if (value != before[name]).any()
         }
         assert changed and (not pair or all(name.startswith("local.") for name in changed))
+
+
+def test_the_page_has_the_figures_of_the_record() -> None:
+    root = FOLDER.parents[1]
+    parts = json.loads((root / "benchmarks/results/density_claims_h200.json").read_text("utf-8"))["parts"]
+    page = (root / "docs/reports/density.md").read_text("utf-8")
+    whole, copies, rows = parts["whole"], parts["copies"], parts["batch"]["rows"]
+    ratio, low, high = whole["speed_up"]
+    figures = [
+        f"{whole['batches_per_s']:.1f} batches per second, {whole['all_batches_s']:.1f} s for all",
+        f"{ratio:.0f} times as fast [{low:.0f}, {high:.0f}]",
+        f"{copies['unused_bytes']:,} of {sum(copies['bytes'].values()):,} bytes",
+        f"{parts['unused']['created_per_batch']['median_s'] * 1e3:.2f} ms of the "
+        f"{whole['batch']['median_s'] * 1e3:.0f} ms of a batch",
+        f"{rows[-1]['peak_allocated_bytes'] / 2**30:.1f} GiB and fail",
+    ]
+    for part, name in ((copies["loop_of_two_batches"], "non_blocking"), (parts["unused"], "inference_mode")):
+        ratio, low, high = part[name]["speed_up"]
+        figures.append(f"speed-up {ratio:.3f} [{low:.3f}, {high:.3f}]")
+    figures.append(
+        ", ".join(f"{row['speed_up'][0]:.2f}" for row in parts["indices"]["operations"].values())[:16]
+    )
+    assert [text for text in figures if text not in page] == []
+    assert [row["under_cap"] == "ok" for row in rows] == [True, True, True, False]
