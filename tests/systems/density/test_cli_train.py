@@ -159,3 +159,21 @@ def test_data_that_is_there_is_not_made_again(density_data: Path, capsys: pytest
     assert {path.name: path.stat().st_mtime_ns for path in density_data.glob("*.npz")} == before
     code, what, _ = failed(args, capsys)
     assert (code, "made with spacing_a=0.6" in what) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        (["--oxides", "--molecules", "water"], "--molecules is only for molecules."),
+        (["--oxides", "--from", "CHGCAR"], "--oxides cannot be combined with --from."),
+        (["--oxides", "--test", "0.2"], "--test is only for files of your own."),
+        (["--potentials", "table"], "--potentials is only for oxides that are computed here."),
+        (["--device", "cpu"], "--device is only for oxides that are computed here."),
+        (["--oxides", "--device", "tpu"], "The device 'tpu' cannot create data."),
+    ],
+)
+def test_options_that_oxides_do_not_have_are_refused(
+    options: list[str], what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, told, hint = failed(["data", "-o", tmp_path / "new", *options], capsys)
+    assert (code, told) == (2, what) and hint.endswith(".") and not (tmp_path / "new").exists()

@@ -292,7 +292,9 @@ def data(
             "is only for files of your own.",
             "Name them with --from, or leave it out.",
         )
-    of_oxides = {"--oxides": oxides or None, "--potentials": potentials, "--device": device}
+    if files and oxides:
+        _refuse_options({"--oxides": True}, "cannot be combined with --from.", "Leave one of them out.")
+    of_oxides = {"--potentials": potentials, "--device": device}
     if oxides and not files:
         _refuse_options(
             {key: value for key, value in of_molecules.items() if key != "--preset"},
@@ -301,7 +303,7 @@ def data(
         )
     else:
         _refuse_options(
-            of_oxides if files else {key: of_oxides[key] for key in ("--potentials", "--device")},
+            of_oxides,
             "is only for oxides that are computed here.",
             "Leave it out" + (", or leave out --from." if files else ", or add --oxides."),
         )
