@@ -92,3 +92,12 @@ def test_the_page_has_the_figures_of_the_record() -> None:
     )
     assert [text for text in figures if text not in page] == []
     assert [row["under_cap"] == "ok" for row in rows] == [True, True, True, False]
+
+
+def test_the_page_has_the_errors_of_a_pair_as_recorded() -> None:
+    root = FOLDER.parents[1]
+    record = json.loads((root / "benchmarks/results/density_pair_cpu.json").read_text("utf-8"))
+    page = (root / "docs/systems/density.md").read_text("utf-8")
+    for split in ("test", "heldout"):
+        before, after = (f"{record[f'{which}_{split}']['nmae'] * 100:.3f} %" for which in ("first", "pair"))
+        assert f"from {before} to {after}" in page
