@@ -222,7 +222,9 @@ def data(
         False, "--skip-bad", help="With --from: leave out files that cannot be used, with a note for each."
     ),
     preset: str = typer.Option(
-        None, "--preset", help="default: 16 molecules and 3 held out; tiny: 2 and 1.  [default: default]"
+        None,
+        "--preset",
+        help="default: 16 molecules and 3 held out; wide: 224 and 25; tiny: 2 and 1.  [default: default]",
     ),
     molecules: str = typer.Option(
         None, "--molecules", metavar="A,B", help="Molecules to train and test with."

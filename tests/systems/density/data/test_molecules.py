@@ -12,8 +12,11 @@ from pinchpoint.systems.density.data.molecules import (
     RADII_A,
     RATTLE_A,
     TRAINING,
+    WIDE_HELD_OUT,
+    WIDE_TRAINING,
     Molecule,
     draw_geometry,
+    draw_held_out,
     molecule,
     names,
     normal,
@@ -52,7 +55,7 @@ def bonds(species, positions):
     return {(int(a), int(b)): float(apart[a, b]) for a, b in zip(first, second, strict=True)}
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", [*TRAINING, *HELD_OUT])
 def test_a_molecule_has_its_formula_and_every_atom_its_valences(name):
     found = molecule(name)
     counts = {symbol: found.species.count(symbol) for symbol in sorted(set(found.species))}
@@ -91,14 +94,43 @@ def test_bond_lengths_are_those_of_the_bonds_orders():
 
 
 def test_held_out_molecules_are_not_trained_on_and_hold_no_new_element():
-    assert not set(TRAINING) & set(HELD_OUT) and set(TRAINING) | set(HELD_OUT) == set(names())
+    assert not set(TRAINING) & set(HELD_OUT) and set(TRAINING) | set(HELD_OUT) == set(FORMULAS)
     seen = {symbol for name in TRAINING for symbol in molecule(name).species}
     assert {symbol for name in HELD_OUT for symbol in molecule(name).species} <= seen
 
 
-def test_an_unknown_molecule_is_refused():
-    with pytest.raises(BadInput, match="no molecule 'benzene'"):
-        molecule("benzene")
+def test_every_molecule_is_connected_with_closed_shells_and_ordinary_bonds():
+    assert len(set(names())) == len(names()) >= 200
+    for name in names():
+        known = molecule(name)
+        pairs = bonds(known.species, known.positions)
+        groups = {at: {at} for at in range(len(known.species))}
+        for first, second in pairs:
+            joined = groups[first] | groups[second]
+            for at in joined:
+                groups[at] = joined
+        partners = [sum(at in pair for pair in pairs) for at in range(len(known.species))]
+        most = {"H": 1, "C": 4, "N": 4, "O": 2}
+        assert known.electrons % 2 == 0 and not too_close(known.species, known.positions), name
+        assert len(groups[0]) == len(known.species), name
+        assert all(1 <= n <= most[symbol] for n, symbol in zip(partners, known.species, strict=True)), name
+
+
+def test_the_wide_held_out_molecules_are_the_drawn_ones():
+    pool = [name for name in names() if sum(symbol != "H" for symbol in molecule(name).species) >= 3]
+    assert draw_held_out(pool, count=25, key=25) == WIDE_HELD_OUT
+    # The order of the list does not matter, and another key draws others.
+    assert (
+        draw_held_out(pool[::-1], count=25, key=25) == WIDE_HELD_OUT != draw_held_out(pool, count=25, key=1)
+    )
+    assert set(WIDE_TRAINING) | set(WIDE_HELD_OUT) == set(names())
+    assert not set(WIDE_TRAINING) & set(WIDE_HELD_OUT) and len(WIDE_TRAINING) >= 100
+
+
+def test_an_unknown_molecule_is_refused_with_similar_names():
+    with pytest.raises(BadInput, match="no molecule 'benzen'") as caught:
+        molecule("benzen")
+    assert "such as benzene" in str(caught.value.hint)
 
 
 def test_drawn_numbers_are_fixed_for_ever():

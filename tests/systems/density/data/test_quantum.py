@@ -11,7 +11,7 @@ from pinchpoint.core.errors import BadInput, Missing
 from pinchpoint.core.units import BOHR_A
 from pinchpoint.systems.density.data.molecules import molecule
 from pinchpoint.systems.density.data.probes import draw_probes, grid_probes
-from pinchpoint.systems.density.data.quantum import solve
+from pinchpoint.systems.density.data.quantum import CONVERGED, FUNCTIONAL, solve
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -64,6 +64,16 @@ def test_the_density_has_the_symmetry_of_water(water):
     mirrored = points - 2 * ((points - oxygen) @ normal)[:, None] * normal
     assert solution.density(mirrored) == pytest.approx(solution.density(points), rel=1e-6, abs=1e-9)
     assert solution.density(points).min() >= -1e-12 and solution.density(np.zeros((0, 3))).shape == (0,)
+
+
+def test_stored_orbitals_do_not_change_the_result(water):
+    from pyscf import dft
+
+    field = dft.RKS(water[1].molecule, xc=FUNCTIONAL)
+    field.grids.level, field.conv_tol = 1, CONVERGED
+    field.kernel()
+    assert water[1].energy == pytest.approx(field.e_tot, abs=1e-8)
+    assert np.abs(water[1].matrix - field.make_rdm1()).max() < 1e-5
 
 
 def test_an_open_shell_is_refused():

@@ -7,7 +7,14 @@ from typing import Any
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.common.settings import LARGEST_SEED
-from pinchpoint.systems.density.data.molecules import HELD_OUT, RATTLE_A, TRAINING, molecule
+from pinchpoint.systems.density.data.molecules import (
+    HELD_OUT,
+    RATTLE_A,
+    TRAINING,
+    WIDE_HELD_OUT,
+    WIDE_TRAINING,
+    molecule,
+)
 from pinchpoint.systems.density.data.quantum import LEVEL
 from pinchpoint.systems.density.data.sample import Kind, Order
 
@@ -56,6 +63,9 @@ class FileSettings:
 
 PRESETS: dict[str, DataSettings] = {
     "default": DataSettings(),
+    "wide": DataSettings(
+        WIDE_TRAINING, WIDE_HELD_OUT, geometries=4, tests=0, heldout_geometries=2, probes=3_000
+    ),
     "tiny": DataSettings(
         ("water", "methane"),
         ("methanol",),

@@ -1,9 +1,15 @@
 """Molecules of H, C, N and O at rest, and random geometries around them.
 
-All have closed shells and at most five heavy atoms. The table was relaxed with PBE and the pseudopotentials
-and basis of `quantum`, to forces below 0.1 eV per angstrom. The held-out molecules combine environments of
-the training molecules: ethanol those of methanol and propane, acetaldehyde those of formaldehyde and acetone,
-acetamide those of formamide and acetone.
+All have closed shells. The table in this file has at most five heavy atoms and was relaxed with PBE and the
+pseudopotentials and basis of `quantum`, to forces below 0.1 eV per angstrom. Its held-out molecules combine
+environments of the training molecules: ethanol those of methanol and propane, acetaldehyde those of
+formaldehyde and acetone, acetamide those of formamide and acetone.
+
+The table in `molecules.txt` has up to nine heavy atoms: rings, aromatics, triple and cumulated bonds, N-N,
+O-O, N-oxides and nitro groups. Its geometries are the best of ten conformers of RDKit's force field (MMFF94);
+molecules that the force field gets wrong, such as N2, CO2 and chains of triple bonds, were relaxed like the
+first table. The set `WIDE` is both tables; `WIDE_HELD_OUT` was drawn at random from its molecules with at
+least three heavy atoms (`draw_held_out`) before any model was trained on the others.
 
 In a geometry, the atoms are displaced as by zero-point motion, and the molecule is rotated at random. It is
 the same on every machine and with every version of numpy: it uses only raw bits of the generator, whose
@@ -13,8 +19,11 @@ again. Letters: A atoms.
 
 from __future__ import annotations
 
+import difflib
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -25,6 +34,7 @@ VALENCE = {"H": 1, "C": 4, "N": 5, "O": 6}
 VALENCE |= {"Mg": 10, "Al": 3, "Si": 4, "Ca": 10, "Ti": 12, "Zn": 12, "Zr": 12, "Hf": 12}
 RADII_A = {"H": 0.31, "C": 0.76, "N": 0.71, "O": 0.66}  # covalent
 HELD_OUT = ("ethanol", "acetaldehyde", "acetamide")
+FURTHER = Path(__file__).with_name("molecules.txt")
 RATTLE_A = 0.08  # standard deviation of the displacement along each axis, for an atom of mass 1
 CLOSEST = 0.75  # fraction of the sum of two covalent radii; no two atoms may be closer
 TRIES = 100
@@ -46,13 +56,23 @@ class Molecule:
 
 
 def names() -> tuple[str, ...]:
-    """Return the names of all molecules in the table."""
-    return tuple(block.split("\n", 1)[0] for block in _TABLE)
+    """Return the names of all molecules in both tables."""
+    return tuple(block.split("\n", 1)[0] for block in _blocks())
+
+
+def _blocks() -> list[str]:
+    return [*_TABLE, *FURTHER.read_text(encoding="utf-8").strip().split("\n\n")]
+
+
+def draw_held_out(pool: Sequence[str], *, count: int, key: int) -> tuple[str, ...]:
+    """Return `count` names of the pool, drawn at random with this key, in alphabetical order."""
+    order = np.argsort(uniform(len(pool), key), kind="stable")
+    return tuple(sorted(sorted(pool)[at] for at in order[:count]))
 
 
 def molecule(name: str) -> Molecule:
     """Return a molecule by its name; raise BadInput if there is none."""
-    for block in _TABLE:
+    for block in _blocks():
         first, *lines = block.splitlines()
         if first == name:
             atoms = [line.split() for line in lines]
@@ -61,7 +81,11 @@ def molecule(name: str) -> Molecule:
                 tuple(atom[0] for atom in atoms),
                 np.array([atom[1:] for atom in atoms], dtype=np.float64),
             )
-    raise BadInput(f"There is no molecule {name!r}.", hint=f"Choose from {', '.join(names())}.")
+    few = ", ".join(difflib.get_close_matches(name, names(), n=5, cutoff=0.4) or TRAINING[:5])
+    raise BadInput(
+        f"There is no molecule {name!r}.",
+        hint=f"Choose from the names in systems/density/data/molecules.py and molecules.txt, such as {few}.",
+    )
 
 
 # A name, then one atom per line: symbol and position in angstrom.
@@ -227,7 +251,35 @@ H -0.8756 0.8976 1.1380
 H -0.8756 -0.8976 1.1380
 """.strip().split("\n\n")
 
-TRAINING = tuple(name for name in names() if name not in HELD_OUT)
+TRAINING = tuple(name for name in (block.split("\n", 1)[0] for block in _TABLE) if name not in HELD_OUT)
+WIDE_HELD_OUT = (
+    "1,2,3-triazole",
+    "1,2-dimethylhydrazine",
+    "N-nitrosodimethylamine",
+    "acetic-anhydride",
+    "acetohydrazide",
+    "acetonitrile",
+    "acrolein",
+    "aniline",
+    "benzonitrile",
+    "but-2-yne",
+    "cyclohexene",
+    "cyclopentane",
+    "cyclopentanone",
+    "diazirine",
+    "formyl-cyanide",
+    "glyoxal",
+    "imidazole",
+    "isopropylamine",
+    "lactic-acid",
+    "methyl-isocyanate",
+    "methyldiazene",
+    "methylurea",
+    "nitroethene",
+    "propylamine",
+    "urea",
+)
+WIDE_TRAINING = tuple(name for name in names() if name not in WIDE_HELD_OUT)
 
 
 @dataclass(frozen=True, eq=False)

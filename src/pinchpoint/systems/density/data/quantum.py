@@ -20,6 +20,7 @@ CONVERGED = 1e-8  # hartree
 # differs by 2e-5.
 LEVEL = 1
 _CHUNK = 8192  # points per chunk, each with N values
+_ORBITAL_CHUNK = 2048  # points per chunk, so that a chunk stays in the caches
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +74,7 @@ def solve(species: tuple[str, ...], positions: np.ndarray, *, level: int = LEVEL
     field = dft.RKS(molecule, xc=FUNCTIONAL)
     field.grids.level = level
     field.conv_tol = CONVERGED
+    store_orbitals(field)
     field.kernel()
     return Solution(
         molecule,
@@ -81,3 +83,39 @@ def solve(species: tuple[str, ...], positions: np.ndarray, *, level: int = LEVEL
         bool(field.converged),
         int(molecule.nelectron),
     )
+
+
+def store_orbitals(field: Any) -> None:
+    """Make a PySCF RKS object evaluate its basis functions on the grid once instead of in every iteration.
+
+    The result is the same to rounding, in half the time for molecules of this size. The values take 32 bytes
+    per basis function and grid point: 150 MB for a molecule of six heavy atoms.
+    """
+    from pyscf.dft import numint
+
+    field.grids.build(with_non0tab=False)
+    field.small_rho_cutoff = 0  # or PySCF would leave out grid points after the first iteration
+    basis = numint.eval_ao(field.mol, field.grids.coords, deriv=1)  # (4, P, N): values and gradients
+    weights = field.grids.weights
+    integrator = field._numint
+
+    def integrate(
+        mol: Any, grids: Any, functional: str, matrix: Any, *others: Any, **options: Any
+    ) -> tuple[float, float, np.ndarray]:
+        """Return the electrons, the exchange-correlation energy and its potential (N, N)."""
+        electrons = energy = 0.0
+        potential = np.zeros((basis.shape[2], basis.shape[2]))
+        for start in range(0, basis.shape[1], _ORBITAL_CHUNK):
+            part = basis[:, start : start + _ORBITAL_CHUNK]
+            volume = weights[start : start + _ORBITAL_CHUNK]
+            density = np.einsum("pk,xpk->xp", part[0] @ np.asarray(matrix), part)
+            density[1:] *= 2  # the gradient of a product
+            per_electron, slope = integrator.eval_xc_eff(functional, density, deriv=1, xctype="GGA")[:2]
+            electrons += float(volume @ density[0])
+            energy += float(volume @ (density[0] * per_electron))
+            slope = volume * slope
+            slope[0] /= 2  # the sum with its transpose, below, counts it twice
+            potential += part[0].T @ np.einsum("xp,xpk->pk", slope, part)
+        return electrons, energy, potential + potential.T
+
+    integrator.nr_rks = integrate
