@@ -114,12 +114,18 @@ def superpose(
     table = table or load_table()
     density = np.zeros(len(points))
     shifts = np.zeros((1, 3)) if lattice is None else _shifts(lattice, positions, points)
-    step = max(1, _CHUNK // len(shifts))
-    for symbol, place in zip(species, positions, strict=True):
-        row, images = table.row(symbol), place + shifts
-        for start in range(0, len(points), step):
-            apart = np.linalg.norm(points[start : start + step, None] - images, axis=2)
-            density[start : start + step] += np.interp(apart, table.radii, row, right=0.0).sum(axis=1)
+    step, reach = max(1, _CHUNK // len(shifts)), table.radii[-1]
+    for start in range(0, len(points), step):
+        part = points[start : start + step]
+        centre = part.mean(axis=0)
+        farthest = reach + np.linalg.norm(part - centre, axis=1).max()
+        for symbol, place in zip(species, positions, strict=True):
+            images = place + shifts
+            images = images[np.linalg.norm(images - centre, axis=1) < farthest]
+            apart = np.linalg.norm(part[:, None] - images, axis=2)
+            point, image = np.nonzero(apart < reach)
+            values = np.interp(apart[point, image], table.radii, table.row(symbol))
+            density[start : start + step] += np.bincount(point, values, minlength=len(part))
     return density
 
 
