@@ -216,7 +216,7 @@ def test_a_sample_with_faults_is_left_out_of_the_splits(monkeypatch, tmp_path, a
     ("settings", "message"),
     [
         ({"preset": "huge"}, "no preset 'huge'"),
-        ({"molecules": ("benzene",)}, "no molecule 'benzene'"),
+        ({"molecules": ("caffeine",)}, "no molecule 'caffeine'"),
         ({"heldout": ("water",)}, "water cannot be both training and held-out molecules"),
         ({"geometries": -1}, "A dataset with geometries -1"),
         ({"geometries": 0, "tests": 0, "heldout_geometries": 0}, "A dataset with geometries 0"),
@@ -260,10 +260,10 @@ def test_without_pyscf_a_finished_set_is_still_read(made, monkeypatch, tmp_path)
 def test_an_error_in_a_process_comes_back_with_its_hint():
     answers = io.BytesIO()
     common_workers.serve(
-        io.BytesIO(json.dumps(vars(TINY[0]) | {"molecule": "benzene"}).encode()), answers, workers.make
+        io.BytesIO(json.dumps(vars(TINY[0]) | {"molecule": "caffeine"}).encode()), answers, workers.make
     )
     error = from_dict(json.loads(answers.getvalue()))
-    assert isinstance(error, BadInput) and "benzene" in error.what and "acetone" in error.hint
+    assert isinstance(error, BadInput) and "caffeine" in error.what and "molecules.py" in error.hint
 
 
 def test_a_process_that_dies_is_told_with_the_sample(monkeypatch, tmp_path):
