@@ -32,7 +32,7 @@ from torch import Tensor
 
 from pinchpoint.core.files import check_output, write_text
 from pinchpoint.core.machine import describe
-from pinchpoint.core.records import now
+from pinchpoint.core.records import now, script_command
 from pinchpoint.core.units import GIB
 from pinchpoint.studies.timing import interleave, measure, ratio_interval, timing_of
 from pinchpoint.systems.density.bench import WholeGrid
@@ -381,7 +381,7 @@ def main() -> None:
         record = json.loads(args.output.read_text(encoding="utf-8"))
     program = Program(args.device, tiny=args.tiny)
     record |= {
-        "command": "python " + " ".join(sys.argv),
+        "command": script_command(),
         "created": now(),
         "machine": describe(),
         "grid": program.edge,

@@ -24,7 +24,7 @@ from typing import Any
 
 from pinchpoint.core.files import check_output, write_text
 from pinchpoint.core.machine import describe
-from pinchpoint.core.records import now
+from pinchpoint.core.records import now, script_command
 
 SPLITS = ("test", "heldout")
 VARIANTS = ("first", "longer", "joint", "pair")
@@ -100,7 +100,7 @@ def main() -> None:
         ]
         rows = [row for each in chains for row in each.result()]
     record = {
-        "command": "python " + " ".join(sys.argv),
+        "command": script_command(),
         "created": now(),
         "machine": describe(),
         "device": args.device,

@@ -9,15 +9,13 @@ runs           "painn:0" -> model and seed: errors on test grids and held-out mo
 from __future__ import annotations
 
 import json
-import shlex
-import sys
 from pathlib import Path
 from typing import Any
 
 from pinchpoint.core import machine
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import write_text
-from pinchpoint.core.records import now
+from pinchpoint.core.records import now, script_command
 from pinchpoint.core.units import show_seconds
 
 Part = dict[str, Any]
@@ -28,7 +26,7 @@ BARS = {"test": 0.010, "heldout": 0.030}
 def new(about: dict[str, Any]) -> Part:
     return {
         "what": WHAT,
-        "commands": [shlex.join(["python", *sys.argv])],
+        "commands": [script_command()],
         "created": now(),
         "machines": [machine.describe()],
         "about": about,

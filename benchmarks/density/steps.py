@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ import torch
 
 from pinchpoint.core.files import check_output, write_text
 from pinchpoint.core.machine import describe
-from pinchpoint.core.records import now
+from pinchpoint.core.records import now, script_command
 from pinchpoint.studies.timing import interleave, ratio_interval, timing_of
 from pinchpoint.systems.density.data.batches import item_of, step_batch
 from pinchpoint.systems.density.data.molecules import TRAINING, molecule
@@ -113,7 +112,7 @@ def main() -> None:
             )
         rows[-1]["over_molecules"] = ratio_interval(both[1], both[0])
     record = {
-        "command": "python " + " ".join(sys.argv),
+        "command": script_command(),
         "created": now(),
         "machine": describe(),
         "device": args.device,

@@ -39,12 +39,12 @@ class System:
 
 def systems() -> list[System]:
     """Return all systems of the table."""
-    found = []
+    rows = []
     for block in TABLE.read_text(encoding="utf-8").strip().split("\n\n"):
         head, *lines = block.splitlines()
         name, kind, charge, unpaired, *cell = head.split()
         atoms = [line.split() for line in lines]
-        found.append(
+        rows.append(
             System(
                 name,
                 kind,
@@ -55,7 +55,7 @@ def systems() -> list[System]:
                 np.array(cell, dtype=float).reshape(3, 3) if cell else None,
             )
         )
-    return found
+    return rows
 
 
 def probes_of(system: System) -> Probes:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -21,7 +20,7 @@ import torch
 
 from pinchpoint.core.files import check_output, write_text
 from pinchpoint.core.machine import describe
-from pinchpoint.core.records import now
+from pinchpoint.core.records import now, script_command
 from pinchpoint.core.units import GIB, show_bytes, show_seconds
 from pinchpoint.studies.timing import timing_of
 from pinchpoint.systems.density.grid.hafnia import hafnia
@@ -50,7 +49,7 @@ def main() -> None:
         .eval()
     )
     record = {
-        "command": "python " + " ".join(sys.argv),
+        "command": script_command(),
         "created": now(),
         "machine": describe(),
         "mul": args.mul,

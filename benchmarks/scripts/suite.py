@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import shlex
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -26,7 +25,7 @@ import table as tables
 from programs import Program, find_programs, package_versions
 
 from pinchpoint.core import machine
-from pinchpoint.core.records import now
+from pinchpoint.core.records import now, script_command
 
 GIB = 2**30
 RESULTS = Path(__file__).parents[1] / "results"
@@ -71,7 +70,7 @@ def start_file(path: Path, programs: list[Program], **about: Any) -> dict[str, A
     old = read(path)["cases"] if path.exists() else {}
     rerun = {program.name for program in programs}
     return {
-        "command": shlex.join(["python", *(Path(a).name if Path(a).is_absolute() else a for a in sys.argv)]),
+        "command": script_command(),
         "created": now(),
         "packages": package_versions(programs),
         **about,

@@ -51,6 +51,13 @@ SIMULATION = [
 ]
 
 
+def test_a_mesh_that_is_larger_than_the_job_asks_for_another_world_size() -> None:
+    text = "Mesh should not be bigger than default world size 4, but found 6 ranks!"
+    error = raised(f"raise RuntimeError({text!r})", "train.py", f"{TORCH}/distributed/device_mesh.py")
+    fault = failure("train.py", error, "running")
+    assert text in fault.what and "--world-size" in fault.hint
+
+
 @pytest.mark.parametrize(("code", "files"), OWN)
 def test_what_the_targets_own_code_raises_is_its_own(code: str, files: list[str]) -> None:
     error = raised(code, *files)

@@ -12,7 +12,7 @@ import pytest
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import write_bytes, write_text
-from pinchpoint.core.records import KINDS, Record, Study, Verdict, load
+from pinchpoint.core.records import KINDS, Record, Study, Verdict, load, script_command
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -33,6 +33,13 @@ def test_a_saved_record_loads_as_its_own_kind(kind: str, samples: dict[str, Reco
 def test_records_cannot_be_changed(kind: str, samples: dict[str, Record]) -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         samples[kind].target = "other"  # type: ignore[attr-defined]
+
+
+def test_the_command_of_a_record_names_files_elsewhere_without_their_folders(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sys.argv", ["benchmarks/a.py", "-o", "/root/out/a.json", "two words"])
+    assert script_command() == "python benchmarks/a.py -o a.json 'two words'"
 
 
 def test_an_older_reader_skips_keys_it_does_not_know(samples: dict[str, Record]) -> None:

@@ -18,7 +18,6 @@ import argparse
 import io
 import json
 import math
-import shlex
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
@@ -34,7 +33,7 @@ from shapes import Mesh, Shape, mesh_of
 from pinchpoint.core import machine
 from pinchpoint.core.errors import BadInput, PinchpointError, TargetFailed
 from pinchpoint.core.files import make_folder, write_bytes, write_text
-from pinchpoint.core.records import now
+from pinchpoint.core.records import now, script_command
 
 AROUND, LAYERS, FAR = 112, 60, 30.0
 ITERATIONS, TIMEOUT_S = 1500, 300.0
@@ -173,7 +172,7 @@ def validate(args: argparse.Namespace) -> int:
     cylinder = Shape(pole=0.0, offset=0.0, rise=0.0, rounding=0.0)
     record: dict[str, Any] = {
         "what": "aerofoil flows, validation",
-        "commands": [shlex.join(["python", *sys.argv])],
+        "commands": [script_command()],
         "created": now(),
         "machines": [machine.describe()],
         "published": PUBLISHED,

@@ -43,6 +43,7 @@ _TEXTS = re.compile(
     r"Found no NVIDIA driver|No CUDA GPUs|Cannot access accelerator"
     r"|libcuda|libcudart|module 'torch._C' has no|_pinchpoint"
 )
+MESH = "Mesh should not be bigger than default world size"
 SAME_DEVICE = "Expected all tensors to be on the same device"
 # What torch's C++ code says of wrong shapes and types before it calls an operation.
 _SHAPES = re.compile(
@@ -66,6 +67,8 @@ def failure(text: str, error: BaseException, doing: str) -> PinchpointError:
         return own
     if SAME_DEVICE in str(error):
         return TargetFailed(own.what, hint='Move this tensor to the GPU first, such as with .to("cuda").')
+    if MESH in str(error):
+        return TargetFailed(own.what, hint="Give a --world-size that the sizes of the mesh multiply to.")
     if getattr(error, SAME_ON_GPU, False) or _is_of_shapes(error):
         return TargetFailed(
             own.what,

@@ -175,5 +175,5 @@ def test_data_that_is_there_is_not_made_again(density_data: Path, capsys: pytest
 def test_options_that_oxides_do_not_have_are_refused(
     options: list[str], what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, told, hint = failed(["data", "-o", tmp_path / "new", *options], capsys)
-    assert (code, told) == (2, what) and hint.endswith(".") and not (tmp_path / "new").exists()
+    code, error, hint = failed(["data", "-o", tmp_path / "new", *options], capsys)
+    assert (code, error) == (2, what) and hint.endswith(".") and not (tmp_path / "new").exists()

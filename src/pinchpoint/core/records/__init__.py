@@ -1,6 +1,6 @@
 """Records: the result of each verb, as frozen dataclasses that can be saved as JSON and loaded again."""
 
-from pinchpoint.core.records.base import SCHEMA, Record, now
+from pinchpoint.core.records.base import SCHEMA, Record, now, script_command
 from pinchpoint.core.records.check import Advice, Check, Gain
 from pinchpoint.core.records.checkpointing import Checkpointing
 from pinchpoint.core.records.reading import KINDS, load
@@ -44,4 +44,5 @@ __all__ = [
     "Verdict",
     "load",
     "now",
+    "script_command",
 ]

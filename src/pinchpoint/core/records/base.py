@@ -9,6 +9,8 @@ import dataclasses
 import html
 import json
 import pkgutil
+import shlex
+import sys
 import types
 import typing
 from abc import ABC, abstractmethod
@@ -19,6 +21,12 @@ from typing import Any, ClassVar, Self
 from pinchpoint.core.files import parse_json, write_text
 
 SCHEMA = 1
+
+
+def script_command() -> str:
+    """Return the command of the running script; files with absolute paths appear by their names."""
+    words = [Path(word).name if Path(word).is_absolute() else word for word in sys.argv]
+    return shlex.join(["python", *words])
 
 
 def now() -> str:

@@ -151,9 +151,11 @@ def test_columns_with_outliers_are_kept_for_the_backward_pass_as_an_interval(
         kernels = int8_outliers.kernels(observer, {("int8_mixed_scaled_mm", "default"): scaled_mm})
         x = torch.randn(512, 400, dtype=torch.float16, device="cuda")
         weight = torch.empty(300, 400, dtype=torch.int8, device="cuda")
-        found = kernels["int8_vectorwise_quant"](x, 6.0)
-        assert found[0].dtype == torch.int8 and found[0].shape == x.shape and ran == []
-        output, kept = kernels["int8_mixed_scaled_mm"](x, found[0], weight, found[1], None, found[2])
+        quantised = kernels["int8_vectorwise_quant"](x, 6.0)
+        assert quantised[0].dtype == torch.int8 and quantised[0].shape == x.shape and ran == []
+        output, kept = kernels["int8_mixed_scaled_mm"](
+            x, quantised[0], weight, quantised[1], None, quantised[2]
+        )
         blocks = [block for block in observer.ledger.observation.blocks if block.op == "int8 outliers"]
         # One of 400 columns is a tensor; 4 are usual and 100 the most. First those of the weights, as bytes,
         # in fp32, and in fp16, and then those of the input.

@@ -35,9 +35,9 @@ def kernels(observer: Observer, package: Mapping[tuple[str, str], Kernel]) -> di
         statistics = torch.empty(rows, device=A.device, dtype=torch.float32)
         out = torch.empty(A.shape, device=A.device, dtype=torch.int8)
         outliers = A.abs() >= threshold
-        found = torch.empty(columns, device=A.device, dtype=torch.bool)  # whether each column has one
+        has_outlier = torch.empty(columns, device=A.device, dtype=torch.bool)  # whether each column has one
         column = torch.empty(1, device=A.device, dtype=torch.int64)
-        del outliers, found
+        del outliers, has_outlier
         share = f"{_USUAL:.0%} of the columns, and at most {_MOST:.0%}"
         observer.note(f"outliers of LLM.int8 depend on the data: {share}, are assumed to have one")
         return out, statistics, column

@@ -215,11 +215,11 @@ def _name(text: str) -> str:
 
 
 def _check_names(sources: Iterable[Source]) -> None:
-    seen: dict[str, Source] = {}
+    by_name: dict[str, Source] = {}
     for source in sources:
-        if source.name in seen:
+        if source.name in by_name:
             raise BadInput(
-                f"{seen[source.name].file} and {source.file} are both a case named {source.name!r}.",
+                f"{by_name[source.name].file} and {source.file} are both a case named {source.name!r}.",
                 hint="Rename one of them, or choose the files with --files.",
             )
-        seen[source.name] = source
+        by_name[source.name] = source
