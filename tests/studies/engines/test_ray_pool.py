@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -31,7 +32,15 @@ def wide(size, device):
 def cluster():
     ray = pytest.importorskip("ray", reason="the extra `ray` is not installed")
     os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
-    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    ray.init(
+        address="local",
+        num_cpus=2,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level="ERROR",
+        # Ray kills workers when the machine's memory is nearly full, whoever uses it.
+        _system_config={"memory_monitor_refresh_ms": 0},
+    )
     yield
     ray.shutdown()
 
@@ -46,6 +55,11 @@ def test_two_workers_share_jobs_and_a_job_whose_worker_dies_runs_again(tmp_path:
     @contextmanager
     def open_worker():
         def run(job: int) -> tuple[int, int]:
+            (tmp_path / f"started {job}").touch()
+            late = time.monotonic() + 300
+            while job < 2 and not (tmp_path / f"started {1 - job}").exists():
+                assert time.monotonic() < late, "The second worker did not start."
+                time.sleep(0.05)  # each worker gets one of the first two jobs
             if job == 2 and not died.exists():
                 died.touch()
                 os.kill(os.getpid(), signal.SIGKILL)
