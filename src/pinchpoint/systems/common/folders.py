@@ -12,7 +12,11 @@ from pinchpoint.core.errors import BadInput
 
 RUN = "config.json"
 KINDS = {"index.json": "a dataset", RUN: "a run", "evaluation.json": "an evaluation", "scan.json": "a scan"}
-IMAGES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp"})  # how their files end
+# How the files of images end: those that are read, and others, which are named.
+IMAGES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
+UNREAD_IMAGES = frozenset(
+    {".avif", ".dng", ".exr", ".hdr", ".heic", ".heif", ".jp2", ".jxl", ".ppm", ".psd", ".svg", ".tga"}
+)
 
 
 def refuse_others(folder: Path, *, own: str, hint: str = "Choose another folder with -o.") -> None:
@@ -53,11 +57,11 @@ def refuse_within(folder: Path, images: Path, *, hint: str) -> None:
             raise BadInput(f"{folder} {'is the folder of the images.' if at == whole else within}", hint=hint)
 
 
-def image_files(folder: Path) -> list[Path]:
+def image_files(folder: Path, *, suffixes: frozenset[str] = IMAGES) -> list[Path]:
     """The images in a folder and its subfolders, sorted. Hidden files, such as those macOS adds, are left
     out.
     """
-    files = (file for file in folder.rglob("*") if file.suffix.lower() in IMAGES)
+    files = (file for file in folder.rglob("*") if file.suffix.lower() in suffixes)
     return sorted(file for file in files if not _hidden(file.relative_to(folder)) and file.is_file())
 
 

@@ -113,7 +113,7 @@ def test_a_folder_with_many_broken_images_is_refused(tmp_path: Path) -> None:
     write_images(tmp_path, noise(60))
     write_broken(tmp_path, 4)
     message = (
-        r"4 of the 64 images .* are broken, more than 5%: broken0.png: .*; broken1.png: .*; "
+        r"4 of the 64 images .* cannot be used, more than 5%: broken0.png: .*; broken1.png: .*; "
         r"broken2.png: .*; and 1 more\.\n"
     )
     with pytest.raises(BadInput, match=message):
@@ -125,6 +125,34 @@ def test_a_folder_with_many_broken_images_is_refused(tmp_path: Path) -> None:
         (tmp_path / f"{number:04d}.png").unlink()
     with pytest.raises(BadInput, match=r"2 of the 32 .*: broken0.png: .*; broken1.png: [^;]*\n"):
         open_images(tmp_path)
+
+
+def test_gif_and_tiff_images_are_read(tmp_path: Path) -> None:
+    palette = np.zeros((4, 4, 3), dtype=np.uint8)
+    palette[:2], palette[2:] = (250, 10, 20), (30, 200, 40)
+    Image.fromarray(palette).save(tmp_path / "a.gif")
+    Image.fromarray(noise(1, 4, 4)[0]).save(tmp_path / "b.tif")
+    Image.fromarray(noise(1, 4, 4)[0]).save(tmp_path / "c.TIFF", format="TIFF", compression="tiff_lzw")
+    value = open_images(tmp_path).pixels.numpy()
+    assert (value == np.stack([palette, noise(1, 4, 4)[0], noise(1, 4, 4)[0]])).all()
+
+
+@pytest.mark.parametrize(
+    ("suffix", "reason"), [(".gif", "2 frames"), (".tiff", "2 frames"), (".HEIC", "heic")]
+)
+def test_animations_several_pages_and_other_formats_are_named(
+    tmp_path: Path, suffix: str, reason: str
+) -> None:
+    first, second = (Image.fromarray(one) for one in noise(2))
+    file = tmp_path / f"other{suffix}"
+    if suffix == ".HEIC":
+        file.write_bytes(b"heic")
+    else:
+        first.save(file, save_all=True, append_images=[second])
+    with pytest.raises(BadInput, match=rf"1 of the 1 .*other{suffix}: .*{reason}"):
+        open_images(tmp_path)
+    value = open_images(write_images(tmp_path, noise(20)))
+    assert len(value) == 20 and f"other{suffix}" in value.skipped[0] and reason in value.skipped[0]
 
 
 def test_hidden_files_and_files_in_hidden_folders_are_ignored(tmp_path: Path) -> None:

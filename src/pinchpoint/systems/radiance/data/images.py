@@ -20,11 +20,14 @@ from pinchpoint.core.errors import BadInput, Missing
 from pinchpoint.core.host_memory import free_bytes
 from pinchpoint.core.units import show_bytes
 from pinchpoint.systems.common.data.dataset_folder import INDEX
-from pinchpoint.systems.common.folders import IMAGES, image_files, refuse_others
+from pinchpoint.systems.common.folders import IMAGES, UNREAD_IMAGES, image_files, refuse_others
 from pinchpoint.systems.radiance.data.dataset import Dataset, open_dataset
 
 MOST_BROKEN = 0.05  # largest fraction of broken files in a folder
 _NAMED = 3  # broken files listed in the error
+# Formats of animations and of several pages. In others, such as the MPO files of cameras, the first of several
+# is the image, and the rest are previews of it.
+_PAGED = ("GIF", "TIFF", "PNG", "WEBP")
 
 
 @dataclass(frozen=True)
@@ -79,8 +82,8 @@ def open_images(
 ) -> Images:
     """Open all images of a `radiance data` set, or of a folder and its subfolders.
 
-    Broken files are skipped and listed in `skipped`. Raises an error if more than 5 % are broken, or if sizes
-    differ and `size` is not given. white: whether transparent pixels become white or black.
+    Broken files, animations and images in formats that are not supported are skipped and listed in `skipped`.
+    Raises an error if these are more than 5 %, or if sizes differ and `size` is not given. white: whether transparent pixels become white or black.
     """
     folder = Path(path)
     if size is not None and size < 1:
@@ -96,13 +99,14 @@ def open_images(
     files = image_files(folder)
     if not files and (folder / INDEX).exists():  # next to a user's own images, index.json can be any file
         return _of_dataset(open_dataset(folder), size, device)
-    if not files:
+    others = image_files(folder, suffixes=UNREAD_IMAGES)
+    if not files and not others:
         raise BadInput(
             f"{folder} does not contain any images.",
             hint=f"Name a folder with {', '.join(sorted(IMAGES))} files, or create one: "
             "pinchpoint radiance data -o DIR",
         )
-    pixels, skipped, enlarged_count = _read_all(folder, files, size, white)
+    pixels, skipped, enlarged_count = _read_all(folder, sorted([*files, *others]), size, white)
     return Images(str(folder), torch.from_numpy(np.stack(pixels)).to(device), skipped, enlarged_count)
 
 
@@ -155,17 +159,21 @@ def _read_all(
     if len(skipped) > MOST_BROKEN * len(files):
         others = f"; and {len(skipped) - _NAMED:,} more" if len(skipped) > _NAMED else ""
         raise BadInput(
-            f"{len(skipped):,} of the {len(files):,} images in {folder} are broken, more than "
+            f"{len(skipped):,} of the {len(files):,} images in {folder} cannot be used, more than "
             f"{MOST_BROKEN:.0%}: "
             f"{'; '.join(skipped[:_NAMED])}{others}.",
-            hint="Remove the broken files, or copy them again.",
+            hint="Remove broken files or copy them again, and convert the others to PNG.",
         )
     return images, tuple(skipped), enlarged_count
 
 
 def _opaque(imaging: Any, file: Path, white: bool) -> Any:
     """The image as displayed, with three channels: rotated by its EXIF tag, on white or black."""
+    if file.suffix.lower() in UNREAD_IMAGES:
+        raise ValueError(f"{file.suffix.lower()} files are not supported")
     with imaging.Image.open(file) as file_image:
+        if getattr(file_image, "n_frames", 1) > 1 and file_image.format in _PAGED:
+            raise ValueError(f"it has {file_image.n_frames} frames, and none is known to be the image")
         image = imaging.ImageOps.exif_transpose(file_image)
         image.load()
     if image.mode == "F":
