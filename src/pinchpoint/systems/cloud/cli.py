@@ -108,6 +108,9 @@ def train(request: commands.TrainRequest) -> None:
 
 
 def _show_step(tell: progress_bar.Bar, report: Any, errors: list[float]) -> None:
+    if report.stage == "note":
+        printing.say(f"note: {report.note}")
+        return
     show_step(tell, report, errors, describe=lambda error: f"mIoU {1 - error:.1%}")
 
 

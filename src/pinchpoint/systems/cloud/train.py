@@ -21,7 +21,7 @@ from pinchpoint.systems.cloud.data import eval_subsampling
 from pinchpoint.systems.cloud.data.batches import Supply, step_scenes
 from pinchpoint.systems.cloud.data.prefetch import Prefetcher, PreparedStep, SideStream, receive
 from pinchpoint.systems.cloud.data.scene import Scene
-from pinchpoint.systems.cloud.data.sources import open_source
+from pinchpoint.systems.cloud.data.sources import Own, open_source
 from pinchpoint.systems.cloud.metrics import confusion, scores_of
 from pinchpoint.systems.cloud.model.model import predict_labels
 from pinchpoint.systems.cloud.model.views import Batch, ViewDraw
@@ -42,6 +42,7 @@ from pinchpoint.systems.common.training.runs import CONFIG, at_data, data_folder
 from pinchpoint.systems.common.training.torch_loop import take_steps
 from pinchpoint.systems.common.training.training_loop import Outcome, Progress, Report, keep_run_on_stop
 
+NOTE = "note"  # the stage of a report whose note is printed as a line of its own
 VALIDATION_DENSITIES = (1.0, 0.1)  # shares of the points of a validation scene
 
 
@@ -73,6 +74,8 @@ def train(
         source = open_source(
             folder, ignore=ignore, progress=lambda done, total: tell(Report("files", done, total))
         )
+        if isinstance(source, Own) and source.unused:
+            tell(Report(NOTE, 0, 0, note=f"The network does not read {' and '.join(source.unused)}."))
         supply, choice = Supply(source), None
         read = _ReadReporter(supply, len(source.names("train")), tell)
         run = begin(Path(output), source, resume=resume, choices=choices, ranks=ranks.world, read=read)

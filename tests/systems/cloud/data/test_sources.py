@@ -67,6 +67,18 @@ def test_missing_or_inconsistent_scenes_are_rejected(tmp_path: Path) -> None:
         open_source(tmp_path / "two")
 
 
+def test_language_features_are_reported_and_are_not_inputs(tmp_path: Path, tiny_net: dict[str, Any]) -> None:
+    write(tmp_path / "train", "room", 200)
+    np.save(tmp_path / "train" / "room" / "lang_feat.npy", np.ones((200, 16), np.float16))
+    reports: list[Any] = []
+    record = train(tmp_path, tmp_path / "run", steps=1, progress=reports.append, **tiny_net)
+    assert record.settings["features"] == ["red", "green", "blue"]
+    assert [report.note for report in reports if report.stage == "note"] == [
+        "The network does not read lang_feat."
+    ]
+    assert dict(record.summary())["inputs"] == "coordinates, red, green, blue"
+
+
 def test_an_ambiguous_label_255_is_reported_and_can_be_ignored(
     tmp_path: Path, tiny_net: dict[str, Any]
 ) -> None:

@@ -21,7 +21,7 @@ def write_arrays(folder: Path, **arrays: np.ndarray) -> Path:
     return folder / "cloud.npz"
 
 
-@pytest.mark.parametrize("name", ["xyz", "coord", "coords", "points", "pos"])
+@pytest.mark.parametrize("name", ["xyz", "coord", "coords", "points", "pos", "means"])
 def test_coordinates_are_found_under_common_names(tmp_path: Path, name: str) -> None:
     scene = read_scene(write_arrays(tmp_path, **{name: XYZ}))
     assert np.array_equal(scene.xyz, XYZ) and scene.features.shape == (5, 0) and scene.labels is None
@@ -42,6 +42,15 @@ def test_colours_normals_labels_and_other_columns_are_named(tmp_path: Path) -> N
     assert scene.names == ("red", "green", "blue", "nx", "ny", "nz", "curvature")
     assert np.allclose(scene.features[:, :3], colour / 255) and np.allclose(scene.features[:, 3:6], normal)
     assert scene.labels is not None and scene.labels.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_a_rotation_that_is_no_number_is_refused_and_an_integer_opacity_stays(tmp_path: Path) -> None:
+    quats = np.zeros((5, 4))
+    scene = read_scene(write_arrays(tmp_path, xyz=XYZ, quats=quats, opacity=np.full(5, 200, np.uint8)))
+    assert scene.features[0].tolist() == [200, 1, 0, 0, 0]
+    quats[2, 1] = np.nan
+    with pytest.raises(BadInput, match="NaN or infinite"):
+        read_scene(write_arrays(tmp_path, xyz=XYZ, quats=quats))
 
 
 def test_float_colours_up_to_255_are_scaled_to_0_to_1(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ class Scene:
     classes: tuple[str, ...] = ()  # names of the labels 0, 1, ...; empty if the file does not name them
     # xyz + origin, in float64, are the coordinates of the file.
     origin: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    unused: tuple[str, ...] = ()  # arrays of the file that are answers, such as lang_feat, and not inputs
 
     @property
     def points(self) -> int:

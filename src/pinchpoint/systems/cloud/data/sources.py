@@ -52,6 +52,7 @@ class Own:
     classes: tuple[str, ...]
     files: dict[str, Path]
     ignore: tuple[int, ...] = ()  # labels that mean "no class" in these files, besides -1
+    unused: tuple[str, ...] = ()  # arrays of the files that are not inputs, such as lang_feat
 
     def names(self, split: Split) -> list[str]:
         return [name for name in self.files if name.startswith(f"{split}/")]
@@ -93,10 +94,12 @@ def open_source(
         )
     features: tuple[str, ...] | None = None
     class_names: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
     largest_label, has_254 = 1, False
     for number, file in enumerate(files.values(), start=1):
         scene = _read(file, features, ignore=ignore)
         features, class_names = scene.names, max(class_names, scene.classes, key=len)
+        unused = tuple(dict.fromkeys((*unused, *scene.unused)))
         assert scene.labels is not None
         largest_label = max(largest_label, int(scene.labels.max()))
         has_254 = has_254 or bool((scene.labels == UINT8_IGNORED - 1).any())
@@ -115,7 +118,7 @@ def open_source(
         if len(class_names) > largest_label
         else tuple(str(number) for number in range(largest_label + 1))
     )
-    return Own(folder, features, classes, files, tuple(ignore))
+    return Own(folder, features, classes, files, tuple(ignore), unused)
 
 
 def fingerprint(source: Dataset | Own) -> str:

@@ -3,8 +3,9 @@ are features.
 
 Letters: N points, F features. Colours come first, scaled to 0..1; then the other values of a splat (opacity
 in 0..1, scales as logarithms, rotation); then every other column, unchanged. The colour of a splat is its
-constant term; the higher terms (`f_rest_*`) depend on the view and are left out. This applies to a Scene
-only: sampling a file keeps all of its columns.
+constant term; the higher terms (`f_rest_*`) depend on the view and are left out, and so are normals that are
+zero everywhere, which programs write because a PLY viewer expects them. This applies to a Scene only:
+sampling a file keeps all of its columns.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from pinchpoint.core.errors import BadInput
+from pinchpoint.systems.cloud.files.splats import HIGHER_TERMS, colour_of, opacity_of, unit_rotations
 
 COLOURS = ("red", "green", "blue")
 LABELS = (
@@ -35,8 +37,9 @@ _OTHER_COLOURS = {
     "diffuse_blue": "blue",
 }
 _CONSTANT = {"f_dc_0": "red", "f_dc_1": "green", "f_dc_2": "blue"}
-_HARMONIC = 0.28209479177387814  # the constant spherical harmonic, 1 / (2 sqrt(pi)): colour = 0.5 + it * f_dc
-_SPLAT = ("opacity", "scale_0", "scale_1", "scale_2", "rot_0", "rot_1", "rot_2", "rot_3")
+NORMALS = ("nx", "ny", "nz")
+ROTATIONS = ("rot_0", "rot_1", "rot_2", "rot_3")
+_SPLAT = ("opacity", "scale_0", "scale_1", "scale_2", *ROTATIONS)
 _POSITION = ("x", "y", "z")
 
 
@@ -46,20 +49,23 @@ def features_of(columns: Mapping[str, np.ndarray]) -> tuple[np.ndarray, tuple[st
     splat = all(name in columns for name in _CONSTANT)
     colours: dict[str, np.ndarray] = {}
     for name, values in columns.items():
-        if name in _POSITION or name.startswith("f_rest_"):
+        if name in _POSITION or name.startswith(HIGHER_TERMS):
+            continue
+        if splat and name in NORMALS and not values.any():
             continue
         if splat and name in _CONSTANT:
-            features_by_name[_CONSTANT[name]] = 0.5 + _HARMONIC * values.astype(np.float32)
+            features_by_name[_CONSTANT[name]] = colour_of(values)
         elif splat and name == "opacity":
-            features_by_name[name] = 0.5 + 0.5 * np.tanh(
-                0.5 * values.astype(np.float32)
-            )  # stored before the sigmoid
+            features_by_name[name] = opacity_of(values)
         elif (plain := _OTHER_COLOURS.get(name.lower(), name.lower())) in COLOURS:
             colours[plain] = values
         else:
             features_by_name[name] = values.astype(np.float32)
     if colours and not splat:
         features_by_name |= _scale_colours(colours)
+    if splat and all(name in features_by_name for name in ROTATIONS):
+        rotations = unit_rotations(np.stack([features_by_name[name] for name in ROTATIONS], axis=1))
+        features_by_name |= dict(zip(ROTATIONS, rotations.T, strict=True))
     names = [name for name in (*COLOURS, *_SPLAT) if name in features_by_name]
     names += [name for name in features_by_name if name not in names]
     count = len(next(iter(columns.values()), ()))

@@ -25,7 +25,7 @@ def read_scene(path: str | Path, *, ignore: Sequence[int] = ()) -> Scene:
     path = check_cloud_path(path)
     kind = path.suffix.lower()
     if path.is_dir():
-        scene = folder_scene(read_folder(path), str(path))
+        scene = folder_scene(read_folder(path, targets=False), str(path))
     elif kind == ".ply":
         scene = ply_scene(read_ply(path))
     elif kind == ".npz":

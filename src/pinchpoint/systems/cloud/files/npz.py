@@ -1,8 +1,10 @@
 """NPZ files: point clouds as arrays under common names, and the rooms of datasets made by `cloud data`.
 
-Coordinates (N, 3) are named `xyz`, `coord`, `coords`, `points` or `pos`, colours (N, 3) `color` or `rgb`, and
-the label (N,) as in other files; every other array of N rows is a feature. A subset takes rows of all of
-these arrays and keeps arrays of other lengths unchanged; labels of another length are an error.
+Coordinates (N, 3) are named `xyz`, `coord`, `coords`, `points`, `pos` or `means`, colours (N, 3) `color` or
+`rgb`, and the label (N,) as in other files; every other array of N rows is a feature, except instances and
+language features, which are answers and not inputs. For the arrays of gsplat and SceneSplat, see `splats`. A
+subset takes rows of all of these arrays and keeps arrays of other lengths unchanged; labels of another length
+are an error.
 """
 
 from __future__ import annotations
@@ -17,27 +19,31 @@ from pinchpoint.core.files import parse_json, write_bytes
 from pinchpoint.systems.cloud.data.scene import Scene
 from pinchpoint.systems.cloud.files.columns import (
     COLOURS,
+    NORMALS,
+    ROTATIONS,
     centre_coordinates,
     features_of,
     integer_labels,
     label_name,
 )
+from pinchpoint.systems.cloud.files.splats import splat_arrays
 from pinchpoint.systems.common.data import sample_file
 
-XYZ = ("xyz", "coord", "coords", "points", "pos")
+XYZ = ("xyz", "coord", "coords", "points", "pos", "means")
 _ABOUT = "about"  # the JSON text of a room; a subset drops it, because its checksums cover all points
 _COLUMNS = {
     "color": COLOURS,
     "colour": COLOURS,
     "colors": COLOURS,
     "rgb": COLOURS,
-    "normal": ("nx", "ny", "nz"),
-} | {
-    "normals": ("nx", "ny", "nz"),
+    "normal": NORMALS,
+    "normals": NORMALS,
     "scale": ("scale_0", "scale_1", "scale_2"),
-    "quat": ("rot_0", "rot_1", "rot_2", "rot_3"),
+    "quat": ROTATIONS,
 }
-_NOT_FEATURES = ("instance",)
+# Targets of training, which the network must not read: language features, and where they are valid.
+TARGETS = ("lang_feat", "lang_feat_index", "valid_feat_mask")
+_NOT_FEATURES = ("instance", "origin", *TARGETS)
 
 
 def read_arrays(path: str | Path) -> dict[str, np.ndarray]:
@@ -79,6 +85,7 @@ def arrays_scene(arrays: dict[str, np.ndarray], where: str) -> Scene:
     if label is not None:
         _check_labels(rest[label], count, where)
         labels = integer_labels(rest.pop(label).reshape(-1), where)
+    rest = splat_arrays(rest, count)
     if "features" in rest and len(texts["names"]) == rest["features"].shape[-1]:
         features, names = rest["features"].astype(np.float32), texts["names"]
     else:
@@ -87,7 +94,8 @@ def arrays_scene(arrays: dict[str, np.ndarray], where: str) -> Scene:
     if "origin" in arrays and arrays["origin"].shape == (3,):
         x, y, z = arrays["origin"].tolist()
         origin = (x, y, z)
-    return Scene(Path(where).stem, xyz, features, labels, names, texts["classes"], origin)
+    unused = tuple(name for name in TARGETS if name in arrays)
+    return Scene(Path(where).stem, xyz, features, labels, names, texts["classes"], origin, unused)
 
 
 def scene_arrays(scene: Scene) -> dict[str, np.ndarray]:
@@ -160,7 +168,7 @@ def _about(arrays: dict[str, np.ndarray]) -> dict[str, object]:
 def _columns(arrays: dict[str, np.ndarray], count: int, where: str) -> dict[str, np.ndarray]:
     columns: dict[str, np.ndarray] = {}
     for name, values in arrays.items():
-        if name in _NOT_FEATURES or name == "origin":
+        if name in _NOT_FEATURES:
             continue
         if values.ndim not in (1, 2) or len(values) != count:
             raise BadInput(

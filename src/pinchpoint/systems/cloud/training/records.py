@@ -35,7 +35,8 @@ class Training(TrainingRecord):
         )
         rows = self.rows(trained_on, loss="(mean of the last tenth)", error="", points="points")
         views = ("views", f"{', '.join(self.settings['views'])}; {self.views_mode}")
-        rows.insert(rows.index(trained_on) + 1, views)
+        inputs = ("inputs", ", ".join(["coordinates", *self.settings["features"]]))
+        rows[rows.index(trained_on) + 1 : rows.index(trained_on) + 1] = [inputs, views]
         if self.validation is not None:
             score = f"mIoU {1 - self.validation:.1%} at step {self.best_step:,}, the best"
             rows = [(label, score if label == "held back" else value) for label, value in rows]
