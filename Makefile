@@ -16,9 +16,10 @@ test-fast: .venv/.ready
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not slow" --ignore tests/systems --ignore tests/benchmarks \
 	  --ignore tests/kit --ignore tests/workloads
 
-# The lines of src/ that the tests run, also those of the processes they start; about half as long again as `test`.
+# The lines of src/ that the tests run, also those of the processes they start; about twice as long as `test`.
+# Tests that trace lines themselves (the marker traces_lines) are skipped.
 coverage: .venv/.ready
-	mkdir -p build/coverage
+	rm -rf build/coverage && mkdir -p build/coverage
 	$(BIN)/python -m coverage run -m pytest -q -n 2 --dist worksteal
 	$(BIN)/python -m coverage combine -q
 	$(BIN)/python -m coverage report --sort cover

@@ -61,6 +61,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if marked and not _has_cuda():
         for item in marked:
             item.add_marker(pytest.mark.skip(reason="no CUDA device is visible here"))
+    if "COVERAGE_RUN" in os.environ:
+        for item in items:
+            if item.get_closest_marker("traces_lines"):
+                item.add_marker(pytest.mark.skip(reason="coverage has set a trace function of its own"))
 
 
 def _has_cuda() -> bool:

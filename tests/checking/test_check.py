@@ -78,6 +78,7 @@ def test_the_fixed_twin_has_nothing_to_change(name: str, no_runs: Any, capsys: A
     assert "backward 75%, forward 25%" in out
 
 
+@pytest.mark.traces_lines
 @pytest.mark.slow
 def test_a_real_run_gives_the_faults_of_a_script_their_costs(capfd: Any, tmp_path: Path) -> None:
     pytest.importorskip("torch")
@@ -122,6 +123,7 @@ def test_json_is_the_only_output_and_loads_again(tmp_path: Path, no_runs: Any, c
     assert data["advice"][0]["diff"].startswith("--- a/")
 
 
+@pytest.mark.traces_lines
 def test_what_was_learned_of_a_script_that_raises_is_shown(tmp_path: Path, capfd: Any) -> None:
     text = (
         "def unused():\n    import torch\n    torch.load('a', weights_only=False)\nraise ValueError('mine')\n"
@@ -138,6 +140,7 @@ def test_what_was_learned_of_a_script_that_raises_is_shown(tmp_path: Path, capfd
     assert "ValueError: mine" in result.error
 
 
+@pytest.mark.traces_lines
 def test_findings_in_modules_are_left_out_if_their_lines_did_not_run(tmp_path: Path, capfd: Any) -> None:
     text = "def unused():\n    import torch\n    torch.load('a', weights_only=False)\n"
     write(tmp_path, text, "helper.py")

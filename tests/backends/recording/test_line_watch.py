@@ -38,17 +38,19 @@ print([row["ran"] for row in watch.result()])
 
 
 def run(script: Path, *args: str) -> str:
-    # In a process of its own: a debugger or a coverage tool of the tests has a trace function too.
+    # In a process of its own: a debugger of the tests has a trace function too.
     command = [sys.executable, "-c", PROBE, str(script), *args]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
+@pytest.mark.traces_lines
 def test_lines_that_ran_are_told_from_those_that_did_not(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(CODE)
     assert run(script) == "[True, False, False, True]"
 
 
+@pytest.mark.traces_lines
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="from 3.12 on, a watch is never slow")
 def test_a_watch_that_ended_early_does_not_know_what_ran_later(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
