@@ -703,7 +703,6 @@ def main(scratch, base, out):
                 results[name] = traceback.format_exc()
         os.chdir("/")
     results["written"] = overlay.written_files()
-    results["removed"] = overlay.removed_paths()
     Path(out).write_text(json.dumps(results))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 from pathlib import Path
@@ -13,8 +14,10 @@ pytest.importorskip("torch", reason="density models are torch's")
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.density.data.domain import (
+    REACH_A,
     TrainingDomain,
-    domain_of,
+    merge_domains,
+    sample_domain,
     unfamiliar_notes,
     valence_electrons,
 )
@@ -25,7 +28,7 @@ from pinchpoint.systems.density.grid.electron_counts import count_notes, grid_er
 from pinchpoint.systems.density.grid.structure import Structure
 from pinchpoint.systems.density.predict import predict
 from pinchpoint.systems.density.train import train
-from pinchpoint.systems.density.training.weights import export, load_weights, origin_of
+from pinchpoint.systems.density.training.weights import export, load_weights
 
 NOTHING = np.zeros((0, 3))
 TINY = {"mul": 8, "lmax": 1, "gaussians": 6, "hidden": 8, "head": 8, "interactions": 2, "train_knots": 64}
@@ -47,6 +50,10 @@ def boxed(species: str, positions: list[list[float]], side: float = 12.0) -> Str
     return Structure(np.eye(3) * side, tuple(species.split()), np.array(positions) / side + 0.5)
 
 
+def domain_of(samples: list[Sample], reach_a: float = REACH_A) -> TrainingDomain:
+    return functools.reduce(merge_domains, [sample_domain(one, reach_a=reach_a) for one in samples])
+
+
 def water(scale: float = 1.0) -> list[list[float]]:
     return (np.array([[0, 0, 0.1173], [0, 0.7572, -0.4692], [0, -0.7572, -0.4692]]) * scale).tolist()
 
@@ -62,7 +69,6 @@ def test_distances_are_those_of_every_pair_counted_one_by_one() -> None:
     rng = np.random.default_rng(0)
     drawn = [(rng.choice(["H", "C", "O"], 6), rng.random((6, 3)) * 4) for _ in range(5)]
     seen = domain_of([sample(" ".join(symbols), places.tolist()) for symbols, places in drawn], reach_a=2.5)
-    assert seen is not None
     closest: dict[str, float] = {}
     nearest: dict[str, list[float]] = {}
     for symbols, places in drawn:
@@ -92,16 +98,15 @@ def test_a_box_with_a_molecule_is_no_crystal_wherever_it_lies_and_a_chain_is() -
         "C C", [[0.0, 0.0, 0.0], [3.0, 0.0, 0.0]], lattice=np.diag([6.0, 20.0, 20.0])
     )  # no atom near its own image
     alone = sample("C C", [[0.0, 0.0, 0.0], [3.0, 0.0, 0.0]], lattice=np.diag([9.0, 20.0, 20.0]))
-    found = [domain_of([one]) for one in (split, across, chain, alone)]
-    assert [one.periodic for one in found if one is not None] == [False, False, True, False]
+    found = [sample_domain(one) for one in (split, across, chain, alone)]
+    assert [one.periodic for one in found] == [False, False, True, False]
 
 
 def test_electrons_tell_open_shells_and_other_counts() -> None:
     drawn = [sample("O H H", water()), sample("O H", water()[:2]), sample("O H H", water(), electrons=7.0)]
     closed, odd, ion, other = (
-        domain_of([one]) for one in (*drawn, sample("Hf", [[0.0, 0.0, 0.0]], electrons=4.0))
+        sample_domain(one) for one in (*drawn, sample("Hf", [[0.0, 0.0, 0.0]], electrons=4.0))
     )
-    assert closed and odd and ion and other
     assert (closed.open_shells, odd.open_shells, ion.open_shells) == (False, True, True)
     assert (closed.neutral, odd.neutral, ion.neutral, other.neutral) == (True, True, False, False)
 
@@ -217,7 +222,10 @@ def test_a_run_and_its_exported_file_carry_what_was_seen(density_data: Path, tmp
     wanted = domain_of([data.sample(name) for name in data.names("train")[:-1]])
     file = export(tmp_path / "run", tmp_path / "mine.pt")
     assert load_weights(tmp_path / "run").domain == load_weights(file).domain == wanted
-    assert json.loads((tmp_path / "mine.json").read_text())["seen"] == origin_of(file).about["seen"]
+    assert (
+        TrainingDomain.from_json(json.dumps(json.loads((tmp_path / "mine.json").read_text())["seen"]))
+        == wanted
+    )
     (tmp_path / "run" / "seen.json").write_text("{}")
     with pytest.raises(BadInput, match="damaged"):
         load_weights(tmp_path / "run")

@@ -127,10 +127,6 @@ class Overlay:
         """The files that the script created or changed, by the paths it used."""
         return sorted(self._view.written_files())
 
-    def removed_paths(self) -> list[str]:
-        """The real files and folders that the script removed or moved away."""
-        return sorted(self._view.hidden_paths)
-
     def _swap(self, owner: Any, name: str, new: Any) -> None:
         self._swaps.append((getattr(owner, name), new))
         self._patches.set(owner, name, new)

@@ -103,10 +103,6 @@ class Dataset:
         """Return the samples that broke a limit, and their faults."""
         return samples.faults_of(self.samples)
 
-    def redraw_counts(self) -> dict[str, int]:
-        """Return the samples whose first geometry did not converge, and how many geometries were drawn."""
-        return {name: entry["attempts"] for name, entry in self.samples.items() if entry["attempts"] > 1}
-
 
 def make_data(
     output: str | Path,

@@ -66,14 +66,6 @@ class TrainingDomain:
             ) from error
 
 
-def domain_of(samples: Iterable[Sample], *, reach_a: float = REACH_A) -> TrainingDomain | None:
-    """Return the domain of all samples; None if there are none."""
-    domain: TrainingDomain | None = None
-    for sample in samples:
-        domain = merge_domains(domain, sample_domain(sample, reach_a=reach_a))
-    return domain
-
-
 def sample_domain(sample: Sample, *, reach_a: float = REACH_A) -> TrainingDomain:
     """Return the domain of one sample."""
     near = _NearPairs(_in_box(sample, reach_a), reach_a)

@@ -31,15 +31,6 @@ PACKAGED = FOLDER / "molecules.pt"  # used if no species are given
 _NAME = "Give the folder of a run, a file exported from one, or the name of packaged weights."
 
 
-@dataclass(frozen=True)
-class Origin:
-    """Where weights come from. about: as in the JSON beside them."""
-
-    name: str
-    config: DensityConfig
-    about: dict[str, Any]
-
-
 def packaged_species() -> dict[str, tuple[str, ...]]:
     """Return the species that each of the packaged weights covers, by name."""
     return {
@@ -73,7 +64,7 @@ def load_weights(
     None or "packaged": those that cover the species; without species, those of molecules. which: of a run,
     the best checkpoint (the last one where there was no validation data) or the last.
     """
-    return _read(path, which, species)[0].to(device).eval()
+    return _read(path, which, species).to(device).eval()
 
 
 def for_inference(
@@ -113,12 +104,6 @@ def without_correction(model: DensityModel) -> DensityModel:
     return first
 
 
-def origin_of(path: str | Path | None = None) -> Origin:
-    """Return the name, configuration and origin of weights."""
-    model, about = _read(path, "best")
-    return Origin(str(PACKAGED.stem if path is None else path), model.config, about)
-
-
 def export(
     run: str | Path,
     path: str | Path,
@@ -156,32 +141,28 @@ def export(
     )
 
 
-def _read(
-    path: str | Path | None, which: Which, species: Iterable[str] | None = None
-) -> tuple[DensityModel, dict[str, Any]]:
+def _read(path: str | Path | None, which: Which, species: Iterable[str] | None) -> DensityModel:
     if path is not None and not Path(path).exists() and str(path) in ("packaged", *packaged_species()):
         path = None if str(path) == "packaged" else FOLDER / f"{path}.pt"
     if path is None and species is not None:
         path = packaged_for(species)
     if path is not None and Path(path).is_dir():
-        run, weights, step, score = trained_state(Path(path), which=which)
-        model = _build(run.config, weights, str(path), read_domain(Path(path)))
-        return model, {"step": step, "held_back_nmae": score, "data_sha256": run.settings.data}
+        run, weights, *_ = trained_state(Path(path), which=which)
+        return _build(run.config, weights, str(path), read_domain(Path(path)))
     file = PACKAGED if path is None else Path(path)
 
     def parse(config: str, weights: dict[str, Tensor], about: dict[str, Any]) -> _Contents:
         domain = TrainingDomain.from_json(json.dumps(about["seen"])) if "seen" in about else None
-        return _Contents(DensityConfig.from_json(config), weights, about, domain)
+        return _Contents(DensityConfig.from_json(config), weights, domain)
 
     contents = read_weights(file, parse, format=FORMAT, what="a density model", hint=_NAME)
-    return _build(contents.config, contents.weights, str(file), contents.domain), contents.about
+    return _build(contents.config, contents.weights, str(file), contents.domain)
 
 
 @dataclass(frozen=True)
 class _Contents:
     config: DensityConfig
     weights: dict[str, Tensor]
-    about: dict[str, Any]
     domain: TrainingDomain | None
 
 

@@ -25,8 +25,8 @@ from pinchpoint.systems.radiance.data.dataset import Dataset, open_dataset
 
 MOST_BROKEN = 0.05  # largest fraction of broken files in a folder
 _NAMED = 3  # broken files listed in the error
-# Formats of animations and of several pages. In others, such as the MPO files of cameras, the first of several
-# is the image, and the rest are previews of it.
+# Formats of animations and of several pages. In others, such as the MPO files of cameras, the first of
+# several is the image, and the rest are previews of it.
 _PAGED = ("GIF", "TIFF", "PNG", "WEBP")
 
 
@@ -83,7 +83,8 @@ def open_images(
     """Open all images of a `radiance data` set, or of a folder and its subfolders.
 
     Broken files, animations and images in formats that are not supported are skipped and listed in `skipped`.
-    Raises an error if these are more than 5 %, or if sizes differ and `size` is not given. white: whether transparent pixels become white or black.
+    Raises an error if these are more than 5 %, or if sizes differ and `size` is not given.
+    white: whether transparent pixels become white or black.
     """
     folder = Path(path)
     if size is not None and size < 1:
