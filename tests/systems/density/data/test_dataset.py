@@ -98,7 +98,7 @@ def test_samples_hold_the_density_of_their_geometry(made):
         assert sample.values.dtype == np.float32 and sample.probes.dtype == sample.weights.dtype == np.float64
         assert sample.electrons == 8 and sample.lattice is None and sample.spin is None
         assert (sample.grid is None) == (count is not None) and len(sample.probes) == (
-            count or np.prod(sample.grid)
+            count or np.prod(sample.grid)  # pyright: ignore[reportCallIssue, reportArgumentType]
         )
     grid = data.sample("water-900000")
     assert float(grid.weights @ grid.values) == pytest.approx(8, rel=5e-3)
@@ -143,7 +143,7 @@ def test_a_run_that_was_stopped_is_continued(made, tmp_path, asked):
 def test_another_set_in_the_folder_is_never_written_over(copy, asked):
     for changed in ({"seed": 1}, {"probes": 501}, {"spacing_a": 0.31}, {"rattle_a": 0.05}):
         with pytest.raises(BadInput, match=f"made with {next(iter(changed))}="):
-            make_data(copy, preset="tiny", **changed)
+            make_data(copy, preset="tiny", **changed)  # pyright: ignore[reportArgumentType]
     (copy / "index.json").unlink()
     with pytest.raises(BadInput, match="made with seed=0, not 1"):
         make_data(copy, preset="tiny", seed=1)
@@ -241,7 +241,7 @@ def test_folders_names_and_splits_that_are_not_there_are_refused(made, tmp_path)
     with pytest.raises(BadInput, match="no sample 'water-000007'"):
         data.sample("water-000007")
     with pytest.raises(BadInput, match="no split 'valid'"):
-        data.names("valid")
+        data.names("valid")  # pyright: ignore[reportArgumentType]
     (tmp_path / "index.json").write_text(json.dumps({"format": "other"}))
     with pytest.raises(BadInput, match="is damaged: it is not the index"):
         open_dataset(tmp_path)
