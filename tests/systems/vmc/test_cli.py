@@ -108,10 +108,13 @@ def test_an_energy_with_its_error_bar_comes_of_a_name(
         "vmc:  40/40" in line and "±" in line and " var " in line and " acc " in line for line in lines
     )
     assert max(map(len, lines)) <= 80
+    assert "electrons: 1 up, 0 down (doublet): by Hund's rules" in lines
+    assert "electrons  1 up, 0 down (doublet): by Hund's rules" in seen.out
     assert "reference  -0.500000 Ha" in seen.out and "next" in seen.out
     assert run(["vmc", "eval", str(folder), "-o", str(record), "--samples", "20", "--device", "cpu"]) == 0
     seen = capsys.readouterr()
     found = json.loads(record.read_text())
+    assert "1 up, 0 down (doublet)\n" in seen.out and (found["up"], found["down"]) == (1, 0)
     assert {"energy_ha", "error_ha", "variance", "acceptance", "rhat"} <= set(found)
     assert f"energy     {found['energy_ha']:.6f} +- {found['error_ha']:.6f} Ha" in seen.out.replace(
         "energy       ", "energy     "

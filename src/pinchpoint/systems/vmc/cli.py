@@ -190,10 +190,11 @@ def orbitals(
     """
     from pinchpoint.backends.base import backend
     from pinchpoint.core.files import check_output
-    from pinchpoint.systems.vmc.data.system import system_of
+    from pinchpoint.systems.vmc.data.spins import ground_state
 
     check_output(output)
-    system = system_of(molecule, spin=spin, charge=charge or 0, bond=bond)
+    state = ground_state(molecule, spin=spin, charge=charge or 0, bond=bond)
+    system = state.system
     with printing.loading("JAX"):
         backend("jax")
         from pinchpoint.systems.vmc.data.hartree_fock import solve
@@ -204,6 +205,7 @@ def orbitals(
     printing.show_pairs(
         [
             ("written", str(solution.save(output))),
+            ("electrons", state.text()),
             ("energy", f"{solution.energy_ha:.6f} Ha by Hartree-Fock in {basis}"),
         ]
     )
@@ -230,7 +232,7 @@ def _show(tell: progress_bar.Bar, report: Report, *, stage: str = "") -> None:
     """Show one report on the bar, short enough for 80 columns."""
     if report.stage == "stopped":
         say_stopped(report.done, report.total)
-    elif report.stage == "budget" and report.total:
+    elif report.stage in ("budget", "electrons") and report.total:
         printing.say(report.note)
     elif report.stage == "train":
         tell(stage, report.done, report.total, text=_numbers(report), eta_s=report.eta_s)

@@ -220,6 +220,8 @@ def _record(
     return Evaluation(
         target=str(run.folder),
         system=system.name,
+        up=system.up,
+        down=system.down,
         step=step,
         energy_ha=estimate.mean,
         error_ha=estimate.error,

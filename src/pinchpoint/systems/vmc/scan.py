@@ -22,6 +22,7 @@ from pinchpoint.systems.common.folders import refuse_others
 from pinchpoint.systems.common.training.runs import CONFIG
 from pinchpoint.systems.common.training.training_loop import Report
 from pinchpoint.systems.vmc.analysis.plots import draw_scan
+from pinchpoint.systems.vmc.data.spins import GroundState, ground_state
 from pinchpoint.systems.vmc.data.system import System, system_of
 from pinchpoint.systems.vmc.evaluate import SAMPLES, evaluate
 from pinchpoint.systems.vmc.model.config import NetConfig
@@ -64,7 +65,11 @@ def scan(
     start = time.perf_counter()
     lengths = parse_bonds(bonds) if isinstance(bonds, str) else check_bonds(bonds, str(bonds))
     changes = {name: value for name, value in choices.items() if value is not None}
-    systems = [system_of(molecule, spin=spin, charge=charge or 0, bond=length) for length in lengths]
+    system_of(molecule, spin=spin, charge=charge or 0, bond=lengths[0])  # refuses what has no bond
+    state = ground_state(molecule, spin=spin, charge=charge or 0)
+    systems = [
+        system_of(molecule, spin=state.system.spin, charge=charge or 0, bond=length) for length in lengths
+    ]
     settings = Settings.preset(net or "small", electrons=systems[0].electrons, **changes)
     NetConfig.preset(net or "small", **(net_changes or {}))
     if follow is not None and follow < 1:
@@ -73,6 +78,8 @@ def scan(
     folder = check_folder(output)
     refuse_others(folder, own=RECORD, hint="Choose another folder for the scan with -o.")
     make_folder(folder)
+    if progress is not None:
+        progress(1, len(lengths), lengths[0], Report("electrons", 1, 1, note=f"electrons: {state.text()}"))
     points: list[dict[str, Any]] = []
     before: Path | None = None
     for number, (length, system) in enumerate(zip(lengths, systems, strict=True), start=1):
@@ -108,8 +115,8 @@ def scan(
             )
         points.append(_point(length, evaluation, run))
         before = run
-        _write(folder, systems[0].name, points, complete=False, seconds=time.perf_counter() - start)
-    return _write(folder, systems[0].name, points, complete=True, seconds=time.perf_counter() - start)
+        _write(folder, state, points, complete=False, seconds=time.perf_counter() - start)
+    return _write(folder, state, points, complete=True, seconds=time.perf_counter() - start)
 
 
 def parse_bonds(text: str) -> tuple[float, ...]:
@@ -178,8 +185,11 @@ def _point(length: float, evaluation: Evaluation, run: Path) -> dict[str, Any]:
     }
 
 
-def _write(folder: Path, name: str, points: list[dict[str, Any]], *, complete: bool, seconds: float) -> Scan:
+def _write(
+    folder: Path, state: GroundState, points: list[dict[str, Any]], *, complete: bool, seconds: float
+) -> Scan:
     """Write scan.csv, scan.png and scan.json with the points so far."""
+    name = state.system.name
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -205,6 +215,9 @@ def _write(folder: Path, name: str, points: list[dict[str, Any]], *, complete: b
         lowest_ha=None if low is None else low[1],
         seconds=seconds,
         complete=complete,
+        up=state.system.up,
+        down=state.system.down,
+        spin_reason=state.why,
         files=(table.name, picture.name),
     )
     record.save(folder / RECORD)

@@ -26,6 +26,7 @@ from pinchpoint.systems.common.training.training_loop import (
 )
 from pinchpoint.systems.vmc.analysis.plots import draw_convergence
 from pinchpoint.systems.vmc.data.gto import HartreeFock
+from pinchpoint.systems.vmc.data.spins import ground_state
 from pinchpoint.systems.vmc.data.system import System
 from pinchpoint.systems.vmc.model.wavefunction import WaveFunction, wave_function
 from pinchpoint.systems.vmc.optimization import trees
@@ -102,6 +103,18 @@ def train(
             hint="Add --set pretrain=1000, or leave out --set orbitals.",
         )
     check_folder(run.folder)
+    spin_reason = "as the run was started"
+    if molecule is not None and not resume:
+        state = ground_state(
+            molecule,
+            spin=spin,
+            charge=charge or 0,
+            bond=bond,
+            tell=lambda text: tell(Report("spin", 0, 0, note=text)),
+        )
+        run, spin_reason = replace(run, config=replace(run.config, system=state.system)), state.why
+        if not isinstance(molecule, System):
+            tell(Report("electrons", 1, 1, note=f"electrons: {state.text()}"))
     # What cannot start a run is refused now: compiling its programs takes long.
     field = _orbitals(run, orbitals, tell)
     if start_from is not None:
@@ -126,7 +139,7 @@ def train(
             driver,
             checkpoint_every=every,
             eval_every=every,
-            record=lambda outcome: _record(setup, driver, outcome, choice),
+            record=lambda outcome: replace(_record(setup, driver, outcome, choice), spin_reason=spin_reason),
             tell=tell,
             clock=clock,
         )
@@ -296,6 +309,8 @@ def _record(setup: _Setup, driver: ProgramDriver, outcome: Outcome[Row], choice:
         target=str(run.folder),
         system=system.name,
         electrons=system.electrons,
+        up=system.up,
+        down=system.down,
         net=run.config.net_name,
         parameters=trees.count(driver.carry.params),
         settings={**asdict(settings), "pretrain": run.config.pretrain},

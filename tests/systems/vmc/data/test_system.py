@@ -44,6 +44,39 @@ def test_atoms_take_the_spin_of_their_ground_state(name: str, spin: int) -> None
     assert system_of(name).spin == spin
 
 
+# Ground states of the ions in NIST's tables of atomic spectra.
+@pytest.mark.parametrize(
+    ("name", "charge", "spin"),
+    [
+        ("Sc", 1, 2),
+        ("V", 1, 4),
+        ("Cr", 1, 5),
+        ("Mn", 1, 6),
+        ("Fe", 1, 5),
+        ("Co", 1, 2),
+        ("Cu", 1, 0),
+        ("Ti", 2, 2),
+        ("Mn", 2, 5),
+        ("Fe", 2, 4),
+        ("Fe", 3, 5),
+        ("Co", 3, 4),
+        ("Ni", 2, 2),
+        ("Cu", 2, 1),
+        ("Zn", 2, 0),
+        ("Ga", 3, 0),
+        ("C", 1, 1),
+        ("O", 1, 3),
+        ("Cl", -1, 0),
+        ("V", -1, 4),
+        ("Fe", -1, 3),
+    ],
+)
+def test_ions_have_the_spin_of_their_own_shells_and_not_of_the_atom_with_as_many_electrons(
+    name: str, charge: int, spin: int
+) -> None:
+    assert system_of(name, charge=charge).spin == spin
+
+
 def test_the_repulsion_of_nitrogen_is_49_over_its_bond() -> None:
     assert system_of("N2").repulsion == pytest.approx(49 / 2.068)
     assert system_of("N").repulsion == 0.0

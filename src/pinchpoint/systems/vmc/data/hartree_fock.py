@@ -20,6 +20,9 @@ from pinchpoint.systems.vmc.data.system import SAME_BOHR, System
 
 BASIS = "cc-pvdz"
 _CONVERGED = 1e-10  # hartree
+SPIN_BASIS = "def2-svp"  # for comparing spins; it has all elements up to krypton
+_SPIN_CONVERGED = 1e-8  # hartree
+_MOST_RESTARTS = 4  # from a solution that is not a minimum
 _STRAIGHT = 1e-3  # how far the cosine of two directions may be below 1
 
 
@@ -61,8 +64,49 @@ def solve(system: System, *, basis: str = BASIS) -> HartreeFock:
     )
 
 
+def energy_by_hartree_fock(system: System, *, basis: str = SPIN_BASIS) -> float:
+    """Return the lowest unrestricted Hartree-Fock energy of a system, for comparing its spins.
+
+    Up and down electrons may have different orbitals even if there are as many of each: a restricted
+    singlet of a stretched bond would lie far above the triplet.
+    """
+    molecule, scf = _molecule(system, basis)
+    field: Any = scf.UHF(molecule)
+    field.conv_tol = _SPIN_CONVERGED
+    field.kernel()
+    for _ in range(_MOST_RESTARTS):
+        orbitals, _, is_stable, _ = field.stability(return_status=True)
+        if is_stable:
+            break
+        field.kernel(field.make_rdm1(orbitals, field.mo_occ))
+    if not field.converged:
+        raise _not_converged(system, basis)
+    return float(field.e_tot)
+
+
+def _not_converged(system: System, basis: str) -> BadInput:
+    return BadInput(
+        f"Hartree-Fock in the basis {basis} did not converge for {system.name}.",
+        hint="Train without pretraining, or try another spin.",
+    )
+
+
 def _run(system: System, basis: str) -> tuple[Any, Any]:
     """Return the converged solution and its molecule as PySCF objects."""
+    molecule, scf = _molecule(system, basis)
+    field: Any = (scf.RHF if system.spin == 0 else scf.UHF)(molecule)
+    field.conv_tol = _CONVERGED
+    field.kernel()
+    if not field.converged:
+        field = field.newton()
+        field.kernel()
+    if not field.converged:
+        raise _not_converged(system, basis)
+    return field, molecule
+
+
+def _molecule(system: System, basis: str) -> tuple[Any, Any]:
+    """Return the molecule as a PySCF object, and the module that solves it."""
     try:
         from pyscf import gto, scf
     except ImportError as error:
@@ -85,18 +129,7 @@ def _run(system: System, basis: str) -> tuple[Any, Any]:
             f"The basis {basis} has {molecule.nao} functions, too few for {system.up} electrons of one spin.",
             hint="Use a larger basis, such as cc-pvtz.",
         )
-    field: Any = (scf.RHF if system.spin == 0 else scf.UHF)(molecule)
-    field.conv_tol = _CONVERGED
-    field.kernel()
-    if not field.converged:
-        field = field.newton()
-        field.kernel()
-    if not field.converged:
-        raise BadInput(
-            f"Hartree-Fock in the basis {basis} did not converge for {system.name}.",
-            hint="Train without pretraining, or try another spin.",
-        )
-    return field, molecule
+    return molecule, scf
 
 
 def _primitives(molecule: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:

@@ -8,6 +8,7 @@ millihartree or better. Imports no framework.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 Position = tuple[float, float, float]
@@ -19,6 +20,12 @@ CHAIN_BOHR = 1.8  # spacing of a chain of hydrogen atoms
 # Capacities of the shells in the order in which they are filled; chromium and copper are exceptions.
 _SHELLS = (2, 2, 6, 2, 6, 2, 10, 6)
 _EXCEPTIONS = {24: 6, 29: 1}
+# Cations of two or more charges: 3d lies below 4s.
+_CATION_SHELLS = (2, 2, 6, 2, 6, 10, 2, 6)
+# Electrons -> unpaired ones of the cations from Ca+ to Zn+, whose 3d and 4s lie close together: NIST.
+_SINGLE_CATIONS = {19: 1, 20: 2, 21: 3, 22: 4, 23: 5, 24: 6, 25: 5, 26: 2, 27: 1, 28: 0, 29: 1}
+# Molecules that are not singlets or doublets, by formula: carbon first, then hydrogen, then the alphabet.
+_OPEN_SHELLS = {"B2": 2, "CH2": 2, "HN": 2, "O2": 2, "OS": 2, "S2": 2}
 
 # Nuclear charge -> energy of the lowest singlet of two electrons: Frankowski and Pekeris 1966, Drake 1988.
 HELIUM_LIKE_HA = {1: -0.527751, 2: -2.903724, 3: -7.279913, 4: -13.655566, 5: -22.030972, 6: -32.406247}
@@ -109,13 +116,37 @@ def known_molecules() -> dict[str, KnownMolecule]:
     }
 
 
-def spin_of_atom(electrons: int) -> int:
-    """Return the unpaired electrons in the ground state of an atom, by Hund's rule. electrons: 1 to 36."""
-    if electrons in _EXCEPTIONS:
+def spin_of_atom(electrons: int, charge: int = 0) -> int:
+    """Return the unpaired electrons in the ground state of an atom or ion, by Hund's rules.
+
+    electrons: 1 to 36, all of them. Cations lose their 4s electrons before those of 3d: iron has 4 unpaired
+    electrons, and so has Fe2+ with 3d6.
+    """
+    if charge == 0 and electrons in _EXCEPTIONS:
         return _EXCEPTIONS[electrons]
+    if charge == 1 and electrons in _SINGLE_CATIONS:
+        return _SINGLE_CATIONS[electrons]
     remaining = electrons
-    for room in _SHELLS:
+    for room in _SHELLS if charge < 2 else _CATION_SHELLS:
         if remaining <= room:
             return remaining if remaining <= room // 2 else room - remaining
         remaining -= room
     return remaining % 2
+
+
+def known_spin(symbols: Sequence[str]) -> int | None:
+    """Return the unpaired electrons of a neutral molecule in its ground state if they are known.
+
+    They belong to the formula: the positions of the nuclei are not considered.
+    """
+    by_formula = {formula(known.symbols): known.spin for known in known_molecules().values()}
+    return {**by_formula, **_OPEN_SHELLS}.get(formula(symbols))
+
+
+def formula(symbols: Sequence[str]) -> str:
+    """Return a formula such as `CH2`: carbon first, then hydrogen, then the other elements by alphabet."""
+    first = ("C", "H") if "C" in symbols else ()
+    order = sorted(set(symbols), key=lambda symbol: (symbol not in first, symbol))
+    return "".join(
+        f"{symbol}{symbols.count(symbol) if symbols.count(symbol) > 1 else ''}" for symbol in order
+    )

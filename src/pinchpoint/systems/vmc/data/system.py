@@ -26,6 +26,7 @@ from pinchpoint.systems.vmc.data.molecules import (
     Position,
     chain,
     known_molecules,
+    known_spin,
     pair,
     spin_of_atom,
 )
@@ -108,8 +109,9 @@ def system_of(
     """Return the system with a name, or the one in an .xyz file in angstrom.
 
     Names are elements from `H` to `Kr`, molecules such as `H2`, `LiH` or `H2O`, and chains such as `H10`.
-    spin: up minus down; by default that of Hund's rule for an atom, that of the ground state for a named
-    molecule, and otherwise the lowest possible. bond: the distance in bohr between the two atoms of a
+    spin: up minus down; by default that of Hund's rules for an atom or ion, that of the ground state for a
+    molecule whose formula is known, and otherwise the lowest possible (`spins.ground_state` asks Hartree-Fock
+    instead). bond: the distance in bohr between the two atoms of a
     molecule, or the spacing of a chain. A System is returned unchanged unless spin, charge or bond is set.
     """
     if isinstance(molecule, System):
@@ -139,7 +141,7 @@ def _build(name: str, known: KnownMolecule, *, spin: int | None, charge: int) ->
             hint=f"Use a charge of at most {sum(charges) - 1:+d}.",
         )
     if spin is None:
-        spin = _lowest_spin(known, electrons, neutral=charge == 0)
+        spin = _default_spin(known, electrons, charge)
     if spin < 0 or spin > electrons or (electrons - spin) % 2:
         possible = range(electrons % 2, electrons + 1, 2)
         spins_text = ", ".join(map(str, possible[:4])) + (
@@ -154,10 +156,14 @@ def _build(name: str, known: KnownMolecule, *, spin: int | None, charge: int) ->
     )
 
 
-def _lowest_spin(known: KnownMolecule, electrons: int, *, neutral: bool) -> int:
+def _default_spin(known: KnownMolecule, electrons: int, charge: int) -> int:
     if len(known.symbols) == 1:
-        return spin_of_atom(electrons)
-    return known.spin if neutral and known.spin >= 0 else electrons % 2
+        return spin_of_atom(electrons, charge)
+    if charge == 0:
+        spin = known.spin if known.spin >= 0 else known_spin(known.symbols)
+        if spin is not None:
+            return spin
+    return electrons % 2
 
 
 def _by_name(name: str, bond: float | None) -> KnownMolecule:

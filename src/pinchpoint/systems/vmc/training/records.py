@@ -9,6 +9,7 @@ from pinchpoint.core import machine as _machine
 from pinchpoint.core.records import Record, now
 from pinchpoint.core.units import show_bytes, show_seconds
 from pinchpoint.systems.vmc.analysis.statistics import LARGEST_RHAT
+from pinchpoint.systems.vmc.data.spins import show_electrons
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +44,9 @@ class Training(Record):
     predicted_bytes: int | None = None  # by XLA's analysis
     budget_bytes: int | None = None  # --budget, or the memory of the device
     why: str = ""  # reason for the method and the chunk
+    up: int | None = None  # electrons of each spin; None in records of earlier versions
+    down: int | None = None
+    spin_reason: str = ""  # why they are so many
     files: tuple[str, ...] = ()
     machine: dict[str, Any] = field(default_factory=_machine.describe)
     created: str = field(default_factory=now)
@@ -55,6 +59,7 @@ class Training(Record):
                 f"{self.system}, {self.electrons:,} electrons; "
                 f"{self.net} with {self.parameters:,} parameters",
             ),
+            *_electrons(self.up, self.down, self.spin_reason),
             ("steps", f"{self.step:,} of {self.settings['steps']:,}, {self.settings['walkers']:,} walkers"),
         ]
         if self.energy_ha is not None:
@@ -114,6 +119,8 @@ class Evaluation(Record):
     predicted_bytes: int | None = None  # by XLA's analysis
     budget_bytes: int | None = None  # --budget, or the memory of the device
     why: str = ""  # reason for the method and the chunk
+    up: int | None = None  # electrons of each spin; None in records of earlier versions
+    down: int | None = None
     notes: tuple[str, ...] = ()
     machine: dict[str, Any] = field(default_factory=_machine.describe)
     created: str = field(default_factory=now)
@@ -121,6 +128,7 @@ class Evaluation(Record):
     def summary(self) -> list[tuple[str, str]]:
         rows = [
             ("run", f"{self.target}, {self.system}, step {self.step:,}"),
+            *_electrons(self.up, self.down),
             ("energy", energy(self.energy_ha, self.error_ha)),
             *_against(self.energy_ha, self.error_ha, self.reference_ha),
             ("variance", f"{self.variance:.3g} Ha^2"),
@@ -155,12 +163,15 @@ class Scan(Record):
     lowest_ha: float | None
     seconds: float
     complete: bool
+    up: int | None = None  # electrons of each spin; None in records of earlier versions
+    down: int | None = None
+    spin_reason: str = ""  # why they are so many
     files: tuple[str, ...] = ()
     machine: dict[str, Any] = field(default_factory=_machine.describe)
     created: str = field(default_factory=now)
 
     def summary(self) -> list[tuple[str, str]]:
-        rows = [("molecule", self.target)]
+        rows = [("molecule", self.target), *_electrons(self.up, self.down, self.spin_reason)]
         for point in self.points:
             mixed = "" if point["rhat"] <= LARGEST_RHAT else f"; R-hat {point['rhat']:.3f}: not mixed"
             rows.append((f"{point['bond']:.3f} bohr", energy(point["energy_ha"], point["error_ha"]) + mixed))
@@ -180,6 +191,12 @@ def describe_laplacian(method: str, chunk: int | None, why: str) -> str:
 def energy(value: float, error: float | None) -> str:
     """`-1.174512 +- 0.000043 Ha`."""
     return f"{value:.6f}" + (f" +- {error:.6f} Ha" if error is not None else " Ha")
+
+
+def _electrons(up: int | None, down: int | None, reason: str = "") -> list[tuple[str, str]]:
+    if up is None or down is None:
+        return []
+    return [("electrons", show_electrons(up, down) + (f": {reason}" if reason else ""))]
 
 
 def _against(value: float, error: float | None, reference: float | None) -> list[tuple[str, str]]:
