@@ -60,7 +60,7 @@ def failed(args: list[Any], capsys: pytest.CaptureFixture[str]) -> tuple[int, st
     capsys.readouterr()
     code = run(["vmc", *map(str, args)])
     seen = capsys.readouterr()
-    what, hint = [line for line in seen.err.splitlines() if not line.startswith("[")]
+    what, hint = [line for line in seen.err.splitlines() if not line.startswith(("[", "electrons: "))]
     assert seen.out == ""
     return code, what.removeprefix("error: "), hint.removeprefix("  hint: ")
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 pytest.importorskip("jax", reason="wave functions are JAX's")
@@ -16,7 +16,7 @@ from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.common.training.training_loop import Report
 from pinchpoint.systems.vmc import scan as scanning
 from pinchpoint.systems.vmc.data.system import System
-from pinchpoint.systems.vmc.scan import lowest, parse_bonds, scan
+from pinchpoint.systems.vmc.scan import parse_bonds, scan
 from pinchpoint.systems.vmc.training.records import Evaluation, Scan
 from pinchpoint.systems.vmc.training.runs import begin, read_run
 
@@ -37,13 +37,6 @@ def test_what_is_no_length_is_refused(text: str) -> None:
     )
 
 
-def test_the_bottom_of_a_parabola_is_found_and_none_at_an_end() -> None:
-    bonds = [1.0, 1.3, 1.7, 2.0]
-    found = lowest(bonds, [(bond - 1.41) ** 2 - 1.17 for bond in bonds])
-    assert found is not None and np.allclose(found, (1.41, -1.17))
-    assert lowest(bonds, [4.0, 3.0, 2.0, 1.0]) is None
-
-
 def pretended_training(asked: list[dict[str, Any]]) -> Any:
     """A training that only writes its run and its last checkpoint, and records its options."""
 
@@ -59,10 +52,10 @@ def pretended_training(asked: list[dict[str, Any]]) -> Any:
 
 
 def pretended_evaluation(run: Path, output: Path, **options: Any) -> Evaluation:
-    """A parabola about 1.41 bohr."""
+    """A curve with its minimum at 1.41 bohr."""
     found = read_run(run)
     system, step = found.config.system, found.checkpoints.last_step()
-    energy = (2 * system.positions[1][2] - 1.41) ** 2 - 1.17
+    energy = 0.17 * (1 - math.exp(-(2 * system.positions[1][2] - 1.41))) ** 2 - 1.17
     made = Evaluation(
         target=str(run),
         system=system.name,
@@ -96,7 +89,7 @@ def test_a_scan_that_was_stopped_goes_on_and_each_length_begins_with_the_one_bef
     asked: list[dict[str, Any]] = []
     monkeypatch.setattr(scanning, "train", pretended_training(asked))
     monkeypatch.setattr(scanning, "evaluate", pretended_evaluation)
-    options = {"bonds": "1.2:1.6:3", "samples": 50, "steps": 30, "walkers": 8, "device": "cpu"}
+    options = {"bonds": "1.2:1.8:4", "samples": 50, "steps": 30, "walkers": 8, "device": "cpu"}
     folder = tmp_path / "scan"
 
     def stopping(number: int, count: int, length: float, report: Report) -> None:
@@ -107,6 +100,7 @@ def test_a_scan_that_was_stopped_goes_on_and_each_length_begins_with_the_one_bef
         scan("H2", folder, progress=stopping, **options)
     done = json.loads((folder / "scan.json").read_text())
     assert [point["bond"] for point in done["points"]] == [1.2] and done["complete"] is False
+    assert done["lowest_ha"] is None and done["no_minimum"].endswith("and there are 1")
     assert [(one["bond"], one["resume"], one["start_from"], one["steps"]) for one in asked] == [
         (1.2, False, None, 30),
         (1.4, False, folder / "bond-1.2000", 15),
@@ -118,18 +112,20 @@ def test_a_scan_that_was_stopped_goes_on_and_each_length_begins_with_the_one_bef
     assert [(one["bond"], one["resume"], one["start_from"]) for one in asked] == [
         (1.4, True, None),
         (1.6, False, folder / "bond-1.4000"),
+        (1.8, False, folder / "bond-1.6000"),
     ]
-    assert (
-        made.complete and made.lowest_bond == pytest.approx(1.41) and made.lowest_ha == pytest.approx(-1.17)
-    )
+    assert made.complete and made.lowest_bond_error is not None and made.lowest_error_ha is not None
+    assert abs((made.lowest_bond or 0) - 1.41) < made.lowest_bond_error < 0.03
+    assert abs((made.lowest_ha or 0) + 1.17) < made.lowest_error_ha < 1e-3
+    assert f"at {made.lowest_bond:.3f} +- {made.lowest_bond_error:.3f} bohr" in dict(made.summary())["lowest"]
     with (folder / "scan.csv").open() as file:
         table = list(csv.DictReader(file))
-    assert [float(row["bond_bohr"]) for row in table] == [1.2, 1.4, 1.6] and [
+    assert [float(row["bond_bohr"]) for row in table] == [1.2, 1.4, 1.6, 1.8] and [
         row["steps"] for row in table
-    ] == ["30", "15", "15"]
-    assert float(table[0]["energy_ha"]) == pytest.approx(0.21**2 - 1.17)
+    ] == ["30", "15", "15", "15"]
+    assert float(table[0]["energy_ha"]) == pytest.approx(0.17 * (1 - math.exp(0.21)) ** 2 - 1.17)
     assert (folder / "scan.png").read_bytes()[:4] == b"\x89PNG"
-    assert [point["reference_ha"] for point in made.points] == [None, -1.174476, None]
+    assert [point["reference_ha"] for point in made.points] == [None, -1.174476, None, None]
 
     asked.clear()
     assert scan("H2", folder, **options).points == made.points and asked == []

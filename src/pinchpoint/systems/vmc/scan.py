@@ -11,6 +11,7 @@ import io
 import math
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,9 @@ from pinchpoint.core.files import check_folder, json_fault, make_folder, parse_j
 from pinchpoint.systems.common.folders import refuse_others
 from pinchpoint.systems.common.training.runs import CONFIG
 from pinchpoint.systems.common.training.training_loop import Report
+from pinchpoint.systems.vmc.analysis.bond_curve import Minimum, find_minimum
 from pinchpoint.systems.vmc.analysis.plots import draw_scan
+from pinchpoint.systems.vmc.analysis.statistics import LARGEST_RHAT
 from pinchpoint.systems.vmc.data.spins import GroundState, ground_state
 from pinchpoint.systems.vmc.data.system import System, system_of
 from pinchpoint.systems.vmc.evaluate import SAMPLES, evaluate
@@ -199,20 +202,35 @@ def _write(
         writer.writerow([*values, point["steps"], point["run"]])
     table = write_text(folder / TABLE, text.getvalue())
     ordered = sorted(points, key=lambda point: point["bond"])
-    bonds, energies, errors = ([point[key] for point in ordered] for key in ("bond", "energy_ha", "error_ha"))
-    low = lowest(bonds, energies)
+    columns = ("bond", "energy_ha", "error_ha")
+    bonds, energies, errors = ([point[key] for point in ordered] for key in columns)
+    # The error bars of walkers that have not mixed are too small for a fit.
+    mixed = [point for point in ordered if point["rhat"] <= LARGEST_RHAT]
+    low = find_minimum(*([point[key] for point in mixed] for key in columns))
+    minimum = low if isinstance(low, Minimum) else None
     known = next(
         ((point["bond"], point["reference_ha"]) for point in ordered if point["reference_ha"] is not None),
         None,
     )
     picture = draw_scan(
-        folder / PICTURE, bonds, energies, errors, lowest=low, reference=known, title=f"{name} along its bond"
+        folder / PICTURE,
+        bonds,
+        energies,
+        errors,
+        is_mixed=[point["rhat"] <= LARGEST_RHAT for point in ordered],
+        lowest=minimum,
+        reference=known,
+        title=f"{name} along its bond",
     )
     record = Scan(
         target=name,
         points=tuple(points),
-        lowest_bond=None if low is None else low[0],
-        lowest_ha=None if low is None else low[1],
+        lowest_bond=None if minimum is None else minimum.bond,
+        lowest_ha=None if minimum is None else minimum.energy_ha,
+        lowest_bond_error=None if minimum is None else minimum.bond_error,
+        lowest_error_ha=None if minimum is None else minimum.energy_error_ha,
+        curve=None if minimum is None else asdict(minimum),
+        no_minimum=low if isinstance(low, str) else "",
         seconds=seconds,
         complete=complete,
         up=state.system.up,
@@ -222,17 +240,3 @@ def _write(
     )
     record.save(folder / RECORD)
     return record
-
-
-def lowest(bonds: list[float], energies: list[float]) -> tuple[float, float] | None:
-    """Return bond and energy at the minimum of the parabola through the lowest point and its neighbours.
-
-    Returns None if the lowest point is the first or the last.
-    """
-    at = int(np.argmin(energies))
-    if not 0 < at < len(bonds) - 1:
-        return None
-    x = np.array(bonds[at - 1 : at + 2]) - bonds[at]
-    curve, slope, height = np.polyfit(x, energies[at - 1 : at + 2], 2)
-    bottom = -slope / (2 * curve)
-    return float(bonds[at] + bottom), float(height + slope * bottom / 2)

@@ -16,6 +16,7 @@ from pinchpoint.core.files import write_bytes
 from pinchpoint.core.units import show_count
 from pinchpoint.reporting import palette
 from pinchpoint.reporting.figures import style
+from pinchpoint.systems.vmc.analysis.bond_curve import Minimum
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -135,24 +136,38 @@ def draw_scan(
     energies: Sequence[float],
     errors: Sequence[float],
     *,
-    lowest: tuple[float, float] | None,
+    is_mixed: Sequence[bool],
+    lowest: Minimum | None,
     reference: tuple[float, float] | None,
     title: str,
 ) -> Path:
-    """Draw energies along a bond. lowest, reference: bond and energy of the minimum and the known point."""
+    """Draw energies along a bond. is_mixed: for each point; reference: bond and energy of the known point."""
     with style.figure_style():
         figure, axes = style.canvas()
         (only,) = axes[0]
-        only.errorbar(
-            bonds, energies, yerr=errors, color=_LINE, marker="o", capsize=3, label="energy ± standard error"
-        )
-        if lowest is not None:
-            only.plot(
-                *lowest,
+        points = np.array([bonds, energies, errors], float)
+        good = np.asarray(is_mixed, bool)
+        if good.any():
+            _points(only, points[:, good], color=_LINE, label="energy ± standard error")
+        if not good.all():
+            label = "not mixed: error bar too small"
+            _points(only, points[:, ~good], color=style.BAD, markerfacecolor="white", label=label)
+        if lowest is None:
+            only.plot(bonds, energies, color=style.MUTED, linestyle=":", linewidth=1.0, zorder=1)
+        else:
+            along = np.linspace(lowest.low, lowest.high, 200)
+            label = f"Morse curve of {lowest.points} points"
+            only.plot(along, lowest.energy_at(along), color=_LINE, linewidth=1.2, zorder=1, label=label)
+            only.errorbar(
+                lowest.bond,
+                lowest.energy_ha,
+                xerr=lowest.bond_error,
+                yerr=lowest.energy_error_ha,
                 marker="v",
                 color=style.INK,
                 linestyle="none",
-                label=f"lowest at {lowest[0]:.3f} bohr",
+                capsize=2,
+                label=f"lowest at {lowest.bond:.3f} ± {lowest.bond_error:.3f} bohr",
             )
         if reference is not None:
             only.plot(
@@ -161,7 +176,7 @@ def draw_scan(
                 color=_EXACT,
                 linestyle="none",
                 markersize=9,
-                label=f"reference {reference[1]:.6f} Ha",
+                label=f"reference {reference[1]:.6f} Ha".replace("-", "−"),
             )
         only.set_xlabel("bond, bohr")
         only.set_ylabel("energy, Ha")
@@ -169,6 +184,11 @@ def draw_scan(
         only.ticklabel_format(useOffset=False)
         style.legend(only)
         return _save(figure, path)
+
+
+def _points(axes: Any, points: np.ndarray, **look: Any) -> None:
+    """Draw points with their error bars. points: (3, K), bonds, energies and errors."""
+    axes.errorbar(points[0], points[1], yerr=points[2], marker="o", linestyle="none", capsize=3, **look)
 
 
 def window(steps: int) -> int:

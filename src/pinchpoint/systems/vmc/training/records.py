@@ -157,15 +157,17 @@ class Scan(Record):
     target: str  # the molecule
     # Keys of a point: bond, energy_ha, error_ha, variance, acceptance, rhat, steps, run, reference_ha.
     points: tuple[dict[str, Any], ...]
-    lowest_bond: (
-        float | None
-    )  # minimum of the parabola through the lowest point and its neighbours; None at an end
+    lowest_bond: float | None  # minimum of a Morse curve through the mixed points; None if there is none
     lowest_ha: float | None
     seconds: float
     complete: bool
     up: int | None = None  # electrons of each spin; None in records of earlier versions
     down: int | None = None
     spin_reason: str = ""  # why they are so many
+    lowest_bond_error: float | None = None  # standard errors, which include the choice of the curve
+    lowest_error_ha: float | None = None
+    curve: dict[str, Any] | None = None  # the fields of `Minimum`, from which the curve can be drawn
+    no_minimum: str = ""  # why there is none
     files: tuple[str, ...] = ()
     machine: dict[str, Any] = field(default_factory=_machine.describe)
     created: str = field(default_factory=now)
@@ -175,10 +177,11 @@ class Scan(Record):
         for point in self.points:
             mixed = "" if point["rhat"] <= LARGEST_RHAT else f"; R-hat {point['rhat']:.3f}: not mixed"
             rows.append((f"{point['bond']:.3f} bohr", energy(point["energy_ha"], point["error_ha"]) + mixed))
-        if self.lowest_bond is not None:
-            rows.append(
-                ("lowest", f"{self.lowest_ha:.5f} Ha at {self.lowest_bond:.3f} bohr, from a parabola")
-            )
+        if self.lowest_bond is not None and self.lowest_ha is not None:
+            bond = f"{self.lowest_bond:.3f} +- {self.lowest_bond_error:.3f} bohr"
+            rows.append(("lowest", f"{energy(self.lowest_ha, self.lowest_error_ha)} at {bond}"))
+        elif self.no_minimum:
+            rows.append(("lowest", f"not known: {self.no_minimum}"))
         return [*rows, ("time", show_seconds(self.seconds))]
 
 
