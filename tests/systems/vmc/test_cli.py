@@ -16,7 +16,6 @@ pytest.importorskip("jax", reason="wave functions are JAX's")
 
 from pinchpoint.cli.main import run
 from pinchpoint.systems.common.overrides import parse_overrides
-from pinchpoint.systems.common.training.training_loop import Report
 from pinchpoint.systems.vmc import cli
 from pinchpoint.systems.vmc.model.config import NetConfig
 from pinchpoint.systems.vmc.optimization.driver import EnergyReport
@@ -142,7 +141,7 @@ def test_ctrl_c_stops_with_a_checkpoint_and_says_how_to_go_on(
 ) -> None:
     shown = cli._show
 
-    def stopping(tell: Any, report: Report, **options: Any) -> None:
+    def stopping(tell: Any, report: EnergyReport, **options: Any) -> None:
         shown(tell, report, **options)
         if report.stage == "train" and report.done == 10:
             os.kill(os.getpid(), signal.SIGINT)
