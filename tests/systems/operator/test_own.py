@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import importlib.util
 import json
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,11 @@ from pinchpoint.systems.operator.training.runs import load_trained  # noqa: E402
 
 MODEL = {"mlp": (8,), "channels": 8, "width": 16, "depth": 1, "heads": 2}
 FLAT, SOLID = (4, 4, 1), (4, 4, 4)
+# The prediction of earlier_run.zip on `ring(2)`, in every eighth cell.
+EARLIER = {
+    "p": [-3.3686986, -2.8184128, 2.1423287, 3.1533508],
+    "U_x": [-1.1955047, -1.5800952, -2.0834243, -2.8414462],
+}
 
 
 def fit(data: Path, folder: Path, lattice: tuple[int, int, int], steps: int = 2) -> Path:
@@ -102,7 +108,8 @@ def test_errors_of_every_field_and_pictures_are_written(rings: Path, tmp_path: P
     result = evaluate(rings / "run", rings / "mine", tmp_path / "errors", device="cpu", split="train")
     assert set(result.fields) == {"p", "U"}
     name = result.bodies[0]["name"]
-    sample, trained = open_dataset(rings / "mine").sample(name), load_trained(rings / "run")
+    assert name == "r0", "the user's own name"
+    sample, trained = open_dataset(rings / "mine").sample(f"case-{name}"), load_trained(rings / "run")
     graph = graph_of(sample.points, trained.config, areas=sample.areas, features=sample.features)
     with torch.no_grad():
         prediction = trained.model(sample.points, sample.features, sample.areas, graph)
@@ -131,6 +138,28 @@ def test_a_prediction_has_all_fields_under_their_own_names(rings: Path, tmp_path
     assert np.allclose(written.cell_fields["U"][:, :2], truth[:, 1:], atol=1e-5)
     assert result.ranges["p"] == pytest.approx((truth[:, 0].min(), truth[:, 0].max()), abs=1e-5)
     assert not result.notes
+
+
+def test_a_run_of_an_earlier_version_predicts_what_it_predicted_then(tmp_path: Path) -> None:
+    # Trained for two steps on rings by the version before place, size and shape of bodies were inputs.
+    with zipfile.ZipFile(Path(__file__).with_name("earlier_run.zip")) as archive:
+        archive.extractall(tmp_path / "run")
+    write_grid(tmp_path / "new.vtp", ring(2))
+    options: dict[str, Any] = {"device": "cpu", "parameters": {"speed": 3.0}}
+    result = predict(tmp_path / "run", tmp_path / "new.vtp", tmp_path / "out.vtp", **options)
+    fields = read_grid(tmp_path / "out.vtp").cell_fields
+    assert np.allclose(fields["p"][::8], EARLIER["p"], atol=1e-4) and not result.notes
+    assert np.allclose(fields["U"][::8, 0], EARLIER["U_x"], atol=1e-4)
+
+
+def test_bodies_unlike_those_of_training_are_a_note(rings: Path, tmp_path: Path) -> None:
+    grid = ring(2)
+    write_grid(tmp_path / "new.vtp", Grid(grid.points * np.array([1.0, 0.6, 1.0]), grid.cells))
+    options: dict[str, Any] = {"device": "cpu", "parameters": {"speed": 3.0}}
+    result = predict(rings / "run", tmp_path / "new.vtp", tmp_path / "out.vtp", **options)
+    assert len(result.notes) == 1 and "unlike those of training" in result.notes[0]
+    # A circle of radius 0.6 in y and 0.36 after it was flattened; the circles of training are larger.
+    assert "body_size_y is 0.2" in result.notes[0] and "body_size_x" not in result.notes[0]
 
 
 def test_a_parameter_beyond_training_is_a_note_and_a_missing_one_an_error(

@@ -21,8 +21,9 @@ from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import write_text
 from pinchpoint.systems.common.evaluations import make_evaluation_folder, save_evaluation
 from pinchpoint.systems.common.training.precision import matmuls, usable_precision
-from pinchpoint.systems.common.training.runs import json_values
 from pinchpoint.systems.operator.data.dataset import Dataset, Split, open_dataset
+from pinchpoint.systems.operator.data.own.cases import Case
+from pinchpoint.systems.operator.data.own.layout import Layout
 from pinchpoint.systems.operator.metrics import middle_of, relative_errors
 from pinchpoint.systems.operator.model.graph import graph_of
 from pinchpoint.systems.operator.plots import field_pictures, picture
@@ -80,7 +81,7 @@ def evaluate(
                 progress(number + 1, len(names))
     files = [_write_table(folder / "errors.csv", rows)]
     if pictures:
-        files += _draw_pictures(folder, dataset, rows, fields)
+        files += _draw_pictures(folder, dataset, dict(zip(names, rows, strict=True)), fields)
     l1, l2, mean_l1, mean_l2 = (
         asdict(middle_of([row[key] for row in rows])) for key in ("l1", "l2", "mean_l1", "mean_l2")
     )
@@ -122,13 +123,8 @@ def _names(dataset: Dataset, trained_run: TrainedRun, split: Split) -> list[str]
             f"{dataset.kind} data.",
             hint="Name a dataset of the same kind.",
         )
-    layout = json_values(dataset.layout.to_dict()) if dataset.layout is not None else {}
-    if layout != trained_run.settings.layout:
-        differ = [name for name, value in layout.items() if value != trained_run.settings.layout.get(name)]
-        raise BadInput(
-            f"{dataset.path} differs from the data of the run in: {', '.join(differ)}.",
-            hint="Make it with the same --inputs, --targets and --parameters.",
-        )
+    if dataset.layout is not None:
+        _check_layout(dataset.layout, Layout.from_dict(trained_run.settings.layout), dataset.path)
     names = dataset.names(split)
     if not names:
         raise BadInput(
@@ -136,6 +132,18 @@ def _names(dataset: Dataset, trained_run: TrainedRun, split: Split) -> list[str]
             hint=f"Choose another --split, or create bodies with operator data --{split} 16.",
         )
     return names
+
+
+def _check_layout(layout: Layout, expected: Layout, path: Path) -> None:
+    if layout == expected:
+        return
+    differ = [name for name, value in layout.to_dict().items() if value != expected.to_dict()[name]]
+    raise BadInput(
+        f"{path} differs from the data of the run in: {', '.join(differ)}.",
+        hint="The run was made with an earlier version: train it again."
+        if differ == ["moments"]
+        else "Make it with the same --inputs, --targets and --parameters.",
+    )
 
 
 def evaluate_body(
@@ -155,7 +163,7 @@ def evaluate_body(
     mean = sample.target.new_tensor(trained_run.config.target_shift).expand_as(sample.target)
     mean_errors = relative_errors(mean, sample.target, sample.areas, fields)
     row = {
-        "name": name,
+        "name": dataset.label(name),
         "points": len(sample.points),
         "edges": graph.edges,
         "l1": errors.l1,
@@ -182,19 +190,22 @@ def _write_table(path: Path, rows: list[dict[str, Any]]) -> Path:
 
 
 def _draw_pictures(
-    folder: Path, dataset: Dataset, rows: list[dict[str, Any]], fields: dict[str, Any]
+    folder: Path, dataset: Dataset, rows: dict[str, dict[str, Any]], fields: dict[str, Any]
 ) -> list[Path]:
     """Draw the best, the median and the worst body; some are the same if there are fewer than three."""
-    by_error = sorted(rows, key=lambda row: row["l1"])
+    by_error = sorted(rows, key=lambda name: rows[name]["l1"])
     bodies = (by_error[0], by_error[(len(by_error) - 1) // 2], by_error[-1])
     paths, target = [], dataset.targets[0]
-    for which, row in zip(PLOTS, bodies, strict=True):
+    for which, name in zip(PLOTS, bodies, strict=True):
+        row = rows[name]
         if dataset.layout is not None:
-            paths.append(_draw_case(folder / f"{which}.png", dataset, row, fields[row["name"]], which))
+            paths.append(
+                _draw_case(folder / f"{which}.png", dataset.case(name), row, dataset.fields, fields[name])
+            )
             continue
-        body = dataset.body(row["name"])
+        body = dataset.body(name)
         title = f"{which} body: {row['name']}, relative L1 {row['l1']:.1%} (mean field {row['mean_l1']:.1%})"
-        true, prediction = body.fields[target].numpy(), fields[row["name"]][:, 0]
+        true, prediction = body.fields[target].numpy(), fields[name][:, 0]
         paths.append(
             picture(
                 folder / f"{which}.png",
@@ -208,16 +219,17 @@ def _draw_pictures(
     return paths
 
 
-def _draw_case(path: Path, dataset: Dataset, row: dict[str, Any], prediction: np.ndarray, which: str) -> Path:
+def _draw_case(
+    path: Path, case: Case, row: dict[str, Any], fields: dict[str, tuple[int, ...]], prediction: np.ndarray
+) -> Path:
     """Draw every field of a case: scalars themselves, vectors by their length."""
-    case = dataset.case(row["name"])
     true = case.sample.target.numpy()
     columns = {}
-    for name, at in dataset.fields.items():
+    for name, at in fields.items():
         both = [
             values[:, at[0]] if len(at) == 1 else np.linalg.norm(values[:, list(at)], axis=1)
             for values in (prediction, true)
         ]
         columns[name if len(at) == 1 else f"|{name}|"] = both[0], both[1]
-    title = f"{which} case: {row['name']}, relative L1 {row['l1']:.1%} (mean field {row['mean_l1']:.1%})"
+    title = f"{path.stem} case: {row['name']}, relative L1 {row['l1']:.1%} (mean field {row['mean_l1']:.1%})"
     return field_pictures(path, case.sample.points.numpy(), case.picture, columns, title=title)

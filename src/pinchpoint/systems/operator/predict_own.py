@@ -20,6 +20,7 @@ from pinchpoint.systems.operator.model.config import OperatorConfig
 from pinchpoint.systems.operator.settings import Settings
 from pinchpoint.systems.operator.training.runs import TrainedRun
 
+_UNLIKE = 0.1  # of the range of training: beyond it, a number of a body's shape is noted
 _FIT = 0.95  # fraction of the box that --fit fills
 
 
@@ -89,7 +90,15 @@ def own_body(
     check_sample(sample)
     _check_inside(sample, trained_run.config, path)
     return OwnBody(
-        sample, grid, layout, places.back, (*notes, *_beyond_training(sample, trained_run.settings, layout))
+        sample,
+        grid,
+        layout,
+        places.back,
+        (
+            *notes,
+            *_beyond_training(sample, trained_run.settings, layout),
+            *_unlike_training(sample, trained_run, layout),
+        ),
     )
 
 
@@ -164,6 +173,23 @@ def _beyond_training(sample: Sample, settings: Settings, layout: Layout) -> tupl
             here = f"{least:.4g}" if least == most else f"{least:.4g} to {most:.4g}"
             notes.append(f"{name} is {here}, but training covered {low:.4g} to {high:.4g}: this is a guess")
     return tuple(notes)
+
+
+def _unlike_training(sample: Sample, trained_run: TrainedRun, layout: Layout) -> tuple[str, ...]:
+    """A note about bodies whose place, size or shape is outside the range of training."""
+    unlike = []
+    for at, name in enumerate(layout.shape):
+        low, high = trained_run.settings.ranges[name]
+        value = float(sample.features[0, layout.features.index(name)])
+        unit = trained_run.config.half_length if at < 2 * layout.dimension else 1.0  # lengths come first
+        room = _UNLIKE * (high - low) + 1e-4 * unit
+        if not low - room <= value <= high + room:
+            unlike.append(f"{name} is {value:.4g} (training {low:.4g} to {high:.4g})")
+    return (
+        (f"the bodies are unlike those of training, so this is a guess: {'; '.join(unlike)}",)
+        if unlike
+        else ()
+    )
 
 
 def _show(values: list[float] | tuple[float, ...]) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.systems.operator.model.config import PRESETS, OperatorConfig
+from pinchpoint.systems.operator.model.config import PRESETS, OperatorConfig, lattice_for
 
 BOX: dict[str, Any] = {"low": (-2.0, -1.0, 0.0), "high": (2.0, 1.0, 1.5)}
 
@@ -137,3 +137,11 @@ def test_an_invalid_lattice_is_named_in_the_error(lattice: Any, what: str, hint:
     with pytest.raises(BadInput, match=what) as excinfo:
         OperatorConfig.preset("small", low=(0, 0, 0), high=(5, 2, 2), in_features=7, lattice=lattice)
     assert hint in excinfo.value.hint
+
+
+def test_a_lattice_for_data_is_not_finer_than_their_points() -> None:
+    low, high = (0.0, 0.0, 0.0), (4.0, 2.0, 0.0)
+    assert lattice_for("base", low, high) == (128, 64, 1)
+    # Points that are 0.1 apart: tokens are 0.125 apart, in both presets where that of `small` is finer.
+    assert lattice_for("base", low, high, panel_side=0.1) == (32, 16, 1)
+    assert lattice_for("small", low, high, panel_side=0.01) == lattice_for("small", low, high) == (46, 22, 1)

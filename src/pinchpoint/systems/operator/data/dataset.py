@@ -40,6 +40,7 @@ from pinchpoint.systems.operator.data.workers import PROGRAM, Order
 Split = Literal["train", "test"]
 FORMAT = "pinchpoint operator data"
 OWN = "own"
+PREFIX = "case-"  # of the files of a user's cases
 FIRST_TEST = 900_000
 _MARGIN = 0.05  # of the box, on every side
 
@@ -75,6 +76,10 @@ class Dataset:
         if self.layout is not None:
             return self.layout.fields
         return {name: (column,) for column, name in enumerate(self.targets)}
+
+    def label(self, name: str) -> str:
+        """The name of a body for people: of a case, the name that its owner gave it."""
+        return name if self.layout is None else name.removeprefix(PREFIX)
 
     def names(self, split: Split) -> list[str]:
         return samples.split_names(self.splits, split)
@@ -230,7 +235,7 @@ CASES = samples.Kind(
     "operator data",
     "case",
     "bodies",
-    "case-*.npz",
+    f"{PREFIX}*.npz",
     frozenset({"sha256", "points", "source", "faults"}),
     _look_at_case,
 )

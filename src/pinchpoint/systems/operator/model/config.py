@@ -27,6 +27,8 @@ _CHOICES = {"geometry": Geometry, "weights": Weights, "transform": Transform}
 # The statistics of a ball with a radius of this many panels stay the same if each panel is divided in four.
 # Those of a smaller ball change, which would mislead a network on a finer mesh than those it was trained on.
 PANELS = 3.5
+# The least distance of tokens in sides of a panel: about four points in the smallest ball of a token.
+TOKEN_SIDES = 1.25
 _COUNTS = ("in_features", "out_features", "channels", "width", "depth", "heads")
 
 
@@ -317,10 +319,12 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
-def lattice_for(name: str, low: Corner, high: Corner) -> Triple:
+def lattice_for(name: str, low: Corner, high: Corner, *, panel_side: float = 0.0) -> Triple:
     """A lattice with about as many tokens as that of a preset, with cells as cubic as its patches allow.
 
-    In a plane, the tokens of the preset's third axis are distributed over the other two.
+    In a plane, the tokens of the preset's third axis are distributed over the other two. panel_side: the mean
+    distance of points; a lattice finer than them would leave most tokens without a point, so that larger
+    presets would be worse than small ones.
     """
     if name not in PRESETS:
         return OperatorConfig.lattice
@@ -328,7 +332,7 @@ def lattice_for(name: str, low: Corner, high: Corner) -> Triple:
     patch = PRESETS[name].get("patch", OperatorConfig.patch)
     sides = [b - a for a, b in zip(low, high, strict=True)]
     extents = [side for side in sides if side > 0]
-    cell = (math.prod(extents) / tokens) ** (1 / len(extents))
+    cell = max((math.prod(extents) / tokens) ** (1 / len(extents)), TOKEN_SIDES * panel_side)
     # At least four along an axis: with fewer, a lattice hardly resolves anything.
     x, y, z = (max(4, patch * round(side / cell / patch)) if side > 0 else 1 for side in sides)
     return x, y, z

@@ -110,7 +110,10 @@ def _model_config(
         "target_scale": statistics.target_std,
     }
     if data.layout is not None:
-        known |= {"measure": data.layout.measure, "lattice": lattice_for(preset, data.low, data.high)}
+        known |= {
+            "measure": data.layout.measure,
+            "lattice": lattice_for(preset, data.low, data.high, panel_side=statistics.panel_side),
+        }
     if not overrides.get("compat", preset == "compat"):
         known["vectors"] = tuple(vectors)
         if SIDE in data.features:

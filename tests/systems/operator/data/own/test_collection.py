@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch", reason="the operator needs torch")
 
 from pinchpoint.core.errors import BadInput  # noqa: E402
 from pinchpoint.systems.operator.data.dataset import open_dataset  # noqa: E402
+from pinchpoint.systems.operator.data.own.cells import moment_names, wall_moments  # noqa: E402
 from pinchpoint.systems.operator.data.own.collection import Choices, make_own_dataset  # noqa: E402
 from pinchpoint.systems.operator.files.formats import write_grid  # noqa: E402
 from pinchpoint.systems.operator.files.grid import Cells, Grid  # noqa: E402
@@ -82,6 +83,37 @@ def test_distance_and_direction_to_the_hole_are_exact(runs: Path, tmp_path: Path
     distance = outside.norm(dim=1)
     assert torch.allclose(sample.features[:, 3] * 0.75, distance, atol=1e-6)  # in units of the extent
     assert torch.allclose(sample.features[:, :2], -outside / distance[:, None], atol=1e-5)
+
+
+def test_place_size_and_shape_of_the_hole_are_inputs_of_every_point(runs: Path, tmp_path: Path) -> None:
+    dataset, _ = make_own_dataset(runs, tmp_path / "mine", choices=P)
+    assert dataset.layout is not None and len(dataset.layout.shape) == 2 + 2 + 1 + 4
+    sample = dataset.sample("case-c2")
+    values = dict(zip(dataset.features, sample.features[3].tolist(), strict=True))
+    # The hole is a square around 0.6 with a side of 0.6 and two segments per side: in units of the side, their
+    # middles are 1/2 from the middle of the hole on two sides, and 1/4 on the other two.
+    assert values["body_x"] == values["body_y"] == pytest.approx(0.6)
+    size = 0.6 * ((1 / 4 + 1 / 16) / 2) ** 0.5
+    assert values["body_size_x"] == values["body_size_y"] == pytest.approx(size, abs=1e-5)
+    assert all(values[name] == 0 for name in dataset.layout.shape[4:]), "a square is symmetric"
+    assert (sample.features == sample.features[:1]).all(0)[5:14].all()
+
+
+def test_a_triangle_has_the_moments_that_are_counted_by_hand() -> None:
+    points = np.array([[0.0, 0, 0], [4, 0, 0], [0, 3, 0]])
+    moments = wall_moments(points, [np.array([[0, 1], [1, 2], [2, 0]])], dimension=2)
+    values = dict(zip(moment_names("xy"), moments, strict=True))
+    # Sides of 4, 5 and 3 with their middles at (2, 0), (2, 1.5) and (0, 1.5).
+    x, y, weight = np.array([2, 2, 0]), np.array([0, 1.5, 1.5]), np.array([4, 5, 3]) / 12
+    mean = weight @ x, weight @ y
+    assert (values["body_x"], values["body_y"]) == pytest.approx(mean, abs=1e-4)
+    u, v = x - mean[0], y - mean[1]
+    sizes = (weight @ u**2) ** 0.5, (weight @ v**2) ** 0.5
+    assert (values["body_size_x"], values["body_size_y"]) == pytest.approx(sizes, abs=1e-4)
+    assert values["body_tilt_xy"] == pytest.approx(weight @ (u * v) / (sizes[0] * sizes[1]), abs=1e-4)
+    assert values["body_skew_xxy"] == pytest.approx(
+        weight @ (u * u * v) / (sizes[0] ** 2 * sizes[1]), abs=1e-4
+    )
 
 
 def test_fields_on_points_give_a_point_per_point(runs: Path, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ length, area or volume. Pure NumPy in double precision, without a library for me
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +26,9 @@ FACES: dict[int, list[list[int]]] = {
     8: [[0, 3, 2, 1], [4, 5, 6, 7], [0, 1, 5, 4], [1, 2, 6, 5], [2, 3, 7, 6], [3, 0, 4, 7]],
 }
 _BLOCK = 64  # places whose neighbours are searched together
+_WALL_KINDS = {2: "line", 3: "triangle", 4: "quad"}  # by their number of corners
+_DIGITS = 5  # of the moments of a wall
+_ROUND = 10.0**-_DIGITS
 _TOUCHES = 1e-6  # of the extent: a boundary this close to the box is an outer one
 
 
@@ -186,6 +190,45 @@ def nearest(places: Array, sources: Array, count: int) -> tuple[Array, Array]:
         distances[part] = np.take_along_axis(exact, ranks, axis=1)
         numbers[part] = candidates[np.take_along_axis(some, ranks, axis=1)]
     return distances, numbers
+
+
+def moment_names(axes: str) -> list[str]:
+    """The names of the numbers of `wall_moments`, for axes such as "xy"."""
+    places = range(len(axes))
+    pairs = itertools.combinations(places, 2)
+    triples = itertools.combinations_with_replacement(places, 3)
+    return [
+        *(f"body_{axis}" for axis in axes),
+        *(f"body_size_{axis}" for axis in axes),
+        *(f"body_tilt_{axes[i]}{axes[j]}" for i, j in pairs),
+        *(f"body_skew_{axes[i]}{axes[j]}{axes[k]}" for i, j, k in triples),
+    ]
+
+
+def wall_moments(points: Array, wall: list[Array], *, dimension: int) -> Array:
+    """Where a wall lies, its size, and its shape in a few numbers, in the order of `moment_names`.
+
+    Middle and deviation of its length or area, the correlation of each pair of axes, and the third moments in
+    units of the deviations. points: (V, 3); wall: faces with 2, 3 or 4 corners.
+    """
+    parts = [_block_geometry(points, Cells(_WALL_KINDS[faces.shape[1]], faces)) for faces in wall]
+    centres = np.concatenate([part[0] for part in parts])[:, :dimension]
+    shares = np.concatenate([part[1] for part in parts])
+    shares = shares / shares.sum()
+    middle = shares @ centres
+    deviation = np.sqrt(shares @ (centres - middle) ** 2)
+    # Rounding is not a shape: numbers that are equal in exact arithmetic must not differ between cases.
+    unit = np.ptp(centres, axis=0).max()
+    far = deviation > _ROUND * unit
+    scaled = (centres - middle) / np.where(far, deviation, np.inf)
+    axes = range(dimension)
+    tilts = [shares @ (scaled[:, i] * scaled[:, j]) for i, j in itertools.combinations(axes, 2)]
+    skews = [
+        shares @ (scaled[:, i] * scaled[:, j] * scaled[:, k])
+        for i, j, k in itertools.combinations_with_replacement(axes, 3)
+    ]
+    lengths = np.round(np.concatenate([middle, deviation]) / unit, _DIGITS) * unit
+    return np.concatenate([lengths, np.round([*tilts, *skews], _DIGITS)])
 
 
 def to_wall(places: Array, points: Array, wall: list[Array]) -> tuple[Array, Array]:

@@ -19,7 +19,7 @@ import numpy as np
 from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.common.data import dataset_folder as samples
 from pinchpoint.systems.common.folders import refuse_others
-from pinchpoint.systems.operator.data.dataset import CASES, FORMAT, OWN, Dataset, open_dataset
+from pinchpoint.systems.operator.data.dataset import CASES, FORMAT, OWN, PREFIX, Dataset, open_dataset
 from pinchpoint.systems.operator.data.own.cases import Case, case_sample, pack_case, picture_of
 from pinchpoint.systems.operator.data.own.cells import Array
 from pinchpoint.systems.operator.data.own.layout import (
@@ -38,7 +38,7 @@ from pinchpoint.systems.operator.data.own.sources import Source, find_sources, r
 from pinchpoint.systems.operator.files.grid import Grid
 
 # Increased with every change that alters the numbers of a case.
-GENERATOR = 1
+GENERATOR = 2
 MARGIN = 0.05  # of the box, on every side
 # Fields that programs write about the mesh itself: never targets unless they are named.
 _ABOUT_MESH = ("normal", "vtkvalid", "vtkghost", "vtkoriginal", "cellid", "pointid", "obj:", "nx", "ny", "nz")
@@ -180,7 +180,10 @@ def survey_cases(
         inner = inner and boundary and bool(wall_of(places, "inner"))
     assert survey is not None
     survey.layout = replace(
-        survey.layout, normals=normals, wall="inner" if inner else "all" if boundary else ""
+        survey.layout,
+        normals=normals,
+        wall="inner" if inner else "all" if boundary else "",
+        moments=boundary,
     )
     _check_variation(survey)
     return survey
@@ -391,7 +394,7 @@ def _digest(source: Source) -> str:
 
 
 def _file_name(source: Source) -> str:
-    return f"case-{source.name}"
+    return f"{PREFIX}{source.name}"
 
 
 def _json(layout: Layout) -> dict[str, Any]:

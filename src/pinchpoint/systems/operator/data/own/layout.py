@@ -22,8 +22,10 @@ from pinchpoint.systems.operator.data.own.cells import (
     cell_means,
     cloud_measures,
     inner_boundary,
+    moment_names,
     nearest,
     to_wall,
+    wall_moments,
 )
 from pinchpoint.systems.operator.files.grid import Cells, Grid, polygon_cells
 from pinchpoint.systems.operator.files.meshes import triangles_of
@@ -47,6 +49,7 @@ class Layout:
     inputs: tuple[tuple[str, int], ...]  # names and components of the fields that are features
     targets: tuple[tuple[str, int], ...]
     parameters: tuple[str, ...]  # one number per case
+    moments: bool = False  # whether place, size and shape of that boundary are features
 
     @property
     def dimension(self) -> int:
@@ -63,8 +66,14 @@ class Layout:
         """Names of the columns of the features."""
         names = [f"normal_{axis}" for axis in AXES] if self.normals or self.wall else []
         names += ["wall_distance", "wall_closeness"] if self.wall else []
+        names += self.shape
         names += [*self.parameters, *self.columns(self.inputs)]
         return tuple(names or ["one"])
+
+    @property
+    def shape(self) -> list[str]:
+        """Names of the columns that describe the boundary as a whole."""
+        return moment_names("xyz"[: self.dimension]) if self.moments else []
 
     def columns(self, fields: tuple[tuple[str, int], ...]) -> list[str]:
         """p stays p; a vector U becomes U_x, U_y, U_z, and any other field T becomes T_0, T_1, ..."""
@@ -202,6 +211,9 @@ def features_of(
         distance, direction = to_wall(places.points, places.vertices, wall)
         share = distance / np.ptp(places.points, axis=0).max()
         parts += [direction, share[:, None], -np.log(share + 1e-3)[:, None]]
+        if layout.moments:
+            moments = wall_moments(places.vertices, wall, dimension=layout.dimension)
+            parts.append(np.broadcast_to(moments, (count, len(moments))))
     elif layout.normals:
         if places.normals is None:
             raise BadInput(

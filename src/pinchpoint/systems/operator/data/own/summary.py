@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pinchpoint.systems.operator.data.dataset import Dataset
-from pinchpoint.systems.operator.data.own.layout import AXES
+from pinchpoint.systems.operator.data.own.layout import AXES, Layout
 from pinchpoint.systems.operator.metrics import statistics_of
 from pinchpoint.systems.operator.model.config import OperatorConfig, lattice_for
 from pinchpoint.systems.operator.settings import Settings
@@ -26,7 +26,7 @@ def summary_of(dataset: Dataset) -> list[tuple[str, str]]:
             f"{min(points):,} to {max(points):,} per case, one per "
             f"{'cell' if layout.location == 'cells' else 'point'} of {what}, {layout.dimension}-D ({axes})",
         ),
-        ("inputs", ", ".join(dataset.features)),
+        ("inputs", ", ".join(_inputs(layout))),
     ]
     low, high = dataset.low[: layout.dimension], dataset.high[: layout.dimension]
     rows.append(("box", f"{_show(low)} to {_show(high)}, with a margin of 5 %"))
@@ -43,7 +43,7 @@ def summary_of(dataset: Dataset) -> list[tuple[str, str]]:
         in_features=len(dataset.features),
         panel_side=statistics.panel_side,
         measure=layout.measure,
-        lattice=lattice_for(preset, dataset.low, dataset.high),
+        lattice=lattice_for(preset, dataset.low, dataset.high, panel_side=statistics.panel_side),
     )
     rows += [
         ("lattice", f"{' x '.join(map(str, config.lattice[: layout.dimension]))} tokens ({preset})"),
@@ -53,6 +53,12 @@ def summary_of(dataset: Dataset) -> list[tuple[str, str]]:
         ),
     ]
     return rows
+
+
+def _inputs(layout: Layout) -> list[str]:
+    """The inputs, with those that describe the bodies as a whole in one word."""
+    names = [name for name in layout.features if name not in layout.shape]
+    return [*names, *(["place, size and shape of the bodies"] if layout.shape else [])]
 
 
 def _show(values: tuple[float, ...]) -> str:
