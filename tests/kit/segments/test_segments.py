@@ -86,6 +86,23 @@ def test_coordinates_fall_into_the_cells_that_floor_names(batched: bool) -> None
     assert rows(segments) == [truth[name] for name in sorted(truth)]  # type: ignore[type-var]
 
 
+def test_cells_may_have_different_edges_along_x_y_and_z() -> None:
+    xyz = torch.randn(500, 3, generator=torch.Generator().manual_seed(3))
+    edges = (0.25, 1.0, 0.5)
+    names = [
+        tuple(math.floor(float(value) / edge) for value, edge in zip(row, edges, strict=True)) for row in xyz
+    ]
+    truth = groups(list(names))
+    assert rows(Segments.from_coords(xyz, edges)) == [truth[name] for name in sorted(truth)]  # type: ignore[type-var]
+    cubes = Segments.from_coords(xyz, [0.4, 0.4, 0.4])
+    assert rows(cubes) == rows(Segments.from_coords(xyz, 0.4))
+    for wrong in ([0.1, 0.1], [0.1, 0.1, 0.0], "0.1", [0.1, 0.1, "z"]):
+        with pytest.raises(BadInput, match="or three of them"):
+            Segments.from_coords(xyz, wrong)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(BadInput, match="1e-06 x 1e-06 x 1 make a grid"):
+        Segments.from_coords(torch.eye(3) * 1e5, (1e-6, 1e-6, 1.0))
+
+
 def test_a_cell_does_not_depend_on_which_other_points_there_are() -> None:
     xyz = torch.rand(500, 3, generator=torch.Generator().manual_seed(2)) * 3
     whole, part = Segments.from_coords(xyz, 0.5), Segments.from_coords(xyz[::2], 0.5)

@@ -108,8 +108,8 @@ def test_the_folder_contains_the_table_the_plot_and_the_record(
         ({"densities": (2.0,)}, "densities 2"),
         ({"split": "all"}, "split 'all' is unknown"),
         ({"which": "first"}, "There is no checkpoint called 'first'"),
-        ({"cell": -1.0}, "cell size -1"),
-        ({"cell": 0.0}, "cell size 0"),
+        ({"cell": -1.0}, "cell size is -1"),
+        ({"cell": 0.0}, "cell size is 0"),
     ],
 )
 def test_invalid_evaluation_options_are_rejected(

@@ -147,6 +147,24 @@ def test_a_run_can_be_resumed_with_another_views_mode_but_not_with_other_views(
     assert [row.loss for row in rows] == pytest.approx([row.loss for row in expected_rows], rel=1e-3)
 
 
+def test_views_alternate_between_steps_and_cells_may_be_flat(
+    tiny_rooms: Path, tmp_path: Path, tiny_net: dict[str, Any]
+) -> None:
+    views, cell = ["dense", "one-per-cell"], (0.8, 0.8, 0.2)
+    choices = {**tiny_net, "views": views, "schedule": "alternate", "scenes": 1, "augment": False}
+    choices["model"] = {**tiny_net["model"], "norm": "per-view"}
+    record = train(tiny_rooms, tmp_path / "run", steps=2, cell=cell, **choices)
+    both = train(tiny_rooms, tmp_path / "both", steps=2, cell=0.2, **{**choices, "schedule": "together"})
+    # The dense view has 400 points in each of two steps, or in the first of them only.
+    assert 400 < record.points_seen < 800 < both.points_seen
+    assert dict(record.summary())["views"] == "dense, one-per-cell; one per step, in turn"
+    assert record.settings["cell"] == [0.8, 0.8, 0.2] or record.settings["cell"] == cell
+    assert train(None, tmp_path / "run", resume=True, steps=3, cell=cell).step == 3
+    assert train(None, tmp_path / "both", resume=True, steps=3, cell=(0.2,)).step == 3
+    with pytest.raises(BadInput, match="cell"):
+        train(None, tmp_path / "run", resume=True, steps=4, cell=(0.8, 0.8, 0.3))
+
+
 def test_bf16_trains_and_differs_from_fp32(
     tiny_rooms: Path, tmp_path: Path, tiny_net: dict[str, Any]
 ) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import sys
 from dataclasses import dataclass, replace
-from numbers import Real
 
 import torch
 from torch import Tensor
@@ -19,6 +18,7 @@ from pinchpoint.core.errors import BadInput
 from pinchpoint.kit.edges.edge_ops import is_fake
 from pinchpoint.kit.edges.edges import INT32_MOST
 from pinchpoint.kit.numba_loops import numba_works
+from pinchpoint.kit.segments.cell_size import CellSize, cell_edges, show_cell
 from pinchpoint.kit.validation import require_tensor
 
 _INT64_MOST = 2**63 - 1
@@ -81,11 +81,11 @@ class Segments:
         return _group(ids, [])[0]
 
     @staticmethod
-    def from_coords(xyz: Tensor, cell: float, batch: Tensor | None = None) -> Segments:
+    def from_coords(xyz: Tensor, cell: CellSize, batch: Tensor | None = None) -> Segments:
         """Group by the cells of a grid through the origin with edges of length `cell`.
 
-        xyz: (N, 3); batch: (N,), the cloud of each point. A point's cell is the floor of its coordinates
-        divided by `cell` in float64, the same on every device.
+        xyz: (N, 3); cell: one edge, or one each for x, y and z; batch: (N,), the cloud of each point. A
+        point's cell is the floor of its coordinates divided by `cell` in float64, the same on every device.
         """
         require_tensor("xyz", xyz)
         if xyz.dim() != 2 or xyz.shape[1] != 3 or not xyz.is_floating_point():
@@ -93,16 +93,9 @@ class Segments:
                 f"`xyz` has shape {tuple(xyz.shape)} and dtype {xyz.dtype}.",
                 hint="Give xyz (N, 3) in float32 or float64.",
             )
-        if isinstance(cell, bool) or not isinstance(cell, Real) or not math.isfinite(cell) or not cell > 0:
-            raise BadInput(
-                f"The cell size is {cell!r}; it must be a finite number above 0.",
-                hint="Give a cell size above 0, in the units of the coordinates.",
-            )
+        edges = cell_edges(cell)
         _require_count(xyz.shape[0])
-        # A tensor, since a GPU multiplies by the inverse of a Python number: points on a border would change
-        # cells.
-        size = torch.full((1,), float(cell), dtype=torch.float64, device=xyz.device)
-        corner = torch.floor(xyz.detach().double() / size)
+        corner = torch.floor(xyz.detach().double() / edge_lengths(cell, xyz.device))
         columns = [corner[:, axis] for axis in range(3)]
         if batch is not None:
             batch = _require_integers("batch", batch)
@@ -114,7 +107,7 @@ class Segments:
             columns.insert(0, batch.double())
         ids, bounds = _pack(columns)
         segments, bounds_on_host = _group(ids, bounds)
-        _require_numbered(bounds_on_host, float(cell))
+        _require_numbered(bounds_on_host, edges)
         return segments
 
     @staticmethod
@@ -150,6 +143,17 @@ class Segments:
         return Segments(
             order.to(torch.int32), offsets.to(torch.int32), of_place, None, longest, empty=shortest == 0
         )
+
+
+def edge_lengths(cell: CellSize, device: torch.device) -> Tensor:
+    """Return the edges of a cell as float64 (1,), or (3,) if they differ, without waiting for the device.
+
+    Coordinates are divided by a tensor, because a GPU multiplies by the inverse of a Python number, which
+    moves points on a border to other cells.
+    """
+    edges = cell_edges(cell)
+    lengths = edges[:1] if len(set(edges)) == 1 else edges
+    return torch.cat([torch.full((1,), length, dtype=torch.float64, device=device) for length in lengths])
 
 
 def _group(ids: Tensor, scalars: list[Tensor]) -> tuple[Segments, list[float]]:
@@ -195,7 +199,7 @@ def _pack(columns: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
     return numbers, [bound for pair in bounds for bound in pair]
 
 
-def _require_numbered(bounds: list[float], cell: float) -> None:
+def _require_numbered(bounds: list[float], cell: CellSize) -> None:
     """Raise `BadInput` if one int64 cannot number the cells. bounds: the minimum and maximum of each axis."""
     if not all(math.isfinite(bound) for bound in bounds):
         raise BadInput(
@@ -204,17 +208,17 @@ def _require_numbered(bounds: list[float], cell: float) -> None:
         )
     spans = [int(high) - int(low) + 1 for low, high in zip(bounds[0::2], bounds[1::2], strict=True)]
     if max(abs(bound) for bound in bounds) > _FLOAT_MOST:
-        least = cell * max(abs(bound) for bound in bounds[-6:]) / _FLOAT_MOST
+        factor = max(abs(bound) for bound in bounds[-6:]) / _FLOAT_MOST
         raise BadInput(
-            f"Cells of size {cell:g} cannot be distinguished in float64 this far from 0.",
-            hint=f"Give a cell size of at least {least * 2:.3g}.",
+            f"Cells of size {show_cell(cell)} cannot be distinguished in float64 this far from 0.",
+            hint=f"Give a cell size of at least {show_cell(cell, 2 * factor)}.",
         )
     if math.prod(spans) > _INT64_MOST:
         grid = " x ".join(f"{span:,}" for span in spans[-3:])
-        least = cell * (math.prod(spans) / _INT64_MOST) ** (1 / 3)
+        factor = (math.prod(spans) / _INT64_MOST) ** (1 / 3)
         raise BadInput(
-            f"Cells of size {cell:g} make a grid of {grid}, which is more than 64 bits can number.",
-            hint=f"Give a cell size of at least {least * 1.1:.3g}.",
+            f"Cells of size {show_cell(cell)} make a grid of {grid}, which is more than 64 bits can number.",
+            hint=f"Give a cell size of at least {show_cell(cell, 1.1 * factor)}.",
         )
 
 

@@ -20,6 +20,7 @@ import numpy as np
 from pinchpoint.backends.base import backend, resolve_device
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import write_text
+from pinchpoint.kit.segments.cell_size import CellSize, cell_edges
 from pinchpoint.systems.cloud.data import eval_subsampling
 from pinchpoint.systems.cloud.data.scene import Scene
 from pinchpoint.systems.cloud.data.sources import Source, Split, open_source
@@ -50,7 +51,7 @@ def evaluate(
     which: Which = "last",
     device: str = "auto",
     densities: Sequence[float] = DENSITIES,
-    cell: float | None = None,
+    cell: CellSize | None = None,
     seed: int = 0,
     budget: str | int | None = None,
     pictures: bool = True,
@@ -58,8 +59,8 @@ def evaluate(
 ) -> Evaluation:
     """Score a split at every density and write scores.csv, evaluation.json and scores.png to `output`.
 
-    cell: edge of the one-per-cell grid (default: as in training); budget: bytes while points stream through
-    the network.
+    cell: edge or edges of the one-per-cell grid (default: as in training); budget: bytes while points stream
+    through the network.
     """
     start = time.perf_counter()
     device = resolve_device(device, backend("torch"))
@@ -69,7 +70,7 @@ def evaluate(
     thinnings = _thinnings(densities)
     if cell is None:
         cell = trained_run.settings.cell or trained_run.config.cell
-    eval_subsampling.check_cell(cell)
+    cell_edges(cell)  # before anything is computed
     folder = make_evaluation_folder(output)
     classes = len(trained_run.settings.classes)
     counts = {thinning: np.zeros((classes, classes), dtype=np.int64) for thinning in thinnings}
@@ -105,7 +106,7 @@ def evaluate(
         classes=tuple(trained_run.settings.classes),
         rows=tuple(rows),
         majority=trained_run.settings.classes[majority],
-        cell=cell,
+        cell=cell if isinstance(cell, int | float) else cell_edges(cell),
         seed=seed,
         seconds=time.perf_counter() - start,
         definition=DEFINITION,
@@ -127,7 +128,7 @@ def _thinnings(densities: Sequence[float]) -> list[Thinning]:
     return [*(("uniform", density) for density in densities), ("one-per-cell", None), *thinner]
 
 
-def _thinned(scene: Scene, thinning: Thinning, *, cell: float, seed: int) -> Scene:
+def _thinned(scene: Scene, thinning: Thinning, *, cell: CellSize, seed: int) -> Scene:
     kind, density = thinning
     if density is None:
         return scene.take(eval_subsampling.one_per_cell(scene, cell, seed=seed))

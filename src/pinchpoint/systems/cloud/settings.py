@@ -9,10 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from pinchpoint.core.errors import BadInput
+from pinchpoint.kit.segments.cell_size import cell_edges
 from pinchpoint.systems.common.settings import TrainSettings, option
 
 CONSISTENCIES = ("none", "cos", "mse", "kl")
 MODES = ("auto", "batched", "accumulate")
+SCHEDULES = ("together", "alternate")
 # One view of each scene at a random density. Among recipes with equal numbers of points, this was the best at
 # every density.
 VIEWS = ("log-uniform:0.05:1",)
@@ -50,11 +52,15 @@ class Settings(TrainSettings):
         main=True,
         metavar="VIEW,...",
     )
-    cell: float | None = option(
+    schedule: str = option(
+        "together", "Whether a step has all views of its scenes, or one of them in turn", choices=SCHEDULES
+    )
+    cell: tuple[float, ...] | float | None = option(
         None,
-        "Edge of the cells from which views are sampled.",
+        "Edge of the cells from which views are sampled; x,y,z for three edges.",
         main=True,
         above=0,
+        metavar="NUMBER",
         default_text="the edge of the network's voxels",
     )
     consistency: str = option(
@@ -70,8 +76,14 @@ class Settings(TrainSettings):
     augment: bool = option(True, "Rotate, mirror, scale and jitter the scenes.")
     ranks: int = 1  # processes
 
+    @property
+    def views_per_step(self) -> int:
+        return 1 if self.schedule == "alternate" else len(self.views)
+
     def check(self) -> None:
         super().check()
+        if self.cell is not None:
+            cell_edges(self.cell)
         if not self.views:
             raise BadInput(
                 "The list of views is empty.",
@@ -80,6 +92,16 @@ class Settings(TrainSettings):
         if self.views.count("dense") > 1:
             raise BadInput(
                 "The view `dense` is listed twice.", hint="Leave one out: both would show the same points."
+            )
+        if self.schedule == "alternate" and (len(self.views) < 2 or self.consistency != "none"):
+            raise BadInput(
+                "--set schedule=alternate shows one view per step, "
+                + (
+                    f"but there is only the view {self.views[0]}."
+                    if len(self.views) < 2
+                    else f"so --consistency {self.consistency} has nothing to compare."
+                ),
+                hint="Give --views dense,log-uniform:0.05:1 and no --consistency, or leave out the schedule.",
             )
         if self.consistency != "none" and ("dense" not in self.views or len(self.views) < 2):
             raise BadInput(

@@ -135,7 +135,7 @@ def _check_cells(run: Run, scenes: list[Scene]) -> None:
     """Refuse cells or voxels that cannot be numbered, before the run is created."""
     batch = Batch.from_scenes(scenes)
     group = groups_of(batch.offsets, len(batch.xyz))
-    for cell in {run.config.cell, run.settings.cell or run.config.cell}:
+    for cell in (run.config.cell, run.settings.cell or run.config.cell):
         check_extent(float(grid_keys(batch.xyz, group, batch.scenes, cell=cell)[2]), cell)
 
 

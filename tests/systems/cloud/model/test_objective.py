@@ -99,6 +99,28 @@ def test_accumulated_views_have_the_same_gradient_as_batched_views(consistency: 
     assert torch.allclose(apart[1], together[1], rtol=1e-8, atol=1e-12)
 
 
+def test_alternating_views_average_to_the_gradient_of_all_views_together() -> None:
+    """Three steps on the same scenes see the views in turn, each with its whole weight."""
+    views = ["dense", "uniform:0.3:0.7", "one-per-cell"]
+    settings = Settings(views=views, schedule="alternate", seed=3)
+    batch = wide(Batch.from_scenes([scene(1, 70), scene(2, 90)]))
+    alternating, together = stepper(settings), stepper(replace(settings, schedule="together"))
+    apart = []
+    for number in (1, 2, 3, 4):
+        draw = alternating.draw(batch, number=number)
+        assert [view.name for view in draw.views] == [views[(number - 1) % 3]]
+        whole = together.draw(batch, number=number).only((number - 1) % 3)
+        assert torch.equal(draw.index, whole.index) and torch.equal(draw.view, whole.view)
+        apart.append(gradient(alternating, batch, draw))
+    # The views of one step, one by one and together.
+    draw = together.draw(batch, number=1)
+    alone = [gradient(alternating, batch, draw.only(number)) for number in range(3)]
+    loss, whole = gradient(together, batch, draw)
+    assert sum(part[0] for part in alone) / 3 == pytest.approx(loss, rel=1e-10)
+    assert torch.allclose(torch.stack([part[1] for part in alone]).mean(0), whole, rtol=1e-8, atol=1e-12)
+    assert apart[0][0] == alone[0][0]
+
+
 @pytest.mark.parametrize("kind", ["cos", "mse", "kl"])
 def test_the_gradient_with_consistency_equals_finite_differences(kind: str) -> None:
     settings = Settings(views=VIEWS, consistency=kind, consistency_weight=2.0, views_mode="batched")

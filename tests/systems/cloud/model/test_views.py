@@ -168,6 +168,17 @@ def test_a_draw_depends_only_on_seed_step_rank_and_view() -> None:
     assert twice.only(0).index.tolist() != twice.only(1).index.tolist()
 
 
+def test_one_view_alone_is_drawn_as_among_all_views() -> None:
+    """Cells are flat, and of several scenes."""
+    batch = _batch(400, 300)
+    how: dict[str, Any] = {"cell": (0.3, 0.3, 0.05), "seed": 1, "step": 2, "rank": 3}
+    together = draw_views(batch, ALL, **how)
+    for number, view in enumerate(ALL):
+        alone, part = draw_views(batch, [view], first_view=number, **how), together.only(number)
+        for name in ("index", "view", "scene", "offsets"):
+            assert torch.equal(getattr(alone, name), getattr(part, name)), (view.name, name)
+
+
 def test_take_and_only_return_the_points_of_the_views() -> None:
     batch = _batch(300, 200)
     draw = draw_views(batch, ALL, cell=0.3, seed=1)

@@ -79,6 +79,13 @@ def test_no_step_exceeds_the_predicted_peak() -> None:
 
 
 @pytest.mark.usefixtures("alone")
+def test_alternating_views_need_as_much_as_the_largest_of_them_alone() -> None:
+    views = ["one-per-cell", "uniform:0.2:0.9", "dense"]
+    alternating = need(views=views, schedule="alternate", points=300)
+    assert alternating == need(views=["dense"], points=300) > need(views=["one-per-cell"], points=300)
+
+
+@pytest.mark.usefixtures("alone")
 def test_the_peak_of_a_large_scene_is_extrapolated_from_parts_of_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

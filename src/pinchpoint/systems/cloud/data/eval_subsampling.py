@@ -7,11 +7,10 @@ int64 for `Scene.take`.
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from pinchpoint.core.errors import BadInput
+from pinchpoint.kit.segments.cell_size import CellSize, cell_edges
 from pinchpoint.systems.cloud.data.scene import Scene
 
 Place = tuple[float, float, float]
@@ -24,23 +23,13 @@ def uniform(scene: Scene, fraction: float, *, seed: int) -> np.ndarray:
     return np.sort(_generator(seed).permutation(scene.points)[:count])
 
 
-def one_per_cell(scene: Scene, cell: float, *, seed: int) -> np.ndarray:
-    """Return one random point of every occupied cell of a grid with edge `cell`."""
-    check_cell(cell)
-    corner = np.floor(scene.xyz.astype(np.float64) / cell)
+def one_per_cell(scene: Scene, cell: CellSize, *, seed: int) -> np.ndarray:
+    """Return one random point of every occupied cell of a grid. cell: one edge, or one each for x, y, z."""
+    corner = np.floor(scene.xyz.astype(np.float64) / cell_edges(cell))
     order = _generator(seed).permutation(scene.points)
     # Take the first point of each cell in a random order of all points.
     _, first = np.unique(corner[order], axis=0, return_index=True)
     return np.sort(order[first])
-
-
-def check_cell(cell: float) -> None:
-    """Raise BadInput unless the edge of the cells is a positive number."""
-    if not (math.isfinite(cell) and cell > 0):
-        raise BadInput(
-            f"The cell size {cell:g} is not a positive number.",
-            hint="Give a cell size above 0, in the units of the coordinates.",
-        )
 
 
 def by_distance(scene: Scene, fraction: float, *, seed: int, scanner: Place | None = None) -> np.ndarray:

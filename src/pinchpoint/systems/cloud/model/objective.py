@@ -1,9 +1,9 @@
 """Objective: a network and all its losses in one module, so that a wrapper such as DDP sees every gradient.
 
 Letters: M drawn points, B scenes, V views, C cells of the batch, K classes, D features. The class loss is the
-mean over all scenes of all views of the mean over the labelled points of each. Processes with equally many
-scenes therefore average to the loss of all scenes in one batch. Views are processed together, or one after
-another with the teacher's cell means passed along; the gradient is the same.
+mean over all scenes of all views of a step of the mean over the labelled points of each. Processes with
+equally many scenes therefore average to the loss of all scenes in one batch. Views are processed together, or
+one after another with the teacher's cell means passed along; the gradient is the same.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Objective(nn.Module):
             points = draw.take(batch)
             with autocast(self.settings.precision, batch.xyz.device.type):
                 logits, features = self.model(points.xyz, points.features, points.offsets, draw.view)
-            loss = class_loss(logits, points, groups=batch.scenes * len(self.settings.views))
+            loss = class_loss(logits, points, groups=batch.scenes * self.settings.views_per_step)
         if compared is None:
             return loss, None
         with parts.part("consistency"):

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.kit.segments import hashing
+from pinchpoint.kit.segments.cell_size import CellSize
 from pinchpoint.kit.segments.segments import Segments
 from pinchpoint.kit.segments.subset import Method, draw_counts, sample_one, sample_subset
 from pinchpoint.kit.segments.take_rows import take_rows
@@ -140,9 +141,9 @@ class Batch:
 class ViewDraw:
     """The drawn points of all views, ordered by view and then by scene.
 
-    index: (M,), indices of the batch's points; view, scene: (M,), the view and the scene of each drawn point;
-    offsets: (V B + 1,), where each scene of each view begins; sizes: number of points per view, on the host;
-    segments: the cells of the batch, from which the points are drawn.
+    index: (M,), indices of the batch's points; view, scene: (M,), the numbers of the view and the scene of
+    each drawn point; offsets: (V B + 1,), where each scene of each view begins; sizes: number of points per
+    view, on the host; segments: the cells of the batch, from which the points are drawn.
     """
 
     index: Tensor
@@ -189,13 +190,18 @@ def draw_views(
     batch: Batch,
     views: Sequence[View],
     *,
-    cell: float,
+    cell: CellSize,
     seed: int,
     step: int = 0,
     rank: int = 0,
     method: Method = "exact",
+    first_view: int = 0,
 ) -> ViewDraw:
-    """Draw every view of every scene. cell: edge of the cells to draw from; method: see `sample_subset`."""
+    """Draw every view of every scene.
+
+    cell: edge or edges of the cells to draw from; method: see `sample_subset`; first_view: the number of the
+    first of these views among all views of a training, which a draw depends on.
+    """
     if not views:
         raise BadInput("The list of views is empty.", hint="Name at least one view, such as dense.")
     check_batch(batch.xyz, batch.offsets, cell)
@@ -210,7 +216,7 @@ def draw_views(
     open_ended, ordered = _cells(keys)
     counts = [
         _counts(view, open_ended, ordered, scenes, seed, step, rank, number)
-        for number, view in enumerate(views)
+        for number, view in enumerate(views, start=first_view)
     ]
     totals = [count_per_cell.sum().double() for count_per_cell in counts if count_per_cell is not None]
     cells = open_ended.of_place[-1].double() + 1
@@ -229,7 +235,7 @@ def draw_views(
     )
     totals_on_host = iter(sums)
     indices, starts, sizes = [], [], []
-    for number, (view, per_cell) in enumerate(zip(views, counts, strict=True)):
+    for number, (view, per_cell) in enumerate(zip(views, counts, strict=True), start=first_view):
         if isinstance(view, Dense):
             index, inner = torch.arange(points, dtype=torch.int32, device=device), batch.offsets
         elif per_cell is None:
@@ -247,7 +253,13 @@ def draw_views(
     pieces = torch.cat([*starts, torch.full((1,), total_points, dtype=torch.int64, device=device)])
     piece = groups_of(pieces, total_points)
     return ViewDraw(
-        torch.cat(indices), piece // scenes, piece % scenes, pieces, tuple(views), tuple(sizes), segments
+        torch.cat(indices),
+        piece // scenes + first_view,
+        piece % scenes,
+        pieces,
+        tuple(views),
+        tuple(sizes),
+        segments,
     )
 
 

@@ -21,7 +21,8 @@ from torch import Tensor
 
 from pinchpoint.backends.torch import compat
 from pinchpoint.core.errors import BadInput
-from pinchpoint.kit.segments.segments import Segments
+from pinchpoint.kit.segments.cell_size import CellSize, cell_edges, show_cell
+from pinchpoint.kit.segments.segments import Segments, edge_lengths
 
 AXIS_BITS = 16
 GROUP_BITS = 15
@@ -144,17 +145,14 @@ def groups_of(offsets: Tensor, points: int) -> Tensor:
     return torch.searchsorted(offsets[1:].contiguous(), places, right=True).clamp_(max=offsets.shape[0] - 2)
 
 
-def grid_keys(xyz: Tensor, group: Tensor, groups: int, *, cell: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the keys (M,) int64 of the points' grid cells.
+def grid_keys(xyz: Tensor, group: Tensor, groups: int, *, cell: CellSize) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the keys (M,) int64 of the points' grid cells. cell: one edge, or one each for x, y and z.
 
     Also returns the positions (M, 3) in the cells, and the largest cell coordinate. The grid passes through
     the origin. The largest coordinate stays on the device, so that the caller can read it together with other
     values and pass it to `check_extent`.
     """
-    # Divide by a tensor: a GPU multiplies by the inverse of a Python number, which moves points on a border
-    # to other cells.
-    size = torch.full((1,), float(cell), dtype=torch.float64, device=xyz.device)
-    scaled = xyz.detach().double() / size
+    scaled = xyz.detach().double() / edge_lengths(cell, xyz.device)
     corner = scaled.floor()
     low = group_least(corner, group, groups)
     place = corner - ((low / _ALIGNED).floor() * _ALIGNED)[group]
@@ -178,7 +176,7 @@ def group_least(values: Tensor, group: Tensor, groups: int) -> Tensor:
     return least.reshape(groups, lanes, width).amin(1)
 
 
-def check_extent(largest: float, cell: float) -> None:
+def check_extent(largest: float, cell: CellSize) -> None:
     """Raise BadInput for clouds that are too large for the keys of `grid_keys`, or not finite."""
     if not math.isfinite(largest):
         raise BadInput(
@@ -186,10 +184,11 @@ def check_extent(largest: float, cell: float) -> None:
             hint="Drop those points first: xyz[xyz.isfinite().all(1)].",
         )
     if largest >= SIDE:
-        smallest_cell = cell * (largest + 1) / (SIDE - _ALIGNED)
+        smallest_cell = show_cell(cell, (largest + 1) / (SIDE - _ALIGNED))
         raise BadInput(
-            f"The cloud is {largest + 1:,.0f} cells of {cell:g} long; at most {SIDE:,} are supported.",
-            hint=f"Give cells of at least {smallest_cell:.3g}, or split the cloud.",
+            f"The cloud is {largest + 1:,.0f} cells of {show_cell(cell)} long; at most {SIDE:,} are"
+            " supported.",
+            hint=f"Give cells of at least {smallest_cell}, or split the cloud.",
         )
 
 
@@ -282,7 +281,7 @@ def _compact(value: Tensor, bits: int) -> Tensor:
     return (value | value >> 16) & 0xFFFF
 
 
-def check_batch(xyz: Tensor, offsets: Tensor, cell: float) -> None:
+def check_batch(xyz: Tensor, offsets: Tensor, cell: CellSize) -> None:
     """Raise BadInput for input that can be recognised as invalid without waiting for the device."""
     if xyz.dim() != 2 or xyz.shape[1] != 3 or not xyz.is_floating_point():
         raise BadInput(
@@ -301,8 +300,4 @@ def check_batch(xyz: Tensor, offsets: Tensor, cell: float) -> None:
             f"The batch has {offsets.shape[0] - 1:,} scenes and views, which are too many.",
             hint=f"Give at most {2**GROUP_BITS - 1:,}.",
         )
-    if isinstance(cell, bool) or not math.isfinite(cell) or not cell > 0:
-        raise BadInput(
-            f"The cell size {cell!r} is not a positive number.",
-            hint="Give a cell size above 0, in the units of the coordinates.",
-        )
+    cell_edges(cell)

@@ -20,7 +20,15 @@ from pinchpoint.systems.cloud.data.batches import crop
 from pinchpoint.systems.cloud.data.scene import Scene
 from pinchpoint.systems.cloud.model.config import CloudConfig
 from pinchpoint.systems.cloud.model.convolution import CPU_BYTES, GPU_BYTES
-from pinchpoint.systems.cloud.model.views import Batch, LogUniform, Uniform, View, draw_views, parse_views
+from pinchpoint.systems.cloud.model.views import (
+    Batch,
+    Dense,
+    LogUniform,
+    Uniform,
+    View,
+    draw_views,
+    parse_views,
+)
 from pinchpoint.systems.cloud.settings import Settings
 from pinchpoint.systems.cloud.training.training_step import Stepper
 from pinchpoint.systems.common.budgets import budget_of, cuda_bytes, does_not_fit
@@ -52,6 +60,10 @@ def views_mode_for(
     scenes: the training scenes. Raises `DoesNotFit` if none fits.
     """
     within = budget_of(budget)
+    if settings.schedule == "alternate":
+        # A step has one view; the one with the most points decides.
+        most = max(parse_views(settings.views), key=_largest_share)
+        settings = replace(settings, schedule="together", views=[most.name])
     budget_bytes = within.memory_bytes
     candidates: list[ViewsModeChoice] = []
     for mode in possible_views_modes(config, settings):
@@ -85,7 +97,9 @@ def possible_views_modes(config: CloudConfig, settings: Settings) -> tuple[str, 
     """
     if settings.views_mode != "auto":
         return (settings.views_mode,)
-    return ("batched",) if len(settings.views) == 1 or config.norm == "batch" else ("batched", "accumulate")
+    return (
+        ("batched",) if settings.views_per_step == 1 or config.norm == "batch" else ("batched", "accumulate")
+    )
 
 
 def _count_bytes(config: CloudConfig, settings: Settings, scenes: Sequence[Scene]) -> int:
@@ -141,6 +155,13 @@ def _live(config: CloudConfig, settings: Settings, scene: Scene, points: int) ->
             stepper.step([part] * settings.scenes, number=number)
 
     return measurement.account(steps) or 0
+
+
+def _largest_share(view: View) -> float:
+    """Return the largest share of the points that a view can have; one per cell is below any other."""
+    if isinstance(view, Uniform | LogUniform):
+        return view.hi
+    return 1.0 if isinstance(view, Dense) else 0.0
 
 
 def _fullest(view: View) -> View:

@@ -34,7 +34,8 @@ class Training(TrainingRecord):
             f"{self.scenes:,}; the largest has {self.points:,} points; {show_size(self.points_seen)} seen",
         )
         rows = self.rows(trained_on, loss="(mean of the last tenth)", error="", points="points")
-        views = ("views", f"{', '.join(self.settings['views'])}; {self.views_mode}")
+        how = "one per step, in turn" if self.settings.get("schedule") == "alternate" else self.views_mode
+        views = ("views", f"{', '.join(self.settings['views'])}; {how}")
         inputs = ("inputs", ", ".join(["coordinates", *self.settings["features"]]))
         rows[rows.index(trained_on) + 1 : rows.index(trained_on) + 1] = [inputs, views]
         if self.validation is not None:
@@ -61,7 +62,7 @@ class Evaluation(Record):
     # Keys: "thinning", "density", "kept", "points", "miou", "accuracy", "iou", "majority_..."
     rows: tuple[dict[str, Any], ...]
     majority: str  # the most frequent class of the training data, which is the answer without a model
-    cell: float  # side of the cells of the thinning `one-per-cell`
+    cell: float | tuple[float, float, float]  # edge or edges of the cells of the thinning `one-per-cell`
     seed: int
     seconds: float
     definition: str

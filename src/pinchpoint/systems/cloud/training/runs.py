@@ -54,6 +54,8 @@ def begin(
     overrides = json_values(choices)
     if "views" in overrides:
         overrides["views"] = [view.name for view in parse_views(overrides["views"])]
+    if isinstance(edges := overrides.get("cell"), list) and len(edges) == 1:
+        overrides["cell"] = edges[0]
     if resume:
         overrides["ranks"] = ranks
         return Run(folder, resume_settings(folder, read_settings(folder), overrides, data=fingerprint(data)))
@@ -140,7 +142,7 @@ def _model_config(
     )
     if config.norm == "per-view":
         config = replace(config, views=len(settings.views))
-    if config.norm == "batch" and settings.views_mode == "accumulate" and len(settings.views) > 1:
+    if config.norm == "batch" and settings.views_mode == "accumulate" and settings.views_per_step > 1:
         raise BadInput(
             "The norm batch needs all views together, so views cannot be processed one after another.",
             hint="Give --set norm=layer or norm=per-view, or --set views_mode=batched.",

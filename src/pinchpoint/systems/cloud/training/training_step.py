@@ -53,10 +53,13 @@ class Stepper:
         return self.step_on(batch, draw, number=number)
 
     def draw(self, batch: Batch, *, number: int) -> ViewDraw:
-        """Return the views of step `number`."""
-        return draw_views(
-            batch, self.views, cell=self.cell, seed=self.settings.seed, step=number, rank=self.ranks.rank
-        )
+        """Return the views of step `number`: all of them, or one in turn."""
+        views, first = self.views, 0
+        if self.settings.schedule == "alternate":
+            first = (number - 1) % len(self.views)
+            views = self.views[first : first + 1]
+        seed, rank = self.settings.seed, self.ranks.rank
+        return draw_views(batch, views, cell=self.cell, seed=seed, step=number, rank=rank, first_view=first)
 
     def step_on(self, batch: Batch, draw: ViewDraw, *, number: int) -> Tensor:
         """Take step `number` with a batch that is on the device and views that are drawn already."""
@@ -90,7 +93,7 @@ class Stepper:
 
     def _passes(self, draw: ViewDraw) -> list[ViewDraw]:
         """Return all views together, or each view alone with the teacher first."""
-        if self.settings.views_mode != "accumulate":
+        if self.settings.views_mode != "accumulate" or len(draw.views) == 1:
             return [draw]
         numbers = sorted(range(len(self.views)), key=lambda number: self.views[number].name != TEACHER)
         return [draw.only(number) for number in numbers]
