@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from pinchpoint.backends.base import backend, resolve_device
+from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import check_folder, make_folder, write_text
 from pinchpoint.core.units import show_count
 from pinchpoint.systems.common.budgets import BudgetChoice, budget_of, refuse_both
@@ -27,7 +28,7 @@ from pinchpoint.systems.common.training.records import TrainingRecord, shared_fi
 from pinchpoint.systems.common.training.runs import at_data, data_folder
 from pinchpoint.systems.common.training.torch_loop import take_steps
 from pinchpoint.systems.common.training.training_loop import Outcome, Progress, Report, keep_run_on_stop
-from pinchpoint.systems.density.data.batches import Item, item_of, step_batch
+from pinchpoint.systems.density.data.batches import Item, common_shape, item_of, step_batch
 from pinchpoint.systems.density.data.dataset import open_dataset
 from pinchpoint.systems.density.data.domain import TrainingDomain, merge_domains, sample_domain
 from pinchpoint.systems.density.model.model import DensityModel
@@ -98,6 +99,11 @@ def train(
         first=None if first is None else first.config,
     )
     run = at_data(begun, where, data)
+    if budget is not None and run.settings.recorded:
+        raise BadInput(
+            "The memory of recorded steps cannot be predicted, so --budget cannot be used with them.",
+            hint="Leave out --budget, or set --set recorded=false.",
+        )
     if resume and run.settings.first and run.checkpoints.last() is None:
         first = load_weights(run.settings.first)
     device = resolve_device(run.settings.device, backend("torch"))
@@ -179,11 +185,13 @@ class _Learner:
             new_model(run.config, seed=seed) if first is None else correct_model(first, run.config, seed=seed)
         )
         self.stepper = Stepper(model, run.settings, device)
+        self.shape = common_shape(items, names, run.settings, run.config) if run.settings.recorded else None
 
     def step(self, number: int) -> Tensor:
-        return self.stepper.step(
-            step_batch(self.items, self.names, self.settings, self.config, number=number), number=number
+        batch = step_batch(
+            self.items, self.names, self.settings, self.config, number=number, shape=self.shape
         )
+        return self.stepper.step(batch, number=number)
 
     def validate(self) -> float:
         """Return the mean error on the validation geometries, with averaged weights where the run has

@@ -15,5 +15,10 @@ def at_turn(names: Sequence[str], *, seed: int, turn: int) -> str:
     directly.
     """
     number, place = divmod(turn, len(names))
+    return names[int(pass_order(len(names), seed=seed, number=number)[place])]
+
+
+def pass_order(count: int, *, seed: int, number: int) -> torch.Tensor:
+    """The order (count,) of pass 0, 1, ... over `count` names, int64."""
     shuffle = torch.Generator().manual_seed(seed * 1_000_003 + number)
-    return names[int(torch.randperm(len(names), generator=shuffle)[place])]
+    return torch.randperm(count, generator=shuffle)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.systems.common.training.sample_order import at_turn
+from pinchpoint.systems.common.training.sample_order import at_turn, pass_order
 from pinchpoint.systems.density.data.sample import Sample
 from pinchpoint.systems.density.grid.periodic_images import atom_graph, images_of
 from pinchpoint.systems.density.grid.structure import Structure
@@ -26,6 +26,7 @@ from pinchpoint.systems.density.model.atom_network import AtomGraph
 from pinchpoint.systems.density.model.config import DensityConfig
 from pinchpoint.systems.density.settings import Settings
 
+_PROBES_AT_ONCE = 4096  # whose neighbours are counted together
 SHARED = 32  # up to this many slots, a tile has all images: most are then neighbours of most probes
 
 
@@ -63,6 +64,16 @@ class Batch:
     def probes(self) -> int:
         return self.weights.numel()
 
+    def tensors(self) -> list[Tensor]:
+        """Return all tensors of the batch."""
+        graph = [self.atoms.species, self.atoms.source, self.atoms.destination, self.atoms.vectors]
+        return [*graph, self.neighbours, self.vectors, self.values, self.weights]
+
+    def clone(self) -> Batch:
+        """Return a copy that shares no memory with this batch."""
+        parts = [tensor.clone() for tensor in self.tensors()]
+        return Batch(AtomGraph(*parts[:4]), *parts[4:])
+
     def chunks(self, chunk: int | None) -> Iterator[Batch]:
         """Yield the batch in chunks of about `chunk` probes, or whole if that is None; none is empty."""
         if chunk is None or chunk >= self.probes:
@@ -81,6 +92,17 @@ class Batch:
                 yield Batch(
                     self.atoms, self.neighbours, self.vectors[:, at], self.values[:, at], self.weights[:, at]
                 )
+
+
+@dataclass(frozen=True)
+class BatchShape:
+    """Sizes that every batch of a run can be padded to. shared: the probes of a structure form one tile."""
+
+    atoms: int
+    edges: int
+    tiles: int
+    slots: int
+    shared: bool
 
 
 def item_of(
@@ -120,12 +142,38 @@ def item_of(
     )
 
 
+def common_shape(
+    items: Mapping[str, Item], names: Sequence[str], settings: Settings, config: DensityConfig
+) -> BatchShape:
+    """Return the smallest shape that the batches of all steps of a run fit into."""
+    own = [items[name] for name in names]
+    shared = all(len(item.atom) <= SHARED and len(item.probes) >= settings.probes for item in own)
+    sizes = torch.tensor(
+        [[len(item.atoms.species), len(item.atoms.source), 1 if shared else len(item.probes)] for item in own]
+    )
+    sizes[:, 2].clamp_(max=settings.probes)
+    turns = settings.steps * settings.molecules
+    passes = range(-(-turns // len(own)))
+    order = torch.cat([pass_order(len(own), seed=settings.seed, number=number) for number in passes])[:turns]
+    atoms, edges, tiles = sizes[order].view(settings.steps, settings.molecules, 3).sum(1).amax(0).tolist()
+    slots = max(
+        len(item.atom) if shared else _most_neighbours(item, item.probes, config.cutoff_a) for item in own
+    )
+    return BatchShape(atoms, edges, tiles, slots, shared)
+
+
 def step_batch(
-    items: Mapping[str, Item], names: Sequence[str], settings: Settings, config: DensityConfig, *, number: int
+    items: Mapping[str, Item],
+    names: Sequence[str],
+    settings: Settings,
+    config: DensityConfig,
+    *,
+    number: int,
+    shape: BatchShape | None = None,
 ) -> Batch:
     """Return the batch of step 1, 2, ...: the next structures in turn, and some probes of each.
 
-    It does not depend on the weights of the model.
+    It does not depend on the weights of the model. shape: from `common_shape`, to pad the batch to.
     """
     turns = range((number - 1) * settings.molecules, number * settings.molecules)
     structures = [items[at_turn(names, seed=settings.seed, turn=turn)] for turn in turns]
@@ -135,44 +183,74 @@ def step_batch(
         probe_indices=[
             choose_probes(item, settings.probes, seed=settings.seed, step=number) for item in structures
         ],
+        shape=shape,
     )
 
 
 def batch_of(
-    items: Sequence[Item], config: DensityConfig, *, probe_indices: Sequence[Tensor] | None = None
+    items: Sequence[Item],
+    config: DensityConfig,
+    *,
+    probe_indices: Sequence[Tensor] | None = None,
+    shape: BatchShape | None = None,
 ) -> Batch:
     """Return one batch of several structures, weighted for the mean over the structures.
 
     probe_indices: (p,) int64 for each structure, on any device: the probes to use, by default all. The
-    weights of each structure are scaled by P / p.
+    weights of each structure are scaled by P / p. shape: to pad the batch to, with atoms that no probe sees,
+    edges longer than the cutoff and probes without weight, which change neither the loss nor its gradient.
     """
     dtype, device = items[0].weights.dtype, items[0].probes.device
     probes = _to_device(
         [torch.arange(len(item.probes)) for item in items] if probe_indices is None else probe_indices, device
     )
     shifts = np.cumsum([0, *(len(item.atoms.species) for item in items)])
-    shared = max(len(item.atom) for item in items) <= SHARED and len({len(of) for of in probes}) == 1
+    if shape is None:
+        shared = max(len(item.atom) for item in items) <= SHARED and len({len(of) for of in probes}) == 1
+    else:
+        shared = shape.shared
     slots_of = [
-        (_shared_slots if shared else _nearest_slots)(item, item.probes[of], config.cutoff_a)
+        _shared_slots(item, item.probes[of])
+        if shared
+        else _nearest_slots(
+            item, item.probes[of], config.cutoff_a, most=None if shape is None else shape.slots
+        )
         for item, of in zip(items, probes, strict=True)
     ]
-    slots = max(vectors.shape[-2] for _, vectors in slots_of)
+    slots = max(vectors.shape[-2] for _, vectors in slots_of) if shape is None else shape.slots
     share = [len(item.probes) / (len(of) * len(items)) for item, of in zip(items, probes, strict=True)]
     neighbours = [
-        _pad_slots(near, slots, 0, 1) + int(shift)
-        for (near, _), shift in zip(slots_of, shifts[:-1], strict=True)
+        _pad(near, slots, 0, 1) + int(shift) for (near, _), shift in zip(slots_of, shifts[:-1], strict=True)
     ]
-    vectors = [_pad_slots(apart.to(dtype), slots, 2 * config.cutoff_a, 2) for _, apart in slots_of]
+    vectors = [_pad(apart.to(dtype), slots, 2 * config.cutoff_a, 2) for _, apart in slots_of]
     values = [item.values[of] for item, of in zip(items, probes, strict=True)]
     weights = [item.weights[of] * part for item, of, part in zip(items, probes, share, strict=True)]
     join = torch.stack if shared else torch.cat
     value, weight = join(values), join(weights)
-    return Batch(
+    batch = Batch(
         _join_graphs([item.atoms for item in items], shifts),
         torch.cat(neighbours),
         torch.cat(vectors),
         value if shared else value[:, None],
         weight if shared else weight[:, None],
+    )
+    return batch if shape is None else _padded(batch, shape, config)
+
+
+def _padded(batch: Batch, shape: BatchShape, config: DensityConfig) -> Batch:
+    """Return a batch padded to a shape; its slots are padded already."""
+    far, graph, tiles = 2 * config.cutoff_a, batch.atoms, shape.tiles
+    return Batch(
+        AtomGraph(
+            _pad(graph.species, shape.atoms, 0, 0),
+            _pad(graph.source, shape.edges, 0, 0),
+            _pad(graph.destination, shape.edges, 0, 0),
+            _pad(graph.vectors, shape.edges, far, 0),
+        ),
+        _pad(batch.neighbours, tiles, 0, 0),
+        _pad(batch.vectors, tiles, far, 0),
+        _pad(batch.values, tiles, 0, 0),
+        _pad(batch.weights, tiles, 0, 0),
     )
 
 
@@ -199,22 +277,36 @@ def _to_device(probe_indices: Sequence[Tensor], device: torch.device) -> list[Te
     return list(together.to(device, non_blocking=True).split([len(of) for of in probe_indices]))
 
 
-def _shared_slots(item: Item, probes: Tensor, cutoff_a: float) -> tuple[Tensor, Tensor]:
+def _shared_slots(item: Item, probes: Tensor) -> tuple[Tensor, Tensor]:
     """Return every image for every probe: neighbours (1, I), vectors (1, p, I, 3)."""
     return item.atom[None], (probes[:, None] - item.images)[None]
 
 
-def _nearest_slots(item: Item, probes: Tensor, cutoff_a: float) -> tuple[Tensor, Tensor]:
-    """Return the images within the cutoff of each probe: neighbours (p, K), vectors (p, 1, K, 3)."""
+def _most_neighbours(item: Item, probes: Tensor, cutoff_a: float) -> int:
+    """Return the largest number of images within the cutoff of a probe."""
+    parts = probes.split(_PROBES_AT_ONCE)
+    return max((int((torch.cdist(part, item.images) < cutoff_a).sum(1).max()) for part in parts), default=0)
+
+
+def _nearest_slots(
+    item: Item, probes: Tensor, cutoff_a: float, *, most: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return the images within the cutoff of each probe: neighbours (p, K), vectors (p, 1, K, 3).
+
+    most: the number of slots, where it is known; on a GPU, counting them would wait for the device.
+    """
     apart = probes[:, None] - item.images
     distance = apart.norm(dim=-1)
-    slots = int((distance < cutoff_a).sum(1).max()) if len(probes) else 0
+    if most is not None:
+        slots = min(most, len(item.images))
+    else:
+        slots = int((distance < cutoff_a).sum(1).max()) if len(probes) else 0
     order = distance.argsort(dim=1)[:, :slots]
     return item.atom[order], apart.gather(1, order[..., None].expand(-1, -1, 3))[:, None]
 
 
-def _pad_slots(values: Tensor, slots: int, value: float, axis: int) -> Tensor:
-    """Pad `values` to `slots` along an axis with `value`; a padded vector is longer than the cutoff."""
+def _pad(values: Tensor, slots: int, value: float, axis: int) -> Tensor:
+    """Pad `values` to a size along an axis with `value`; a padded vector is longer than the cutoff."""
     missing = slots - values.shape[axis]
     if not missing:
         return values

@@ -163,9 +163,10 @@ def gate(mixed: Features, after: Widths) -> Features:
 
 
 def sum_by_destination(messages: Tensor, destination: Tensor, count: int) -> Tensor:
-    """Sum messages (E, ...) by destination (E,) to (count, ...). The result is deterministic."""
+    """Sum messages (E, ...) by destination (E,) to (count, ...). Without gradients, it is deterministic."""
     total = messages.new_zeros(count, *messages.shape[1:])
-    if not messages.is_cuda:
+    # In training on a GPU, the gradients of `index_select` are summed in any order as well.
+    if not messages.is_cuda or torch.is_grad_enabled():
         return total.index_add(0, destination, messages)
     # On a GPU, index_add adds in the order in which threads finish; index_put sorts the edges first.
     return total.index_put((destination,), messages, accumulate=True)

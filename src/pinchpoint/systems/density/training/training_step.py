@@ -8,6 +8,8 @@ network learns to correct a trained one (`Settings.first`), only its own weights
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -22,11 +24,16 @@ from pinchpoint.systems.density.settings import Settings
 # Scale of the initial read-out: a random one gives about one electron per cubic angstrom, which is far too
 # much.
 FIRST_OUTPUT = 0.01
+EAGER_STEPS = 3  # before a step is recorded
 AT_ONCE = 4096  # probes per chunk in evaluation, unless a chunk is given
 
 
 class Stepper:
-    """A model being trained on a device, and the updates of its weights."""
+    """A model being trained on a device, and the updates of its weights.
+
+    With `Settings.recorded` on a GPU, the first steps are eager, the next is recorded as a CUDA graph, and it
+    and all others replay the graph; every batch must then have the same shape.
+    """
 
     def __init__(self, model: DensityModel, settings: Settings, device: str) -> None:
         self.settings, self.device = settings, device
@@ -37,11 +44,18 @@ class Stepper:
         if self.corrects:
             for name, parameter in self.model.named_parameters():
                 parameter.requires_grad_(name.startswith("local."))
-        self.updates = Updates(self.model, settings)
+        self.updates = Updates(self.model, settings, recordable=settings.recorded)
+        self.recording = Recording() if settings.recorded and device == "cuda" else None
 
     def step(self, batch: Batch, *, number: int) -> Tensor:
         """Take step 1, 2, ... and return (2,): the loss and the norm of its gradient."""
-        self.updates.begin(number)
+        self.updates.set_step(number)
+        if self.recording is None:
+            return self._step(batch, number)
+        return self.recording.run(lambda own: self._step(own, number), batch, clear=self.updates.clear)
+
+    def _step(self, batch: Batch, number: int) -> Tensor:
+        self.updates.clear()
         with autocast(self.settings.precision, self.device):
             fields = self.model.fields(batch.atoms)
         # Gradients of chunks are summed in fp32: with the 8 bits of bf16 a sum of many loses the small ones.
@@ -58,6 +72,42 @@ class Stepper:
             assert leaf.grad is not None
             fields.backward(leaf.grad.to(fields.dtype))
         return torch.stack([total, self.updates.finish(number)])
+
+
+class Recording:
+    """A function of a batch that is recorded as a CUDA graph and replayed with other batches."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.batch: Batch | None = None
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.result: Tensor | None = None
+
+    def run(self, function: Callable[[Batch], Tensor], batch: Batch, *, clear: Callable[[], None]) -> Tensor:
+        """Return function(batch). clear: frees what an eager call left and a recorded one must allocate."""
+        self.calls += 1
+        if self.batch is None:
+            self.batch = batch.clone()
+        else:
+            for own, new in zip(self.batch.tensors(), batch.tensors(), strict=True):
+                own.copy_(new)
+        if self.calls <= EAGER_STEPS:
+            # What a library sets up at its first call must not be recorded.
+            side = torch.cuda.Stream()
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                result = function(self.batch)
+            torch.cuda.current_stream().wait_stream(side)
+            return result
+        if self.graph is None:
+            clear()
+            torch.cuda.synchronize()
+            self.graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graph):
+                self.result = function(self.batch)
+        self.graph.replay()
+        assert self.result is not None
+        return self.result.clone()  # the next replay overwrites it
 
 
 def new_model(config: DensityConfig, *, seed: int) -> DensityModel:
