@@ -18,8 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from pinchpoint.core.files import write_text
-from pinchpoint.core.records import now
+from pinchpoint.core.files import check_output, write_text
+from pinchpoint.core.machine import describe
+from pinchpoint.core.records import now, script_command
 from pinchpoint.systems.density.data.data_settings import FIRST_TEST
 from pinchpoint.systems.density.data.molecules import WIDE_HELD_OUT, draw_geometry, molecule
 from pinchpoint.systems.density.data.quantum import (
@@ -42,20 +43,23 @@ def main() -> None:
     parser.add_argument("--weights", type=Path, default=None, help="a run or a file; default: packaged")
     args = parser.parse_args()
     names = sorted(WIDE_HELD_OUT, key=lambda name: (len(molecule(name).species), name))[: args.systems]
-    rows = []
+    check_output(args.output)
+    rows: list[dict[str, Any]] = []
     for name in names:
         rows.append(count_iterations(name, args.weights))
         print(rows[-1], flush=True)
     record = {
         "kind": "density-start-pyscf",
         "created": now(),
-        "command": "python benchmarks/density/start_pyscf.py",
+        "command": script_command(),
+        "machine": describe(),
         "weights": "packaged" if args.weights is None else str(args.weights),
         "threshold_hartree": CONVERGED,
-        "systems": rows,
         "iterations_default": sum(row["default"] for row in rows),
         "iterations_ours": sum(row["ours"] for row in rows),
         "saved": 1 - sum(row["ours"] for row in rows) / sum(row["default"] for row in rows),
+        "all_converged": all(row["default_converged"] and row["ours_converged"] for row in rows),
+        "systems": rows,
     }
     write_text(args.output, json.dumps(record, indent=1) + "\n")
     print(
