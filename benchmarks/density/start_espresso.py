@@ -78,7 +78,8 @@ def compare(structure: Structure, folder: Path, args: argparse.Namespace) -> dic
     rows = {"default": run(structure, folder, args, start="atomic")}
     saved = folder / f"{PREFIX}.save" / "charge-density.dat"
     waves = read_waves(saved)
-    grid = tuple(int(n) for n in 2 * np.abs(waves.indices).max(axis=0) + 2)
+    nx, ny, nz = (int(n) for n in 2 * np.abs(waves.indices).max(axis=0) + 2)
+    grid = nx, ny, nz
     points = grid_points(grid) @ structure.lattice
     atoms = superpose(structure.species, structure.cartesian, points, structure.lattice)
     begin = time.perf_counter()
