@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from pinchpoint.core.errors import BadInput
 
@@ -110,11 +111,19 @@ def check_folder(path: str | Path) -> Path:
 
 
 def write_bytes(path: str | Path, data: bytes) -> Path:
+    with open_output(path) as file:
+        file.write(data)
+    return Path(path)
+
+
+@contextmanager
+def open_output(path: str | Path) -> Iterator[BinaryIO]:
+    """Open a file to write piece by piece; it appears under its name when all of it is written."""
     path = Path(path)
     handle, name = _temporary_file(path)
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
+        with os.fdopen(handle, "w+b") as file:
+            yield file
         # mkstemp creates private files; a result is for everyone who may read the folder.
         os.chmod(name, 0o666 & ~_umask())
         os.replace(name, path)
@@ -126,7 +135,6 @@ def write_bytes(path: str | Path, data: bytes) -> Path:
                 f"Cannot write {path}: {error.strerror}.", hint="Free some space, or choose another -o."
             ) from error
         raise
-    return path
 
 
 def _temporary_file(path: Path) -> tuple[int, str]:

@@ -88,7 +88,7 @@ def test_help_of_the_group_and_of_its_commands_needs_no_torch() -> None:
         "codes = [run(args) for args in pages]\n"
         "assert not any(codes), codes\nassert not {'torch', 'numpy', 'rich'} & set(sys.modules), 'imported'"
     )
-    names = ["data", "train", "eval", "sample"]
+    names = ["data", "train", "eval", "predict", "sample"]
     process = subprocess.run(
         [sys.executable, "-c", code, *names], capture_output=True, text=True, check=False
     )
@@ -167,6 +167,21 @@ def test_eval_prints_the_table_it_writes(
     assert (out / "scores.csv").is_file() and not (out / "scores.png").exists()
 
 
+def test_predict_labels_a_scan_and_counts_its_classes(
+    rooms: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from pinchpoint.systems.cloud.files.formats import read_scene
+
+    room, out = rooms / "room-900000.npz", tmp_path / "out.ply"
+    assert run(["cloud", "predict", "packaged", str(room), "-o", str(out), "--device", "cpu"]) == 0
+    output, labels = capsys.readouterr(), read_scene(out).labels
+    assert labels is not None and f"{out}: 1,000 points, labelled in one piece" in output.out
+    walls = int((labels == 2).sum())
+    row = next(line.split() for line in output.out.splitlines() if line.split()[1:2] == ["wall"])
+    assert row[:4] == ["2", "wall", f"{walls}", f"{walls / 1000:.1%}"]
+    assert max(len(line) for line in output.out.splitlines() if str(tmp_path) not in line) <= 80
+
+
 def test_sample_thins_a_file_and_prints_how_many_points_are_kept(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -223,6 +238,12 @@ def test_sample_thins_a_file_and_prints_how_many_points_are_kept(
         (["data", "-o", "{trained}", "--train", "1", "--test", "1"], 2, "is the folder of a run"),
         (["data", "-o", "{new}", "--points", "few"], 2, "'few' is not a number of points"),
         (["sample", "{new}.ply", "-o", "{new}.out.ply"], 2, "does not exist"),
+        (["predict", "packaged", "{new}.laz", "-o", "{new}.out.laz"], 2, "does not exist"),
+        (["predict", "{new}", "{room}", "-o", "{new}.ply"], 2, "no run in"),
+        (["predict", "{trained}", "{room}", "-o", "{new}.txt"], 2, "Cannot write points"),
+        (["predict", "{trained}", "{room}", "-o", "{room}"], 2, "is the input file"),
+        (["predict", "{trained}", "{room}", "-o", "{new}.laz"], 2, "needs a scale"),
+        (["predict", "{trained}", "{room}", "-o", "{new}.ply", "--chunk", "0"], 2, "size '0'"),
     ],
 )
 def test_a_mistake_prints_an_error_and_a_hint(
@@ -234,7 +255,10 @@ def test_a_mistake_prints_an_error_and_a_hint(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    arguments = [arg.format(rooms=rooms, trained=trained, new=tmp_path / "new") for arg in args]
+    arguments = [
+        arg.format(rooms=rooms, trained=trained, new=tmp_path / "new", room=rooms / "room-900000.npz")
+        for arg in args
+    ]
     exit_code, what, hint = run_failing(arguments, capsys)
     assert (exit_code, message in what) == (code, True), what
     assert hint

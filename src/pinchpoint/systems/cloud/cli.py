@@ -1,7 +1,7 @@
 """Train a network over point clouds that works at any density, evaluate it, and thin clouds fast.
 
 `data` makes labelled rooms, `train` learns to classify their points at many densities, `eval` scores a run
-against density, and `sample` thins a file, keeping some points of every cell.
+against density, `predict` labels the points of a file, and `sample` thins one, cell by cell.
 """
 
 from __future__ import annotations
@@ -18,7 +18,14 @@ from pinchpoint.systems.common.processes import is_first_process
 from pinchpoint.systems.common.training.progress import show as show_step
 
 if TYPE_CHECKING:
+    from pinchpoint.systems.cloud.predict import Prediction
     from pinchpoint.systems.cloud.training.records import Evaluation
+
+SCALE: float = typer.Option(
+    None,
+    "--scale",
+    help="Step of the coordinates of a .las or .laz made from another format, such as 0.001.",
+)
 
 app = typer.Typer(rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]})
 
@@ -198,6 +205,67 @@ def _show_scores(evaluation: Evaluation) -> None:
         for row in evaluation.rows
     ]
     printing.show_table(columns, rows, right=columns[1:])
+
+
+@app.command("predict")
+def predict(
+    run: Path = typer.Argument(
+        ...,
+        metavar="RUN|FILE",
+        help="Weights: a run of `cloud train`, a file exported from one, or `packaged`.",
+    ),
+    file: Path = typer.Argument(..., metavar="SCAN", help=".las, .laz, .ply, .npz, or a folder of .npy."),
+    output: Path = typer.Option(
+        ..., "-o", "--output", metavar="OUT", help="Labelled copy, in the same format or another."
+    ),
+    checkpoint: str = typer.Option(
+        "last", "--checkpoint", help="Checkpoint: last, or best if scenes were held back."
+    ),
+    chunk: str = typer.Option("500k", "--chunk", help="Most points that the network sees at a time."),
+    scale: float = SCALE,
+    budget: str = typer.Option(
+        None, "--budget", help="Memory to use while points are streamed, such as 8GiB."
+    ),
+    device: str = commands.DEVICE,
+) -> None:
+    """Label the points of a file.
+
+    OUT is a copy with a class for every point (`label`; the classification of a LAS file) and its
+    probability (`confidence`). The file needs the columns that the run was trained with, such as
+    colours. A file of any size is read in chunks and labelled in tiles that overlap.
+    """
+    from pinchpoint.core.units import parse_size
+
+    most = parse_size(chunk)
+    with commands.loading_torch():
+        from pinchpoint.systems.cloud.predict import predict as label_points
+
+    with printing.explain_interrupt("nothing was written"), progress_bar.bar("predict") as tell:
+        prediction = label_points(
+            run,
+            file,
+            output,
+            which=checkpoint,  # pyright: ignore[reportArgumentType]
+            chunk=most,
+            scale=scale,
+            budget=budget,
+            device=device,
+            progress=tell,
+        )
+    _show_prediction(prediction)
+
+
+def _show_prediction(prediction: Prediction) -> None:
+    columns = ("label", "class", "points", "share", "mean confidence")
+    rows = [
+        (number, row["class"], f"{row['points']:,}", f"{row['share']:.1%}", f"{row['confidence']:.2f}")
+        for number, row in enumerate(prediction.rows)
+        if row["points"]
+    ]
+    printing.show_table(columns, rows, right=("label", *columns[2:]))
+    printing.show_pairs(prediction.summary())
+    for note in prediction.notes:
+        printing.say(f"note: {note}")
 
 
 @app.command("sample")

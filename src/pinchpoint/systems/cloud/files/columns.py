@@ -4,13 +4,14 @@ are features.
 Letters: N points, F features. Colours come first, scaled to 0..1; then the other values of a splat (opacity
 in 0..1, scales as logarithms, rotation); then every other column, unchanged. The colour of a splat is its
 constant term; the higher terms (`f_rest_*`) depend on the view and are left out, and so are normals that are
-zero everywhere, which programs write because a PLY viewer expects them. This applies to a Scene only:
-sampling a file keeps all of its columns.
+zero everywhere, which programs write because a PLY viewer expects them. Labels, confidences, and columns
+that describe how a point was recorded (GPS time, returns, source id) are left out as well. This applies to a
+Scene only: sampling a file keeps all of its columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -41,15 +42,40 @@ NORMALS = ("nx", "ny", "nz")
 ROTATIONS = ("rot_0", "rot_1", "rot_2", "rot_3")
 _SPLAT = ("opacity", "scale_0", "scale_1", "scale_2", *ROTATIONS)
 _POSITION = ("x", "y", "z")
+CONFIDENCE = "confidence"  # of a predicted label
+INTENSITY_TOP = 65535  # of the 16-bit intensities of LAS
+# The dimensions of LAS that no network should read, by the names of laspy.
+_RECORDING = (
+    "return_number",
+    "number_of_returns",
+    "synthetic",
+    "key_point",
+    "withheld",
+    "overlap",
+    "scanner_channel",
+    "scan_direction_flag",
+    "edge_of_flight_line",
+    "scan_angle",
+    "scan_angle_rank",
+    "user_data",
+    "point_source_id",
+    "gps_time",
+)
+_NOT_FEATURES = frozenset((*LABELS, *_POSITION, *_RECORDING, CONFIDENCE))
 
 
-def features_of(columns: Mapping[str, np.ndarray]) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Return features (N, F) float32 and their names. columns: arrays (N,) by name, without the label."""
+def features_of(
+    columns: Mapping[str, np.ndarray], *, colour_top: float | None = None
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Return features (N, F) float32 and their names. columns: arrays (N,) by name.
+
+    colour_top: the value that becomes 1 in colours; by default it follows from the columns.
+    """
     features_by_name: dict[str, np.ndarray] = {}
-    splat = all(name in columns for name in _CONSTANT)
+    splat = _is_splat(columns)
     colours: dict[str, np.ndarray] = {}
     for name, values in columns.items():
-        if name in _POSITION or name.startswith(HIGHER_TERMS):
+        if name.lower() in _NOT_FEATURES or name.startswith(HIGHER_TERMS):
             continue
         if splat and name in NORMALS and not values.any():
             continue
@@ -59,10 +85,13 @@ def features_of(columns: Mapping[str, np.ndarray]) -> tuple[np.ndarray, tuple[st
             features_by_name[name] = opacity_of(values)
         elif (plain := _OTHER_COLOURS.get(name.lower(), name.lower())) in COLOURS:
             colours[plain] = values
+        elif name == "intensity" and values.dtype == np.uint16:
+            features_by_name[name] = values / np.float32(INTENSITY_TOP)
         else:
             features_by_name[name] = values.astype(np.float32)
     if colours and not splat:
-        features_by_name |= _scale_colours(colours)
+        top = np.float32(colour_top or _colour_top(colours))
+        features_by_name |= {name: values.astype(np.float32) / top for name, values in colours.items()}
     if splat and all(name in features_by_name for name in ROTATIONS):
         rotations = unit_rotations(np.stack([features_by_name[name] for name in ROTATIONS], axis=1))
         features_by_name |= dict(zip(ROTATIONS, rotations.T, strict=True))
@@ -110,14 +139,45 @@ def centre_coordinates(xyz: np.ndarray) -> tuple[np.ndarray, tuple[float, float,
         return (xyz - origin).astype(np.float32), (float(origin[0]), float(origin[1]), float(origin[2]))
 
 
-def _scale_colours(colours: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Scale colours to 0..1, by their dtype, or by the largest value if they are floats or wide integers."""
-    kinds = {values.dtype.kind + str(values.dtype.itemsize) for values in colours.values()}
-    most = max(float(values.max(initial=0)) for values in colours.values())
-    if kinds == {"u1"}:
-        top = 255.0
-    elif any(kind[0] == "f" for kind in kinds):
-        top = 1.0 if not most > 1 else 255.0
-    else:
-        top = 255.0 if most <= 255 else 65535.0  # 16-bit fields often hold 8-bit colours
-    return {name: values.astype(np.float32) / np.float32(top) for name, values in colours.items()}
+def _is_splat(columns: Mapping[str, np.ndarray]) -> bool:
+    return all(name in columns for name in _CONSTANT)
+
+
+def colour_names(names: Iterable[str]) -> dict[str, str]:
+    """Return the names of the columns that are plain colours, by the names of COLOURS."""
+    plain = {_OTHER_COLOURS.get(name.lower(), name.lower()): name for name in names}
+    return {colour: plain[colour] for colour in COLOURS if colour in plain}
+
+
+class ColourRange:
+    """The types and the largest value of the colours of a cloud that is read in chunks."""
+
+    def __init__(self) -> None:
+        self._kinds: set[str] = set()
+        self._most = 0.0
+
+    def add(self, columns: Mapping[str, np.ndarray]) -> None:
+        """Include a chunk. columns: arrays (N,) by name."""
+        if _is_splat(columns):
+            return  # its colours are coefficients, which have a scale of their own
+        for name in colour_names(columns).values():
+            values = columns[name]
+            self._kinds.add(values.dtype.kind + str(values.dtype.itemsize))
+            self._most = max(self._most, float(values.max(initial=0)))
+
+    @property
+    def top(self) -> float:
+        """The value that becomes 1: by the type, or by the largest value of floats and wide integers."""
+        if not self._kinds:
+            return 1.0
+        if self._kinds == {"u1"}:
+            return 255.0
+        if any(kind[0] == "f" for kind in self._kinds):
+            return 1.0 if not self._most > 1 else 255.0
+        return 255.0 if self._most <= 255 else 65535.0  # 16-bit fields often hold 8-bit colours
+
+
+def _colour_top(colours: Mapping[str, np.ndarray]) -> float:
+    colour_range = ColourRange()
+    colour_range.add(colours)
+    return colour_range.top

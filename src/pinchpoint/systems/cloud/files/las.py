@@ -6,14 +6,16 @@ copied as the stored integers.
 
 from __future__ import annotations
 
-import io
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
-from pinchpoint.core.errors import BadInput, Missing
-from pinchpoint.core.files import write_bytes
+from pinchpoint.core.errors import BadInput, Missing, PinchpointError
+from pinchpoint.core.files import open_output
 from pinchpoint.core.host_memory import free_bytes
 from pinchpoint.core.units import show_bytes
 from pinchpoint.systems.cloud.data.scene import Scene
@@ -21,12 +23,26 @@ from pinchpoint.systems.cloud.files.columns import COLOURS, centre_coordinates, 
 
 _SIGNATURE = b"LASF"
 _HEAD_BYTES = 375  # of version 1.4, the longest
-_RECORD_BYTES = 54  # the least of a variable length record
+_RECORD_BYTES, _EXTENDED_BYTES = 54, 60  # the least of a variable length record, and of an extended one
 _RECORDS_AT, _EXTENDED_AT = 100, 243  # where their numbers are; the second from version 1.4 on
+_HEADER_SIZE_AT, _POINTS_AT, _EXTENDED_START_AT = 94, 96, 235  # where the records begin, and the first end
+_MOST_RECORDS = 100_000  # real files have a dozen; reading millions of empty ones would take hours
+_CLASSES = 256  # of the classification of point formats from 6 on
+_WAVES = ("wavepacket_index", "wavepacket_offset", "wavepacket_size", "return_point_wave_location")
+_WAVES += ("x_t", "y_t", "z_t")  # they point into the waveforms, which stay behind
 
 
 def read_las(path: str | Path) -> Any:
     """Return the laspy.LasData of a file."""
+    path = Path(path)
+    header = read_las_header(path)
+    _require_memory(path, header)
+    records = list(las_chunks(path, max(1, header.point_count)))
+    return _laspy(path).LasData(header, records[0] if records else None)
+
+
+def read_las_header(path: str | Path) -> Any:
+    """Return the laspy.LasHeader of a file, with its records, after checking what it claims."""
     path = Path(path)
     laspy = _laspy(path)
     with path.open("rb") as file:
@@ -36,22 +52,38 @@ def read_las(path: str | Path) -> Any:
             f"{path} is not a LAS file: it does not start with LASF.", hint="Give a LAS or LAZ file."
         )
     _check_records(path, head)
+    with _explain(path), laspy.open(path) as reader:
+        header = reader.header
+        _require_bytes(path, header)
+        return header
+
+
+def las_chunks(path: str | Path, size: int) -> Iterator[Any]:
+    """Yield the points of a file as records of laspy, at most `size` at a time."""
+    path = Path(path)
+    with _explain(path), _laspy(path).open(path, read_evlrs=False) as reader:
+        total, points = reader.header.point_count, 0
+        while points < total:
+            record = reader.read_points(min(size, total - points))
+            points += len(record)
+            if len(record) < min(size, total - points + len(record)):
+                raise BadInput(
+                    f"{path} is truncated: it has {points:,} points, but its header says {total:,}.",
+                    hint="Copy or write the file again.",
+                )
+            yield record
+
+
+@contextmanager
+def _explain(path: Path) -> Iterator[None]:
+    """Turn what laspy raises for a damaged file into BadInput."""
     try:
-        with laspy.open(path) as reader:
-            _require_bytes(path, reader.header)
-            data = reader.read()
-    except BadInput:
+        yield
+    except (PinchpointError, GeneratorExit):
         raise
     except (Exception, MemoryError) as error:  # laspy can fail in any way on arbitrary bytes
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise BadInput(f"Cannot read {path}: {why[:200]}", hint="Copy or write the file again.") from error
-    if len(data.points) != data.header.point_count:
-        raise BadInput(
-            f"{path} is truncated: it has {len(data.points):,} points, but its header says"
-            f" {data.header.point_count:,}.",
-            hint="Copy or write the file again.",
-        )
-    return data
 
 
 def las_xyz(data: Any) -> np.ndarray:
@@ -67,7 +99,7 @@ def las_scene(data: Any, path: str | Path) -> Scene:
     dimensions = set(data.point_format.dimension_names)
     columns = {name: np.asarray(data[name]) for name in COLOURS if name in dimensions}
     if "intensity" in dimensions:
-        columns["intensity"] = np.asarray(data["intensity"]) / np.float32(65535)
+        columns["intensity"] = np.asarray(data["intensity"])
     features, names = features_of(columns)
     classes = np.asarray(data["classification"])
     labels = integer_labels(classes, str(path)) if classes.any() else None
@@ -75,30 +107,159 @@ def las_scene(data: Any, path: str | Path) -> Scene:
     return Scene(Path(path).stem, xyz, features, labels, names, (), origin)
 
 
+def las_columns(record: Any) -> dict[str, np.ndarray]:
+    """Return every dimension (n,) but coordinates and waveforms; several values become several columns."""
+    columns: dict[str, np.ndarray] = {}
+    for name in record.point_format.dimension_names:
+        if name in ("X", "Y", "Z", *_WAVES):
+            continue
+        values = np.asarray(record[name])
+        if values.ndim == 1:
+            columns[name] = values
+        else:
+            columns |= {f"{name}_{place}": values[:, place] for place in range(values.shape[1])}
+    return columns
+
+
+def las_losses(header: Any) -> tuple[str, ...]:
+    """Return, in words, what only a LAS file can hold."""
+    own = [record for record in (*header.vlrs, *(header.evlrs or ())) if not _is_layout(record)]
+    systems = [record for record in own if record.user_id == "LASF_Projection"]
+    waves = any(name in _WAVES for name in header.point_format.dimension_names)
+    others = len(own) - len(systems)
+    return (
+        *(("the coordinate reference system",) if systems else ()),
+        *(("the waveforms",) if waves else ()),
+        *((f"{others} record{'s' * (others > 1)} of the header",) if others else ()),
+    )
+
+
+def _is_layout(record: Any) -> bool:
+    """Whether a record describes how the points are stored, which is written anew."""
+    extra_bytes = record.user_id == "LASF_Spec" and record.record_id == 4
+    return extra_bytes or record.user_id in ("copc", "laszip encoded")
+
+
 def write_las(path: str | Path, data: Any, *, keep: np.ndarray) -> Path:
     """Write the points keep (M,) atomically, compressed if the name ends in .laz."""
     path = Path(path)
+    with open_output(path) as file, las_writer(path, file, data.header) as writer:
+        writer.write_points(data.points[keep])
+    return path
+
+
+def plain_las_header(header: Any) -> Any:
+    """Return a copy of a header for a file of other points: COPC becomes plain LAZ, without its index."""
+    header = deepcopy(header)
+    for records in (header.vlrs, header.evlrs or []):
+        for record in [record for record in records if record.user_id == "copc"]:
+            records.remove(record)
+    return header
+
+
+def new_header(
+    path: Path,
+    *,
+    point_format: int,
+    scale: float,
+    offsets: np.ndarray,
+    extra: Mapping[str, str],
+    classes: Sequence[str],
+) -> Any:
+    """Return the header of a new file of version 1.4. extra: NumPy types of extra dimensions by name."""
+    header = _laspy(path).LasHeader(point_format=point_format, version="1.4")
+    header.scales, header.offsets = np.full(3, scale), offsets
+    return add_dimensions(header, path, extra, classes)
+
+
+def add_dimensions(header: Any, path: Path, added: Mapping[str, str], classes: Sequence[str] = ()) -> Any:
+    """Return a copy of a header with extra dimensions, and with the names of the classes.
+
+    added: NumPy types by name; those that exist are left as they are, and a label that fits into the
+    classification needs none.
+    """
     laspy = _laspy(path)
-    part = laspy.LasData(data.header, data.points[keep])
-    part.update_header()
-    buffer = io.BytesIO()
-    part.write(buffer, do_compress=path.suffix.lower() == ".laz")
-    return write_bytes(path, buffer.getvalue())
+    header = deepcopy(header)
+    known = set(header.point_format.dimension_names)
+    for name, kind in added.items():
+        if name not in known and not (name == "label" and label_dimension(header, len(classes)) != name):
+            header.add_extra_dim(laspy.ExtraBytesParams(name, kind))
+    if classes and len(classes) <= _CLASSES:
+        lookup = laspy.vlrs.known.ClassificationLookupVlr()
+        for number, name in enumerate(classes):
+            # The field has 15 bytes.
+            lookup.lookups[number] = name.encode("ascii", "replace").decode()[:15]
+        header.vlrs = laspy.vlrs.vlrlist.VLRList(
+            [record for record in header.vlrs if (record.user_id, record.record_id) != ("LASF_Spec", 0)]
+        )
+        header.vlrs.append(lookup)
+    return header
+
+
+def label_dimension(header: Any, classes: int) -> str:
+    """Return the dimension for labels: the classification, or an extra one if it has too few bits."""
+    most = 32 if header.point_format.id < 6 else _CLASSES
+    return "classification" if classes <= most else "label"
+
+
+def new_record(header: Any, points: int) -> Any:
+    """Return a record of laspy with the dimensions of a header, all zero."""
+    import laspy
+
+    return laspy.ScaleAwarePointRecord.zeros(points, header=header)
+
+
+def with_dimensions(record: Any, header: Any, added: Mapping[str, np.ndarray], classes: int) -> Any:
+    """Return a copy of a record with the dimensions of a header from `add_dimensions`.
+
+    added: their values (n,) by name.
+    """
+    result = new_record(header, len(record))
+    for name in record.array.dtype.names:
+        result.array[name] = record.array[name]
+    for name, values in added.items():
+        result[label_dimension(header, classes) if name == "label" else name] = values
+    return result
+
+
+@contextmanager
+def las_writer(path: Path, file: BinaryIO, header: Any) -> Iterator[Any]:
+    """Yield a laspy.LasWriter to an open file, compressed if the name ends in .laz."""
+    header = plain_las_header(header)
+    compress = path.suffix.lower() == ".laz"
+    with _laspy(path).LasWriter(file, header, do_compress=compress, closefd=False) as writer:
+        yield writer
+        if header.version.minor >= 4 and header.evlrs:
+            writer.write_evlrs(header.evlrs)
 
 
 def _check_records(path: Path, head: bytes) -> None:
     """Raise an error if the header claims more records than the file can hold; laspy would look for them."""
-    at = [_RECORDS_AT, *([_EXTENDED_AT] if head[24:26] >= b"\x01\x04" else [])]
-    count = max((int.from_bytes(head[place : place + 4], "little") for place in at), default=0)
-    if count * _RECORD_BYTES > path.stat().st_size:
-        raise BadInput(
-            f"The header of {path} claims {count:,} records, more than the file can hold.",
-            hint="Copy or write the file again.",
-        )
+    size = path.stat().st_size
+    claims = [(_RECORDS_AT, _RECORD_BYTES, _number(head, _HEADER_SIZE_AT, 2), _number(head, _POINTS_AT, 4))]
+    if head[24:26] >= b"\x01\x04":
+        claims.append((_EXTENDED_AT, _EXTENDED_BYTES, _number(head, _EXTENDED_START_AT, 8), size))
+    for at, least_bytes, start, end in claims:
+        count = _number(head, at, 4)
+        if count * least_bytes > min(end, size) - start and count:
+            raise BadInput(
+                f"The header of {path} claims {count:,} records, more than the file can hold.",
+                hint="Copy or write the file again.",
+            )
+        if count > _MOST_RECORDS:
+            raise BadInput(
+                f"{path} has {count:,} records before or after its points; at most {_MOST_RECORDS:,} are"
+                " supported.",
+                hint="Write the file again without them.",
+            )
+
+
+def _number(head: bytes, at: int, size: int) -> int:
+    return int.from_bytes(head[at : at + size], "little")
 
 
 def _require_bytes(path: Path, header: Any) -> None:
-    """Raise an error, before allocating anything, if the point count exceeds the file or the free memory."""
+    """Raise an error, before allocating anything, if the point count exceeds the file."""
     need = header.point_count * header.point_format.size
     available = path.stat().st_size - header.offset_to_point_data
     if not header.are_points_compressed and need > available:
@@ -107,7 +268,10 @@ def _require_bytes(path: Path, header: Any) -> None:
             f" {show_bytes(max(0, available))}.",
             hint="Copy or write the file again.",
         )
-    free = free_bytes()
+
+
+def _require_memory(path: Path, header: Any) -> None:
+    need, free = header.point_count * header.point_format.size, free_bytes()
     if need > free:
         raise BadInput(
             f"The header of {path} says {header.point_count:,} points, which need {show_bytes(need)};"

@@ -126,6 +126,22 @@ def take_arrays(arrays: dict[str, np.ndarray], keep: np.ndarray, where: str) -> 
     return part | {name: np.array(words, dtype=str) for name, words in _texts(arrays).items() if words}
 
 
+def named_columns(arrays: dict[str, np.ndarray], key: str) -> dict[str, np.ndarray]:
+    """Return the columns (N,) of all numeric arrays with one row per point but the coordinates `key`."""
+    count = len(arrays[key])
+    names = _texts(arrays)["names"]
+    columns: dict[str, np.ndarray] = {}
+    for name, values in arrays.items():
+        if name == key or values.dtype.kind not in "fiub" or values.shape[:1] != (count,) or values.ndim > 2:
+            continue
+        values = values.astype(np.uint8) if values.dtype.kind == "b" else values
+        if name == "features" and values.ndim == 2 and values.shape[1] == len(names):
+            columns |= {one: values[:, place] for place, one in enumerate(names)}
+        else:
+            columns |= _split(name, values)
+    return columns
+
+
 def _check_labels(labels: np.ndarray, count: int, where: str) -> None:
     if labels.size != count:
         raise BadInput(
@@ -175,17 +191,15 @@ def _columns(arrays: dict[str, np.ndarray], count: int, where: str) -> dict[str,
                 f"{name} of {where} has shape {values.shape}, but there are {count:,} points.",
                 hint="Give one row per point.",
             )
-        if values.ndim == 1:
-            columns[name] = values
-            continue
-        common_names = _COLUMNS.get(name, ())
-        width = values.shape[1]
-        names = (
-            common_names
-            if len(common_names) == width
-            else (name,)
-            if width == 1
-            else tuple(f"{name}_{n}" for n in range(width))
-        )
-        columns |= {key: values[:, place] for place, key in enumerate(names)}
+        columns |= _split(name, values)
     return columns
+
+
+def _split(name: str, values: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the columns of an array (N,) or (N, W), by their common names if it has them."""
+    if values.ndim == 1:
+        return {name: values}
+    common_names, width = _COLUMNS.get(name, ()), values.shape[1]
+    if len(common_names) != width:
+        common_names = (name,) if width == 1 else tuple(f"{name}_{number}" for number in range(width))
+    return {key: values[:, place] for place, key in enumerate(common_names)}

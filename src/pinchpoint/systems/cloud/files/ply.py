@@ -10,7 +10,9 @@ are left out: they raise an error or are dropped, as requested.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, Literal
 
@@ -34,17 +36,34 @@ class Ply:
     header: Header
     vertices: np.ndarray  # (N,) structured, in the file's types and byte order
     before: bytes  # elements before the vertices
-    after: bytes  # elements after the vertices
+    after: bytes | memoryview  # elements after the vertices, mapped if the file is binary
     lines: tuple[bytes, ...] = ()  # vertices of an ASCII file
 
     def xyz(self) -> np.ndarray:
         """Coordinates (N, 3) in the precision of the file."""
-        columns = [self.vertices[axis] for axis in "xyz"]
-        wide = any(column.dtype.itemsize > 4 or column.dtype.kind != "f" for column in columns)
-        return np.stack(columns, axis=1).astype(np.float64 if wide else np.float32)
+        return ply_xyz(self.vertices)
+
+
+def ply_xyz(vertices: np.ndarray) -> np.ndarray:
+    """Return the coordinates (n, 3) of vertices (n,), in the precision of the file."""
+    columns = [vertices[axis] for axis in "xyz"]
+    wide = any(column.dtype.itemsize > 4 or column.dtype.kind != "f" for column in columns)
+    return np.stack(columns, axis=1).astype(np.float64 if wide else np.float32)
 
 
 def read_ply(path: str | Path) -> Ply:
+    ply = open_ply(path)
+    if not ply.header.ascii:
+        return ply
+    vertex = ply.header.elements[ply.header.place("vertex")]
+    pieces = list(ascii_chunks(path, ply.header, max(1, vertex.count)))
+    vertices, lines = pieces[0] if pieces else (np.empty(0, vertex.dtype), ())
+    before, after = (b"".join(line + b"\n" for line in part) for part in ascii_rest(path, ply.header))
+    return replace(ply, vertices=vertices, lines=lines, before=before, after=after)
+
+
+def open_ply(path: str | Path) -> Ply:
+    """Read the header of a file and map its data; an ASCII file has no vertices until they are read."""
     path = Path(path)
     with path.open("rb") as file:
         header = read_header(file, str(path))
@@ -61,7 +80,13 @@ def read_ply(path: str | Path) -> Ply:
                 hint="Write the file with x, y and z.",
             )
         if header.ascii:
-            return _read_ascii(str(path), header, file.read())
+            expected = sum(element.count for element in header.elements)
+            size = os.fstat(file.fileno()).st_size
+            if expected > size:  # a line has at least one byte
+                raise BadInput(
+                    f"{path} is truncated: {expected:,} lines do not fit into {size:,} bytes.", hint=HINT
+                )
+            return Ply(str(path), header, np.empty(0, vertex.dtype), b"", b"")
         before = _skip_binary(header.elements[:place], file, str(path))
         left = os.fstat(file.fileno()).st_size - file.tell()
         need = vertex.count * vertex.dtype.itemsize
@@ -73,8 +98,10 @@ def read_ply(path: str | Path) -> Ply:
             )
         start = file.tell()
         vertices = _map_vertices(file, vertex)
-        file.seek(start + need)
-        after = file.read()
+        rest = left - need
+        after = (
+            np.memmap(file.name, np.uint8, mode="r", offset=start + need, shape=(rest,)).data if rest else b""
+        )
     _check_rest(header.elements[place + 1 :], len(after), str(path))
     return Ply(str(path), header, vertices, before, after)
 
@@ -121,10 +148,27 @@ def scene_ply(scene: Scene) -> Ply:
 
 
 def take_vertices(ply: Ply, index: np.ndarray, *, faces: Literal["refuse", "drop"] = "refuse") -> Ply:
-    """Return the file with only the vertices index (M,), in that order.
+    """Return the vertices of index (M,), in its order, with all other elements.
 
-    faces: what to do with elements that refer to vertices.
+    faces: what to do with elements that list vertices.
     """
+    header, whole = subset_header(ply, len(index), faces=faces)
+    before, after = (ply.before, ply.after) if whole else (b"", b"")
+    lines = tuple(ply.lines[place] for place in index.tolist()) if ply.lines else ()
+    # View the vertices as plain bytes, because NumPy would copy a vertex property by property.
+    vertices = ply.vertices.view(np.dtype((np.void, ply.vertices.itemsize)))[index].view(ply.vertices.dtype)
+    return replace(
+        ply,
+        header=header,
+        vertices=vertices,
+        before=before,
+        after=after,
+        lines=lines,
+    )
+
+
+def subset_header(ply: Ply, count: int, *, faces: Literal["refuse", "drop"]) -> tuple[Header, bool]:
+    """Return the header of a subset of `count` vertices, and whether it keeps the other elements."""
     pointing = [
         element for element in ply.header.elements if element.name != "vertex" and element.points_at_vertices
     ]
@@ -134,21 +178,9 @@ def take_vertices(ply: Ply, index: np.ndarray, *, faces: Literal["refuse", "drop
             f"{ply.path} also contains {what}, which would refer to vertices that are left out.",
             hint='Drop them as well (faces="drop", --faces drop), or give a file with points only.',
         )
-    header, before, after = ply.header, ply.before, ply.after
-    if pointing:
-        # Finding the other elements would require parsing all lists, so they are dropped too.
-        header, before, after = header.only("vertex"), b"", b""
-    lines = tuple(ply.lines[place] for place in index.tolist()) if ply.lines else ()
-    # View the vertices as plain bytes, because NumPy would copy a vertex property by property.
-    vertices = ply.vertices.view(np.dtype((np.void, ply.vertices.itemsize)))[index].view(ply.vertices.dtype)
-    return replace(
-        ply,
-        header=header.with_count("vertex", len(index)),
-        vertices=vertices,
-        before=before,
-        after=after,
-        lines=lines,
-    )
+    # Finding the other elements would require parsing all lists, so they are dropped too.
+    header = ply.header.only("vertex") if pointing else ply.header
+    return header.with_count("vertex", count), not pointing
 
 
 def write_ply(path: str | Path, ply: Ply | Scene, *, keep: np.ndarray | None = None) -> Path:
@@ -195,29 +227,48 @@ def _check_rest(elements: tuple[Element, ...], size: int, path: str) -> None:
         )
 
 
-def _read_ascii(path: str, header: Header, text: bytes) -> Ply:
+def ascii_chunks(
+    path: str | Path, header: Header, size: int
+) -> Iterator[tuple[np.ndarray, tuple[bytes, ...]]]:
+    """Yield the vertices of an ASCII file, at most `size` at a time, as an array and as lines of text."""
     place = header.place("vertex")
     vertex = header.elements[place]
-    first = sum(element.count for element in header.elements[:place])
+    lines = _ascii_lines(path)
+    first = sum(1 for _ in islice(lines, sum(element.count for element in header.elements[:place])))
+    vertices_read = 0
+    while vertices_read < vertex.count:
+        rows = tuple(islice(lines, min(size, vertex.count - vertices_read)))
+        if not rows:
+            break
+        vertices_read += len(rows)
+        yield _parse_rows(str(path), rows, vertex), rows
+    count = first + vertices_read + sum(1 for _ in lines)
     expected = sum(element.count for element in header.elements)
-    if expected > len(text):  # a line has at least one byte; check this before splitting the text
+    if count != expected:
         raise BadInput(
-            f"{path} is truncated: {expected:,} lines do not fit into {len(text):,} bytes.", hint=HINT
-        )
-    lines = [line for line in text.replace(b"\r\n", b"\n").split(b"\n") if line and not line.isspace()]
-    if len(lines) < first + vertex.count or len(lines) != expected:
-        raise BadInput(
-            f"{path} has {len(lines):,} lines of data, but its header says {expected:,}.",
+            f"{path} has {count:,} lines of data, but its header says {expected:,}.",
             hint="Copy or write the file again.",
         )
-    rows = lines[first : first + vertex.count]
-    vertices = _parse_rows(path, rows, vertex)
-    before = b"".join(line + b"\n" for line in lines[:first])
-    after = b"".join(line + b"\n" for line in lines[first + vertex.count :])
-    return Ply(path, header, vertices, before, after, tuple(rows))
 
 
-def _parse_rows(path: str, rows: list[bytes], vertex: Element) -> np.ndarray:
+def ascii_rest(path: str | Path, header: Header) -> tuple[Iterator[bytes], Iterator[bytes]]:
+    """Return the lines of an ASCII file before its vertices, and those after them."""
+    place = header.place("vertex")
+    first = sum(element.count for element in header.elements[:place])
+    before = islice(_ascii_lines(path), first)
+    return before, islice(_ascii_lines(path), first + header.elements[place].count, None)
+
+
+def _ascii_lines(path: str | Path) -> Iterator[bytes]:
+    """Yield the lines of data of an ASCII file, without blank ones."""
+    with Path(path).open("rb") as file:
+        read_header(file, str(path))
+        for line in file:
+            if not line.isspace():
+                yield line.rstrip(b"\r\n")
+
+
+def _parse_rows(path: str, rows: Sequence[bytes], vertex: Element) -> np.ndarray:
     names = vertex.dtype.names or ()
     vertices = np.empty(len(rows), vertex.dtype)
     if not rows:

@@ -6,6 +6,7 @@ the counts of a header.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import BinaryIO
 
@@ -33,10 +34,20 @@ _TYPES = {
     "float32": "f4",
     "float64": "f8",
 }
-_NAMES = {"f4": "float", "f8": "double", "i4": "int", "i2": "short", "u1": "uchar"}
+_NAMES = {
+    "f4": "float",
+    "f8": "double",
+    "i4": "int",
+    "i2": "short",
+    "i1": "char",
+    "u4": "uint",
+    "u2": "ushort",
+    "u1": "uchar",
+}
 _ORDERS = {"ascii": "<", "binary_little_endian": "<", "binary_big_endian": ">"}
 _LONGEST = 2**20  # bytes of the longest header that is accepted
 _MOST = 2**40  # the largest count of an element that is accepted
+_DIGITS = 20  # of the longest count; Python refuses to convert numbers of thousands of digits
 _POINTING = ("face", "edge", "tristrips", "multi_patch")
 _HINT = "Write the file again as binary PLY."
 
@@ -77,6 +88,37 @@ class Header:
         )
         return replace(self, lines=lines, elements=elements)
 
+    def with_columns(self, name: str, add: Mapping[str, str]) -> Header:
+        """Return the header with scalar properties at the end of one element, in place of those it has.
+
+        add: NumPy types by name, without the byte order.
+        """
+        lines, inside = [], False
+        for line in self.lines:
+            words = line.split()
+            if words[:1] == ["element"]:
+                if inside:
+                    lines += _property_lines(add)
+                inside = words[1] == name
+            if not (inside and words[:1] == ["property"] and words[-1] in add):
+                lines.append(line)
+        lines += _property_lines(add) if inside else []
+        order = _ORDERS[self.form]
+        elements = []
+        for element in self.elements:
+            if element.name == name:
+                kept = [(key, element.dtype[key]) for key in element.dtype.names or () if key not in add]
+                dtype = np.dtype([*kept, *((key, order + kind) for key, kind in add.items())])
+                element = replace(element, dtype=dtype)
+            elements.append(element)
+        return replace(self, lines=tuple(lines), elements=tuple(elements))
+
+    def with_comments(self, comments: Iterable[str]) -> Header:
+        """Return the header with comments after the line of the format."""
+        place = next(number for number, line in enumerate(self.lines) if line.split()[:1] == ["format"]) + 1
+        texts = [f"comment {comment}" for comment in comments]
+        return replace(self, lines=(*self.lines[:place], *texts, *self.lines[place:]))
+
     def only(self, name: str) -> Header:
         """Return the header without the other elements."""
         lines, inside = [], True
@@ -97,8 +139,12 @@ class Header:
 def plain_header(dtype: np.dtype, count: int) -> Header:
     """Return the header of a binary file that contains only vertices of this dtype."""
     lines = ["ply", "format binary_little_endian 1.0", f"element vertex {count}"]
-    lines += [f"property {_NAMES[dtype[name].str[1:]]} {name}" for name in dtype.names or ()]
+    lines += _property_lines({name: dtype[name].str[1:] for name in dtype.names or ()})
     return Header(tuple(lines), "binary_little_endian", (Element("vertex", count, dtype, ()),))
+
+
+def _property_lines(kinds: Mapping[str, str]) -> list[str]:
+    return [f"property {_NAMES[kind]} {name}" for name, kind in kinds.items()]
 
 
 def read_header(file: BinaryIO, path: str) -> Header:
@@ -122,6 +168,10 @@ def read_header(file: BinaryIO, path: str) -> Header:
         lines.append(text)
 
 
+def _is_count(text: str) -> bool:
+    return text.isdecimal() and len(text) <= _DIGITS and int(text) <= _MOST
+
+
 def _parse_lines(lines: tuple[str, ...], path: str) -> Header:
     form = ""
     heads: list[tuple[str, int]] = []
@@ -133,9 +183,7 @@ def _parse_lines(lines: tuple[str, ...], path: str) -> Header:
                 pass
             case ["format", kind, _] if kind in _ORDERS and not form:
                 form = kind
-            case ["element", name, count] if (
-                count.isdecimal() and int(count) <= _MOST and name not in dict(heads)
-            ):
+            case ["element", name, count] if _is_count(count) and name not in dict(heads):
                 heads.append((name, int(count)))
                 properties.append([])
                 lists.append([])

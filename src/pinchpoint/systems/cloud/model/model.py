@@ -95,7 +95,6 @@ class CloudModel(nn.Module):
         return self.classify(functional.gelu(features)), features
 
 
-@torch.no_grad()
 def predict_labels(
     model: CloudModel,
     scene: Scene,
@@ -103,7 +102,19 @@ def predict_labels(
     budget: str | int | None = None,
     device: str | torch.device | None = None,
 ) -> np.ndarray:
-    """Return (N,) int32, the class of each point of one scene.
+    """Return (N,) int32, the class of each point of one scene; see `predict_classes`."""
+    return predict_classes(model, scene, budget=budget, device=device)[0]
+
+
+@torch.no_grad()
+def predict_classes(
+    model: CloudModel,
+    scene: Scene,
+    *,
+    budget: str | int | None = None,
+    device: str | torch.device | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the class (N,) int32 of each point of one scene, and its probability (N,) float32.
 
     Voxels are processed at once, points in chunks. budget: bytes for everything on the device while points
     are processed. A point takes 4 (point_inputs + 1) B, and each voxel takes about 200 B of tables and a few
@@ -122,16 +133,20 @@ def predict_labels(
         inputs = model.inputs(xyz, features, voxels)
         voxel_features = model.voxel_features(model.embed(inputs), voxels)
 
-        def label(chunk: Tensor, cells: Tensor, voxel_features: Tensor) -> Tensor:
+        def label(chunk: Tensor, cells: Tensor, voxel_features: Tensor) -> tuple[Tensor, Tensor]:
             logits, _ = model.point_outputs(model.embed(chunk), voxel_features.index_select(0, cells))
-            return logits.argmax(1).to(torch.int32)
+            best = logits.argmax(1)
+            probabilities = logits.float().softmax(1).gather(1, best[:, None])[:, 0]
+            return best.to(torch.int32), probabilities
 
         point_data = inputs, voxels.of_point
         del voxels, xyz, features  # free their memory for the chunks
-        labels: Tensor = stream(label, point_data, extra=(voxel_features,), budget=budget, device=device.type)
+        labels, probabilities = stream(
+            label, point_data, extra=(voxel_features,), budget=budget, device=device.type
+        )
     finally:
         model.train(was_training)
-    return labels.cpu().numpy()
+    return labels.cpu().numpy(), probabilities.cpu().numpy()
 
 
 class _ToPoints(torch.autograd.Function):
