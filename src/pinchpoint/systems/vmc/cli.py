@@ -182,7 +182,12 @@ def orbitals(
     spin: int = SPIN,
     charge: int = CHARGE,
     bond: float = typer.Option(None, "--bond", help="Bond length in bohr, of two atoms or in a chain."),
-    basis: str = typer.Option("cc-pvdz", "--basis", help="Basis set, as PySCF names it."),
+    pseudopotential: str = typer.Option(
+        None, "--pseudopotential", help="Replace the core electrons of all atoms: ccecp.  [default: none]"
+    ),
+    basis: str = typer.Option(
+        None, "--basis", help="Basis set, as PySCF names it.  [default: cc-pvdz, or ccecp-cc-pvdz]"
+    ),
 ) -> None:
     """Compute Hartree-Fock orbitals with PySCF, to pretrain elsewhere.
 
@@ -193,20 +198,20 @@ def orbitals(
     from pinchpoint.systems.vmc.data.spins import ground_state
 
     check_output(output)
-    state = ground_state(molecule, spin=spin, charge=charge or 0, bond=bond)
+    state = ground_state(molecule, spin=spin, charge=charge or 0, bond=bond, pseudopotential=pseudopotential)
     system = state.system
     with printing.loading("JAX"):
         backend("jax")
         from pinchpoint.systems.vmc.data.hartree_fock import solve
 
     with printing.explain_interrupt("nothing was written"), printing.progress("orbitals") as tell:
-        tell(f"{system.name}, {system.electrons} electrons in {basis}")
+        tell(f"{system.name}, {system.electrons} electrons")
         solution = solve(system, basis=basis)
     printing.show_pairs(
         [
             ("written", str(solution.save(output))),
             ("electrons", state.text()),
-            ("energy", f"{solution.energy_ha:.6f} Ha by Hartree-Fock in {basis}"),
+            ("energy", f"{solution.energy_ha:.6f} Ha by Hartree-Fock in {solution.basis}"),
         ]
     )
 

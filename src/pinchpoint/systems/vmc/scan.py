@@ -49,6 +49,7 @@ def scan(
     net: str | None = None,
     spin: int | None = None,
     charge: int | None = None,
+    pseudopotential: str | None = None,
     follow: int | None = None,
     samples: int = SAMPLES,
     device: str = "auto",
@@ -68,11 +69,10 @@ def scan(
     start = time.perf_counter()
     lengths = parse_bonds(bonds) if isinstance(bonds, str) else check_bonds(bonds, str(bonds))
     changes = {name: value for name, value in choices.items() if value is not None}
-    system_of(molecule, spin=spin, charge=charge or 0, bond=lengths[0])  # refuses what has no bond
-    state = ground_state(molecule, spin=spin, charge=charge or 0)
-    systems = [
-        system_of(molecule, spin=state.system.spin, charge=charge or 0, bond=length) for length in lengths
-    ]
+    kind: dict[str, Any] = {"charge": charge or 0, "pseudopotential": pseudopotential}
+    system_of(molecule, spin=spin, bond=lengths[0], **kind)  # refuses what has no bond
+    state = ground_state(molecule, spin=spin, **kind)
+    systems = [system_of(molecule, spin=state.system.spin, bond=length, **kind) for length in lengths]
     settings = Settings.preset(net or "small", electrons=systems[0].electrons, **changes)
     NetConfig.preset(net or "small", **(net_changes or {}))
     if follow is not None and follow < 1:

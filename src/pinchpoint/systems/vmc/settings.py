@@ -65,6 +65,13 @@ class RunOptions:
         main=True,
         default_text="that of the named molecule",
     )
+    pseudopotential: str | None = option(
+        None,
+        "Replace the core electrons of all atoms by this pseudopotential",
+        main=True,
+        choices=("ccecp",),
+        default_text="none, all electrons",
+    )
     device: str = option("auto", "Device: auto, cpu or cuda.", main=True)
     pretrain: int | None = option(
         None,

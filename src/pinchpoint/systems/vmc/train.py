@@ -61,6 +61,7 @@ def train(
     spin: int | None = None,
     charge: int | None = None,
     bond: float | None = None,
+    pseudopotential: str | None = None,
     resume: bool = False,
     device: str = "auto",
     budget: str | int | None = None,
@@ -77,10 +78,11 @@ def train(
 
     choices: fields of `Settings`; None is the default. budget: bytes, "8GiB" or the name of a card; the
     fastest Laplacian and the largest chunk of walkers that fit are used, by default those that fit the
-    device's memory; a resumed run keeps its own. pretrain: steps towards Hartree-Fock, 1,000 for more than
-    four electrons; orbitals: an npz file of `vmc orbitals`, where PySCF is not installed. start_from: a run
-    of the same atoms and network, whose parameters are the first. Ctrl-C and SIGTERM write a checkpoint after
-    the program in progress and are then raised.
+    device's memory; a resumed run keeps its own. pseudopotential: "ccecp" replaces the core electrons of all
+    atoms. pretrain: steps towards Hartree-Fock, 1,000 for more than four electrons; orbitals: an npz file of
+    `vmc orbitals`, where PySCF is not installed. start_from: a run of the same atoms and network, whose
+    parameters are the first. Ctrl-C and SIGTERM write a checkpoint after the program in progress and are then
+    raised.
     """
     tell = progress or (lambda report: None)
     _check_options(resume=resume, start_from=start_from, budget=budget, every=checkpoint_every)
@@ -91,6 +93,7 @@ def train(
         spin=spin,
         charge=charge,
         bond=bond,
+        pseudopotential=pseudopotential,
         net=net,
         net_changes=net_changes,
         choices=choices,
@@ -110,6 +113,7 @@ def train(
             spin=spin,
             charge=charge or 0,
             bond=bond,
+            pseudopotential=pseudopotential,
             tell=lambda text: tell(Report("spin", 0, 0, note=text)),
         )
         run, spin_reason = replace(run, config=replace(run.config, system=state.system)), state.why

@@ -226,3 +226,18 @@ def test_exponents_follow_slaters_rules() -> None:
 def test_lithium_hydride_starts_in_both_atoms_lowest_orbitals() -> None:
     assert [(start.nucleus, start.round) for start in starts((3, 1), 2)] == [(0, True), (1, True)]
     assert len(starts((1,), 6)) == 6
+
+
+def test_a_pseudopotential_leaves_the_valence_electrons() -> None:
+    iron = system_of("FeO", pseudopotential="ccecp")
+    assert iron.cores == (10, 2) and iron.core_charges == (16, 6) and iron.charge == 0
+    assert (iron.up, iron.down) == (13, 9) and iron.exact_ha is None
+    assert iron.repulsion == pytest.approx(16 * 6 / 3.054)
+    ion = system_of("Si", charge=1, pseudopotential="ccecp")
+    assert (ion.up, ion.down, ion.charge) == (2, 1, 1)
+    assert system_of(iron, charge=1).electrons == 21 and System.from_json(iron.to_json()) == iron
+    assert [start.round for start in starts((14,), 4, cores=(10,))] == [True, False, False, False]
+    with pytest.raises(BadInput, match="no pseudopotential 'bfd'"):
+        system_of("Si", pseudopotential="bfd")
+    with pytest.raises(BadInput, match="leaves 0 of the 4 electrons of Si"):
+        system_of("Si", charge=4, pseudopotential="ccecp")

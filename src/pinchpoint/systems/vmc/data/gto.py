@@ -32,7 +32,7 @@ class HartreeFock:
 
     nuclei: (K,), the nucleus of each primitive; powers: (K, 3); exponents: (K,); up, down: (K, k),
     coefficients of the occupied orbitals of each spin; positions: (M, 3), those of the nuclei it was solved
-    for; charges: (M,); energy_ha: the total energy.
+    for; charges: (M,), atomic numbers; energy_ha: the total energy; pseudopotential: as in `System`.
     """
 
     nuclei: np.ndarray
@@ -44,6 +44,7 @@ class HartreeFock:
     charges: np.ndarray
     energy_ha: float
     basis: str
+    pseudopotential: str = ""
 
     def save(self, path: str | Path) -> Path:
         """Write an npz file, without pickle."""
@@ -57,19 +58,23 @@ class HartreeFock:
         """Read a file written by `save`."""
         try:
             arrays = load_npz(path)
-            parts = {field.name: arrays[field.name] for field in fields(cls)}
+            # Files of earlier versions have no pseudopotential.
+            parts = {field.name: arrays[field.name] for field in fields(cls) if field.name in arrays}
+            plain = {"energy_ha": float(parts["energy_ha"]), "basis": str(parts["basis"])}
+            potential = str(parts.get("pseudopotential", ""))
+            return cls(**{**parts, **plain, "pseudopotential": potential})
         except FileNotFoundError as error:
             raise BadInput(f"{path} cannot be read: {error.strerror}.", hint=_HINT) from error
         except FAILURES as error:
             raise BadInput(f"{path} does not contain Hartree-Fock orbitals.", hint=_HINT) from error
-        return cls(**{**parts, "energy_ha": float(parts["energy_ha"]), "basis": str(parts["basis"])})
 
     def fits(self, system: System) -> bool:
         """Return whether these orbitals are for the nuclei and spins of a system, at any positions."""
-        return (tuple(self.charges), self.up.shape[1], self.down.shape[1]) == (
+        return (tuple(self.charges), self.up.shape[1], self.down.shape[1], self.pseudopotential) == (
             system.charges,
             system.up,
             system.down,
+            system.pseudopotential,
         )
 
 

@@ -2,7 +2,7 @@
 
 PySCF is imported only to solve a system; training on a named molecule never needs it. A small basis is
 enough, because the orbitals are only the starting point of training. A file in `orbitals/` was written by
-`solve(system_of(NAME)).save(...)`.
+`solve(system_of(NAME)).save(...)`; the names of those with pseudopotentials begin with that of the potential.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pinchpoint.systems.vmc.data.gto import HartreeFock
 from pinchpoint.systems.vmc.data.system import SAME_BOHR, System
 
 BASIS = "cc-pvdz"
+BASES = {"": BASIS, "ccecp": "ccecp-cc-pvdz"}  # the default basis with each pseudopotential
 _CONVERGED = 1e-10  # hartree
 SPIN_BASIS = "def2-svp"  # for comparing spins; it has all elements up to krypton
 _SPIN_CONVERGED = 1e-8  # hartree
@@ -38,15 +39,20 @@ def orbitals_for(system: System) -> HartreeFock:
 
 def included(system: System) -> HartreeFock | None:
     """Return the packaged orbitals of this system if it has the same orientation, else None."""
-    for path in sorted(Path(__file__).with_name("orbitals").glob("*.npz")):
+    start = f"{system.pseudopotential}-" if system.pseudopotential else "[!a-z]"
+    for path in sorted(Path(__file__).with_name("orbitals").glob(f"{start}*.npz")):
         field = HartreeFock.load(path)
         if field.fits(system) and _same_orientation(field, system):
             return field
     return None
 
 
-def solve(system: System, *, basis: str = BASIS) -> HartreeFock:
-    """Run Hartree-Fock with PySCF: restricted if all electrons are paired, unrestricted otherwise."""
+def solve(system: System, *, basis: str | None = None) -> HartreeFock:
+    """Run Hartree-Fock with PySCF: restricted if all electrons are paired, unrestricted otherwise.
+
+    basis: by default `BASES` of the pseudopotential.
+    """
+    basis = basis or BASES[system.pseudopotential]
     field, molecule = _run(system, basis)
     nuclei, powers, exponents, primitives = _primitives(molecule)
     coefficients = np.asarray(field.mo_coeff)
@@ -61,15 +67,17 @@ def solve(system: System, *, basis: str = BASIS) -> HartreeFock:
         charges=np.asarray(system.charges),
         energy_ha=float(field.e_tot),
         basis=basis,
+        pseudopotential=system.pseudopotential,
     )
 
 
-def energy_by_hartree_fock(system: System, *, basis: str = SPIN_BASIS) -> float:
+def energy_by_hartree_fock(system: System) -> float:
     """Return the lowest unrestricted Hartree-Fock energy of a system, for comparing its spins.
 
     Up and down electrons may have different orbitals even if there are as many of each: a restricted
     singlet of a stretched bond would lie far above the triplet.
     """
+    basis = BASES[system.pseudopotential] if system.pseudopotential else SPIN_BASIS
     molecule, scf = _molecule(system, basis)
     field: Any = scf.UHF(molecule)
     field.conv_tol = _SPIN_CONVERGED
@@ -117,12 +125,18 @@ def _molecule(system: System, basis: str) -> tuple[Any, Any]:
     atoms = [(symbol, place) for symbol, place in zip(system.symbols, system.positions, strict=True)]
     try:
         molecule = gto.M(
-            atom=atoms, unit="Bohr", basis=basis, charge=system.charge, spin=system.spin, verbose=0
+            atom=atoms,
+            unit="Bohr",
+            basis=basis,
+            ecp=system.pseudopotential,
+            charge=system.charge,
+            spin=system.spin,
+            verbose=0,
         )
     except (KeyError, RuntimeError) as error:
         raise BadInput(
             f"PySCF has no basis {basis!r} for {system.name}: {error}.",
-            hint="Use a basis that PySCF has, such as cc-pvdz.",
+            hint=f"Use a basis that PySCF has, such as {BASES[system.pseudopotential]}.",
         ) from error
     if molecule.nao < system.up:
         raise BadInput(

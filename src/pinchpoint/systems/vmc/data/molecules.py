@@ -110,6 +110,13 @@ def known_molecules() -> dict[str, KnownMolecule]:
         "O2": pair("O", "O", 2.282, spin=2),
         "F2": pair("F", "F", 2.668),
         "HF": pair("H", "F", 1.7328),
+        # Oxides of transition metals, for pseudopotentials: bond lengths of Huber and Herzberg 1979.
+        "ScO": pair("Sc", "O", 3.152, spin=1),
+        "TiO": pair("Ti", "O", 3.062, spin=2),
+        "VO": pair("V", "O", 3.003, spin=3),
+        "CrO": pair("Cr", "O", 3.052, spin=4),
+        "MnO": pair("Mn", "O", 3.111, spin=5),
+        "FeO": pair("Fe", "O", 3.054, spin=4),
         "H2O": _water(),
         "NH3": _ammonia(),
         "CH4": _methane(),

@@ -26,8 +26,11 @@ class Start:
     valence: bool
 
 
-def atomic_orbitals(charge: int) -> list[tuple[float, bool]]:
-    """Return (exponent, whether s) for each occupied orbital of a neutral atom, innermost first."""
+def atomic_orbitals(charge: int, *, core: int = 0) -> list[tuple[float, bool]]:
+    """Return (exponent, whether s) for each occupied orbital of a neutral atom, innermost first.
+
+    core: electrons that a pseudopotential replaces, whose orbitals are left out.
+    """
     inside = [0] * len(_GROUPS)
     remaining = charge
     for group, room in _FILLING:
@@ -44,7 +47,7 @@ def atomic_orbitals(charge: int) -> list[tuple[float, bool]]:
             screening += inside[other] * (0.85 if near else 1.0)
         zeta = max(charge - screening, 0.5) / number
         result += [(zeta, index < rounds) for index in range(orbitals)]
-    return result
+    return result[core // 2 :]
 
 
 def outer_exponent(charge: int) -> float:
@@ -52,12 +55,15 @@ def outer_exponent(charge: int) -> float:
     return min(zeta for zeta, _ in atomic_orbitals(charge))
 
 
-def starts(charges: Sequence[int], count: int) -> list[Start]:
-    """Return the `count` lowest orbitals of the atoms of a molecule, for the electrons of one spin."""
+def starts(charges: Sequence[int], count: int, *, cores: Sequence[int] | None = None) -> list[Start]:
+    """Return the `count` lowest orbitals of the atoms of a molecule, for the electrons of one spin.
+
+    cores: electrons of each nucleus that a pseudopotential replaces.
+    """
     pool = [
         (-(zeta**2), not is_round, rank, nucleus, zeta)
-        for nucleus, charge in enumerate(charges)
-        for rank, (zeta, is_round) in enumerate(atomic_orbitals(charge))
+        for nucleus, (charge, core) in enumerate(zip(charges, cores or [0] * len(charges), strict=True))
+        for rank, (zeta, is_round) in enumerate(atomic_orbitals(charge, core=core))
     ]
     pool.sort()
     while len(pool) < count:

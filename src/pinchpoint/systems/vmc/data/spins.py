@@ -43,6 +43,7 @@ def ground_state(
     spin: int | None = None,
     charge: int = 0,
     bond: float | None = None,
+    pseudopotential: str | None = None,
     energy_of: EnergyOf | None = None,
     tell: Callable[[str], None] = lambda text: None,
 ) -> GroundState:
@@ -51,7 +52,7 @@ def ground_state(
     energy_of: the energy in hartree that spins are compared by, by default that of Hartree-Fock; it may raise
     BadInput for a spin, and Missing if it cannot be computed at all. tell: called with what is computed.
     """
-    system = system_of(molecule, spin=spin, charge=charge, bond=bond)
+    system = system_of(molecule, spin=spin, charge=charge, bond=bond, pseudopotential=pseudopotential)
     if spin is not None or isinstance(molecule, System):
         return GroundState(system, "as set")
     if system.nuclei == 1:

@@ -30,6 +30,7 @@ from pinchpoint.systems.vmc.data.molecules import (
     pair,
     spin_of_atom,
 )
+from pinchpoint.systems.vmc.data.pseudopotentials import pseudopotentials
 from pinchpoint.systems.vmc.data.xyz import read_xyz
 
 CLOSEST_BOHR = 0.1  # smallest distance between two nuclei
@@ -43,6 +44,7 @@ class System(JsonConfig):
     """Nuclei and electrons.
 
     symbols, charges (atomic numbers), positions: one per nucleus; up, down: electrons of each spin.
+    pseudopotential: replaces the core electrons of all nuclei, which up and down do not count; "" for none.
     """
 
     name: str
@@ -51,6 +53,7 @@ class System(JsonConfig):
     positions: tuple[Position, ...]
     up: int
     down: int
+    pseudopotential: str = ""
 
     def __post_init__(self) -> None:
         _check_counts(self)
@@ -59,6 +62,7 @@ class System(JsonConfig):
         for name in ("symbols", "charges"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         _check_nuclei(self)
+        _ = self.cores  # refuses unknown pseudopotentials
 
     @property
     def electrons(self) -> int:
@@ -69,9 +73,19 @@ class System(JsonConfig):
         return len(self.charges)
 
     @property
+    def cores(self) -> tuple[int, ...]:
+        """The electrons of each nucleus that a pseudopotential replaces; zeros without one."""
+        return _cores(self.pseudopotential, self.symbols)
+
+    @property
+    def core_charges(self) -> tuple[int, ...]:
+        """The charge of each nucleus, less the electrons that a pseudopotential replaces."""
+        return tuple(charge - core for charge, core in zip(self.charges, self.cores, strict=True))
+
+    @property
     def charge(self) -> int:
         """The total charge, in units of the elementary charge."""
-        return sum(self.charges) - self.electrons
+        return sum(self.core_charges) - self.electrons
 
     @property
     def spin(self) -> int:
@@ -81,15 +95,16 @@ class System(JsonConfig):
     @property
     def repulsion(self) -> float:
         """The Coulomb energy of the nuclei; 0 for an atom."""
-        pairs = combinations(range(self.nuclei), 2)
+        pairs, charges = combinations(range(self.nuclei), 2), self.core_charges
         return math.fsum(
-            self.charges[i] * self.charges[j] / math.dist(self.positions[i], self.positions[j])
-            for i, j in pairs
+            charges[i] * charges[j] / math.dist(self.positions[i], self.positions[j]) for i, j in pairs
         )
 
     @property
     def exact_ha(self) -> float | None:
         """The reference energy of these nuclei and electrons if it is known, else None."""
+        if self.pseudopotential:
+            return None
         if self.nuclei == 1:
             return _exact_atom(self)
         for known in known_molecules().values():
@@ -104,24 +119,37 @@ class System(JsonConfig):
 
 
 def system_of(
-    molecule: str | Path | System, *, spin: int | None = None, charge: int = 0, bond: float | None = None
+    molecule: str | Path | System,
+    *,
+    spin: int | None = None,
+    charge: int = 0,
+    bond: float | None = None,
+    pseudopotential: str | None = None,
 ) -> System:
     """Return the system with a name, or the one in an .xyz file in angstrom.
 
     Names are elements from `H` to `Kr`, molecules such as `H2`, `LiH` or `H2O`, and chains such as `H10`.
     spin: up minus down; by default that of Hund's rules for an atom or ion, that of the ground state for a
     molecule whose formula is known, and otherwise the lowest possible (`spins.ground_state` asks Hartree-Fock
-    instead). bond: the distance in bohr between the two atoms of a
-    molecule, or the spacing of a chain. A System is returned unchanged unless spin, charge or bond is set.
+    instead). bond: the distance in bohr between the two atoms of a molecule, or the spacing of a chain.
+    pseudopotential: "ccecp" replaces the core electrons of all nuclei. A System is returned unchanged unless
+    spin, charge, bond or pseudopotential is set.
     """
     if isinstance(molecule, System):
-        if spin is None and charge == 0 and bond is None:
+        potential = molecule.pseudopotential if pseudopotential is None else pseudopotential
+        if spin is None and charge == 0 and bond is None and potential == molecule.pseudopotential:
             return molecule
         known = KnownMolecule(molecule.symbols, molecule.positions, molecule.spin)
         name, stored = molecule.name, molecule.spin if charge == 0 else None
         if bond is not None:
             known = _stretch(name, known, bond)
-        return _build(name, known, spin=stored if spin is None else spin, charge=molecule.charge + charge)
+        return _build(
+            name,
+            known,
+            spin=stored if spin is None else spin,
+            charge=molecule.charge + charge,
+            pseudopotential=potential,
+        )
     if isinstance(molecule, Path) or str(molecule).lower().endswith(".xyz"):
         symbols, positions = read_xyz(molecule)
         name, known = Path(molecule).stem, KnownMolecule(symbols, positions, -1)
@@ -129,19 +157,21 @@ def system_of(
         name, known = molecule, _by_name(molecule, bond)
     if bond is not None and not _is_chain(name):  # a chain has its spacing already
         known = _stretch(name, known, bond)
-    return _build(name, known, spin=spin, charge=charge)
+    return _build(name, known, spin=spin, charge=charge, pseudopotential=pseudopotential or "")
 
 
-def _build(name: str, known: KnownMolecule, *, spin: int | None, charge: int) -> System:
+def _build(name: str, known: KnownMolecule, *, spin: int | None, charge: int, pseudopotential: str) -> System:
     charges = tuple(SYMBOLS.index(symbol) + 1 for symbol in known.symbols)
-    electrons = sum(charges) - charge
+    core = sum(_cores(pseudopotential, known.symbols))
+    neutral = sum(charges) - core
+    electrons = neutral - charge
     if electrons < 1:
         raise BadInput(
-            f"A charge of {charge:+d} leaves {max(electrons, 0)} of the {sum(charges)} electrons of {name}.",
-            hint=f"Use a charge of at most {sum(charges) - 1:+d}.",
+            f"A charge of {charge:+d} leaves {max(electrons, 0)} of the {neutral} electrons of {name}.",
+            hint=f"Use a charge of at most {neutral - 1:+d}.",
         )
     if spin is None:
-        spin = _default_spin(known, electrons, charge)
+        spin = _default_spin(known, electrons + core, charge)
     if spin < 0 or spin > electrons or (electrons - spin) % 2:
         possible = range(electrons % 2, electrons + 1, 2)
         spins_text = ", ".join(map(str, possible[:4])) + (
@@ -152,11 +182,25 @@ def _build(name: str, known: KnownMolecule, *, spin: int | None, charge: int) ->
             hint=f"Use one of these spins: {spins_text}.",
         )
     return System(
-        name, known.symbols, charges, known.positions, (electrons + spin) // 2, (electrons - spin) // 2
+        name,
+        known.symbols,
+        charges,
+        known.positions,
+        (electrons + spin) // 2,
+        (electrons - spin) // 2,
+        pseudopotential,
     )
 
 
+def _cores(pseudopotential: str, symbols: tuple[str, ...]) -> tuple[int, ...]:
+    """Return the core electrons of each nucleus that a pseudopotential replaces."""
+    if not pseudopotential:
+        return (0,) * len(symbols)
+    return tuple(core.core for core in pseudopotentials(pseudopotential, symbols))
+
+
 def _default_spin(known: KnownMolecule, electrons: int, charge: int) -> int:
+    """Return the spin of a molecule for which none is set. electrons: all of them, with those of the cores."""
     if len(known.symbols) == 1:
         return spin_of_atom(electrons, charge)
     if charge == 0:

@@ -4,6 +4,7 @@ Letters: n electrons, k of them of one spin, M nuclei, D determinants. The envel
 pi_m exp(-sigma_m s(r_m)) with s(r) = r^2 / (1/Z + r), which is flat at the nucleus. The cusp factor
 exp(-sum_m Z r_m / (1 + beta_m r_m)) is the same for every orbital and gives all of them the slope -Z there
 for any weights. With beta = Z and sigma = Z their product is exp(-Z r): a hydrogen-like atom is exact.
+Pseudopotentials have no cusps.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 
 from pinchpoint.systems.vmc.data.slater import Start, outer_exponent
 from pinchpoint.systems.vmc.data.system import System
-from pinchpoint.systems.vmc.model.features import Geometry, inverse_charges, soft
+from pinchpoint.systems.vmc.model.features import Geometry, soft_nuclear
 from pinchpoint.systems.vmc.model.layers import positive, raw_of
 
 Array = jax.Array
@@ -64,7 +65,7 @@ def envelope(pi: Array, sigma: Array, radii: Array, shift: Array) -> Array:
 
 def soft_radii(system: System, places: Geometry) -> Array:
     """Return s(r) of every electron and nucleus, (n, M)."""
-    return soft(places.nuclear, inverse_charges(system, places.nuclear))
+    return soft_nuclear(system, places.nuclear)
 
 
 def log_cusp(system: System, beta: Array, places: Geometry) -> Array:

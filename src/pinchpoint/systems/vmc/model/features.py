@@ -19,6 +19,7 @@ Array = jax.Array
 # Added under the square root, so that a distance of zero has finite derivatives. The second derivative is of
 # the order of _TINY^-1.5, which must be finite in float32: infinity times the zero beside it would be NaN.
 _TINY = 1e-20
+_CORE = 1.0  # bohr; at the core of a pseudopotential, features are quadratic within at most this length
 _REACH = 4.0  # bohr; beyond it, features grow more slowly than the distance
 
 
@@ -50,16 +51,25 @@ def soft(distance: Array, scale: Array | float) -> Array:
     return distance * distance / (scale + distance)
 
 
-def inverse_charges(system: System, like: Array) -> Array:
-    """Return the length scale of each nucleus, 1 / Z, (M,)."""
-    return 1.0 / jnp.asarray(system.charges, dtype=like.dtype)
+def soft_nuclear(system: System, distances: Array) -> Array:
+    """Return the soft distances to the nuclei, like `distances`: (n, M).
+
+    Those to the cores of pseudopotentials are even in the distance: nothing is singular at their centre.
+    """
+    charges = jnp.asarray(system.core_charges, dtype=distances.dtype)
+    if system.pseudopotential:
+        lengths = jnp.minimum(_CORE, 2 / charges)
+        return distances**2 / (lengths + jnp.sqrt(lengths**2 + distances**2))
+    return soft(distances, 1.0 / charges)
 
 
 def one_electron(system: System, places: Geometry) -> Array:
     """Return the vector and soft distance to every nucleus, (n, 4 M)."""
     damp = 1.0 / (1.0 + places.nuclear / _REACH)
+    if system.pseudopotential:
+        damp = 1.0 / jnp.sqrt(1.0 + (places.nuclear / _REACH) ** 2)
     vectors = places.to_nuclei * damp[..., None]
-    lengths = soft(places.nuclear, inverse_charges(system, places.nuclear)) * damp
+    lengths = soft_nuclear(system, places.nuclear) * damp
     return jnp.concatenate([vectors, lengths[..., None]], axis=-1).reshape(vectors.shape[0], -1)
 
 

@@ -1,4 +1,4 @@
-"""The energy of electrons among nuclei: potential and local energy of a walker, in hartree.
+"""The energy of electrons among nuclei or cores: potential and local energy of a walker, in hartree.
 
 n electrons, B walkers, M nuclei; a walker is x: (n, 3) in bohr. Nothing is jitted here; the functions become
 part of the caller's program.
@@ -14,6 +14,7 @@ import numpy as np
 
 from pinchpoint.kit import kinetic_energy
 from pinchpoint.systems.vmc.data.system import System
+from pinchpoint.systems.vmc.model.core_potential import SignAndLog, local_potential, nonlocal_energy
 from pinchpoint.systems.vmc.optimization.chunks import over_walkers
 from pinchpoint.systems.vmc.settings import Method
 
@@ -21,10 +22,12 @@ LogPsi = Callable[[Any, Any], Any]  # (params, x: (n, 3)) -> log|psi|
 
 
 def potential(system: System, x: Any) -> Any:
-    """Return the Coulomb energy of all electrons and nuclei at x: (n, 3)."""
-    nuclei = jnp.asarray(system.positions, x.dtype)
-    charges = jnp.asarray(system.charges, x.dtype)
-    attraction = jnp.sum(charges / _lengths(x[:, None] - nuclei))
+    """Return the local potential energy of all electrons and nuclei at x: (n, 3)."""
+    distances = _lengths(x[:, None] - jnp.asarray(system.positions, x.dtype))
+    if system.pseudopotential:
+        attraction = -local_potential(system, distances)
+    else:
+        attraction = jnp.sum(jnp.asarray(system.charges, x.dtype) / distances)
     first, second = np.triu_indices(
         system.electrons, 1
     )  # numpy, so that the pairs are constants of the program
@@ -32,20 +35,36 @@ def potential(system: System, x: Any) -> Any:
     return repulsion - attraction + system.repulsion
 
 
-def local_energy(log_psi: LogPsi, system: System, *, method: Method = "auto") -> Callable[[Any, Any], Any]:
-    """Return a function (params, x: (n, 3)) -> H psi / psi at x."""
+def local_energy(
+    log_psi: LogPsi, system: System, *, method: Method = "auto", sign_and_log: SignAndLog | None = None
+) -> Callable[[Any, Any], Any]:
+    """Return a function (params, x: (n, 3)) -> H psi / psi at x.
+
+    sign_and_log: needed for pseudopotentials, whose non-local part depends on the sign of psi.
+    """
 
     def energy(params: Any, x: Any) -> Any:
-        return kinetic_energy(lambda walker: log_psi(params, walker), x, method=method) + potential(system, x)
+        local = kinetic_energy(lambda walker: log_psi(params, walker), x, method=method) + potential(
+            system, x
+        )
+        if not system.pseudopotential:
+            return local
+        assert sign_and_log is not None
+        return local + nonlocal_energy(sign_and_log, system, params, x)
 
     return energy
 
 
 def local_energies(
-    log_psi: LogPsi, system: System, *, method: Method = "auto", chunk: int | None = None
+    log_psi: LogPsi,
+    system: System,
+    *,
+    method: Method = "auto",
+    chunk: int | None = None,
+    sign_and_log: SignAndLog | None = None,
 ) -> Callable[[Any, Any], Any]:
     """Return a function (params, x: (B, n, 3)) -> local energies (B,), computed `chunk` walkers at a time."""
-    each = local_energy(log_psi, system, method=method)
+    each = local_energy(log_psi, system, method=method, sign_and_log=sign_and_log)
     return lambda params, x: over_walkers(lambda walker: each(params, walker), x, chunk=chunk)
 
 

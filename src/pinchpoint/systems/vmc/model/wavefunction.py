@@ -71,7 +71,7 @@ def wave_function(system: System, config: NetConfig) -> WaveFunction:
         places = geometry(system, x)
         matrices, shift = _matrices(params, system, config, places)
         sign, log = sum_of_determinants(matrices)
-        log = log + jnp.sum(log_cusp(system, params["cusp"], places) - shift)
+        log = log + jnp.sum(_log_rows(params, system, places) - shift)
         if config.jastrow:
             log = log + log_jastrow(system, params["jastrow"], places.apart)
         return sign, log
@@ -79,7 +79,7 @@ def wave_function(system: System, config: NetConfig) -> WaveFunction:
     def orbitals(params: Params, x: Array) -> tuple[Array, ...]:
         places = geometry(system, x)
         matrices, shift = _matrices(params, system, config, places)
-        rows = jnp.exp(log_cusp(system, params["cusp"], places) - shift)
+        rows = jnp.exp(_log_rows(params, system, places) - shift)
         if config.full:
             return (matrices[0] * rows[:, None],)
         return tuple(
@@ -92,7 +92,9 @@ def wave_function(system: System, config: NetConfig) -> WaveFunction:
 def _init(key: Array, system: System, config: NetConfig) -> Params:
     network, *rest = jax.random.split(key, 3)
     make = init_attention if config.kind == "psiformer" else init_streams
-    params: dict[str, Any] = {"network": make(network, system, config), "cusp": init_cusp(system)}
+    params: dict[str, Any] = {"network": make(network, system, config)}
+    if not system.pseudopotential:
+        params["cusp"] = init_cusp(system)
     params["envelope"], params["orbital"] = {}, {}
     for spin, part in zip(spins(system), rest, strict=False):
         columns = _columns(system, config, spin)
@@ -105,13 +107,22 @@ def _init(key: Array, system: System, config: NetConfig) -> Params:
     return params
 
 
+def _log_rows(params: Params, system: System, places: Geometry) -> Array:
+    """Return the log of the one-electron factors, (n,): nuclear cusps, which pseudopotentials do not have."""
+    if system.pseudopotential:
+        return jnp.zeros_like(places.nuclear[:, 0])
+    return log_cusp(system, params["cusp"], places)
+
+
 def _columns(system: System, config: NetConfig, spin: str) -> list[tuple[Start, bool]]:
     """Return the orbitals for an electron of this spin, each with whether it belongs to that spin."""
     counts = {"up": system.up, "down": system.down}
     if not config.full:
-        return [(start, True) for start in starts(system.charges, counts[spin])]
+        return [(start, True) for start in starts(system.charges, counts[spin], cores=system.cores)]
     return [
-        (start, owner == spin) for owner in spins(system) for start in starts(system.charges, counts[owner])
+        (start, owner == spin)
+        for owner in spins(system)
+        for start in starts(system.charges, counts[owner], cores=system.cores)
     ]
 
 

@@ -67,7 +67,8 @@ def column_scales(system: System, count: int) -> np.ndarray:
     12 at an oxygen nucleus; a core orbital that must first grow that far is not learned in the available
     steps.
     """
-    return np.array([math.sqrt(math.pi / start.zeta**3) for start in starts(system.charges, count)])
+    columns = starts(system.charges, count, cores=system.cores)
+    return np.array([math.sqrt(math.pi / start.zeta**3) for start in columns])
 
 
 def orbital_loss(wave: WaveFunction, field: HartreeFock, params: Params, x: Array) -> Array:

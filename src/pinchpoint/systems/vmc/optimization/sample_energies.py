@@ -38,7 +38,13 @@ def make_observe(
     """
     if count < 1:
         raise BadInput(f"A program cannot have {count} steps.", hint="Use at least 1.")
-    energies_of = local_energies(wave.log, wave.system, method=settings.method, chunk=settings.chunk)
+    energies_of = local_energies(
+        wave.log,
+        wave.system,
+        method=settings.method,
+        chunk=settings.chunk,
+        sign_and_log=wave.sign_and_log,
+    )
 
     def observe(params: Any, walkers: Walkers, first: Any, base: Any) -> tuple[Walkers, Observations]:
         def turn(walkers: Walkers, at: Any) -> tuple[Walkers, Observations]:

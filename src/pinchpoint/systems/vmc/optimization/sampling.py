@@ -193,8 +193,8 @@ def _select(accepted: Any, new: Any, old: Any) -> Any:
 
 def _homes(system: System) -> list[int]:
     """Return the nucleus of every electron, up first, then down."""
-    places = [at for at, charge in enumerate(system.charges) for _ in range(charge)]
-    heaviest = max(range(system.nuclei), key=lambda at: system.charges[at])
+    places = [at for at, charge in enumerate(system.core_charges) for _ in range(charge)]
+    heaviest = max(range(system.nuclei), key=lambda at: system.core_charges[at])
     places = (places + [heaviest] * system.electrons)[: system.electrons] if system.charge else places
     up: list[int] = []
     down: list[int] = []

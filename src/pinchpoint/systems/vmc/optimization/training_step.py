@@ -41,6 +41,8 @@ class Wave(Protocol):
     def system(self) -> System: ...
     @property
     def init(self) -> Callable[[Any], Any]: ...
+    @property
+    def sign_and_log(self) -> Callable[[Any, Any], tuple[Any, Any]]: ...
     def log(self, params: Any, x: Any) -> Any: ...
 
 
@@ -187,7 +189,13 @@ def _steps(
     wave: Wave, settings: Settings, count: int, stage: OptimizerStage | None, mesh: Mesh | None
 ) -> Step:
     by = _stage(settings, stage)
-    energies_of = local_energies(wave.log, wave.system, method=settings.method, chunk=settings.chunk)
+    energies_of = local_energies(
+        wave.log,
+        wave.system,
+        method=settings.method,
+        chunk=settings.chunk,
+        sign_and_log=wave.sign_and_log,
+    )
 
     def steps(carry: Carry) -> tuple[Carry, Stats]:
         numbers = carry.step + jnp.arange(count, dtype=carry.step.dtype)

@@ -45,10 +45,11 @@ def read_start(folder: Path, config: RunConfig) -> Run:
     """Return the run to start from; raise BadInput if its atoms, spins or network differ."""
     run = read_run(folder)
     theirs, ours = run.config.system, config.system
-    if (theirs.symbols, theirs.up, theirs.down) != (ours.symbols, ours.up, ours.down):
+    if _electrons(theirs) != _electrons(ours):
         raise BadInput(
             f"The run in {folder} is for {describe(theirs)} and cannot start a run for {describe(ours)}.",
-            hint="Give a run with the same atoms in the same order, and as many electrons up and down.",
+            hint="Give a run with the same atoms in the same order, as many electrons up and down, "
+            "and the same pseudopotential.",
         )
     different = changed_values(run.config.to_dict()["net"], config.to_dict()["net"])
     if different:
@@ -66,8 +67,13 @@ def start_params(folder: Path, wave: Wave, config: RunConfig) -> tuple[Any, np.n
     return params, move(resize(x, config.settings.walkers), run.config.system, config.system)
 
 
+def _electrons(system: System) -> tuple[object, ...]:
+    return system.symbols, system.up, system.down, system.pseudopotential
+
+
 def describe(system: System) -> str:
-    return f"{system.name} with {system.up} electrons up and {system.down} down"
+    potential = f" and the pseudopotential {system.pseudopotential}" if system.pseudopotential else ""
+    return f"{system.name} with {system.up} electrons up and {system.down} down{potential}"
 
 
 def resize(x: np.ndarray, walkers: int) -> np.ndarray:

@@ -108,7 +108,8 @@ class Run(RunFolder):
             return None
         state = self.checkpoints.load(entry)
         where = self.checkpoints.folder / entry.file
-        stored, config = state["settings"], self.to_dict()
+        # Fields that an earlier version did not have get their defaults.
+        stored, config = RunConfig.from_dict(state["settings"]).to_dict(), self.to_dict()
         if stored["system"] != config["system"]:
             names = stored["system"].get("name"), self.config.system.name
             raise BadInput(
@@ -132,6 +133,7 @@ def begin(
     spin: int | None = None,
     charge: int | None = None,
     bond: float | None = None,
+    pseudopotential: str | None = None,
     net: str | None = None,
     net_changes: Mapping[str, Any] | None = None,
     choices: Mapping[str, Any] | None = None,
@@ -144,12 +146,12 @@ def begin(
     run's own.
     """
     check_run_folder(folder, resume=resume)
-    check_options(RunOptions(pretrain=pretrain))
+    check_options(RunOptions(pretrain=pretrain, pseudopotential=pseudopotential))
     changes = {name: value for name, value in (choices or {}).items() if value is not None}
     if resume:
         run = read_run(folder)
         if molecule is not None:
-            _check_system(run, molecule, spin=spin, charge=charge, bond=bond)
+            _check_system(run, molecule, spin=spin, charge=charge, bond=bond, pseudopotential=pseudopotential)
         _check_net(run, net, net_changes or {})
         _check_settings(run, changes, pretrain)
         return replace(run, config=replace(run.config, settings=_resumed_settings(run, changes)))
@@ -158,7 +160,7 @@ def begin(
             "There is no molecule to train.",
             hint="Name one, such as H2, LiH or file.xyz, or resume a run with --resume.",
         )
-    system = system_of(molecule, spin=spin, charge=charge or 0, bond=bond)
+    system = system_of(molecule, spin=spin, charge=charge or 0, bond=bond, pseudopotential=pseudopotential)
     name = net or "small"
     config = RunConfig(
         system,
@@ -182,10 +184,18 @@ def read_run(folder: Path) -> Run:
 
 
 def _check_system(
-    run: Run, molecule: str | Path | System, *, spin: int | None, charge: int | None, bond: float | None
+    run: Run,
+    molecule: str | Path | System,
+    *,
+    spin: int | None,
+    charge: int | None,
+    bond: float | None,
+    pseudopotential: str | None,
 ) -> None:
     stored = run.config.system
-    system = system_of(molecule, spin=spin, charge=charge or 0, bond=bond)
+    # A name alone asks for no pseudopotential.
+    potential = stored.pseudopotential if pseudopotential is None else pseudopotential
+    system = system_of(molecule, spin=spin, charge=charge or 0, bond=bond, pseudopotential=potential)
     hint = "Name the molecule of the run, leave it out, or start a new run with another -o."
     if system.symbols != stored.symbols:
         raise BadInput(f"The run in {run.folder} is of {stored.name}, not of {system.name}.", hint=hint)
@@ -195,9 +205,9 @@ def _check_system(
         raise BadInput(
             f"The run in {run.folder} is of {stored.name} with its nuclei at other positions.", hint=hint
         )
-    electrons = {"spin": spin, "charge": charge}
+    electrons = {"spin": spin, "charge": charge, "pseudopotential": pseudopotential}
     changes = changed_values(
-        {"spin": stored.spin, "charge": stored.charge},
+        {"spin": stored.spin, "charge": stored.charge, "pseudopotential": stored.pseudopotential or "none"},
         {name: value for name, value in electrons.items() if value is not None},
     )
     if changes:
