@@ -200,7 +200,7 @@ def _cores(pseudopotential: str, symbols: tuple[str, ...]) -> tuple[int, ...]:
 
 
 def _default_spin(known: KnownMolecule, electrons: int, charge: int) -> int:
-    """Return the spin of a molecule for which none is set. electrons: all of them, with those of the cores."""
+    """Return the spin of a molecule for which none is set. electrons: all of them, those of cores too."""
     if len(known.symbols) == 1:
         return spin_of_atom(electrons, charge)
     if charge == 0:
