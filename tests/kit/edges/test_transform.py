@@ -21,6 +21,8 @@ CASES = [
     ("linear_kernelonly", "sum"),
     ("nonlinear_kernelonly", "mean"),
     ("nonlinear", "attention"),
+    ("linear", "max"),
+    ("nonlinear_kernelonly", "max"),
 ]
 
 
@@ -72,7 +74,8 @@ def by_hand(given: dict[str, Any]) -> Any:
         stacked = torch.stack(terms)
         if given["attention"] is not None:
             stacked = stacked * torch.softmax(torch.cat(scores), 0)[:, None]
-        rows.append(stacked.mean(0) if given["weights"] == "mean" else stacked.sum(0))
+        reduce = {"mean": torch.mean, "max": torch.amax}.get(given["weights"], torch.sum)
+        rows.append(reduce(stacked, 0))
     return torch.stack(rows)
 
 
@@ -131,6 +134,8 @@ def test_queries_without_edges_get_zeros_and_no_gradient() -> None:
         ({"weights": "attention"}, "given together"),
         ({"edges": torch.tensor([[S], [0]])}, "contains a point outside"),
         ({"f": torch.zeros(S - 1, C)}, "`f` has shape"),
+        ({"edge_attr": torch.zeros(7, 2)}, "`edge_attr` has shape"),
+        ({"edge_attr": [[1.0]]}, "`edge_attr` is a list"),
         ({"y": torch.rand(S + 1, D, dtype=torch.float64)}, "edges join"),
     ],
 )

@@ -6,6 +6,9 @@ Only inputs are saved. With weights w, kernel k and gradient g of a row, the gra
 
 and those of softmax scores are w (dw - sum over channels of g out), where w = exp(score - lse) and lse
 is the row's log-sum-exp: one number per row, so that a row may be split into pieces.
+
+For the maximum of a row, the weight of an edge is 1 / n in the channels in which it is one of the n edges
+with the largest value, else 0. The values are recomputed chunk by chunk, bit for bit, to find these edges.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ class Job:
     """One transform and the chunks in which it is computed.
 
     reads_f: f is also an input of the network. times_f: the kernel is multiplied by f.
-    weights: mean, sum, quadrature or attention.
+    weights: mean, sum, max, quadrature or attention.
     """
 
     mlp: nn.Module
@@ -47,11 +50,22 @@ class Job:
         return Rows.all_of(self.parts[0].edges)
 
 
-def flat_rows(job: Job, x: Tensor, y: Tensor, f: Tensor | None, quadrature: Tensor | None) -> Tensor:
-    """The transform of all chunks, (Q, C). x: (Q, d), y: (S, d), f: (S, C), quadrature: (S,)."""
+def flat_rows(
+    job: Job,
+    x: Tensor,
+    y: Tensor,
+    f: Tensor | None,
+    quadrature: Tensor | None,
+    edge_attr: Tensor | None = None,
+) -> Tensor:
+    """The transform of all chunks, (Q, C).
+
+    x: (Q, d), y: (S, d), f: (S, C), quadrature: (S,), edge_attr: (E, A) in the order of the edges.
+    """
     x, y, f = _dense(x), _dense(y), None if f is None else _dense(f)
     attention_parameters = [] if job.attention is None else list(job.attention.parameters())
-    return _FlatTransform.apply(job, x, y, f, quadrature, *job.mlp.parameters(), *attention_parameters)  # type: ignore[no-any-return]
+    parameters = [*job.mlp.parameters(), *attention_parameters]
+    return _FlatTransform.apply(job, x, y, f, quadrature, edge_attr, *parameters)  # type: ignore[no-any-return]
 
 
 class _FlatTransform(torch.autograd.Function):
@@ -68,9 +82,10 @@ class _FlatTransform(torch.autograd.Function):
         y: Tensor,
         f: Tensor | None,
         quadrature: Tensor | None,
+        edge_attr: Tensor | None,
         *parameters: Tensor,
     ) -> Tensor:
-        mlp_inputs = x.new_empty(0, dtype=edge_ops.widest(x, y, f if job.reads_f else None))
+        mlp_inputs = x.new_empty(0, dtype=edge_ops.widest(x, y, f if job.reads_f else None, edge_attr))
         attention_inputs = x.new_empty(0, dtype=edge_ops.widest(x, y))
         network = network_of(job.mlp, edges=job.longest, inputs=mlp_inputs)
         scores = (
@@ -80,12 +95,13 @@ class _FlatTransform(torch.autograd.Function):
         )
         lse = None if scores is None else _lse(job, scores, x, y)
         out: Tensor | None = None
+        ties: Tensor | None = None
         dtype: torch.dtype | None = None
         for part in job.parts:
             if not part.count:
                 continue
             inputs, at = edge_ops.gather(x, y, f if job.reads_f else None, part)
-            kernel = network.forward(inputs)
+            kernel = network.forward(_with_attr(inputs, edge_attr, part))
             score = None if scores is None else scores.forward(_relative(inputs, x, y))
             weights = _weights(score, lse, quadrature, at, part)
             factor = f if job.times_f else None
@@ -96,8 +112,17 @@ class _FlatTransform(torch.autograd.Function):
                 # At least float32: a row that is split into many pieces is added to many times.
                 sum_dtype = torch.promote_types(dtype, torch.float32)
                 out = torch.zeros(x.shape[0], kernel.shape[1], dtype=sum_dtype, device=x.device)
-            edge_ops.reduce_into(out, kernel, factor, weights, part)
+                if job.weights == "max":
+                    out.fill_(-torch.inf)
+                    ties = torch.zeros_like(out)
+            if ties is not None:
+                _raise_largest(out, ties, _values(kernel, factor, part).to(out.dtype), part)
+            else:
+                edge_ops.reduce_into(out, kernel, factor, weights, part)
         assert out is not None and dtype is not None
+        largest = None
+        if ties is not None:  # a row without edges is 0, and no edge compares with it
+            largest, out = out, torch.where(job.rows.degrees()[:, None] > 0, out, 0)
         if job.weights == "mean":
             out /= job.rows.degrees().clamp_min_(1)[:, None]
         out = out.to(dtype)
@@ -105,7 +130,9 @@ class _FlatTransform(torch.autograd.Function):
         if scores is not None:
             scores.finish({})
         ctx.job, ctx.network, ctx.scores = job, network, scores
-        ctx.save_for_backward(x, y, f, quadrature, lse, out if lse is not None else None, *parameters)
+        ctx.save_for_backward(
+            x, y, f, quadrature, edge_attr, lse, out if lse is not None else None, largest, ties, *parameters
+        )
         device = x.device.type
         ctx.autocast = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
         return out
@@ -113,11 +140,16 @@ class _FlatTransform(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         job: Job = ctx.job
-        x, y, f, quadrature, lse, out, *parameters = ctx.saved_tensors
+        x, y, f, quadrature, edge_attr, lse, out, largest, ties, *parameters = ctx.saved_tensors
         enabled, dtype = ctx.autocast
         with torch.no_grad(), edge_ops.on_device(x), torch.autocast(x.device.type, dtype, enabled=enabled):
             back = _BackwardPass(
-                job, (ctx.network, ctx.scores), x, y, f, quadrature, lse, ctx.needs_input_grad[1:]
+                job,
+                (ctx.network, ctx.scores),
+                (x, y, f, quadrature, edge_attr),
+                lse,
+                None if largest is None or ties is None else (largest, ties),
+                ctx.needs_input_grad[1:],
             )
             back.run(_row_gradient(job, gradients[0]), out)
         results = back.gradients(parameters)
@@ -158,22 +190,24 @@ class _BackwardPass:
         self,
         job: Job,
         networks: tuple[Network, Network | None],
-        x: Tensor,
-        y: Tensor,
-        f: Tensor | None,
-        quadrature: Tensor | None,
+        given: tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None],
         lse: Tensor | None,
+        maxima: tuple[Tensor, Tensor] | None,
         needs_grad: tuple[bool, ...],
     ) -> None:
-        self.job, self.x, self.y, self.f, self.quadrature, self.lse = job, x, y, f, quadrature, lse
-        points = [x, y, f, quadrature]
+        """given: x, y, f, quadrature, edge_attr; maxima: (Q, C) each, the maxima and how many edges have
+        them.
+        """
+        self.job, self.lse, self.maxima = job, lse, maxima
+        self.given, (self.x, self.y, self.f, self.quadrature, self.edge_attr) = given, given
         self.of_points = [
-            _sum_like(value) if want else None for value, want in zip(points, needs_grad[:4], strict=True)
+            _sum_like(value) if want else None
+            for value, want in zip(given, needs_grad[: len(given)], strict=True)
         ]
         self.network, self.scores = networks
         own = list(job.mlp.parameters())
-        split = 4 + len(own)
-        self.of_mlp = _sums(own, needs_grad[4:split])
+        split = len(given) + len(own)
+        self.of_mlp = _sums(own, needs_grad[len(given) : split])
         self.of_attention = (
             {} if job.attention is None else _sums(list(job.attention.parameters()), needs_grad[split:])
         )
@@ -192,21 +226,29 @@ class _BackwardPass:
 
     def _chunk(self, gradient: Tensor, row_dots: Tensor | None, part: Rows) -> None:
         job = self.job
-        of_x, of_y, of_f, of_quadrature = self.of_points
+        of_x, of_y, of_f, of_quadrature, of_attr = self.of_points
         factor = self.f if job.times_f else None
         inputs, at = edge_ops.gather(self.x, self.y, self.f if job.reads_f else None, part)
         moves = of_x is not None or of_y is not None
         relative = _relative(inputs, self.x, self.y) if self.scores is not None else inputs
+        inputs = _with_attr(inputs, self.edge_attr, part)
         score = None if self.scores is None else self.scores.forward(relative)
         weights = _weights(score, self.lse, self.quadrature, at, part)
-        of_kernel = edge_ops.spread(gradient, factor, weights, part, at, self.network.dtype or gradient.dtype)
+        dtype = self.network.dtype or gradient.dtype
+        share = None
+        if self.maxima is not None:
+            share = self._share_of_maximum(gradient, self.network.forward(inputs), factor, part, at)
+            times_f = share if factor is None else share * factor.index_select(0, part.sources())
+            of_kernel = times_f.to(dtype)
+        else:
+            of_kernel = edge_ops.spread(gradient, factor, weights, part, at, dtype)
         want_f = of_f is not None and factor is not None
         want_weights = self.scores is not None or of_quadrature is not None
         of_inputs, kernel = self.network.backward(
             inputs,
             of_kernel,
             self.of_mlp,
-            want_inputs=moves or (job.reads_f and of_f is not None),
+            want_inputs=moves or (job.reads_f and of_f is not None) or of_attr is not None,
             want_values=want_f or want_weights,
         )
         if of_inputs is not None:
@@ -225,26 +267,43 @@ class _BackwardPass:
                 if of_relative is not None:
                     self._add_inputs(torch.cat([of_relative, -of_relative], dim=1), part)
         if want_f:
-            assert kernel is not None
-            edge_ops.add_by_source(of_f, edge_ops.spread_to_f(gradient, kernel, weights, part, at), part)  # type: ignore[arg-type]
+            assert kernel is not None and of_f is not None
+            of_edges = (
+                edge_ops.spread_to_f(gradient, kernel, weights, part, at) if share is None else share * kernel
+            )
+            edge_ops.add_by_source(of_f, of_edges, part)
+
+    def _share_of_maximum(
+        self, gradient: Tensor, kernel: Tensor, factor: Tensor | None, part: Rows, at: Tensor
+    ) -> Tensor:
+        """(e, C): the gradient of each edge's value: that of its row where it is the maximum, else 0."""
+        assert self.maxima is not None
+        largest, ties = (values.index_select(0, at) for values in self.maxima)
+        holds = _values(kernel, factor, part).to(largest.dtype) == largest
+        return torch.where(holds, gradient.index_select(0, at) / ties.clamp_min(1), 0)
 
     def _add_inputs(self, gradient: Tensor, part: Rows) -> None:
         """Add the gradient of the network's inputs: (e, 2d) of [y, x], or (e, 2d + C) with f."""
         dims = self.x.shape[1]
-        of_x, of_y, of_f, _ = self.of_points
+        of_x, of_y, of_f, _, of_attr = self.of_points
         if of_y is not None:
             edge_ops.add_by_source(of_y, gradient[:, :dims], part)
         if of_x is not None:
             edge_ops.add_by_row(of_x, gradient[:, dims : 2 * dims], part)
-        if of_f is not None and gradient.shape[1] > 2 * dims:
-            edge_ops.add_by_source(of_f, gradient[:, 2 * dims :], part)
+        if gradient.shape[1] == 2 * dims:  # that of the attention, or of nothing else
+            return
+        channels = self.f.shape[1] if self.f is not None and self.job.reads_f else 0
+        if of_f is not None and channels:
+            edge_ops.add_by_source(of_f, gradient[:, 2 * dims : 2 * dims + channels], part)
+        if of_attr is not None:
+            of_attr[part.begin : part.end] += gradient[:, 2 * dims + channels :]
 
     def gradients(self, parameters: list[Tensor]) -> list[Tensor | None]:
         """The gradients in the order and the dtypes of the inputs."""
         own = len(list(self.job.mlp.parameters()))
         of_parameters = [self.of_mlp.get(at) for at in range(own)]
         of_parameters += [self.of_attention.get(at) for at in range(len(parameters) - own)]
-        inputs = [self.x, self.y, self.f, self.quadrature, *parameters]
+        inputs = [*self.given, *parameters]
         return [
             None if value is None or like is None else value.to(like.dtype)
             for value, like in zip([*self.of_points, *of_parameters], inputs, strict=True)
@@ -282,6 +341,25 @@ def _lse(job: Job, scores: Network, x: Tensor, y: Tensor) -> Tensor:
             here = lse[part.first : part.last]
             torch.logaddexp(here, (shift + torch.log(sums))[:, 0], out=here)
     return lse
+
+
+def _with_attr(inputs: Tensor, edge_attr: Tensor | None, part: Rows) -> Tensor:
+    """The inputs (e, W) of a chunk, followed by the attributes of its edges."""
+    return inputs if edge_attr is None else torch.cat([inputs, edge_attr[part.begin : part.end]], dim=1)
+
+
+def _values(kernel: Tensor, factor: Tensor | None, part: Rows) -> Tensor:
+    """(e, C): the kernel, times f at the sources."""
+    return kernel if factor is None else kernel * factor.index_select(0, part.sources())
+
+
+def _raise_largest(largest: Tensor, ties: Tensor, values: Tensor, part: Rows) -> None:
+    """Raise the rows' maxima (Q, C) to those of a chunk, and count the edges that have them."""
+    here, count = largest[part.first : part.last], ties[part.first : part.last]
+    higher = torch.maximum(here, part.largest(values))
+    count *= here == higher
+    count += part.sum((values == higher.index_select(0, part.local())).to(values.dtype))
+    here.copy_(higher)
 
 
 def _relative(inputs: Tensor, x: Tensor, y: Tensor) -> Tensor:

@@ -67,6 +67,16 @@ class Rows:
             return values.new_full((self.last - self.first, *values.shape[1:]), -torch.inf)
         return torch.segment_reduce(values, "max", lengths=self.degrees(), axis=0, unsafe=True)
 
+    def maximum(self, values: Tensor) -> Tensor:
+        """(e, C) to (q, C): the largest of each row, 0 for a row without edges.
+
+        Values that are equally large share the gradient.
+        """
+        if values.shape[0] == 0:
+            return self.sum(values)
+        largest = torch.segment_reduce(values, "max", lengths=self.degrees(), axis=0, unsafe=True)
+        return torch.where(self.degrees()[:, None] > 0, largest, 0)
+
     def softmax(self, scores: Tensor) -> Tensor:
         """(e, 1) to (e, 1): the softmax over the edges of each row, shifted by the row's largest score."""
         local = self.local()

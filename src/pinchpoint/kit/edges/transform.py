@@ -2,6 +2,7 @@
 
     out[q] = sum over edges (s -> q) of weight * kernel * f[s]
 
+or, with weights="max", the largest of kernel * f[s], channel by channel.
 `memory` changes how the result is computed, not its value: `eager` saves the features of every edge for
 backward; `checkpoint` and `flat` process the edges in chunks of whole rows and recompute them in
 backward. With `flat`, nothing but the graph itself grows with the edges.
@@ -28,7 +29,7 @@ from pinchpoint.planning.chunk_size import largest_chunk
 
 Memory = Literal["eager", "checkpoint", "flat"]
 Transform = Literal["linear", "nonlinear", "linear_kernelonly", "nonlinear_kernelonly"]
-Weights = Literal["mean", "sum", "quadrature", "attention"]
+Weights = Literal["mean", "sum", "max", "quadrature", "attention"]
 
 # The bytes of a chunk with chunk="auto": larger chunks save little time, smaller ones little memory.
 CHUNK_BYTES = 96 * MIB
@@ -36,6 +37,7 @@ CHUNK_BYTES = 96 * MIB
 # 50,000 edges.
 CHUNK_SHARE = 0.02
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+_BATCH_NORMS = (nn.BatchNorm1d, nn.SyncBatchNorm)
 # Limit of edges in a chunk: a kernel's last block may extend beyond them, and its indices must fit 32 bits.
 _CHUNK_MOST = 2**30
 _INDEX_BYTES = (
@@ -56,21 +58,27 @@ def edge_transform(
     weights: Weights = "mean",
     quadrature: Tensor | None = None,
     attention: nn.Module | None = None,
+    edge_attr: Tensor | None = None,
 ) -> Tensor:
     """Transform f from the sources to the queries and return (Q, C).
 
     mlp: (e, 2d) -> (e, C), or (e, 2d + C) -> (e, C) for the nonlinear transforms; its input is [y, x], then
-    f. x: (Q, d) queries, the destinations; y: (S, d) sources; f: (S, C) at the sources, None for
-    linear_kernelonly. edges: `Edges`, or a (2, E) index of (source, destination) in any order. transform:
-    `linear` multiplies the kernel by f, `nonlinear` also feeds f to the kernel; the kernel-only variants omit
-    the product. weights: `mean` over a row, plain `sum`, `quadrature` with a weight (S,) per source, or
-    `attention`, a softmax over each row of attention(y - x): (e, d) -> (e, 1). chunk: edges processed
-    together. Queries without edges get zeros.
+    f, then edge_attr. x: (Q, d) queries, the destinations; y: (S, d) sources; f: (S, C) at the sources, None
+    for linear_kernelonly. edges: `Edges`, or a (2, E) index of (source, destination) in any order; edge_attr:
+    (E, A), one row for each edge, in that order. transform: `linear` multiplies the kernel by f, `nonlinear`
+    also feeds f to the kernel; the kernel-only variants omit the product. weights: `mean` over a row, plain
+    `sum`, `max` (the largest of each channel, whose gradient edges that are equally large share),
+    `quadrature` with a weight (S,) per source, or `attention`, a softmax over each row of attention(y - x):
+    (e, d) -> (e, 1). chunk: edges processed together. Queries without edges get zeros.
     """
-    _check_kinds(mlp, x, y, f, quadrature, attention)
+    _check_kinds(mlp, x, y, f, quadrature, attention, edge_attr)
     graph = (
         edges if isinstance(edges, Edges) else Edges.from_index(edges, queries=x.shape[0], sources=y.shape[0])
     )
+    if edge_attr is not None:
+        _check_edge_attr(edge_attr, graph)
+        if not isinstance(edges, Edges):
+            edge_attr = edge_attr.index_select(0, torch.sort(edges[1], stable=True).indices)
     _check(
         x,
         y,
@@ -84,27 +92,40 @@ def edge_transform(
     )
     kernel = EdgeKernel(transform, weights)
     wide = 2 * x.shape[1] + (f.shape[1] if f is not None and transform.startswith("nonlinear") else 0)
+    wide += 0 if edge_attr is None else edge_attr.shape[1]
     points_dtype = torch.promote_types(x.dtype, y.dtype)
     inputs_dtype = (
         torch.promote_types(points_dtype, f.dtype)
         if f is not None and transform.startswith("nonlinear")
         else points_dtype
     )
+    if edge_attr is not None:
+        inputs_dtype = torch.promote_types(inputs_dtype, edge_attr.dtype)
     _check_module("mlp", mlp, x.new_empty(0, wide, dtype=inputs_dtype), memory)
     if attention is not None:
         _check_module("attention", attention, x.new_empty(0, x.shape[1], dtype=points_dtype), memory)
     modules = nn.ModuleDict({"mlp": mlp} | ({"attention": attention} if attention is not None else {}))
     fixed_chunk = _chunk(chunk)
     if memory == "eager" or not graph.count:
-        return kernel.rows(modules, x, y, f, quadrature, Rows.all_of(graph))
+        return kernel.rows(modules, x, y, f, quadrature, edge_attr, Rows.all_of(graph))
     by_hand = memory == "flat"
-    size = fixed_chunk or auto_chunk(mlp, x, y, f, transform=transform, attention=attention, by_hand=by_hand)
+    size = fixed_chunk or auto_chunk(
+        mlp,
+        x,
+        y,
+        f,
+        transform=transform,
+        weights=weights,
+        attention=attention,
+        edge_attr=edge_attr,
+        by_hand=by_hand,
+    )
     size = min(size, _CHUNK_MOST)
     if memory == "checkpoint":
         parts = row_chunks(graph, size)
         return torch.cat(
             [
-                checkpoint(kernel.rows, modules, x, y, f, quadrature, part, use_reentrant=False)
+                checkpoint(kernel.rows, modules, x, y, f, quadrature, edge_attr, part, use_reentrant=False)
                 for part in parts
             ]
         )
@@ -112,7 +133,7 @@ def edge_transform(
     times_f = f is not None and not transform.endswith("kernelonly")
     parts = list(row_chunks(graph, size, split_rows=True))
     job = Job(mlp, attention, reads_f, times_f, weights, chunks_to_trace(parts) if is_fake(x) else parts)
-    return flat_rows(job, x, y, f if reads_f or times_f else None, quadrature)
+    return flat_rows(job, x, y, f if reads_f or times_f else None, quadrature, edge_attr)
 
 
 def auto_chunk(
@@ -122,7 +143,9 @@ def auto_chunk(
     f: Tensor | None,
     *,
     transform: Transform = "linear",
+    weights: Weights = "mean",
     attention: nn.Module | None = None,
+    edge_attr: Tensor | None = None,
     budget_bytes: int | None = None,
     by_hand: bool = True,
 ) -> int:
@@ -140,9 +163,15 @@ def auto_chunk(
     dims = x.shape[1] + y.shape[1]
     width = dims + (f.shape[1] if f is not None and transform.startswith("nonlinear") else 0)
     wide = max(x.element_size(), 4)
+    own = 0
+    if edge_attr is not None:  # also while both parts of the inputs are joined
+        own += width * wide
+        width += edge_attr.shape[1]
     # Inputs, row and sorted sources; the gradients of the kernel and of f; and what the network itself needs.
-    own = width * wide + _INDEX_BYTES + 2 * (f.shape[1] if f is not None else 1) * wide
+    own += width * wide + _INDEX_BYTES + 2 * (f.shape[1] if f is not None else 1) * wide
     own += edge_bytes(mlp, width, like=x, by_hand=by_hand)
+    if weights == "max":  # the values, their largest and the comparison, beside the gradient
+        own += 4 * (f.shape[1] if f is not None else 1) * wide
     if attention is not None:
         own += edge_bytes(attention, x.shape[1], like=x, by_hand=by_hand) + 4 * wide
     return largest_chunk(fixed_bytes=0, bytes_per_point=own, budget_bytes=budget_bytes)
@@ -162,10 +191,12 @@ class EdgeKernel:
         y: Tensor,
         f: Tensor | None,
         quadrature: Tensor | None,
+        edge_attr: Tensor | None,
         rows: Rows,
     ) -> Tensor:
-        """The transform of a chunk's rows: (q, C). x: (Q, d), y: (S, d), f: (S, C)."""
-        return self.reduce(modules, *self.gather(x, y, f, quadrature, rows), rows)
+        """The transform of a chunk's rows: (q, C). x: (Q, d), y: (S, d), f: (S, C), edge_attr: (E, A)."""
+        a_e = None if edge_attr is None else edge_attr[rows.begin : rows.end]
+        return self.reduce(modules, *self.gather(x, y, f, quadrature, rows), a_e, rows)
 
     def gather(
         self, x: Tensor, y: Tensor, f: Tensor | None, quadrature: Tensor | None, rows: Rows
@@ -190,10 +221,12 @@ class EdgeKernel:
         y_e: Tensor,
         f_e: Tensor | None,
         q_e: Tensor | None,
+        a_e: Tensor | None,
         rows: Rows,
     ) -> Tensor:
         """Reduce the values at edges to their destination rows: (q, C)."""
         inputs = [y_e, x_e] if f_e is None or self.transform.startswith("linear") else [y_e, x_e, f_e]
+        inputs += [] if a_e is None else [a_e]
         values = modules["mlp"](torch.cat(inputs, dim=1))
         if f_e is not None and not self.transform.endswith("kernelonly"):
             check_channels(values, f_e)
@@ -205,6 +238,8 @@ class EdgeKernel:
             score = modules["attention"](y_e - x_e)
             check_score(score)
             values = values * rows.softmax(score)
+        if self.weights == "max":
+            return rows.maximum(values)
         sums = rows.sum(values)
         return sums / rows.degrees().clamp_min(1)[:, None] if self.weights == "mean" else sums
 
@@ -230,17 +265,32 @@ def _check_kinds(
     f: Tensor | None,
     quadrature: Tensor | None,
     attention: nn.Module | None,
+    edge_attr: Tensor | None,
 ) -> None:
     require_module("mlp", mlp, reads="(e, 2d) to (e, C)")
     if attention is not None:
         require_module("attention", attention, reads="(e, d) to (e, 1)")
-    for name, value in (("x", x), ("y", y), ("f", f), ("quadrature", quadrature)):
+    for name, value in (("x", x), ("y", y), ("f", f), ("quadrature", quadrature), ("edge_attr", edge_attr)):
         if value is not None or name in "xy":
             require_tensor(name, value)
     if x.dim() != 2 or y.dim() != 2 or x.shape[1] != y.shape[1]:
         raise BadInput(
             f"`x` has shape {tuple(x.shape)} and `y` has shape {tuple(y.shape)}, not (Q, d) and (S, d).",
             hint="Give both two axes, with the same number of coordinates.",
+        )
+
+
+def _check_edge_attr(edge_attr: Tensor, edges: Edges) -> None:
+    if edge_attr.dim() != 2 or edge_attr.shape[0] != edges.count:
+        one = "; one number per edge is edge_attr[:, None]." if edge_attr.dim() == 1 else "."
+        raise BadInput(
+            f"`edge_attr` has shape {tuple(edge_attr.shape)}, but there are {edges.count:,} edges.",
+            hint="Give edge_attr one row per edge: (E, A)" + one,
+        )
+    if not edge_attr.is_floating_point():
+        raise BadInput(
+            f"`edge_attr` is {edge_attr.dtype}; it must hold floating-point numbers.",
+            hint="Convert it: edge_attr.float(); for kinds of edges, torch.nn.functional.one_hot.",
         )
 
 
@@ -302,11 +352,18 @@ def _check_module(name: str, module: nn.Module, inputs: Tensor, memory: Memory) 
     inputs: (0, width) in the dtype of an edge's inputs.
     """
     layers, width, dtype = layers_of(module), inputs.shape[1], arithmetic(inputs)
-    if layers is not None and layers[0][0].in_features != width:
+    if any(isinstance(parameter, nn.UninitializedParameter) for parameter in module.parameters()):
         raise BadInput(
-            f"`{name}` takes {layers[0][0].in_features} inputs, but an edge has {width}.",
-            hint="Give an mlp of [y, x] (2d inputs; 2d + C with f in the nonlinear transforms), "
-            "and an attention of y - x (d inputs).",
+            f"`{name}` has lazy layers that do not have weights yet.",
+            hint=f"Give its layers their width, {width}, or call it once on (1, {width}).",
+        )
+    # PyG's MLP, for one, names its number of inputs like this.
+    own_width = layers[0][0].in_features if layers is not None else getattr(module, "in_channels", width)
+    if isinstance(own_width, int) and own_width != width:
+        raise BadInput(
+            f"`{name}` takes {own_width} inputs, but an edge has {width}.",
+            hint="Give an mlp of [y, x] (2d inputs; 2d + C with f in the nonlinear transforms; then the A of "
+            "edge_attr), and an attention of y - x (d inputs).",
         )
     for layer, _ in layers or ():
         # Autocast casts weights, and a user's module may do so too.
@@ -319,10 +376,42 @@ def _check_module(name: str, module: nn.Module, inputs: Tensor, memory: Memory) 
         return
     for part in module.modules():
         # A checkpoint draws the same random numbers again; `flat` does not.
-        drops = memory == "flat" and isinstance(part, _DROPOUTS) and part.training and part.p > 0
-        if drops or (isinstance(part, nn.BatchNorm1d) and (part.training or part.running_mean is None)):
+        drops = memory == "flat" and part.training and drops_values(part)
+        if drops or (isinstance(part, _BATCH_NORMS) and (part.training or part.running_mean is None)):
             raise BadInput(
-                f"`{name}` has a {type(part).__name__} in training mode, which gives different results "
-                "when it is computed again or in chunks.",
+                f"`{name}` has {_with_dropout(part) if drops else f'a {type(part).__name__}'} in training "
+                "mode, which gives different results when it is computed again or in chunks.",
                 hint=f"Use memory={'checkpoint' if drops else 'eager'!r}, or call eval() on that layer.",
             )
+        if normalises_graph(part):
+            raise BadInput(
+                f"`{name}` has a {type(part).__name__} of PyG, which normalises over all edges of a graph; "
+                f"with memory={memory!r} it would see one chunk of them.",
+                hint="Use memory='eager', an MLP with norm=None, or LayerNorm(mode='node').",
+            )
+
+
+def drops_values(part: nn.Module) -> bool:
+    """Whether a layer drops values at random when it trains, by itself or by a call in its forward."""
+    if isinstance(part, _DROPOUTS):
+        return part.p > 0
+    # PyG's MLP and torch's MultiheadAttention call the function, with this attribute.
+    shares = getattr(part, "dropout", None)
+    return any(
+        isinstance(share, int | float) and share > 0
+        for share in (shares if isinstance(shares, list | tuple) else [shares])
+    )
+
+
+def normalises_graph(part: nn.Module) -> bool:
+    """Whether a layer is a norm of PyG whose result for an edge depends on the other edges."""
+    module = type(part).__module__
+    if not module.startswith("torch_geometric.nn.norm."):
+        return False
+    by_row = getattr(part, "mode", None) == "node" or type(part).__name__ == "MessageNorm"
+    return not by_row and type(part).__name__ != "BatchNorm"  # which holds a BatchNorm1d, checked by itself
+
+
+def _with_dropout(part: nn.Module) -> str:
+    name = type(part).__name__
+    return f"a {name}" if isinstance(part, _DROPOUTS) else f"dropout in its {name}"
