@@ -68,7 +68,7 @@ def test_help_of_the_group_and_of_its_commands_needs_no_torch() -> None:
         "codes = [run(args) for args in helps]\n"
         "assert not any(codes), codes\nassert not {'torch', 'numpy', 'rich'} & set(sys.modules), 'imported'"
     )
-    names = ["data", "train", "eval", "orbit", "explain-memory"]
+    names = ["data", "train", "eval", "orbit", "render", "grid", "mesh", "explain-memory"]
     done = subprocess.run([sys.executable, "-c", code, *names], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     help_text = done.stdout.partition("Commands:\n")[2].partition("Usage:")[0]
@@ -117,6 +117,38 @@ def test_orbit_writes_a_movie_and_a_sheet(
     assert run(["radiance", *map(str, args)]) == 0
     assert {path.name for path in tmp_path.iterdir()} == {"turn.gif", "turn-sheet.png"}
     assert "2 objects, 4 views each, 32 x 32" in capsys.readouterr().out
+
+
+def test_mesh_writes_a_closed_mesh(
+    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import numpy as np
+
+    line = np.linspace(-1, 1, 16)
+    ball = 1.1 - np.sqrt(
+        line[:, None, None] ** 2 + line[:, None] ** 2 + line**2
+    )  # the run has no surface yet
+    monkeypatch.setattr(
+        "pinchpoint.systems.radiance.export.mesh.opacities", lambda *args, **options: ball.clip(0, 1)
+    )
+    args = ["mesh", run_folder, "-o", tmp_path / "car.glb", "--resolution", 16, "--seed", 3]
+    assert run(["radiance", *map(str, args), "--device", "cpu"]) == 0
+    out = capsys.readouterr().out
+    assert "number 0 of seed 3" in out and "every edge has two faces" in out
+    assert (tmp_path / "car.glb").read_bytes()[:4] == b"glTF"
+
+
+def test_render_and_grid_write_pictures(
+    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("PIL", reason="pictures are pillow's")
+    views = ["render", run_folder, "-o", tmp_path / "views", "--seed", 3, "--views", 2, "--depth"]
+    sheet = ["grid", run_folder, "-o", tmp_path / "grid.png", "--shapes", 1, "--appearances", 2]
+    for args in (views, sheet):
+        assert run(["radiance", *map(str, args), "--size", "8", "--device", "cpu"]) == 0
+    out = capsys.readouterr().out
+    assert "2 views, 8 x 8" in out and "5 files" in out and "1 shapes by 2 appearances, 8 x 8" in out
+    assert len(list((tmp_path / "views").iterdir())) == 5 and (tmp_path / "grid.png").exists()
 
 
 def test_eval_names_its_distances_after_their_features(
@@ -172,6 +204,8 @@ def test_eval_names_its_distances_after_their_features(
         ),
         (["train", "{cars}", "-o", "{tmp}/run", "--resume"], 2, "no run in"),
         (["orbit", "{tmp}/none", "-o", "{tmp}/turn.gif"], 2, "no run in"),
+        (["mesh", "{tmp}/none", "-o", "{tmp}/car.glb"], 2, "no run in"),
+        (["mesh", "{tmp}/none", "-o", "{tmp}/car.stl"], 2, "A mesh cannot be written to"),
         (["data", "-o", "{tmp}/cars", "--images", "0"], 2, "--images '0' is not a whole number above 0"),
         (["data", "-o", "{tmp}/cars", "--images", "foo"], 2, "--images 'foo' is not a number"),
         (["train", "{cars}", "-o", "{tmp}/run", "--chunk", "x", *TINY], 2, "'x' is not a whole number"),

@@ -53,5 +53,5 @@ def test_unknown_suffixes_and_an_mp4_without_ffmpeg_are_refused(
     monkeypatch.setitem(__import__("sys").modules, "imageio_ffmpeg", None)
     with pytest.raises(Missing, match="ffmpeg") as missing:
         orbit.check_movie(tmp_path / "turn.mp4")
-    assert ".gif" in missing.value.hint
+    assert ".gif" in missing.value.hint and "pinchpoint[mp4]" in missing.value.hint
     assert not list(tmp_path.iterdir())

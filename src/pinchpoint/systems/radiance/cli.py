@@ -1,8 +1,8 @@
 """Train a radiance-field GAN on images without poses, evaluate it, and render orbits.
 
 `data` creates pictures of cars, `train` learns a field (and a super-resolution that is faithful to it) from
-images, `eval` scores a run, `orbit` writes a movie around new objects, `explain-memory` measures the effect
-of memory tricks.
+images, `eval` scores a run, `orbit`, `render` and `grid` show new objects, `mesh` writes their surface,
+`explain-memory` measures the effect of memory tricks.
 """
 
 from __future__ import annotations
@@ -24,6 +24,14 @@ app = typer.Typer(rich_markup_mode=None, context_settings={"help_option_names": 
 CHECKPOINT: Any = typer.Option(
     "last", "--checkpoint", help="Checkpoint to load: last, or best by the distances measured while training."
 )
+SIZE: Any = typer.Option(
+    None, "--size", help="Width and height of the render in pixels.  [default: as in training]"
+)
+HEIGHT: Any = typer.Option(
+    None, "--height", help="Camera height: 0 above, 0.5 the horizon.  [3/4 from v_low to v_high]"
+)
+THING: Any = typer.Option(0, "--object", help="Number of the object among those of the seed.")
+SEED: Any = typer.Option(0, "--seed", help="Seed of the objects, as in `orbit`.")
 
 _WIDE = 150  # width from which a table of tricks includes descriptions
 
@@ -174,16 +182,12 @@ def orbit(
         "-o",
         "--output",
         metavar="FILE.gif",
-        help="Movie to write: .gif, or .mp4 if ffmpeg is installed.",
+        help='Movie to write: .gif, or .mp4 with ffmpeg or `pip install "pinchpoint[mp4]"`.',
     ),
     things: int = typer.Option(4, "--things", help="Number of new objects, side by side."),
     frames: int = typer.Option(48, "--frames", help="Number of views per turn."),
-    size: int = typer.Option(
-        None, "--size", help="Width and height of the render in pixels.  [default: as in training]"
-    ),
-    height: float = typer.Option(
-        None, "--height", help="Camera height: 0 above, 0.5 the horizon.  [3/4 from v_low to v_high]"
-    ),
+    size: int = SIZE,
+    height: float = HEIGHT,
     fps: float = typer.Option(16, "--fps", help="Frames per second."),
     checkpoint: str = CHECKPOINT,
     seed: int = typer.Option(0, "--seed", help="Seed of the objects."),
@@ -209,6 +213,129 @@ def orbit(
             seed=seed,
             device=device,
             progress=lambda done, total: tell("views", done, total),
+        )
+    printing.show_pairs(record.summary())
+
+
+@app.command("render")
+def render(
+    run: Path = commands.RUN,
+    output: Path = typer.Option(
+        ..., "-o", "--output", metavar="DIR|FILE.png", help="Folder of the views, or the file of one."
+    ),
+    seed: int = SEED,
+    thing: int = THING,
+    count: int = typer.Option(
+        None, "--views", help="Number of views around the object.  [default: 8, or 1 for a file]"
+    ),
+    depth: bool = typer.Option(False, "--depth", help="Also write depth maps (PNG of 16 bits)."),
+    turn: float = typer.Option(0.0, "--turn", help="Direction of the first view, in turns from 0 to 1."),
+    height: float = HEIGHT,
+    size: int = SIZE,
+    checkpoint: str = CHECKPOINT,
+    device: str = commands.DEVICE,
+) -> None:
+    """Render single images and depth maps of a new object.
+
+    DIR receives the images and views.json with the camera of each view.
+    """
+    with commands.loading_torch():
+        from pinchpoint.systems.radiance.export.pictures import render_views
+
+    with printing.explain_interrupt("views may be missing"), progress_bar.bar("render") as tell:
+        record = render_views(
+            run,
+            output,
+            seed=seed,
+            thing=thing,
+            count=count,
+            turn=turn,
+            height=height,
+            size=size,
+            depth=depth,
+            which=checkpoint,  # pyright: ignore[reportArgumentType]
+            device=device,
+            progress=lambda done, total: tell("views", done, total),
+        )
+    printing.show_pairs(record.summary())
+
+
+@app.command("grid")
+def grid(
+    run: Path = commands.RUN,
+    output: Path = typer.Option(..., "-o", "--output", metavar="FILE.png", help="Picture to write."),
+    shapes: int = typer.Option(4, "--shapes", help="Number of rows, each with a shape of its own."),
+    appearances: int = typer.Option(6, "--appearances", help="Number of columns, each with its own colours."),
+    interpolate: int = typer.Option(
+        None, "--interpolate", help="Instead, show this many steps between two objects."
+    ),
+    seed: int = SEED,
+    turn: float = typer.Option(0.1, "--turn", help="Direction of the view, in turns from 0 to 1."),
+    height: float = HEIGHT,
+    size: int = SIZE,
+    checkpoint: str = CHECKPOINT,
+    device: str = commands.DEVICE,
+) -> None:
+    """Show shapes and appearances in a grid, or interpolate.
+
+    With --interpolate, the first row goes from the first object of the seed to the second, the second row
+    changes the shape alone, and the third the appearance.
+    """
+    with commands.loading_torch():
+        from pinchpoint.systems.radiance.export.pictures import draw_grid
+
+    with printing.explain_interrupt("nothing was written"), progress_bar.bar("grid") as tell:
+        record = draw_grid(
+            run,
+            output,
+            shapes=shapes,
+            appearances=appearances,
+            interpolate=interpolate,
+            seed=seed,
+            turn=turn,
+            height=height,
+            size=size,
+            which=checkpoint,  # pyright: ignore[reportArgumentType]
+            device=device,
+            progress=lambda done, total: tell("rows", done, total),
+        )
+    printing.show_pairs(record.summary())
+
+
+@app.command("mesh")
+def mesh(
+    run: Path = commands.RUN,
+    output: Path = typer.Option(
+        ..., "-o", "--output", metavar="FILE.glb", help="Mesh to write: .glb, .ply or .obj."
+    ),
+    seed: int = SEED,
+    thing: int = THING,
+    resolution: int = typer.Option(96, "--resolution", help="Number of grid points per side."),
+    level: float = typer.Option(
+        0.5, "--level", help="Opacity at which the surface lies, of a layer between two points of a ray."
+    ),
+    checkpoint: str = CHECKPOINT,
+    device: str = commands.DEVICE,
+) -> None:
+    """Write the surface of a new object as a mesh.
+
+    The mesh is closed and has colours. Cavities that cannot be seen from outside are filled, and specks are
+    left out.
+    """
+    with commands.loading_torch():
+        from pinchpoint.systems.radiance.export.mesh import export_mesh
+
+    with printing.explain_interrupt("nothing was written"), progress_bar.bar("mesh") as tell:
+        record = export_mesh(
+            run,
+            output,
+            seed=seed,
+            thing=thing,
+            resolution=resolution,
+            level=level,
+            which=checkpoint,  # pyright: ignore[reportArgumentType]
+            device=device,
+            progress=lambda stage, done, total: tell(stage, done, total),
         )
     printing.show_pairs(record.summary())
 

@@ -43,8 +43,11 @@ FIELD: dict[str, Any] = {
 }
 
 
-def fit(*, seed: int = 0, steps: int = STEPS) -> Generator:
-    """Return a generator whose field shows one car, fitted to its pictures by their squared error."""
+def fit(*, seed: int = 0, steps: int = STEPS, car: int = CAR, views: int = VIEWS) -> Generator:
+    """Return a generator whose field shows one car, fitted to its pictures by their squared error.
+
+    car: its number among those of `radiance data`; views: number of pictures.
+    """
     import torch
 
     from pinchpoint.systems.radiance.data.cars import Pose, draw_car
@@ -58,17 +61,17 @@ def fit(*, seed: int = 0, steps: int = STEPS) -> Generator:
     random = torch.Generator().manual_seed(seed)
     settings = replace(Settings(**PRESETS["tiny"]), seed=seed, size=SIDE, samples=POINTS, bound=1.0, haze=0.1)
     generator = Generator(FieldConfig.preset("tiny", **FIELD), settings)
-    u, v = draw_poses(VIEWS, v_range=(0.1, 0.45), generator=random)
+    u, v = draw_poses(views, v_range=(0.1, 0.45), generator=random)
     poses = [Pose(float(turn), float(height)) for turn, height in zip(u, v, strict=True)]
-    views = picture([draw_car(0, CAR)[0]] * VIEWS, poses, size=SIDE, supersample=2)
-    colours, cover, places = views.rgb.flatten(1, 2), views.cover.flatten(1, 2), pixels(SIDE)
+    pictures = picture([draw_car(0, car)[0]] * views, poses, size=SIDE, supersample=2)
+    colours, cover, places = pictures.rgb.flatten(1, 2), pictures.cover.flatten(1, 2), pixels(SIDE)
     optimizer = torch.optim.Adam(generator.field.parameters(), lr=RATE)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=steps, pct_start=0.1)
     code = torch.zeros(IMAGES, 1)
     # Most pixels are background, which is learned quickly, so rays through the car are drawn more often.
     weights = 0.15 + (cover > 0).float()
     for _ in range(steps):
-        rows = torch.randperm(VIEWS, generator=random)[:IMAGES]
+        rows = torch.randperm(views, generator=random)[:IMAGES]
         rays = torch.multinomial(weights[rows], RAYS, generator=random)
         draws = draw(IMAGES, RAYS, POINTS, generator=random)
         output = generator.render_rays(

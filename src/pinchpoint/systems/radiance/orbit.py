@@ -90,21 +90,13 @@ def orbit(
     camera poses (0: straight above, 0.5: at the horizon); size: pixels per side before super-resolution.
     """
     start = time.perf_counter()
-    for name, value, least in (("things", things, 1), ("frames", frames, 2), ("size", size, 8)):
-        if value is not None and value < least:
-            raise BadInput(
-                f"--{name} is {value}, but it must be at least {least}.",
-                hint=f"Give --{name} a value of at least {least}.",
-            )
+    check_sizes(
+        ("things", things, 1, None), ("frames", frames, 2, None), ("size", size, 8, None), height=height
+    )
     if not 0 < fps <= 100:
         raise BadInput(
             f"--fps is {fps:g}, but it must be above 0 and at most 100.",
             hint="Give --fps a value such as 16.",
-        )
-    if height is not None and not 0 <= height <= 0.5:
-        raise BadInput(
-            f"--height is {height:g}, but it must be between 0 and 0.5.",
-            hint="Give --height a value from 0 (straight above) to 0.5 (the horizon).",
         )
     pillow()
     path = check_output(output)
@@ -142,6 +134,24 @@ def orbit(
         files=tuple(str(file) for file in files),
         seconds=time.perf_counter() - start,
     )
+
+
+def check_sizes(*options: tuple[str, int | None, int, int | None], height: float | None) -> None:
+    """Raise an error for an option below its least or above its greatest value, or for an impossible height.
+
+    options: name, value (None: not given), least value, and greatest value or None.
+    """
+    for name, value, least, most in options:
+        if value is not None and not least <= value <= (value if most is None else most):
+            limits = f"at least {least}" if most is None else f"between {least} and {most}"
+            raise BadInput(
+                f"--{name} is {value}, but it must be {limits}.", hint=f"Give --{name} a value {limits}."
+            )
+    if height is not None and not 0 <= height <= 0.5:
+        raise BadInput(
+            f"--height is {height:g}, but it must be between 0 and 0.5.",
+            hint="Give --height a value from 0 (straight above) to 0.5 (the horizon).",
+        )
 
 
 def writing_bytes(things: int, frames: int, side: int) -> int:
@@ -293,6 +303,6 @@ def _ffmpeg() -> str:
     except ImportError as error:
         raise Missing(
             "Writing an MP4 needs ffmpeg, which is not installed.",
-            hint="Write a .gif, or run: pip install imageio-ffmpeg",
+            hint='Write a .gif, or run: pip install "pinchpoint[mp4]"',
         ) from error
     return imageio_ffmpeg.get_ffmpeg_exe()
