@@ -45,6 +45,27 @@ def hydrogen(tiny: dict[str, Any], tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
+def test_observables_of_hydrogen_are_its_closed_forms(hydrogen: Path, tmp_path: Path) -> None:
+    output = tmp_path / "eval.json"
+    made = evaluate(hydrogen, output, samples=400, walkers=64, device="cpu", observables=True)
+    assert json.loads(output.read_text())["observables"] == made.observables and made.observables
+    observables = made.observables
+    assert observables["spin_squared"] == {"value": 0.75, "error": 0.0}
+    # An electron follows the only nucleus: moving it changes nothing.
+    assert np.allclose(observables["forces"]["value"], 0, atol=1e-4)
+    for name in ("dipole", "quadrupole"):
+        value, error = (np.array(observables[name][key]) for key in ("value", "error"))
+        assert (np.abs(value) < 4 * error + 1e-6).all() and 0 < error.max() < 0.3, name
+    density = observables["density"]
+    edges = np.linspace(0, 6, 31)
+    inside = 1 - np.exp(-2 * edges) * (1 + 2 * edges + 2 * edges**2)  # electrons within a radius
+    truth = np.diff(inside) / (4 / 3 * np.pi * np.diff(edges**3))
+    value, error = np.array(density["value"][0]), np.array(density["error"][0])
+    assert (np.abs(value - truth)[:15] < 5 * error[:15]).all() and error[1] < 0.1 * truth[1]
+    told = dict(made.summary())
+    assert told["spin"] == "S^2 = 0.7500 +- 0.0000" and "e bohr" in told["dipole"] and "force on 1" in told
+
+
 def test_the_exact_wave_function_of_hydrogen_has_its_energy_and_no_variance(
     hydrogen: Path, tmp_path: Path
 ) -> None:

@@ -83,6 +83,11 @@ def evaluate(
     cube: Path = typer.Option(
         None, "--cube", metavar="FILE.cube", help="Write the one-electron density here."
     ),
+    observables: bool = typer.Option(
+        False,
+        "--observables",
+        help="Also measure spin, dipole, quadrupole, forces on the nuclei, and radial densities.",
+    ),
     spacing: float = typer.Option(0.2, "--spacing", help="Spacing of the density's grid in bohr."),
     seed: int = typer.Option(None, "--seed", help="Seed of the moves.  [default: as in training]"),
     precision: str = typer.Option(
@@ -114,6 +119,7 @@ def evaluate(
             budget=budget,
             cube=cube,
             spacing=spacing,
+            observables=observables,
             progress=lambda stage, done, total: tell(stage, done, total),
         )
     commands.show_record(evaluation, *([("written", str(output))] if output is not None else []))

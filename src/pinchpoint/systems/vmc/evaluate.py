@@ -21,6 +21,7 @@ from pinchpoint.core.errors import BadInput, Diverged
 from pinchpoint.core.files import check_output
 from pinchpoint.systems.common.budgets import budget_of
 from pinchpoint.systems.vmc.analysis.density_cube import SPACING_BOHR, Spread
+from pinchpoint.systems.vmc.analysis.observables import Collector
 from pinchpoint.systems.vmc.analysis.statistics import (
     LARGEST_RHAT,
     Extrapolation,
@@ -28,10 +29,11 @@ from pinchpoint.systems.vmc.analysis.statistics import (
     rhat,
     zero_variance,
 )
+from pinchpoint.systems.vmc.model.observables import least_spin_squared
 from pinchpoint.systems.vmc.model.wavefunction import wave_function
 from pinchpoint.systems.vmc.optimization.devices import Host, on, place
 from pinchpoint.systems.vmc.optimization.programs import BLOCK
-from pinchpoint.systems.vmc.optimization.sample_energies import make_observe
+from pinchpoint.systems.vmc.optimization.sample_energies import make_measure, make_observe
 from pinchpoint.systems.vmc.optimization.sampling import Walkers, stage_key
 from pinchpoint.systems.vmc.optimization.training_step import make_burn
 from pinchpoint.systems.vmc.optimization.warm_start import resize, stored_params
@@ -41,6 +43,7 @@ from pinchpoint.systems.vmc.training.records import Evaluation
 from pinchpoint.systems.vmc.training.runs import Log, Row, Run, read_run
 
 SAMPLES, FEWEST = 1000, 20
+OBSERVABLE_BLOCK = 5  # samples between two measurements of observables, which cost several energies
 LEAST_BURN = 50  # steps of moves before the first sample, which set the width of the moves again
 OUTSIDE = 1e-3  # fraction of the electrons outside the box of a density from which on a note says so
 _WINDOWS = 10  # of the log, for the extrapolation
@@ -63,6 +66,7 @@ def evaluate(
     budget: str | int | None = None,
     cube: str | Path | None = None,
     spacing: float = SPACING_BOHR,
+    observables: bool = False,
     progress: SampleProgress | None = None,
 ) -> Evaluation:
     """Energy, variance and error bar of the last checkpoint of a run. output: JSON file for the record.
@@ -70,6 +74,7 @@ def evaluate(
     samples: per walker; walkers, moves between samples, seed, precision: by default the run's own. budget: as
     in training; by default the run's method and chunk are used, and with more walkers than the run has,
     whatever fits the device's memory. cube: file for the one-electron density, on a grid of `spacing` bohr.
+    observables: also measure spin, dipole, quadrupole, forces and radial densities.
     """
     start = time.perf_counter()
     tell = progress or (lambda stage, done, total: None)
@@ -92,10 +97,14 @@ def evaluate(
     if budget is not None or settings.walkers > source.config.settings.walkers:
         settings = replace(settings, method="auto", chunk=None)
     with on(device, precision=settings.precision) as host:
-        sampler = _Sampler(source, settings, host, dense=spread is not None, tell=tell)
+        sampler = _Sampler(
+            source, settings, host, dense=spread is not None, observables=observables, tell=tell
+        )
         choice = sampler.fit(budget)
         energies, acceptance = sampler.sample(samples, spread)
     record = _record(source, sampler.settings, host.name, sampler.step, energies, acceptance)
+    if sampler.collector is not None:
+        record = replace(record, observables=sampler.collector.estimates())
     if choice is not None:
         record = replace(
             record, predicted_bytes=choice.predicted_bytes, budget_bytes=choice.budget_bytes, why=choice.why
@@ -132,13 +141,24 @@ class _Sampler:
     """
 
     def __init__(
-        self, run: Run, settings: Settings, host: Host, *, dense: bool, tell: SampleProgress
+        self,
+        run: Run,
+        settings: Settings,
+        host: Host,
+        *,
+        dense: bool,
+        observables: bool = False,
+        tell: SampleProgress,
     ) -> None:
         self.run, self.settings, self.host, self.tell = run, settings, host, tell
         self.wave = wave_function(run.config.system, run.config.net)
         self.mesh = host.mesh(settings.walkers)
         # The density uses the walkers after each program: shorter programs give more samples of it.
-        self.block = 2 if dense else BLOCK[host.name]
+        self.block = 2 if dense else OBSERVABLE_BLOCK if observables else BLOCK[host.name]
+        system = run.config.system
+        self.collector = (
+            Collector(system, least_spin_squared=least_spin_squared(system)) if observables else None
+        )
         self.step, params, x = stored_params(run, self.wave)
         dtype = jnp.dtype(settings.precision)
         self.params = place(jax.tree_util.tree_map(lambda leaf: jnp.array(leaf, dtype), params), self.mesh)
@@ -171,6 +191,15 @@ class _Sampler:
             ).compile()
         return self.programs[settings]
 
+    def _measure(self) -> Any:
+        """The compiled program of the observables."""
+        self.tell("compiling the observables", 0, 0)
+        system, net = self.run.config.system, self.run.config.net
+        program: Any = make_measure(
+            lambda own: wave_function(own, net), system, self.settings, mesh=self.mesh
+        )
+        return program.lower(self.params, self.first.x).compile()
+
     def _key(self, stage: Stage) -> Any:
         return place(stage_key(self.settings.seed, stage), self.mesh)
 
@@ -181,11 +210,14 @@ class _Sampler:
         burn, steps = make_burn(self.wave, self.settings, mesh=self.mesh), max(self.settings.burn, LEAST_BURN)
         walkers, _ = burn(self.params, self.first, steps, self._key(Stage.EVALUATE_BURN))
         observe, key = self.program(self.settings), self._key(Stage.EVALUATE)
+        measure = self._measure() if self.collector is not None else None
         energies, accepted, unread = [], [], None
         for at in range(0, samples, self.block):
             walkers, observed = observe(self.params, walkers, at, key)
             if spread is not None:
                 spread.add(np.asarray(walkers.x))
+            if self.collector is not None and measure is not None:
+                self.collector.add(np.asarray(walkers.x), measure(self.params, walkers.x))
             if unread is not None:  # while the device computes the next
                 energies.append(np.asarray(unread.energies))
                 accepted.append(np.asarray(unread.acceptance))

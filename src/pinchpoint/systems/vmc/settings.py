@@ -173,6 +173,11 @@ class Settings(JsonConfig):
     clip: float = option(
         5.0, "Clip local energies beyond this many mean absolute deviations from the median.", above=0
     )
+    spin_penalty: float = option(
+        0.0,
+        "Weight in hartree of the spin S^2 above its lowest value, which keeps other spins out of the state.",
+        at_least=0,
+    )
     chunk: int | None = option(
         None,
         "Walkers processed together for local energies and gradients.",

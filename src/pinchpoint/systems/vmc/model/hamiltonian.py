@@ -32,7 +32,7 @@ def potential(system: System, x: Any) -> Any:
         system.electrons, 1
     )  # numpy, so that the pairs are constants of the program
     repulsion = jnp.sum(1 / _lengths(x[first] - x[second]))
-    return repulsion - attraction + system.repulsion
+    return repulsion - attraction + _nuclear_repulsion(system, x.dtype)
 
 
 def local_energy(
@@ -66,6 +66,16 @@ def local_energies(
     """Return a function (params, x: (B, n, 3)) -> local energies (B,), computed `chunk` walkers at a time."""
     each = local_energy(log_psi, system, method=method, sign_and_log=sign_and_log)
     return lambda params, x: over_walkers(lambda walker: each(params, walker), x, chunk=chunk)
+
+
+def _nuclear_repulsion(system: System, dtype: Any) -> Any:
+    """Return the Coulomb energy of the nuclei, whose positions may be traced."""
+    if isinstance(system.positions, tuple):
+        return system.repulsion
+    first, second = np.triu_indices(system.nuclei, 1)
+    charges, nuclei = np.asarray(system.core_charges, float), jnp.asarray(system.positions, dtype)
+    products = jnp.asarray(charges[first] * charges[second], dtype)
+    return jnp.sum(products / _lengths(nuclei[first] - nuclei[second]))
 
 
 def _lengths(vectors: Any) -> Any:

@@ -92,7 +92,7 @@ def shapes(tree: Any, mesh: Mesh | None) -> Any:
     )
 
 
-def placing_jit(program: Program, *, mesh: Mesh | None, donate: int = 0) -> Program:
+def placing_jit(program: Program, *, mesh: Mesh | None, donate: int | tuple[int, ...] = 0) -> Program:
     """Return the jitted program, with results placed as by `place`, so that it is compiled only once.
 
     It runs on the default device at the time of this call, or on the mesh.

@@ -1,4 +1,4 @@
-"""Local energies of a frozen wave function: moves and energies of many steps as one program.
+"""Local energies of a frozen wave function, moves and energies of many steps as one program; observables.
 
 B walkers. The width of the proposals is constant as well, so that the samples follow |psi|^2 exactly.
 """
@@ -13,7 +13,16 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from pinchpoint.core.errors import BadInput
+from pinchpoint.systems.vmc.data.system import System
 from pinchpoint.systems.vmc.model.hamiltonian import local_energies
+from pinchpoint.systems.vmc.model.observables import (
+    ForceParts,
+    dipole,
+    force_parts,
+    quadrupole,
+    spin_excess,
+)
+from pinchpoint.systems.vmc.optimization.chunks import over_walkers
 from pinchpoint.systems.vmc.optimization.devices import placing_jit
 from pinchpoint.systems.vmc.optimization.sampling import Walkers, moves, refresh
 from pinchpoint.systems.vmc.optimization.training_step import Wave
@@ -57,3 +66,37 @@ def make_observe(
         return jax.lax.scan(turn, refresh(wave.log, params, walkers), jnp.arange(count))
 
     return placing_jit(observe, mesh=mesh, donate=1)
+
+
+class Measurements(NamedTuple):
+    """Observables of B walkers: spin_excess (B,), dipole (B, 3), quadrupole (B, 3, 3), forces: (B, ...).
+
+    There are no forces with pseudopotentials.
+    """
+
+    spin_excess: Any
+    dipole: Any
+    quadrupole: Any
+    forces: ForceParts | None
+
+
+def make_measure(
+    wave_of: Callable[[System], Wave], system: System, settings: Settings, *, mesh: Mesh | None = None
+) -> Callable[[Any, Any], Measurements]:
+    """Return measure(params, x: (B, n, 3)) -> Measurements. wave_of: the wave function of a moved system."""
+    wave = wave_of(system)
+
+    def measure(params: Any, x: Any) -> Measurements:
+        def each(walker: Any) -> Measurements:
+            return Measurements(
+                spin_excess(wave.sign_and_log, system, params, walker),
+                dipole(system, walker),
+                quadrupole(system, walker),
+                None
+                if system.pseudopotential
+                else force_parts(wave_of, system, params, walker, method=settings.method),
+            )
+
+        return over_walkers(each, x, chunk=settings.chunk)
+
+    return placing_jit(measure, mesh=mesh, donate=())

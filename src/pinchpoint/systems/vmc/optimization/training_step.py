@@ -20,6 +20,8 @@ from jax.sharding import Mesh
 from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.vmc.data.system import System
 from pinchpoint.systems.vmc.model.hamiltonian import local_energies
+from pinchpoint.systems.vmc.model.observables import spin_excess
+from pinchpoint.systems.vmc.optimization.chunks import over_walkers
 from pinchpoint.systems.vmc.optimization.devices import place, placing_jit
 from pinchpoint.systems.vmc.optimization.optimizers import OptimizerState, optimizer_state, update
 from pinchpoint.systems.vmc.optimization.sampling import (
@@ -197,6 +199,14 @@ def _steps(
         sign_and_log=wave.sign_and_log,
     )
 
+    def spin_excesses(params: Any, x: Any) -> Any:
+        # S^2 is Hermitian and has real values, as the energy: its gradient has the same form.
+        return over_walkers(
+            lambda walker: spin_excess(wave.sign_and_log, wave.system, params, walker),
+            x,
+            chunk=settings.chunk,
+        )
+
     def steps(carry: Carry) -> tuple[Carry, Stats]:
         numbers = carry.step + jnp.arange(count, dtype=carry.step.dtype)
         keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.wrap_key_data(carry.key), numbers)
@@ -209,6 +219,9 @@ def _steps(
             )
             energies = energies_of(params, walkers.x)
             within, outside = clip(energies, settings.clip)
+            if settings.spin_penalty:
+                excess, _ = clip(spin_excesses(params, walkers.x), settings.clip)
+                within = within + settings.spin_penalty * excess
             change, after = update(
                 wave.log, params, state, walkers.x, within, number, settings, stage=by, mesh=mesh
             )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from pinchpoint.core import machine as _machine
 from pinchpoint.core.records import Record, now
 from pinchpoint.core.units import show_bytes, show_seconds
+from pinchpoint.systems.vmc.analysis.observables import DEBYE
 from pinchpoint.systems.vmc.analysis.statistics import LARGEST_RHAT
 from pinchpoint.systems.vmc.data.spins import show_electrons
 
@@ -121,6 +123,9 @@ class Evaluation(Record):
     why: str = ""  # reason for the method and the chunk
     up: int | None = None  # electrons of each spin; None in records of earlier versions
     down: int | None = None
+    # Of --observables: spin_squared, dipole (3), quadrupole (3, 3), forces (nuclei, 3; not with
+    # pseudopotentials) and density (nuclei, shells), each with its value and its standard error, in atomic units.
+    observables: dict[str, Any] | None = None
     notes: tuple[str, ...] = ()
     machine: dict[str, Any] = field(default_factory=_machine.describe)
     created: str = field(default_factory=now)
@@ -145,6 +150,7 @@ class Evaluation(Record):
             )
         if self.cube is not None:
             rows.append(("density", f"{self.cube}; {self.outside:.2%} of the electrons lay outside its box"))
+        rows += _observables(self.observables or {})
         rows.append(("laplacian", describe_laplacian(self.method, self.chunk, self.why)))
         return [*rows, ("time", f"{show_seconds(self.seconds)} on {self.device}")]
 
@@ -200,6 +206,35 @@ def _electrons(up: int | None, down: int | None, reason: str = "") -> list[tuple
     if up is None or down is None:
         return []
     return [("electrons", show_electrons(up, down) + (f": {reason}" if reason else ""))]
+
+
+def _observables(observables: dict[str, Any]) -> list[tuple[str, str]]:
+    if not observables:
+        return []
+    spin, moment = observables["spin_squared"], observables["dipole"]
+    axes = observables["quadrupole"]
+    diagonal = {key: [axes[key][at][at] for at in range(3)] for key in ("value", "error")}
+    size = math.sqrt(sum(value**2 for value in moment["value"])) * DEBYE
+    return [
+        ("spin", f"S^2 = {spin['value']:.4f} +- {spin['error']:.4f}"),
+        ("dipole", f"{_vector(moment)} e bohr ({size:.3f} D)"),
+        ("quadrupole", f"{_vector(diagonal)} e bohr^2 (xx, yy, zz)"),
+        *(
+            (f"force on {at}", f"{_vector({'value': value, 'error': error})} Ha/bohr")
+            for at, (value, error) in enumerate(zip(*_values(observables, "forces"), strict=True), start=1)
+        ),
+    ]
+
+
+def _values(observables: dict[str, Any], name: str) -> tuple[list[Any], list[Any]]:
+    """The values and errors of an observable; none if it was not measured."""
+    parts = observables.get(name, {"value": [], "error": []})
+    return parts["value"], parts["error"]
+
+
+def _vector(parts: dict[str, Any]) -> str:
+    """`0.0000 0.0000 2.3012 +- 0.0021`, with the largest of the errors."""
+    return f"{' '.join(f'{value + 0.0:.4f}' for value in parts['value'])} +- {max(parts['error']):.4f}"
 
 
 def _against(value: float, error: float | None, reference: float | None) -> list[tuple[str, str]]:
