@@ -1,14 +1,15 @@
 """Measurements behind the pages docs/systems/vmc.md and docs/reports/vmc.md: Laplacians, chunks, faults.
 
     python benchmarks/vmc/claims.py -o benchmarks/results/vmc_claims_cpu.json
-    python benchmarks/vmc/claims.py --parts faults -o faults.json
+    python benchmarks/vmc/claims.py --parts calls -o benchmarks/results/vmc_claims_calls.json
 
 pinchpoint must be importable: installed, or `PYTHONPATH=src`. The part `laplacian` times the local energies
 of 128 walkers with the network `report` by each method, in turn with the forward method. It also records the
 temporaries from XLA's memory analysis, the difference of the energies of two walkers from the forward ones in
 float64, and nested gradients from Python on one walker, scaled up. The part `chunks` times the energies of
 512 walkers of 10 electrons at once, in chunks, and by the loop in chunks. The part `faults` runs what the
-code of the report does with JAX, and its wave function with two electrons swapped. The record is written
+code of the report does with JAX, and its wave function with two electrons swapped; the part `calls` runs its
+flags, profiler calls and counts one by one. The record is written
 after every part and row, and a later call on the same file adds to it.
 """
 
@@ -16,13 +17,18 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.monitoring
 import jax.numpy as jnp
+import jax.profiler
 import numpy as np
 
 from pinchpoint.core.files import check_output, write_text
@@ -35,7 +41,9 @@ from pinchpoint.systems.vmc.model.config import NetConfig
 from pinchpoint.systems.vmc.model.hamiltonian import local_energies
 from pinchpoint.systems.vmc.model.wavefunction import wave_function
 from pinchpoint.systems.vmc.optimization.compile_cache import use_compile_cache
+from pinchpoint.systems.vmc.optimization.optimizers import energy_gradient
 from pinchpoint.systems.vmc.optimization.sampling import key_of, start
+from pinchpoint.systems.vmc.optimization.trees import count
 from pinchpoint.systems.vmc.settings import Stage
 
 SYSTEMS = ("H2", "LiH", "H2O")  # of 2, 4 and 10 electrons
@@ -182,10 +190,115 @@ def faults(tell: Callable[[Row], None]) -> None:
         )
 
 
+def calls(tell: Callable[[Row], None]) -> None:
+    """Run the calls, flags and counts of the report one by one."""
+    flag = "--xla_enable_fast_min_max_math"
+    done = subprocess.run(
+        [sys.executable, "-c", "import jax; jax.devices()"],
+        env={**os.environ, "XLA_FLAGS": flag, "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    words = next((line for line in done.stderr.splitlines() if "XLA_FLAGS" in line), "")
+    tell(
+        {
+            "claim": f"XLA_FLAGS={flag}",
+            "found": f"exit code {done.returncode}; {words[words.find('Unknown') :]}",
+        }
+    )
+    tell({"claim": "jax.profiler.start_trace()", "found": _error_of(lambda: jax.profiler.start_trace())})  # pyright: ignore[reportCallIssue]
+    with tempfile.TemporaryDirectory() as folder:
+        jax.profiler.start_trace(folder)
+        result: Any = jax.profiler.stop_trace()
+    saved = _error_of(lambda: result.save_as_html("profile.html"))
+    tell({"claim": "jax.profiler.stop_trace().save_as_html()", "found": saved})
+    tell({"claim": "floats are float64 by default", "found": f"jnp.zeros(1) is {jnp.zeros(1).dtype}"})
+    system, key = system_of("H2"), key_of(0, Stage.PARAMETERS)
+    baseline = Baseline(system, NetConfig.preset(NET), moves=1)
+    params, x = baseline.init(key), start(system, WALKERS, key_of(0, Stage.WALKERS))
+    tell({"claim": "about 9,000 parameters", "found": f"{count(params):,} in the reimplemented network"})
+    forward = jax.jit(lambda x: jax.vmap(baseline.log_psi, (None, 0))(params, x))
+    analysis: Any = forward.lower(x).compile().cost_analysis()
+    tell(
+        {
+            "claim": "128 samples are 768 floating-point operations",
+            "found": f"{analysis['flops']:,.0f} for one evaluation of the wave function, by XLA's count",
+        }
+    )
+    traces: list[int] = []
+
+    def energy(walker: Any) -> Any:
+        traces.append(1)
+        return baseline.log_psi(params, walker)
+
+    def fresh(x: Any) -> Any:
+        return jax.jit(jax.vmap(lambda walker: energy(walker)))(x)
+
+    for _ in range(3):
+        fresh(x)
+    several = len(traces)
+    traces.clear()
+    once = jax.jit(jax.vmap(energy))
+    for _ in range(3):
+        once(x)
+    tell(
+        {
+            "claim": "jit inside the function that is called",
+            "found": f"{several} compilations in 3 calls, and {len(traces)} with jit outside of it",
+        }
+    )
+    compiled: list[str] = []
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda event, duration, **more: compiled.append(event) if "backend_compile" in event else None
+    )
+    counts = []
+    for walker in x[:2]:
+        compiled.clear()
+        nested_energies(baseline.log_psi, params, system, walker[None])
+        counts.append(len(compiled))
+    tell(
+        {
+            "claim": "every nested gradient is compiled again",
+            "found": f"{counts[0]} compilations of single operations for the first walker, "
+            f"{counts[1]} for the second",
+        }
+    )
+
+    class Network:
+        weights: Any = params
+
+    network = Network()
+
+    def with_side_effect(weights: Any, x: Any) -> Any:
+        network.weights = weights
+        return baseline.log_psi(network.weights, x)
+
+    jax.jit(with_side_effect)(params, x[0])
+    later = _error_of(lambda: baseline.log_psi(network.weights, x[0]))
+    tell({"claim": "network.params = params inside jit", "found": f"later uses: {later}"})
+    wave = wave_function(system, NetConfig.preset(NET))
+    weights = wave.init(key)
+    energies = jax.jit(local_energies(wave.log, system))(weights, x)
+    whole = energy_gradient(wave.log, weights, x, energies)
+    parts = [
+        energy_gradient(wave.log, weights, x[at : at + 8], energies[at : at + 8])
+        for at in range(0, WALKERS, 8)
+    ]
+    mean: Any = sum(parts[1:], parts[0]) / len(parts)
+    off = float(jnp.linalg.norm(mean - whole) / jnp.linalg.norm(whole))
+    tell(
+        {
+            "claim": "gradients of micro-batches add up to that of the batch",
+            "found": f"off by {off:.1%} with 16 micro-batches of 8, each with its own mean energy",
+        }
+    )
+
+
 def _error_of(run: Callable[[], Any]) -> str:
     try:
         run()
-    except (TypeError, AttributeError) as error:
+    except (TypeError, AttributeError, jax.errors.UnexpectedTracerError) as error:
         return f"{type(error).__name__}: {str(error).splitlines()[0].partition(' at 0x')[0][:100]}"
     return "nothing was raised"
 
@@ -197,8 +310,8 @@ def main() -> None:
     parser.add_argument(
         "--parts",
         nargs="+",
-        choices=("faults", "laplacian", "chunks"),
-        default=("faults", "laplacian", "chunks"),
+        choices=("faults", "calls", "laplacian", "chunks"),
+        default=("faults", "calls", "laplacian", "chunks"),
     )
     parser.add_argument("--systems", nargs="+", default=SYSTEMS)
     parser.add_argument("--repeats", type=int, default=7)
@@ -229,6 +342,8 @@ def main() -> None:
     with jax.default_device(jax.devices("cpu")[0]):
         if "faults" in args.parts:
             faults(into("faults"))
+        if "calls" in args.parts:
+            calls(into("calls"))
         if "laplacian" in args.parts:
             laplacian(into("laplacian"), systems=tuple(args.systems), walkers=WALKERS, repeats=args.repeats)
         if "chunks" in args.parts:
