@@ -124,7 +124,7 @@ class Evaluation(Record):
     up: int | None = None  # electrons of each spin; None in records of earlier versions
     down: int | None = None
     # Of --observables: spin_squared, dipole (3), quadrupole (3, 3), forces (nuclei, 3; not with
-    # pseudopotentials) and density (nuclei, shells), each with its value and its standard error, in atomic units.
+    # pseudopotentials) and density (nuclei, shells), each with value and standard error, in atomic units.
     observables: dict[str, Any] | None = None
     notes: tuple[str, ...] = ()
     machine: dict[str, Any] = field(default_factory=_machine.describe)
