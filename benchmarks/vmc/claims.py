@@ -250,7 +250,7 @@ def calls(tell: Callable[[Row], None]) -> None:
     )
     compiled: list[str] = []
     jax.monitoring.register_event_duration_secs_listener(
-        lambda event, duration, **more: compiled.append(event) if "backend_compile" in event else None
+        lambda event, duration_secs, **kwargs: compiled.append(event) if "backend_compile" in event else None
     )
     counts = []
     for walker in x[:2]:
