@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -217,11 +218,158 @@ def test_outputs_that_cannot_be_written_are_refused_before_reading(file: Path, t
     file.write_bytes(b"never read")
     for name, message in (
         ("out.txt", "Cannot write points"),
-        ("out.las", "cannot be written as .las"),
         ("no/out.ply", "Cannot write"),
     ):
         with pytest.raises(BadInput, match=message):
             sample_file(file, tmp_path / name, ratio=0.5, cell=CELL)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"ratio": "0.3:0.7"},
+        {"one_per_cell": True},
+        {"ratio": 0.4, "method": "nested"},
+        {"ratio": 0.2, "method": "bernoulli"},
+    ],
+)
+def test_a_file_larger_than_the_budget_gives_the_same_points(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options
+) -> None:
+    monkeypatch.setattr("pinchpoint.systems.cloud.sample_file.FEWEST", 250)
+    whole = sample_file(file, tmp_path / "whole.ply", cell=CELL, seed=3, **options)
+    parts = sample_file(file, tmp_path / "parts.ply", cell=CELL, seed=3, budget="64KiB", **options)
+    assert (whole.passes, parts.passes) == (1, 2)
+    assert (parts.kept, parts.cells) == (whole.kept, whole.cells)
+    assert (tmp_path / "parts.ply").read_bytes() == (tmp_path / "whole.ply").read_bytes()
+    assert {path.name for path in tmp_path.iterdir()} == {"room.ply", "whole.ply", "parts.ply"}
+
+
+def test_text_and_laz_larger_than_the_budget_give_the_same_points(
+    room: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pinchpoint.systems.cloud.sample_file.FEWEST", 700)
+    names = "".join(f"property float {axis}\n" for axis in "xyz")
+    head = f"ply\nformat ascii 1.0\nelement vertex 3000\n{names}end_header\n"
+    lines = "".join(f"{x:.4f} {y:.4f} {z:.4f}\n" for x, y, z in (room.xyz - 1).tolist())
+    (tmp_path / "a.ply").write_text(head + lines, encoding="ascii")
+    for path in (tmp_path / "a.ply", write_las_room(room, tmp_path / "a.laz")):
+        whole, parts = (tmp_path / f"{name}{path.suffix}" for name in ("whole", "parts"))
+        sample_file(path, whole, ratio=0.3, cell=CELL)
+        record = sample_file(path, parts, ratio=0.3, cell=CELL, budget="64KiB")
+        assert record.passes == 2
+        if path.suffix == ".ply":
+            assert parts.read_bytes() == whole.read_bytes()
+        else:
+            assert np.array_equal(las_points(parts), las_points(whole))
+        assert read_scene(whole).points == record.kept
+
+
+def write_las_room(room: Scene, path: Path, **records: bytes) -> Path:
+    """Write a survey with every kind of dimension; records: those of COPC, if it shall look like one."""
+    laspy: Any = pytest.importorskip("laspy", reason="LAS needs laspy: the extra cloud")
+    header = laspy.LasHeader(point_format=7, version="1.4")
+    header.offsets, header.scales = np.array([4.5e5, 5.4e6, 0.0]), np.array([0.0005, 0.0005, 0.0005])
+    header.add_extra_dim(laspy.ExtraBytesParams("deviation", "float32"))
+    header.vlrs.append(laspy.vlrs.known.WktCoordinateSystemVlr('PROJCS["somewhere"]'))
+    if records:
+        header.vlrs.append(laspy.VLR("copc", 1, "", records["info"]))
+        header.evlrs = laspy.vlrs.vlrlist.VLRList([laspy.VLR("copc", 1000, "", records["hierarchy"])])
+    data, numbers = laspy.LasData(header), np.arange(room.points)
+    data.x, data.y, data.z = (room.xyz.astype(np.float64) + header.offsets).T
+    for place, name in enumerate(("red", "green", "blue")):
+        data[name] = (numbers * (place + 3)) % 65_536
+    data.intensity, data.gps_time = (numbers * 7) % 65_536, 1e9 + numbers / 3
+    data.return_number, data.number_of_returns = 1 + numbers % 5, np.full(room.points, 5)
+    data.point_source_id, data.user_data = 1_000 + numbers % 9, numbers % 256
+    data.classification, data.scan_angle = numbers % 19, numbers % 5_000 - 2_500
+    data.scanner_channel, data.withheld = numbers % 3, numbers % 2
+    data.deviation = (numbers / 7).astype(np.float32)
+    data.write(path)
+    return path
+
+
+def las_points(path: Path) -> np.ndarray:
+    import laspy
+
+    return laspy.read(path).points.array
+
+
+def test_las_to_ply_and_back_keeps_every_value(room: Scene, tmp_path: Path) -> None:
+    laspy = pytest.importorskip("laspy", reason="LAS needs laspy: the extra cloud")
+    survey = write_las_room(room, tmp_path / "a.laz")
+    record = sample_file(survey, tmp_path / "a.ply", ratio=1, cell=CELL)
+    assert record.notes == (
+        "a.ply does not keep the coordinate reference system of a.laz: its format cannot hold that.",
+    )
+    before, vertices = laspy.read(survey), read_ply(tmp_path / "a.ply").vertices
+    assert all(np.array_equal(vertices[axis], before[axis]) for axis in "xyz")
+    names = set(before.point_format.dimension_names) - {"X", "Y", "Z"}
+    assert names == set(vertices.dtype.names or ()) - {"x", "y", "z"}
+    assert all(np.array_equal(vertices[name], before[name]) for name in names)
+    assert vertices.dtype["gps_time"] == "f8" and vertices.dtype["red"] == "u2"
+    # The features of the converted file are those of the survey, and its own columns.
+    scene = read_scene(tmp_path / "a.ply")
+    assert scene.names == ("red", "green", "blue", "intensity", "deviation")
+    assert np.array_equal(scene.features[:, :4], read_scene(survey).features)
+    # The scale of the survey is in a comment, so that none has to be given.
+    record = sample_file(tmp_path / "a.ply", tmp_path / "back.laz", ratio=1, cell=CELL)
+    after = laspy.read(tmp_path / "back.laz")
+    assert all(np.array_equal(after[name], before[name]) for name in names)
+    assert np.abs(after.xyz - before.xyz).max() < 1e-9 and (after.header.scales == 0.0005).all()
+    assert record.notes == (
+        "back.laz does not keep 1 comment of a.ply: its format cannot hold that.",
+        "back.laz has coordinates in steps of 0.0005.",
+    )
+    sample_file(survey, tmp_path / "a.npz", ratio=1, cell=CELL)
+    with np.load(tmp_path / "a.npz") as arrays:
+        assert np.array_equal(arrays["xyz"], before.xyz)
+        assert all(np.array_equal(arrays[name], before[name]) for name in names)
+
+
+def test_ply_to_las_needs_a_scale_and_notes_what_does_not_fit(tmp_path: Path) -> None:
+    laspy = pytest.importorskip("laspy", reason="LAS needs laspy: the extra cloud")
+    rng, count = np.random.default_rng(0), 50
+    arrays = {
+        "xyz": rng.uniform(-3, 3, (count, 3)),
+        "rgb": rng.integers(0, 256, (count, 3)).astype(np.uint8),
+        "intensity": rng.random(count),
+        "label": np.arange(count) - 1,
+        "normal": rng.random((count, 3)).astype(np.float32),
+        "a_name_of_more_than_thirty_two_bytes": np.zeros(count),
+        "box": np.eye(2),
+    }
+    write_npz(tmp_path / "a.npz", arrays)
+    with pytest.raises(BadInput, match="needs a scale"):
+        sample_file(tmp_path / "a.npz", tmp_path / "out.laz", ratio=1)
+    with pytest.raises(BadInput, match="32 bits per coordinate"):
+        sample_file(tmp_path / "a.npz", tmp_path / "out.laz", ratio=1, scale=1e-12)
+    with pytest.raises(BadInput, match="scale -1 is not above 0"):
+        sample_file(tmp_path / "a.npz", tmp_path / "out.laz", ratio=1, scale=-1)
+    assert not (tmp_path / "out.laz").exists()
+    record = sample_file(tmp_path / "a.npz", tmp_path / "out.laz", ratio=1, scale=0.01)
+    out = laspy.read(tmp_path / "out.laz")
+    assert np.abs(out.xyz - arrays["xyz"]).max() <= 0.005 + 1e-9
+    assert np.array_equal(np.stack([out.red, out.green, out.blue], axis=1), 257 * arrays["rgb"].astype(int))
+    assert np.array_equal(out["intensity_value"], arrays["intensity"])
+    assert np.array_equal(out["label"], arrays["label"]) and np.array_equal(out["ny"], arrays["normal"][:, 1])
+    notes = " ".join(record.notes)
+    for text in ("the array box", "steps of 0.01", "intensity as intensity_value", "a_name_of_more"):
+        assert text in notes, notes
+
+
+def test_copc_is_thinned_and_written_as_plain_laz(room: Scene, tmp_path: Path) -> None:
+    laspy = pytest.importorskip("laspy", reason="LAS needs laspy: the extra cloud")
+    file = write_las_room(room, tmp_path / "a.copc.laz", info=bytes(160), hierarchy=bytes(32))
+    with laspy.open(file) as reader:
+        assert [type(record).__name__ for record in reader.header.evlrs] == ["CopcHierarchyVlr"]
+    record = sample_file(file, tmp_path / "out.laz", ratio=0.5, cell=CELL)
+    out = laspy.read(tmp_path / "out.laz")
+    assert len(out.points) == record.kept and not record.notes
+    assert not [one for one in (*out.header.vlrs, *(out.header.evlrs or ())) if one.user_id == "copc"]
+    assert out.header.vlrs.get("WktCoordinateSystemVlr")
+    kept = places(out.points.array, las_points(file))
+    assert kept == sorted(set(kept))
 
 
 def test_a_single_point_and_a_single_cell_are_valid_but_an_empty_cloud_is_not(tmp_path: Path) -> None:

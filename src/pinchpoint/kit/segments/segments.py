@@ -107,7 +107,7 @@ class Segments:
             columns.insert(0, batch.double())
         ids, bounds = _pack(columns)
         segments, bounds_on_host = _group(ids, bounds)
-        _require_numbered(bounds_on_host, edges)
+        require_numbered(bounds_on_host, edges)
         return segments
 
     @staticmethod
@@ -190,7 +190,7 @@ def _sort(ids: Tensor) -> tuple[Tensor, Tensor]:
 def _pack(columns: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
     """Combine integers in float64, one column per axis, to one int64 that sorts by the first column first.
 
-    Also returns the minimum and maximum of each column, which `_require_numbered` checks later, on the host.
+    Also returns the minimum and maximum of each column, which `require_numbered` checks later, on the host.
     """
     numbers = torch.zeros_like(columns[0], dtype=torch.int64)
     bounds = [torch.aminmax(column) for column in columns]
@@ -199,7 +199,7 @@ def _pack(columns: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
     return numbers, [bound for pair in bounds for bound in pair]
 
 
-def _require_numbered(bounds: list[float], cell: CellSize) -> None:
+def require_numbered(bounds: list[float], cell: CellSize) -> None:
     """Raise `BadInput` if one int64 cannot number the cells. bounds: the minimum and maximum of each axis."""
     if not all(math.isfinite(bound) for bound in bounds):
         raise BadInput(

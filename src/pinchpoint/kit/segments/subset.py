@@ -39,12 +39,14 @@ def draw_counts(
     view: int = 0,
     least: int = 1,
     together: bool = False,
+    first_cell: int = 0,
 ) -> Tensor:
     """Number of points to draw from each cell, (C,) int32: floor(n r + u), u uniform in [0, 1), mean n r.
 
     At least `least` points are drawn from a cell, or all if it has fewer. ratio: r for all cells, or (lo, hi)
-    to draw r for each cell or, with `together`, once for all cells. The arithmetic uses integers, so that
-    results are the same on every device.
+    to draw r for each cell or, with `together`, once for all cells. first_cell: how many cells of the same
+    draw come before these, if they are drawn in parts. The arithmetic uses integers, so that results are the
+    same on every device.
     """
     require_segments(segments)
     low, high = _to_fixed_point(ratio)
@@ -57,7 +59,7 @@ def draw_counts(
     of = hashing.words(seed=seed, step=step, rank=rank, view=view, purpose=hashing.COUNTS)
     if together:
         low = high = _scale_key(low, high, hashing.key(0, of_ratio))
-    if own_kernels(segments.offsets):
+    if own_kernels(segments.offsets) and not first_cell:
         points = torch.empty(segments.cells, dtype=torch.int32, device=segments.offsets.device)
         if not is_fake(points):
             from pinchpoint.kit.segments import subset_triton
@@ -66,7 +68,7 @@ def draw_counts(
                 subset_triton.draw_counts(segments, low, high, of_ratio, of, fewest, points)
         return points
     lengths = segments.counts.long()
-    cells = torch.arange(segments.cells, device=lengths.device)
+    cells = torch.arange(first_cell, first_cell + segments.cells, device=lengths.device)
     shares = _scale_key(low, high, hashing.keys(cells, of_ratio)) if low < high else low
     points = hashing.keys(cells, of).add_(lengths * shares).bitwise_right_shift_(32)
     return torch.minimum(points.clamp_(min=min(fewest, INT32_MOST)), lengths).to(torch.int32)

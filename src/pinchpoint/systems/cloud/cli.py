@@ -291,13 +291,20 @@ def sample(
         "--faces",
         help="What to do with the faces of a PLY mesh, which lose vertices: refuse or drop.",
     ),
+    scale: float = SCALE,
+    budget: str = typer.Option(
+        None,
+        "--budget",
+        help="Memory to use, such as 2GiB; a larger file is read twice.  [default: half of what is free]",
+    ),
     seed: int = typer.Option(0, "--seed", help="Seed of the sample."),
     device: str = commands.DEVICE,
 ) -> None:
     """Thin a point cloud, cell by cell.
 
     Every cell of a grid keeps a random share of its points, and at least one, so that no place is lost.
-    All subsets are equally likely. The same seed gives the same points on every device.
+    All subsets are equally likely. The same seed gives the same points on every device. The format of
+    OUT may differ from that of FILE; a note says what it cannot hold.
     """
     from pinchpoint.backends.base import backend, resolve_device
     from pinchpoint.core.units import show_seconds
@@ -315,6 +322,8 @@ def sample(
             method=method,  # pyright: ignore[reportArgumentType]
             one_per_cell=one_per_cell,
             faces=faces,  # pyright: ignore[reportArgumentType]
+            scale=scale,
+            budget=budget,
             seed=seed,  # pyright: ignore[reportArgumentType]
             device=resolve_device(device, backend("torch")),
         )
@@ -329,10 +338,12 @@ def sample(
             (
                 "time",
                 f"read {show_seconds(result.read_s)}, sample {show_seconds(result.sample_s)}, "
-                f"write {show_seconds(result.write_s)}",
+                f"write {show_seconds(result.write_s)}{'; the file was read twice' * (result.passes > 1)}",
             ),
         ]
     )
+    for note in result.notes:
+        printing.say(f"note: {note}")
     if result.asked is not None and result.ratio > 1.1 * result.asked[1]:
         printing.say(
             "note: More points stay than requested, because every cell keeps one: "

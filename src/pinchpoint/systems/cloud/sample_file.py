@@ -1,15 +1,15 @@
 """`cloud sample`: writes a thinned copy of a point-cloud file, with all properties of each point.
 
 Each grid cell is thinned separately with the sampler that training uses. Every occupied cell keeps at least
-one point, so a room keeps its shape. Points keep their order. PLY, NPZ, LAS, LAZ and folders keep all
-properties; a conversion to another format keeps the contents of a Scene (coordinates, features, label).
+one point, so a room keeps its shape. Points keep their order and all of their properties; another format gets
+every column that it can hold, and notes say what it cannot. A PLY or LAS file that does not fit into the
+budget is read twice, in chunks: the same points are drawn.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
 
@@ -18,27 +18,21 @@ import torch
 
 from pinchpoint.core import machine as _machine
 from pinchpoint.core.errors import BadInput
-from pinchpoint.core.files import check_output
+from pinchpoint.core.host_memory import free_bytes
 from pinchpoint.core.records import Record, now
-from pinchpoint.core.units import show_choices, show_seconds
+from pinchpoint.core.units import parse_bytes, show_seconds
 from pinchpoint.kit.segments.segments import Segments
-from pinchpoint.kit.segments.subset import Method, draw_counts, sample_subset
+from pinchpoint.kit.segments.subset import Method
+from pinchpoint.systems.cloud.data.large_draw import draw_large, pick_points
 from pinchpoint.systems.cloud.data.scene import Scene, check_scene
-from pinchpoint.systems.cloud.files.formats import check_cloud_path
-from pinchpoint.systems.cloud.files.las import las_scene, las_xyz, read_las, write_las
-from pinchpoint.systems.cloud.files.npz import (
-    arrays_scene,
-    read_arrays,
-    scene_arrays,
-    take_arrays,
-    write_npz,
-    xyz_key,
-)
-from pinchpoint.systems.cloud.files.ply import Ply, ply_scene, read_ply, take_vertices, write_ply
-from pinchpoint.systems.cloud.files.pointcept import folder_scene, read_folder, write_folder
+from pinchpoint.systems.cloud.files.ply import subset_header
+from pinchpoint.systems.cloud.files.readers import ArrayCloud, Cloud, PlyCloud, open_cloud
+from pinchpoint.systems.cloud.files.scratch import Scratch
+from pinchpoint.systems.cloud.files.writers import Target, check_pair, las_scale, open_writer
 
 Faces = Literal["refuse", "drop"]
-WRITES = (".ply", ".npz", ".las", ".laz")
+DRAW_BYTES = 130  # of memory that a point takes in a draw, besides its properties
+FEWEST, MOST = 1_000, 4_000_000  # points of a chunk if a file is read twice
 
 
 @dataclass(frozen=True)
@@ -62,6 +56,8 @@ class SampleRecord(Record):
     read_s: float
     sample_s: float
     write_s: float
+    passes: int = 1  # how many times the file was read
+    notes: tuple[str, ...] = ()  # what the format of the output cannot hold
     machine: dict[str, Any] = field(default_factory=_machine.describe)
     created: str = field(default_factory=now)
 
@@ -83,15 +79,6 @@ class SampleRecord(Record):
         ]
 
 
-@dataclass(frozen=True)
-class _Cloud:
-    """An open file: its coordinates, and functions to write some of its points."""
-
-    xyz: np.ndarray  # (N, 3) float32 or float64
-    write_subset: Callable[[Path, np.ndarray], object]  # writes a subset in the file's own format
-    scene: Callable[[], Scene]  # returns the scene, to convert it to another format
-
-
 def sample_file(
     path: str | Path,
     output: str | Path,
@@ -103,13 +90,17 @@ def sample_file(
     seed: int = 0,
     device: str = "cpu",
     faces: Faces = "refuse",
+    scale: float | None = None,
+    budget: str | int | None = None,
 ) -> SampleRecord:
     """Write a thinned copy of a file.
 
     ratio: "0.5", or "0.3:0.7" for a random ratio per cell; cell: edge of the grid's cells, in the file's
-    units; faces: whether a PLY file with faces is refused, or its faces are dropped.
+    units; faces: whether a PLY file with faces is refused, or its faces are dropped; scale: step of the
+    coordinates of a LAS file made from another format; budget: bytes of memory, by default half of what is
+    free.
     """
-    path, output = check_cloud_path(path), Path(output)
+    path, output = Path(path), Path(output)
     ratios = None if one_per_cell else parse_ratio(ratio)
     if faces not in get_args(Faces):
         raise BadInput(
@@ -121,33 +112,100 @@ def sample_file(
             "The method bernoulli does not support a range of ratios.",
             hint="Give one ratio, or another method.",
         )
-    _check_pair(path, output)
+    check_pair(path, output)
+    budget_bytes = free_bytes() // 2 if budget is None else parse_bytes(budget)
     start = time.perf_counter()
-    cloud = _open_cloud(path, faces)
-    read_end = time.perf_counter()
-    segments, keep = draw(cloud.xyz, ratios, cell=cell, method=method, seed=seed, device=device)
-    sample_end = time.perf_counter()
-    if _family(path) == _family(output):
-        cloud.write_subset(output, keep)
+    cloud = open_cloud(path)
+    if isinstance(cloud, PlyCloud):
+        subset_header(cloud.ply, 0, faces=faces)  # refuses faces before the work starts
+    if not cloud.points:
+        raise BadInput(f"{path} has no points.", hint="Give a cloud with at least one point.")
+    las_scale(cloud, output, scale)
+    target = Target(output, 0, scale=scale, others=faces)
+    point_bytes = cloud.row_bytes + DRAW_BYTES
+    if cloud.points * point_bytes <= budget_bytes or isinstance(cloud, ArrayCloud):
+        parts = _sample_whole(cloud, target, ratios, cell=cell, method=method, seed=seed, device=device)
     else:
-        _convert(cloud.scene(), output, keep)
-    write_end = time.perf_counter()
+        size = min(MOST, max(FEWEST, budget_bytes // (3 * point_bytes)))
+        parts = _sample_in_chunks(cloud, target, ratios, size, cell=cell, method=method, seed=seed)
     return SampleRecord(
         str(path),
         str(output),
-        len(cloud.xyz),
-        len(keep),
-        len(keep) / len(cloud.xyz),
-        segments.cells,
+        cloud.points,
+        parts.kept,
+        parts.kept / cloud.points,
+        parts.cells,
         cell,
         ratios,
         "one" if ratios is None else method,
         seed,
         device,
-        read_end - start,
-        sample_end - read_end,
-        write_end - sample_end,
+        parts.read_end - start,
+        parts.draw_end - parts.read_end,
+        time.perf_counter() - parts.draw_end,
+        parts.passes,
+        parts.notes,
     )
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """What was drawn and written, and when reading and drawing ended."""
+
+    kept: int
+    cells: int
+    read_end: float
+    draw_end: float
+    passes: int
+    notes: tuple[str, ...]
+
+
+def _sample_whole(
+    cloud: Cloud,
+    target: Target,
+    ratio: tuple[float, float] | None,
+    *,
+    cell: float,
+    method: Method,
+    seed: int,
+    device: str,
+) -> _Parts:
+    # The iterator is exhausted, because it checks the end of the file last.
+    (rows,) = cloud.chunks(cloud.points)
+    xyz = _check_xyz(rows.xyz, str(cloud.path))
+    read_end = time.perf_counter()
+    segments, keep = draw(xyz, ratio, cell=cell, method=method, seed=seed, device=device)
+    draw_end = time.perf_counter()
+    with open_writer(cloud, replace(target, count=len(keep))) as writer:
+        writer.write(rows.take(keep), {})
+    return _Parts(len(keep), segments.cells, read_end, draw_end, 1, tuple(writer.notes))
+
+
+def _sample_in_chunks(
+    cloud: Cloud,
+    target: Target,
+    ratio: tuple[float, float] | None,
+    size: int,
+    *,
+    cell: float,
+    method: Method,
+    seed: int,
+) -> _Parts:
+    where = str(cloud.path)
+    coordinates = (_check_xyz(rows.xyz, where) for rows in cloud.chunks(size))
+    with Scratch(target.path) as scratch:
+        subset = draw_large(
+            coordinates, ratio, cell=cell, method=method, seed=seed, scratch=scratch, most=size
+        )
+        draw_end = time.perf_counter()
+        done = 0
+        with open_writer(cloud, replace(target, count=subset.kept)) as writer:
+            for rows in cloud.chunks(size):
+                keep = np.flatnonzero(subset.mask[done : done + rows.points])
+                done += rows.points
+                if len(keep):
+                    writer.write(rows.take(keep), {})
+        return _Parts(subset.kept, subset.cells, subset.read_end, draw_end, 2, tuple(writer.notes))
 
 
 def draw(
@@ -164,16 +222,7 @@ def draw(
     ratio: lowest and highest ratio of a cell; None keeps one point per cell.
     """
     segments = Segments.from_coords(torch.from_numpy(xyz).to(device), cell)
-    # Both methods draw the same points, and for a single draw loading a compiler takes longer than a sort.
-    once: Method = "sort" if segments.order.device.type == "cpu" else "exact"
-    if method == "exact":
-        method = once
-    if ratio is None:
-        index = sample_subset(segments, 1, method=once, seed=seed)
-    elif method == "bernoulli":
-        index = sample_subset(segments, float(ratio[0]), method=method, seed=seed)
-    else:
-        index = sample_subset(segments, draw_counts(segments, ratio, seed=seed), method=method, seed=seed)
+    index = pick_points(segments, ratio, method=method, seed=seed)
     # A mask gives increasing order in one pass, without a sort.
     mask = torch.zeros(len(xyz), dtype=torch.bool, device=device)
     mask[index.long()] = True
@@ -196,82 +245,6 @@ def parse_ratio(ratio: str | float | tuple[float, float]) -> tuple[float, float]
 
 def _pair(ratio: float | tuple[float, float]) -> tuple[float, ...]:
     return tuple(float(end) for end in ratio) if isinstance(ratio, tuple | list) else (float(ratio),)
-
-
-def _family(path: Path) -> str:
-    """Return the format family of a path; all formats of a family are written in the same way."""
-    kind = path.suffix.lower()
-    if path.is_dir() or kind not in WRITES:
-        return "folder"
-    return ".las" if kind == ".laz" else kind
-
-
-def _check_pair(path: Path, output: Path) -> None:
-    """Raise BadInput for an output that cannot be written, before anything is read."""
-    if _family(output) == "folder":
-        if not path.is_dir():
-            raise BadInput(
-                f"Cannot write points to {output.name!r}: the format is unknown.",
-                hint=f"Give a file that ends in {show_choices(WRITES)}.",
-            )
-        if output.exists():
-            raise BadInput(f"{output} already exists.", hint="Choose another -o.")
-        check_output(output)
-        return
-    if _family(output) == ".las" and _family(path) != ".las":
-        raise BadInput(
-            f"A {path.suffix or 'folder'} cannot be written as {output.suffix}.", hint="Write .ply or .npz."
-        )
-    check_output(output)
-    if output.exists() and output.samefile(path):
-        raise BadInput(
-            f"{output} is the input file.", hint="Choose another -o: the points left out would be lost."
-        )
-
-
-def _open_cloud(path: Path, faces: Faces) -> _Cloud:
-    where = str(path)
-    if path.is_dir():
-        columns = read_folder(path)
-        key = xyz_key(columns, where)
-
-        def write_rows(output: Path, keep: np.ndarray) -> None:
-            write_folder(output, {name: values[keep] for name, values in columns.items()})
-
-        return _Cloud(_check_xyz(columns[key], where), write_rows, lambda: folder_scene(columns, where))
-    if path.suffix.lower() == ".ply":
-        ply = read_ply(path)
-        take_vertices(ply, np.zeros(0, np.int64), faces=faces)  # rejects faces before the work starts
-        return _Cloud(
-            _check_xyz(ply.xyz(), where),
-            lambda output, keep: _write_part(output, ply, keep, faces),
-            lambda: ply_scene(ply),
-        )
-    if path.suffix.lower() == ".npz":
-        arrays = read_arrays(path)
-        return _Cloud(
-            _check_xyz(arrays[xyz_key(arrays, where)], where),
-            lambda output, keep: write_npz(output, take_arrays(arrays, keep, where)),
-            lambda: arrays_scene(arrays, where),
-        )
-    las = read_las(path)
-    return _Cloud(
-        _check_xyz(las_xyz(las), where),
-        lambda output, keep: write_las(output, las, keep=keep),
-        lambda: las_scene(las, path),
-    )
-
-
-def _write_part(output: Path, ply: Ply, keep: np.ndarray, faces: Faces) -> None:
-    write_ply(output, take_vertices(ply, keep, faces=faces))
-
-
-def _convert(scene: Scene, output: Path, keep: np.ndarray) -> None:
-    part = check_scene(scene).take(keep)
-    if output.suffix.lower() == ".ply":
-        write_ply(output, part)
-    else:
-        write_npz(output, scene_arrays(part))
 
 
 def _check_xyz(xyz: np.ndarray, where: str) -> np.ndarray:

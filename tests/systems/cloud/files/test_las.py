@@ -112,3 +112,16 @@ def test_a_huge_count_of_records_is_rejected_at_once(file: Path, at: int) -> Non
     file.write_bytes(data)
     with pytest.raises(BadInput, match="claims 4,294,967,295 records"):
         read_scene(file)
+
+
+def test_a_file_of_empty_records_is_not_searched_for_hours(tmp_path: Path) -> None:
+    path = write_survey(tmp_path / "a.las")
+    data = bytearray(path.read_bytes())
+    start = int.from_bytes(data[94:96], "little")
+    data[100:104] = struct.pack("<I", 50_000_000)
+    data[96:100] = struct.pack("<I", start + 54 * 50_000_000)
+    path.write_bytes(data)
+    with path.open("r+b") as file:
+        file.truncate(start + 54 * 50_000_000 + 10_000)  # a hole, which takes no space on the disk
+    with pytest.raises(BadInput, match="50,000,000 records"):
+        read_scene(path)

@@ -277,3 +277,9 @@ def test_every_truncation_of_a_file_is_rejected(tmp_path: Path) -> None:
     for end in range(len(BINARY)):
         with pytest.raises(BadInput):
             check_scene(ply_scene(read_ply(write_file(tmp_path, BINARY[:end]))))
+
+
+def test_a_count_of_thousands_of_digits_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.ply").write_bytes(head("ascii").replace(b"vertex 3", b"vertex " + b"9" * 5_000))
+    with pytest.raises(BadInput, match="Line 4 of the header"):
+        read_ply(tmp_path / "a.ply")

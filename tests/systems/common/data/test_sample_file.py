@@ -70,3 +70,13 @@ def test_any_header_fails_in_a_known_way_and_shortly(header: bytes) -> None:
     with pytest.raises(FAILURES) as error:
         load_npz(file)
     assert len(str(error.value)) <= 200
+
+
+def test_a_large_archive_of_a_few_bytes_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    np.savez_compressed(tmp_path / "bomb.npz", xyz=np.zeros((40_000, 3)))
+    assert load_npz(tmp_path / "bomb.npz")["xyz"].shape == (40_000, 3)  # small, whatever its ratio
+    monkeypatch.setattr(sample_file, "_LARGE", 500_000)
+    with pytest.raises(ValueError, match=r"its [\d,]+ bytes expand to 960,128 bytes"):
+        load_npz(tmp_path / "bomb.npz")
+    np.savez(tmp_path / "plain.npz", xyz=np.zeros((40_000, 3)))
+    assert load_npz(tmp_path / "plain.npz")["xyz"].shape == (40_000, 3)

@@ -169,7 +169,7 @@ def new_header(
     """Return the header of a new file of version 1.4. extra: NumPy types of extra dimensions by name."""
     header = _laspy(path).LasHeader(point_format=point_format, version="1.4")
     header.scales, header.offsets = np.full(3, scale), offsets
-    return add_dimensions(header, path, extra, classes)
+    return _add_extra(header, path, extra, classes)
 
 
 def add_dimensions(header: Any, path: Path, added: Mapping[str, str], classes: Sequence[str] = ()) -> Any:
@@ -178,12 +178,18 @@ def add_dimensions(header: Any, path: Path, added: Mapping[str, str], classes: S
     added: NumPy types by name; those that exist are left as they are, and a label that fits into the
     classification needs none.
     """
-    laspy = _laspy(path)
     header = deepcopy(header)
     known = set(header.point_format.dimension_names)
-    for name, kind in added.items():
-        if name not in known and not (name == "label" and label_dimension(header, len(classes)) != name):
-            header.add_extra_dim(laspy.ExtraBytesParams(name, kind))
+    if label_dimension(header, len(classes)) != "label":
+        known.add("label")
+    extra = {name: kind for name, kind in added.items() if name not in known}
+    return _add_extra(header, path, extra, classes)
+
+
+def _add_extra(header: Any, path: Path, extra: Mapping[str, str], classes: Sequence[str]) -> Any:
+    laspy = _laspy(path)
+    if extra:  # otherwise the description of those that exist stays as it is
+        header.add_extra_dims([laspy.ExtraBytesParams(name, kind) for name, kind in extra.items()])
     if classes and len(classes) <= _CLASSES:
         lookup = laspy.vlrs.known.ClassificationLookupVlr()
         for number, name in enumerate(classes):

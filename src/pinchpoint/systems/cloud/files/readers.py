@@ -26,6 +26,7 @@ from pinchpoint.systems.cloud.files.ply import Ply, ascii_chunks, open_ply, ply_
 from pinchpoint.systems.cloud.files.pointcept import folder_scene, read_folder
 
 Family = Literal["ply", "las", "npz", "folder"]
+_LINE_BYTES = 50
 _FAMILIES: dict[str, Family] = {".ply": "ply", ".npz": "npz", ".las": "las", ".laz": "las"}
 
 
@@ -65,6 +66,11 @@ class Cloud(Protocol):
 
     @property
     def losses(self) -> tuple[str, ...]: ...
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of memory that a point takes while it is read."""
+        ...
 
     def chunks(self, size: int) -> Iterator[Rows]: ...
 
@@ -147,6 +153,13 @@ class PlyCloud:
             *((f"{len(comments)} comment{'s' * (len(comments) > 1)}",) if comments else ()),
         )
 
+    @property
+    def row_bytes(self) -> int:
+        vertex = self.ply.header.elements[self.ply.header.place("vertex")]
+        # A line of text is an object of its own, of about ten characters per number.
+        text = _LINE_BYTES + 20 * len(vertex.dtype.names or ()) if self.ply.header.ascii else 0
+        return vertex.dtype.itemsize + text
+
     def chunks(self, size: int) -> Iterator[PlyRows]:
         if self.ply.header.ascii:
             for vertices, lines in ascii_chunks(self.path, self.ply.header, size):
@@ -197,6 +210,10 @@ class LasCloud:
     @property
     def losses(self) -> tuple[str, ...]:
         return las_files.las_losses(self.header)
+
+    @property
+    def row_bytes(self) -> int:
+        return self.header.point_format.size
 
     def chunks(self, size: int) -> Iterator[LasRows]:
         for record in las_files.las_chunks(self.path, size):
@@ -264,6 +281,10 @@ class ArrayCloud:
             if values.shape[:1] != (self.points,) and name not in ("names", "classes", "about", "origin")
         ]
         return tuple(f"the array {name}" for name in others)
+
+    @property
+    def row_bytes(self) -> int:
+        return 0  # the arrays are in memory already
 
     def chunks(self, size: int) -> Iterator[ArrayRows]:
         for start in range(0, self.points, size):

@@ -17,6 +17,8 @@ from pinchpoint.core.files import parse_json
 from pinchpoint.core.host_memory import free_bytes
 
 _MOST_RATIO, _SMALL = 1040, 4096  # deflate makes data at most 1032 times smaller
+# No measured data is so much smaller when compressed; an archive that is, and large, is meant to do harm.
+_BOMB_RATIO, _LARGE = 200, 2**30
 # What reading a file may raise if it is truncated, changed or no sample at all, here or where its text is
 # interpreted.
 FAILURES = (
@@ -58,7 +60,7 @@ def load_npz(source: str | Path | io.BytesIO) -> dict[str, Any]:
 
 
 def _check_claims(source: str | Path | io.BytesIO) -> None:
-    total = 0
+    total = packed = 0
     with zipfile.ZipFile(source) as archive:
         for member in archive.infolist():
             if member.file_size > _MOST_RATIO * member.compress_size + _SMALL:
@@ -67,6 +69,9 @@ def _check_claims(source: str | Path | io.BytesIO) -> None:
                 with archive.open(member) as file:
                     _check_claim(file, member)
             total += member.file_size
+            packed += member.compress_size
+    if total > _LARGE and total > _BOMB_RATIO * packed:
+        raise ValueError(f"its {packed:,} bytes expand to {total:,} bytes")
     if total > (free := free_bytes()):
         raise ValueError(f"its arrays need {total:,} bytes, but only {free:,} bytes of memory are free")
 
