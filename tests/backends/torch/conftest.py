@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -36,9 +37,7 @@ def rounded(size: int) -> int:
 def allocations(observation: Observation, run: Callable[[], Any]) -> Allocations:
     """Count directly from the events, without the code of the replay."""
     start, first = len(observation.events), len(observation.blocks)
-    alive: set[int] = set()
-    for number in observation.events:
-        alive ^= {number}
+    alive = {number for number, times in Counter(observation.events).items() if times % 2}
     keep = run()
     now = peak = 0
     for number in observation.events[start:]:

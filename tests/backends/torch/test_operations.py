@@ -7,10 +7,11 @@ left allocated.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -70,10 +71,10 @@ def exception(name: str) -> tuple[float, float] | None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_an_operation_takes_what_it_takes_on_an_h200(
-    allocations_of: dict[str, dict[str, Any]], name: str
+    allocations_of: Callable[[str], dict[str, Any]], name: str
 ) -> None:
     limits = exception(name)
-    for stage, allocations in allocations_of[name].items():
+    for stage, allocations in allocations_of(name).items():
         peak, kept_bytes = RECORD[name][stage]
         slack = max(0.01 * abs(peak), SLACK_BYTES)
         if limits is None:
@@ -92,15 +93,20 @@ def test_an_operation_takes_what_it_takes_on_an_h200(
 
 
 @pytest.mark.slow
-def test_every_exception_is_still_needed(allocations_of: dict[str, dict[str, Any]]) -> None:
+def test_every_exception_is_still_needed(allocations_of: Callable[[str], dict[str, Any]]) -> None:
     """An exception that no operation needs hides the next defect."""
-    needed = set()
-    for name, stages in allocations_of.items():
-        for stage, allocations in stages.items():
-            peak, _ = RECORD[name][stage]
-            if abs(allocations.peak - peak) > max(0.01 * abs(peak), SLACK_BYTES):
-                needed.add(next((pattern for pattern, *_ in EXCEPTIONS if fnmatch(name, pattern)), name))
-    assert {pattern for pattern, *_ in EXCEPTIONS} - needed == set()
+
+    def is_needed(name: str) -> bool:
+        return any(
+            abs(allocations.peak - RECORD[name][stage][0])
+            > max(0.01 * abs(RECORD[name][stage][0]), SLACK_BYTES)
+            for stage, allocations in allocations_of(name).items()
+        )
+
+    patterns = [pattern for pattern, *_ in EXCEPTIONS]
+    covers = {pattern: [name for name in NAMES if fnmatch(name, pattern)] for pattern in patterns}
+    covers["conv*"].remove("conv2d-groups4-bf16")  # the exception before it is its own
+    assert [pattern for pattern in patterns if not any(map(is_needed, covers[pattern]))] == []
 
 
 def test_two_operations_in_three_need_no_exception() -> None:
@@ -118,28 +124,31 @@ def _rules_of_the_record() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def allocations_of(
     _rules_of_the_record: None, simulate: Any, count: Any
-) -> Iterator[dict[str, dict[str, Any]]]:
-    """Every case in one session; the libraries' workspaces are taken by a first product, as in the record."""
+) -> Iterator[Callable[[str], dict[str, Any]]]:
+    """What the stages of a case allocate, in a session of all cases that this process runs.
+
+    The libraries' workspaces are taken by a first product, as in the record.
+    """
     folder = str(ROOT / "benchmarks" / "accuracy")
     sys.path.insert(0, folder)
     try:
         with simulate(assume=True) as observer:
+            cases = {case.name: case for case in importlib.import_module("op_cases").cases()}
             observation = observer.ledger.observation
             nn.Linear(8, 8, device="cuda")(
                 torch.ones(8, 8, device="cuda", requires_grad=True)
             ).sum().backward()
-            allocations: dict[str, dict[str, Any]] = {}
-            for case in importlib.import_module("op_cases").cases():
-                if case.name not in RECORD or any(fnmatch(case.name, pattern) for pattern in SLOW):
-                    continue
-                live = case.build("cuda")
+
+            @functools.cache
+            def run(name: str) -> dict[str, Any]:
+                live = cases[name].build("cuda")
                 if "step" in dict(live.stages):  # the first step makes the optimizer's state
                     live.reset()
-                    for _, run in live.stages:
-                        run()
+                    for _, stage in live.stages:
+                        stage()
                 live.reset()
-                allocations[case.name] = {name: count(observation, run) for name, run in live.stages}
-                del live
-            yield allocations
+                return {name: count(observation, stage) for name, stage in live.stages}
+
+            yield run
     finally:
         sys.path.remove(folder)
