@@ -8,6 +8,7 @@ and test_predict.py.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -58,7 +59,9 @@ class Template:
 
     PIPE = subprocess.PIPE
 
-    def __init__(self) -> None:
+    def __init__(self, *imports: str) -> None:
+        """imports: modules that the scripts of the workers import, if that takes long."""
+        self._imports = imports
         self._process: subprocess.Popen[bytes] | None = None
         self._environment: dict[str, str] = {}
         self._lock = threading.Lock()
@@ -92,7 +95,7 @@ class Template:
         self._line.settimeout(LONGEST_S)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, __file__, str(theirs.fileno())],
+                [sys.executable, __file__, str(theirs.fileno()), *self._imports],
                 env=env,
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
@@ -108,7 +111,7 @@ class Template:
                 self._process.kill()
 
 
-def serve(line: socket.socket) -> None:
+def serve(line: socket.socket, imports: list[str]) -> None:
     """The template's own part: fork a worker for each request, until the line is closed."""
     from pinchpoint.backends.torch.fake import runner
     from pinchpoint.forecasting.worker_process import worker
@@ -117,7 +120,8 @@ def serve(line: socket.socket) -> None:
     with runner.simulate_device(
         runner.Device("a card", 2**30, (9, 0), 2**20, 2**20, 132), dynamic=runner.Dynamic()
     ):
-        pass
+        for name in imports:
+            importlib.import_module(name)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # none is awaited, and none stays
     while True:
         start, descriptors, _, _ = socket.recv_fds(line, 4, 3)
@@ -147,4 +151,4 @@ def serve(line: socket.socket) -> None:
 
 
 if __name__ == "__main__":
-    serve(socket.socket(fileno=int(sys.argv[1])))
+    serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[2:])

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from tests.templates import Template
 
 from pinchpoint.core.records import Forecast
 from pinchpoint.forecasting.predict import predict
 
 pytestmark = pytest.mark.usefixtures("quick_workers")
 Predict = Callable[..., Forecast]
+MODELS = [f"transformers.models.{name}.modeling_{name}" for name in ("gpt2", "llama", "mistral")]
+
+
+@pytest.fixture(scope="module")
+def template() -> Iterator[Template]:
+    """Workers that have imported transformers, which takes longer than a run."""
+    workers = Template(*(MODELS if find_spec("transformers") else ()))
+    yield workers
+    workers.end()
 
 
 @pytest.fixture
