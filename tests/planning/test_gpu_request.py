@@ -152,6 +152,7 @@ def test_a_request_that_is_not_known_to_suffice_exits_with_1(predicts, capsys):
     [
         ("--request lsf", "no request for 'lsf'"),
         ("--request slurm --budget 24GiB", "together with --budget"),
+        ("--request slurm --batch 4", "together with --batch"),
         ("--request slurm --world-size 8,16", "one world size"),
         ("--card h100", "--card is for --request"),
     ],

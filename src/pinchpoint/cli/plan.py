@@ -16,7 +16,23 @@ if TYPE_CHECKING:
     from pinchpoint.core.records import Checkpointing, Plan
 
 
+# Parameters that another way to plan takes; with others, it would silently answer another question.
+_OF_SCRIPT = {"target", "args", "as_module", "seed", "timeout", "allow_network", "output"}
+_OF_REQUEST = _OF_SCRIPT | {
+    "request",
+    "card",
+    "size",
+    "mode",
+    "world_size",
+    "rank",
+    "local_world_size",
+    "settings",
+}
+_OF_CHECKPOINTING = _OF_SCRIPT | {"checkpointing", "budget", "as_json"}
+
+
 def command(
+    context: typer.Context,
     target: str = typer.Argument(
         None,
         metavar="TARGET",
@@ -109,10 +125,7 @@ def command(
 
         raise BadInput("--card is for --request.", hint="Use --budget with the name of the card.")
     if request is not None:
-        others = {"--variant": variant, "--cards": cards, "--vary": vary, "--budget": budget}
-        others |= {"--checkpointing": checkpointing, "--model": model, "--json": as_json}
-        others |= {"--multiple": multiple != "1", "--up-to": up_to != "1000M"}
-        _refuse_others("--request", [name for name, value in others.items() if value])
+        _refuse_others(context, "--request", _OF_REQUEST)
         _request(
             target,
             request,
@@ -131,21 +144,14 @@ def command(
         )
         return
     if checkpointing is not None:
-        others = {"--size": size, "--variant": variant, "--cards": cards, "--vary": vary, "--mode": mode}
-        others |= {"--world-size": world_size, "--rank": rank != "0", "--local-world-size": local_world_size}
-        others |= {"--set": settings, "--multiple": multiple != "1", "--up-to": up_to != "1000M"}
-        others |= {"--model": model, "--task": task, "--batch": batch, "--sequence": sequence}
-        others |= {"--new-tokens": new_tokens, "--optimizer": optimizer, "--precision": precision}
-        others |= {"--sharding": sharding, "--script": script}
-        names = [name for name, value in others.items() if value]
+        _refuse_others(context, "--checkpointing", _OF_CHECKPOINTING)
         _plan_checkpointing(
             target,
             checkpointing,
-            names,
-            budget,
-            args or (),
-            seed,
-            timeout,
+            budget=budget,
+            args=args or (),
+            seed=seed,
+            timeout_s=timeout,
             allow_network=allow_network,
             output=output,
             as_json=as_json,
@@ -195,9 +201,19 @@ def command(
         raise typer.Exit(1)
 
 
-def _refuse_others(option: str, names: list[str]) -> None:
+def _refuse_others(context: typer.Context, option: str, allowed: set[str]) -> None:
+    """Refuse options of the command line that this way to plan does not take."""
     from pinchpoint.core.errors import BadInput
 
+    def is_on_command_line(name: str) -> bool:
+        source = context.get_parameter_source(name)
+        return source is not None and source.name == "COMMANDLINE"
+
+    names = [
+        parameter.opts[0]
+        for parameter in context.command.params
+        if parameter.name not in allowed and is_on_command_line(str(parameter.name))
+    ]
     if names:
         raise BadInput(
             f"{option} cannot be used together with {', '.join(names)}.",
@@ -280,12 +296,11 @@ def _request(
 def _plan_checkpointing(
     target: str | None,
     checkpointing: str,
-    other_options: list[str],
+    *,
     budget: str | None,
     args: Sequence[str],
     seed: int,
     timeout_s: float,
-    *,
     allow_network: bool,
     output: Path | None,
     as_json: bool,
@@ -295,7 +310,6 @@ def _plan_checkpointing(
 
     if checkpointing != "auto":
         raise BadInput(f"--checkpointing {checkpointing!r} is not known.", hint="Use --checkpointing auto.")
-    _refuse_others("--checkpointing", other_options)
     if target is None:
         raise BadInput("No script was named.", hint="Give the training script, such as train.py.")
     if budget is None:
