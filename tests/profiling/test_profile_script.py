@@ -113,7 +113,7 @@ def test_a_script_that_hangs_is_stopped_at_the_time_limit(tmp_path: Path) -> Non
     text = (
         f"import time\ntry:\n    time.sleep(1000)\nfinally:\n    open({str(log)!r}, 'w').write('finally')\n"
     )
-    trace = profile(write(tmp_path, text), time_limit_s=0.5)
+    trace = profile(write(tmp_path, text), time_limit_s=2.0)
     assert trace.ended == "timed out"
     assert log.read_text() == "finally"
 
@@ -121,7 +121,7 @@ def test_a_script_that_hangs_is_stopped_at_the_time_limit(tmp_path: Path) -> Non
 def test_a_script_that_ignores_the_limit_is_killed_and_what_was_learned_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pinchpoint.profiling.profile._GRACE_S", 3.0)
+    monkeypatch.setattr("pinchpoint.profiling.profile._GRACE_S", 6.0)
     text = (
         "import time\nwhile True:\n    try:\n        time.sleep(1)\n    except BaseException:\n        pass\n"
     )

@@ -119,5 +119,5 @@ def test_the_processes_that_a_script_started_stand_still_while_it_waits(
     os.write(write, b"1 1\n")
     loop.step()
     assert stops == [True]
-    child.communicate(timeout=60)  # it goes on, and ends with its input
+    child.communicate(timeout=600)  # it goes on, and ends with its input
     assert child.returncode == 0

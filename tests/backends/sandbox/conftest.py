@@ -59,7 +59,7 @@ def run_sandboxed(tmp_path: Path) -> Callable[..., SimpleNamespace]:
             cwd=work,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=600,
             env=variables,
             input="typed by the user",
         )

@@ -70,8 +70,8 @@ def test_two_workers_share_jobs_and_a_job_whose_worker_dies_runs_again(tmp_path:
         yield run
 
     with open_pool(EngineConfig("ray", workers=2), open_worker) as pool:
-        outcomes = sorted(pool.run(range(6), limit_s=60), key=lambda outcome: outcome.index)
-        again = list(pool.run([10], limit_s=60))
+        outcomes = sorted(pool.run(range(6), limit_s=600), key=lambda outcome: outcome.index)
+        again = list(pool.run([10], limit_s=600))
     assert [outcome.index for outcome in outcomes] == [0, 1, 2, 3, 4, 5]
     assert [outcome.value[0] for outcome in outcomes if outcome.error is None] == [0, 1, 4, 9, 25]
     assert [outcome.tries for outcome in outcomes] == [1, 1, 2, 1, 1, 1]

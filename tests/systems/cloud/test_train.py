@@ -235,7 +235,7 @@ def test_torchrun_trains_two_processes_as_one_run_and_resumes_it(
         text=True,
         check=False,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
-        timeout=240,
+        timeout=600,
     )
     assert process.returncode == 0, process.stderr
     assert [row.step for row in logs.read(tmp_path / "run" / "log.csv")] == [1, 2, 3, 4]

@@ -373,7 +373,7 @@ def test_two_processes_take_the_same_steps_as_one_with_all_images(data: Path, tm
         text=True,
         check=False,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
-        timeout=120,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     train(data, tmp_path / "one", **{**choices, "batch": 4})

@@ -68,7 +68,7 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
         [sys.executable, str(ROUTES), str(other / "scratch"), str(base), str(other / "out.json")],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
     assert process.returncode == 0, process.stderr
     return {

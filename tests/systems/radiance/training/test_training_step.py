@@ -200,7 +200,7 @@ def test_two_processes_take_the_same_step_as_one_with_all_images(
             one.copy_(total)
         inputs.clear()
 
-    met = threading.Barrier(2, add_up, timeout=60)
+    met = threading.Barrier(2, add_up, timeout=600)
     monkeypatch.setattr(torch.distributed, "all_reduce", lambda one: (inputs.append(one), met.wait()))
     steppers = [stepper(settings, Ranks(rank, 2), side=128) for rank in (0, 1)]
     assert [one.request(1, "made").whole for one in steppers] == whole

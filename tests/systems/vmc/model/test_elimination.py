@@ -174,7 +174,7 @@ for _ in range(6):
 def test_steps_with_factored_determinants_end_on_two_threads() -> None:
     # In a process of its own: a deadlock would keep the tests from ending as well.
     done = subprocess.run(
-        [sys.executable, "-c", STEPS], capture_output=True, text=True, check=False, timeout=240
+        [sys.executable, "-c", STEPS], capture_output=True, text=True, check=False, timeout=600
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["False"] + ["True"] * 6

@@ -71,7 +71,7 @@ def python(code: str, *, devices: int = 1, **environment: str) -> str:
     told = {**os.environ, "JAX_PLATFORMS": "cpu", "OMP_NUM_THREADS": "1", "XLA_FLAGS": flags, **environment}
     here = str(Path(__file__).parents[1])
     done = subprocess.run(
-        [sys.executable, "-c", code, here], capture_output=True, text=True, timeout=300, check=False, env=told
+        [sys.executable, "-c", code, here], capture_output=True, text=True, timeout=600, check=False, env=told
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
