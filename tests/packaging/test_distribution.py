@@ -97,7 +97,7 @@ def test_the_metadata_names_the_version_the_type_information_and_the_command(met
 
 
 def test_no_link_of_the_long_description_is_relative(metadata: Message) -> None:
-    text = re.sub(r"^```.*?^```$", "", metadata.get_payload(), flags=re.MULTILINE | re.DOTALL)
+    text = re.sub(r"^```.*?^```$", "", metadata.get_payload(), flags=re.MULTILINE | re.DOTALL)  # pyright: ignore[reportArgumentType, reportCallIssue]
     assert "# pinchpoint" in text
     assert [link for link in re.findall(r"\]\(([^)]+)\)", text) if "://" not in link and link[0] != "#"] == []
 

@@ -240,8 +240,8 @@ def test_a_budget_below_one_point_is_refused() -> None:
 @pytest.mark.parametrize(
     ("call", "what"),
     [
-        (lambda f, x: laplacian(f, "fwd"), "method 'fwd' does not exist"),
-        (lambda f, x: laplacian(3.0), "not a function"),
+        (lambda f, x: laplacian(f, "fwd"), "method 'fwd' does not exist"),  # pyright: ignore[reportArgumentType]
+        (lambda f, x: laplacian(3.0), "not a function"),  # pyright: ignore[reportArgumentType]
         (lambda f, x: laplacian(lambda x: x)(x), "not one real number"),
         (lambda f, x: laplacian(lambda x: (f(x), f(x)))(x), "a tuple for one point, not one real number"),
         (lambda f, x: laplacian(lambda x: jnp.sum(x) * 1j)(x), "not one real number"),
@@ -251,7 +251,7 @@ def test_a_budget_below_one_point_is_refused() -> None:
         (lambda f, x: laplacian_of_batch(f, x[:0]), "points have shape"),
         (lambda f, x: laplacian_of_batch(f, x, chunk=0), "chunk is 0"),
         (lambda f, x: laplacian_of_batch(f, x, chunk=True), "chunk is True"),
-        (lambda f, x: laplacian_of_batch(f, x, chunk=2.5), "chunk is 2.5"),
+        (lambda f, x: laplacian_of_batch(f, x, chunk=2.5), "chunk is 2.5"),  # pyright: ignore[reportArgumentType]
         (lambda f, x: laplacian_of_batch(f, x, budget="24"), "not a number of bytes"),
     ],
 )

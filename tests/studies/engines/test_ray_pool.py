@@ -96,7 +96,7 @@ def test_a_study_on_two_workers_writes_the_record_of_a_local_one(tmp_path: Path,
     assert elsewhere.points == local.points  # pyright: ignore[reportAttributeAccessIssue]
     assert elsewhere.laws == local.laws  # pyright: ignore[reportAttributeAccessIssue]
     assert elsewhere.notes == local.notes  # pyright: ignore[reportAttributeAccessIssue]
-    assert elsewhere.machine == local.machine
+    assert elsewhere.machine == local.machine  # pyright: ignore[reportAttributeAccessIssue]
     capsys.readouterr()
     assert run([*command, "--engine", "ray", "--engine-option", "partition=gpu"]) == 2
     assert "has no option 'partition'" in capsys.readouterr().err

@@ -106,11 +106,11 @@ def test_one_pass_of_the_super_resolution_has_the_loss_and_gradients_of_four_pas
     assert [round(float(one), 3) for one in pitch[::2]] == [1.0] * 3 and bool((pitch[1::2] > 1.9).all())
     expected = in_four_passes(result, real, request)
     expected.backward()
-    slopes = {name: parameter.grad.clone() for name, parameter in result.generator.named_parameters()}
+    slopes = {name: parameter.grad.clone() for name, parameter in result.generator.named_parameters()}  # pyright: ignore[reportOptionalMemberAccess]
     result.generator.zero_grad(set_to_none=True)
     assert float(result._generator_part(real, request)) == pytest.approx(float(expected.detach()), rel=1e-5)
     for name, parameter in result.generator.named_parameters():
-        assert float((parameter.grad - slopes[name]).norm()) <= 1e-5 * float(slopes[name].norm()), name
+        assert float((parameter.grad - slopes[name]).norm()) <= 1e-5 * float(slopes[name].norm()), name  # pyright: ignore[reportOptionalOperand]
 
 
 def test_each_turn_runs_the_super_resolution_once_for_all_its_images() -> None:
