@@ -90,8 +90,8 @@ def test_place_size_and_shape_of_the_hole_are_inputs_of_every_point(runs: Path, 
     assert dataset.layout is not None and len(dataset.layout.shape) == 2 + 2 + 1 + 4
     sample = dataset.sample("case-c2")
     values = dict(zip(dataset.features, sample.features[3].tolist(), strict=True))
-    # The hole is a square around 0.6 with a side of 0.6 and two segments per side: in units of the side, their
-    # middles are 1/2 from the middle of the hole on two sides, and 1/4 on the other two.
+    # The hole is a square around 0.6 with a side of 0.6 and two segments per side: in units of the side,
+    # their middles are 1/2 from the middle of the hole on two sides, and 1/4 on the other two.
     assert values["body_x"] == values["body_y"] == pytest.approx(0.6)
     size = 0.6 * ((1 / 4 + 1 / 16) / 2) ** 0.5
     assert values["body_size_x"] == values["body_size_y"] == pytest.approx(size, abs=1e-5)
