@@ -17,6 +17,7 @@ from pinchpoint.systems.common.overrides import Overrides
 from pinchpoint.systems.common.processes import refuse_several_processes
 from pinchpoint.systems.common.train_options import BUDGET, NO_OVERRIDES, settings_command
 from pinchpoint.systems.common.training.progress import say_stopped, show_progress
+from pinchpoint.systems.vmc.quick_stop import QuickStop
 from pinchpoint.systems.vmc.settings import RunOptions, Settings
 
 if TYPE_CHECKING:
@@ -53,8 +54,13 @@ def train(request: commands.TrainRequest) -> None:
     start_jax()
     from pinchpoint.systems.vmc.train import train as run_training
 
-    show = show_progress("vmc", by=lambda tell, report, _: _show(tell, report), resume=request.resume)
-    with show as watch:
+    stop = QuickStop()
+
+    def show_report(tell: progress_bar.Bar, report: Report, _: object) -> None:
+        stop.is_armed = report.stage != "train"  # a checkpoint after the program in progress is worth waiting
+        _show(tell, report)
+
+    with stop, show_progress("vmc", by=show_report, resume=request.resume) as watch:
         record = run_training(
             request.source,
             request.output,
@@ -106,7 +112,8 @@ def evaluate(
     start_jax()
     from pinchpoint.systems.vmc.evaluate import evaluate as measure
 
-    with printing.explain_interrupt("no evaluation was written"), progress_bar.bar("vmc") as tell:
+    interrupt_note = "no evaluation was written"
+    with QuickStop(), printing.explain_interrupt(interrupt_note), progress_bar.bar("vmc") as tell:
         evaluation = measure(
             run,
             output,
@@ -161,12 +168,15 @@ def scan(
     start_jax()
     from pinchpoint.systems.vmc.scan import scan as run_scan
 
+    stop = QuickStop()
+
     def watch(number: int, count: int, length: float, report: Report) -> None:
+        stop.is_armed = report.stage != "train"
         if report.stage != "stopped":
             _show(tell, report, stage=f"{length:.3g} bohr {number}/{count}")
 
     interrupt_note = "finished bond lengths are kept, and the same command continues"
-    with printing.explain_interrupt(interrupt_note), progress_bar.bar("vmc") as tell:
+    with stop, printing.explain_interrupt(interrupt_note), progress_bar.bar("vmc") as tell:
         record = run_scan(
             molecule,
             output,
@@ -224,6 +234,7 @@ def orbitals(
 
 def start_jax() -> None:
     """Import JAX, or say how to install it; compiled programs are kept in the user's cache."""
+    import logging
     import os
 
     from pinchpoint.backends.base import backend
@@ -231,6 +242,12 @@ def start_jax() -> None:
     # Factoring SPRING's matrix takes a twentieth of a step. With several LAPACK threads, which spin while
     # they wait for each other, a step takes ten times as long on a machine that has other work.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+    # folx logs every exception with its traceback; a stop while it traces is none to report.
+    stops = (KeyboardInterrupt, SystemExit)
+    logging.getLogger().addFilter(
+        lambda record: not (record.exc_info and isinstance(record.exc_info[1], stops))
+    )
 
     with printing.loading("JAX"):
         backend("jax")
@@ -249,7 +266,8 @@ def _show(tell: progress_bar.Bar, report: Report, *, stage: str = "") -> None:
         tell(stage, report.done, report.total, text=_numbers(report), eta_s=report.eta_s)
     else:
         # Choosing within a budget compiles one step after another.
-        named = {"evaluate": report.note, "budget": "compile"}.get(report.stage, report.stage)
+        names = {"evaluate": report.note, "budget": "compiling", "compile": "compiling"}
+        named = names.get(report.stage, report.stage)
         note = "" if report.stage == "evaluate" else report.note
         tell(f"{stage} {named}".strip(), report.done, report.total, text=note)
 

@@ -185,6 +185,7 @@ class _Sampler:
     def program(self, settings: Settings) -> Any:
         """The compiled program of the moves and energies of `block` samples."""
         if settings not in self.programs:
+            self.tell("compiling", 0, 0)
             observe: Any = make_observe(self.wave, settings, self.block, mesh=self.mesh)
             self.programs[settings] = observe.lower(
                 self.params, self.first, 0, self._key(Stage.EVALUATE)
