@@ -62,6 +62,15 @@ def test_observables_of_hydrogen_are_its_closed_forms(hydrogen: Path, tmp_path: 
     truth = np.diff(inside) / (4 / 3 * np.pi * np.diff(edges**3))
     value, error = np.array(density["value"][0]), np.array(density["error"][0])
     assert (np.abs(value - truth)[:15] < 5 * error[:15]).all() and error[1] < 0.1 * truth[1]
+    checkpoints = read_run(hydrogen).checkpoints
+    last = checkpoints.last()
+    assert last is not None
+    state = checkpoints.load(last)
+    (name,) = [name for name, array in state["arrays"].items() if array.shape == (8, 1, 3)]
+    arrays = {**state["arrays"], name: np.ones((8, 2, 3), np.float32)}
+    checkpoints.save({**state, "arrays": arrays}, step=last.step)
+    with pytest.raises(BadInput, match="observables of several states are not supported"):
+        evaluate(hydrogen, samples=20, device="cpu", observables=True)
     told = dict(made.summary())
     assert told["spin"] == "S^2 = 0.7500 +- 0.0000" and "e bohr" in told["dipole"] and "force on 1" in told
 

@@ -160,6 +160,12 @@ class _Sampler:
             Collector(system, least_spin_squared=least_spin_squared(system)) if observables else None
         )
         self.step, params, x = stored_params(run, self.wave)
+        if observables and x.shape[1] != system.electrons:
+            raise BadInput(
+                f"A walker of {run.folder} has {x.shape[1]} electrons, and {system.name} has "
+                f"{system.electrons}: observables of several states are not supported.",
+                hint="Leave out --observables, or train one state.",
+            )
         dtype = jnp.dtype(settings.precision)
         self.params = place(jax.tree_util.tree_map(lambda leaf: jnp.array(leaf, dtype), params), self.mesh)
         positions = jnp.array(resize(x, settings.walkers), dtype)

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.vmc.analysis.observables import Collector
 from pinchpoint.systems.vmc.data.gto import HartreeFock, orbital_blocks
 from pinchpoint.systems.vmc.data.hartree_fock import orbitals_for
@@ -35,6 +36,7 @@ class Signed:
     system: System
     init: Callable[[Any], Any]
     sign_and_log: Callable[[Any, Any], tuple[Any, Any]]
+    copies: int = 1
 
     def log(self, params: Any, x: Any) -> Any:
         return self.sign_and_log(params, x)[1]
@@ -174,6 +176,13 @@ def test_a_penalty_takes_the_triplet_out_of_a_mixture() -> None:
         carry, _ = make_steps(wave, settings, 30)(begin(wave, settings))
         angles.append(abs(float(carry.params["t"])))
     assert angles[1] < 0.22 and angles[0] - angles[1] > 0.1
+
+
+def test_a_penalty_for_walkers_of_several_states_is_refused() -> None:
+    wave = mixture()
+    settings = Settings(walkers=2, burn=0, optimizer="adam", spin_penalty=1.0)
+    with pytest.raises(BadInput, match="several states"):
+        begin(wave, settings, x=np.ones((2, 4, 3)))
 
 
 def test_forces_are_differences_of_the_energy_of_the_same_wave_function() -> None:

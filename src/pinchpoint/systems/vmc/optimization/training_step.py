@@ -88,6 +88,11 @@ def begin(
     params = jax.tree_util.tree_map(lambda leaf: jnp.array(leaf, dtype, copy=True), params)
     if x is None:
         x = start(wave.system, settings.walkers, key_of(settings.seed, Stage.WALKERS), dtype=dtype)
+    if settings.spin_penalty and x.shape[1] != wave.system.electrons:
+        raise BadInput(
+            "A spin penalty for several states is not supported.",
+            hint="Leave out --set spin_penalty, or train one state.",
+        )
     walkers = Walkers(
         jnp.array(x, dtype, copy=True), jnp.zeros(len(x), dtype), jnp.asarray(settings.width, dtype)
     )
