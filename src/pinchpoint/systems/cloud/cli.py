@@ -106,19 +106,23 @@ def train(request: commands.TrainRequest) -> None:
     with commands.loading_torch():
         from pinchpoint.systems.cloud.train import train as run_training
 
-    record = request.run(run_training, show=_show_step)
+    score = "mIoU"
+
+    def show(tell: progress_bar.Bar, report: Any, errors: list[float]) -> None:
+        nonlocal score
+        if report.stage == "note":
+            printing.say(f"note: {report.note}")
+        elif report.stage == "score":
+            score = report.note
+        else:
+            show_step(tell, report, errors, describe=lambda error: f"{score} {1 - error:.1%}")
+
+    record = request.run(run_training, show=show)
     if not is_first_process():
         return
     scores = f"{request.output}-scores"
     evaluation = printing.shell_command("cloud", "eval", request.output, record.data, "-o", scores)
     commands.show_record(record, ("next", evaluation))
-
-
-def _show_step(tell: progress_bar.Bar, report: Any, errors: list[float]) -> None:
-    if report.stage == "note":
-        printing.say(f"note: {report.note}")
-        return
-    show_step(tell, report, errors, describe=lambda error: f"mIoU {1 - error:.1%}")
 
 
 @app.command("eval")
@@ -193,17 +197,22 @@ def evaluate(
 def _show_scores(evaluation: Evaluation) -> None:
     from pinchpoint.systems.cloud.training.records import name_of
 
-    columns = ("thinned", "points left", "mIoU", "accuracy", f"{evaluation.majority} everywhere")
-    rows = [
-        (
-            name_of(row),
-            f"{row['kept']:.1%}",
-            f"{row['miou']:.1%}",
-            f"{row['accuracy']:.1%}",
-            f"{row['majority_miou']:.1%} {row['majority_accuracy']:>6.1%}",
-        )
-        for row in evaluation.rows
-    ]
+    columns = ["thinned", "points left"]
+    rows = [[name_of(row), f"{row['kept']:.1%}"] for row in evaluation.rows]
+    if "cosine" in evaluation.rows[0]:
+        columns.append("cosine")
+        rows = [[*texts, f"{row['cosine']:.3f}"] for texts, row in zip(rows, evaluation.rows, strict=True)]
+    if evaluation.majority:
+        columns += ["mIoU", "accuracy", f"{evaluation.majority} everywhere"]
+        rows = [
+            [
+                *texts,
+                f"{row['miou']:.1%}",
+                f"{row['accuracy']:.1%}",
+                f"{row['majority_miou']:.1%} {row['majority_accuracy']:>6.1%}",
+            ]
+            for texts, row in zip(rows, evaluation.rows, strict=True)
+        ]
     printing.show_table(columns, rows, right=columns[1:])
 
 

@@ -26,6 +26,7 @@ from pinchpoint.systems.cloud.data.scene import Scene
 from pinchpoint.systems.cloud.data.sources import Source, Split, open_source
 from pinchpoint.systems.cloud.metrics import confusion, predict_everywhere, scores_of
 from pinchpoint.systems.cloud.model.model import predict_labels
+from pinchpoint.systems.cloud.model.target_head import target_cosines
 from pinchpoint.systems.cloud.plots import plot
 from pinchpoint.systems.cloud.training.records import Evaluation
 from pinchpoint.systems.cloud.training.runs import TrainedRun, Which
@@ -65,14 +66,16 @@ def evaluate(
     start = time.perf_counter()
     device = resolve_device(device, backend("torch"))
     trained_run = load_weights(run, which=which, device=device)
-    source = open_source(data, ignore=trained_run.settings.ignore)
+    target = trained_run.settings.target
+    source = open_source(data, ignore=trained_run.settings.ignore, target=target)
     names = _names(source, trained_run, split)
     thinnings = _thinnings(densities)
     if cell is None:
         cell = trained_run.settings.cell or trained_run.config.cell
     cell_edges(cell)  # before anything is computed
     folder = make_evaluation_folder(output)
-    classes = len(trained_run.settings.classes)
+    classes = len(trained_run.settings.classes) if source.classes else 0
+    cosines = {thinning: np.zeros(2) for thinning in thinnings}  # their sum, and the number of points
     counts = {thinning: np.zeros((classes, classes), dtype=np.int64) for thinning in thinnings}
     points_kept, total, done = dict.fromkeys(thinnings, 0), 0, 0
     precision = usable_precision(trained_run.settings.precision, device)
@@ -82,21 +85,28 @@ def evaluate(
             total += scene.points
             for thinning in thinnings:
                 part = _thinned(scene, thinning, cell=cell, seed=seed * 1_000_003 + number)
-                assert part.labels is not None
-                predictions = predict_labels(trained_run.model, part, budget=budget, device=device)
-                counts[thinning] += confusion(part.labels, predictions, classes)
+                if classes and part.labels is not None:
+                    predictions = predict_labels(trained_run.model, part, budget=budget, device=device)
+                    counts[thinning] += confusion(part.labels, predictions, classes)
+                if target:
+                    values = target_cosines(trained_run.model, part, device=device)
+                    cosines[thinning] += float(values.sum()), len(values)
                 points_kept[thinning] += part.points
                 done += 1
                 if progress is not None:
                     progress(done, len(names) * len(thinnings))
-    majority = int(np.argmax(trained_run.settings.frequency))
+    if target and not sum(int(one.sum()) for one in counts.values()):
+        classes = 0  # no scene of this split has labels
+    majority = int(np.argmax(trained_run.settings.frequency)) if classes else None
     rows = [
-        _row(thinning, counts[thinning], points_kept[thinning] / total, majority) for thinning in thinnings
+        _row(thinning, counts[thinning], points_kept[thinning] / total, majority, cosines[thinning])
+        for thinning in thinnings
     ]
-    files = [_table(folder / TABLE, rows, trained_run.settings.classes)]
+    files = [_table(folder / TABLE, rows, trained_run.settings.classes if classes else ())]
+    majority_name = "" if majority is None else trained_run.settings.classes[majority]
     title = f"{Path(run).name}, step {trained_run.step:,}: {len(names):,} {split} scenes"
-    if pictures:
-        files.append(plot(folder / PLOT, rows, title=title, majority=trained_run.settings.classes[majority]))
+    if pictures and classes:
+        files.append(plot(folder / PLOT, rows, title=title, majority=majority_name))
     record = Evaluation(
         target=str(run),
         data=str(data),
@@ -105,7 +115,7 @@ def evaluate(
         scenes=len(names),
         classes=tuple(trained_run.settings.classes),
         rows=tuple(rows),
-        majority=trained_run.settings.classes[majority],
+        majority=majority_name,
         cell=cell if isinstance(cell, int | float) else cell_edges(cell),
         seed=seed,
         seconds=time.perf_counter() - start,
@@ -138,13 +148,22 @@ def _thinned(scene: Scene, thinning: Thinning, *, cell: CellSize, seed: int) -> 
     return scene.take(draw(scene, density, seed=seed))
 
 
-def _row(thinning: Thinning, counts: np.ndarray, points_kept: float, majority: int) -> dict[str, Any]:
+def _row(
+    thinning: Thinning,
+    counts: np.ndarray,
+    points_kept: float,
+    majority: int | None,
+    cosines: np.ndarray,
+) -> dict[str, Any]:
+    """majority: None without classes; cosines: (2,), their sum, and the number of points with a target."""
+    row: dict[str, Any] = {"thinning": thinning[0], "density": thinning[1], "kept": points_kept}
+    cosine = {"cosine": float(cosines[0] / cosines[1])} if cosines[1] else {}
+    if majority is None:
+        return row | {"points": int(cosines[1])} | cosine
     scores, majority_scores = scores_of(counts), scores_of(predict_everywhere(majority, counts))
-    return {
-        "thinning": thinning[0],
-        "density": thinning[1],
-        "kept": points_kept,
+    return row | {
         "points": scores.points,
+        **cosine,
         "miou": scores.miou,
         "accuracy": scores.accuracy,
         "majority_miou": majority_scores.miou,
@@ -162,6 +181,8 @@ def _names(source: Source, trained_run: TrainedRun, split: Split) -> list[str]:
         == expected_classes[: len(source.classes)]
     ):
         expected_classes = list(source.classes)
+    if trained_run.settings.target and not source.classes:
+        expected_classes = []  # scenes without labels, whose targets are scored
     for what, of_run, of_data in (
         ("features", trained_run.settings.features, source.features),
         ("classes", expected_classes, source.classes),
@@ -189,7 +210,7 @@ def _table(path: Path, rows: list[dict[str, Any]], classes: Sequence[str]) -> Pa
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([*plain, *(f"iou {name}" for name in classes)])
     for row in rows:
-        writer.writerow([_cell(row[key]) for key in plain] + [_cell(value) for value in row["iou"]])
+        writer.writerow([_cell(row[key]) for key in plain] + [_cell(value) for value in row.get("iou", ())])
     return write_text(path, text.getvalue())
 
 

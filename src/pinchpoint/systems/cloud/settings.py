@@ -38,6 +38,14 @@ class Settings(TrainSettings):
     ignore: list[int] = option(
         [], "Labels of your files that mean no class, besides -1, such as 255 or 0,255.", default_text="none"
     )
+    target: str = option(
+        "",
+        "Array of your scenes to predict, such as lang_feat; labels are then optional.",
+        main=True,
+        metavar="NAME",
+        default_text="none",
+    )
+    target_weight: float = option(1.0, "Weight of the loss of --target beside that of the classes.", above=0)
     scenes: int = option(2, "Scenes per step, in each process.", main=True, at_least=1)
     points: int = option(
         20_000,

@@ -24,6 +24,7 @@ from pinchpoint.systems.cloud.data.scene import Scene
 from pinchpoint.systems.cloud.data.sources import Own, open_source
 from pinchpoint.systems.cloud.metrics import confusion, scores_of
 from pinchpoint.systems.cloud.model.model import predict_labels
+from pinchpoint.systems.cloud.model.target_head import target_cosines
 from pinchpoint.systems.cloud.model.views import Batch, ViewDraw
 from pinchpoint.systems.cloud.model.voxels import check_extent, grid_keys, groups_of
 from pinchpoint.systems.cloud.settings import Settings
@@ -68,14 +69,21 @@ def train(
     folder = data_folder(data, Path(output), Settings, resume=resume, system="cloud")
     stored = read_settings(Path(output)) if resume and (Path(output) / CONFIG).exists() else Settings()
     device = resolve_device(choices.get("device", stored.device), backend("torch"))
-    ignore = choices.get("ignore", stored.ignore)
+    ignore, target = choices.get("ignore", stored.ignore), choices.get("target", stored.target)
     with join_ranks(device) as ranks:
         tell: Progress = progress if progress is not None and ranks.leads else lambda report: None
         source = open_source(
-            folder, ignore=ignore, progress=lambda done, total: tell(Report("files", done, total))
+            folder,
+            ignore=ignore,
+            target=target,
+            progress=lambda done, total: tell(Report("files", done, total)),
         )
         if isinstance(source, Own) and source.unused:
-            tell(Report(NOTE, 0, 0, note=f"The network does not read {' and '.join(source.unused)}."))
+            more = "; --target lang_feat trains it to predict that" if "lang_feat" in source.unused else ""
+            note = f"The network does not read {' and '.join(source.unused)}{more}."
+            tell(Report(NOTE, 0, 0, note=note))
+        if not source.classes:
+            tell(Report("score", 0, 0, note="cosine"))
         supply, choice = Supply(source), None
         read = _ReadReporter(supply, len(source.names("train")), tell)
         run = begin(Path(output), source, resume=resume, choices=choices, ranks=ranks.world, read=read)
@@ -234,11 +242,15 @@ class _Learner:
         return self.side_stream.prepare(draw_batch)
 
     def validate(self) -> float:
-        """Return 1 - mIoU of the validation scenes, averaged over densities."""
+        """Return 1 - mIoU of the validation scenes, averaged over densities.
+
+        If none of them has labels, it is 1 - the mean cosine of predicted and true targets.
+        """
         model = self.stepper.updates.trained()
         scores = []
         for fraction in VALIDATION_DENSITIES:
             counts = np.zeros((len(self.settings.classes),) * 2, dtype=np.int64)
+            cosines = [np.zeros(0)]
             for number, name in enumerate(self.validation_names):
                 scene = self.supply.scene(name)
                 part = (
@@ -246,11 +258,18 @@ class _Learner:
                     if fraction == 1
                     else scene.take(eval_subsampling.uniform(scene, fraction, seed=number))
                 )
-                assert part.labels is not None
                 with autocast(self.settings.precision, self.device):
-                    predictions = predict_labels(model, part, device=self.device)
-                counts += confusion(part.labels, predictions, len(self.settings.classes))
-            scores.append(scores_of(counts).miou)
+                    if self.settings.target:
+                        cosines.append(target_cosines(model, part, device=self.device))
+                    if self.settings.classes and part.labels is not None:
+                        predictions = predict_labels(model, part, device=self.device)
+                        counts += confusion(part.labels, predictions, len(self.settings.classes))
+            every = np.concatenate(cosines)
+            if self.settings.target and not counts.sum():
+                # Scenes held back without any target say nothing: a cosine of 0.
+                scores.append(float(every.mean()) if every.size else 0.0)
+            else:
+                scores.append(scores_of(counts).miou)
         return 1 - sum(scores) / len(scores)
 
     def state(self) -> dict[str, Any]:

@@ -74,7 +74,7 @@ def test_language_features_are_reported_and_are_not_inputs(tmp_path: Path, tiny_
     record = train(tmp_path, tmp_path / "run", steps=1, progress=reports.append, **tiny_net)
     assert record.settings["features"] == ["red", "green", "blue"]
     assert [report.note for report in reports if report.stage == "note"] == [
-        "The network does not read lang_feat."
+        "The network does not read lang_feat; --target lang_feat trains it to predict that."
     ]
     assert dict(record.summary())["inputs"] == "coordinates, red, green, blue"
 

@@ -38,7 +38,7 @@ class Supply:
         if name in self._cache:
             return self._cache[name]
         scene = self.data.scene(name)
-        size = scene.xyz.nbytes + scene.features.nbytes + (0 if scene.labels is None else scene.labels.nbytes)
+        size = scene.memory_bytes
         if size <= self._room:
             self._room -= size
             self._cache[name] = scene

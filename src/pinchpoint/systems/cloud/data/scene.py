@@ -28,6 +28,9 @@ class Scene:
     classes: tuple[str, ...] = ()  # names of the labels 0, 1, ...; empty if the file does not name them
     # xyz + origin, in float64, are the coordinates of the file.
     origin: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    # (N, D) floats to predict, such as language features, and which points have them, (N,) bool.
+    targets: np.ndarray | None = None
+    has_target: np.ndarray | None = None
     unused: tuple[str, ...] = ()  # arrays of the file that are answers, such as lang_feat, and not inputs
 
     @property
@@ -37,7 +40,24 @@ class Scene:
     def take(self, index: np.ndarray) -> Scene:
         """Return the points of index (M,), in its order."""
         labels = None if self.labels is None else self.labels[index]
-        return replace(self, xyz=self.xyz[index], features=self.features[index], labels=labels)
+        targets = None if self.targets is None else np.asarray(self.targets[index])
+        has_target = None if self.has_target is None else self.has_target[index]
+        return replace(
+            self,
+            xyz=self.xyz[index],
+            features=self.features[index],
+            labels=labels,
+            targets=targets,
+            has_target=has_target,
+        )
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of all arrays; one that is mapped from a file takes none."""
+        arrays = (self.xyz, self.features, self.labels, self.targets, self.has_target)
+        return sum(
+            values.nbytes for values in arrays if values is not None and not isinstance(values, np.memmap)
+        )
 
 
 def ignore_labels(scene: Scene, ignore: Sequence[int]) -> Scene:

@@ -53,21 +53,34 @@ class Own:
     files: dict[str, Path]
     ignore: tuple[int, ...] = ()  # labels that mean "no class" in these files, besides -1
     unused: tuple[str, ...] = ()  # arrays of the files that are not inputs, such as lang_feat
+    target: str = ""  # the array to predict
+    target_width: int = 0
 
     def names(self, split: Split) -> list[str]:
         return [name for name in self.files if name.startswith(f"{split}/")]
 
     def scene(self, name: str) -> Scene:
-        return _read(self.files[name], self.features, len(self.classes), ignore=self.ignore)
+        return _read(
+            self.files[name],
+            self.features,
+            len(self.classes),
+            ignore=self.ignore,
+            target=self.target,
+            width=self.target_width,
+        )
 
 
 def open_source(
-    path: str | Path, *, ignore: Sequence[int] = (), progress: Callable[[int, int], None] | None = None
+    path: str | Path,
+    *,
+    ignore: Sequence[int] = (),
+    target: str = "",
+    progress: Callable[[int, int], None] | None = None,
 ) -> Dataset | Own:
     """Open the scenes of a folder. All of the user's own files are read once to find their classes.
 
-    ignore: labels that mean "no class" in the user's own files, besides -1; progress: called with (files
-    read, total number of files).
+    ignore: labels that mean "no class" in the user's own files, besides -1; target: the array to predict,
+    with which scenes need no labels; progress: called with (files read, total number of files).
     """
     folder = Path(path)
     own = any((folder / split).is_dir() for split in SPLITS)
@@ -76,6 +89,11 @@ def open_source(
             raise BadInput(
                 f"--set ignore cannot be used with {folder}, which `cloud data` made.",
                 hint="Leave out --set ignore: points without a class are -1 there.",
+            )
+        if target:
+            raise BadInput(
+                f"--target {target} cannot be used with {folder}, which `cloud data` made.",
+                hint="Give a folder of your own scenes with that array.",
             )
         return open_dataset(folder)
     if not own:
@@ -95,14 +113,16 @@ def open_source(
     features: tuple[str, ...] | None = None
     class_names: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
-    largest_label, has_254 = 1, False
+    largest_label, has_254, has_labels, width = 1, False, False, 0
     for number, file in enumerate(files.values(), start=1):
-        scene = _read(file, features, ignore=ignore)
+        scene = _read(file, features, ignore=ignore, target=target, width=width)
         features, class_names = scene.names, max(class_names, scene.classes, key=len)
         unused = tuple(dict.fromkeys((*unused, *scene.unused)))
-        assert scene.labels is not None
-        largest_label = max(largest_label, int(scene.labels.max()))
-        has_254 = has_254 or bool((scene.labels == UINT8_IGNORED - 1).any())
+        width = 0 if scene.targets is None else scene.targets.shape[1]
+        if scene.labels is not None:
+            has_labels = has_labels or bool((scene.labels >= 0).any())
+            largest_label = max(largest_label, int(scene.labels.max()))
+            has_254 = has_254 or bool((scene.labels == UINT8_IGNORED - 1).any())
         if progress is not None:
             progress(number, len(files))
     assert features is not None
@@ -113,12 +133,14 @@ def open_source(
             hint=f"Give --set ignore={UINT8_IGNORED} if it means no class; otherwise name the"
             f" {UINT8_IGNORED + 1} classes in an .npz (`classes`).",
         )
+    if target and not has_labels:
+        return Own(folder, features, (), files, tuple(ignore), unused, target, width)
     classes = (
         class_names
         if len(class_names) > largest_label
         else tuple(str(number) for number in range(largest_label + 1))
     )
-    return Own(folder, features, classes, files, tuple(ignore), unused)
+    return Own(folder, features, classes, files, tuple(ignore), unused, target, width)
 
 
 def fingerprint(source: Dataset | Own) -> str:
@@ -137,13 +159,25 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _read(
-    file: Path, features: tuple[str, ...] | None, classes: int | None = None, *, ignore: Sequence[int] = ()
+    file: Path,
+    features: tuple[str, ...] | None,
+    classes: int | None = None,
+    *,
+    ignore: Sequence[int] = (),
+    target: str = "",
+    width: int = 0,
 ) -> Scene:
-    scene = read_scene(file, ignore=ignore)
-    if scene.labels is None:
+    scene = read_scene(file, ignore=ignore, target=target)
+    if scene.labels is None and not target:
+        answers = " --target lang_feat trains without labels." if "lang_feat" in scene.unused else ""
         raise BadInput(
             f"{file} has no labels.",
-            hint="Give every point a class in a column `label`, with -1 for none.",
+            hint=f"Give every point a class in a column `label`, with -1 for none.{answers}",
+        )
+    if scene.targets is not None and width and scene.targets.shape[1] != width:
+        raise BadInput(
+            f"{target} of {file} has {scene.targets.shape[1]} columns, but other scenes have {width}.",
+            hint="Give all scenes of a folder targets of the same width.",
         )
     if features is not None and scene.names != features:
         raise BadInput(
@@ -151,7 +185,7 @@ def _read(
             f" {', '.join(features) or 'none'}.",
             hint="Give all scenes of a folder the same columns.",
         )
-    if classes is not None and scene.labels.max() >= classes:
+    if classes and scene.labels is not None and scene.labels.max() >= classes:
         raise BadInput(
             f"{file} has the label {scene.labels.max()}, but there are {classes} classes.",
             hint="Train again with this file.",
@@ -162,7 +196,7 @@ def _read(
 def _digest(place: Path) -> str:
     """Return the digest of a file, or of all arrays of a folder."""
     digest = hashlib.sha256()
-    for file in sorted(place.glob("*.npy")) if place.is_dir() else [place]:
+    for file in sorted([*place.glob("*.npy"), *place.glob("*.npz")]) if place.is_dir() else [place]:
         with file.open("rb") as stream:
             content = hashlib.file_digest(stream, "sha256").hexdigest()
             digest.update(f"{file.name if place.is_dir() else ''}:{content};".encode())

@@ -13,23 +13,33 @@ from pinchpoint.systems.cloud.files.las import las_scene, read_las
 from pinchpoint.systems.cloud.files.npz import arrays_scene, read_arrays
 from pinchpoint.systems.cloud.files.ply import ply_scene, read_ply
 from pinchpoint.systems.cloud.files.pointcept import folder_scene, read_folder
+from pinchpoint.systems.cloud.files.targets import with_target, without_target
 
 READS = (".ply", ".npz", ".las", ".laz")
 
 
-def read_scene(path: str | Path, *, ignore: Sequence[int] = ()) -> Scene:
+def read_scene(path: str | Path, *, ignore: Sequence[int] = (), target: str = "") -> Scene:
     """Read and validate the cloud of a file or scene folder. Colours are in 0..1; see `columns` for splats.
 
-    ignore: labels besides -1 that mean "no class" in this file, such as 255.
+    ignore: labels besides -1 that mean "no class" in this file, such as 255; target: the array to predict,
+    which does not become an input.
     """
     path = check_cloud_path(path)
     kind = path.suffix.lower()
     if path.is_dir():
-        scene = folder_scene(read_folder(path, targets=False), str(path))
+        arrays = read_folder(path, targets=False)
+        scene = folder_scene(without_target(arrays, target), str(path))
+        scene = with_target(scene, arrays, target, str(path), folder=path) if target else scene
+    elif target and kind != ".npz":
+        raise BadInput(
+            f"{path} has no arrays to predict.", hint="Give --target with .npz files or folders of .npy."
+        )
     elif kind == ".ply":
         scene = ply_scene(read_ply(path))
     elif kind == ".npz":
-        scene = arrays_scene(read_arrays(path), str(path))
+        arrays = read_arrays(path)
+        scene = arrays_scene(without_target(arrays, target), str(path))
+        scene = with_target(scene, arrays, target, str(path)) if target else scene
     else:
         scene = las_scene(read_las(path), path)
     return check_scene(ignore_labels(scene, ignore), str(path))

@@ -95,7 +95,7 @@ def arrays_scene(arrays: dict[str, np.ndarray], where: str) -> Scene:
         x, y, z = arrays["origin"].tolist()
         origin = (x, y, z)
     unused = tuple(name for name in TARGETS if name in arrays)
-    return Scene(Path(where).stem, xyz, features, labels, names, texts["classes"], origin, unused)
+    return Scene(Path(where).stem, xyz, features, labels, names, texts["classes"], origin, unused=unused)
 
 
 def scene_arrays(scene: Scene) -> dict[str, np.ndarray]:

@@ -25,7 +25,7 @@ class CloudConfig(JsonConfig):
     """
 
     in_features: int  # F, the number of features read at every point; 0 reads the geometry only
-    classes: int  # K
+    classes: int  # K; 0 for a network that predicts a target only
     cell: float = option(0.05, "Edge of the finest voxels, in the units of the coordinates.")
     widths: tuple[int, ...] = option(
         (48, 96, 160, 256), "Features per voxel at each level, finest level first."
@@ -39,6 +39,7 @@ class CloudConfig(JsonConfig):
     point_width: int = option(32, "Width of the features computed from each point alone.")
     features: int = option(64, "Features D returned at every point in addition to the classes.")
     norm: Norm = option("layer", "Normalisation: layer, batch or per-view.")
+    targets: int = 0  # columns of the target that is predicted beside the classes; 0: none
     views: int = 1  # sets of statistics, for norm "per-view"
     height: bool = option(True, "Also read the height above the lowest point of the group.")
     # (F,) each. The shift is subtracted, then the result is divided by the scale. If both are empty, the
@@ -51,7 +52,11 @@ class CloudConfig(JsonConfig):
             raise BadInput(
                 f"in_features is {self.in_features}, but must not be negative.", hint="Give 0 or more."
             )
-        if self.classes < 2:
+        if self.targets < 0:
+            raise BadInput(
+                f"The setting targets is {self.targets}, but must not be negative.", hint="Give 0 or more."
+            )
+        if self.classes < 2 and not (self.classes == 0 and self.targets):
             raise BadInput(
                 f"The setting classes is {self.classes}, but a network needs at least 2 classes.",
                 hint="Give at least 2 classes.",

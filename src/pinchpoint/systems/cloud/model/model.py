@@ -43,7 +43,8 @@ class CloudModel(nn.Module):
         self.enter = nn.Linear(wide, finest)
         self.unet = UNet(config)
         self.mix = nn.Linear(finest + wide, config.features)
-        self.classify = nn.Linear(config.features, config.classes)
+        self.classify = nn.Linear(config.features, config.classes) if config.classes else None
+        self.regress = nn.Linear(config.features, config.targets) if config.targets else None
         self.register_buffer(
             "shift", torch.tensor(config.feature_shift or [0.0] * config.in_features), persistent=False
         )
@@ -91,8 +92,24 @@ class CloudModel(nn.Module):
         """Map points (M, point_width) and their voxels' features (M, widths[0]) to logits (M, K) and
         features (M, D).
         """
-        features = self.mix(torch.cat([points, voxel_features.to(points.dtype)], dim=1))
-        return self.classify(functional.gelu(features)), features
+        features = self.point_features(points, voxel_features)
+        if self.classify is not None:
+            return self.classify(functional.gelu(features)), features
+        if not self.training:
+            raise BadInput(
+                "The network has no classes: it was trained for a target alone.",
+                hint="Train it with labels, too, or read its target with `predict_targets`.",
+            )
+        return features.new_zeros(len(features), 0), features
+
+    def point_features(self, points: Tensor, voxel_features: Tensor) -> Tensor:
+        """Map points (M, point_width) and their voxels' features (M, widths[0]) to features (M, D)."""
+        return self.mix(torch.cat([points, voxel_features.to(points.dtype)], dim=1))
+
+    def predict_target(self, features: Tensor) -> Tensor:
+        """Map features (M, D) to the predicted target (M, config.targets), of length 1."""
+        assert self.regress is not None
+        return functional.normalize(self.regress(functional.gelu(features)), dim=1)
 
 
 def predict_labels(

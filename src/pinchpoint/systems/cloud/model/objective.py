@@ -18,6 +18,7 @@ from torch.nn import functional
 from pinchpoint.systems.cloud.data.scene import IGNORED
 from pinchpoint.systems.cloud.model.consistency import Kind, cell_means, distances, occupied_cells
 from pinchpoint.systems.cloud.model.model import CloudModel
+from pinchpoint.systems.cloud.model.target_head import target_loss
 from pinchpoint.systems.cloud.model.views import Batch, ViewDraw
 from pinchpoint.systems.cloud.model.voxels import groups_of
 from pinchpoint.systems.cloud.settings import Settings
@@ -64,7 +65,12 @@ class Objective(nn.Module):
             points = draw.take(batch)
             with autocast(self.settings.precision, batch.xyz.device.type):
                 logits, features = self.model(points.xyz, points.features, points.offsets, draw.view)
-            loss = class_loss(logits, points, groups=batch.scenes * self.settings.views_per_step)
+                predictions = self.model.predict_target(features) if points.targets is not None else None
+            groups = batch.scenes * self.settings.views_per_step
+            loss = class_loss(logits, points, groups=groups) if logits.shape[1] else features.new_zeros(())
+            if predictions is not None:
+                weight = self.settings.target_weight
+                loss = loss + weight * target_loss(predictions, points, groups=groups)
         if compared is None:
             return loss, None
         with parts.part("consistency"):

@@ -108,6 +108,8 @@ class Batch:
     features: Tensor
     labels: Tensor
     offsets: Tensor
+    targets: Tensor | None = None  # (N, D), see `target_head`
+    has_target: Tensor | None = None  # (N,) bool
 
     @property
     def scenes(self) -> int:
@@ -134,7 +136,20 @@ class Batch:
             np.concatenate(labels).astype(np.int64),
             np.cumsum([0, *(scene.points for scene in scenes)], dtype=np.int64),
         )
-        return Batch(*(_to_device(torch.from_numpy(column), torch.device(device)) for column in columns))
+        place = torch.device(device)
+        xyz, features, label, offsets = (_to_device(torch.from_numpy(column), place) for column in columns)
+        targets = [scene.targets for scene in scenes if scene.targets is not None]
+        if len(targets) < len(scenes):
+            return Batch(xyz, features, label, offsets)
+        valid = [scene.has_target for scene in scenes if scene.has_target is not None]
+        return Batch(
+            xyz,
+            features,
+            label,
+            offsets,
+            _to_device(torch.from_numpy(np.concatenate(targets)), place),
+            _to_device(torch.from_numpy(np.concatenate(valid)), place),
+        )
 
 
 @dataclass(frozen=True)
@@ -159,7 +174,10 @@ class ViewDraw:
         xyz, features, labels = (
             take_rows(values, self.index) for values in (batch.xyz, batch.features, batch.labels)
         )
-        return Batch(xyz, features, labels, self.offsets)
+        if batch.targets is None or batch.has_target is None:
+            return Batch(xyz, features, labels, self.offsets)
+        targets, valid = take_rows(batch.targets, self.index), batch.has_target.index_select(0, self.index)
+        return Batch(xyz, features, labels, self.offsets, targets, valid)
 
     def only(self, number: int) -> ViewDraw:
         """Return a single view, for processing views one after another; `view` keeps its number."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -15,8 +16,8 @@ from pinchpoint.systems.common.training.records import TrainingRecord
 class Training(TrainingRecord):
     """The record of a run.
 
-    loss: the cross-entropy plus the consistency loss; validation: 1 - mIoU of the validation scenes, averaged
-    over densities of 100 % and 10 %.
+    loss: the cross-entropy plus the consistency loss and that of a target; validation: 1 - mIoU of the
+    validation scenes, averaged over densities of 100 % and 10 %; without classes, 1 - the cosine of a target.
     """
 
     kind: ClassVar[str] = "cloud-training"
@@ -39,13 +40,19 @@ class Training(TrainingRecord):
         inputs = ("inputs", ", ".join(["coordinates", *self.settings["features"]]))
         rows[rows.index(trained_on) + 1 : rows.index(trained_on) + 1] = [inputs, views]
         if self.validation is not None:
-            score = f"mIoU {1 - self.validation:.1%} at step {self.best_step:,}, the best"
+            name = score_name(self.settings["classes"], 1 - self.validation)
+            score = f"{name} at step {self.best_step:,}, the best"
             rows = [(label, score if label == "held back" else value) for label, value in rows]
         if self.breakdown:
             whole = sum(self.breakdown.values()) or 1.0
             parts = ", ".join(f"{name} {seconds / whole:.1%}" for name, seconds in self.breakdown.items())
             rows.insert(-1, ("a step", f"{show_seconds(whole)}: {parts}"))
         return rows
+
+
+def score_name(classes: Sequence[str], score: float) -> str:
+    """Return a score in words: `mIoU 71.2%`, or `cosine 0.931` for a target without classes."""
+    return f"mIoU {score:.1%}" if classes else f"cosine {score:.3f}"
 
 
 @dataclass(frozen=True)
@@ -59,9 +66,10 @@ class Evaluation(Record):
     step: int  # of the checkpoint
     scenes: int
     classes: tuple[str, ...]
-    # Keys: "thinning", "density", "kept", "points", "miou", "accuracy", "iou", "majority_..."
+    # Keys: "thinning", "density", "kept", "points"; with classes "miou", "accuracy", "iou", "majority_...";
+    # with a target "cosine", the mean cosine of predicted and true targets
     rows: tuple[dict[str, Any], ...]
-    majority: str  # the most frequent class of the training data, which is the answer without a model
+    majority: str  # the most frequent class of the training data, the answer without a model; empty without
     cell: float | tuple[float, float, float]  # edge or edges of the cells of the thinning `one-per-cell`
     seed: int
     seconds: float
@@ -82,13 +90,13 @@ class Evaluation(Record):
             ("scenes", f"{self.scenes:,} of {self.data}, {self.split}"),
         ]
         for row in self.rows:
-            summary.append(
-                (
-                    name_of(row),
+            texts = [f"cosine {row['cosine']:.3f}"] if "cosine" in row else []
+            if "miou" in row:
+                texts.append(
                     f"mIoU {row['miou']:.1%}  accuracy {row['accuracy']:.1%}   ({self.majority} everywhere: "
-                    f"{row['majority_miou']:.1%}, {row['majority_accuracy']:.1%})",
+                    f"{row['majority_miou']:.1%}, {row['majority_accuracy']:.1%})"
                 )
-            )
+            summary.append((name_of(row), "  ".join(texts)))
         return summary
 
 

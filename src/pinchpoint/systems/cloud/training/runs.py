@@ -25,7 +25,7 @@ from pinchpoint.systems.common.training.runs import Which, count_held_back, json
 
 _LEAST = 1e-6  # a feature that hardly varies is centred but not scaled
 # Determined by the data and the other settings.
-_FOLLOWS = ("in_features", "classes", "views", "feature_shift", "feature_scale")
+_FOLLOWS = ("in_features", "classes", "targets", "views", "feature_shift", "feature_scale")
 
 
 @dataclass(frozen=True)
@@ -112,14 +112,14 @@ def statistics_of(scenes: Iterable[Scene], classes: int) -> Statistics:
         sums, squares = sums + values.sum(axis=0), squares + (values**2).sum(axis=0)
         if scene.labels is not None:
             counts += np.bincount(scene.labels[scene.labels >= 0], minlength=classes)
-    if not counts.sum():
+    if classes and not counts.sum():
         raise BadInput(
             "No point of the training scenes has a class.", hint="Give scenes with labels of 0 or more."
         )
     mean = sums / points
     spread = np.sqrt(np.maximum(squares / points - mean**2, 0))
     spread = np.where(spread > _LEAST, spread, 1.0)
-    return Statistics(mean.tolist(), spread.tolist(), (counts / counts.sum()).tolist())
+    return Statistics(mean.tolist(), spread.tolist(), (counts / max(1, counts.sum())).tolist())
 
 
 def _model_config(
@@ -136,6 +136,7 @@ def _model_config(
         settings.preset,
         in_features=len(data.features),
         classes=len(data.classes),
+        targets=data.target_width if isinstance(data, Own) else 0,
         feature_shift=tuple(statistics.mean),
         feature_scale=tuple(statistics.spread),
         **overrides,
