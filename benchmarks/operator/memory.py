@@ -3,10 +3,13 @@
     python benchmarks/operator/memory.py study -o benchmarks/results/operator_predicted.json
     python benchmarks/operator/memory.py study --on cuda --parts encoder -o
     benchmarks/results/operator_h200.json
+    python benchmarks/operator/memory.py widths -o benchmarks/results/operator_widths_predicted.json
+    python benchmarks/operator/memory.py widths --on cuda -o benchmarks/results/operator_widths_h200.json
     python benchmarks/operator/memory.py page
 
-pinchpoint must be importable. `study` runs one study per part, with the MLPs as its second axis. `page`
-writes the tables between the page's markers from the existing records.
+pinchpoint must be importable. `study` runs one study per part, with the MLPs as its second axis; `widths`
+runs one per part over coordinate dimensions and feature widths, with one MLP. `page` writes the tables
+between the page's markers from the existing records.
 """
 
 from __future__ import annotations
@@ -15,29 +18,40 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from pinchpoint.core.files import write_text
 from pinchpoint.core.records import Law, Point, Study
+from pinchpoint.core.settings import show_settings
 from pinchpoint.core.units import show_bytes, show_seconds, show_size
 from pinchpoint.studies.study import study
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
 PREDICTED, MEASURED = RESULTS / "operator_predicted.json", RESULTS / "operator_h200.json"
+WIDTHS = RESULTS / "operator_widths_predicted.json", RESULTS / "operator_widths_h200.json"
 PAGE = ROOT / "docs" / "reports" / "operator.md"
 PARTS = ("encoder", "decoder", "full")
 MLPS = ("64,64", "128,128,128", "256,256,256")
 MAIN_MLP = "128,128,128"  # the MLP with which all variants are compared
+DIMENSIONS, CHANNELS = ("2", "3"), ("32", "64", "128")  # the settings of the GAOT-3D study
 Studies = dict[str, Study]
 
 
 def run(
-    *, parts: list[str], mlps: list[str], variants: str, sizes: str, on: str, repeats: int, output: Path
+    *,
+    parts: list[str],
+    settings: dict[str, list[str]],
+    variants: str,
+    sizes: str,
+    on: str,
+    repeats: int,
+    output: Path,
 ) -> None:
-    """Run one study per part.
+    """Run one study per part. settings: the values of each setting, which are further axes.
 
     The record is written after each study, so that an interruption loses at most one. Parts that are not run
     again stay in the record.
@@ -52,7 +66,7 @@ def run(
             sizes=sizes,
             variants=variants,
             on=on,
-            settings={"part": part, "mlp": mlps},
+            settings={"part": part, **settings},
             repeats=repeats,
             progress=lambda done, total, text, part=part: print(
                 f"{part} {done}/{total} {text}", file=sys.stderr
@@ -89,6 +103,14 @@ def law(studies: Studies, part: str, variant: str, mlp: str, mode: str) -> Law |
     )
 
 
+def width_law(
+    studies: Studies, part: str, variant: str, dimension: str, channels: str, mode: str
+) -> Law | None:
+    name = f"{variant}[{show_settings({'channels': channels, 'dimension': dimension})}]"
+    laws = studies[part].laws if part in studies else ()
+    return next((one for one in laws if (one.variant, one.mode) == (name, mode)), None)
+
+
 def points(studies: Studies, part: str, variant: str, mlp: str, mode: str) -> list[Point]:
     record = studies.get(part)
     if record is None or record.settings.get("mlp", mlp) != mlp:
@@ -105,26 +127,49 @@ def format_mlp(mlp: str) -> str:
     return f"[{widths[0]}]x{len(widths)}" if len(widths) > 2 and len(set(widths)) == 1 else f"[{mlp}]"
 
 
-def slopes(predicted: Studies, measured: Studies) -> Iterator[list[str]]:
-    """Yield rows of bytes per edge: predicted, and measured in brackets if there is a record."""
+def slope_cells(
+    law_of: Callable[[Studies, str, str], Law | None], both: tuple[Studies, Studies]
+) -> list[str]:
+    """Bytes per edge: eager in training and inference, their ratio, and flat in training and inference.
 
-    def both(part: str, variant: str, mlp: str, mode: str) -> str:
-        forecast, measurement = (law(studies, part, variant, mlp, mode) for studies in (predicted, measured))
+    Predicted, and measured in brackets if there is a record. law_of(studies, variant, mode): of a row.
+    """
+
+    def cell(variant: str, mode: str) -> str:
+        forecast, measurement = (law_of(studies, variant, mode) for studies in both)
         text = "-" if forecast is None else f"{forecast.slope_bytes_per_point:,.0f}"
         return text if measurement is None else f"{text} ({measurement.slope_bytes_per_point:,.0f})"
 
+    train, infer = (law_of(both[0], "eager", mode) for mode in ("train", "infer"))
+    ratio = (
+        "-"
+        if train is None or infer is None
+        else f"{train.slope_bytes_per_point / infer.slope_bytes_per_point:.2f}"
+    )
+    row = [cell(variant, mode) for variant in ("eager", "flat") for mode in ("train", "infer")]
+    return [row[0], row[1], ratio, row[2], row[3]]
+
+
+def slopes(predicted: Studies, measured: Studies) -> Iterator[list[str]]:
+    """Yield rows for every part and MLP."""
     for part in PARTS:
         for mlp in MLPS:
-            train, infer = (law(predicted, part, "eager", mlp, mode) for mode in ("train", "infer"))
-            ratio = (
-                "-"
-                if train is None or infer is None
-                else f"{train.slope_bytes_per_point / infer.slope_bytes_per_point:.2f}"
+            cells = slope_cells(
+                lambda studies, variant, mode, part=part, mlp=mlp: law(studies, part, variant, mlp, mode),
+                (predicted, measured),
             )
-            row = [
-                both(part, variant, mlp, mode) for variant in ("eager", "flat") for mode in ("train", "infer")
-            ]
-            yield [part, format_mlp(mlp), row[0], row[1], ratio, row[2], row[3]]
+            yield [part, format_mlp(mlp), *cells]
+
+
+def widths(predicted: Studies, measured: Studies) -> Iterator[list[str]]:
+    """Yield rows for every part, coordinate dimension and feature width."""
+    for part, dimension, channels in product(filter(predicted.__contains__, PARTS), DIMENSIONS, CHANNELS):
+        row = part, dimension, channels
+        cells = slope_cells(
+            lambda studies, variant, mode, row=row: width_law(studies, row[0], variant, *row[1:], mode),
+            (predicted, measured),
+        )
+        yield [*row, *cells]
 
 
 def peaks(predicted: Studies, measured: Studies) -> Iterator[list[str]]:
@@ -177,8 +222,13 @@ def fill(text: str, name: str, body: str) -> str:
     return pattern.sub(lambda match: f"{match[1]}{body}\n{match[2]}", text)
 
 
-def page(text: str, predicted: Studies, measured: Studies) -> str:
-    """Return the page's text with every table rewritten."""
+def page(
+    text: str, predicted: Studies, measured: Studies, widths_of: tuple[Studies, Studies] | None = None
+) -> str:
+    """Return the page's text with every table rewritten.
+
+    widths_of: predicted and measured studies of widths; None leaves their table as it is.
+    """
     where = {record.machine.get("gpu") for record in measured.values()}
     source = (
         f"Measured on {', '.join(sorted(filter(None, where)))}."
@@ -189,17 +239,17 @@ def page(text: str, predicted: Studies, measured: Studies) -> str:
     columns = ["variant", "edges", "predicted", "measured", "error", "step"]
     column_count = len(columns) if measured else 3  # without columns of dashes
     peak_table = table(columns[:column_count], (row[:column_count] for row in peaks(predicted, measured)))
+    slope_columns = ["eager train", "eager infer", "train / infer", "flat train", "flat infer"]
     tables = {
-        "slopes": table(
-            ["part", "MLP", "eager train", "eager infer", "train / infer", "flat train", "flat infer"],
-            slopes(predicted, measured),
-        ),
+        "slopes": table(["part", "MLP", *slope_columns], slopes(predicted, measured)),
         "peaks": f"{peak_table}\n\n{source}",
         "cards": table(
             ["card", "memory", *(f"eager {mlp}" for mlp in mlps), f"flat {format_mlp(MAIN_MLP)}"],
             cards(predicted),
         ),
     }
+    if widths_of is not None:
+        tables["widths"] = table(["part", "coordinates", "channels", *slope_columns], widths(*widths_of))
     for name, body in tables.items():
         text = fill(text, name, body)
     return text
@@ -210,22 +260,36 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     verbs = parser.add_subparsers(dest="verb", required=True)
-    runs = verbs.add_parser("study", help="Run the studies and write the record.")
-    runs.add_argument("--parts", default=",".join(PARTS), help="Parts of the operator.")
-    runs.add_argument(
+    by_mlp = verbs.add_parser("study", help="Study parts and MLPs, and write the record.")
+    by_width = verbs.add_parser("widths", help="Study coordinate dimensions and feature widths.")
+    for verb, variants in ((by_mlp, "all"), (by_width, "eager,flat")):
+        verb.add_argument("--parts", default=",".join(PARTS), help="Parts of the operator.")
+        verb.add_argument("--variants", default=variants, help="Variants to study.")
+        verb.add_argument("--sizes", default="500k,1M,2M", help="Numbers of edges.")
+        verb.add_argument("--on", default="fake", help="Where to run: fake, cpu, cuda or card:24GiB.")
+        verb.add_argument("--repeats", type=int, default=10, help="Timed runs per point.")
+        verb.add_argument("-o", "--output", type=Path, required=True, help="File of the record.")
+    by_mlp.add_argument(
         "--mlp", action="append", help="Hidden widths of an MLP; repeat the option for several."
     )
-    runs.add_argument("--variants", default="all", help="Variants to study.")
-    runs.add_argument("--sizes", default="500k,1M,2M", help="Numbers of edges.")
-    runs.add_argument("--on", default="fake", help="Where to run: fake, cpu, cuda or card:24GiB.")
-    runs.add_argument("--repeats", type=int, default=10, help="Timed runs per point.")
-    runs.add_argument("-o", "--output", type=Path, required=True, help="File of the record.")
+    by_width.add_argument("--mlp", default=MAIN_MLP, help="Hidden widths of the MLP.")
+    by_width.add_argument("--dimensions", default=",".join(DIMENSIONS), help="Coordinates that edges read.")
+    by_width.add_argument("--channels", default=",".join(CHANNELS), help="Features of a point and a token.")
     verbs.add_parser("page", help="Write the tables of the page.")
     args = parser.parse_args()
-    if args.verb == "study":
+    if args.verb != "page":
+        settings = (
+            {"mlp": args.mlp or list(MLPS)}
+            if args.verb == "study"
+            else {
+                "mlp": [args.mlp],
+                "dimension": args.dimensions.split(","),
+                "channels": args.channels.split(","),
+            }
+        )
         run(
             parts=args.parts.split(","),
-            mlps=args.mlp or list(MLPS),
+            settings=settings,
             variants=args.variants,
             sizes=args.sizes,
             on=args.on,
@@ -233,7 +297,9 @@ def main() -> None:
             output=args.output,
         )
     else:
-        write_text(PAGE, page(PAGE.read_text(encoding="utf-8"), read(PREDICTED), read(MEASURED)))
+        text = PAGE.read_text(encoding="utf-8")
+        both = read(WIDTHS[0]), read(WIDTHS[1])
+        write_text(PAGE, page(text, read(PREDICTED), read(MEASURED), both))
 
 
 if __name__ == "__main__":

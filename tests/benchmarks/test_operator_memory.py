@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,18 @@ def test_the_tables_show_predicted_and_measured_side_by_side(script: Any) -> Non
 def test_filling_the_page_again_changes_nothing(script: Any) -> None:
     """Therefore the committed page has the tables of the committed records."""
     text = (ROOT / "docs" / "reports" / "operator.md").read_text(encoding="utf-8")
-    assert script.page(text, script.read(script.PREDICTED), script.read(script.MEASURED)) == text
+    widths = tuple(script.read(path) for path in script.WIDTHS)
+    assert script.page(text, script.read(script.PREDICTED), script.read(script.MEASURED), widths) == text
+
+
+def test_the_table_of_widths_has_a_row_for_every_combination(script: Any) -> None:
+    name = "eager[channels=64 dimension=2]"
+    record = replace(
+        study_of(slope=1.0),
+        laws=(Law("train", name, 400.0, 1, 1, 0.0, 1.0, 0.0), Law("infer", name, 100.0, 1, 1, 0.0, 1.0, 0.0)),
+    )
+    rows = list(script.widths({"encoder": record}, {}))
+    assert len(rows) == 6 and rows[1] == ["encoder", "2", "64", "400", "100", "4.00", "-", "-"]
 
 
 def test_a_page_without_markers_is_rejected(script: Any) -> None:

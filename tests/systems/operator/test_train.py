@@ -295,6 +295,23 @@ def test_the_memory_mode_does_not_change_the_result(
     assert [row.loss for row in flat] == pytest.approx([row.loss for row in other], rel=1e-4)
 
 
+def test_points_count_by_their_areas_or_alike(tiny_data: Path, tiny_model: dict[str, Any]) -> None:
+    data = open_dataset(tiny_data)
+    config = OperatorConfig.preset(
+        "small", low=data.low, high=data.high, in_features=7, **tiny_model["model"]
+    )
+    sample, graph = Supply(data, config).get(data.names("train")[0])
+    losses = {}
+    for weighting in ("areas", "points"):
+        stepper = Stepper(config, Settings(weighting=weighting), "cpu")
+        with torch.no_grad():
+            off = (stepper.model(sample.points, sample.features, sample.areas, graph) - sample.target).abs()
+        weights = sample.areas if weighting == "areas" else torch.ones_like(sample.areas)
+        losses[weighting] = float(stepper.step([(sample, graph)], number=1)[0])
+        assert losses[weighting] == pytest.approx(float(weights @ off[:, 0] / weights.sum()), rel=1e-5)
+    assert losses["areas"] != pytest.approx(losses["points"], rel=1e-3), "the panels differ in area"
+
+
 def test_accumulation_takes_the_mean_over_its_bodies(tiny_data: Path, tiny_model: dict[str, Any]) -> None:
     data = open_dataset(tiny_data)
     config = OperatorConfig.preset(

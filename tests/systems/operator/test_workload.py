@@ -153,9 +153,14 @@ def test_bytes_per_edge_follow_from_the_dimension_and_the_channels(
     )
 
 
-def test_the_whole_model_has_three_coordinates() -> None:
-    with pytest.raises(BadInput, match="three coordinates"):
-        case(part="full", dimension="2")
+def test_the_edges_of_the_whole_model_read_two_or_three_coordinates(forecaster: Forecaster) -> None:
+    """Two coordinates save the inputs of the edge MLPs: 8 bytes for each edge of encoder and decoder."""
+    sizes = (1_000_000, 2_000_000)
+    flat, solid = (
+        slope(forecaster, "eager", "train", sizes=sizes, part="full", mlp="64,64", dimension=dimension)
+        for dimension in ("2", "3")
+    )
+    assert solid - flat == pytest.approx(8, abs=1)  # less a copy of the points
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ WORKLOAD = Workload(
             pattern=r"[1-9]\d{0,4}(,[1-9]\d{0,4})*",
         ),
         Setting("channels", "16", "features of a point and of a token", pattern=r"[1-9]\d{0,3}"),
-        Setting("dimension", "3", "coordinates of a point that encoder and decoder read", choices=("2", "3")),
+        Setting("dimension", "3", "coordinates of a point that the edge MLPs read", choices=("2", "3")),
         Setting(
             "precision", "fp32", "precision of the forward pass; bf16 uses autocast", choices=("fp32", "bf16")
         ),

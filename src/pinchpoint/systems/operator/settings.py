@@ -12,6 +12,7 @@ from pinchpoint.systems.common.settings import TrainSettings, option
 
 MEMORIES = ("flat", "eager", "checkpoint")
 LOSSES = ("l1", "l2")
+WEIGHTINGS = ("areas", "points")
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,11 @@ class Settings(TrainSettings):
     )  # of a user's own files: see `data.own.layout.Layout`
     accumulate: int = option(1, "Bodies per step.", main=True, at_least=1)
     loss: str = option("l1", "Loss", choices=LOSSES)
+    weighting: str = option(
+        "areas",
+        "What a point counts in the loss: its area (of a cell: its area or volume), or all points alike",
+        choices=WEIGHTINGS,
+    )
     memory: str = option(
         "flat", "How the edges are stored for the backward pass", main=True, choices=MEMORIES, may_change=True
     )

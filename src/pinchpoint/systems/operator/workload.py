@@ -163,12 +163,10 @@ def _whole(
     device: str,
     train: bool,
 ) -> Part:
-    """The whole model: lift, encoder, patch transformer, decoder."""
-    if dimension != 3:
-        raise BadInput(
-            "The whole model always has three coordinates; in a plane the third is 0.",
-            hint="Leave dimension out, or study part=encoder or part=decoder.",
-        )
+    """The whole model: lift, encoder, patch transformer, decoder.
+
+    dimension=2 keeps the graph and the lattice; the edge MLPs do not read the height.
+    """
     if size < 2:
         raise BadInput(
             f"The size is {size}, but the encoder and the decoder need an edge each.",
@@ -184,6 +182,7 @@ def _whole(
         lattice=_triple(LATTICE.shape),
         mlp=hidden,
         channels=channels,
+        dimension=dimension,
         geometry="none",
     )
     into_points = sheet.into_points(device)
@@ -196,7 +195,8 @@ def _whole(
     model = Operator(config).to(device)
     if chunk == "auto":
         kernel = next(iter(model.encoder.kernels))
-        chunk = _flat_chunk(kernel, model.scaling.tokens, points, points.new_empty(1, channels))
+        x, y = model.scaling.tokens[:, :dimension], points[:, :dimension]
+        chunk = _flat_chunk(kernel, x, y, points.new_empty(1, channels))
     return Part(
         model,
         features,

@@ -25,6 +25,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "attention, pointnet, mirror": {**OURS, "mirror": 4, "weights": "attention", "geometry": "pointnet"},
     "mean, nonlinear": {"weights": "mean", "geometry": "none", "transform": "nonlinear", "local_radii": ()},
     "nonlinear_kernelonly, one radius": {"transform": "nonlinear_kernelonly", "radii": (0.9,)},
+    "two coordinates, attention": {**OURS, "dimension": 2, "weights": "attention"},
     "compat": {"preset": "compat"},
     "compat, capped": {"preset": "compat", "weights": "mean", "neighbour_cap": 8},
 }

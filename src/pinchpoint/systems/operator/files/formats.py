@@ -6,7 +6,6 @@ read by meshio, which also writes vtu and vtk, and HDF5 is read by h5py. Both ar
 
 from __future__ import annotations
 
-import csv
 import os
 import re
 from collections.abc import Mapping
@@ -20,6 +19,7 @@ from pinchpoint.core.errors import BadInput, Missing
 from pinchpoint.core.files import check_output
 from pinchpoint.core.units import show_choices
 from pinchpoint.systems.common.data import sample_file
+from pinchpoint.systems.operator.files.csv_tables import join_columns, read_csv
 from pinchpoint.systems.operator.files.grid import Cells, Grid, UnknownCells, cells_of
 from pinchpoint.systems.operator.files.obj import read_obj
 from pinchpoint.systems.operator.files.vtk_legacy import is_readable, read_vtk_legacy
@@ -34,8 +34,6 @@ _PLY_TYPES = frozenset(
     b"char uchar short ushort int uint float double "
     b"int8 uint8 int16 uint16 int32 uint32 int64 uint64 float32 float64".split()
 )
-# The component at the end of a column's name: U_x, U:0, U_0.
-_COMPONENT = re.compile(r"(.+)[_:.](x|y|z|0|1|2)")
 
 
 def read_grid(path: str | Path) -> Grid:
@@ -97,7 +95,7 @@ def read_table(path: Path) -> dict[str, np.ndarray]:
         if path.suffix.lower() == ".npz":
             arrays = sample_file.load_npz(path)
         elif path.suffix.lower() == ".csv":
-            arrays = _read_csv(path)
+            arrays = read_csv(path)
         else:
             arrays = _read_hdf5(path)
     except sample_file.FAILURES as error:
@@ -244,47 +242,6 @@ def _single(array: np.ndarray) -> np.ndarray:
     return array[:, 0] if array.shape[1:] == (1,) else array
 
 
-def _read_csv(path: Path) -> dict[str, np.ndarray]:
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        rows = csv.reader(file)
-        names = [name.strip() for name in next(rows, [])]
-        lines = [row for row in rows if row]
-    if not names or not lines:
-        raise ValueError("it has no line of names and no rows")
-    if len(set(names)) != len(names):
-        raise ValueError("a name of a column is repeated")
-    short = next((number for number, row in enumerate(lines) if len(row) != len(names)), None)
-    if short is not None:
-        raise ValueError(f"row {short + 1} has {len(lines[short])} values, not {len(names)}")
-    columns: dict[str, np.ndarray] = {}
-    for at, name in enumerate(names):
-        try:
-            columns[name] = np.array([float(row[at] or "nan") for row in lines])
-        except ValueError:
-            continue  # a column of words
-    return _joined_columns(columns)
-
-
-def _joined_columns(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Columns x, y, z become `points`; U_x, U_y, U_z (or U:0, U:1, U:2) become `U`."""
-    lower = {name.lower(): name for name in columns}
-    place = [lower[axis] for axis in "xyz" if axis in lower]
-    arrays: dict[str, np.ndarray] = {}
-    if len(place) >= 2:
-        arrays["points"] = np.stack([columns.pop(name) for name in place], axis=1)
-    groups: dict[str, list[str]] = {}
-    for name in columns:
-        match = _COMPONENT.fullmatch(name)
-        groups.setdefault(match[1] if match else name, []).append(name)
-    for name, members in groups.items():
-        ends = "".join(member[-1] for member in members)
-        if len(members) > 1 and ends in ("xy", "xyz", "01", "012"):
-            arrays[name] = np.stack([columns[member] for member in members], axis=1)
-        else:
-            arrays |= {member: columns[member] for member in members}
-    return arrays
-
-
 def _read_hdf5(path: Path) -> dict[str, np.ndarray]:
     try:
         import h5py
@@ -302,7 +259,7 @@ def _read_hdf5(path: Path) -> dict[str, np.ndarray]:
     with h5py.File(path, "r") as file:
         file.visititems(add)
         arrays |= {name: np.asarray(value) for name, value in file.attrs.items()}
-    return _joined_columns(arrays) if "points" not in arrays else arrays
+    return join_columns(arrays) if "points" not in arrays else arrays
 
 
 def _points(values: np.ndarray, path: Path) -> np.ndarray:

@@ -1,9 +1,9 @@
 """A reader of VTK's XML files (.vtp, .vtu), and a writer of .vtp, without a library.
 
-Reads ASCII, inline base64 and appended data (base64 or raw), plain or zlib-compressed, and the fields on
-points and cells. Of PolyData it reads polygons of any size, or lines if there are no polygons; single points
-are skipped. Of unstructured grids it reads all cells but polyhedra. Writes one piece with inline base64 and
-fields, which ParaView opens.
+Reads ASCII, inline base64 and appended data (base64 or raw), plain or compressed by zlib or lzma, and the
+fields on points and cells. Of PolyData it reads polygons of any size, or lines if there are no polygons;
+single points are skipped. Of unstructured grids it reads all cells but polyhedra. Writes one piece with
+inline base64 and fields, which ParaView opens.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import binascii
 import itertools
+import lzma
 import xml.etree.ElementTree as ElementTree
 import zlib
 from collections.abc import Mapping
@@ -60,6 +61,7 @@ _CELLS = {
     28: "quad9",
     29: "hexahedron27",
 }
+_INFLATE = {"vtkZLibDataCompressor": zlib.decompress, "vtkLZMADataCompressor": lzma.decompress}
 _NAMES = {np.dtype(code).name: name for name, code in _TYPES.items()}
 
 
@@ -77,6 +79,7 @@ def read_vtk_xml(path: Path) -> Grid:
         AttributeError,
         OverflowError,
         zlib.error,
+        lzma.LZMAError,
         ElementTree.ParseError,
         binascii.Error,
     ) as error:
@@ -143,7 +146,7 @@ def _array(name: str, values: np.ndarray) -> str:
 class _File:
     order: Literal["<", ">"]
     header: np.dtype  # of the byte counts before the data
-    compressed: bool  # by zlib
+    packer: str | None  # VTK's name of the compressor
     appended: bytes
     appended_raw: bool
 
@@ -152,15 +155,17 @@ def _parse(data: bytes, kind: str) -> Grid:
     tree, appended = _split_appended(data)
     if tree.tag != "VTKFile" or tree.get("type") != kind:
         raise ValueError(f"it contains {tree.get('type') or tree.tag}, not {kind}")
-    packer = tree.get("compressor", "vtkZLibDataCompressor")
-    if packer != "vtkZLibDataCompressor":
-        raise ValueError(f"its data is compressed by {packer}, which is not supported")
+    packer = tree.get("compressor")
+    if packer not in (None, *_INFLATE):
+        raise ValueError(
+            f"its data is compressed by {packer}, which is not supported: save it with the compressor ZLib"
+        )
     order: Literal["<", ">"] = ">" if tree.get("byte_order") == "BigEndian" else "<"
     tail = tree.find("AppendedData")
     file = _File(
         order,
         np.dtype(_TYPES[tree.get("header_type", "UInt32")]).newbyteorder(order),
-        "compressor" in tree.attrib,
+        packer,
         appended,
         tail is not None and tail.get("encoding") == "raw",
     )
@@ -231,7 +236,9 @@ def polydata_cells(group: str, corners: np.ndarray, ends: np.ndarray) -> list[Ce
     if group == "Polys":
         return [polygon_cells(part) for part in runs_of(corners, ends)]
     if len(corners) != 2 * len(ends):
-        raise ValueError("it contains lines of more than two points, which are not supported")
+        raise ValueError(
+            "it contains lines of more than two points, which are not supported: apply the filter Triangulate"
+        )
     return [cells_of("line", corners.reshape(-1, 2))]
 
 
@@ -239,7 +246,8 @@ def unstructured_cells(types: np.ndarray, corners: np.ndarray, ends: np.ndarray)
     """Blocks of cells of equal kind and size, in order."""
     unknown = sorted({int(kind) for kind in types} - set(_CELLS))
     if unknown:
-        raise ValueError(f"it has cells of VTK's type {unknown[0]}, which is not supported")
+        polyhedra = ": use foamToVTK -poly-decomp, or the filter Tetrahedralize" if unknown[0] == 42 else ""
+        raise ValueError(f"it has cells of VTK's type {unknown[0]}, which is not supported{polyhedra}")
     counts = np.diff(ends, prepend=0)
     if len(types) != len(ends) or counts.min() < 1 or ends[-1] != len(corners):
         raise ValueError("its cell counts are inconsistent")
@@ -273,7 +281,7 @@ def _values(part: ElementTree.Element, file: _File) -> np.ndarray:
     else:
         source, is_base64 = (part.text or "").strip().encode("ascii"), True
     return np.frombuffer(
-        _inflate(source, is_base64, file) if file.compressed else _plain(source, is_base64, file), dtype=dtype
+        _inflate(source, is_base64, file) if file.packer else _plain(source, is_base64, file), dtype=dtype
     )
 
 
@@ -304,9 +312,8 @@ def _inflate(source: bytes, is_base64: bool, file: _File) -> bytes:
     sizes = np.frombuffer(head, dtype=file.header)[3:].astype(np.int64)
     content, _ = _take(source, start, int(sizes.sum()), is_base64)
     ends = np.cumsum(sizes)
-    return b"".join(
-        zlib.decompress(content[end - length : end]) for end, length in zip(ends, sizes, strict=True)
-    )
+    inflate = _INFLATE[file.packer or ""]
+    return b"".join(inflate(content[end - length : end]) for end, length in zip(ends, sizes, strict=True))
 
 
 def runs_of(corners: np.ndarray, ends: np.ndarray) -> list[np.ndarray]:

@@ -78,6 +78,7 @@ class OperatorConfig(JsonConfig):
         "Dimension of what the points sample: 1 for a curve, 2 for a surface or a plane, 3 for a volume.",
         default_text="that of the data",
     )
+    dimension: int = option(3, "Coordinates that the edge MLPs read: 3, or 2 for data in a plane.")
     turning: bool = option(
         False,
         "Also use how the outward normal (the first vector) varies within the local balls.",
@@ -110,6 +111,10 @@ class OperatorConfig(JsonConfig):
         if self.measure not in MEASURES:
             raise BadInput(
                 f"`measure` is {self.measure}; it must be 1, 2 or 3.", hint="Use 2 for a surface or a plane."
+            )
+        if self.dimension not in (2, 3):
+            raise BadInput(
+                f"`dimension` is {self.dimension}; it must be 2 or 3.", hint="Use 2 for data in a plane."
             )
         _lattice(self.lattice, self.low, self.high)
         self._check_box()

@@ -80,7 +80,7 @@ class Scaling(nn.Module):
 
 
 class Cosine(nn.Module):
-    """GAOT-3D's score of an edge: the cosine between absolute places. (e, 6) = [y, x] to (e, 1)."""
+    """GAOT-3D's score of an edge: the cosine between absolute places. (e, 2d) = [y, x] to (e, 1)."""
 
     def forward(self, both: Tensor) -> Tensor:
         y, x = both.chunk(2, dim=1)
@@ -95,14 +95,14 @@ class MultiScale(nn.Module):
         self.transform: Transform = "linear_kernelonly" if kernel_only else config.transform
         self.weights: Weights = weights
         self.absolute = config.compat and weights == "attention"
-        self.measure = config.measure
+        self.measure, self.dimension = config.measure, config.dimension
         self.radii = [radius / config.half_length for radius in config.radii]
-        reads = (12 if self.absolute else 6) + (
+        reads = (4 if self.absolute else 2) * self.dimension + (
             config.channels if self.transform.startswith("nonlinear") else 0
         )
         self.kernels = nn.ModuleList(mlp_of((reads, *config.mlp, config.channels)) for _ in self.radii)
         scores = (
-            [Cosine() if self.absolute else mlp_of((3, 16, 1)) for _ in self.radii]
+            [Cosine() if self.absolute else mlp_of((self.dimension, 16, 1)) for _ in self.radii]
             if weights == "attention"
             else []
         )
@@ -125,6 +125,8 @@ class MultiScale(nn.Module):
         chunk: Chunk,
     ) -> Tensor:
         """x: (Q, 3), y: (S, 3), f: (S, C), areas: (S,), all in the units of the network."""
+        if self.dimension < 3:
+            x, y = x[:, : self.dimension].contiguous(), y[:, : self.dimension].contiguous()
         if self.absolute:
             # The kit passes the offset y - x to the score; padded with zeros, both places pass through
             # unchanged: [y, 0] - [0, -x] = [y, x].
@@ -162,10 +164,11 @@ class MultiScale(nn.Module):
             initialise(kernel)
             first, last = kernel[0], kernel[-1]
             assert isinstance(first, nn.Linear) and isinstance(last, nn.Linear)
-            offset = torch.randn(first.out_features, 3) / 3**0.5
-            place = torch.randn(first.out_features, 3) / 3**0.5 / 2
-            first.weight[:, :3] = offset / radius + place
-            first.weight[:, 3:6] = place - offset / radius
+            axes = self.dimension
+            offset = torch.randn(first.out_features, axes) / axes**0.5
+            place = torch.randn(first.out_features, axes) / axes**0.5 / 2
+            first.weight[:, :axes] = offset / radius + place
+            first.weight[:, axes : 2 * axes] = place - offset / radius
             nn.init.uniform_(first.bias, -1, 1)
             if multiplies:
                 # The kernel is initially about one, so f passes through from the first step.
@@ -175,4 +178,4 @@ class MultiScale(nn.Module):
                 initialise(score)
                 reads = score[0]
                 assert isinstance(reads, nn.Linear)
-                nn.init.normal_(reads.weight, std=1 / (3**0.5 * radius))
+                nn.init.normal_(reads.weight, std=1 / (axes**0.5 * radius))

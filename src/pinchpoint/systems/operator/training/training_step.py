@@ -49,10 +49,15 @@ class Stepper:
         ).float()
 
     def _loss(self, sample: Sample, graph: Graph) -> Tensor:
-        """The loss of one body: the surface mean of |error| or error², in units of the targets' deviation."""
+        """The loss of one body: the mean of |error| or error² in units of the targets' deviation.
+
+        The mean is over the surface, or over the points with weighting="points".
+        """
         output = forward(self.model, sample, graph, self.settings)
         error = (output.float() - sample.target) / self.scale
         each = error.abs() if self.settings.loss == "l1" else error.square()
+        if self.settings.weighting == "points":
+            return each.mean()
         return (sample.areas @ each.mean(1)) / sample.areas.sum()
 
 

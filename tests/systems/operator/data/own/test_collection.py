@@ -211,6 +211,25 @@ def test_a_target_that_is_constant_everywhere_is_refused(runs: Path, tmp_path: P
     refused(runs, tmp_path / "mine", "'p' is constant: it is 7 everywhere")
 
 
+def test_a_constant_vector_is_refused_with_its_components(runs: Path, tmp_path: Path) -> None:
+    for number in range(5):
+        grid = square(number)
+        grid.cell_fields["U"][:] = (1.0, 0.5, 0.0)
+        write_grid(runs / f"c{number}.vtp", grid)
+    refused(
+        runs, tmp_path / "mine", "'U' is constant: it is 1, 0.5 everywhere", choices=Choices(targets=("U",))
+    )
+
+
+def test_a_vector_that_differs_between_cases_is_not_constant(runs: Path, tmp_path: Path) -> None:
+    for number in range(5):
+        grid = square(number)
+        grid.cell_fields["U"][:] = (1.0 + number, 0.5, 0.0)
+        write_grid(runs / f"c{number}.vtp", grid)
+    dataset, _ = make_own_dataset(runs, tmp_path / "mine", choices=Choices(targets=("U",)))
+    assert dataset.targets == ("U_x", "U_y")
+
+
 def test_a_parameter_that_a_case_lacks_is_refused(runs: Path, tmp_path: Path) -> None:
     (runs / "parameters.json").write_text(json.dumps({f"c{n}": {"speed": 1.0} for n in range(4)}))
     refused(runs, tmp_path / "mine", "case c4 .* has no parameter 'speed'")
@@ -225,7 +244,9 @@ def test_other_components_in_a_case_are_refused(runs: Path, tmp_path: Path) -> N
 
 def test_an_empty_folder_and_a_missing_one_are_refused(tmp_path: Path) -> None:
     (tmp_path / "none").mkdir()
-    refused(tmp_path / "none", tmp_path / "mine", "contains no cases")
+    refused(tmp_path / "none", tmp_path / "mine", r"contains no cases\.\n")
+    (tmp_path / "none" / "a.vts").write_text("")
+    refused(tmp_path / "none", tmp_path / "mine", "only files of types such as .vts")
     refused(tmp_path / "absent", tmp_path / "mine", "is not a folder")
 
 

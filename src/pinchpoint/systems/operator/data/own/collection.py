@@ -41,7 +41,10 @@ from pinchpoint.systems.operator.files.grid import Grid
 GENERATOR = 2
 MARGIN = 0.05  # of the box, on every side
 # Fields that programs write about the mesh itself: never targets unless they are named.
-_ABOUT_MESH = ("normal", "vtkvalid", "vtkghost", "vtkoriginal", "cellid", "pointid", "obj:", "nx", "ny", "nz")
+_ABOUT_MESH = (
+    *("normal", "vtkvalid", "vtkghost", "vtkoriginal", "cellid", "pointid", "nodenumber", "cellnumber"),
+    *("node number", "cell number", "point id", "cell id", "obj:", "nx", "ny", "nz"),
+)
 _LISTED = 3  # names of cases in an error
 
 
@@ -61,8 +64,8 @@ class Survey:
     layout: Layout
     low: Array
     high: Array
-    # By field: the lowest and highest value of all cases.
-    ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
+    # By field: the lowest and highest value of each component in all cases.
+    ranges: dict[str, tuple[Array, Array]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
 
@@ -337,17 +340,17 @@ def _check_values(grid: Grid, places: Places, survey: Survey, where: str) -> Non
                 hint="Repair or remove the case, or name other fields with --targets and --inputs.",
             )
         low, high = survey.ranges.get(chosen[0], (np.inf, -np.inf))
-        # A vector counts as constant only if each of its components is.
-        spread = values - values[:1] if values.shape[1] > 1 else values
-        survey.ranges[chosen[0]] = min(low, float(spread.min())), max(high, float(spread.max()))
+        survey.ranges[chosen[0]] = np.minimum(low, values.min(axis=0)), np.maximum(high, values.max(axis=0))
 
 
 def _check_variation(survey: Survey) -> None:
     for name, _ in survey.layout.targets:
         low, high = survey.ranges[name]
-        if not high - low > 1e-6 * max(abs(low), abs(high)):
+        # A vector is constant only if each of its components is.
+        if not (high - low > 1e-6 * np.maximum(abs(low), abs(high))).any():
+            value = ", ".join(f"{part:.4g}" for part in low)
             raise BadInput(
-                f"The target {name!r} is constant: it is {low:.4g} everywhere in every case.",
+                f"The target {name!r} is constant: it is {value} everywhere in every case.",
                 hint="Name the fields to learn with --targets.",
             )
 

@@ -10,6 +10,7 @@ beside them, or in the mesh file itself.
 from __future__ import annotations
 
 import csv
+import io
 import json
 import math
 import re
@@ -21,6 +22,7 @@ from typing import Any
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import parse_json
 from pinchpoint.core.units import show_choices
+from pinchpoint.systems.operator.files.csv_tables import read_text
 from pinchpoint.systems.operator.files.formats import (
     MESHES,
     TABLES,
@@ -32,6 +34,21 @@ from pinchpoint.systems.operator.files.formats import (
 from pinchpoint.systems.operator.files.grid import Grid
 
 PARAMETERS = "parameters"
+# Files of flow solvers that hold fields, but are not read.
+_OTHERS = (
+    ".vti",
+    ".vtr",
+    ".vts",
+    ".vtm",
+    ".pvtu",
+    ".pvtp",
+    ".cgns",
+    ".case",
+    ".foam",
+    ".plt",
+    ".xdmf",
+    ".msh",
+)
 _KEYS = ("case", "name", "id", "file")  # the column of a table that names the case
 
 
@@ -64,9 +81,13 @@ def find_sources(folder: Path, pattern: str | None = None) -> list[Source]:
     else:
         sources = _in_folder(folder, folder)
     if not sources:
+        others = sorted({path.suffix for path in folder.rglob("*") if path.suffix.lower() in _OTHERS})
         raise BadInput(
-            f"{folder} contains no cases.",
-            hint=f"Put one file per case there, ending in {show_choices((*MESHES, *TABLES))}, or one folder.",
+            f"{folder} contains no cases"
+            + (f", only files of types such as {others[0]}." if others else "."),
+            hint="Save them as .vtu, for example in ParaView."
+            if others
+            else f"Put one file per case there, ending in {show_choices((*MESHES, *TABLES))}, or one folder.",
         )
     _check_names(sources)
     return sorted(sources, key=lambda source: source.name)
@@ -117,10 +138,15 @@ def _one_case(folder: Path, common: list[Path]) -> list[Source]:
         raise BadInput(
             f"{folder} contains {len(mains):,} files that could be the case: {names}"
             f"{', ...' if len(mains) > 3 else ''}.",
-            hint=f"Name the one of every case with --files, such as --files '*/{mains[-1].name}'.",
+            hint=f"Name the one of every case with --files, such as --files '{_pattern(folder, mains[-1])}'.",
         )
     own = [path for path in sorted(folder.rglob(f"{PARAMETERS}.*")) if path.suffix in (".json", ".csv")]
     return [Source(_name(folder.name), mains[0], tuple(tables if meshes else ()), (*common, *own))]
+
+
+def _pattern(folder: Path, file: Path) -> str:
+    """A pattern for files like this one in other cases, whose names may contain that of the case."""
+    return "/".join(["*", *(part.replace(folder.name, "*") for part in file.relative_to(folder).parts)])
 
 
 def _matching(folder: Path, pattern: str) -> list[Source]:
@@ -166,8 +192,7 @@ def _read_parameters(path: Path, case: str, *, strict: bool) -> dict[str, float]
     """The numbers in a file about a case: all of them, or those of its row in a table of cases."""
     try:
         if path.suffix.lower() == ".csv":
-            with path.open(encoding="utf-8-sig", newline="") as file:
-                rows: list[dict[str, Any]] = list(csv.DictReader(file))
+            rows: list[dict[str, Any]] = list(csv.DictReader(io.StringIO(read_text(path), newline="")))
             key = next((name for name in (rows[0] if rows else {}) if name.strip().lower() in _KEYS), None)
             if key is not None:
                 rows = [row for row in rows if _name(Path(str(row[key])).stem) == case]
