@@ -278,7 +278,7 @@ def main() -> None:
     verbs.add_parser("page", help="Write the tables of the page.")
     args = parser.parse_args()
     if args.verb != "page":
-        settings = (
+        settings: dict[str, list[str]] = (
             {"mlp": args.mlp or list(MLPS)}
             if args.verb == "study"
             else {

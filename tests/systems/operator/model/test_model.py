@@ -17,7 +17,7 @@ from pinchpoint.systems.operator.model.model import Operator, on_body_of, spread
 # The eigenvalues of a covariance of few points are computed with acos near 1, which turns a rounding of
 # 1e-16, such as from another order of a sum, into 1e-8. A real fault changes the field by far more than a
 # millionth.
-ROUNDING = {"rtol": 1e-6, "atol": 1e-8}
+ROUNDING: dict[str, Any] = {"rtol": 1e-6, "atol": 1e-8}
 OURS: dict[str, Any] = {"vectors": (0, 3)}
 KINDS: dict[str, dict[str, Any]] = {
     "quadrature, statistics": OURS,
