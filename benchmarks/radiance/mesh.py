@@ -39,7 +39,7 @@ from pinchpoint.systems.radiance.export.surface import Mesh, extract_surface, is
 from pinchpoint.systems.radiance.metrics.chamfer import chamfer, sample_surface
 from pinchpoint.systems.radiance.orbit import codes_of
 from pinchpoint.systems.radiance.rendering.render import Codes
-from pinchpoint.systems.radiance.training.runs import load_trained
+from pinchpoint.systems.radiance.training.weights import load_weights
 
 DOWN = -0.1  # z of the normals of faces that look down
 
@@ -92,7 +92,7 @@ def fitted(args: argparse.Namespace) -> list[dict[str, Any]]:
 
 def invented(args: argparse.Namespace) -> dict[str, Any]:
     """Distances of a GAN's cars, and of drawn cars that are not in the set, to the nearest car of the set."""
-    trained = load_trained(args.run, which=args.checkpoint, device="cpu")
+    trained = load_weights(args.run, which=args.checkpoint, device="cpu")
     codes = codes_of(trained.config, args.objects, seed=args.seed, device="cpu")
     count, resolution = args.points // 4, args.resolution
     known = [

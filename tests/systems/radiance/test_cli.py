@@ -68,7 +68,7 @@ def test_help_of_the_group_and_of_its_commands_needs_no_torch() -> None:
         "codes = [run(args) for args in helps]\n"
         "assert not any(codes), codes\nassert not {'torch', 'numpy', 'rich'} & set(sys.modules), 'imported'"
     )
-    names = ["data", "train", "eval", "orbit", "render", "grid", "mesh", "explain-memory"]
+    names = ["data", "train", "eval", "orbit", "render", "grid", "mesh", "export", "explain-memory"]
     done = subprocess.run([sys.executable, "-c", code, *names], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     help_text = done.stdout.partition("Commands:\n")[2].partition("Usage:")[0]
@@ -149,6 +149,17 @@ def test_render_and_grid_write_pictures(
     out = capsys.readouterr().out
     assert "2 views, 8 x 8" in out and "5 files" in out and "1 shapes by 2 appearances, 8 x 8" in out
     assert len(list((tmp_path / "views").iterdir())) == 5 and (tmp_path / "grid.png").exists()
+
+
+def test_an_exported_file_stands_where_a_run_does(
+    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("PIL", reason="pictures are pillow's")
+    assert run(["radiance", "export", str(run_folder), "-o", str(tmp_path / "cars.pt")]) == 0
+    assert "in fp16" in capsys.readouterr().out and (tmp_path / "cars.json").exists()
+    args = ["render", tmp_path / "cars.pt", "-o", tmp_path / "car.png", "--size", 8, "--device", "cpu"]
+    assert run(["radiance", *map(str, args)]) == 0
+    assert "1 view, 8 x 8" in capsys.readouterr().out
 
 
 def test_eval_names_its_distances_after_their_features(

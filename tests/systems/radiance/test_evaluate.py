@@ -55,7 +55,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def run(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("radiance") / "run"
-    settings = {"samples": 4, "batch": 1, "superres": 2, "critic_width": 4, "sr_width": 4, "eval_images": 0}
+    settings: dict[str, Any] = {"samples": 4, "batch": 1, "superres": 2, "eval_images": 0}
+    settings |= {"critic_width": 4, "sr_width": 4}
     train(data, folder, preset="tiny", steps=1, device="cpu", **settings)
     return folder
 
@@ -69,7 +70,8 @@ def test_weights_are_chosen_with_other_images_than_those_they_are_scored_with(ru
             return super().__call__(images)
 
     value.model.field.density.bias.data.fill_(1.0)  # something to see
-    measure_kernel_distance(value.model, value.config, torch.rand(4, 12), RecordingAverages(), count=3)
+    averages: Any = RecordingAverages()
+    measure_kernel_distance(value.model, value.config, torch.rand(4, 12), averages, count=3)
     scored, _ = generate_images(value.model, value.config, 3, seed=value.settings.seed, device="cpu")
     assert (
         output[0].shape == scored.shape and float((output[0] - scored).abs().amax(dim=(1, 2, 3)).min()) > 0.01
@@ -248,7 +250,7 @@ def test_without_pillow_nothing_is_rendered(
     run: Path, data: Path, tmp_path: Path, no_rendering: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (scoring, turning):
-        monkeypatch.setattr(module, "load_trained", lambda *args, **how: pytest.fail("a run was read"))
+        monkeypatch.setattr(module, "load_weights", lambda *args, **how: pytest.fail("a run was read"))
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(Missing, match=r"pillow.*\n.*pinchpoint\[radiance\]"):
         evaluate(run, data, tmp_path / "scores", images=2, device="cpu")

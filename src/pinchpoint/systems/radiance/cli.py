@@ -2,7 +2,7 @@
 
 `data` creates pictures of cars, `train` learns a field (and a super-resolution that is faithful to it) from
 images, `eval` scores a run, `orbit`, `render` and `grid` show new objects, `mesh` writes their surface,
-`explain-memory` measures the effect of memory tricks.
+`export` the trained generator, `explain-memory` measures the effect of memory tricks.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ from pinchpoint.systems.radiance.settings import Settings
 
 app = typer.Typer(rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]})
 
+RUN: Any = typer.Argument(
+    ..., metavar="RUN|FILE", help="Folder of a run, or a file that `radiance export` wrote."
+)
 CHECKPOINT: Any = typer.Option(
     "last", "--checkpoint", help="Checkpoint to load: last, or best by the distances measured while training."
 )
@@ -131,7 +134,7 @@ def _show(tell: progress_bar.Bar, report: Any, distances: list[float], *, again:
 
 @app.command("eval")
 def evaluate(
-    run: Path = commands.RUN,
+    run: Path = RUN,
     data: Path = typer.Argument(..., metavar="DATA", help="Folder of images to compare with."),
     output: Path = typer.Option(
         ..., "-o", "--output", metavar="DIR", help="Folder for the scores and pictures."
@@ -176,7 +179,7 @@ def evaluate(
 
 @app.command("orbit")
 def orbit(
-    run: Path = commands.RUN,
+    run: Path = RUN,
     output: Path = typer.Option(
         ...,
         "-o",
@@ -219,7 +222,7 @@ def orbit(
 
 @app.command("render")
 def render(
-    run: Path = commands.RUN,
+    run: Path = RUN,
     output: Path = typer.Option(
         ..., "-o", "--output", metavar="DIR|FILE.png", help="Folder of the views, or the file of one."
     ),
@@ -262,7 +265,7 @@ def render(
 
 @app.command("grid")
 def grid(
-    run: Path = commands.RUN,
+    run: Path = RUN,
     output: Path = typer.Option(..., "-o", "--output", metavar="FILE.png", help="Picture to write."),
     shapes: int = typer.Option(4, "--shapes", help="Number of rows, each with a shape of its own."),
     appearances: int = typer.Option(6, "--appearances", help="Number of columns, each with its own colours."),
@@ -304,7 +307,7 @@ def grid(
 
 @app.command("mesh")
 def mesh(
-    run: Path = commands.RUN,
+    run: Path = RUN,
     output: Path = typer.Option(
         ..., "-o", "--output", metavar="FILE.glb", help="Mesh to write: .glb, .ply or .obj."
     ),
@@ -337,6 +340,25 @@ def mesh(
             device=device,
             progress=lambda stage, done, total: tell(stage, done, total),
         )
+    printing.show_pairs(record.summary())
+
+
+@app.command("export")
+def export(
+    run: Path = commands.RUN,
+    output: Path = typer.Option(..., "-o", "--output", metavar="FILE.pt", help="File of the weights."),
+    half: bool = typer.Option(True, help="Store matrices in fp16."),
+    checkpoint: str = CHECKPOINT,
+) -> None:
+    """Write the generator of a run to one file.
+
+    The file holds what rendering needs, without discriminators and optimizers, and a JSON file beside it says
+    where it comes from. Other commands accept it in place of a run.
+    """
+    with commands.loading_torch():
+        from pinchpoint.systems.radiance.training.weights import export as write
+
+    record = write(run, output, which=checkpoint, half=half)  # pyright: ignore[reportArgumentType]
     printing.show_pairs(record.summary())
 
 

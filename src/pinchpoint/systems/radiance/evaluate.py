@@ -36,7 +36,8 @@ from pinchpoint.systems.radiance.model.superres import enlarge, residual
 from pinchpoint.systems.radiance.orbit import STEEP, VIEWS, codes_of, save_sheet, tile_images
 from pinchpoint.systems.radiance.rendering.rays import draw_poses
 from pinchpoint.systems.radiance.rendering.render import Codes, generator_for
-from pinchpoint.systems.radiance.training.runs import TrainedRun, Which, fingerprint, load_trained
+from pinchpoint.systems.radiance.training.runs import TrainedRun, Which, fingerprint
+from pinchpoint.systems.radiance.training.weights import load_weights
 
 SHEETS = ("made.png", "real.png", "orbits.png")
 DEFINITION = (
@@ -160,7 +161,7 @@ def evaluate(
     refuse_within(Path(output), Path(data), hint="Choose a folder outside of it with -o.")
     check_evaluation_folder(output)
     device = resolve_device(device, backend("torch"))
-    trained_run = load_trained(Path(run), which=which, device=device)
+    trained_run = load_weights(run, which=which, device=device)
     extract = open_extractor(inception_file=inception, device=device)
     settings = trained_run.settings
     dataset = open_images(data, size=settings.size * settings.superres, white=settings.white)

@@ -32,7 +32,8 @@ from pinchpoint.systems.radiance.data.images import pillow, to_bytes
 from pinchpoint.systems.radiance.model.config import FieldConfig
 from pinchpoint.systems.radiance.model.objective import GeneratedImages, Generator, draw_codes, whole_images
 from pinchpoint.systems.radiance.rendering.render import Codes, generator_for
-from pinchpoint.systems.radiance.training.runs import Which, load_trained
+from pinchpoint.systems.radiance.training.runs import Which
+from pinchpoint.systems.radiance.training.weights import load_weights
 
 VIEWS = 8  # views of each object on a sheet
 STEEP = 0.75  # camera height as a fraction of the way from v_low to v_high
@@ -102,7 +103,7 @@ def orbit(
     path = check_output(output)
     check_movie(path)
     device = resolve_device(device, backend("torch"))
-    trained_run = load_trained(Path(run), which=which, device=device)
+    trained_run = load_weights(run, which=which, device=device)
     settings = trained_run.settings
     _check_room(
         things, frames, (size or settings.size) * settings.superres, gif=path.suffix.lower() == ".gif"

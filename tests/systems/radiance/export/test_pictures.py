@@ -25,7 +25,7 @@ from pinchpoint.systems.radiance.training.runs import TrainedRun  # noqa: E402
 def _ball(monkeypatch: pytest.MonkeyPatch) -> None:
     ball = make_ball()
     trained = TrainedRun(ball, FieldConfig.preset("tiny"), ball.settings, 5)
-    monkeypatch.setattr(pictures, "load_trained", lambda *args, **options: trained)
+    monkeypatch.setattr(pictures, "load_weights", lambda *args, **options: trained)
 
 
 @pytest.mark.usefixtures("_ball")

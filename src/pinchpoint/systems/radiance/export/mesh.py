@@ -39,7 +39,8 @@ from pinchpoint.systems.radiance.model.objective import Generator
 from pinchpoint.systems.radiance.orbit import codes_of
 from pinchpoint.systems.radiance.rendering.compositing import composite
 from pinchpoint.systems.radiance.rendering.render import Codes
-from pinchpoint.systems.radiance.training.runs import Which, load_trained
+from pinchpoint.systems.radiance.training.runs import Which
+from pinchpoint.systems.radiance.training.weights import load_weights
 
 FINEST = 512  # grid points per side
 _COARSE = 4  # every fourth point is looked at first, and then the neighbourhood of those that are not empty
@@ -112,7 +113,7 @@ def export_mesh(
         raise BadInput(f"--object is {thing}, but objects are numbered from 0.", hint="Give --object 0.")
     check_grid(resolution, level)
     device = resolve_device(device, backend("torch"))
-    trained = load_trained(Path(run), which=which, device=device)
+    trained = load_weights(run, which=which, device=device)
     every = codes_of(trained.config, thing + 1, seed=seed, device=device)
     with matmuls("fp32"):
         mesh, colours, specks = object_mesh(

@@ -36,7 +36,8 @@ from pinchpoint.systems.radiance.orbit import (
 )
 from pinchpoint.systems.radiance.rendering.rays import frames
 from pinchpoint.systems.radiance.rendering.render import Codes
-from pinchpoint.systems.radiance.training.runs import TrainedRun, Which, load_trained
+from pinchpoint.systems.radiance.training.runs import TrainedRun, Which
+from pinchpoint.systems.radiance.training.weights import load_weights
 
 INDEX = "views.json"
 _DEEPEST = 65535  # value of the distance `far` in a depth map; 0 where there is nothing
@@ -287,7 +288,7 @@ def _arc(first: Tensor, last: Tensor, steps: int) -> Tensor:
 
 def _load(run: str | Path, which: Which, device: str) -> tuple[TrainedRun, str]:
     device = resolve_device(device, backend("torch"))
-    return load_trained(Path(run), which=which, device=device), device
+    return load_weights(run, which=which, device=device), device
 
 
 def _rise(trained: TrainedRun, height: float | None) -> float:

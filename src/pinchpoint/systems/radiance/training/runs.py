@@ -89,13 +89,21 @@ def read_settings(folder: Path) -> Settings:
 TrainedRun = runs.TrainedRun[Generator, FieldConfig, Settings]
 
 
+def settings_for(settings: Settings, device: str) -> Settings:
+    """The settings of a trained run on this device.
+
+    This machine may fit other chunks than the one it was trained on, and tf32 exists on CUDA only.
+    """
+    settings = replace(settings, memory="none", chunk=None)
+    return (
+        settings if device == "cuda" or settings.precision == "bf16" else replace(settings, precision="fp32")
+    )
+
+
 def load_trained(folder: Path, *, which: Which = "last", device: str = "cpu") -> TrainedRun:
     """Load the generator of a run, with averaged weights if the run has them."""
     run = Run(folder, read_settings(folder))
-    # This machine may fit other chunks than the one it was trained on, and tf32 exists on CUDA only.
-    settings = replace(run.settings, memory="none", chunk=None)
-    if device != "cuda" and settings.precision != "bf16":
-        settings = replace(settings, precision="fp32")
+    settings = settings_for(run.settings, device)
     trained_run = runs.load_trained(
         run,
         run.config,
