@@ -369,6 +369,12 @@ def explain_memory(
         None, "--figure", metavar="FILE.png", help="File of the figure.  [beside the record]"
     ),
     card: str = typer.Option("h200", "--card", help="GPU whose peaks are predicted."),
+    batch: int = typer.Option(None, "--batch", help="Images per step, for the peaks.  [default: 8]"),
+    patch: int = typer.Option(
+        None, "--patch", help="Width and height of a patch in rays: 32, 64 or 128.  [default: 32]"
+    ),
+    samples: int = typer.Option(None, "--samples", help="Points per ray.  [default: 64]"),
+    only: str = typer.Option(None, "--only", help="Tricks to try, such as amp,checkpoint.  [default: all]"),
     repeats: int = typer.Option(5, "--repeats", help="Timed iterations of each trick."),
     seed: int = typer.Option(0, "--seed", help="Seed of weights and draws."),
     device: str = commands.DEVICE,
@@ -377,9 +383,10 @@ def explain_memory(
 
     Tries each trick of the GRAF memory guide, and what helps instead, alone and together: its peak (predicted
     at 8 images of 32 x 32 rays with 64 points each; on a GPU also measured), its time, and how far its
-    gradients are from the baseline. Verdicts: helps, no effect, wrong, crashes.
+    gradients are from the baseline. Verdicts: helps, no effect, changes training, wrong, crashes.
     """
     from pinchpoint.core.files import check_output
+    from pinchpoint.core.units import show_seconds
 
     figure_file = figure if figure is not None or output is None else output.with_suffix(".png")
     for path in (output, figure_file):
@@ -394,8 +401,15 @@ def explain_memory(
             output=output,
             figure=figure_file,
             card=card,
+            only=None if only is None else [name.strip() for name in only.split(",")],
+            batch=batch,
+            patch=patch,
+            samples=samples,
             repeats=repeats,
             seed=seed,
+            announce=lambda seconds: printing.say(
+                f"this takes about {show_seconds(seconds)} if all cores are free"
+            ),
             progress=lambda stage, done, total: tell(stage, done, total),
         )
     out = printing.stdout()

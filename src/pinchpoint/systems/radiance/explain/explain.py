@@ -5,7 +5,7 @@ are predicted without a GPU and, if there is a GPU, also measured, each in a pro
 measured on real iterations, with the tricks taking turns: at a small scale on a CPU, at the guide's scale on
 a GPU. Gradients are always compared at the small scale: among a billion units, rounding always pushes some
 across the zero of their activation, which changes even the baseline's own gradients by more than the
-tolerance. `verdict` has four values with fixed rules; see `judge`.
+tolerance. `verdict` has five values with fixed rules; see `judge`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median
 from typing import Any, Literal
@@ -34,15 +34,30 @@ from pinchpoint.forecasting import cards, gpu_measurement
 from pinchpoint.forecasting.forecaster import Forecaster
 from pinchpoint.studies.timing import Clock, ratio_interval
 from pinchpoint.systems.common.training.precision import exact_convolutions
-from pinchpoint.systems.radiance.explain import tricks
 from pinchpoint.systems.radiance.explain.records import MemoryReport, Row, VerdictKind
-from pinchpoint.systems.radiance.explain.tricks import FULL, SMALL, TRICKS, Iteration, Scale, Trick
+from pinchpoint.systems.radiance.explain.tricks import (
+    CHANGES,
+    EVERY,
+    FULL,
+    SMALL,
+    Iteration,
+    Scale,
+    Trick,
+)
+from pinchpoint.systems.radiance.settings import SIDES
 
 Progress = Callable[[str, int, int], None]
 MATERIAL = 0.03  # smaller reductions of the peak count as no effect
 ROUNDED = 100  # units of rounding by which gradients may differ ...
 AT_MOST = 0.5  # ... but never by more than this fraction of their norm
 ENOUGH = 5  # fewest iterations for which an interval is computed
+SLOW_S = (
+    2.0  # on a CPU, an iteration that takes longer is not repeated: half precision can be very slow there
+)
+# Seconds of one core, from which the duration is estimated: per trick for its gradients and times, for those
+# in half precision on a CPU without instructions for it, and for a prediction.
+_TRICK_S, _HALF_S, _PREDICTION_S = 2.0, 20.0, 5.0
+_GPU_S = 10.0  # per trick on a GPU: its times and its measured peak
 _SPARE = 1.2  # memory reserved for a process, relative to its predicted total
 SCALES = {"full": FULL, "small": SMALL}
 PARTS = ("field", "superres", "critic")
@@ -54,18 +69,24 @@ def explain_memory(
     device: str = "auto",
     output: str | Path | None = None,
     figure: str | Path | None = None,
+    announce: Callable[[float], None] | None = None,
     progress: Progress | None = None,
     card: str = "h200",
     repeats: int = 5,
     seed: int = 0,
     only: Sequence[str] | None = None,
+    batch: int | None = None,
+    patch: int | None = None,
+    samples: int | None = None,
     peaks_at: Literal["full", "small"] = "full",
     clock: Clock = time.perf_counter,
 ) -> MemoryReport:
     """Try all memory tricks, or `only` those listed.
 
-    output: JSON file for the record; figure: PNG file; card: the GPU whose workspaces are included in the
-    predicted peaks.
+    batch, patch, samples: images, rays per side of a patch, and points per ray of the peaks (and, on a GPU,
+    of the times), by default those of the guide. announce: called before the work starts, with the seconds
+    that it is expected to take. output: JSON file for the record; figure: PNG file; card: the GPU whose
+    workspaces are included in the predicted peaks.
     """
     if repeats < 1:
         raise BadInput(
@@ -80,19 +101,22 @@ def explain_memory(
     for path in (output, figure):
         if path is not None:
             check_output(path)
-    selection = _select_tricks(only)
+    selection = select_tricks(only)
+    sizes = checked_sizes(batch=batch, patch=patch, samples=samples)
     start = clock()
     torch_backend = backend("torch")
     place = resolve_device(device, torch_backend)
+    if announce is not None:
+        announce(expected_s(selection, place, cores=os.cpu_count() or 1))
     tell = progress or (lambda stage, done, total: None)
-    scale = FULL if place == "cuda" else SMALL
+    scale = replace(FULL, **sizes) if place == "cuda" else SMALL
     with exact_convolutions():
         errors, crashes = _gradient_errors(selection, SMALL, place, seed, tell)
     runnable = [trick for trick in selection if trick.name not in crashes]
     times, timing_crashes = _time_tricks(runnable, scale, place, seed, repeats, tell, clock)
     crashes |= timing_crashes
     runnable = [trick for trick in runnable if trick.name not in timing_crashes]
-    forecasts = _predict_peaks(runnable, card, seed, peaks_at, tell)
+    forecasts = _predict_peaks(runnable, card, seed, peaks_at, sizes, tell)
     peaks = {name: peak[1] for name, peak in forecasts.items()}
     if place == "cuda":
         peaks = _measure_peaks(runnable, forecasts, seed, tell)
@@ -102,7 +126,7 @@ def explain_memory(
         place,
         card,
         "measured" if place == "cuda" else "predicted",
-        asdict(SCALES[peaks_at]),
+        asdict(replace(SCALES[peaks_at], **sizes)),
         asdict(scale),
         asdict(SMALL),
         repeats,
@@ -120,16 +144,51 @@ def explain_memory(
     return report
 
 
+def checked_sizes(**sizes: int | None) -> dict[str, int]:
+    """The sizes that are given. Raises an error for those that are not possible."""
+    given = {name: value for name, value in sizes.items() if value is not None}
+    for name, value in given.items():
+        if not 1 <= value <= 4096:
+            raise BadInput(
+                f"--{name} is {value}, but it must be between 1 and 4096.",
+                hint=f"Give --{name} a value such as {getattr(FULL, name)}.",
+            )
+    if given.get("patch", SIDES[0]) not in SIDES:
+        raise BadInput(
+            f"--patch is {given['patch']}; the discriminator supports {', '.join(map(str, SIDES))}.",
+            hint=f"Give --patch one of: {', '.join(map(str, SIDES))}.",
+        )
+    return given
+
+
+def expected_s(selection: Sequence[Trick], device: str, *, cores: int) -> float:
+    """Seconds that `explain_memory` is expected to take, roughly."""
+    half = sum(trick.ways.cast is not None for trick in selection)
+    predictions = _PREDICTION_S * len(selection) / max(1, min(cores, len(selection)))
+    if device == "cuda":
+        return predictions + _GPU_S * len(selection)
+    return predictions + _TRICK_S * (len(selection) - half) + _HALF_S * half
+
+
 def judge(
-    *, peak: int | None, baseline: int, error: float | None, tolerance: float, crashed: bool
+    *,
+    peak: int | None,
+    baseline: int,
+    error: float | None,
+    tolerance: float,
+    crashed: bool,
+    changes: bool = False,
 ) -> tuple[VerdictKind, str]:
     """Return the verdict and its reason.
 
-    crashes: the trick raises an exception; wrong: gradients are missing or differ by more than rounding;
+    crashes: the trick raises an exception; changes training: a step is not the same any more, whatever its
+    peak; wrong: gradients are missing or differ by more than rounding;
     helps: the peak falls by more than 3 %; no effect: otherwise.
     """
     if crashed or peak is None:
         return "crashes", ""
+    if changes:
+        return "changes training", f"the peak changes by {peak / baseline - 1:+.0%}, and so does the step"
     if error is None or not error <= tolerance:
         how = "missing" if error is None else f"off by {error:.2g} of their norm"
         return "wrong", f"gradients are {how}; the tolerance for rounding is {tolerance:.1g}"
@@ -162,13 +221,13 @@ def gradient_error(gradients: Mapping[str, Tensor | None], true: Mapping[str, Te
     return worst
 
 
-def _select_tricks(only: Sequence[str] | None) -> list[Trick]:
-    unknown = sorted(set(only or ()) - set(tricks.NAMES))
+def select_tricks(only: Sequence[str] | None) -> list[Trick]:
+    """All tricks, or the baseline and those listed."""
+    names = [trick.name for trick in EVERY]
+    unknown = sorted(set(only or ()) - set(names))
     if unknown:
-        raise BadInput(
-            f"The trick {unknown[0]!r} is unknown.", hint=f"Use some of: {', '.join(tricks.NAMES)}."
-        )
-    return [trick for trick in TRICKS if only is None or trick.name in ("baseline", *only)]
+        raise BadInput(f"The trick {unknown[0]!r} is unknown.", hint=f"Use some of: {', '.join(names)}.")
+    return [trick for trick in EVERY if only is None or trick.name in ("baseline", *only)]
 
 
 def _gradient_errors(
@@ -199,23 +258,29 @@ def _time_tricks(
 ) -> tuple[dict[str, list[float]], dict[str, str]]:
     """Times of iterations in seconds, with the tricks taking turns, and the messages of tricks that raise.
 
-    The first iteration of each trick is not timed. On a GPU, neither is an iteration right after another
-    trick's, because that trick changed the allocator's cache. Every second round runs in reverse order.
+    The first iteration of each trick is not timed, unless it is so slow that it is not repeated. On a GPU,
+    neither is an iteration right after another trick's, because that trick changed the allocator's cache.
+    Every second round runs in reverse order.
     """
     torch_backend = backend("torch")
     iterations = {trick.name: Iteration(scale, trick.ways, device=device, seed=seed) for trick in runnable}
     seconds: dict[str, list[float]] = {trick.name: [] for trick in runnable}
     crashes: dict[str, str] = {}
+    slow: set[str] = set()
     for turn in range(repeats):
         tell("times", turn, repeats)
         for name in list(iterations) if turn % 2 == 0 else list(reversed(iterations)):
-            if name in crashes:
+            if name in crashes or name in slow:
                 continue
             try:
+                before = clock()
                 if device == "cuda" or not seconds[name]:
                     torch_backend.wait(device, iterations[name].step())
-                before = clock()
-                torch_backend.wait(device, iterations[name].step())
+                    if device == "cpu" and clock() - before > SLOW_S:
+                        slow.add(name)
+                if name not in slow:
+                    before = clock()
+                    torch_backend.wait(device, iterations[name].step())
             except RuntimeError as error:  # out of memory at this size
                 if name == "baseline":
                     raise
@@ -226,16 +291,18 @@ def _time_tricks(
 
 
 def _predict_peaks(
-    runnable: list[Trick], card: str, seed: int, scale: str, tell: Progress
+    runnable: list[Trick], card: str, seed: int, scale: str, sizes: Mapping[str, int], tell: Progress
 ) -> dict[str, tuple[Any, int]]:
     """Forecast and peak of each trick, computed by several workers in parallel."""
-    size = SCALES[scale].batch * SCALES[scale].patch ** 2
+    full = replace(SCALES[scale], **sizes)
+    size = full.batch * full.patch**2
+    settings = {"scale": scale, **{name: str(value) for name, value in sizes.items()}}
     count = 0
 
     def part(some: list[Trick]) -> dict[str, tuple[Any, int]]:
         nonlocal count
         forecasts = {}
-        with Forecaster(TARGET, card=card, seed=seed, settings={"scale": scale}) as forecaster:
+        with Forecaster(TARGET, card=card, seed=seed, settings=settings) as forecaster:
             for trick in some:
                 forecast = forecaster.predict(size=size, mode="train", variant=trick.name)
                 forecasts[trick.name] = forecast, forecast.peak_allocated_bytes
@@ -294,7 +361,12 @@ def _row(
     name = trick.name
     peak, base, error = peaks.get(name), peaks["baseline"], errors.get(name)
     verdict, reason = judge(
-        peak=peak, baseline=base, error=error, tolerance=allowed_error(trick), crashed=name in crashes
+        peak=peak,
+        baseline=base,
+        error=error,
+        tolerance=allowed_error(trick),
+        crashed=name in crashes,
+        changes=trick in CHANGES,
     )
     seconds = times.get(name)
     ratio, low, high = (None, None, None) if seconds is None else ratio_interval(seconds, times["baseline"])
@@ -319,9 +391,10 @@ def _row(
 
 
 def build(size: int, *, device: str, mode: str, variant: str, seed: int, settings: dict[str, str]) -> Case:
-    """One iteration with a trick, at a named scale."""
-    scale = SCALES[settings["scale"]]
-    ways = next(trick.ways for trick in TRICKS if trick.name == variant)
+    """One iteration with a trick, at a named scale, with sizes of its own if they are given."""
+    sizes = {name: int(settings[name]) for name in ("batch", "patch", "samples") if settings[name]}
+    scale = replace(SCALES[settings["scale"]], **sizes)
+    ways = next(trick.ways for trick in EVERY if trick.name == variant)
     iteration = Iteration(scale, ways, device=device, seed=seed)
     return Case(step=iteration.step, processed=scale.batch * scale.patch**2)
 
@@ -331,8 +404,11 @@ STEP = Workload(
     axis="rays",
     framework="torch",
     build="pinchpoint.systems.radiance.explain.explain:build",
-    variants=tuple(Variant(name) for name in tricks.NAMES),
+    variants=tuple(Variant(trick.name) for trick in EVERY),
     about="one iteration of the GRAF memory guide's GAN with a memory trick",
     modes=("train",),
-    settings=(Setting("scale", "full", choices=tuple(SCALES)),),
+    settings=(
+        Setting("scale", "full", choices=tuple(SCALES)),
+        *(Setting(name, "", pattern=r"\d{0,4}") for name in ("batch", "patch", "samples")),
+    ),
 )

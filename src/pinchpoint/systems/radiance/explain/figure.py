@@ -13,7 +13,13 @@ from pinchpoint.reporting.figures import style
 if TYPE_CHECKING:
     from pinchpoint.systems.radiance.explain.records import MemoryReport
 
-COLOURS = {"helps": "good", "no effect": "idle-2", "wrong": "bad", "crashes": "warn"}
+COLOURS = {
+    "helps": "good",
+    "no effect": "idle-2",
+    "changes training": "s6",
+    "wrong": "bad",
+    "crashes": "warn",
+}
 
 
 def draw(path: Path, report: MemoryReport) -> Path:

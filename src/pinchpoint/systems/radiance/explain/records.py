@@ -9,7 +9,7 @@ from pinchpoint.core import machine as _machine
 from pinchpoint.core.records import Record, now
 from pinchpoint.core.units import show_bytes, show_seconds
 
-VerdictKind = Literal["helps", "no effect", "wrong", "crashes"]
+VerdictKind = Literal["helps", "no effect", "changes training", "wrong", "crashes"]
 
 
 @dataclass(frozen=True)

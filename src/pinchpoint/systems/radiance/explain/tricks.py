@@ -11,7 +11,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -54,6 +54,7 @@ class Ways:
     global_type: bool = False  # tensors without a device are created on the GPU; the guide removes this
     new_losses: bool = False  # a loss object is created every iteration; the guide removes this
     fewer_rays: bool = False  # a quarter of the rays of a patch
+    half_batch: bool = False  # half of the images of a step
 
     def side(self, patch: int) -> int:
         """Rays per side of the rendered patch."""
@@ -142,6 +143,11 @@ TRICKS: tuple[Trick, ...] = (
     ),
 )
 NAMES = tuple(trick.name for trick in TRICKS)
+# What the guide advises to change about the training itself, so that gradients cannot be compared.
+CHANGES: tuple[Trick, ...] = (
+    Trick("half-batch", "half of the images per step", "advice", Ways(half_batch=True)),
+)
+EVERY = (*TRICKS, *CHANGES)
 
 
 @dataclass(frozen=True)
@@ -185,6 +191,8 @@ class Iteration:
     """One GAN iteration: `step` runs it repeatedly, `gradients` runs the first one without an update."""
 
     def __init__(self, scale: Scale, ways: Ways, *, device: str, seed: int = 0) -> None:
+        if ways.half_batch:
+            scale = replace(scale, batch=max(1, scale.batch // 2))
         self.scale, self.ways, self.device, self.seed = scale, ways, device, seed
         self.players = Players(scale, ways, seed=seed)
         if device != "cpu":  # fake parameters cannot be moved to the device they are on
