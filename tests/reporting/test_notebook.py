@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -76,15 +77,50 @@ def test_the_stored_notebooks_are_executed_small_and_without_errors() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_the_notebook_runs_and_shows_what_is_stored(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_density_notebook_runs_and_shows_what_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
     nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
-    pytest.importorskip("ipykernel")
-    for name in ("torch", *(["ase"] if path.stem == "density" else [])):
+    for name in ("ipykernel", "torch", "ase"):
         pytest.importorskip(name)
     monkeypatch.delenv("MPLBACKEND", raising=False)  # the tests' own; a notebook draws into its cells
+    path = NOTEBOOKS[0]
     notebook = nbformat.read(path, as_version=4)
     stored = outputs_of(notebook)
     folder = {"metadata": {"path": str(path.parent)}}
     nbclient.NotebookClient(notebook, timeout=600, kernel_name="python3", resources=folder).execute()
+    assert outputs_of(notebook) == stored
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("quick_workers")
+def test_the_toolkit_notebook_runs_and_shows_what_is_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In this process, not in a kernel: the forecasts of its cells share a worker that has imported torch."""
+    pytest.importorskip("IPython")
+    pytest.importorskip("torch")
+    from IPython.core.interactiveshell import InteractiveShell
+
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
+    monkeypatch.chdir(NOTEBOOKS[1].parent)
+    notebook = json.loads(NOTEBOOKS[1].read_text(encoding="utf-8"))
+    stored = outputs_of(notebook)
+    InteractiveShell.clear_instance()
+    shell: Any = InteractiveShell.instance(user_module=ModuleType("notebook"))
+    shell.history_manager.enabled = False
+    outputs: list[dict[str, Any]] = []
+
+    def publish(data: dict[str, Any], *_: Any, **__: Any) -> None:
+        if data:
+            outputs.append({"output_type": "display_data", "data": data})
+
+    shell.display_pub.publish = publish
+    shell.display_trap.hook = lambda value: value is None or publish(shell.display_formatter.format(value)[0])
+    try:
+        for cell in notebook["cells"]:
+            if cell["cell_type"] == "code":
+                outputs.clear()
+                shell.run_cell("".join(cell["source"])).raise_error()
+                cell["outputs"] = list(outputs)
+    finally:
+        InteractiveShell.clear_instance()
     assert outputs_of(notebook) == stored
