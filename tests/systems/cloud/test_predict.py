@@ -86,6 +86,9 @@ def test_a_survey_read_in_chunks_is_labelled_as_in_one_piece(
     before = laspy.read(tmp_path / "a.laz")
     assert np.array_equal(out.gps_time, before.gps_time) and np.array_equal(out.X, before.X)
     assert out.header.vlrs.get("ClassificationLookupVlr")[0][7] == "clutter"
+    thin = predict("packaged", tmp_path / "a.laz", tmp_path / "thin.laz", chunk=COUNT // 2, device="cpu")
+    assert (thin.tiles, thin.parts) == (1, 2) and "in 2 parts of at most 1,500" in thin.summary()[0][1]
+    assert (laspy.read(tmp_path / "thin.laz").classification == labels).mean() > 0.85
     assert record.points == COUNT
     predict("packaged", tmp_path / "a.laz", tmp_path / "out.ply", device="cpu")
     vertices = read_ply(tmp_path / "out.ply").vertices
@@ -141,7 +144,7 @@ def test_tiles_change_few_labels(
     write_ply(tmp_path / "four.ply", four)
     record = predict("packaged", tmp_path / "four.ply", tmp_path / "out.ply", chunk=COUNT, device="cpu")
     labels = read_ply(tmp_path / "out.ply").vertices["label"]
-    assert record.tiles == 4
+    assert (record.tiles, record.parts) == (4, 4)
     assert (labels == np.tile(expected[0], 4)).mean() > 0.97
 
 

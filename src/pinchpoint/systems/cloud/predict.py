@@ -60,6 +60,7 @@ class Prediction(Record):
     confidence: float  # mean over all points
     low_confidence: float  # share of the points with a probability below LOW_CONFIDENCE
     tiles: int
+    parts: int  # how many times the network ran; more than the tiles if some are labelled in thinner parts
     chunk: int  # most points that the network saw at a time
     device: str
     read_s: float
@@ -70,10 +71,10 @@ class Prediction(Record):
     created: str = field(default_factory=now)
 
     def summary(self) -> list[tuple[str, str]]:
-        one = "in one piece" if self.tiles == 1 else f"in {self.tiles:,} tiles of at most {self.chunk:,}"
+        pieces = "one piece" if self.parts == 1 else f"{self.parts:,} parts of at most {self.chunk:,}"
         parts = ("read", self.read_s), ("label", self.label_s), ("write", self.write_s)
         return [
-            ("written", f"{self.output}: {self.points:,} points, labelled {one}"),
+            ("written", f"{self.output}: {self.points:,} points, labelled in {pieces}"),
             (
                 "confidence",
                 f"{self.confidence:.2f} on average; {self.low_confidence:.1%} of the points below"
@@ -117,10 +118,12 @@ def predict(
         confidence = scratch.create(CONFIDENCE, np.float32, cloud.points)
         tiles = Tiles(store.xyz, cell=coarsest_cell(trained.config), margin=MARGIN, most=chunk)
         tiles.route(scratch)
+        parts = 0
         for number in range(tiles.count):
             if progress is not None:
                 progress("tiles", number, tiles.count)
             for index, inner in tiles.parts(scratch, number):
+                parts += 1
                 part = _label(trained, store.scene(index), budget=budget, device=device)
                 labels[index[inner]], confidence[index[inner]] = part[0][inner], part[1][inner]
         label_end = time.perf_counter()
@@ -136,6 +139,7 @@ def predict(
         confidence=mean,
         low_confidence=low,
         tiles=tiles.count,
+        parts=parts,
         chunk=chunk,
         device=device,
         read_s=read_end - start,

@@ -26,6 +26,7 @@ from pinchpoint.systems.cloud.files.ply import Ply, ascii_chunks, open_ply, ply_
 from pinchpoint.systems.cloud.files.pointcept import folder_scene, read_folder
 
 Family = Literal["ply", "las", "npz", "folder"]
+SCALE_COMMENT = "las scale"  # of a PLY file made from LAS, whose steps follow; it becomes the scale again
 _LINE_BYTES = 50
 _FAMILIES: dict[str, Family] = {".ply": "ply", ".npz": "npz", ".las": "las", ".laz": "las"}
 
@@ -147,7 +148,11 @@ class PlyCloud:
     @property
     def losses(self) -> tuple[str, ...]:
         others = [element.name for element in self.ply.header.elements if element.name != "vertex"]
-        comments = [line for line in self.ply.header.lines if line.split()[:1] == ["comment"]]
+        comments = [
+            line
+            for line in self.ply.header.lines
+            if line.split()[:1] == ["comment"] and not line.startswith(f"comment {SCALE_COMMENT}")
+        ]
         return (
             *(f"the element {name}" for name in others),
             *((f"{len(comments)} comment{'s' * (len(comments) > 1)}",) if comments else ()),

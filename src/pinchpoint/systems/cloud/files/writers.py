@@ -27,6 +27,7 @@ from pinchpoint.systems.cloud.files.ply import ascii_rest, subset_header
 from pinchpoint.systems.cloud.files.ply_header import Header, plain_header
 from pinchpoint.systems.cloud.files.pointcept import write_folder
 from pinchpoint.systems.cloud.files.readers import (
+    SCALE_COMMENT,
     ArrayCloud,
     ArrayRows,
     Cloud,
@@ -42,7 +43,6 @@ from pinchpoint.systems.cloud.files.scratch import Scratch
 WRITES = (".ply", ".npz", ".las", ".laz")
 Others = Literal["keep", "refuse", "drop"]  # what happens to the faces of a PLY mesh
 _PLAIN = {"i8": "f8", "u8": "f8", "f2": "f4"}  # types that PLY does not have
-_SCALE_COMMENT = "las scale"
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ class _PlyWriter(Writer):
             header = plain_header(dtype, self.target.count)
             if isinstance(self.cloud, LasCloud):
                 scales = " ".join(f"{scale:.10g}" for scale in self.cloud.header.scales)
-                comments.insert(0, f"{_SCALE_COMMENT} {scales}")
+                comments.insert(0, f"{SCALE_COMMENT} {scales}")
         self.header, self.dtype = header.with_comments(comments), dtype
         self.file.write(self.header.text())
         for piece in before:
@@ -267,7 +267,7 @@ def _noted_scale(cloud: Cloud) -> float | None:
         return None
     for line in cloud.ply.header.lines:
         words = line.split()
-        if words[:3] == ["comment", *_SCALE_COMMENT.split()] and len(words) == 6:
+        if words[:3] == ["comment", *SCALE_COMMENT.split()] and len(words) == 6:
             try:
                 scales = [float(word) for word in words[3:]]
             except ValueError:
