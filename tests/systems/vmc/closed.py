@@ -20,6 +20,8 @@ class Closed:
     init: Callable[[Any], Any]
     log: Callable[[Any, Any], Any]
 
+    copies = 1
+
     def sign_and_log(self, params: Any, x: Any) -> tuple[Any, Any]:
         """Every one of them is positive."""
         return jnp.ones((), x.dtype), self.log(params, x)

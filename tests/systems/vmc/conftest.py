@@ -53,6 +53,8 @@ class Product:
     init: Callable[[Any], Any]
     log: Callable[[Any, Any], Any]
 
+    copies = 1
+
     def sign_and_log(self, params: Any, x: Any) -> tuple[Any, Any]:
         """It is positive everywhere."""
         return 1.0, self.log(params, x)

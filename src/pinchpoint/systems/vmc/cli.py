@@ -138,7 +138,7 @@ def evaluate(
     training=(RunOptions, Settings),
     model=MODEL,
     preset="small",
-    omit=("bond", "start_from", "checkpoint_every"),
+    omit=("bond", "start_from", "checkpoint_every", "states"),
 )
 def scan(
     molecule: str = MOLECULE,

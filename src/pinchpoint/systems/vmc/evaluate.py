@@ -93,6 +93,12 @@ def evaluate(
     settings = _settings(
         source.config.settings, {name: value for name, value in options.items() if value is not None}
     )
+    states = source.config.net.states
+    if (cube is not None or observables) and states > 1:
+        raise BadInput(
+            f"The run in {source.folder} is of {states} states, of which only energies are measured.",
+            hint="Leave out --cube and --observables, or train one state.",
+        )
     spread = None if cube is None else Spread(source.config.system, spacing=spacing)
     if budget is not None or settings.walkers > source.config.settings.walkers:
         settings = replace(settings, method="auto", chunk=None)
@@ -102,6 +108,9 @@ def evaluate(
         )
         choice = sampler.fit(budget)
         energies, acceptance = sampler.sample(samples, spread)
+    matrices = energies if energies.ndim == 4 else None
+    if matrices is not None:
+        energies = np.trace(matrices, axis1=2, axis2=3)
     record = _record(source, sampler.settings, host.name, sampler.step, energies, acceptance)
     if sampler.collector is not None:
         record = replace(record, observables=sampler.collector.estimates())
@@ -109,6 +118,8 @@ def evaluate(
         record = replace(
             record, predicted_bytes=choice.predicted_bytes, budget_bytes=choice.budget_bytes, why=choice.why
         )
+    if matrices is not None:
+        record = replace(record, states=states_of(matrices, source.config.system.states_ha))
     if spread is not None and cube is not None:
         record = replace(record, cube=str(spread.write(cube)), outside=spread.outside_part)
         if spread.outside_part > OUTSIDE:
@@ -211,7 +222,7 @@ class _Sampler:
         return place(stage_key(self.settings.seed, stage), self.mesh)
 
     def sample(self, samples: int, spread: Spread | None) -> tuple[np.ndarray, float]:
-        """Local energies (T, B) and the acceptance."""
+        """Local energies (T, B), or matrices (T, B, K, K) of K states, and the acceptance."""
         self.tell("warm-up", 0, 0)
         # Random numbers of its own: those of the training's burn-in have already moved these walkers.
         burn, steps = make_burn(self.wave, self.settings, mesh=self.mesh), max(self.settings.burn, LEAST_BURN)
@@ -249,10 +260,13 @@ def _record(
             hint="Evaluate with --precision float64, or train again: the wave function has poles.",
         )
     estimate, mixing = block_estimate(energies), rhat(energies)
-    exact = system.exact_ha
-    extrapolated = extrapolate(
-        run.log_path, energy=estimate.mean, error=estimate.error, variance=estimate.variance, step=step
-    )
+    states = run.config.net.states
+    exact = system.exact_ha if states == 1 else None
+    extrapolated = None
+    if states == 1:
+        extrapolated = extrapolate(
+            run.log_path, energy=estimate.mean, error=estimate.error, variance=estimate.variance, step=step
+        )
     notes = ()
     if mixing > LARGEST_RHAT:
         notes = (f"R-hat is {mixing:.3f}: the walkers have not mixed; give more --samples or --moves",)
@@ -285,6 +299,37 @@ def _record(
         chunk=settings.chunk,
         why="as in training",
     )
+
+
+def states_of(matrices: np.ndarray, references: Sequence[float]) -> tuple[dict[str, Any], ...]:
+    """Return the energy of each state with its error bar, from the lowest.
+
+    matrices: (T, B, K, K), psi^-1 (H psi) of every sample. The energies are the eigenvalues of its mean. Left
+    and right eigenvectors make a series of local energies of each state, whose mean is the eigenvalue, and
+    whose blocks give the error bar.
+    """
+    mean = matrices.mean(axis=(0, 1), dtype=np.float64)
+    values, right = np.linalg.eig(mean)
+    order = np.argsort(values.real)
+    right, left = right[:, order], np.linalg.inv(right)[order]
+    series = [
+        np.einsum("i,tbij,j->tb", left[at], matrices, right[:, at]).real.astype(np.float64)
+        for at in range(len(order))
+    ]
+    states: list[dict[str, Any]] = []
+    for at, local in enumerate(series):
+        estimate, above = block_estimate(local), block_estimate(local - series[0])
+        states.append(
+            {
+                "energy_ha": estimate.mean,
+                "error_ha": estimate.error,
+                "variance": estimate.variance,
+                "excitation_ha": above.mean if at else 0.0,
+                "excitation_error_ha": above.error if at else 0.0,
+                "reference_ha": references[at] if at < len(references) else None,
+            }
+        )
+    return tuple(states)
 
 
 def extrapolate(

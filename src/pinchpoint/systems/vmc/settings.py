@@ -65,6 +65,9 @@ class RunOptions:
         main=True,
         default_text="that of the named molecule",
     )
+    states: int | None = option(
+        None, "Number of lowest states to train together.", main=True, at_least=1, default_text="1"
+    )
     pseudopotential: str | None = option(
         None,
         "Replace the core electrons of all atoms by this pseudopotential",

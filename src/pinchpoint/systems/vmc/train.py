@@ -62,6 +62,7 @@ def train(
     charge: int | None = None,
     bond: float | None = None,
     pseudopotential: str | None = None,
+    states: int | None = None,
     resume: bool = False,
     device: str = "auto",
     budget: str | int | None = None,
@@ -79,10 +80,10 @@ def train(
     choices: fields of `Settings`; None is the default. budget: bytes, "8GiB" or the name of a card; the
     fastest Laplacian and the largest chunk of walkers that fit are used, by default those that fit the
     device's memory; a resumed run keeps its own. pseudopotential: "ccecp" replaces the core electrons of all
-    atoms. pretrain: steps towards Hartree-Fock, 1,000 for more than four electrons; orbitals: an npz file of
-    `vmc orbitals`, where PySCF is not installed. start_from: a run of the same atoms and network, whose
-    parameters are the first. Ctrl-C and SIGTERM write a checkpoint after the program in progress and are then
-    raised.
+    atoms. states: the lowest states to train together. pretrain: steps towards Hartree-Fock, 1,000 for more
+    than four electrons; orbitals: an npz file of `vmc orbitals`, where PySCF is not installed. start_from: a
+    run of the same atoms and network, whose parameters are the first. Ctrl-C and SIGTERM write a checkpoint
+    after the program in progress and are then raised.
     """
     tell = progress or (lambda report: None)
     _check_options(resume=resume, start_from=start_from, budget=budget, every=checkpoint_every)
@@ -95,7 +96,7 @@ def train(
         bond=bond,
         pseudopotential=pseudopotential,
         net=net,
-        net_changes=net_changes,
+        net_changes=net_changes if states is None else {**(net_changes or {}), "states": states},
         choices=choices,
         pretrain=0 if start_from is not None and pretrain is None else pretrain,
         warm="" if start_from is None else str(Path(start_from).resolve()),
@@ -297,6 +298,8 @@ def _read_orbitals(path: str | Path, system: System) -> HartreeFock:
 def _record(setup: _Setup, driver: ProgramDriver, outcome: Outcome[Row], choice: Fit | None) -> Training:
     """The record; the plot too, where there are steps to draw."""
     run, settings, system = setup.run, setup.settings, setup.run.config.system
+    references = system.states_ha[: run.config.net.states]
+    reference = sum(references) if len(references) == run.config.net.states else None
     sound = [row for row in outcome.rows if row.energy_ha == row.energy_ha]
     late = [row for row in outcome.late if row.energy_ha == row.energy_ha]
     energy, error = mean_energy(late)
@@ -306,9 +309,7 @@ def _record(setup: _Setup, driver: ProgramDriver, outcome: Outcome[Row], choice:
         columns = (
             [getattr(row, name) for row in sound] for name in ("step", "energy_ha", "variance", "seconds")
         )
-        files = (
-            draw_convergence(run.folder / PICTURE, *columns, exact_ha=system.exact_ha, title=title).name,
-        )
+        files = (draw_convergence(run.folder / PICTURE, *columns, exact_ha=reference, title=title).name,)
     return Training(
         target=str(run.folder),
         system=system.name,
@@ -324,7 +325,8 @@ def _record(setup: _Setup, driver: ProgramDriver, outcome: Outcome[Row], choice:
         error_ha=error,
         variance=sum(row.variance for row in late) / len(late) if late else None,
         acceptance=sum(row.acceptance for row in late) / len(late) if late else None,
-        reference_ha=system.exact_ha,
+        reference_ha=reference,
+        states=run.config.net.states,
         device=setup.host.name,
         devices=len(setup.host.devices),
         method=settings.method,

@@ -21,6 +21,7 @@ from pinchpoint.systems.vmc.data.molecules import (
     ATOMS_HA,
     CHAIN_BOHR,
     HELIUM_LIKE_HA,
+    STATES_HA,
     SYMBOLS,
     KnownMolecule,
     Position,
@@ -116,6 +117,25 @@ class System(JsonConfig):
             ):
                 return known.energy_ha
         return None
+
+    @property
+    def states_ha(self) -> tuple[float, ...]:
+        """The reference energies of the lowest states with these electrons, as far as they are known."""
+        name = _known_name(self)
+        if name is not None:
+            return STATES_HA[name]
+        return () if self.exact_ha is None else (self.exact_ha,)
+
+
+def _known_name(system: System) -> str | None:
+    """Return the name of the molecule in `STATES_HA` that a system is, in its ground state's spin."""
+    if system.pseudopotential or system.charge or system.exact_ha is None:
+        return None
+    for name in STATES_HA:
+        known = known_molecules().get(name) or KnownMolecule((name,), ((0.0, 0.0, 0.0),))
+        if system.symbols == known.symbols and _same_shape(system, known):
+            return name
+    return None
 
 
 def system_of(

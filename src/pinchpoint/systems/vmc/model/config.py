@@ -13,7 +13,8 @@ from pinchpoint.systems.common.config_json import JsonConfig
 from pinchpoint.systems.common.settings import option
 
 KINDS = ("ferminet", "psiformer")
-_COUNTS = ("one", "two", "layers", "determinants", "heads")
+_COUNTS = ("one", "two", "layers", "determinants", "heads", "states")
+MOST_STATES = 10
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class NetConfig(JsonConfig):
     heads: int = option(4, "Attention heads of a psiformer; they divide the width `one`.")
     full: bool = option(True, "Use determinants of all electrons; false: products of one per spin.")
     jastrow: bool = option(True, "Add a Jastrow factor with the electron-electron cusps.")
+    states: int = 1  # trained together; set by the option --states of `train`
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -43,6 +45,11 @@ class NetConfig(JsonConfig):
                     f"{name} = {getattr(self, name)!r:.40} is not a whole number of at least 1.",
                     hint=f"Set {name} to at least 1.",
                 )
+        if self.states > MOST_STATES:
+            raise BadInput(
+                f"{self.states} states are more than the {MOST_STATES} that can be trained together.",
+                hint=f"Use at most {MOST_STATES} states.",
+            )
         for name in ("full", "jastrow"):
             if type(getattr(self, name)) is not bool:
                 raise BadInput(

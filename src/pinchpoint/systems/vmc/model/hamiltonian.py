@@ -15,6 +15,8 @@ import numpy as np
 from pinchpoint.kit import kinetic_energy
 from pinchpoint.systems.vmc.data.system import System
 from pinchpoint.systems.vmc.model.core_potential import SignAndLog, local_potential, nonlocal_energy
+from pinchpoint.systems.vmc.model.excited import energy_matrix
+from pinchpoint.systems.vmc.model.wavefunction import WaveFunction
 from pinchpoint.systems.vmc.optimization.chunks import over_walkers
 from pinchpoint.systems.vmc.settings import Method
 
@@ -76,6 +78,30 @@ def _nuclear_repulsion(system: System, dtype: Any) -> Any:
     charges, nuclei = np.asarray(system.core_charges, float), jnp.asarray(system.positions, dtype)
     products = jnp.asarray(charges[first] * charges[second], dtype)
     return jnp.sum(products / _lengths(nuclei[first] - nuclei[second]))
+
+
+def walker_energies(
+    wave: Any, *, method: Method = "auto", chunk: int | None = None
+) -> Callable[[Any, Any], Any]:
+    """Return `local_energies` of a wave function of one state or of several."""
+    if (matrices := state_matrices(wave, method=method, chunk=chunk)) is not None:
+        return lambda params, x: jnp.trace(matrices(params, x), axis1=1, axis2=2)
+    return local_energies(wave.log, wave.system, method=method, chunk=chunk, sign_and_log=wave.sign_and_log)
+
+
+def state_matrices(
+    wave: Any, *, method: Method = "auto", chunk: int | None = None
+) -> Callable[[Any, Any], Any] | None:
+    """Return a function (params, x: (B, K n, 3)) -> energy matrices (B, K, K) of K states.
+
+    None for the wave function of a single state.
+    """
+    if not isinstance(wave, WaveFunction) or wave.single is None:
+        return None
+    single = wave.single
+    energy = local_energy(single.log, single.system, method=method, sign_and_log=single.sign_and_log)
+    each = energy_matrix(single.sign_and_log, energy, wave.config.states)
+    return lambda params, x: over_walkers(lambda walker: each(params, walker), x, chunk=chunk)
 
 
 def _lengths(vectors: Any) -> Any:

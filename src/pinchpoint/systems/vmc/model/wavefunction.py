@@ -8,7 +8,7 @@ lists of arrays in the default float type of the run; walkers have the same type
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -27,6 +27,7 @@ from pinchpoint.systems.vmc.model.envelopes import (
     nearest,
     soft_radii,
 )
+from pinchpoint.systems.vmc.model.excited import init_states, total_sign_and_log
 from pinchpoint.systems.vmc.model.features import Geometry, geometry
 from pinchpoint.systems.vmc.model.ferminet import init_streams, spins, streams
 from pinchpoint.systems.vmc.model.jastrow import init_jastrow, log_jastrow
@@ -55,6 +56,13 @@ class WaveFunction:
     init: Callable[[Array], Params]
     sign_and_log: Callable[[Params, Array], tuple[Array, Array]]
     orbitals: Callable[[Params, Array], tuple[Array, ...]]
+    # The wave function of one state, where this one is the total of several; a walker is then (states n, 3).
+    single: WaveFunction | None = None
+
+    @property
+    def copies(self) -> int:
+        """Copies of the electrons in a walker: one for each state."""
+        return self.config.states
 
     def log(self, params: Params, x: Array) -> Array:
         """Return log|psi| of one walker."""
@@ -86,7 +94,15 @@ def wave_function(system: System, config: NetConfig) -> WaveFunction:
             block * rows[part, None] for block, part in zip(matrices, spins(system).values(), strict=True)
         )
 
-    return WaveFunction(system, config, init, sign_and_log, orbitals)
+    single = WaveFunction(system, config, init, sign_and_log, orbitals)
+    if config.states == 1:
+        return single
+    return replace(
+        single,
+        init=init_states(init, config.states),
+        sign_and_log=total_sign_and_log(sign_and_log, config.states),
+        single=single,
+    )
 
 
 def _init(key: Array, system: System, config: NetConfig) -> Params:

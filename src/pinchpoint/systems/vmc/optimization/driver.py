@@ -114,7 +114,8 @@ class ProgramDriver:
             if self._not_finite == MOST_NOT_FINITE:
                 return self._fault(row, "the energy or the parameter update is not finite")
         sound = [row for row, finite in zip(rows, self._finite, strict=True) if finite]
-        wrong = find_fault(sound, lowest_ha=self._lowest_ha, system=self.run.config.system)
+        config = self.run.config
+        wrong = find_fault(sound, lowest_ha=self._lowest_ha, system=config.system, states=config.net.states)
         if wrong is not None:
             return self._fault(next(row for row in sound if row.step == wrong[0]), wrong[1])
         if sound:
@@ -175,15 +176,17 @@ def mean_energy(rows: Iterable[Row]) -> tuple[float | None, float | None]:
     return estimate.mean, estimate.error
 
 
-def floor_ha(system: System) -> float:
-    """Return a lower bound of the energy.
+def floor_ha(system: System, *, states: int = 1) -> float:
+    """Return a lower bound of the energy, or of the sum over several states.
 
     It is the energy of every electron alone with all nuclei in one place, plus the repulsion of the nuclei.
     """
-    return -system.electrons * sum(system.charges) ** 2 / 2 + system.repulsion
+    return states * (-system.electrons * sum(system.charges) ** 2 / 2 + system.repulsion)
 
 
-def find_fault(rows: Sequence[Row], *, lowest_ha: float | None, system: System) -> tuple[int, str] | None:
+def find_fault(
+    rows: Sequence[Row], *, lowest_ha: float | None, system: System, states: int = 1
+) -> tuple[int, str] | None:
     """Return the step and the problem, or None for good rows. lowest_ha: the lowest median so far."""
     for row in rows:
         for name, value in (
@@ -196,7 +199,7 @@ def find_fault(rows: Sequence[Row], *, lowest_ha: float | None, system: System) 
     if not rows:
         return None
     now = median(row.energy_ha for row in rows)
-    if now < floor_ha(system) - _BELOW_HA:
+    if now < floor_ha(system, states=states) - _BELOW_HA:
         return rows[-1].step, f"the energy of {now:.6g} Ha is below any energy that {system.name} can have"
     if lowest_ha is not None and now > lowest_ha + max(_RISE_HA, _RISE * abs(lowest_ha)):
         return rows[-1].step, f"the energy exploded from {lowest_ha:.6g} to {now:.6g} Ha"

@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.vmc.data.system import System
-from pinchpoint.systems.vmc.model.hamiltonian import local_energies
+from pinchpoint.systems.vmc.model.hamiltonian import state_matrices, walker_energies
 from pinchpoint.systems.vmc.model.observables import (
     ForceParts,
     dipole,
@@ -30,7 +30,10 @@ from pinchpoint.systems.vmc.settings import Settings
 
 
 class Observations(NamedTuple):
-    """Measurements of many steps. energies: (count, B) in hartree, unclipped; acceptance: (count,)."""
+    """Measurements of many steps. energies: (count, B) in hartree, unclipped; acceptance: (count,).
+
+    Of a wave function of K states, energies are the matrices (count, B, K, K) of `state_matrices`.
+    """
 
     energies: Any
     acceptance: Any
@@ -47,13 +50,8 @@ def make_observe(
     """
     if count < 1:
         raise BadInput(f"A program cannot have {count} steps.", hint="Use at least 1.")
-    energies_of = local_energies(
-        wave.log,
-        wave.system,
-        method=settings.method,
-        chunk=settings.chunk,
-        sign_and_log=wave.sign_and_log,
-    )
+    matrices_of = state_matrices(wave, method=settings.method, chunk=settings.chunk)
+    energies_of = matrices_of or walker_energies(wave, method=settings.method, chunk=settings.chunk)
 
     def observe(params: Any, walkers: Walkers, first: Any, base: Any) -> tuple[Walkers, Observations]:
         def turn(walkers: Walkers, at: Any) -> tuple[Walkers, Observations]:

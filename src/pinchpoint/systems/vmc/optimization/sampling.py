@@ -51,13 +51,13 @@ def key_of(seed: int, stage: Stage, step: Any = 0) -> Any:
     return jax.random.fold_in(stage_key(seed, stage), step)
 
 
-def start(system: System, walkers: int, key: Any, *, dtype: Any = None) -> Any:
-    """Return positions (B, n, 3) near the nuclei.
+def start(system: System, walkers: int, key: Any, *, dtype: Any = None, copies: int = 1) -> Any:
+    """Return positions (B, n, 3) near the nuclei; (B, copies n, 3) of several copies of the electrons.
 
     Spins alternate on each nucleus, so that atoms start neutral.
     """
-    homes = jnp.asarray([system.positions[at] for at in _homes(system)], dtype)
-    return homes + jax.random.normal(key, (walkers, system.electrons, 3), homes.dtype)
+    homes = jnp.asarray([system.positions[at] for at in _homes(system)] * copies, dtype)
+    return homes + jax.random.normal(key, (walkers, *homes.shape), homes.dtype)
 
 
 def moves(

@@ -19,7 +19,7 @@ from jax.sharding import Mesh
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.vmc.data.system import System
-from pinchpoint.systems.vmc.model.hamiltonian import local_energies
+from pinchpoint.systems.vmc.model.hamiltonian import walker_energies
 from pinchpoint.systems.vmc.model.observables import spin_excess
 from pinchpoint.systems.vmc.optimization.chunks import over_walkers
 from pinchpoint.systems.vmc.optimization.devices import place, placing_jit
@@ -43,6 +43,8 @@ class Wave(Protocol):
     def system(self) -> System: ...
     @property
     def init(self) -> Callable[[Any], Any]: ...
+    @property
+    def copies(self) -> int: ...  # of the electrons in a walker: one for each state
     @property
     def sign_and_log(self) -> Callable[[Any, Any], tuple[Any, Any]]: ...
     def log(self, params: Any, x: Any) -> Any: ...
@@ -87,7 +89,13 @@ def begin(
     # A copy even if the dtype is right, because the carry is donated and the arrays belong to the caller.
     params = jax.tree_util.tree_map(lambda leaf: jnp.array(leaf, dtype, copy=True), params)
     if x is None:
-        x = start(wave.system, settings.walkers, key_of(settings.seed, Stage.WALKERS), dtype=dtype)
+        x = start(
+            wave.system,
+            settings.walkers,
+            key_of(settings.seed, Stage.WALKERS),
+            dtype=dtype,
+            copies=wave.copies,
+        )
     if settings.spin_penalty and x.shape[1] != wave.system.electrons:
         raise BadInput(
             "A spin penalty for several states is not supported.",
@@ -196,13 +204,7 @@ def _steps(
     wave: Wave, settings: Settings, count: int, stage: OptimizerStage | None, mesh: Mesh | None
 ) -> Step:
     by = _stage(settings, stage)
-    energies_of = local_energies(
-        wave.log,
-        wave.system,
-        method=settings.method,
-        chunk=settings.chunk,
-        sign_and_log=wave.sign_and_log,
-    )
+    energies_of = walker_energies(wave, method=settings.method, chunk=settings.chunk)
 
     def spin_excesses(params: Any, x: Any) -> Any:
         # S^2 is Hermitian and has real values, as the energy: its gradient has the same form.

@@ -42,6 +42,7 @@ class Training(Record):
     step_s: float | None  # median seconds of a step
     peak_bytes: int | None  # allocated on CUDA, resident on CPU
     seconds: float
+    states: int = 1  # the energy is the sum over them
     skipped: int = 0  # steps that were not finite and changed nothing
     predicted_bytes: int | None = None  # by XLA's analysis
     budget_bytes: int | None = None  # --budget, or the memory of the device
@@ -66,7 +67,10 @@ class Training(Record):
         ]
         if self.energy_ha is not None:
             rows.append(
-                ("energy", f"{energy(self.energy_ha, self.error_ha)}, mean of the last tenth of the steps")
+                (
+                    "energy" if self.states == 1 else f"sum of {self.states} states",
+                    f"{energy(self.energy_ha, self.error_ha)}, mean of the last tenth of the steps",
+                )
             )
             rows += _against(self.energy_ha, self.error_ha, self.reference_ha)
         if self.variance is not None:
@@ -96,7 +100,7 @@ class Evaluation(Record):
     target: str  # the folder of the run
     system: str
     step: int  # of the checkpoint
-    energy_ha: float
+    energy_ha: float  # the sum over all states
     error_ha: float
     variance: float  # of the local energy, Ha^2
     acceptance: float
@@ -126,6 +130,9 @@ class Evaluation(Record):
     # Of --observables: spin_squared, dipole (3), quadrupole (3, 3), forces (nuclei, 3; not with
     # pseudopotentials) and density (nuclei, shells), each with value and standard error, in atomic units.
     observables: dict[str, Any] | None = None
+    # Of a run of several states, from the lowest: energy_ha, error_ha, variance, excitation_ha,
+    # excitation_error_ha, reference_ha.
+    states: tuple[dict[str, Any], ...] = ()
     notes: tuple[str, ...] = ()
     machine: dict[str, Any] = field(default_factory=_machine.describe)
     created: str = field(default_factory=now)
@@ -134,7 +141,8 @@ class Evaluation(Record):
         rows = [
             ("run", f"{self.target}, {self.system}, step {self.step:,}"),
             *_electrons(self.up, self.down),
-            ("energy", energy(self.energy_ha, self.error_ha)),
+            *(row for at, state in enumerate(self.states) for row in _state(at, state)),
+            ("energy" if not self.states else "sum", energy(self.energy_ha, self.error_ha)),
             *_against(self.energy_ha, self.error_ha, self.reference_ha),
             ("variance", f"{self.variance:.3g} Ha^2"),
             (
@@ -235,6 +243,17 @@ def _values(observables: dict[str, Any], name: str) -> tuple[list[Any], list[Any
 def _vector(parts: dict[str, Any]) -> str:
     """`0.0000 0.0000 2.3012 +- 0.0021`, with the largest of the errors."""
     return f"{' '.join(f'{value + 0.0:.4f}' for value in parts['value'])} +- {max(parts['error']):.4f}"
+
+
+def _state(at: int, state: dict[str, Any]) -> list[tuple[str, str]]:
+    """The row of one state, and that of its reference energy if it is known."""
+    text = energy(state["energy_ha"], state["error_ha"])
+    if at:
+        text += f"; {state['excitation_ha']:.6f} +- {state['excitation_error_ha']:.6f} Ha above the lowest"
+    return [
+        (f"state {at}", text),
+        *_against(state["energy_ha"], state["error_ha"], state["reference_ha"]),
+    ]
 
 
 def _against(value: float, error: float | None, reference: float | None) -> list[tuple[str, str]]:

@@ -162,12 +162,23 @@ def begin(
         )
     system = system_of(molecule, spin=spin, charge=charge or 0, bond=bond, pseudopotential=pseudopotential)
     name = net or "small"
+    network = NetConfig.preset(name, **(net_changes or {}))
+    if network.states > 1 and pretrain:
+        raise BadInput(
+            f"Pretraining fits a single state, but {network.states} are trained.",
+            hint="Leave out --set pretrain, or train one state.",
+        )
+    if network.states > 1 and changes.get("spin_penalty"):
+        raise BadInput(
+            f"A spin penalty selects a single state, but {network.states} are trained.",
+            hint="Leave out --set spin_penalty, or train one state.",
+        )
     config = RunConfig(
         system,
-        NetConfig.preset(name, **(net_changes or {})),
+        network,
         Settings.preset(name, electrons=system.electrons, **changes),
         name,
-        default_pretrain(system) if pretrain is None else pretrain,
+        (default_pretrain(system) if network.states == 1 else 0) if pretrain is None else pretrain,
         warm,
     )
     return Run(folder, config)
@@ -221,7 +232,7 @@ def _is_file(molecule: str | Path | System) -> bool:
 
 
 def _check_net(run: Run, net: str | None, changes: Mapping[str, Any]) -> None:
-    base = run.config.net if net is None else NetConfig.preset(net)
+    base = run.config.net if net is None else NetConfig.preset(net, states=run.config.net.states)
     config = dataclasses.asdict(base if net is None and not changes else replace(base, **changes))
     different = changed_values(dataclasses.asdict(run.config.net), config)
     if different:
