@@ -310,10 +310,10 @@ def states_of(matrices: np.ndarray, references: Sequence[float]) -> tuple[dict[s
     """
     mean = matrices.mean(axis=(0, 1), dtype=np.float64)
     values, right = np.linalg.eig(mean)
-    order = np.argsort(values.real)
+    order = np.argsort(np.real(values))
     right, left = right[:, order], np.linalg.inv(right)[order]
     series = [
-        np.einsum("i,tbij,j->tb", left[at], matrices, right[:, at]).real.astype(np.float64)
+        np.real(np.einsum("i,tbij,j->tb", left[at], matrices, right[:, at])).astype(np.float64)
         for at in range(len(order))
     ]
     states: list[dict[str, Any]] = []

@@ -93,7 +93,8 @@ def test_two_states_of_hydrogen_train_and_are_evaluated(tiny_network: dict[str, 
     assert energy.reference_ha is None and any(name == "state 1" for name, _ in energy.summary())
     with pytest.raises(BadInput, match=r"another network: states \(was 2, is 3\)"):
         train("H", tmp_path / "run", resume=True, states=3, device="cpu")
-    for option in ({"cube": tmp_path / "density.cube"}, {"observables": True}):
+    refused: tuple[dict[str, Any], ...] = ({"cube": tmp_path / "density.cube"}, {"observables": True})
+    for option in refused:
         with pytest.raises(BadInput, match="is of 2 states"):
             evaluate(tmp_path / "run", samples=60, device="cpu", **option)
 
