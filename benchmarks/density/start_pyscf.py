@@ -2,6 +2,8 @@
 
     python benchmarks/density/start_pyscf.py -o benchmarks/results/density_start_pyscf_cpu.json
 
+The record is written after every system; the same command continues one that was stopped.
+
 The systems are the held-out molecules of the preset `wide` with the fewest atoms, at the first of their test
 geometries: PBE, GTH pseudopotentials, and the basis of the datasets. Both starts use the same grid, DIIS and
 threshold. Building our start takes one diagonalisation, which is not an iteration of PySCF and is counted
@@ -18,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from pinchpoint.core.files import check_output, write_text
+from pinchpoint.core.files import check_output, parse_json, write_text
 from pinchpoint.core.machine import describe
 from pinchpoint.core.records import now, script_command
 from pinchpoint.systems.density.data.data_settings import FIRST_TEST
@@ -44,27 +46,47 @@ def main() -> None:
     args = parser.parse_args()
     names = sorted(WIDE_HELD_OUT, key=lambda name: (len(molecule(name).species), name))[: args.systems]
     check_output(args.output)
-    rows: list[dict[str, Any]] = []
+    rows = finished_rows(args.output, args.weights)
     for name in names:
-        rows.append(count_iterations(name, args.weights))
-        print(rows[-1], flush=True)
+        if name not in {row["name"] for row in rows}:
+            rows.append(count_iterations(name, args.weights))
+            print(rows[-1], flush=True)
+            write_record(args.output, rows, args.weights)
+    write_record(args.output, rows, args.weights)
+    record = parse_json(args.output.read_text(encoding="utf-8"))
+    print(
+        f"{record['iterations_default']} iterations by default, {record['iterations_ours']} from our density"
+    )
+
+
+def finished_rows(path: Path, weights: Path | None) -> list[dict[str, Any]]:
+    """Return the systems of a record of this script that was stopped."""
+    if not path.exists():
+        return []
+    record = parse_json(path.read_text(encoding="utf-8"))
+    return record["systems"] if record["weights"] == _name(weights) else []
+
+
+def write_record(path: Path, rows: list[dict[str, Any]], weights: Path | None) -> None:
+    default, ours = (sum(row[key] for row in rows) for key in ("default", "ours"))
     record = {
         "kind": "density-start-pyscf",
         "created": now(),
         "command": script_command(),
         "machine": describe(),
-        "weights": "packaged" if args.weights is None else str(args.weights),
+        "weights": _name(weights),
         "threshold_hartree": CONVERGED,
-        "iterations_default": sum(row["default"] for row in rows),
-        "iterations_ours": sum(row["ours"] for row in rows),
-        "saved": 1 - sum(row["ours"] for row in rows) / sum(row["default"] for row in rows),
+        "iterations_default": default,
+        "iterations_ours": ours,
+        "saved": 1 - ours / default,
         "all_converged": all(row["default_converged"] and row["ours_converged"] for row in rows),
         "systems": rows,
     }
-    write_text(args.output, json.dumps(record, indent=1) + "\n")
-    print(
-        f"{record['iterations_default']} iterations by default, {record['iterations_ours']} from our density"
-    )
+    write_text(path, json.dumps(record, indent=1) + "\n")
+
+
+def _name(weights: Path | None) -> str:
+    return "packaged" if weights is None else str(weights)
 
 
 def count_iterations(name: str, weights: Path | None) -> dict[str, Any]:

@@ -58,10 +58,10 @@ def systems() -> list[System]:
     return rows
 
 
-def probes_of(system: System) -> Probes:
+def probes_of(system: System, *, count: int = PROBES) -> Probes:
     """Return the points around a molecule at which its reference is stored."""
     key = (zlib.crc32(system.name.encode()),)
-    return draw_probes(system.species, system.positions, count=PROBES, key=key)
+    return draw_probes(system.species, system.positions, count=count, key=key)
 
 
 def solve(system: System) -> tuple[np.ndarray, bool]:
@@ -70,11 +70,14 @@ def solve(system: System) -> tuple[np.ndarray, bool]:
     (PROBES,) at the probes of a molecule; (nx, ny, nz) on the grid of a crystal.
     """
     if system.lattice is None:
-        return _solve_molecule(system)
+        return solve_molecule(system)
     return _solve_crystal(system)
 
 
-def _solve_molecule(system: System) -> tuple[np.ndarray, bool]:
+def solve_molecule(
+    system: System, *, probes: int = PROBES, level: int = LEVEL, converged: float = CONVERGED
+) -> tuple[np.ndarray, bool]:
+    """Return the density (probes,) and whether the calculation converged. level: of the integration grid."""
     from pyscf import dft, gto
     from pyscf.dft import numint
 
@@ -89,13 +92,13 @@ def _solve_molecule(system: System) -> tuple[np.ndarray, bool]:
     )
     mol.build(parse_arg=False, dump_input=False)
     field = (dft.UKS if system.unpaired else dft.RKS)(mol, xc=FUNCTIONAL)
-    field.grids.level = LEVEL
-    field.conv_tol = CONVERGED
+    field.grids.level = level
+    field.conv_tol = converged
     field.max_cycle = 100
     field.kernel()
     matrix = np.asarray(field.make_rdm1())
     matrix = matrix.sum(axis=0) if matrix.ndim == 3 else matrix
-    points = probes_of(system).points / BOHR_A
+    points = probes_of(system, count=probes).points / BOHR_A
     density = numint.eval_rho(mol, numint.eval_ao(mol, points), matrix) / BOHR_A**3
     return density.astype(np.float32), bool(field.converged)
 

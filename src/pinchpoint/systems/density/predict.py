@@ -37,6 +37,7 @@ from pinchpoint.systems.density.grid.periodic_images import atom_graph
 from pinchpoint.systems.density.grid.structure import Structure
 from pinchpoint.systems.density.grid.sweep import SweepResult, sweep
 from pinchpoint.systems.density.grid.symmetry import Symmetry, check_on_grid, grid_for, orbits, symmetry_of
+from pinchpoint.systems.density.model.error_estimate import Estimate, scalars_of
 from pinchpoint.systems.density.training.weights import for_inference, without_correction
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ class Prediction:
     seconds: float
     notes: tuple[str, ...] = ()
     corrected: bool = False  # by a local network
+    estimate: Estimate | None = None  # of the error; None if the weights have none
 
 
 def predict(
@@ -143,7 +145,9 @@ def predict(
         Volume(target, total, spin, comment=f"{target.formula}: density predicted by pinchpoint")
     )
     raw, neutral, scale = volume.electrons, _neutral(model, target), 1.0
+    estimate = None if model.estimate is None else model.estimate.of(target, stage.scalars)
     notes = [
+        *(() if estimate is None else estimate.notes()),
         *_input_notes(target, points, grid, padding_a),
         *charge_notes(target, electrons=electrons),
         *(() if model.domain is None else unfamiliar_notes(target, model.domain, electrons=electrons)),
@@ -185,6 +189,7 @@ def predict(
         end - start,
         tuple(notes),
         corrects,
+        estimate,
     )
 
 
@@ -202,6 +207,7 @@ class Stage:
     outputs: int
     cutoff_a: float
     heavy: float  # as in `sweep`
+    scalars: Tensor  # (A, D) on the CPU: the features that do not change under rotations
 
 
 def _stage(
@@ -220,7 +226,9 @@ def _stage(
         torch.cuda.synchronize()
     fields = (lambda: network.fields(atoms)) if form == "original" else (lambda: once)
     heavy = _FULL if form != "scalar" else 1.0 if knots is None else network.heavy(once)
-    return Stage(network, fields, atoms.species, dtype, config.outputs, config.cutoff_a, heavy)
+    with torch.no_grad():
+        scalars = scalars_of(config, once if form == "scalar" else model.fields(atoms))
+    return Stage(network, fields, atoms.species, dtype, config.outputs, config.cutoff_a, heavy, scalars)
 
 
 def _describe_atoms(make: Callable[[], Stage], device: str, budget: Any) -> tuple[Stage, int]:

@@ -28,6 +28,7 @@ from pinchpoint.systems.density.model.radial import RadialTable, soft_distance
 
 if TYPE_CHECKING:
     from pinchpoint.systems.density.data.domain import TrainingDomain
+    from pinchpoint.systems.density.model.error_estimate import ErrorEstimate
 
 PRIOR_KNOTS = 401
 
@@ -45,6 +46,7 @@ class DensityModel(nn.Module):
         super().__init__()
         self.config = config
         self.domain: TrainingDomain | None = None  # of the training data, where known
+        self.estimate: ErrorEstimate | None = None  # of the error of a density, where known
         generator = torch.Generator().manual_seed(seed)
         self.atoms = AtomNetwork(config, generator)
         self.probes = Probes(config, generator)

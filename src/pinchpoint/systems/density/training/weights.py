@@ -22,6 +22,7 @@ from pinchpoint.systems.common.training.runs import Which
 from pinchpoint.systems.common.training.weight_files import load_state, read_weights, write_weights
 from pinchpoint.systems.density.data.domain import TrainingDomain
 from pinchpoint.systems.density.model.config import DensityConfig
+from pinchpoint.systems.density.model.error_estimate import ErrorEstimate, split_estimate
 from pinchpoint.systems.density.model.model import DensityModel
 from pinchpoint.systems.density.training.runs import read_domain, trained_state
 
@@ -153,10 +154,13 @@ def _read(path: str | Path | None, which: Which, species: Iterable[str] | None) 
 
     def parse(config: str, weights: dict[str, Tensor], about: dict[str, Any]) -> _Contents:
         domain = TrainingDomain.from_json(json.dumps(about["seen"])) if "seen" in about else None
-        return _Contents(DensityConfig.from_json(config), weights, domain)
+        own, estimate = split_estimate(weights, about)
+        return _Contents(DensityConfig.from_json(config), own, domain, estimate)
 
     contents = read_weights(file, parse, format=FORMAT, what="a density model", hint=_NAME)
-    return _build(contents.config, contents.weights, str(file), contents.domain)
+    model = _build(contents.config, contents.weights, str(file), contents.domain)
+    model.estimate = contents.estimate
+    return model
 
 
 @dataclass(frozen=True)
@@ -164,6 +168,7 @@ class _Contents:
     config: DensityConfig
     weights: dict[str, Tensor]
     domain: TrainingDomain | None
+    estimate: ErrorEstimate | None
 
 
 def _build(
