@@ -2,8 +2,8 @@
 
 Each system is a molecule of the training set of the preset `wide` that was changed at random: atoms are
 displaced, a bond is stretched or squeezed, hydrogen is removed or added (as an atom, a proton or a hydride),
-an atom is replaced by another element, or a few atoms are put together from nothing. None of the geometries that
-the estimate is judged on is used. Letters: A atoms.
+an atom is replaced by another element, or a few atoms are put together from nothing. None of the geometries
+that the estimate is judged on is used. Letters: A atoms.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ def fit_molecules(data: Path, references: Path) -> ErrorEstimate:
     model, opened = load_weights("molecules"), open_dataset(data)
     stored = [opened.stored(name) for name in opened.names("train")]  # a sample would draw its probes again
     graphs = [(one.order.molecule, _graph(one.order.molecule, one.positions, model)) for one in stored]
-    species, distances = describe(model, graphs)
+    species, distances = describe(model.config, model.fields, graphs)
     usual = _about("molecules")["heldout_nmae"]
     estimate = ErrorEstimate(
         species, usual, float(np.quantile(distances, QUANTILE)), (0.0, 1.0), (0.0, 1.0, 0.0)
@@ -111,7 +111,7 @@ def fit_oxides(data: Path) -> ErrorEstimate:
         raise SystemExit("Run `estimate.py molecules` first.")
     samples = [opened.sample(name) for name in opened.names("train")]
     graphs = [(crystal_of(sample.name), item_of(sample, model.config).atoms) for sample in samples]
-    species, distances = describe(model, graphs)
+    species, distances = describe(model.config, model.fields, graphs)
     usual, exponent = _about("oxides")["test_nmae"], molecules.power[1]
     shift = math.log(usual) - exponent * math.log(float(np.median(distances)))
     return ErrorEstimate(species, usual, float(np.quantile(distances, QUANTILE)), (shift, exponent))

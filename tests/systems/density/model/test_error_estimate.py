@@ -51,7 +51,7 @@ def small() -> tuple[DensityModel, list[tuple[str, Structure]]]:
 def test_a_training_structure_has_no_distance_and_others_that_of_the_nearest_atoms(small) -> None:
     model, structures = small
     graphs = [(name, atom_graph(structure, model.config)) for name, structure in structures]
-    species, distances = describe(model, graphs)
+    species, distances = describe(model.config, model.fields, graphs)
     estimate = ErrorEstimate(species, 0.01, 1.0, (0.0, 1.0))
     places = {symbol: known.places for symbol, known in species.items()}
     assert {symbol: len(part) for symbol, part in places.items()} == {"C": 4, "H": 20, "O": 4}
@@ -76,13 +76,15 @@ def test_a_training_structure_has_no_distance_and_others_that_of_the_nearest_ato
         electrons = sum(VALENCE[symbol] for symbol in structure.species)
         assert distances[number] == pytest.approx(total / electrons, abs=2e-2)
     with pytest.raises(BadInput, match="one kind of structure only"):
-        describe(model, graphs[:2])
+        describe(model.config, model.fields, graphs[:2])
 
 
 def test_the_error_is_a_power_of_the_distance_and_at_least_the_usual_one(small) -> None:
     model, structures = small
     graphs = [(name, atom_graph(structure, model.config)) for name, structure in structures]
-    estimate = ErrorEstimate(describe(model, graphs)[0], 0.01, 0.5, (math.log(0.02), 1.5))
+    estimate = ErrorEstimate(
+        describe(model.config, model.fields, graphs)[0], 0.01, 0.5, (math.log(0.02), 1.5)
+    )
     known = molecule("dimethyl-ether")
     near, far = (boxed(known.species, known.positions * scale) for scale in (1.0, 1.6))
     found = [estimate.of(one, scalars(model, one)) for one in (structures[0][1], near, far)]
@@ -99,7 +101,9 @@ def test_the_error_is_a_power_of_the_distance_and_at_least_the_usual_one(small) 
 def test_an_estimate_survives_a_file_of_weights(small) -> None:
     model, structures = small
     graphs = [(name, atom_graph(structure, model.config)) for name, structure in structures]
-    estimate = ErrorEstimate(describe(model, graphs)[0], 0.01, 0.5, (-3.0, 1.5), (-1.0, 0.5, -0.4))
+    estimate = ErrorEstimate(
+        describe(model.config, model.fields, graphs)[0], 0.01, 0.5, (-3.0, 1.5), (-1.0, 0.5, -0.4)
+    )
     stored = {name: value.float() for name, value in {**model.state_dict(), **estimate.tensors()}.items()}
     weights, again = split_estimate(stored, {"estimate": estimate.about()})
     assert set(weights) == set(model.state_dict()) and again is not None

@@ -12,7 +12,7 @@ known errors (`benchmarks/density/estimate.py`). Letters: A atoms, D scalars, K 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +29,6 @@ from pinchpoint.systems.density.model.config import DensityConfig
 
 if TYPE_CHECKING:
     from pinchpoint.systems.density.model.atom_network import AtomGraph
-    from pinchpoint.systems.density.model.model import DensityModel
 
 DIRECTIONS = 32
 QUANTILE = 0.95  # of the training structures are within the limit
@@ -169,19 +168,21 @@ def mean_distance(symbols: Sequence[str], apart: np.ndarray) -> float:
 
 
 def describe(
-    model: DensityModel, structures: Iterable[tuple[str, AtomGraph]]
+    config: DensityConfig,
+    fields_of: Callable[[AtomGraph], Tensor],
+    structures: Iterable[tuple[str, AtomGraph]],
 ) -> tuple[dict[str, Surroundings], np.ndarray]:
     """Return the surroundings of training atoms, and the distance (S,) of each structure from other groups.
 
-    structures: each with the name of its group, such as a molecule; geometries of one molecule say nothing
-    about how far a new one may be.
+    fields_of: `DensityModel.fields`. structures: each with the name of its group, such as a molecule;
+    geometries of one molecule say nothing about how far a new one may be.
     """
     groups: list[str] = []
     kinds: list[np.ndarray] = []
     scalars: list[Tensor] = []
     for group, graph in structures:
         with torch.no_grad():
-            scalars.append(scalars_of(model.config, model.fields(graph)))
+            scalars.append(scalars_of(config, fields_of(graph)))
         kinds.append(graph.species.cpu().numpy())
         groups.append(group)
     if len(set(groups)) < 2:
@@ -194,7 +195,7 @@ def describe(
     kind, values = torch.from_numpy(np.concatenate(kinds)), torch.cat(scalars).double()
     apart = np.zeros(len(values))
     species: dict[str, Surroundings] = {}
-    for index, symbol in enumerate(model.config.species):
+    for index, symbol in enumerate(config.species):
         own = torch.nonzero(kind == index)[:, 0]
         if not len(own):
             continue
@@ -209,7 +210,7 @@ def describe(
         apart[own.numpy()] = torch.cat(nearest).double().numpy()
     # An element of one group only has nothing to be compared with.
     apart = np.where(np.isfinite(apart), apart, 0.0)
-    symbols = [[model.config.species[at] for at in kind] for kind in kinds]
+    symbols = [[config.species[at] for at in kind] for kind in kinds]
     parts = np.split(apart, np.cumsum([len(kind) for kind in kinds])[:-1])
     return species, np.array([mean_distance(*pair) for pair in zip(symbols, parts, strict=True)])
 
