@@ -219,9 +219,9 @@ def test_both_models_start_as_superposed_atoms_and_see_the_same_batches(data, mo
         assert first == pytest.approx(base, abs=0.06)
     batches: list[Any] = []
 
-    def record_batch(items, config, *, probe_indices):
+    def record_batch(items, config, *, probe_indices, **options):
         batches.append([(item.name, of.tolist()) for item, of in zip(items, probe_indices, strict=True)])
-        return batch_of(items, config, probe_indices=probe_indices)
+        return batch_of(items, config, probe_indices=probe_indices, **options)
 
     monkeypatch.setattr("pinchpoint.systems.density.data.batches.batch_of", record_batch)
     for name in ("ours", "painn"):

@@ -22,7 +22,7 @@ CONFIGS = {
     "radiance": ("FieldConfig", ["Settings"]),
     "vmc": ("NetConfig", ["RunOptions", "Settings"]),
 }
-MOST = 18  # options on one help page, including --help and --help-all
+MOST = 20  # options on one help page, including --help and --help-all
 
 
 def configs(system: str) -> list[type]:

@@ -190,24 +190,24 @@ class _BackwardPass:
         self,
         job: Job,
         networks: tuple[Network, Network | None],
-        given: tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None],
+        inputs: tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None],
         lse: Tensor | None,
         maxima: tuple[Tensor, Tensor] | None,
         needs_grad: tuple[bool, ...],
     ) -> None:
-        """given: x, y, f, quadrature, edge_attr; maxima: (Q, C) each, the maxima and how many edges have
+        """inputs: x, y, f, quadrature, edge_attr; maxima: (Q, C) each, the maxima and how many edges have
         them.
         """
         self.job, self.lse, self.maxima = job, lse, maxima
-        self.given, (self.x, self.y, self.f, self.quadrature, self.edge_attr) = given, given
+        self.inputs, (self.x, self.y, self.f, self.quadrature, self.edge_attr) = inputs, inputs
         self.of_points = [
             _sum_like(value) if want else None
-            for value, want in zip(given, needs_grad[: len(given)], strict=True)
+            for value, want in zip(inputs, needs_grad[: len(inputs)], strict=True)
         ]
         self.network, self.scores = networks
         own = list(job.mlp.parameters())
-        split = len(given) + len(own)
-        self.of_mlp = _sums(own, needs_grad[len(given) : split])
+        split = len(inputs) + len(own)
+        self.of_mlp = _sums(own, needs_grad[len(inputs) : split])
         self.of_attention = (
             {} if job.attention is None else _sums(list(job.attention.parameters()), needs_grad[split:])
         )
@@ -303,10 +303,10 @@ class _BackwardPass:
         own = len(list(self.job.mlp.parameters()))
         of_parameters = [self.of_mlp.get(at) for at in range(own)]
         of_parameters += [self.of_attention.get(at) for at in range(len(parameters) - own)]
-        inputs = [*self.given, *parameters]
+        every_input = [*self.inputs, *parameters]
         return [
             None if value is None or like is None else value.to(like.dtype)
-            for value, like in zip([*self.of_points, *of_parameters], inputs, strict=True)
+            for value, like in zip([*self.of_points, *of_parameters], every_input, strict=True)
         ]
 
 

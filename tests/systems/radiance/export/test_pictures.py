@@ -49,6 +49,15 @@ def test_views_show_the_object_its_depth_and_the_camera(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("_ball")
+def test_views_of_an_earlier_call_do_not_remain(tmp_path: Path) -> None:
+    pictures.render_views("run", tmp_path / "views", count=2, depth=True, size=8, device="cpu")
+    (tmp_path / "views" / "view-of-mine.png").touch()
+    pictures.render_views("run", tmp_path / "views", count=1, size=8, device="cpu")
+    names = {file.name for file in (tmp_path / "views").iterdir()}
+    assert names == {"view-00.png", "views.json", "view-of-mine.png"}
+
+
+@pytest.mark.usefixtures("_ball")
 def test_one_view_is_one_file_and_several_are_refused(tmp_path: Path) -> None:
     record = pictures.render_views("run", tmp_path / "a.png", depth=True, size=16, device="cpu")
     assert record.size == 16 and {file.name for file in tmp_path.iterdir()} == {"a.png", "a-depth.png"}

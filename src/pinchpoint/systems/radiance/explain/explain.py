@@ -146,19 +146,19 @@ def explain_memory(
 
 def checked_sizes(**sizes: int | None) -> dict[str, int]:
     """The sizes that are given. Raises an error for those that are not possible."""
-    given = {name: value for name, value in sizes.items() if value is not None}
-    for name, value in given.items():
+    chosen_sizes = {name: value for name, value in sizes.items() if value is not None}
+    for name, value in chosen_sizes.items():
         if not 1 <= value <= 4096:
             raise BadInput(
                 f"--{name} is {value}, but it must be between 1 and 4096.",
                 hint=f"Give --{name} a value such as {getattr(FULL, name)}.",
             )
-    if given.get("patch", SIDES[0]) not in SIDES:
+    if chosen_sizes.get("patch", SIDES[0]) not in SIDES:
         raise BadInput(
-            f"--patch is {given['patch']}; the discriminator supports {', '.join(map(str, SIDES))}.",
+            f"--patch is {chosen_sizes['patch']}; the discriminator supports {', '.join(map(str, SIDES))}.",
             hint=f"Give --patch one of: {', '.join(map(str, SIDES))}.",
         )
-    return given
+    return chosen_sizes
 
 
 def expected_s(selection: Sequence[Trick], device: str, *, cores: int) -> float:

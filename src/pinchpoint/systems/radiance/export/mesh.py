@@ -180,9 +180,9 @@ def object_mesh(
     mesh = extract_surface(values, level, spacing=spacing, origin=np.full(3, -reach))
     parts = split_parts(mesh)
     areas = np.bincount(parts, weights=np.linalg.norm(mesh.area_vectors(), axis=1))
-    kept = areas >= _SPECK * areas[0]
-    mesh = keep_faces(mesh, kept[parts])
-    return mesh, vertex_colours(generator, code, mesh, progress=progress), int((~kept).sum())
+    is_large = areas >= _SPECK * areas[0]
+    mesh = keep_faces(mesh, is_large[parts])
+    return mesh, vertex_colours(generator, code, mesh, progress=progress), int((~is_large).sum())
 
 
 def reach_of(generator: Generator) -> float:
@@ -212,10 +212,10 @@ def opacities(
 
     def look(mask: Tensor, stage: str) -> None:
         index = torch.nonzero((mask & within).flatten()).squeeze(1)
-        points, found = grid.view(-1, 3)[index], values.view(-1)
+        points, flat_values = grid.view(-1, 3)[index], values.view(-1)
         for first in range(0, len(index), _POINTS):
             _, density = _field(generator, code, points[first : first + _POINTS])
-            found[index[first : first + _POINTS]] = -torch.expm1(-layer * density)
+            flat_values[index[first : first + _POINTS]] = -torch.expm1(-layer * density)
             tell(stage, min(first + _POINTS, len(index)), len(index))
 
     coarse = torch.zeros_like(within)

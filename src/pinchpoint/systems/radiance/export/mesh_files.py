@@ -81,7 +81,7 @@ def _glb(mesh: Mesh, colours: np.ndarray) -> bytes:
         mesh.faces.astype("<u4").tobytes(),
     ]
     starts = np.cumsum([0, *map(len, parts)]).tolist()
-    described = [
+    accessors = [
         {
             "componentType": _FLOAT,
             "type": "VEC3",
@@ -111,7 +111,7 @@ def _glb(mesh: Mesh, colours: np.ndarray) -> bytes:
                 ]
             }
         ],
-        "accessors": [{"bufferView": at, **accessor} for at, accessor in enumerate(described)],
+        "accessors": [{"bufferView": at, **accessor} for at, accessor in enumerate(accessors)],
         "bufferViews": [
             {"buffer": 0, "byteOffset": start, "byteLength": len(part), "target": target}
             for start, part, target in zip(starts, parts, (34962, 34962, 34963), strict=False)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -155,6 +156,7 @@ def render_views(
     code = Codes(every.shape[thing:], every.app[thing:])
     if not one_file:
         make_folder(folder)
+        _remove_views(folder)
     rows: list[dict[str, Any]] = []
     side = 0
     with matmuls(usable_precision(settings.precision, device)):
@@ -198,6 +200,15 @@ def render_views(
     if not one_file:
         write_text(folder / INDEX, json.dumps(record.to_dict(), indent=1) + "\n")
     return record
+
+
+def _remove_views(folder: Path) -> None:
+    """Remove the views of an earlier call, so that none of them stands beside new cameras."""
+    if (folder / INDEX).exists():
+        (folder / INDEX).unlink()
+        for path in folder.iterdir():
+            if re.fullmatch(r"view-\d{2,}(-depth)?\.png", path.name):
+                path.unlink()
 
 
 def draw_grid(

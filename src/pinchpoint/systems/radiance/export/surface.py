@@ -81,18 +81,18 @@ def fill_cavities(values: np.ndarray, level: float) -> np.ndarray:
     A generator learns what is seen: its objects are shells. values: (n, n, n).
     """
     empty = np.pad(values <= level, 1, constant_values=True)
-    reached = np.zeros_like(empty)
-    reached[0] = True
+    outside = np.zeros_like(empty)
+    outside[0] = True
     before = -1
-    while (count := int(reached.sum())) > before:  # a sweep passes straight corridors at once
+    while (count := int(outside.sum())) > before:  # a sweep passes straight corridors at once
         before = count
         for axis in range(3):
             for step in (1, -1):
-                lines, free = np.moveaxis(reached, axis, 0)[::step], np.moveaxis(empty, axis, 0)[::step]
+                lines, free = np.moveaxis(outside, axis, 0)[::step], np.moveaxis(empty, axis, 0)[::step]
                 for at in range(1, len(lines)):
                     lines[at] |= lines[at - 1] & free[at]
     inner = (slice(1, -1),) * 3
-    hidden = empty[inner] & ~reached[inner]
+    hidden = empty[inner] & ~outside[inner]
     return np.where(hidden, np.maximum(values.max(initial=level), level + 1), values)
 
 
@@ -117,8 +117,8 @@ def split_parts(mesh: Mesh) -> np.ndarray:
 
 def keep_faces(mesh: Mesh, mask: np.ndarray) -> Mesh:
     """The mesh with some of its faces, and the vertices that they use. mask: (F,)."""
-    used, faces = np.unique(mesh.faces[mask], return_inverse=True)
-    return Mesh(mesh.vertices[used], faces.reshape(-1, 3))
+    vertices, faces = np.unique(mesh.faces[mask], return_inverse=True)
+    return Mesh(mesh.vertices[vertices], faces.reshape(-1, 3))
 
 
 def is_watertight(mesh: Mesh) -> bool:
