@@ -207,6 +207,21 @@ def test_other_targets_than_in_training_are_refused_by_eval(rings: Path, tmp_pat
         evaluate(rings / "run", tmp_path / "other", tmp_path / "errors", device="cpu")
 
 
+def test_eval_says_whether_the_run_or_the_data_are_of_an_earlier_version(rings: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(Path(__file__).with_name("earlier_run.zip")) as archive:
+        archive.extractall(tmp_path / "run")
+    with pytest.raises(BadInput, match="of the run in: moments") as error:
+        evaluate(tmp_path / "run", rings / "mine", tmp_path / "errors", device="cpu")
+    assert "train it again" in error.value.hint
+    index = json.loads((rings / "mine" / "index.json").read_text())
+    index["layout"]["moments"] = False
+    (tmp_path / "older").mkdir()
+    (tmp_path / "older" / "index.json").write_text(json.dumps(index))
+    with pytest.raises(BadInput, match="of the run in: moments") as error:
+        evaluate(rings / "run", tmp_path / "older", tmp_path / "errors", device="cpu")
+    assert "make it again" in error.value.hint and "train" not in error.value.hint
+
+
 def ball(number: int) -> tuple[np.ndarray, np.ndarray]:
     """Vertices and triangles of an octahedron with its faces divided in four."""
     points = np.array([[1, 0, 0], [-1, 0, 0], [0, 1, 0], [0, -1, 0], [0, 0, 1], [0, 0, -1]], dtype=float)

@@ -138,12 +138,13 @@ def _check_layout(layout: Layout, expected: Layout, path: Path) -> None:
     if layout == expected:
         return
     differ = [name for name, value in layout.to_dict().items() if value != expected.to_dict()[name]]
-    raise BadInput(
-        f"{path} differs from the data of the run in: {', '.join(differ)}.",
-        hint="The run was made with an earlier version: train it again."
-        if differ == ["moments"]
-        else "Make it with the same --inputs, --targets and --parameters.",
-    )
+    if differ != ["moments"]:
+        hint = "Make it with the same --inputs, --targets and --parameters."
+    elif layout.moments:
+        hint = "The run was made with an earlier version: train it again."
+    else:
+        hint = "The dataset was made with an earlier version: make it again in another folder."
+    raise BadInput(f"{path} differs from the data of the run in: {', '.join(differ)}.", hint=hint)
 
 
 def evaluate_body(

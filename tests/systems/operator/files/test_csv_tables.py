@@ -43,9 +43,14 @@ def table(names: list[str], separator: str = ",", *, before: str = "", decimal: 
         ),
         (table(["x", "y", "p", "U_x", "U_y"], ";", decimal=","), "p", "U"),
         (table(["x", "y", "p", "U_x", "U_y"], "\t"), "p", "U"),
+        (table(["x", "y", "p", "U_x", "U_y"], "\t", decimal=","), "p", "U"),
         (table(["x", "y", "p", "U_x", "U_y"], "   ", before="# by hand\n"), "p", "U"),
+        (table(["x", "y", "p", "U_x", "U_y"], "  ", decimal=","), "p", "U"),
     ],
-    ids=["plain", "star", "fluent", "paraview", "cfx", "decimal comma", "tabs", "spaces"],
+    ids=[
+        *("plain", "star", "fluent", "paraview", "cfx", "decimal comma"),
+        *("tabs", "tabs and decimal comma", "spaces", "spaces and decimal comma"),
+    ],
 )
 def test_names_units_and_separators_of_exports_are_understood(
     tmp_path: Path, text: str, pressure: str, velocity: str

@@ -1,9 +1,9 @@
 """A reader of tables of numbers with a line of names (.csv), as spreadsheets and flow solvers export them.
 
-Columns are separated by commas, semicolons (then also with decimal commas), tabs or spaces. Lines before the
-names (comments, the sections of CFX) are skipped, and so are columns of words. Units at the end of a name,
-`Pressure (Pa)` or `X [ m ]`, are not part of it. x, y and z, also `x-coordinate` or `Points:0`, become the
-array `points`; components such as U_x, U:0, Velocity[i], x-velocity or `Velocity u` become one array.
+Columns are separated by commas, or by semicolons, tabs or spaces, then also with decimal commas. Lines before
+the names (comments, the sections of CFX) are skipped, and so are columns of words. Units at the end of a
+name, `Pressure (Pa)` or `X [ m ]`, are not part of it. x, y and z, also `x-coordinate` or `Points:0`, become
+the array `points`; components such as U_x, U:0, Velocity[i], x-velocity or `Velocity u` become one array.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def read_csv(path: Path) -> dict[str, np.ndarray]:
     columns: dict[str, np.ndarray] = {}
     for at, name in enumerate(names):
         try:
-            columns[name] = np.array([_number(row[at], decimal_comma=separator == ";") for row in rows])
+            columns[name] = np.array([_number(row[at], decimal_comma=separator != ",") for row in rows])
         except ValueError:
             continue  # a column of words
     return join_columns(columns)

@@ -25,6 +25,9 @@ from pinchpoint.systems.operator.model.model import Operator
 from pinchpoint.systems.operator.settings import Settings
 
 SIDE = "onset_y"  # the feature that changes its sign in the mirror y -> -y
+# Numbers of a body's shape that differ by less are equal: their digits are rounded.
+_SAME = 1e-4  # of the size of the largest body for lengths, and of 1 for the others
+_SAME_PLACE = 1e-6  # of the longest side of the box, in addition: coordinates in single precision
 
 
 @dataclass(frozen=True)
@@ -103,9 +106,7 @@ def _model_config(
         "feature_shift": tuple(
             0.0 if at in plain else value for at, value in enumerate(statistics.feature_mean)
         ),
-        "feature_scale": tuple(
-            1.0 if at in plain else value for at, value in enumerate(statistics.feature_std)
-        ),
+        "feature_scale": _feature_scale(data, statistics, plain),
         "target_shift": statistics.target_mean,
         "target_scale": statistics.target_std,
     }
@@ -127,3 +128,23 @@ def _model_config(
         **{**known, **overrides},
     )
     return json.loads(config.to_json())
+
+
+def _feature_scale(data: Dataset, statistics: Statistics, plain: set[int]) -> tuple[float, ...]:
+    """What every feature is divided by: its deviation, and 1 in the columns `plain`.
+
+    A number of a body's shape that is equal in all cases is divided by the size of the largest body, or by
+    1 if it is not a length: its deviation is a rounding error, and would tell the cases apart.
+    """
+    scale = [1.0 if at in plain else value for at, value in enumerate(statistics.feature_std)]
+    if data.layout is None or not data.layout.shape:
+        return tuple(scale)
+    first, dimension = data.features.index(data.layout.shape[0]), data.layout.dimension
+    # Places come first, then sizes, then numbers without a unit.
+    largest = max(statistics.feature_high[first + dimension : first + 2 * dimension])
+    side = max(high - low for low, high in zip(data.low, data.high, strict=True))
+    for at in range(len(data.layout.shape)):
+        unit, least = (largest, _SAME * largest + _SAME_PLACE * side) if at < 2 * dimension else (1.0, _SAME)
+        if statistics.feature_high[first + at] - statistics.feature_low[first + at] <= least:
+            scale[first + at] = unit
+    return tuple(scale)

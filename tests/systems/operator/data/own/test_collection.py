@@ -18,6 +18,7 @@ from pinchpoint.systems.operator.data.own.cells import moment_names, wall_moment
 from pinchpoint.systems.operator.data.own.collection import Choices, make_own_dataset  # noqa: E402
 from pinchpoint.systems.operator.files.formats import write_grid  # noqa: E402
 from pinchpoint.systems.operator.files.grid import Cells, Grid  # noqa: E402
+from pinchpoint.systems.operator.training.runs import begin  # noqa: E402
 
 
 def square(number: int = 0, *, size: int = 4, hole: bool = True) -> Grid:
@@ -114,6 +115,30 @@ def test_a_triangle_has_the_moments_that_are_counted_by_hand() -> None:
     assert values["body_skew_xxy"] == pytest.approx(
         weight @ (u * u * v) / (sizes[0] ** 2 * sizes[1]), abs=1e-4
     )
+
+
+def test_numbers_that_differ_only_by_rounding_are_not_scaled(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    for number, size in enumerate((0.5, 0.37, 0.7, 0.61)):
+        grid = square(0)
+        for axis, middle in ((0, 0.6), (1, 0.6 + 0.004 * number)):
+            lines = np.array([0.0, middle - size / 2, middle, middle + size / 2, 1.2])
+            grid.points[:, axis] = lines[np.rint(4 * grid.points[:, axis]).astype(int)]
+        write_grid(runs / f"c{number}.vtp", grid)
+    dataset, _ = make_own_dataset(runs, tmp_path / "mine", choices=P, test=0)
+    column = dataset.features.index("body_x")
+    places = np.array([dataset.sample(name).features[0, column] for name in dataset.names("train")])
+    assert 1e-6 < np.ptp(places) < 1e-5, "places are rounded in units of each body"
+    config = begin(tmp_path / "run", dataset, resume=False, choices={}).config
+    shift, scale = (
+        dict(zip(dataset.features, values, strict=True))
+        for values in (config.feature_shift, config.feature_scale)
+    )
+    assert np.abs(places - shift["body_x"]).max() / scale["body_x"] < 1e-4
+    # What differs between the bodies has a deviation of 1.
+    assert 0.001 < scale["body_y"] < 0.01 and 0.02 < scale["body_size_x"] < 0.1
+    assert scale["body_skew_xxx"] == 1.0
 
 
 def test_fields_on_points_give_a_point_per_point(runs: Path, tmp_path: Path) -> None:

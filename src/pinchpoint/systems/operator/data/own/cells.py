@@ -209,7 +209,9 @@ def wall_moments(points: Array, wall: list[Array], *, dimension: int) -> Array:
     """Where a wall lies, its size, and its shape in a few numbers, in the order of `moment_names`.
 
     Middle and deviation of its length or area, the correlation of each pair of axes, and the third moments in
-    units of the deviations. points: (V, 3); wall: faces with 2, 3 or 4 corners.
+    units of the deviations. Faces count at their centres, so the numbers depend on the mesh: the deviation
+    of a square in units of its side is sqrt(1 / 8) with one segment per side, sqrt(5 / 32) with two, and
+    sqrt(1 / 6) with very many. points: (V, 3); wall: faces with 2, 3 or 4 corners.
     """
     parts = [_block_geometry(points, Cells(_WALL_KINDS[faces.shape[1]], faces)) for faces in wall]
     centres = np.concatenate([part[0] for part in parts])[:, :dimension]
