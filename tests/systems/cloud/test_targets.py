@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from pinchpoint.cli.main import run
 from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.cloud.data.sources import open_source
 from pinchpoint.systems.cloud.evaluate import evaluate
@@ -18,6 +19,7 @@ from pinchpoint.systems.cloud.model.model import predict_labels
 from pinchpoint.systems.cloud.model.target_head import predict_targets, target_cosines, target_loss
 from pinchpoint.systems.cloud.model.views import Batch, Dense, OnePerCell, draw_views
 from pinchpoint.systems.cloud.train import train
+from pinchpoint.systems.cloud.training.records import Evaluation
 from pinchpoint.systems.cloud.training.runs import load_trained
 
 POINTS, WIDTH = 200, 4
@@ -149,9 +151,32 @@ def test_a_target_is_learned_without_labels_and_scored_at_every_density(
     assert np.allclose(target_cosines(model, scene), by_hand, atol=1e-5)
     with pytest.raises(BadInput, match="has no classes"):
         predict_labels(model, scene)
+    one_valid = np.arange(POINTS) == 3
+    np.save(tmp_path / "test" / "room" / "valid_feat_mask.npy", one_valid)
+    args = [tmp_path / "run", tmp_path, "-o", tmp_path / "few", "--device", "cpu", "--densities", "1,0.02"]
+    assert run(["cloud", "eval", *map(str, args)]) == 0
+    few = Evaluation.from_json((tmp_path / "few" / "evaluation.json").read_text())
+    assert few.row("uniform", 1.0)["points"] == 1 and few.row("uniform", 0.02)["cosine"] is None
+    assert dict(few.summary())["uniform 2%"] == ""
     assert train(None, tmp_path / "run", resume=True, steps=31).step == 31
     with pytest.raises(BadInput, match="target"):
         train(None, tmp_path / "run", resume=True, steps=32, target="")
+
+
+def test_the_score_of_scenes_without_labels_is_the_cosine(tmp_path: Path, tiny_net: dict[str, Any]) -> None:
+    """One of three scenes is held back, and each of them in turn has no labels."""
+    choices = {**tiny_net, "target": "lang_feat", "validation": 1, "scenes": 1}
+    scores = []
+    for unlabelled in range(3):
+        folder, reports = tmp_path / str(unlabelled), []
+        for number in range(3):
+            write(folder / "train", f"room{number}", seed=number, labels=number != unlabelled)
+        record = train(folder, folder / "run", steps=1, progress=reports.append, **choices)
+        assert record.settings["classes"] == ["0", "1"]
+        scores.append(record.score)
+        assert dict(record.summary())["held back"].startswith(f"{record.score} ")
+        assert ("cosine" in [report.note for report in reports]) == (record.score == "cosine")
+    assert sorted(scores) == ["cosine", "mIoU", "mIoU"]
 
 
 def test_classes_and_a_target_are_learned_together(tmp_path: Path, tiny_net: dict[str, Any]) -> None:

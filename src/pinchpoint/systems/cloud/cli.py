@@ -105,8 +105,9 @@ def train(request: commands.TrainRequest) -> None:
     """
     with commands.loading_torch():
         from pinchpoint.systems.cloud.train import train as run_training
+        from pinchpoint.systems.cloud.training.records import MIOU, score_text
 
-    score = "mIoU"
+    score = MIOU
 
     def show(tell: progress_bar.Bar, report: Any, errors: list[float]) -> None:
         nonlocal score
@@ -115,7 +116,7 @@ def train(request: commands.TrainRequest) -> None:
         elif report.stage == "score":
             score = report.note
         else:
-            show_step(tell, report, errors, describe=lambda error: f"{score} {1 - error:.1%}")
+            show_step(tell, report, errors, describe=lambda error: score_text(score, 1 - error))
 
     record = request.run(run_training, show=show)
     if not is_first_process():
@@ -201,7 +202,11 @@ def _show_scores(evaluation: Evaluation) -> None:
     rows = [[name_of(row), f"{row['kept']:.1%}"] for row in evaluation.rows]
     if "cosine" in evaluation.rows[0]:
         columns.append("cosine")
-        rows = [[*texts, f"{row['cosine']:.3f}"] for texts, row in zip(rows, evaluation.rows, strict=True)]
+        cosines = [row["cosine"] for row in evaluation.rows]
+        rows = [
+            [*texts, "-" if cosine is None else f"{cosine:.3f}"]
+            for texts, cosine in zip(rows, cosines, strict=True)
+        ]
     if evaluation.majority:
         columns += ["mIoU", "accuracy", f"{evaluation.majority} everywhere"]
         rows = [

@@ -99,7 +99,13 @@ def evaluate(
         classes = 0  # no scene of this split has labels
     majority = int(np.argmax(trained_run.settings.frequency)) if classes else None
     rows = [
-        _row(thinning, counts[thinning], points_kept[thinning] / total, majority, cosines[thinning])
+        _row(
+            thinning,
+            counts[thinning],
+            points_kept[thinning] / total,
+            majority,
+            cosines[thinning] if target else None,
+        )
         for thinning in thinnings
     ]
     files = [_table(folder / TABLE, rows, trained_run.settings.classes if classes else ())]
@@ -153,13 +159,19 @@ def _row(
     counts: np.ndarray,
     points_kept: float,
     majority: int | None,
-    cosines: np.ndarray,
+    cosines: np.ndarray | None,
 ) -> dict[str, Any]:
-    """majority: None without classes; cosines: (2,), their sum, and the number of points with a target."""
+    """Return the scores of a thinning.
+
+    majority: None without classes; cosines: (2,), their sum, and the number of points with a target; None
+    without a target.
+    """
     row: dict[str, Any] = {"thinning": thinning[0], "density": thinning[1], "kept": points_kept}
-    cosine = {"cosine": float(cosines[0] / cosines[1])} if cosines[1] else {}
+    cosine: dict[str, float | None] = {}
+    if cosines is not None:
+        cosine["cosine"] = float(cosines[0] / cosines[1]) if cosines[1] else None
     if majority is None:
-        return row | {"points": int(cosines[1])} | cosine
+        return row | {"points": 0 if cosines is None else int(cosines[1])} | cosine
     scores, majority_scores = scores_of(counts), scores_of(predict_everywhere(majority, counts))
     return row | {
         "points": scores.points,

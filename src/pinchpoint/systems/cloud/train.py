@@ -30,7 +30,7 @@ from pinchpoint.systems.cloud.model.voxels import check_extent, grid_keys, group
 from pinchpoint.systems.cloud.settings import Settings
 from pinchpoint.systems.cloud.training.breakdown import Log, Parts, mean_seconds
 from pinchpoint.systems.cloud.training.budget import ViewsModeChoice, possible_views_modes, views_mode_for
-from pinchpoint.systems.cloud.training.records import Training
+from pinchpoint.systems.cloud.training.records import COSINE, MIOU, Training
 from pinchpoint.systems.cloud.training.runs import Run, begin, read_settings
 from pinchpoint.systems.cloud.training.training_step import Stepper
 from pinchpoint.systems.common.budgets import budget_of
@@ -82,8 +82,6 @@ def train(
             more = "; --target lang_feat trains it to predict that" if "lang_feat" in source.unused else ""
             note = f"The network does not read {' and '.join(source.unused)}{more}."
             tell(Report(NOTE, 0, 0, note=note))
-        if not source.classes:
-            tell(Report("score", 0, 0, note="cosine"))
         supply, choice = Supply(source), None
         read = _ReadReporter(supply, len(source.names("train")), tell)
         run = begin(Path(output), source, resume=resume, choices=choices, ranks=ranks.world, read=read)
@@ -93,12 +91,17 @@ def train(
         names, validation_names = run.split_names(source.names("train"))
         with keep_run_on_stop(run, tell):
             most = max(read(name).points for name in (*names, *validation_names))
+            score = _validation_score(run, [read(name) for name in validation_names])
+            if score == COSINE:
+                tell(Report("score", 0, 0, note=score))
             _check_cells(run, step_scenes(supply, names, run.settings, step=1, rank=ranks.rank))
             run, choice = _choose_views_mode(
                 run, supply, names, ranks, budget=budget, device=device, tell=tell
             )
         parts = Parts(device, clock=clock)
-        learner = _Learner(run, supply, names, validation_names, device=device, parts=parts, ranks=ranks)
+        learner = _Learner(
+            run, supply, names, validation_names, score=score, device=device, parts=parts, ranks=ranks
+        )
         with learner.ahead:
             if not ranks.leads:
                 return Training.from_json(follow(run, ranks, restore=learner.restore, take=learner.follow))
@@ -111,6 +114,7 @@ def train(
                     points=most,
                     points_seen=learner.stepper.points_seen * ranks.world,
                     views_mode=run.settings.views_mode,
+                    score=score,
                     breakdown=mean_seconds(outcome.rows),
                 )
 
@@ -145,6 +149,34 @@ def _check_cells(run: Run, scenes: list[Scene]) -> None:
     group = groups_of(batch.offsets, len(batch.xyz))
     for cell in (run.config.cell, run.settings.cell or run.config.cell):
         check_extent(float(grid_keys(batch.xyz, group, batch.scenes, cell=cell)[2]), cell)
+
+
+def _validation_score(run: Run, scenes: list[Scene]) -> str:
+    """Return the score of validation scenes: the cosine of a target if not all densities have labels.
+
+    Empty without scenes.
+    """
+    if not scenes:
+        return ""
+    if run.settings.classes and (not run.settings.target or _have_labels(scenes)):
+        return MIOU
+    return COSINE
+
+
+def _have_labels(scenes: list[Scene]) -> bool:
+    """Whether points with a label are left at every density of a validation."""
+    if all(scene.labels is None for scene in scenes):
+        return False
+    for fraction in VALIDATION_DENSITIES:
+        parts = [_thinned(scene, fraction, number) for number, scene in enumerate(scenes)]
+        if not any(part.labels is not None and (part.labels >= 0).any() for part in parts):
+            return False
+    return True
+
+
+def _thinned(scene: Scene, fraction: float, number: int) -> Scene:
+    """Return a share of the points of a validation scene, always the same ones."""
+    return scene if fraction == 1 else scene.take(eval_subsampling.uniform(scene, fraction, seed=number))
 
 
 def _choose_views_mode(
@@ -184,6 +216,7 @@ class _Learner:
         names: list[str],
         validation_names: list[str],
         *,
+        score: str,
         device: str,
         parts: Parts,
         ranks: Ranks,
@@ -195,7 +228,7 @@ class _Learner:
             parts,
             ranks,
         )
-        self.device = device
+        self.score, self.device = score, device
         self.validates = bool(validation_names)
         self.stepper = Stepper(run.config, run.settings, device, parts=parts, ranks=ranks)
         self.names = names
@@ -242,9 +275,8 @@ class _Learner:
         return self.side_stream.prepare(draw_batch)
 
     def validate(self) -> float:
-        """Return 1 - mIoU of the validation scenes, averaged over densities.
-
-        If none of them has labels, it is 1 - the mean cosine of predicted and true targets.
+        """Return 1 - the score of the validation scenes, averaged over densities: the mIoU, or the mean
+        cosine of predicted and true targets.
         """
         model = self.stepper.updates.trained()
         scores = []
@@ -252,20 +284,15 @@ class _Learner:
             counts = np.zeros((len(self.settings.classes),) * 2, dtype=np.int64)
             cosines = [np.zeros(0)]
             for number, name in enumerate(self.validation_names):
-                scene = self.supply.scene(name)
-                part = (
-                    scene
-                    if fraction == 1
-                    else scene.take(eval_subsampling.uniform(scene, fraction, seed=number))
-                )
+                part = _thinned(self.supply.scene(name), fraction, number)
                 with autocast(self.settings.precision, self.device):
-                    if self.settings.target:
+                    if self.score == COSINE:
                         cosines.append(target_cosines(model, part, device=self.device))
-                    if self.settings.classes and part.labels is not None:
+                    elif part.labels is not None:
                         predictions = predict_labels(model, part, device=self.device)
                         counts += confusion(part.labels, predictions, len(self.settings.classes))
             every = np.concatenate(cosines)
-            if self.settings.target and not counts.sum():
+            if self.score == COSINE:
                 # Scenes held back without any target say nothing: a cosine of 0.
                 scores.append(float(every.mean()) if every.size else 0.0)
             else:

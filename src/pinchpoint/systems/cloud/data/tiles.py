@@ -104,31 +104,41 @@ class Tiles:
 
         All points are yielded at once, or, if they are more than `most`, every k-th point in k parts.
         """
-        if self.count == 1:
-            index = np.arange(len(self._xyz))
-        else:
-            index = np.array(scratch.load(f"tile-{number}", np.int32))
+        points = None if self.count == 1 else scratch.load(f"tile-{number}", np.int32)
+        count = len(self._xyz) if points is None else len(points)
         box = self._boxes[number]
-        x, y = np.divmod(self._bins_of(self._xyz[index, :2]), self._shape[1])
-        inside = (x >= box.x0) & (x < box.x1) & (y >= box.y0) & (y < box.y1)
-        several = -(-len(index) // self.most)
-        for part in range(several):
-            yield index[part::several], inside[part::several]
+        several = -(-count // self.most)
+        for part in range(several):  # one after another, because all at once may not fit into memory
+            index = np.arange(part, count, several) if points is None else np.array(points[part::several])
+            x, y = np.divmod(self._bins_of(self._xyz[index, :2]), self._shape[1])
+            yield index, (x >= box.x0) & (x < box.x1) & (y >= box.y0) & (y < box.y1)
 
     def _divide(self, box: _Box) -> Iterator[_Box]:
         """Halve a box along its longer side, best where there are gaps, until it has few enough points."""
-        if not self._points(box):
-            return
-        wide, high = box.x1 - box.x0, box.y1 - box.y0
-        few = self._points_seen(box) <= self.most
-        if few or max(wide, high) <= _LEAST * self._margin:
-            yield box
-            return
-        edges = np.arange(box.x0 + 1, box.x1) if wide >= high else np.arange(box.y0 + 1, box.y1)
-        pairs = [box.halves(edge, across=wide >= high) for edge in edges.tolist()]
-        halves = min(pairs, key=lambda pair: max(self._points_seen(half) for half in pair))
-        for half in halves:
-            yield from self._divide(half)
+        boxes = [box]
+        while boxes:  # without recursion, which has a limit that many halvings exceed
+            box = boxes.pop()
+            if not self._points(box):
+                continue
+            box = self._occupied(box)
+            wide, high = box.x1 - box.x0, box.y1 - box.y0
+            few = self._points_seen(box) <= self.most
+            if few or max(wide, high) <= _LEAST * self._margin:
+                yield box
+                continue
+            edges = np.arange(box.x0 + 1, box.x1) if wide >= high else np.arange(box.y0 + 1, box.y1)
+            pairs = [box.halves(edge, across=wide >= high) for edge in edges.tolist()]
+            first, second = min(pairs, key=lambda pair: max(self._points_seen(half) for half in pair))
+            boxes += [second, first]
+
+    def _occupied(self, box: _Box) -> _Box:
+        """Return the smallest box with all points of a box that has some."""
+        sums = self._sums
+        x = np.flatnonzero(np.diff(sums[box.x0 : box.x1 + 1, box.y1] - sums[box.x0 : box.x1 + 1, box.y0]))
+        y = np.flatnonzero(np.diff(sums[box.x1, box.y0 : box.y1 + 1] - sums[box.x0, box.y0 : box.y1 + 1]))
+        return _Box(
+            box.x0 + int(x[0]), box.x0 + int(x[-1]) + 1, box.y0 + int(y[0]), box.y0 + int(y[-1]) + 1
+        )
 
     def _points_seen(self, box: _Box) -> int:
         """Return the number of points of a box and its margin."""

@@ -62,6 +62,8 @@ _RECORDING = (
     "gps_time",
 )
 _NOT_FEATURES = frozenset((*LABELS, *_POSITION, *_RECORDING, CONFIDENCE))
+EXACT_INTEGERS = 2**53  # the largest integer up to which a double holds all of them
+_WIDER = {"f2": "f4"}  # no format of points has half precision
 
 
 def features_of(
@@ -85,7 +87,7 @@ def features_of(
             features_by_name[name] = opacity_of(values)
         elif (plain := _OTHER_COLOURS.get(name.lower(), name.lower())) in COLOURS:
             colours[plain] = values
-        elif name == "intensity" and values.dtype == np.uint16:
+        elif name == "intensity" and values.dtype.kind == "u" and values.dtype.itemsize == 2:
             features_by_name[name] = values / np.float32(INTENSITY_TOP)
         else:
             features_by_name[name] = values.astype(np.float32)
@@ -139,6 +141,21 @@ def centre_coordinates(xyz: np.ndarray) -> tuple[np.ndarray, tuple[float, float,
         return (xyz - origin).astype(np.float32), (float(origin[0]), float(origin[1]), float(origin[2]))
 
 
+def finite_values(values: np.ndarray) -> np.ndarray:
+    """Return values (n,) without those that are NaN or infinite."""
+    return values[np.isfinite(values)] if values.dtype.kind == "f" else values
+
+
+def stored_kind(dtype: np.dtype, *, wide_integers: bool) -> str:
+    """Return the NumPy type, without the byte order, of a column in a file.
+
+    wide_integers: whether the format has integers of 64 bits; they become doubles otherwise.
+    """
+    if dtype.kind in "iu" and dtype.itemsize == 8 and not wide_integers:
+        return "f8"
+    return _WIDER.get(dtype.str[1:], dtype.str[1:])
+
+
 def _is_splat(columns: Mapping[str, np.ndarray]) -> bool:
     return all(name in columns for name in _CONSTANT)
 
@@ -163,7 +180,7 @@ class ColourRange:
         for name in colour_names(columns).values():
             values = columns[name]
             self._kinds.add(values.dtype.kind + str(values.dtype.itemsize))
-            self._most = max(self._most, float(values.max(initial=0)))
+            self._most = max(self._most, float(finite_values(values).max(initial=0)))
 
     @property
     def top(self) -> float:

@@ -175,15 +175,32 @@ def new_header(
 def add_dimensions(header: Any, path: Path, added: Mapping[str, str], classes: Sequence[str] = ()) -> Any:
     """Return a copy of a header with extra dimensions, and with the names of the classes.
 
-    added: NumPy types by name; those that exist are left as they are, and a label that fits into the
-    classification needs none.
+    added: NumPy types by name; those that exist with this type are left as they are, others are replaced, and
+    a label that fits into the classification needs none.
     """
     header = deepcopy(header)
+    if types := other_types(header, added, len(classes)):
+        header.remove_extra_dims(list(types))
     known = set(header.point_format.dimension_names)
-    if label_dimension(header, len(classes)) != "label":
-        known.add("label")
-    extra = {name: kind for name, kind in added.items() if name not in known}
+    extra = {name: kind for name, kind in _own_dimensions(header, added, len(classes)) if name not in known}
     return _add_extra(header, path, extra, classes)
+
+
+def other_types(header: Any, added: Mapping[str, str], classes: int) -> dict[str, str]:
+    """Return the types, in words, of dimensions to add that exist with another type, or with a scale."""
+    types: dict[str, str] = {}
+    for name, kind in _own_dimensions(header, added, classes):
+        for dimension in header.point_format.extra_dimensions:
+            scaled = dimension.scales is not None or dimension.offsets is not None
+            if dimension.name == name and (scaled or dimension.dtype != np.dtype(kind)):
+                types[name] = f"scaled {dimension.dtype}" if scaled else str(dimension.dtype)
+    return types
+
+
+def _own_dimensions(header: Any, added: Mapping[str, str], classes: int) -> list[tuple[str, str]]:
+    """Return the names and types of the columns that need a dimension of their own."""
+    label = label_dimension(header, classes)
+    return [(name, kind) for name, kind in added.items() if name != "label" or label == name]
 
 
 def _add_extra(header: Any, path: Path, extra: Mapping[str, str], classes: Sequence[str]) -> Any:
@@ -221,10 +238,12 @@ def with_dimensions(record: Any, header: Any, added: Mapping[str, np.ndarray], c
     added: their values (n,) by name.
     """
     result = new_record(header, len(record))
+    columns = {label_dimension(header, classes) if name == "label" else name: added[name] for name in added}
     for name in record.array.dtype.names:
-        result.array[name] = record.array[name]
-    for name, values in added.items():
-        result[label_dimension(header, classes) if name == "label" else name] = values
+        if name not in columns:
+            result.array[name] = record.array[name]
+    for name, values in columns.items():
+        result[name] = values
     return result
 
 

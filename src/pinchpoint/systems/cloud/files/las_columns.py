@@ -15,7 +15,16 @@ import numpy as np
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.cloud.files import las as las_files
-from pinchpoint.systems.cloud.files.columns import COLOURS, LABELS, ColourRange, colour_names, label_name
+from pinchpoint.systems.cloud.files.columns import (
+    COLOURS,
+    EXACT_INTEGERS,
+    LABELS,
+    ColourRange,
+    colour_names,
+    finite_values,
+    label_name,
+    stored_kind,
+)
 from pinchpoint.systems.cloud.files.readers import Cloud
 
 _CHUNK = 1_000_000
@@ -44,18 +53,24 @@ _LIMITS: dict[str, tuple[float, float]] = {
 
 @dataclass
 class _Range:
-    """The type of a column, its smallest and largest value, and whether all values are whole numbers."""
+    """The type of a column, the smallest and largest of its finite values, and whether all values are finite
+    and whole numbers.
+    """
 
     dtype: np.dtype
     low: float = np.inf
     high: float = -np.inf
+    finite: bool = True
     whole: bool = True
 
     def add(self, values: np.ndarray) -> None:
-        if not len(values):
+        finite = finite_values(values)
+        self.finite = self.finite and len(finite) == len(values)
+        self.whole = self.whole and self.finite
+        if not len(finite):
             return
-        self.low = min(self.low, float(values.min()))
-        self.high = max(self.high, float(values.max()))
+        self.low = min(self.low, float(finite.min()))
+        self.high = max(self.high, float(finite.max()))
         if self.whole and values.dtype.kind == "f":
             self.whole = bool((values == np.round(values)).all())
 
@@ -114,9 +129,15 @@ def las_layout(
             f"{cloud.path} is {steps:.3g} steps of {scale:g} long; LAS has 32 bits per coordinate.",
             hint=f"Give --scale {10 ** np.ceil(np.log10(scale * steps / 2**31)):g} or more.",
         )
-    standard, extra = _arrange(ranges, colours, added, classes)
+    standard, extra, second = _arrange(ranges, colours, added, classes)
     notes = [f"{output.name} has coordinates in steps of {scale:g}."]
-    if renamed := [f"{name} as {to}" for name, (to, _) in extra.items() if to != name]:
+    notes += [
+        f"{output.name} has {name} as the extra dimension {extra[name][0]}: another column is {dimension}."
+        for name, dimension in second.items()
+    ]
+    if renamed := [
+        f"{name} as {to}" for name, (to, _) in extra.items() if to != name and name not in second
+    ]:
         notes.append(f"{output.name} has {', '.join(renamed)}: the values do not fit that dimension of LAS.")
     if too_long := [name for name in extra if len(name.encode()) > _LONGEST_NAME]:
         notes.append(
@@ -137,13 +158,19 @@ def las_layout(
 
 def _arrange(
     ranges: Mapping[str, _Range], colours: ColourRange, added: Mapping[str, str], classes: Sequence[str]
-) -> tuple[dict[str, tuple[str, float]], dict[str, tuple[str, str]]]:
-    """Return the standard dimension and factor of columns, and the extra dimension and type of the others."""
+) -> tuple[dict[str, tuple[str, float]], dict[str, tuple[str, str]], dict[str, str]]:
+    """Return the standard dimension and factor of columns, the extra dimension and type of the others, and
+    the dimension of those that are extra ones only because another column has it.
+    """
     standard: dict[str, tuple[str, float]] = {}
     extra: dict[str, tuple[str, str]] = {}
+    second: dict[str, str] = {}
     colour_of = {name: colour for colour, name in colour_names(ranges).items()}
     label = None if "label" in added else label_name(tuple(ranges))
-    for name, column in ranges.items():
+    dimensions: set[str] = set()  # the standard ones that have a column
+    names = {*ranges, *added}
+    # A column with the very name of a dimension comes before others that could be it, too.
+    for name, column in sorted(ranges.items(), key=lambda item: item[0] not in _LIMITS):
         if name in colour_of:
             factor = 1.0 if column.dtype.itemsize > 1 and column.dtype.kind != "f" else 65535 / colours.top
             place, limits = (colour_of[name], factor), (0.0, 65535.0)
@@ -152,15 +179,27 @@ def _arrange(
         else:
             dimension = "classification" if name == label else name.lower()
             place, limits = (dimension, 1.0), _LIMITS.get(dimension)
-        rounded = name in colour_of or place[0] == "gps_time"  # other columns with fractions would lose them
-        if limits is not None and (column.whole or rounded) and column.within(limits, place[1]):
+            if dimension == "gps_time" and column.dtype.kind in "iu":  # a double
+                limits = (1.0 - EXACT_INTEGERS, EXACT_INTEGERS - 1.0)
+        # Other columns with fractions would lose them. Only a double can be NaN or infinite.
+        rounded = (name in colour_of and column.finite) or place[0] == "gps_time"
+        fits = limits is not None and (column.whole or rounded) and column.within(limits, place[1])
+        if fits and place[0] not in dimensions:
             standard[name] = place
-        else:
-            taken = name.lower() in _LIMITS or name.lower() in COLOURS
-            extra[name] = (f"{name}_value" if taken else name), column.dtype.str[1:]
+            dimensions.add(place[0])
+            continue
+        if fits:
+            second[name] = place[0]
+        to = name
+        if name.lower() in _LIMITS or name.lower() in COLOURS:
+            to = f"{name}_value"
+            while to in names:
+                to += "_value"
+        names.add(to)
+        extra[name] = to, stored_kind(column.dtype, wide_integers=True)
     for name, kind in added.items():
         if name == "label" and len(classes) <= _LIMITS["classification"][1] + 1:
             standard[name] = "classification", 1.0
         else:
             extra[name] = name, kind
-    return standard, extra
+    return standard, extra, second

@@ -6,6 +6,7 @@ the counts of a header.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import BinaryIO
@@ -50,6 +51,7 @@ _MOST = 2**40  # the largest count of an element that is accepted
 _DIGITS = 20  # of the longest count; Python refuses to convert numbers of thousands of digits
 _POINTING = ("face", "edge", "tristrips", "multi_patch")
 _HINT = "Write the file again as binary PLY."
+_CLASS_COMMENT = re.compile(r"comment\s+class\s+\d+\s")
 
 
 @dataclass(frozen=True)
@@ -107,8 +109,8 @@ class Header:
         elements = []
         for element in self.elements:
             if element.name == name:
-                kept = [(key, element.dtype[key]) for key in element.dtype.names or () if key not in add]
-                dtype = np.dtype([*kept, *((key, order + kind) for key, kind in add.items())])
+                others = [(key, element.dtype[key]) for key in element.dtype.names or () if key not in add]
+                dtype = np.dtype([*others, *((key, order + kind) for key, kind in add.items())])
                 element = replace(element, dtype=dtype)
             elements.append(element)
         return replace(self, lines=tuple(lines), elements=tuple(elements))
@@ -116,8 +118,13 @@ class Header:
     def with_comments(self, comments: Iterable[str]) -> Header:
         """Return the header with comments after the line of the format."""
         place = next(number for number, line in enumerate(self.lines) if line.split()[:1] == ["format"]) + 1
-        texts = [f"comment {comment}" for comment in comments]
+        texts = [f"comment {_header_text(' '.join(comment.splitlines()))}" for comment in comments]
         return replace(self, lines=(*self.lines[:place], *texts, *self.lines[place:]))
+
+    def without_classes(self) -> Header:
+        """Return the header without the comments that name the classes of an earlier prediction."""
+        lines = [line for line in self.lines if not _CLASS_COMMENT.match(line)]
+        return replace(self, lines=tuple(lines))
 
     def only(self, name: str) -> Header:
         """Return the header without the other elements."""
@@ -144,7 +151,14 @@ def plain_header(dtype: np.dtype, count: int) -> Header:
 
 
 def _property_lines(kinds: Mapping[str, str]) -> list[str]:
-    return [f"property {_NAMES[kind]} {name}" for name, kind in kinds.items()]
+    # Names that Latin-1 has may come from another header, and are its bytes.
+    names = {name: name if max(name, default="") < "\u0100" else _header_text(name) for name in kinds}
+    return [f"property {_NAMES[kind]} {names[name]}" for name, kind in kinds.items()]
+
+
+def _header_text(text: str) -> str:
+    """Return a text whose UTF-8 bytes are written to the header, which is read and written as Latin-1."""
+    return text.encode().decode("latin-1")
 
 
 def read_header(file: BinaryIO, path: str) -> Header:
@@ -178,7 +192,8 @@ def _parse_lines(lines: tuple[str, ...], path: str) -> Header:
     properties: list[list[tuple[str, str]]] = []
     lists: list[list[str]] = []
     for number, line in enumerate(lines[1:], start=2):
-        match line.split():
+        # Split as bytes: some bytes of UTF-8 are spaces in Latin-1.
+        match [word.decode("latin-1") for word in line.encode("latin-1").split()]:
             case [] | ["comment" | "obj_info", *_]:
                 pass
             case ["format", kind, _] if kind in _ORDERS and not form:

@@ -20,7 +20,7 @@ from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import check_output, open_output
 from pinchpoint.core.units import show_choices
 from pinchpoint.systems.cloud.files import las as las_files
-from pinchpoint.systems.cloud.files.columns import LABELS
+from pinchpoint.systems.cloud.files.columns import EXACT_INTEGERS, LABELS, stored_kind
 from pinchpoint.systems.cloud.files.las_columns import LasColumns, las_layout
 from pinchpoint.systems.cloud.files.npz import write_npz
 from pinchpoint.systems.cloud.files.ply import ascii_rest, subset_header
@@ -42,7 +42,6 @@ from pinchpoint.systems.cloud.files.scratch import Scratch
 
 WRITES = (".ply", ".npz", ".las", ".laz")
 Others = Literal["keep", "refuse", "drop"]  # what happens to the faces of a PLY mesh
-_PLAIN = {"i8": "f8", "u8": "f8", "f2": "f4"}  # types that PLY does not have
 
 
 @dataclass(frozen=True)
@@ -100,6 +99,12 @@ def open_writer(cloud: Cloud, target: Target) -> Iterator[Writer]:
             writer = _ply_writer(cloud, target, file, notes)
         else:
             header, layout = _las_header(cloud, target)
+            if isinstance(cloud, LasCloud):
+                types = las_files.other_types(cloud.header, target.added, len(target.classes))
+                notes += [
+                    f"{target.path.name} has {name} as {np.dtype(target.added[name])}: it was {kind} before."
+                    for name, kind in types.items()
+                ]
             file = stack.enter_context(open_output(target.path))
             las_writer = stack.enter_context(las_files.las_writer(target.path, file, header))
             writer = _LasWriter(las_writer, target, layout, notes)
@@ -142,6 +147,7 @@ class _PlyWriter(Writer):
             columns = {"x": xyz[:, 0], "y": xyz[:, 1], "z": xyz[:, 2]} | rows.columns()
             for name, values in (columns | dict(added)).items():
                 vertices[_property(name)] = values
+                self._note_rounded(name, values)
         self.file.write(vertices.view(np.uint8).data)
 
     def begin(self, rows: Rows) -> None:
@@ -165,12 +171,17 @@ class _PlyWriter(Writer):
             dtype = header.elements[header.place("vertex")].dtype
         else:
             kinds = {"xyz"[axis]: rows.absolute_xyz.dtype.str[1:] for axis in range(3)}
-            kinds |= {_property(name): _plain_kind(values) for name, values in rows.columns().items()}
+            kinds |= {
+                _property(name): stored_kind(values.dtype, wide_integers=False)
+                for name, values in rows.columns().items()
+            }
             dtype = np.dtype([(name, "<" + kind) for name, kind in (kinds | added).items()])
             header = plain_header(dtype, self.target.count)
             if isinstance(self.cloud, LasCloud):
                 scales = " ".join(f"{scale:.10g}" for scale in self.cloud.header.scales)
                 comments.insert(0, f"{SCALE_COMMENT} {scales}")
+        if self.target.classes:
+            header = header.without_classes()
         self.header, self.dtype = header.with_comments(comments), dtype
         self.file.write(self.header.text())
         for piece in before:
@@ -179,6 +190,18 @@ class _PlyWriter(Writer):
     def finish(self) -> None:
         for piece in self.after:
             self.file.write(piece)
+
+    def _note_rounded(self, name: str, values: np.ndarray) -> None:
+        """Add a note if integers become doubles that are not all exact."""
+        if values.dtype.kind not in "iu" or self.dtype[_property(name)].kind != "f" or not len(values):
+            return
+        note = (
+            f"{self.target.path.name} has {name} rounded to doubles: PLY has no integers of 64 bits, and some"
+            " of these are above 2**53."
+        )
+        largest = max(int(values.max()), -int(values.min()))
+        if largest > EXACT_INTEGERS and note not in self.notes:
+            self.notes.append(note)
 
     def _lines(self, rows: PlyRows, added: Mapping[str, np.ndarray]) -> Iterator[bytes]:
         if not added:
@@ -204,11 +227,6 @@ def _ply_writer(cloud: Cloud, target: Target, file: BinaryIO, notes: Sequence[st
 
 def _property(name: str) -> str:
     return "_".join(name.split())  # spaces separate words in a header
-
-
-def _plain_kind(values: np.ndarray) -> str:
-    kind = values.dtype.str[1:]
-    return _PLAIN.get(kind, kind)
 
 
 class _LasWriter(Writer):

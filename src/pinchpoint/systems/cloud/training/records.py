@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -11,13 +10,16 @@ from pinchpoint.core.records import Record, now
 from pinchpoint.core.units import show_seconds, show_size
 from pinchpoint.systems.common.training.records import TrainingRecord
 
+MIOU, COSINE = "mIoU", "cosine"  # the scores of validation scenes
+
 
 @dataclass(frozen=True, kw_only=True)
 class Training(TrainingRecord):
     """The record of a run.
 
     loss: the cross-entropy plus the consistency loss and that of a target; validation: 1 - mIoU of the
-    validation scenes, averaged over densities of 100 % and 10 %; without classes, 1 - the cosine of a target.
+    validation scenes, averaged over densities of 100 % and 10 %; if none of these has labels, 1 - the cosine
+    of a target.
     """
 
     kind: ClassVar[str] = "cloud-training"
@@ -26,6 +28,9 @@ class Training(TrainingRecord):
     # Points of all views in all steps. With several processes: those of the first times their number.
     points_seen: int
     views_mode: str  # batched or accumulate
+    # The score that `validation` is 1 minus: mIoU or cosine. Records made before this field existed, and runs
+    # without validation scenes, have none.
+    score: str = ""
     # Mean seconds of the parts of a timed step: data, sampling, forward, ...
     breakdown: dict[str, float] = field(default_factory=dict)
 
@@ -40,9 +45,9 @@ class Training(TrainingRecord):
         inputs = ("inputs", ", ".join(["coordinates", *self.settings["features"]]))
         rows[rows.index(trained_on) + 1 : rows.index(trained_on) + 1] = [inputs, views]
         if self.validation is not None:
-            name = score_name(self.settings["classes"], 1 - self.validation)
-            score = f"{name} at step {self.best_step:,}, the best"
-            rows = [(label, score if label == "held back" else value) for label, value in rows]
+            score = self.score or (MIOU if self.settings["classes"] else COSINE)
+            text = f"{score_text(score, 1 - self.validation)} at step {self.best_step:,}, the best"
+            rows = [(label, text if label == "held back" else value) for label, value in rows]
         if self.breakdown:
             whole = sum(self.breakdown.values()) or 1.0
             parts = ", ".join(f"{name} {seconds / whole:.1%}" for name, seconds in self.breakdown.items())
@@ -50,9 +55,9 @@ class Training(TrainingRecord):
         return rows
 
 
-def score_name(classes: Sequence[str], score: float) -> str:
-    """Return a score in words: `mIoU 71.2%`, or `cosine 0.931` for a target without classes."""
-    return f"mIoU {score:.1%}" if classes else f"cosine {score:.3f}"
+def score_text(name: str, score: float) -> str:
+    """Return a score in words: `mIoU 71.2%` or `cosine 0.931`."""
+    return f"{name} {score:.3f}" if name == COSINE else f"{name} {score:.1%}"
 
 
 @dataclass(frozen=True)
@@ -67,7 +72,7 @@ class Evaluation(Record):
     scenes: int
     classes: tuple[str, ...]
     # Keys: "thinning", "density", "kept", "points"; with classes "miou", "accuracy", "iou", "majority_...";
-    # with a target "cosine", the mean cosine of predicted and true targets
+    # with a target "cosine", the mean cosine of predicted and true targets, None if no point has one
     rows: tuple[dict[str, Any], ...]
     majority: str  # the most frequent class of the training data, the answer without a model; empty without
     cell: float | tuple[float, float, float]  # edge or edges of the cells of the thinning `one-per-cell`
@@ -90,7 +95,7 @@ class Evaluation(Record):
             ("scenes", f"{self.scenes:,} of {self.data}, {self.split}"),
         ]
         for row in self.rows:
-            texts = [f"cosine {row['cosine']:.3f}"] if "cosine" in row else []
+            texts = [f"cosine {row['cosine']:.3f}"] if row.get("cosine") is not None else []
             if "miou" in row:
                 texts.append(
                     f"mIoU {row['miou']:.1%}  accuracy {row['accuracy']:.1%}   ({self.majority} everywhere: "
