@@ -130,6 +130,11 @@ def open_output(path: str | Path) -> Iterator[BinaryIO]:
     except BaseException as error:  # also on Ctrl-C, no half-written file is left
         with suppress(FileNotFoundError):
             os.unlink(name)
+        if isinstance(error, OSError) and error.filename not in (None, name):  # of an input
+            raise BadInput(
+                f"Cannot read {error.filename}: {error.strerror}.",
+                hint="Check that the file exists and can be read.",
+            ) from error
         if isinstance(error, OSError):
             raise BadInput(
                 f"Cannot write {path}: {error.strerror}.", hint="Free some space, or choose another -o."

@@ -18,9 +18,11 @@ from pinchpoint.systems.cloud.data.tiles import Tiles  # noqa: E402
 from pinchpoint.systems.cloud.files.formats import read_scene  # noqa: E402
 from pinchpoint.systems.cloud.files.npz import scene_arrays, write_npz  # noqa: E402
 from pinchpoint.systems.cloud.files.ply import read_ply, write_ply  # noqa: E402
+from pinchpoint.systems.cloud.files.ply_header import plain_header  # noqa: E402
 from pinchpoint.systems.cloud.files.scratch import Scratch  # noqa: E402
 from pinchpoint.systems.cloud.model.model import predict_classes  # noqa: E402
 from pinchpoint.systems.cloud.predict import Prediction, predict  # noqa: E402
+from pinchpoint.systems.cloud.training.runs import TrainedRun  # noqa: E402
 from pinchpoint.systems.cloud.training.weights import load_weights  # noqa: E402
 
 COUNT = 3_000
@@ -158,3 +160,47 @@ def test_missing_columns_and_bad_points_are_refused_and_nothing_is_left(room: Sc
         with pytest.raises(BadInput, match=message):
             predict("packaged", tmp_path / "a.npz", tmp_path / "out.npz", device="cpu")
         assert [path.name for path in tmp_path.iterdir()] == ["a.npz"]
+
+
+def run_with(trained: TrainedRun, features: tuple[str, ...]) -> TrainedRun:
+    """Return a run of the packaged network, whose three features have other names."""
+    return replace(trained, settings=replace(trained.settings, features=list(features)))
+
+
+def test_named_features_of_an_npz_are_read_as_in_training(
+    room: Scene,
+    expected: tuple[np.ndarray, np.ndarray],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = ("r", "g", "b")
+    write_npz(tmp_path / "a.npz", scene_arrays(replace(room, names=names, labels=None)))
+    assert read_scene(tmp_path / "a.npz").names == names
+    trained = run_with(load_weights(), names)
+    monkeypatch.setattr(predict_module, "load_weights", lambda *_, **__: trained)
+    predict("packaged", tmp_path / "a.npz", tmp_path / "out.npz", device="cpu")
+    with np.load(tmp_path / "out.npz") as arrays:
+        assert np.array_equal(arrays["label"], expected[0])
+
+
+def test_normals_that_are_zero_in_one_chunk_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ["x", "y", "z", "nx", "ny", "nz", "f_dc_0", "f_dc_1", "f_dc_2"]
+    vertices = np.zeros(20, [(name, "<f4") for name in names])
+    vertices["x"], vertices["nz"][10:] = np.arange(20), 1
+    head = plain_header(vertices.dtype, 20).text()
+    (tmp_path / "a.ply").write_bytes(head + vertices.tobytes())
+    assert read_scene(tmp_path / "a.ply").names[3:] == ("nz",)
+    trained = run_with(load_weights(), ("red", "green", "nz"))
+    monkeypatch.setattr(predict_module, "load_weights", lambda *_, **__: trained)
+    monkeypatch.setattr(predict_module, "READ", 10)
+    assert predict("packaged", tmp_path / "a.ply", tmp_path / "out.ply", device="cpu").points == 20
+
+
+def test_a_run_without_classes_is_refused_before_the_file_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained = load_weights()
+    trained = replace(trained, settings=replace(trained.settings, classes=[], target="lang_feat"))
+    monkeypatch.setattr(predict_module, "load_weights", lambda *_, **__: trained)
+    with pytest.raises(BadInput, match="trained for the target lang_feat alone"):
+        predict("packaged", tmp_path / "none.ply", tmp_path / "out.ply", device="cpu")

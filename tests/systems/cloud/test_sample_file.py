@@ -238,8 +238,11 @@ def test_a_file_larger_than_the_budget_gives_the_same_points(
 ) -> None:
     monkeypatch.setattr("pinchpoint.systems.cloud.sample_file.FEWEST", 250)
     whole = sample_file(file, tmp_path / "whole.ply", cell=CELL, seed=3, **options)
-    parts = sample_file(file, tmp_path / "parts.ply", cell=CELL, seed=3, budget="64KiB", **options)
+    parts = sample_file(
+        file, tmp_path / "parts.ply", cell=CELL, seed=3, budget="64KiB", device="cuda", **options
+    )
     assert (whole.passes, parts.passes) == (1, 2)
+    assert parts.device == "cpu", "a file that is read in chunks is drawn on the CPU"
     assert (parts.kept, parts.cells) == (whole.kept, whole.cells)
     assert (tmp_path / "parts.ply").read_bytes() == (tmp_path / "whole.ply").read_bytes()
     assert {path.name for path in tmp_path.iterdir()} == {"room.ply", "whole.ply", "parts.ply"}
@@ -318,6 +321,7 @@ def test_las_to_ply_and_back_keeps_every_value(room: Scene, tmp_path: Path) -> N
     assert all(np.array_equal(after[name], before[name]) for name in names)
     assert np.abs(after.xyz - before.xyz).max() < 1e-9 and (after.header.scales == 0.0005).all()
     assert record.notes == ("back.laz has coordinates in steps of 0.0005.",)
+    assert record.passes == 2, "the ranges of the columns are read before they are arranged"
     sample_file(survey, tmp_path / "a.npz", ratio=1, cell=CELL)
     with np.load(tmp_path / "a.npz") as arrays:
         assert np.array_equal(arrays["xyz"], before.xyz)

@@ -352,7 +352,8 @@ def sample(
             (
                 "time",
                 f"read {show_seconds(result.read_s)}, sample {show_seconds(result.sample_s)}, "
-                f"write {show_seconds(result.write_s)}{'; the file was read twice' * (result.passes > 1)}",
+                f"write {show_seconds(result.write_s)}"
+                f"{f'; the file was read {result.passes} times' * (result.passes > 1)}",
             ),
         ]
     )

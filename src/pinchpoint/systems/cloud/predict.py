@@ -30,7 +30,14 @@ from pinchpoint.systems.cloud.files.columns import (
     centre_coordinates,
     features_of,
 )
-from pinchpoint.systems.cloud.files.readers import ArrayCloud, Cloud, open_cloud
+from pinchpoint.systems.cloud.files.readers import (
+    ArrayCloud,
+    ArrayRows,
+    Cloud,
+    LasRows,
+    PlyRows,
+    open_cloud,
+)
 from pinchpoint.systems.cloud.files.scratch import Scratch
 from pinchpoint.systems.cloud.files.writers import Target, check_pair, las_scale, open_writer
 from pinchpoint.systems.cloud.model.config import CloudConfig
@@ -107,10 +114,15 @@ def predict(
     path, output = Path(path), Path(output)
     device = resolve_device(device, backend("torch"))
     trained = load_weights(run, which=which, device=device)
+    classes = tuple(trained.settings.classes)
+    if not classes:
+        raise BadInput(
+            f"{run} has no classes: it was trained for the target {trained.settings.target} alone.",
+            hint="Give a run that was trained with labels.",
+        )
     check_pair(path, output)
     cloud = open_cloud(path)
     las_scale(cloud, output, scale)
-    classes = tuple(trained.settings.classes)
     with Scratch(output) as scratch:
         store = _read(cloud, trained, scratch, progress)
         read_end = time.perf_counter()
@@ -177,17 +189,21 @@ class _Store:
 
 def _read(cloud: Cloud, trained: TrainedRun, scratch: Scratch, progress: Progress | None) -> _Store:
     """Copy the coordinates and the run's features of all points to disk."""
-    wanted = tuple(trained.settings.features)
+    run_features = tuple(trained.settings.features)
     colours, low, far = ColourRange(), np.full(3, np.inf), 0.0
     dtype: np.dtype = np.dtype(np.float32)
     done = 0
     for rows in cloud.chunks(READ):
-        xyz, columns = rows.xyz, rows.feature_columns()
-        if not isinstance(cloud, ArrayCloud):  # whose colours are in 0..1 already
+        xyz = rows.xyz
+        if isinstance(rows, ArrayRows):  # its features are complete, with colours in 0..1
+            features, names = rows.features, rows.cloud.scene.names
+        else:
+            assert isinstance(rows, PlyRows | LasRows)
+            columns = rows.feature_columns()
             colours.add(columns)
-        features, names = features_of(columns, colour_top=1.0)
-        features = features[:, _places(names, wanted, cloud.path, trained)]
-        check_scene(Scene(str(cloud.path), xyz, features, None, wanted))
+            features, names = features_of(columns, colour_top=1.0, keep=run_features)
+        features = features[:, _places(names, run_features, cloud.path)]
+        check_scene(Scene(str(cloud.path), xyz, features, None, run_features))
         low, far, dtype = np.minimum(low, xyz.min(axis=0)), max(far, float(np.abs(xyz).max())), xyz.dtype
         scratch.append("xyz", xyz)
         scratch.append("features", features)
@@ -198,20 +214,21 @@ def _read(cloud: Cloud, trained: TrainedRun, scratch: Scratch, progress: Progres
         raise BadInput(f"{cloud.path} has no points.", hint="Give a cloud with at least one point.")
     corners = np.stack([low, np.full(3, far)]).astype(dtype)
     origin = np.array(centre_coordinates(corners)[1])
-    features = scratch.load("features", np.float32).reshape(done, len(wanted))
-    return _Store(cloud.path.stem, scratch.load("xyz", dtype, 3), features, wanted, colours.top, origin)
+    features = scratch.load("features", np.float32).reshape(done, len(run_features))
+    xyz = scratch.load("xyz", dtype, 3)
+    return _Store(cloud.path.stem, xyz, features, run_features, colours.top, origin)
 
 
-def _places(names: Sequence[str], wanted: Sequence[str], path: Path, trained: TrainedRun) -> list[int]:
+def _places(names: Sequence[str], run_features: Sequence[str], path: Path) -> list[int]:
     """Return where the features of the run are among those of the file."""
-    missing = [name for name in wanted if name not in names]
+    missing = [name for name in run_features if name not in names]
     if missing:
         raise BadInput(
             f"{path} has no {', '.join(missing)}, which the run was trained with; it has"
             f" {', '.join(names) or 'coordinates only'}.",
             hint="Give a file with these columns, or train a run on files like this one.",
         )
-    return [names.index(name) for name in wanted]
+    return [names.index(name) for name in run_features]
 
 
 def _label(

@@ -56,7 +56,7 @@ class SampleRecord(Record):
     read_s: float
     sample_s: float
     write_s: float
-    passes: int = 1  # how many times the file was read
+    passes: int = 1  # how many times the points were read; one more for the ranges of columns that become LAS
     notes: tuple[str, ...] = ()  # what the format of the output cannot hold
     machine: dict[str, Any] = field(default_factory=_machine.describe)
     created: str = field(default_factory=now)
@@ -126,6 +126,7 @@ def sample_file(
     if cloud.points * point_bytes <= budget_bytes or isinstance(cloud, ArrayCloud):
         parts = _sample_whole(cloud, target, ratios, cell=cell, method=method, seed=seed, device=device)
     else:
+        device = "cpu"  # where the sorted cells on disk are drawn from
         size = min(MOST, max(FEWEST, budget_bytes // (3 * point_bytes)))
         parts = _sample_in_chunks(cloud, target, ratios, size, cell=cell, method=method, seed=seed)
     return SampleRecord(
@@ -178,7 +179,7 @@ def _sample_whole(
     draw_end = time.perf_counter()
     with open_writer(cloud, replace(target, count=len(keep))) as writer:
         writer.write(rows.take(keep), {})
-    return _Parts(len(keep), segments.cells, read_end, draw_end, 1, tuple(writer.notes))
+    return _Parts(len(keep), segments.cells, read_end, draw_end, 1 + writer.passes, tuple(writer.notes))
 
 
 def _sample_in_chunks(
@@ -205,7 +206,8 @@ def _sample_in_chunks(
                 done += rows.points
                 if len(keep):
                     writer.write(rows.take(keep), {})
-        return _Parts(subset.kept, subset.cells, subset.read_end, draw_end, 2, tuple(writer.notes))
+        passes, notes = 2 + writer.passes, tuple(writer.notes)
+        return _Parts(subset.kept, subset.cells, subset.read_end, draw_end, passes, notes)
 
 
 def draw(

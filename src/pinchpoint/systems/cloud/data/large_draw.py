@@ -104,11 +104,11 @@ class _Runs:
         high = np.max([box[2] for box in self._boxes], axis=0)
         self._check(low, high)
         spans = (high - low + 1).astype(np.int64)
-        stored, start = self._scratch.load("ids", np.int64, mode="r+"), 0
+        ids, start = self._scratch.load("ids", np.int64, mode="r+"), 0
         for count, own_low, own_high in self._boxes:
             own_spans = (own_high - own_low + 1).astype(np.int64)
-            corner = _unpack(np.array(stored[start : start + count]), own_spans)
-            stored[start : start + count] = _pack(corner + (own_low - low).astype(np.int64), spans)
+            corner = _unpack(np.array(ids[start : start + count]), own_spans)
+            ids[start : start + count] = _pack(corner + (own_low - low).astype(np.int64), spans)
             start += count
 
     def ranges(self, most: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:

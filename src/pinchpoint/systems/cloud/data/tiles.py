@@ -136,9 +136,7 @@ class Tiles:
         sums = self._sums
         x = np.flatnonzero(np.diff(sums[box.x0 : box.x1 + 1, box.y1] - sums[box.x0 : box.x1 + 1, box.y0]))
         y = np.flatnonzero(np.diff(sums[box.x1, box.y0 : box.y1 + 1] - sums[box.x0, box.y0 : box.y1 + 1]))
-        return _Box(
-            box.x0 + int(x[0]), box.x0 + int(x[-1]) + 1, box.y0 + int(y[0]), box.y0 + int(y[-1]) + 1
-        )
+        return _Box(box.x0 + int(x[0]), box.x0 + int(x[-1]) + 1, box.y0 + int(y[0]), box.y0 + int(y[-1]) + 1)
 
     def _points_seen(self, box: _Box) -> int:
         """Return the number of points of a box and its margin."""

@@ -11,7 +11,7 @@ Scene only: sampling a file keeps all of its columns.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -67,11 +67,12 @@ _WIDER = {"f2": "f4"}  # no format of points has half precision
 
 
 def features_of(
-    columns: Mapping[str, np.ndarray], *, colour_top: float | None = None
+    columns: Mapping[str, np.ndarray], *, colour_top: float | None = None, keep: Sequence[str] = ()
 ) -> tuple[np.ndarray, tuple[str, ...]]:
     """Return features (N, F) float32 and their names. columns: arrays (N,) by name.
 
-    colour_top: the value that becomes 1 in colours; by default it follows from the columns.
+    colour_top: the value that becomes 1 in colours; by default it follows from the columns. keep: normals
+    that are features even if they are zero everywhere.
     """
     features_by_name: dict[str, np.ndarray] = {}
     splat = _is_splat(columns)
@@ -79,7 +80,7 @@ def features_of(
     for name, values in columns.items():
         if name.lower() in _NOT_FEATURES or name.startswith(HIGHER_TERMS):
             continue
-        if splat and name in NORMALS and not values.any():
+        if splat and name in NORMALS and name not in keep and not values.any():
             continue
         if splat and name in _CONSTANT:
             features_by_name[_CONSTANT[name]] = colour_of(values)

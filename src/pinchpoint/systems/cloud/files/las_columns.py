@@ -135,11 +135,9 @@ def las_layout(
         f"{output.name} has {name} as the extra dimension {extra[name][0]}: another column is {dimension}."
         for name, dimension in second.items()
     ]
-    if renamed := [
-        f"{name} as {to}" for name, (to, _) in extra.items() if to != name and name not in second
-    ]:
+    if renamed := [f"{name} as {to}" for name, (to, _) in extra.items() if to != name and name not in second]:
         notes.append(f"{output.name} has {', '.join(renamed)}: the values do not fit that dimension of LAS.")
-    if too_long := [name for name in extra if len(name.encode()) > _LONGEST_NAME]:
+    if too_long := [name for name, (to, _) in extra.items() if len(to.encode()) > _LONGEST_NAME]:
         notes.append(
             f"{output.name} does not keep {', '.join(too_long)}: names have at most {_LONGEST_NAME} bytes."
         )

@@ -26,6 +26,7 @@ from pinchpoint.systems.cloud.files.columns import centre_coordinates, features_
 from pinchpoint.systems.cloud.files.ply_header import Element, Header, plain_header, read_header
 
 HINT = "Write the file again as binary PLY."
+_LONGEST_LINE = 2**26  # bytes; one line may list all strips of triangles of a large mesh
 
 
 @dataclass(frozen=True)
@@ -147,6 +148,15 @@ def scene_ply(scene: Scene) -> Ply:
     return Ply(scene.name, plain_header(vertices.dtype, len(vertices)), vertices, b"", b"")
 
 
+def take_rows(
+    vertices: np.ndarray, lines: Sequence[bytes], index: np.ndarray
+) -> tuple[np.ndarray, tuple[bytes, ...]]:
+    """Return the vertices of index (M,), in its order, and their lines if the file is ASCII."""
+    # View the vertices as plain bytes, because NumPy would copy a vertex property by property.
+    plain = vertices.view(np.dtype((np.void, vertices.itemsize)))
+    return plain[index].view(vertices.dtype), tuple(lines[place] for place in index.tolist()) if lines else ()
+
+
 def take_vertices(ply: Ply, index: np.ndarray, *, faces: Literal["refuse", "drop"] = "refuse") -> Ply:
     """Return the vertices of index (M,), in its order, with all other elements.
 
@@ -154,9 +164,7 @@ def take_vertices(ply: Ply, index: np.ndarray, *, faces: Literal["refuse", "drop
     """
     header, whole = subset_header(ply, len(index), faces=faces)
     before, after = (ply.before, ply.after) if whole else (b"", b"")
-    lines = tuple(ply.lines[place] for place in index.tolist()) if ply.lines else ()
-    # View the vertices as plain bytes, because NumPy would copy a vertex property by property.
-    vertices = ply.vertices.view(np.dtype((np.void, ply.vertices.itemsize)))[index].view(ply.vertices.dtype)
+    vertices, lines = take_rows(ply.vertices, ply.lines, index)
     return replace(
         ply,
         header=header,
@@ -263,9 +271,22 @@ def _ascii_lines(path: str | Path) -> Iterator[bytes]:
     """Yield the lines of data of an ASCII file, without blank ones."""
     with Path(path).open("rb") as file:
         read_header(file, str(path))
-        for line in file:
+        while line := _read_line(file, path):
             if not line.isspace():
                 yield line.rstrip(b"\r\n")
+
+
+def _read_line(file: BinaryIO, path: str | Path) -> bytes:
+    """Return the next line with its end, or nothing at the end of the file."""
+    try:
+        line = file.readline(_LONGEST_LINE + 1)
+    except OSError as error:
+        raise BadInput(
+            f"Cannot read {path}: {error.strerror}.", hint="Copy the file to another disk, then try again."
+        ) from error
+    if len(line) > _LONGEST_LINE:
+        raise BadInput(f"{path} has a line of more than {show_bytes(_LONGEST_LINE)}.", hint=HINT)
+    return line
 
 
 def _parse_rows(path: str, rows: Sequence[bytes], vertex: Element) -> np.ndarray:

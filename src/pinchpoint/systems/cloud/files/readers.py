@@ -1,8 +1,8 @@
 """Point clouds read in chunks: PLY and LAS files from disk, NPZ files and folders from memory.
 
 A Cloud knows its number of points before any is read, and yields Rows: some consecutive points with all of
-their columns. Rows have three views: coordinates, the columns that features are made of (see `columns`), and
-all columns in their own types, for another format.
+their columns. Rows have three views: coordinates, what features are made of (see `columns`), and all columns
+in their own types, for another format.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pinchpoint.systems.cloud.files import las as las_files
 from pinchpoint.systems.cloud.files.columns import COLOURS
 from pinchpoint.systems.cloud.files.formats import check_cloud_path
 from pinchpoint.systems.cloud.files.npz import arrays_scene, named_columns, read_arrays, take_arrays, xyz_key
-from pinchpoint.systems.cloud.files.ply import Ply, ascii_chunks, open_ply, ply_xyz
+from pinchpoint.systems.cloud.files.ply import Ply, ascii_chunks, open_ply, ply_xyz, take_rows
 from pinchpoint.systems.cloud.files.pointcept import folder_scene, read_folder
 
 Family = Literal["ply", "las", "npz", "folder"]
@@ -43,10 +43,6 @@ class Rows(Protocol):
     @property
     def absolute_xyz(self) -> np.ndarray:
         """Coordinates (n, 3) with the origin that an NPZ file may state apart from them."""
-        ...
-
-    def feature_columns(self) -> dict[str, np.ndarray]:
-        """Return the columns (n,) that `features_of` interprets."""
         ...
 
     def columns(self) -> dict[str, np.ndarray]:
@@ -123,6 +119,7 @@ class PlyRows:
         return self.xyz
 
     def feature_columns(self) -> dict[str, np.ndarray]:
+        """Return the columns (n,) that `features_of` interprets."""
         return self.columns()
 
     def columns(self) -> dict[str, np.ndarray]:
@@ -130,10 +127,7 @@ class PlyRows:
         return {name: self.vertices[name] for name in names}
 
     def take(self, index: np.ndarray) -> PlyRows:
-        lines = tuple(self.lines[place] for place in index.tolist()) if self.lines else ()
-        # View the vertices as plain bytes, because NumPy would copy a vertex property by property.
-        plain = self.vertices.view(np.dtype((np.void, self.vertices.itemsize)))
-        return PlyRows(plain[index].view(self.vertices.dtype), lines)
+        return PlyRows(*take_rows(self.vertices, self.lines, index))
 
 
 @dataclass(frozen=True)
@@ -193,6 +187,7 @@ class LasRows:
         return self.xyz
 
     def feature_columns(self) -> dict[str, np.ndarray]:
+        """Return the columns (n,) that `features_of` interprets."""
         dimensions = set(self.record.point_format.dimension_names)
         return {name: np.asarray(self.record[name]) for name in (*COLOURS, "intensity") if name in dimensions}
 
@@ -243,9 +238,10 @@ class ArrayRows:
         origin = self.cloud.arrays.get("origin")
         return self.xyz if origin is None or origin.shape != (3,) else self.xyz + origin.astype(np.float64)
 
-    def feature_columns(self) -> dict[str, np.ndarray]:
-        scene = self.cloud.scene
-        return {name: scene.features[self.index, place] for place, name in enumerate(scene.names)}
+    @property
+    def features(self) -> np.ndarray:
+        """Features (n, F) with the names of the scene."""
+        return self.cloud.scene.features[self.index]
 
     def columns(self) -> dict[str, np.ndarray]:
         return {name: values[self.index] for name, values in self.cloud.plain_columns.items()}

@@ -56,8 +56,8 @@ def splat_arrays(arrays: dict[str, np.ndarray], count: int) -> dict[str, np.ndar
             result["color"] = colour_of(values.reshape(count, -1, 3)[:, 0])
         elif rows and name in _OPACITIES and shape in ((), (1,)):
             flat = values.reshape(count)
-            stored = flat.size and (flat.min() < 0 or flat.max() > 1)
-            result["opacity"] = opacity_of(flat) if stored else flat
+            logits = flat.size and (flat.min() < 0 or flat.max() > 1)
+            result["opacity"] = opacity_of(flat) if logits else flat
         elif rows and name in _SCALES and shape == (3,):
             lengths = values.size and values.min() > 0
             result["scale"] = np.log(np.maximum(values, _LEAST_SCALE)) if lengths else values

@@ -57,10 +57,14 @@ class Target:
 
 
 class Writer:
-    """Writes rows in order. notes: what the format cannot hold, in sentences."""
+    """Writes rows in order. notes: what the format cannot hold, in sentences.
+
+    passes: how many times the points were read from their file before the first were written.
+    """
 
     def __init__(self, notes: Sequence[str] = ()) -> None:
         self.notes = list(notes)
+        self.passes = 0
 
     def write(self, rows: Rows, added: Mapping[str, np.ndarray]) -> None:
         """Write some points. added: values (n,) of the new columns."""
@@ -108,6 +112,7 @@ def open_writer(cloud: Cloud, target: Target) -> Iterator[Writer]:
             file = stack.enter_context(open_output(target.path))
             las_writer = stack.enter_context(las_files.las_writer(target.path, file, header))
             writer = _LasWriter(las_writer, target, layout, notes)
+            writer.passes = int(layout is not None and not isinstance(cloud, ArrayCloud))
         yield writer
         if isinstance(writer, _PlyWriter):
             writer.finish()
@@ -208,13 +213,13 @@ class _PlyWriter(Writer):
             yield from (line + b"\n" for line in rows.lines)
             return
         names = rows.vertices.dtype.names or ()
-        kept = [place for place, name in enumerate(names) if name not in added]
+        places = [place for place, name in enumerate(names) if name not in added]
         texts = zip(
             *([f"{value:.6g}" for value in values.tolist()] for values in added.values()), strict=True
         )
         for line, values in zip(rows.lines, texts, strict=True):
             words = line.split()
-            old = line if len(kept) == len(names) else b" ".join(words[place] for place in kept)
+            old = line if len(places) == len(names) else b" ".join(words[place] for place in places)
             yield old.rstrip() + b" " + " ".join(values).encode() + b"\n"
 
 
