@@ -33,6 +33,8 @@ def test_a_missing_hydrogen_atom_leaves_an_atom_without_a_bond() -> None:
     assert check_valences(without("methane", 1, 2)) == Valences((0,))  # a carbene
     assert check_valences(without("water", 1)) == Valences((0,))  # OH, a radical or an ion
     assert check_valences(without("hydrogen-cyanide", 2)) == Valences((0,))  # CN: not one of three bonds
+    # CH2CH2NO2: with opposite charges in the nitro group, only the carbon atom is left.
+    assert check_valences(without("nitroethane", 5)) == Valences((0,), radical=True)
 
 
 @pytest.mark.parametrize(
@@ -44,6 +46,8 @@ def test_a_missing_hydrogen_atom_leaves_an_atom_without_a_bond() -> None:
         ("HNNN", [(0, 1), (1, 2), (2, 3)], 0),
         ("COOO", [(0, 1), (0, 2), (0, 3)], 2),  # carbonate
         ("NHHHH", [(0, at) for at in range(1, 5)], 1),  # ammonium
+        ("NOOO", [(0, 1), (0, 2), (0, 3)], 1),  # nitrate
+        ("NNN", [(0, 1), (1, 2)], 1),  # azide
         ("CCOOOO", [(0, 1), (0, 2), (0, 3), (1, 4), (1, 5)], 2),  # oxalate
         ("HCOH", [(0, 1), (1, 2), (2, 3)], 1),  # hydroxycarbene
     ],

@@ -89,16 +89,15 @@ def unsatisfied(species: Sequence[str], bonds: Sequence[Bond]) -> tuple[int, ...
     for count in range(1, min(MOST_PAIRS, len(pairs)) + 1):
         if not fewest or search.tries > MOST_TRIES:
             break
-        for chosen in combinations(pairs, count):
-            if len({atom for pair in chosen for atom in pair}) < 2 * count:
+        for charge_pairs in combinations(pairs, count):
+            if len({atom for pair in charge_pairs for atom in pair}) < 2 * count:
                 continue
-            changed = list(missing)
-            for plus, minus in chosen:
-                changed[plus] += 1
-                changed[minus] -= 1
-            left = search.fewest(changed)
-            if not left or search.tries > MOST_TRIES:
-                fewest = left
+            missing_with_charges = list(missing)
+            for plus, minus in charge_pairs:
+                missing_with_charges[plus] += 1
+                missing_with_charges[minus] -= 1
+            fewest = min(fewest, search.fewest(missing_with_charges), key=len)
+            if not fewest or search.tries > MOST_TRIES:
                 break
     return () if search.tries > MOST_TRIES else fewest
 
