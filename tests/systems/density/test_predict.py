@@ -18,8 +18,9 @@ from pinchpoint.systems.density.grid.bricks import bricks_of, surroundings_of
 from pinchpoint.systems.density.grid.periodic_images import atom_graph, images_of
 from pinchpoint.systems.density.grid.structure import Structure
 from pinchpoint.systems.density.model.config import DensityConfig
+from pinchpoint.systems.density.model.error_estimate import LARGEST, ErrorEstimate
 from pinchpoint.systems.density.model.model import DensityModel
-from pinchpoint.systems.density.predict import predict
+from pinchpoint.systems.density.predict import Prediction, predict
 
 CUTOFF = 3.0
 CRYSTAL = Structure(
@@ -110,6 +111,34 @@ def test_the_slow_forms_give_the_same_density(form: str) -> None:
     np.testing.assert_allclose(
         slow.volume.total, fast.volume.total, rtol=0, atol=1e-11 * np.abs(fast.volume.total).max()
     )
+
+
+def test_a_slow_form_runs_the_scalar_network_for_an_estimate_only_and_after_the_probes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    events: list[str] = []
+    fields = DensityModel.fields
+    monkeypatch.setattr(
+        DensityModel, "fields", lambda self, atoms: (events.append("fields"), fields(self, atoms))[1]
+    )
+    model = model_of(mul=4, lmax=1).eval()
+
+    def run() -> Prediction:
+        return predict(
+            CRYSTAL,
+            weights=model,
+            grid=4,
+            device="cpu",
+            form="full",
+            progress=lambda stage, done, total: events.append(stage),
+        )
+
+    plain = run()
+    assert plain.estimate is None and "probes" in events and "fields" not in events
+    model.estimate = ErrorEstimate({}, 0.01, 1.0, (0.0, 1.0))
+    result = run()
+    assert result.estimate is not None and result.estimate.nmae == LARGEST  # no species is known
+    assert events.count("fields") == 1 and events[-1] == "fields"
 
 
 def test_a_supercell_has_the_density_of_its_cell_over_again() -> None:

@@ -41,6 +41,7 @@ from pinchpoint.systems.density.model.error_estimate import Estimate, scalars_of
 from pinchpoint.systems.density.training.weights import for_inference, without_correction
 
 if TYPE_CHECKING:
+    from pinchpoint.systems.density.model.atom_network import AtomGraph
     from pinchpoint.systems.density.model.model import DensityModel
 
 FORMS = ("scalar", "full", "original")
@@ -140,12 +141,12 @@ def predict(
     atoms_s, at = time.perf_counter() - at, time.perf_counter()
     bricks = bricks_of(points, target.lattice, model.config.cutoff_a)
     total, spin, result, distinct = _densities(stage, target, bricks, group, budget, chunk, tell)
-    probes_s = time.perf_counter() - at
+    probes_s, peak_bytes = time.perf_counter() - at, _peak(place, result, atoms_bytes)
     volume = check_volume(
         Volume(target, total, spin, comment=f"{target.formula}: density predicted by pinchpoint")
     )
     raw, neutral, scale = volume.electrons, _neutral(model, target), 1.0
-    estimate = None if model.estimate is None else model.estimate.of(target, stage.scalars)
+    estimate = _estimate(model, target, stage, form)
     notes = [
         *(() if estimate is None else estimate.notes()),
         *_input_notes(target, points, grid, padding_a),
@@ -178,7 +179,7 @@ def predict(
         result.tile * bricks.probes,
         result.calls,
         result.halvings,
-        _peak(place, result, atoms_bytes),
+        peak_bytes,
         place,
         form,
         None if group is None else group.group,
@@ -202,12 +203,11 @@ class Stage:
 
     forward: Callable[..., Tensor]
     fields: Callable[[], Tensor]
-    species: Tensor  # (A,)
+    atoms: AtomGraph
     dtype: torch.dtype
     outputs: int
     cutoff_a: float
     heavy: float  # as in `sweep`
-    scalars: Tensor  # (A, D) on the CPU: the features that do not change under rotations
 
 
 def _stage(
@@ -226,9 +226,19 @@ def _stage(
         torch.cuda.synchronize()
     fields = (lambda: network.fields(atoms)) if form == "original" else (lambda: once)
     heavy = _FULL if form != "scalar" else 1.0 if knots is None else network.heavy(once)
+    return Stage(network, fields, atoms, dtype, config.outputs, config.cutoff_a, heavy)
+
+
+def _estimate(model: DensityModel, structure: Structure, stage: Stage, form: str) -> Estimate | None:
+    """Return the estimated error; None if the weights have no estimate.
+
+    The other forms have features of their own, so this runs the atom network once more for them.
+    """
+    if model.estimate is None:
+        return None
     with torch.no_grad():
-        scalars = scalars_of(config, once if form == "scalar" else model.fields(atoms))
-    return Stage(network, fields, atoms.species, dtype, config.outputs, config.cutoff_a, heavy, scalars)
+        fields = stage.fields() if form == "scalar" else model.fields(stage.atoms)
+    return model.estimate.of(structure, scalars_of(model.config, fields))
 
 
 def _describe_atoms(make: Callable[[], Stage], device: str, budget: Any) -> tuple[Stage, int]:
@@ -249,7 +259,7 @@ def _describe_atoms(make: Callable[[], Stage], device: str, budget: Any) -> tupl
         peak = 0
     limit_bytes = None if budget is None else budget_bytes(budget)
     if limit_bytes is not None and peak > limit_bytes:
-        count = len(stages[0].species)
+        count = len(stages[0].atoms.species)
         raise DoesNotFit(
             f"The features of {count:,} atom{'s' if count != 1 else ''} take {show_bytes(peak)}, but the "
             f"budget is {show_bytes(limit_bytes)}.",
@@ -273,14 +283,14 @@ def _densities(
 
     Total and spin: (nx, ny, nz) float64.
     """
-    device = str(stage.species.device)
+    device = str(stage.atoms.species.device)
     tell("neighbours", 0, 0)
     near = surroundings_of(structure, bricks, stage.cutoff_a, device=device, dtype=stage.dtype)
     equal = None if group is None else orbits(group, bricks, device=device)
     result = sweep(
         stage.forward,
         stage.fields,
-        stage.species,
+        stage.atoms.species,
         near,
         outputs=stage.outputs,
         budget=budget,
