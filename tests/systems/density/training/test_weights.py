@@ -143,6 +143,14 @@ def test_a_file_of_the_same_name_goes_before_packaged_weights(
     assert load_weights("molecules").config.mul == TINY["mul"]
 
 
+def test_a_dataset_of_the_same_name_does_not_go_before_packaged_weights(
+    density_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "oxides").symlink_to(density_data)  # `density score oxides oxides`: weights, then data
+    assert "Hf" in load_weights("oxides").config.species
+
+
 def test_each_packaged_file_has_the_species_of_its_json_and_all_stay_small() -> None:
     for name, species in packaged_species().items():
         assert load_weights(name).config.species == species

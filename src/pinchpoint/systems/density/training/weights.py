@@ -18,6 +18,7 @@ from torch import Tensor
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import parse_json
 from pinchpoint.core.records import now
+from pinchpoint.systems.common.data.dataset_folder import INDEX
 from pinchpoint.systems.common.training.runs import Which
 from pinchpoint.systems.common.training.weight_files import load_state, read_weights, write_weights
 from pinchpoint.systems.density.data.domain import TrainingDomain
@@ -142,8 +143,17 @@ def export(
     )
 
 
+def _takes_the_name(path: Path) -> bool:
+    """Return whether a path goes before packaged weights of its name: a folder with a dataset does not."""
+    return path.exists() and not (path / INDEX).exists()
+
+
 def _read(path: str | Path | None, which: Which, species: Iterable[str] | None) -> DensityModel:
-    if path is not None and not Path(path).exists() and str(path) in ("packaged", *packaged_species()):
+    if (
+        path is not None
+        and not _takes_the_name(Path(path))
+        and str(path) in ("packaged", *packaged_species())
+    ):
         path = None if str(path) == "packaged" else FOLDER / f"{path}.pt"
     if path is None and species is not None:
         path = packaged_for(species)
