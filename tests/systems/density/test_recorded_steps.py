@@ -91,24 +91,24 @@ def test_recorded_steps_are_the_same_steps_and_a_run_resumes_with_or_without_the
 ) -> None:
     short = {**CHOICES, "steps": 4, "checkpoint_every": 2}
     plain = train(density_data, tmp_path / "plain", **short)
-    recorded = train(density_data, tmp_path / "recorded", **short, recorded=True)
+    recorded = train(density_data, tmp_path / "recorded", **short, record_steps=True)
     assert recorded.validation == pytest.approx(plain.validation, rel=1e-4)
     one, other = (
         [row.loss for row in logs.read(tmp_path / name / "log.csv")] for name in ("plain", "recorded")
     )
     assert one == pytest.approx(other, rel=1e-4)
     for name, then in (("plain", True), ("recorded", False)):
-        more = train(density_data, tmp_path / name, resume=True, steps=5, recorded=then)
+        more = train(density_data, tmp_path / name, resume=True, steps=5, record_steps=then)
         assert more.complete and more.step == 5
     ends = [last_state(tmp_path / name)["model"] for name in ("plain", "recorded")]
     assert all(torch.allclose(ends[0][key], ends[1][key], rtol=1e-2, atol=1e-4) for key in ends[0])
     with pytest.raises(BadInput, match="cannot be predicted"):
-        train(density_data, tmp_path / "recorded", resume=True, steps=6, recorded=True, budget="8GiB")
+        train(density_data, tmp_path / "recorded", resume=True, steps=6, record_steps=True, budget="8GiB")
 
 
 @pytest.mark.gpu
 def test_a_recorded_run_on_a_gpu_is_near_the_cpu(density_data: Path, tmp_path: Path) -> None:
     train(density_data, tmp_path / "cpu", **CHOICES)
-    train(density_data, tmp_path / "cuda", **{**CHOICES, "device": "cuda", "recorded": True})
+    train(density_data, tmp_path / "cuda", **{**CHOICES, "device": "cuda", "record_steps": True})
     found, wanted = ([row.loss for row in logs.read(tmp_path / name / "log.csv")] for name in ("cuda", "cpu"))
     assert found == pytest.approx(wanted, rel=1e-2)

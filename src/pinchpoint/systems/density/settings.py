@@ -47,7 +47,7 @@ class Settings(TrainSettings):
         default_text="all probes of a step, or chosen by --budget",
         may_change=True,
     )
-    recorded: bool = option(
+    record_steps: bool = option(
         False,
         "Pad all steps to one size and, on a GPU, record one as a CUDA graph that the others replay.",
         may_change=True,

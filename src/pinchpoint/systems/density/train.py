@@ -99,10 +99,10 @@ def train(
         first=None if first is None else first.config,
     )
     run = at_data(begun, where, data)
-    if budget is not None and run.settings.recorded:
+    if budget is not None and run.settings.record_steps:
         raise BadInput(
             "The memory of recorded steps cannot be predicted, so --budget cannot be used with them.",
-            hint="Leave out --budget, or set --set recorded=false.",
+            hint="Leave out --budget, or set --set record_steps=false.",
         )
     if resume and run.settings.first and run.checkpoints.last() is None:
         first = load_weights(run.settings.first)
@@ -185,7 +185,8 @@ class _Learner:
             new_model(run.config, seed=seed) if first is None else correct_model(first, run.config, seed=seed)
         )
         self.stepper = Stepper(model, run.settings, device)
-        self.shape = common_shape(items, names, run.settings, run.config) if run.settings.recorded else None
+        pads = run.settings.record_steps
+        self.shape = common_shape(items, names, run.settings, run.config) if pads else None
 
     def step(self, number: int) -> Tensor:
         batch = step_batch(

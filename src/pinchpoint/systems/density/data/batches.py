@@ -234,10 +234,10 @@ def batch_of(
         value if shared else value[:, None],
         weight if shared else weight[:, None],
     )
-    return batch if shape is None else _padded(batch, shape, config)
+    return batch if shape is None else _pad_batch(batch, shape, config)
 
 
-def _padded(batch: Batch, shape: BatchShape, config: DensityConfig) -> Batch:
+def _pad_batch(batch: Batch, shape: BatchShape, config: DensityConfig) -> Batch:
     """Return a batch padded to a shape; its slots are padded already."""
     far, graph, tiles = 2 * config.cutoff_a, batch.atoms, shape.tiles
     return Batch(

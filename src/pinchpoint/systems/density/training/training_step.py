@@ -31,8 +31,8 @@ AT_ONCE = 4096  # probes per chunk in evaluation, unless a chunk is given
 class Stepper:
     """A model being trained on a device, and the updates of its weights.
 
-    With `Settings.recorded` on a GPU, the first steps are eager, the next is recorded as a CUDA graph, and it
-    and all others replay the graph; every batch must then have the same shape.
+    With `Settings.record_steps` on a GPU, the first steps are eager, the next is recorded as a CUDA graph,
+    and it and all others replay the graph; every batch must then have the same shape.
     """
 
     def __init__(self, model: DensityModel, settings: Settings, device: str) -> None:
@@ -44,8 +44,8 @@ class Stepper:
         if self.corrects:
             for name, parameter in self.model.named_parameters():
                 parameter.requires_grad_(name.startswith("local."))
-        self.updates = Updates(self.model, settings, recordable=settings.recorded)
-        self.recording = Recording() if settings.recorded and device == "cuda" else None
+        self.updates = Updates(self.model, settings, recordable=settings.record_steps)
+        self.recording = Recording() if settings.record_steps and device == "cuda" else None
 
     def step(self, batch: Batch, *, number: int) -> Tensor:
         """Take step 1, 2, ... and return (2,): the loss and the norm of its gradient."""
