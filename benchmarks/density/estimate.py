@@ -86,7 +86,10 @@ def solve_all(path: Path) -> None:
 
 
 def fit_molecules(data: Path, references: Path) -> ErrorEstimate:
-    """Return the estimate for the weights of molecules."""
+    """Return the estimate for the weights of molecules.
+
+    The usual error is that of molecules never trained on.
+    """
     model, opened = load_weights("molecules"), open_dataset(data)
     stored = [opened.stored(name) for name in opened.names("train")]  # a sample would draw its probes again
     graphs = [(one.order.molecule, _graph(one.order.molecule, one.positions, model)) for one in stored]
@@ -104,7 +107,10 @@ def fit_molecules(data: Path, references: Path) -> ErrorEstimate:
 
 
 def fit_oxides(data: Path) -> ErrorEstimate:
-    """Return the estimate for the weights of oxides, with the exponent of the molecules."""
+    """Return the estimate for the weights of oxides, with the exponent of the molecules.
+
+    The usual error is that of new cells of the trained crystals, not that of polymorphs never trained on.
+    """
     model, opened = load_weights("oxides"), open_dataset(data)
     molecules = load_weights("molecules").estimate
     if molecules is None:

@@ -71,9 +71,9 @@ class Estimate:
 class ErrorEstimate:
     """What is needed to estimate errors.
 
-    usual: mean error of the weights on held-out structures. limit: of the distance. power: (a, b), the error
-    is exp(a) distance^b. ions: (a, b, c), for bonds that do not add up, the error is exp(a) distance^b
-    electrons^c; None if bonds say nothing about these weights.
+    usual: mean error of the weights on molecules never trained on, or on new cells of trained crystals.
+    limit: of the distance. power: (a, b), the error is exp(a) distance^b. ions: (a, b, c), for bonds that do
+    not add up, the error is exp(a) distance^b electrons^c; None if bonds say nothing about these weights.
     """
 
     species: Mapping[str, Surroundings]
