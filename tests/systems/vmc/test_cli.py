@@ -18,8 +18,11 @@ from pinchpoint.cli.main import run
 from pinchpoint.systems.common.overrides import parse_overrides
 from pinchpoint.systems.vmc import cli
 from pinchpoint.systems.vmc.model.config import NetConfig
-from pinchpoint.systems.vmc.optimization.driver import EnergyReport
+from pinchpoint.systems.vmc.optimization.driver import EnergyReport, ProgramDriver
+from pinchpoint.systems.vmc.optimization.programs import Programs
+from pinchpoint.systems.vmc.quick_stop import QuickStop
 from pinchpoint.systems.vmc.settings import RunOptions, Settings
+from pinchpoint.systems.vmc.training.runs import read_run
 
 NAMES = ["train", "eval", "scan", "orbitals"]
 TINY = [
@@ -152,6 +155,39 @@ def test_ctrl_c_stops_with_a_checkpoint_and_says_how_to_go_on(
     assert said in (
         f"stopped at step {at} of 40 with a checkpoint; continue with --resume" for at in (10, 20)
     )
+
+
+@pytest.mark.parametrize("command", [["train", "H"], ["scan", "H2", "--bond", "1.4,1.6"]])
+def test_a_stop_while_the_first_program_runs_waits_for_its_checkpoint(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop = QuickStop()
+    armed: dict[str, bool] = {}
+    compile_programs, start_program = Programs.start, ProgramDriver.start
+
+    def compiling(self: Programs, *args: Any) -> None:
+        armed.setdefault("compiling", stop.is_armed)  # a program that is needed later is looked up here too
+        compile_programs(self, *args)
+
+    def starting(self: ProgramDriver, step: int, seconds: float) -> int:
+        programs = self.programs
+
+        def launch(*program: Any) -> Any:
+            armed["running"] = stop.is_armed
+            os.kill(os.getpid(), signal.SIGTERM)
+            return programs(*program)
+
+        self.programs = launch
+        return start_program(self, step, seconds)
+
+    monkeypatch.setattr(cli, "QuickStop", lambda: stop)
+    monkeypatch.setattr(Programs, "start", compiling)
+    monkeypatch.setattr(ProgramDriver, "start", starting)
+    options = ["-o", str(tmp_path / "out"), "--steps", "20", "--optimizer", "adam", *TINY]
+    assert run(["vmc", *command, *options]) == 143
+    assert armed == {"compiling": True, "running": False}
+    folder = tmp_path / "out" / ("" if command[0] == "train" else "bond-1.4000")
+    assert read_run(folder).checkpoints.last_step() == 10
 
 
 @pytest.mark.parametrize(

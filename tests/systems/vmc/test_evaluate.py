@@ -13,8 +13,10 @@ import pytest
 
 pytest.importorskip("jax", reason="wave functions are JAX's")
 
-from pinchpoint.core.errors import BadInput, Diverged
+from pinchpoint.backends.jax import xla
+from pinchpoint.core.errors import BadInput, Diverged, DoesNotFit
 from pinchpoint.systems.density.files.cube import BOHR_A, read_cube
+from pinchpoint.systems.vmc import evaluate as evaluation
 from pinchpoint.systems.vmc.analysis.density_cube import Spread
 from pinchpoint.systems.vmc.data.system import system_of
 from pinchpoint.systems.vmc.evaluate import evaluate, extrapolate
@@ -62,17 +64,48 @@ def test_observables_of_hydrogen_are_its_closed_forms(hydrogen: Path, tmp_path: 
     truth = np.diff(inside) / (4 / 3 * np.pi * np.diff(edges**3))
     value, error = np.array(density["value"][0]), np.array(density["error"][0])
     assert (np.abs(value - truth)[:15] < 5 * error[:15]).all() and error[1] < 0.1 * truth[1]
-    checkpoints = read_run(hydrogen).checkpoints
-    last = checkpoints.last()
-    assert last is not None
-    state = checkpoints.load(last)
-    (name,) = [name for name, array in state["arrays"].items() if array.shape == (8, 1, 3)]
-    arrays = {**state["arrays"], name: np.ones((8, 2, 3), np.float32)}
-    checkpoints.save({**state, "arrays": arrays}, step=last.step)
-    with pytest.raises(BadInput, match="observables of several states are not supported"):
-        evaluate(hydrogen, samples=20, device="cpu", observables=True)
     told = dict(made.summary())
     assert told["spin"] == "S^2 = 0.7500 +- 0.0000" and "e bohr" in told["dipole"] and "force on 1" in told
+
+
+class Sampled(Exception):
+    """The programs were accepted and one of them is run."""
+
+
+class PretendedProgram:
+    """A jitted and compiled program of so many bytes."""
+
+    def __init__(self, needed_bytes: int) -> None:
+        self.needed_bytes = needed_bytes
+
+    def lower(self, *args: Any) -> PretendedProgram:
+        return self
+
+    def compile(self) -> PretendedProgram:
+        return self
+
+    def __call__(self, *args: Any) -> Any:
+        raise Sampled
+
+
+@pytest.mark.parametrize(
+    ("energy_bytes", "observable_bytes", "observables", "raised"),
+    [(10, 10**14, True, DoesNotFit), (10**14, 10, True, DoesNotFit), (10, 10**14, False, Sampled)],
+)
+def test_a_budget_is_for_the_larger_of_the_programs_of_energies_and_of_observables(
+    energy_bytes: int,
+    observable_bytes: int,
+    observables: bool,
+    raised: Any,
+    hydrogen: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, needed_bytes in (("make_observe", energy_bytes), ("make_measure", observable_bytes)):
+        program = PretendedProgram(needed_bytes)
+        monkeypatch.setattr(evaluation, name, lambda *args, program=program, **options: program)
+    monkeypatch.setattr(xla, "compiled_bytes", lambda program: program.needed_bytes)
+    with pytest.raises(raised):
+        evaluate(hydrogen, samples=20, device="cpu", budget="64GiB", observables=observables)
 
 
 def test_the_exact_wave_function_of_hydrogen_has_its_energy_and_no_variance(
@@ -135,6 +168,9 @@ def test_what_cannot_be_evaluated_is_refused(hydrogen: Path, tiny: dict[str, Any
     begin(tmp_path / "begun", "H", resume=False).write()
     with pytest.raises(BadInput, match="has no checkpoint"):
         evaluate(tmp_path / "begun", device="cpu")
+    begin(tmp_path / "two", "He", resume=False, net_changes={"states": 2}).write()
+    with pytest.raises(BadInput, match="of 2 states, of which only energies are measured"):
+        evaluate(tmp_path / "two", device="cpu", observables=True)
     set_params(hydrogen, a=np.nan)
     with pytest.raises(Diverged, match="160 of 160 local energies are not finite at step 10"):
         evaluate(hydrogen, samples=20, device="cpu")

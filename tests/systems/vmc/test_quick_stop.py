@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -38,17 +38,58 @@ def test_a_process_whose_main_thread_does_not_answer_is_left_with_the_code_of_th
 
 
 @pytest.mark.usefixtures("deaf")
-def test_a_block_that_ends_in_time_or_saves_its_work_is_not_left() -> None:
+def test_a_block_that_ends_in_time_is_not_left() -> None:
     codes: list[int] = []
     with QuickStop(grace_s=LONG_S, leave=codes.append):
         os.kill(os.getpid(), signal.SIGTERM)
-    with QuickStop(grace_s=0.01, leave=codes.append) as stop:
-        stop.is_armed = False
-        os.kill(os.getpid(), signal.SIGTERM)
-        threading.Event().wait(0.1)
-    with QuickStop(grace_s=0.0, leave=codes.append):
-        os.kill(os.getpid(), signal.SIGWINCH)  # another signal, ignored by default
     assert codes == []
+
+
+class AskedStop(QuickStop):
+    """A stop that is never armed, and an event for when the watching thread has asked whether it is."""
+
+    def __init__(self, leave: Callable[[int], object]) -> None:
+        self.asked = threading.Event()
+        super().__init__(grace_s=0.0, leave=leave)
+
+    @property
+    def is_armed(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        self.asked.set()
+        return False
+
+    @is_armed.setter
+    def is_armed(self, value: bool) -> None:
+        pass
+
+
+@pytest.mark.usefixtures("deaf")
+def test_a_block_that_saves_its_work_is_not_left() -> None:
+    codes: list[int] = []
+    with AskedStop(codes.append) as stop:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.asked.wait(LONG_S)
+    assert codes == []
+
+
+@pytest.mark.usefixtures("deaf")
+def test_another_signal_does_not_stop_a_block() -> None:
+    codes: list[int] = []
+    called = threading.Event()
+
+    def leave(code: int) -> None:
+        codes.append(code)
+        called.set()
+
+    # Without a handler of Python, nothing would be written to the descriptor that the thread reads.
+    before = signal.signal(signal.SIGWINCH, lambda number, frame: None)
+    try:
+        with QuickStop(grace_s=0.0, leave=leave):
+            os.kill(os.getpid(), signal.SIGWINCH)
+            os.kill(os.getpid(), signal.SIGTERM)  # read after the other one: both have been judged then
+            assert called.wait(LONG_S)
+    finally:
+        signal.signal(signal.SIGWINCH, before)
+    assert codes == [143]
 
 
 def test_outside_the_main_thread_nothing_changes() -> None:

@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pinchpoint.backends.jax import xla
 from pinchpoint.core.errors import BadInput, Diverged
 from pinchpoint.core.files import check_output
 from pinchpoint.systems.common.budgets import budget_of
@@ -171,18 +172,12 @@ class _Sampler:
             Collector(system, least_spin_squared=least_spin_squared(system)) if observables else None
         )
         self.step, params, x = stored_params(run, self.wave)
-        if observables and x.shape[1] != system.electrons:
-            raise BadInput(
-                f"A walker of {run.folder} has {x.shape[1]} electrons, and {system.name} has "
-                f"{system.electrons}: observables of several states are not supported.",
-                hint="Leave out --observables, or train one state.",
-            )
         dtype = jnp.dtype(settings.precision)
         self.params = place(jax.tree_util.tree_map(lambda leaf: jnp.array(leaf, dtype), params), self.mesh)
         positions = jnp.array(resize(x, settings.walkers), dtype)
         width = jnp.asarray(settings.width, dtype)
         self.first = place(Walkers(positions, jnp.zeros(len(positions), dtype), width), self.mesh)
-        self.programs: dict[Settings, Any] = {}
+        self.programs: dict[tuple[str, Settings], Any] = {}
 
     def fit(self, budget: str | int | None) -> Fit | None:
         """Choose the method and the chunk, used from then on; None where they are the run's own."""
@@ -193,30 +188,37 @@ class _Sampler:
             electrons=self.run.config.system.electrons,
             budget=budget,
             host=self.host,
-            compile_with=self.program,
+            compile_with=self.heaviest_program,
             progress=lambda text: self.tell(text, 0, 0),
         )
         self.settings = choice.into(self.settings)
         return choice
 
+    def heaviest_program(self, settings: Settings) -> Any:
+        """The program that needs most memory of those that the evaluation runs, one after another."""
+        programs = [self.program(settings)]
+        if self.collector is not None:
+            programs.append(self.observables_program(settings))
+        return max(programs, key=lambda program: xla.compiled_bytes(program) or 0)
+
     def program(self, settings: Settings) -> Any:
         """The compiled program of the moves and energies of `block` samples."""
-        if settings not in self.programs:
+        if ("energies", settings) not in self.programs:
             self.tell("compiling", 0, 0)
             observe: Any = make_observe(self.wave, settings, self.block, mesh=self.mesh)
-            self.programs[settings] = observe.lower(
+            self.programs["energies", settings] = observe.lower(
                 self.params, self.first, 0, self._key(Stage.EVALUATE)
             ).compile()
-        return self.programs[settings]
+        return self.programs["energies", settings]
 
-    def _measure(self) -> Any:
-        """The compiled program of the observables."""
-        self.tell("compiling the observables", 0, 0)
-        system, net = self.run.config.system, self.run.config.net
-        program: Any = make_measure(
-            lambda own: wave_function(own, net), system, self.settings, mesh=self.mesh
-        )
-        return program.lower(self.params, self.first.x).compile()
+    def observables_program(self, settings: Settings) -> Any:
+        """The compiled program of the observables of one sample."""
+        if ("observables", settings) not in self.programs:
+            self.tell("compiling the observables", 0, 0)
+            system, net = self.run.config.system, self.run.config.net
+            measure: Any = make_measure(lambda own: wave_function(own, net), system, settings, mesh=self.mesh)
+            self.programs["observables", settings] = measure.lower(self.params, self.first.x).compile()
+        return self.programs["observables", settings]
 
     def _key(self, stage: Stage) -> Any:
         return place(stage_key(self.settings.seed, stage), self.mesh)
@@ -228,7 +230,7 @@ class _Sampler:
         burn, steps = make_burn(self.wave, self.settings, mesh=self.mesh), max(self.settings.burn, LEAST_BURN)
         walkers, _ = burn(self.params, self.first, steps, self._key(Stage.EVALUATE_BURN))
         observe, key = self.program(self.settings), self._key(Stage.EVALUATE)
-        measure = self._measure() if self.collector is not None else None
+        measure = self.observables_program(self.settings) if self.collector is not None else None
         energies, accepted, unread = [], [], None
         for at in range(0, samples, self.block):
             walkers, observed = observe(self.params, walkers, at, key)

@@ -136,7 +136,13 @@ def train(
             for program in setup.needed():
                 setup.programs.get(setup.settings, program)
         driver = ProgramDriver(
-            setup.run, carry, programs=setup.program, block=setup.block, state=state, host=setup.host
+            setup.run,
+            carry,
+            programs=setup.program,
+            block=setup.block,
+            state=state,
+            host=setup.host,
+            tell=tell,
         )
         every = checkpoint_every or max(1, -(-setup.settings.steps // CHECKPOINTS))
         return run_loop(

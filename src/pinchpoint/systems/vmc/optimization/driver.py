@@ -19,7 +19,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from pinchpoint.systems.common.training.training_loop import TRAIN, Fault, Report
+from pinchpoint.systems.common.training.training_loop import TRAIN, Fault, Progress, Report
 from pinchpoint.systems.vmc.analysis.statistics import block_estimate
 from pinchpoint.systems.vmc.data.system import System
 from pinchpoint.systems.vmc.optimization import trees
@@ -67,11 +67,16 @@ class ProgramDriver:
         block: int,
         state: dict[str, Any] | None,
         host: Host,
+        tell: Progress,
     ) -> None:
-        """Start from a carry. state: that of the checkpoint it was restored from; None for a new run."""
+        """Start from a carry. state: that of the checkpoint it was restored from; None for a new run.
+
+        tell: called when the first program starts; its results are read only when it has finished.
+        """
         self.run, self.settings, self.carry = run, run.config.settings, carry
         self.programs, self.block = programs, block
-        self.resumed, self.host = state, host
+        self.resumed, self.host, self.tell = state, host, tell
+        self._has_started = False
         self._unread: deque[tuple[int, Stats]] = deque()  # first step of a program, and its results
         self._finite: list[bool] = []  # whether each of the rows read last is finite
         self._recent: deque[Row] = deque(maxlen=MEAN_STEPS)
@@ -84,6 +89,9 @@ class ProgramDriver:
         return self.resumed
 
     def start(self, step: int, seconds: float) -> int:
+        if not self._has_started:
+            self._has_started = True
+            self.tell(EnergyReport(TRAIN, step, self.run.steps))
         count, stage = program_at(step, self.settings, block=self.block)
         self.carry, stats = self.programs(count, stage)(self.carry)
         self._unread.append((step, stats))
