@@ -207,7 +207,7 @@ def orbitals(
 ) -> None:
     """Compute Hartree-Fock orbitals with PySCF, to pretrain elsewhere.
 
-    The package has those of named molecules and of atoms up to Ar; this command is for other systems.
+    The package has those of atoms up to Ar and of most named molecules; this command is for other systems.
     """
     from pinchpoint.backends.base import backend
     from pinchpoint.core.files import check_output

@@ -39,6 +39,15 @@ def test_four_points_far_apart_have_an_error_bar_that_covers_the_truth() -> None
     assert abs(minimum.bond - LOWEST_BOHR) < minimum.bond_error < 0.06
 
 
+def test_curves_that_agree_by_chance_do_not_shrink_the_error_bar() -> None:
+    """The Morse and the Mie curve through the first four have nearly the same energy, 0.03 mHa too low."""
+    bonds = [1.0, 1.4, 2.0, 3.0, 4.0]
+    minimum = find_minimum(bonds, [H2[bond] for bond in bonds], [1e-5] * 5)
+    assert isinstance(minimum, Minimum)
+    assert abs(minimum.energy_ha - LOWEST_HA) < minimum.energy_error_ha < 1e-4
+    assert abs(minimum.bond - LOWEST_BOHR) < minimum.bond_error < 0.05
+
+
 @pytest.mark.parametrize("bonds", [[1.2, 1.4, 1.6, 1.8], [1.0, 1.2, 1.4, 2.0, 4.0], list(H2)[:6]])
 def test_two_error_bars_cover_the_truth_in_most_scans(bonds: list[float]) -> None:
     minima = [noisy(bonds, error, seed) for error in (1e-4, 2e-3) for seed in range(4)]

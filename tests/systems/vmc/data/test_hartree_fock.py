@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ import pytest
 from pinchpoint.core.errors import BadInput, Missing
 from pinchpoint.systems.vmc.data.gto import HartreeFock, evaluate, log_determinant, orbital_blocks
 from pinchpoint.systems.vmc.data.hartree_fock import BASIS, included, orbitals_for, solve
+from pinchpoint.systems.vmc.data.molecules import SYMBOLS, known_molecules
 from pinchpoint.systems.vmc.data.system import System, system_of
 from pinchpoint.systems.vmc.model.config import NetConfig
 from pinchpoint.systems.vmc.model.determinants import sum_of_determinants
@@ -73,6 +75,25 @@ def test_named_molecules_that_need_pretraining_need_no_pyscf(
     field = orbitals_for(system)
     assert field.fits(system) and system.exact_ha is not None
     assert 0 < field.energy_ha - system.exact_ha < 0.01 * abs(system.exact_ha)
+
+
+def test_the_page_of_vmc_lists_the_orbitals_that_are_packaged() -> None:
+    from pinchpoint.systems.vmc.data import hartree_fock
+
+    folder = Path(hartree_fock.__file__).with_name("orbitals")
+    files = {path.stem for path in folder.glob("*.npz")}
+    with_cores = {name.removeprefix("ccecp-") for name in files if name.startswith("ccecp-")}
+    page = Path(__file__).parents[4] / "docs" / "systems" / "vmc.md"
+    lists = re.search(
+        r"packaged for the atoms `(\w+)` to `(\w+)`, for (.*?); `vmc orbitals (\w+)", page.read_text()
+    )
+    assert lists is not None
+    first, last, molecules, example = lists.groups()
+    atoms = set(SYMBOLS[SYMBOLS.index(first) : SYMBOLS.index(last) + 1])
+    assert with_cores == atoms | set(re.findall(r"`(\w+)`", molecules))
+    assert example in set(known_molecules()) - with_cores
+    oxides = {"ScO", "TiO", "VO", "CrO", "MnO", "FeO"}
+    assert {name for name in files if "-" not in name} == {*SYMBOLS[1:18], *known_molecules()} - oxides
 
 
 def test_without_pyscf_another_molecule_is_asked_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:

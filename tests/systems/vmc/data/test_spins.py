@@ -10,7 +10,7 @@ import pytest
 
 from pinchpoint.core.errors import BadInput, Missing
 from pinchpoint.systems.vmc.data.spins import ground_state
-from pinchpoint.systems.vmc.data.system import System, system_of
+from pinchpoint.systems.vmc.data.system import NotConverged, System, system_of
 
 OXYGEN = "2\n\nO 0 0 0\nO 0 0 1.2075\n"
 METHYLENE = "3\n\nC 0 0 0\nH 0 0.995 0.415\nH 0 -0.995 0.415\n"
@@ -32,7 +32,7 @@ def table(**energies: float) -> Callable[[System], float]:
 
     def energy_of(system: System) -> float:
         if f"s{system.spin}" not in energies:
-            raise BadInput("Hartree-Fock did not converge.", hint="Try another spin.")
+            raise NotConverged("Hartree-Fock did not converge.", hint="Try another spin.")
         return energies[f"s{system.spin}"]
 
     return energy_of
@@ -88,10 +88,38 @@ def test_a_higher_spin_needs_a_margin_because_hartree_fock_favours_it(xyz: Calla
     assert state.system.spin == 0 and "--spin 2" in state.why
 
 
-def test_a_spin_that_does_not_converge_is_left_out(xyz: Callable[[str], Path]) -> None:
-    assert ground_state(xyz(HYDROXYL), charge=1, energy_of=table(s2=-75.0)).system.spin == 2
-    assert "a guess, because Hartree-Fock did not converge" in (
-        ground_state(xyz(HYDROXYL), charge=1, energy_of=table()).why
+def test_a_spin_that_does_not_converge_is_left_out_and_named(xyz: Callable[[str], Path]) -> None:
+    path = xyz(HYDROXYL)
+    one = ground_state(path, charge=1, energy_of=table(s2=-75.0, s4=-74.7))
+    assert one.system.spin == 2
+    assert one.why == (
+        "the lowest by Hartree-Fock (quintet +300 mHa); the singlet did not converge, compare with --spin 0"
+    )
+    two = ground_state(path, charge=1, energy_of=table(s2=-75.0))
+    assert two.why.endswith(
+        "; the singlet and the quintet did not converge, compare with --spin 0 or --spin 4"
+    )
+    none = ground_state(path, charge=1, energy_of=table())
+    assert none.why == "a guess, because Hartree-Fock did not converge; set --spin"
+
+
+def test_an_element_that_the_basis_lacks_is_not_called_a_failure_to_converge(
+    xyz: Callable[[str], Path],
+) -> None:
+    def refuse(system: System) -> float:
+        if system.spin == 2:
+            return -75.0
+        raise BadInput("The basis b has 3 functions,\ntoo few.", hint="Use a larger one.")
+
+    def refuse_all(system: System) -> float:
+        raise BadInput("PySCF has no basis 'b' for OH: O is not in it.", hint="Use another one.")
+
+    path = xyz(HYDROXYL)
+    assert ground_state(path, charge=1, energy_of=refuse_all).why == (
+        "a guess, because PySCF has no basis 'b' for OH: O is not in it; set --spin"
+    )
+    assert "the singlet was not compared, because the basis b has 3 functions" in (
+        ground_state(path, charge=1, energy_of=refuse).why
     )
 
 

@@ -2,14 +2,16 @@
 
 A Morse curve is a parabola in y = exp(-a r); with y = r^-p the same parabola is a Mie curve. Both are fitted
 to the points around the lowest one. Their difference shows how much the result depends on the form of the
-curve, and is part of the error bar: the points of a scan are often far apart. Uses numpy only. K points,
-lengths in bohr, energies in hartree.
+curve, and is part of the error bar: the points of a scan are often far apart. It changes sign with the
+number of points and may vanish by chance: the largest difference of these and of fewer points counts. Uses
+numpy only. K points, lengths in bohr, energies in hartree.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -40,6 +42,15 @@ class Minimum:
 
 
 @dataclass(frozen=True)
+class _Window:
+    """The minimum of some of the points with statistical errors only, and its distance from a Mie curve's."""
+
+    minimum: Minimum
+    bond_change: float
+    energy_change_ha: float
+
+
+@dataclass(frozen=True)
 class _Fit:
     """Minima of one curve for many sets of energies; NaN where a set has none between the points."""
 
@@ -63,18 +74,27 @@ def find_minimum(bonds: Sequence[float], energies: Sequence[float], errors: Sequ
         end, more = ("shortest", "shorter") if at == 0 else ("longest", "longer")
         return f"the lowest point is the {end}: add {more} lengths"
     nearest = np.argsort(np.abs(r - r[at]), kind="stable")
-    found: list[Minimum] = []
+    minima: list[Minimum] = []
+    bond_change = energy_change = 0.0
     # Few points close to the minimum depend least on the form of the curve, many have the smallest noise.
     for count in range(LEAST_POINTS, len(r) + 1):
         part = np.sort(nearest[:count])
-        if part[0] < at < part[-1] and (minimum := _minimum(r[part], e[part], s[part])):
-            found.append(minimum)
-    if not found:
+        if part[0] < at < part[-1] and (window := _fit_window(r[part], e[part], s[part])):
+            bond_change = max(bond_change, window.bond_change)
+            energy_change = max(energy_change, window.energy_change_ha)
+            minima.append(
+                replace(
+                    window.minimum,
+                    bond_error=math.hypot(window.minimum.bond_error, bond_change),
+                    energy_error_ha=math.hypot(window.minimum.energy_error_ha, energy_change),
+                )
+            )
+    if not minima:
         return "the points do not show where the minimum is: add lengths around the lowest"
-    return min(found, key=lambda minimum: minimum.energy_error_ha)
+    return min(minima, key=lambda minimum: minimum.energy_error_ha)
 
 
-def _minimum(r: np.ndarray, e: np.ndarray, s: np.ndarray) -> Minimum | None:
+def _fit_window(r: np.ndarray, e: np.ndarray, s: np.ndarray) -> _Window | None:
     noise = np.random.default_rng(0).normal(size=(len(r), _DRAWS)) * s[:, None]
     sets = np.concatenate([e[:, None], e[:, None] + noise], axis=1)
     middle = r.mean()
@@ -85,21 +105,22 @@ def _minimum(r: np.ndarray, e: np.ndarray, s: np.ndarray) -> Minimum | None:
     # Residuals beyond the error bars: the curve does not describe the points, and the error grows with them.
     freedom = len(r) - LEAST_POINTS
     scale = max(1.0, morse.chi2 / freedom) ** 0.5 if freedom else 1.0
-    bond_error, energy_error = (
-        float(np.hypot(scale * np.nanstd(own[1:]), own[0] - other[0]))
-        for own, other in ((morse.bonds, mie.bonds), (morse.energies, mie.energies))
-    )
-    return Minimum(
+    minimum = Minimum(
         bond=float(morse.bonds[0]),
-        bond_error=bond_error,
+        bond_error=float(scale * np.nanstd(morse.bonds[1:])),
         energy_ha=float(morse.energies[0]),
-        energy_error_ha=energy_error,
+        energy_error_ha=float(scale * np.nanstd(morse.energies[1:])),
         points=len(r),
         steepness=morse.exponent,
         depth_ha=float(morse.curvature * morse.bottom**2),
         low=float(r[0]),
         high=float(r[-1]),
     )
+    bond_change = float(abs(morse.bonds[0] - mie.bonds[0]))
+    # Where the energies of both curves agree by chance, their lengths do not: the energy rises by this much
+    # half-way between the two minima.
+    rise = minimum.depth_ha * (minimum.steepness * bond_change / 2) ** 2
+    return _Window(minimum, bond_change, max(float(abs(morse.energies[0] - mie.energies[0])), rise))
 
 
 def _fit(

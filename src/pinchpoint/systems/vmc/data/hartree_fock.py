@@ -1,8 +1,10 @@
-"""Hartree-Fock orbitals of a system: packaged for named molecules and atoms up to Ar, else computed by PySCF.
+"""Hartree-Fock orbitals of a system: packaged for common atoms and molecules, else computed by PySCF.
 
-PySCF is imported only to solve a system; training on a named molecule never needs it. A small basis is
-enough, because the orbitals are only the starting point of training. A file in `orbitals/` was written by
-`solve(system_of(NAME)).save(...)`; the names of those with pseudopotentials begin with that of the potential.
+Packaged with all electrons: He to Ar, and the named molecules except oxides of transition metals. With ccECP:
+Li to Fe, the same molecules except H2, BeH and BH, and ScO, TiO, VO and FeO. PySCF is imported only to solve
+others. A small basis is enough, because the orbitals are only the starting point of training. A file in
+`orbitals/` was written by `solve(system_of(NAME)).save(...)`; the names of those with pseudopotentials begin
+with that of the potential.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import numpy as np
 
 from pinchpoint.core.errors import BadInput, Missing
 from pinchpoint.systems.vmc.data.gto import HartreeFock
-from pinchpoint.systems.vmc.data.system import SAME_BOHR, System
+from pinchpoint.systems.vmc.data.system import SAME_BOHR, NotConverged, System
 
 BASIS = "cc-pvdz"
 BASES = {"": BASIS, "ccecp": "ccecp-cc-pvdz"}  # the default basis with each pseudopotential
@@ -92,8 +94,8 @@ def energy_by_hartree_fock(system: System) -> float:
     return float(field.e_tot)
 
 
-def _not_converged(system: System, basis: str) -> BadInput:
-    return BadInput(
+def _not_converged(system: System, basis: str) -> NotConverged:
+    return NotConverged(
         f"Hartree-Fock in the basis {basis} did not converge for {system.name}.",
         hint="Train without pretraining, or try another spin.",
     )

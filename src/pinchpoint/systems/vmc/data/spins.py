@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pinchpoint.core.errors import BadInput, Missing
+from pinchpoint.core.errors import BadInput, Missing, first_line
 from pinchpoint.systems.vmc.data.molecules import known_spin, spin_of_atom
-from pinchpoint.systems.vmc.data.system import System, system_of
+from pinchpoint.systems.vmc.data.system import NotConverged, System, system_of
 
 MARGIN_HA = 0.005  # by which a higher spin must lie below a lower one
 CLOSE_HA = 0.03  # spins closer than this can be in the wrong order
@@ -50,7 +50,8 @@ def ground_state(
     """Return the system of `system_of`, with the spin of its ground state where none is set.
 
     energy_of: the energy in hartree that spins are compared by, by default that of Hartree-Fock; it may raise
-    BadInput for a spin, and Missing if it cannot be computed at all. tell: called with what is computed.
+    NotConverged or another BadInput for a spin, and Missing if it cannot be computed at all. tell: called
+    with what is computed.
     """
     system = system_of(molecule, spin=spin, charge=charge, bond=bond, pseudopotential=pseudopotential)
     if spin is not None or isinstance(molecule, System):
@@ -83,28 +84,29 @@ def _hartree_fock(system: System) -> float:
 
 def _compare(system: System, energy_of: EnergyOf, tell: Callable[[str], None]) -> GroundState:
     energies: dict[int, float] = {}
-    reason = "Hartree-Fock did not converge"
+    failures: dict[int, BadInput] = {}
     for spin in _candidates(system):
         tell(f"Hartree-Fock of the {multiplet(spin)} of {system.name}")
-        electrons = system.electrons
         try:
-            energies[spin] = energy_of(
-                replace(system, up=(electrons + spin) // 2, down=(electrons - spin) // 2)
-            )
+            energies[spin] = energy_of(_with_spin(system, spin))
         except Missing:
-            reason = "PySCF is not installed"
-            break
-        except BadInput:  # one spin may fail to converge where another is easy
+            advice = "set --spin, or run pip install 'pinchpoint[pyscf]'"
+            return GroundState(system, f"a guess, because PySCF is not installed; {advice}")
+        except BadInput as error:  # one spin may fail to converge where another is easy
+            failures[spin] = error
             continue
         if energies[spin] > min(energies.values()) + _TOO_HIGH_HA:
             break
     if not energies:
-        return GroundState(
-            system, f"a guess, because {reason}; set --spin, or run pip install 'pinchpoint[pyscf]'"
-        )
+        others = [error for error in failures.values() if not isinstance(error, NotConverged)]
+        reason = _clause(others[0]) if others else "Hartree-Fock did not converge"
+        return GroundState(system, f"a guess, because {reason}; set --spin")
     best = _lowest(energies)
-    chosen = replace(system, up=(system.electrons + best) // 2, down=(system.electrons - best) // 2)
-    return GroundState(chosen, _explain(best, energies))
+    return GroundState(_with_spin(system, best), _explain(best, energies) + _name_failures(failures))
+
+
+def _with_spin(system: System, spin: int) -> System:
+    return replace(system, up=(system.electrons + spin) // 2, down=(system.electrons - spin) // 2)
 
 
 def _candidates(system: System) -> range:
@@ -135,3 +137,22 @@ def _explain(best: int, energies: Mapping[int, float]) -> str:
         choices = " or ".join(f"--spin {spin}" for spin in near)
         text += f"; that is close, so compare with {choices}"
     return text
+
+
+def _name_failures(failures: Mapping[int, BadInput]) -> str:
+    """Return the spins without an energy, one of which may be the ground state; empty if there are none."""
+    text = ""
+    spins = [spin for spin, error in failures.items() if isinstance(error, NotConverged)]
+    if spins:
+        names = " and ".join(f"the {multiplet(spin)}" for spin in spins)
+        text += f"; {names} did not converge, compare with {' or '.join(f'--spin {spin}' for spin in spins)}"
+    for spin, error in failures.items():
+        if spin not in spins:
+            text += f"; the {multiplet(spin)} was not compared, because {_clause(error)}"
+    return text
+
+
+def _clause(error: BadInput) -> str:
+    """Return what is wrong as a clause: `the basis ...`, `PySCF has no basis ...`."""
+    text = first_line(error).rstrip(".")
+    return f"the {text[4:]}" if text.startswith("The ") else text
