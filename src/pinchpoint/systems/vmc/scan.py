@@ -205,8 +205,8 @@ def _write(
     columns = ("bond", "energy_ha", "error_ha")
     bonds, energies, errors = ([point[key] for point in ordered] for key in columns)
     # The error bars of walkers that have not mixed are too small for a fit.
-    mixed = [point for point in ordered if point["rhat"] <= LARGEST_RHAT]
-    low = find_minimum(*([point[key] for point in mixed] for key in columns))
+    mixed_points = [point for point in ordered if point["rhat"] <= LARGEST_RHAT]
+    low = find_minimum(*([point[key] for point in mixed_points] for key in columns))
     minimum = low if isinstance(low, Minimum) else None
     known = next(
         ((point["bond"], point["reference_ha"]) for point in ordered if point["reference_ha"] is not None),

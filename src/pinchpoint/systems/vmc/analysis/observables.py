@@ -26,17 +26,17 @@ class Collector:
         self.edges = np.linspace(0.0, FARTHEST_BOHR, SHELLS + 1)
         self._samples: dict[str, list[np.ndarray]] = {}
 
-    def add(self, x: np.ndarray, measured: Any) -> None:
+    def add(self, x: np.ndarray, measurements: Any) -> None:
         """Add one sample: walkers (B, n, 3) and their `Measurements`."""
-        spins = np.asarray(measured.spin_excess, np.float64) + self.least_spin_squared
+        spins = np.asarray(measurements.spin_excess, np.float64) + self.least_spin_squared
         values = {
             "spin_squared": spins,
-            "dipole": np.asarray(measured.dipole, np.float64),
-            "quadrupole": np.asarray(measured.quadrupole, np.float64),
+            "dipole": np.asarray(measurements.dipole, np.float64),
+            "quadrupole": np.asarray(measurements.quadrupole, np.float64),
             "density": self._shells(np.asarray(x, np.float64)),
         }
-        if measured.forces is not None:
-            energy, change, weight = (np.asarray(part, np.float64) for part in measured.forces)
+        if measurements.forces is not None:
+            energy, change, weight = (np.asarray(part, np.float64) for part in measurements.forces)
             values |= {"energy": energy, "change": change, "weight": weight}
             values["energy_weight"] = energy[:, None, None] * weight
         groups = _groups(len(x))

@@ -77,17 +77,17 @@ def nonlocal_energy(sign_and_log: SignAndLog, system: System, params: Any, x: An
         decays = jnp.exp(-exponents * (r**2)[:, None, None])
         potentials = jnp.sum(coefficients * decays, axis=-1)  # (cores, L)
         # An electron is within the reach of `near` cores at most: only these spheres are integrated over.
-        chosen = jax.lax.top_k(-r / lengths, near)[1]
-        turned = jnp.matmul(points, rotation, precision=jax.lax.Precision.HIGHEST)
+        nearest = jax.lax.top_k(-r / lengths, near)[1]
+        directions = jnp.matmul(points, rotation, precision=jax.lax.Precision.HIGHEST)
         cosines = jnp.einsum(
-            "kx,qx->kq", vectors[chosen] / r[chosen, None], turned, precision=jax.lax.Precision.HIGHEST
+            "kx,qx->kq", vectors[nearest] / r[nearest, None], directions, precision=jax.lax.Precision.HIGHEST
         )
-        places = nuclei[chosen, None] + r[chosen, None, None] * turned
-        moved = jax.vmap(lambda place: x.at[electron].set(place))(places.reshape(-1, 3))
-        signs, logs = jax.vmap(lambda walker: sign_and_log(params, walker))(moved)
+        places = nuclei[nearest, None] + r[nearest, None, None] * directions
+        walkers = jax.vmap(lambda place: x.at[electron].set(place))(places.reshape(-1, 3))
+        signs, logs = jax.vmap(lambda walker: sign_and_log(params, walker))(walkers)
         ratios = (signs * sign * jnp.exp(logs - log)).reshape(cosines.shape)
         weights = _legendre(cosines, channels)  # (L, K, Q)
-        return jnp.sum(potentials[chosen].T[:, :, None] * weights * ratios) / len(points)
+        return jnp.sum(potentials[nearest].T[:, :, None] * weights * ratios) / len(points)
 
     rotations = _rotations(x)
     together = max(1, min(len(x), _AT_ONCE * len(x) // (near * len(points))))
@@ -108,8 +108,8 @@ def icosahedron() -> np.ndarray:
     """Return the 12 corners (12, 3) of an icosahedron on the unit sphere: exact up to degree 5."""
     golden = (1 + math.sqrt(5)) / 2
     corners = [(0.0, one, golden * other) for one in (-1, 1) for other in (-1, 1)]
-    turned = [np.roll(corner, shift) for corner in corners for shift in range(3)]
-    return np.array(turned) / math.hypot(1, golden)
+    points = [np.roll(corner, shift) for corner in corners for shift in range(3)]
+    return np.array(points) / math.hypot(1, golden)
 
 
 def _table(rows: Sequence[Sequence[Term]]) -> tuple[np.ndarray, np.ndarray]:

@@ -94,7 +94,7 @@ def quadrupole(system: System, x: Any) -> Any:
     return (3 * moments - jnp.trace(moments) * jnp.eye(3, dtype=x.dtype)) / 2
 
 
-def moved(system: System, positions: Any) -> System:
+def with_nuclei_at(system: System, positions: Any) -> System:
     """Return the system with its nuclei at positions (M, 3), which may be traced; they are not checked."""
     other = copy.copy(system)
     object.__setattr__(other, "positions", positions)
@@ -108,7 +108,7 @@ def force_parts(
     start = jnp.asarray(system.positions, x.dtype)
 
     def at(positions: Any) -> tuple[Any, Any]:
-        own = moved(system, positions)
+        own = with_nuclei_at(system, positions)
         wave, places = wave_of(own), _follow(x, start, positions)
         energy = local_energy(wave.log, own, method=method)(params, places)
         return energy, 2 * wave.log(params, places)
