@@ -65,7 +65,8 @@ class AskedStop(QuickStop):
 @pytest.mark.usefixtures("deaf")
 def test_a_block_that_saves_its_work_is_not_left() -> None:
     codes: list[int] = []
-    with AskedStop(codes.append) as stop:
+    stop = AskedStop(codes.append)
+    with stop:
         os.kill(os.getpid(), signal.SIGTERM)
         assert stop.asked.wait(LONG_S)
     assert codes == []
