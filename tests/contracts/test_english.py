@@ -33,6 +33,7 @@ PHRASES = (
 ERRORS = {
     "PinchpointError",
     "BadInput",
+    "NotConverged",
     "TargetFailed",
     "CannotFake",
     "TimedOut",

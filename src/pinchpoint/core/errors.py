@@ -27,6 +27,10 @@ class BadInput(PinchpointError):
     """An argument, file or target that cannot be used."""
 
 
+class NotConverged(BadInput):
+    """An iterative calculation that did not converge for its input."""
+
+
 class TargetFailed(PinchpointError):
     """The user's own code raised an exception, exited, or never took a step."""
 
@@ -67,7 +71,18 @@ class Diverged(PinchpointError):
     exit_code = 1
 
 
-_KINDS = (PinchpointError, BadInput, TargetFailed, CannotFake, TimedOut, Missing, Bug, DoesNotFit, Diverged)
+_KINDS = (
+    PinchpointError,
+    BadInput,
+    NotConverged,
+    TargetFailed,
+    CannotFake,
+    TimedOut,
+    Missing,
+    Bug,
+    DoesNotFit,
+    Diverged,
+)
 _BY_NAME = {kind.__name__: kind for kind in _KINDS}
 
 

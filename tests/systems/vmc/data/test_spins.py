@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pinchpoint.core.errors import BadInput, Missing
+from pinchpoint.core.errors import BadInput, Missing, NotConverged
 from pinchpoint.systems.vmc.data.spins import ground_state
-from pinchpoint.systems.vmc.data.system import NotConverged, System, system_of
+from pinchpoint.systems.vmc.data.system import System, system_of
 
 OXYGEN = "2\n\nO 0 0 0\nO 0 0 1.2075\n"
 METHYLENE = "3\n\nC 0 0 0\nH 0 0.995 0.415\nH 0 -0.995 0.415\n"

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from pinchpoint.core.errors import BadInput, Missing
+from pinchpoint.core.errors import BadInput, Missing, NotConverged
 from pinchpoint.systems.vmc.data.gto import HartreeFock
-from pinchpoint.systems.vmc.data.system import SAME_BOHR, NotConverged, System
+from pinchpoint.systems.vmc.data.system import SAME_BOHR, System
 
 BASIS = "cc-pvdz"
 BASES = {"": BASIS, "ccecp": "ccecp-cc-pvdz"}  # the default basis with each pseudopotential

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pinchpoint.core.errors import BadInput, Missing, first_line
+from pinchpoint.core.errors import BadInput, Missing, NotConverged, first_line
 from pinchpoint.systems.vmc.data.molecules import known_spin, spin_of_atom
-from pinchpoint.systems.vmc.data.system import NotConverged, System, system_of
+from pinchpoint.systems.vmc.data.system import System, system_of
 
 MARGIN_HA = 0.005  # by which a higher spin must lie below a lower one
 CLOSE_HA = 0.03  # spins closer than this can be in the wrong order

@@ -40,10 +40,6 @@ _CHAIN = re.compile(r"H([1-9][0-9]{0,2})")
 _LONGEST_CHAIN = 100
 
 
-class NotConverged(BadInput):
-    """A calculation of the electrons of a system that did not converge."""
-
-
 @dataclass(frozen=True)
 class System(JsonConfig):
     """Nuclei and electrons.
