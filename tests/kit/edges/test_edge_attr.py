@@ -32,31 +32,31 @@ def problem(transform: str = "linear", weights: str = "mean") -> dict[str, Any]:
     }
 
 
-def run(given: dict[str, Any], **how: Any) -> list[torch.Tensor]:
+def run(inputs: dict[str, Any], **how: Any) -> list[torch.Tensor]:
     """The output and every gradient."""
-    leaves = [given[name] for name in ("x", "y", "f", "edge_attr")]
+    leaves = [inputs[name] for name in ("x", "y", "f", "edge_attr")]
     leaves += [
-        p for name in ("mlp", "attention") if given[name] is not None for p in given[name].parameters()
+        p for name in ("mlp", "attention") if inputs[name] is not None for p in inputs[name].parameters()
     ]
-    out = edge_transform(**given, **how)
+    out = edge_transform(**inputs, **how)
     return [out.detach(), *torch.autograd.grad(out.sin().sum(), leaves)]
 
 
-def by_hand(given: dict[str, Any]) -> torch.Tensor:
+def by_hand(inputs: dict[str, Any]) -> torch.Tensor:
     """Edge by edge, in the order of the index."""
     values: list[list[torch.Tensor]] = [[] for _ in range(Q)]
     scores: list[list[torch.Tensor]] = [[] for _ in range(Q)]
-    for number, (s, q) in enumerate(given["edges"].T.tolist()):
-        f = [given["f"][s]] if given["transform"].startswith("non") else []
-        value = given["mlp"](torch.cat([given["y"][s], given["x"][q], *f, given["edge_attr"][number]]))
-        values[q].append(value if given["transform"].endswith("only") else value * given["f"][s])
-        if given["attention"] is not None:
-            scores[q].append(given["attention"](given["y"][s] - given["x"][q]))
+    for number, (s, q) in enumerate(inputs["edges"].T.tolist()):
+        f = [inputs["f"][s]] if inputs["transform"].startswith("non") else []
+        value = inputs["mlp"](torch.cat([inputs["y"][s], inputs["x"][q], *f, inputs["edge_attr"][number]]))
+        values[q].append(value if inputs["transform"].endswith("only") else value * inputs["f"][s])
+        if inputs["attention"] is not None:
+            scores[q].append(inputs["attention"](inputs["y"][s] - inputs["x"][q]))
     rows = []
     for row, score in zip(values, scores, strict=True):
         if not row:
             rows.append(torch.zeros(C).double())
-        elif given["weights"] == "max":
+        elif inputs["weights"] == "max":
             rows.append(torch.stack(row).amax(0))
         elif score:
             rows.append((torch.stack(row) * torch.cat(score).softmax(0)[:, None]).sum(0))
@@ -70,16 +70,16 @@ def by_hand(given: dict[str, Any]) -> torch.Tensor:
     [("linear", "mean"), ("nonlinear", "attention"), ("nonlinear_kernelonly", "max"), ("nonlinear", "max")],
 )
 def test_attributes_of_edges_reach_the_mlp_in_the_order_of_the_index(transform: str, weights: str) -> None:
-    given = problem(transform, weights)
-    leaves = [given["x"], given["edge_attr"], *given["mlp"].parameters()]
-    truth = by_hand(given)
+    inputs = problem(transform, weights)
+    leaves = [inputs["x"], inputs["edge_attr"], *inputs["mlp"].parameters()]
+    truth = by_hand(inputs)
     gradients = torch.autograd.grad(truth.sin().sum(), leaves)
-    eager = run(given, memory="eager")
+    eager = run(inputs, memory="eager")
     assert torch.allclose(eager[0], truth, rtol=1e-12)
     for mine, theirs in zip([eager[1], eager[4], *eager[5 : 3 + len(leaves)]], gradients, strict=True):
         assert torch.allclose(mine, theirs, rtol=1e-10, atol=1e-14)
     for memory, chunk in (("checkpoint", 7), ("flat", 7), ("flat", "auto")):
-        for mine, theirs in zip(run(given, memory=memory, chunk=chunk), eager, strict=True):
+        for mine, theirs in zip(run(inputs, memory=memory, chunk=chunk), eager, strict=True):
             assert torch.allclose(mine, theirs, rtol=1e-10, atol=1e-13), (memory, chunk)
 
 
@@ -87,25 +87,25 @@ def test_attributes_of_edges_reach_the_mlp_in_the_order_of_the_index(transform: 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("weights", ["mean", "max", "attention"])
 def test_on_a_gpu_attributes_and_maxima_are_those_of_the_cpu(weights: str) -> None:
-    given = problem("nonlinear", weights)
-    truth = run(given, memory="eager")
+    inputs = problem("nonlinear", weights)
+    truth = run(inputs, memory="eager")
     for name in ("mlp", "attention"):
-        given[name] = None if given[name] is None else given[name].cuda()
+        inputs[name] = None if inputs[name] is None else inputs[name].cuda()
     for name in ("x", "y", "f", "edge_attr"):
-        given[name] = given[name].detach().cuda().requires_grad_()
-    given["edges"] = given["edges"].cuda()
+        inputs[name] = inputs[name].detach().cuda().requires_grad_()
+    inputs["edges"] = inputs["edges"].cuda()
     for chunk in (7, 10_000):
-        for mine, theirs in zip(run(given, memory="flat", chunk=chunk), truth, strict=True):
+        for mine, theirs in zip(run(inputs, memory="flat", chunk=chunk), truth, strict=True):
             assert torch.allclose(mine.cpu(), theirs, rtol=1e-9, atol=1e-12)
 
 
 def test_attributes_for_edges_of_the_kit_are_in_its_order() -> None:
-    given = problem()
-    index = given["edges"]
+    inputs = problem()
+    index = inputs["edges"]
     order = torch.sort(index[1], stable=True).indices
     sorted_edges = Edges.from_index(index, queries=Q, sources=S)
-    same = {**given, "edges": sorted_edges, "edge_attr": given["edge_attr"][order]}
-    assert torch.equal(edge_transform(**given), edge_transform(**same))
+    same = {**inputs, "edges": sorted_edges, "edge_attr": inputs["edge_attr"][order]}
+    assert torch.equal(edge_transform(**inputs), edge_transform(**same))
 
 
 def test_edges_that_are_equally_large_share_the_gradient_of_a_maximum() -> None:
@@ -135,22 +135,22 @@ def test_edges_that_are_equally_large_share_the_gradient_of_a_maximum() -> None:
 
 
 def test_integer_attributes_and_lazy_layers_are_refused_with_what_to_do() -> None:
-    given = problem()
+    inputs = problem()
     with pytest.raises(BadInput, match="must hold floating-point") as refused:
-        edge_transform(**{**given, "edge_attr": torch.ones(E, A, dtype=torch.int64)})
+        edge_transform(**{**inputs, "edge_attr": torch.ones(E, A, dtype=torch.int64)})
     assert "one_hot" in refused.value.hint
     with pytest.raises(BadInput, match="takes 8 inputs, but an edge has 4"):
-        edge_transform(**{**given, "edge_attr": None})
+        edge_transform(**{**inputs, "edge_attr": None})
     with pytest.raises(BadInput, match="lazy layers"):
-        edge_transform(**{**given, "mlp": nn.LazyLinear(C)})
+        edge_transform(**{**inputs, "mlp": nn.LazyLinear(C)})
 
 
 def test_the_mlp_of_pyg_is_accepted_or_refused_with_the_reason() -> None:
     mlp_of_pyg = pytest.importorskip("torch_geometric.nn", reason="needs torch_geometric").MLP
-    given = problem(weights="max")
+    inputs = problem(weights="max")
     channels = [2 * D + A, 16, C]
-    given["mlp"] = mlp_of_pyg(channels, norm=None).double()
-    for mine, theirs in zip(run(given, memory="flat", chunk=7), run(given, memory="eager"), strict=True):
+    inputs["mlp"] = mlp_of_pyg(channels, norm=None).double()
+    for mine, theirs in zip(run(inputs, memory="flat", chunk=7), run(inputs, memory="eager"), strict=True):
         assert torch.allclose(mine, theirs, rtol=1e-10, atol=1e-13)
     refusals: list[tuple[dict[str, Any], str, str]] = [
         ({}, "has a BatchNorm1d in training mode", "memory='eager'"),
@@ -159,17 +159,17 @@ def test_the_mlp_of_pyg_is_accepted_or_refused_with_the_reason() -> None:
         ({"norm": "graph_norm"}, "GraphNorm of PyG", "memory='eager'"),
     ]
     for options, says, hint in refusals:
-        given["mlp"] = mlp_of_pyg(channels, **options).double()
+        inputs["mlp"] = mlp_of_pyg(channels, **options).double()
         with pytest.raises(BadInput, match=says) as refused:
-            edge_transform(**given)
+            edge_transform(**inputs)
         assert hint in refused.value.hint
-        assert edge_transform(**given, memory="eager").isfinite().all()
+        assert edge_transform(**inputs, memory="eager").isfinite().all()
     node = {"norm": "layer_norm", "norm_kwargs": {"mode": "node"}}
     for options in ({}, node):  # statistics that are fixed, and those of a row
-        given["mlp"] = mlp_of_pyg(channels, **options).double().eval()
+        inputs["mlp"] = mlp_of_pyg(channels, **options).double().eval()
         assert torch.allclose(
-            edge_transform(**given, chunk=7), edge_transform(**given, memory="eager"), rtol=1e-10
+            edge_transform(**inputs, chunk=7), edge_transform(**inputs, memory="eager"), rtol=1e-10
         )
-    given["mlp"] = mlp_of_pyg([5, 16, C], norm=None).double()
+    inputs["mlp"] = mlp_of_pyg([5, 16, C], norm=None).double()
     with pytest.raises(BadInput, match="takes 5 inputs, but an edge has 8"):
-        edge_transform(**given)
+        edge_transform(**inputs)

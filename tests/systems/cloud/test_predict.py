@@ -118,7 +118,7 @@ def test_tiles_cover_every_point_once_with_its_surroundings(tmp_path: Path) -> N
     xyz = np.concatenate([rng.uniform(0, 40, (4_000, 3)), rng.normal(7, 0.2, (3_000, 3))])
     tiles = Tiles(xyz, cell=0.5, margin=2, most=1_000)
     assert tiles.count > 4
-    seen = np.zeros(len(xyz), int)
+    visits = np.zeros(len(xyz), int)
     with Scratch(tmp_path / "out") as scratch:
         tiles.route(scratch)
         for number in range(tiles.count):
@@ -126,12 +126,12 @@ def test_tiles_cover_every_point_once_with_its_surroundings(tmp_path: Path) -> N
             assert max(len(index) for index, _ in parts) <= 1_000
             index = np.concatenate([part for part, _ in parts])
             inner = np.concatenate([part[inside] for part, inside in parts])
-            seen[inner] += 1
+            visits[inner] += 1
             low, high = xyz[inner, :2].min(axis=0), xyz[inner, :2].max(axis=0)
             # All points within 0.5 of those inside are in the tile or its margin of 1.
             near = ((xyz[:, :2] >= low - 0.5) & (xyz[:, :2] <= high + 0.5)).all(axis=1)
             assert set(np.flatnonzero(near)) <= set(index.tolist())
-    assert (seen == 1).all()
+    assert (visits == 1).all()
     assert not list(tmp_path.iterdir()), "temporary files are removed"
 
 

@@ -64,8 +64,12 @@ def test_observables_of_hydrogen_are_its_closed_forms(hydrogen: Path, tmp_path: 
     truth = np.diff(inside) / (4 / 3 * np.pi * np.diff(edges**3))
     value, error = np.array(density["value"][0]), np.array(density["error"][0])
     assert (np.abs(value - truth)[:15] < 5 * error[:15]).all() and error[1] < 0.1 * truth[1]
-    told = dict(made.summary())
-    assert told["spin"] == "S^2 = 0.7500 +- 0.0000" and "e bohr" in told["dipole"] and "force on 1" in told
+    summary = dict(made.summary())
+    assert (
+        summary["spin"] == "S^2 = 0.7500 +- 0.0000"
+        and "e bohr" in summary["dipole"]
+        and "force on 1" in summary
+    )
 
 
 class Sampled(Exception):

@@ -98,8 +98,8 @@ def test_a_box_with_a_molecule_is_no_crystal_wherever_it_lies_and_a_chain_is() -
         "C C", [[0.0, 0.0, 0.0], [3.0, 0.0, 0.0]], lattice=np.diag([6.0, 20.0, 20.0])
     )  # no atom near its own image
     alone = sample("C C", [[0.0, 0.0, 0.0], [3.0, 0.0, 0.0]], lattice=np.diag([9.0, 20.0, 20.0]))
-    found = [sample_domain(one) for one in (split, across, chain, alone)]
-    assert [one.periodic for one in found] == [False, False, True, False]
+    domains = [sample_domain(one) for one in (split, across, chain, alone)]
+    assert [domain.periodic for domain in domains] == [False, False, True, False]
 
 
 def test_electrons_tell_open_shells_and_other_counts() -> None:

@@ -87,12 +87,12 @@ def test_the_error_is_a_power_of_the_distance_and_at_least_the_usual_one(small) 
     )
     known = molecule("dimethyl-ether")
     near, far = (boxed(known.species, known.positions * scale) for scale in (1.0, 1.6))
-    found = [estimate.of(one, scalars(model, one)) for one in (structures[0][1], near, far)]
-    assert found[0].nmae == 0.01 and not found[0].likely_wrong and found[0].notes() == ()
+    estimates = [estimate.of(one, scalars(model, one)) for one in (structures[0][1], near, far)]
+    assert estimates[0].nmae == 0.01 and not estimates[0].likely_wrong and estimates[0].notes() == ()
     apart = estimate.distances(far.species, scalars(model, far))
     electrons = np.array([VALENCE[symbol] for symbol in far.species])
     distance = float((apart * electrons).sum() / electrons.sum())
-    assert found[2].nmae == pytest.approx(min(0.3, 0.02 * distance**1.5))
+    assert estimates[2].nmae == pytest.approx(min(0.3, 0.02 * distance**1.5))
     assert replace(estimate, limit=distance * 1.01).of(far, scalars(model, far)).likely_wrong is False
     wrong = replace(estimate, limit=distance * 0.99).of(far, scalars(model, far))
     assert wrong.notes()[0].startswith(LIKELY_WRONG) and "1.0%" in wrong.notes()[0]
@@ -119,15 +119,15 @@ def test_the_packaged_weights_know_molecules_and_note_ions_radicals_and_broken_b
     assert model.estimate is not None
     ethanol, water = molecule("ethanol"), molecule("water")
     turn = np.array([[0.0, -1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 1.0]])
-    found = [
+    estimates = [
         model.estimate.of(one, scalars(model, one))
         for one in (
             boxed(ethanol.species, ethanol.positions),
             boxed(ethanol.species, ethanol.positions @ turn),
         )
     ]
-    assert not found[0].likely_wrong and found[0].nmae < 0.02
-    assert found[1].nmae == pytest.approx(found[0].nmae, rel=1e-3)
+    assert not estimates[0].likely_wrong and estimates[0].nmae < 0.02
+    assert estimates[1].nmae == pytest.approx(estimates[0].nmae, rel=1e-3)
     prediction = predict(boxed(water.species[:2], water.positions[:2]), weights=model, grid=12, device="cpu")
     assert prediction.estimate is not None and prediction.estimate.likely_wrong
     assert prediction.estimate.nmae > 3 * prediction.estimate.usual

@@ -8,6 +8,7 @@ its name only when it is complete.
 from __future__ import annotations
 
 import zipfile
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -56,7 +57,7 @@ class Target:
     others: Others = "refuse"
 
 
-class Writer:
+class Writer(ABC):
     """Writes rows in order. notes: what the format cannot hold, in sentences.
 
     passes: how many times the points were read from their file before the first were written.
@@ -66,9 +67,9 @@ class Writer:
         self.notes = list(notes)
         self.passes = 0
 
+    @abstractmethod
     def write(self, rows: Rows, added: Mapping[str, np.ndarray]) -> None:
         """Write some points. added: values (n,) of the new columns."""
-        raise NotImplementedError
 
 
 def check_pair(path: Path, output: Path) -> None:

@@ -123,6 +123,17 @@ def predict_labels(
     return predict_classes(model, scene, budget=budget, device=device)[0]
 
 
+def scene_inputs(model: CloudModel, scene: Scene, device: str | torch.device | None) -> tuple[Tensor, Voxels]:
+    """Return the inputs (N, point_inputs) of one scene and its voxels, on the model's device by default."""
+    place = next(model.parameters())
+    device = torch.device(device) if device is not None else place.device
+    xyz = torch.from_numpy(np.ascontiguousarray(scene.xyz)).to(device, place.dtype)
+    features = torch.from_numpy(np.ascontiguousarray(scene.features)).to(device, place.dtype)
+    offsets = torch.tensor([0, scene.points], device=device)
+    voxels = voxelise(xyz, offsets, cell=model.config.cell, levels=len(model.config.widths))
+    return model.inputs(xyz, features, voxels), voxels
+
+
 @torch.no_grad()
 def predict_classes(
     model: CloudModel,
@@ -138,16 +149,10 @@ def predict_classes(
     hundred numbers.
     """
     check_scene(scene)
-    place = next(model.parameters())
-    device = torch.device(device) if device is not None else place.device
     was_training = model.training
     model.eval()
     try:
-        xyz = torch.from_numpy(np.ascontiguousarray(scene.xyz)).to(device, place.dtype)
-        features = torch.from_numpy(np.ascontiguousarray(scene.features)).to(device, place.dtype)
-        offsets = torch.tensor([0, scene.points], device=device)
-        voxels = voxelise(xyz, offsets, cell=model.config.cell, levels=len(model.config.widths))
-        inputs = model.inputs(xyz, features, voxels)
+        inputs, voxels = scene_inputs(model, scene, device)
         voxel_features = model.voxel_features(model.embed(inputs), voxels)
 
         def label(chunk: Tensor, cells: Tensor, voxel_features: Tensor) -> tuple[Tensor, Tensor]:
@@ -157,9 +162,9 @@ def predict_classes(
             return best.to(torch.int32), probabilities
 
         point_data = inputs, voxels.of_point
-        del voxels, xyz, features  # free their memory for the chunks
+        del voxels  # free their memory for the chunks
         labels, probabilities = stream(
-            label, point_data, extra=(voxel_features,), budget=budget, device=device.type
+            label, point_data, extra=(voxel_features,), budget=budget, device=inputs.device.type
         )
     finally:
         model.train(was_training)

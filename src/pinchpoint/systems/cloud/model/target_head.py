@@ -16,9 +16,9 @@ from torch.nn import functional
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.cloud.data.scene import Scene, check_scene
-from pinchpoint.systems.cloud.model.model import CloudModel
+from pinchpoint.systems.cloud.model.model import CloudModel, scene_inputs
 from pinchpoint.systems.cloud.model.views import Batch
-from pinchpoint.systems.cloud.model.voxels import groups_of, voxelise
+from pinchpoint.systems.cloud.model.voxels import groups_of
 
 _CHUNK = 2**16  # points whose targets are predicted together
 
@@ -71,16 +71,11 @@ def _predictions(
             "The network was trained without a target.", hint="Train one with --target, such as lang_feat."
         )
     check_scene(scene)
-    place = next(model.parameters())
-    device = torch.device(device) if device is not None else place.device
     was_training = model.training
     model.eval()
     try:
-        xyz = torch.from_numpy(np.ascontiguousarray(scene.xyz)).to(device, place.dtype)
-        inputs = torch.from_numpy(np.ascontiguousarray(scene.features)).to(device, place.dtype)
-        offsets = torch.tensor([0, scene.points], device=device)
-        voxels = voxelise(xyz, offsets, cell=model.config.cell, levels=len(model.config.widths))
-        points = model.embed(model.inputs(xyz, inputs, voxels))
+        inputs, voxels = scene_inputs(model, scene, device)
+        points = model.embed(inputs)
         cells = model.voxel_features(points, voxels)
         for start in range(0, scene.points, _CHUNK):
             rows = slice(start, min(start + _CHUNK, scene.points))
