@@ -7,20 +7,15 @@ the run: the model, the features it reads and the classes it knows.
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from pinchpoint.core.errors import BadInput
-from pinchpoint.core.files import parse_json
-from pinchpoint.core.records import now
 from pinchpoint.systems.cloud.model.config import CloudConfig
 from pinchpoint.systems.cloud.model.model import CloudModel
 from pinchpoint.systems.cloud.settings import Settings
 from pinchpoint.systems.cloud.training.runs import TrainedRun, Which, load_trained
-from pinchpoint.systems.common.training.weight_files import load_state, read_weights, write_weights
+from pinchpoint.systems.common.training.weight_files import export_trained, load_trained_weights
 
 FORMAT = "pinchpoint cloud weights 1"
 PACKAGED = Path(__file__).parents[1] / "model" / "packaged" / "rooms.pt"
@@ -31,27 +26,22 @@ def load_weights(path: str | Path = "packaged", *, which: Which = "last", device
 
     which: the checkpoint of a run.
     """
-    if str(path) == "packaged" and not Path(path).exists():
-        path = PACKAGED
-    path = Path(path)
-    if not path.is_file():
-        return load_trained(path, which=which, device=device)
 
-    def parse(config: str, weights: dict[str, Tensor], about: dict[str, Any]) -> TrainedRun:
-        settings = Settings.from_dict(parse_json(config))
+    def build(config: dict[str, Any]) -> tuple[CloudModel, CloudConfig, Settings]:
+        settings = Settings.from_dict(config)
         model_config = CloudConfig.from_json(json.dumps(settings.model))
-        model = CloudModel(model_config)
-        load_state(model, weights, str(path))
-        return TrainedRun(model.eval(), model_config, settings, about["step"])
+        return CloudModel(model_config), model_config, settings
 
-    trained = read_weights(
+    return load_trained_weights(
         path,
-        parse,
+        build,
+        packaged=PACKAGED,
+        load_run=lambda folder: load_trained(folder, which=which, device=device),
         format=FORMAT,
         what="a cloud model",
         hint="Give the folder of a run, or a file exported from one.",
+        device=device,
     )
-    return replace(trained, model=trained.model.to(device))
 
 
 def export(
@@ -69,13 +59,4 @@ def export(
     if not Path(run).is_dir():
         raise BadInput(f"There is no run in {run}.", hint="Name a folder that `cloud train` wrote.")
     trained = load_trained(run, which=which)
-    # The folder of the data is of this machine; its fingerprint says which data it was.
-    settings = replace(trained.settings, data_path="", data_given="")
-    return write_weights(
-        path,
-        trained.model.state_dict(),
-        format=FORMAT,
-        config=json.dumps(settings.to_dict()),
-        about={"step": trained.step, "created": now(), **(about or {})},
-        half=half,
-    )
+    return export_trained(trained, path, format=FORMAT, half=half, about=about)

@@ -1,7 +1,8 @@
 """Trained weights in one file: the configuration, the weights (matrices in float16 on request), their origin.
 
 A file is read with `weights_only`: tensors and plain values, no code. A JSON file of the same name beside it
-gives the origin for readers.
+gives the origin for readers. The configuration of an exported run is its settings, without the folder of its
+data.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import io
 import json
 import pickle
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,6 +20,9 @@ from torch import Tensor
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import check_output, parse_json, write_bytes, write_text
+from pinchpoint.core.records import now
+from pinchpoint.systems.common.settings import S
+from pinchpoint.systems.common.training.runs import C, Net, TrainedRun
 
 T = TypeVar("T")
 
@@ -102,3 +107,58 @@ def load_state(model: torch.nn.Module, weights: Mapping[str, Tensor], where: str
             f"The weights in {where} do not match their configuration.",
             hint="Restore the file, or train again.",
         ) from error
+
+
+def load_trained_weights(
+    path: str | Path,
+    build: Callable[[dict[str, Any]], tuple[Net, C, S]],
+    *,
+    packaged: Path,
+    load_run: Callable[[Path], TrainedRun[Net, C, S]],
+    format: str,
+    what: str,
+    hint: str,
+    device: str,
+) -> TrainedRun[Net, C, S]:
+    """Load the model of a run folder or of a file that `export_trained` wrote; "packaged" loads `packaged`.
+
+    A path called packaged goes before the file of the package. build: returns the model without its weights,
+    its configuration and its settings, from the settings of the file.
+    """
+    path = Path(path)
+    if str(path) == "packaged" and not path.exists() and packaged.exists():
+        path = packaged
+    if not path.is_file():
+        return load_run(path)
+
+    def parse(config: str, weights: dict[str, Tensor], about: dict[str, Any]) -> TrainedRun[Net, C, S]:
+        model, model_config, settings = build(parse_json(config))
+        load_state(model, weights, str(path))
+        return TrainedRun(model.eval(), model_config, settings, about["step"])
+
+    trained = read_weights(path, parse, format=format, what=what, hint=hint)
+    return replace(trained, model=trained.model.to(device))
+
+
+def export_trained(
+    trained: TrainedRun[Any, Any, Any],
+    path: str | Path,
+    *,
+    format: str,
+    half: bool,
+    about: Mapping[str, Any] | None,
+) -> Path:
+    """Write the weights and settings of a run to one file, with a JSON beside it.
+
+    about: added to their origin.
+    """
+    # The folder of the data is of this machine; its fingerprint says which data it was.
+    settings = replace(trained.settings, data_path="", data_given="")
+    return write_weights(
+        path,
+        trained.model.state_dict(),
+        format=format,
+        config=json.dumps(settings.to_dict()),
+        about={"step": trained.step, "created": now(), **(about or {})},
+        half=half,
+    )

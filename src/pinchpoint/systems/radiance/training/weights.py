@@ -7,18 +7,15 @@ the run: the field, the camera and the super-resolution. The discriminators are 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from torch import Tensor
-
 from pinchpoint.core import machine as _machine
 from pinchpoint.core.errors import BadInput
-from pinchpoint.core.files import parse_json
 from pinchpoint.core.records import Record, now
 from pinchpoint.core.units import show_bytes
-from pinchpoint.systems.common.training.weight_files import load_state, read_weights, write_weights
+from pinchpoint.systems.common.training.weight_files import export_trained, load_trained_weights
 from pinchpoint.systems.radiance.model.config import FieldConfig
 from pinchpoint.systems.radiance.model.objective import Generator
 from pinchpoint.systems.radiance.settings import Settings
@@ -56,27 +53,22 @@ def load_weights(path: str | Path, *, which: Which = "last", device: str = "cpu"
 
     which: the checkpoint of a run.
     """
-    if str(path) == "packaged" and not Path(path).exists() and PACKAGED.exists():
-        path = PACKAGED
-    path = Path(path)
-    if not path.is_file():
-        return load_trained(path, which=which, device=device)
 
-    def parse(config: str, weights: dict[str, Tensor], about: dict[str, Any]) -> TrainedRun:
-        settings = settings_for(Settings.from_dict(parse_json(config)), device)
+    def build(config: dict[str, Any]) -> tuple[Generator, FieldConfig, Settings]:
+        settings = settings_for(Settings.from_dict(config), device)
         model_config = FieldConfig.from_json(json.dumps(settings.model))
-        model = Generator(model_config, settings)
-        load_state(model, weights, str(path))
-        return TrainedRun(model.eval().requires_grad_(False), model_config, settings, about["step"])
+        return Generator(model_config, settings).requires_grad_(False), model_config, settings
 
-    trained = read_weights(
+    return load_trained_weights(
         path,
-        parse,
+        build,
+        packaged=PACKAGED,
+        load_run=lambda folder: load_trained(folder, which=which, device=device),
         format=FORMAT,
         what="a radiance field",
         hint="Give the folder of a run, or a file that `radiance export` wrote.",
+        device=device,
     )
-    return replace(trained, model=trained.model.to(device))
 
 
 def export(
@@ -94,16 +86,7 @@ def export(
     if Path(output).suffix.lower() != ".pt":
         raise BadInput(f"Weights cannot be written to {output}.", hint="Name a file that ends in .pt.")
     trained = load_trained(Path(run), which=which)
-    # The folder of the data is of this machine; its fingerprint says which data it was.
-    settings = replace(trained.settings, data_path="", data_given="")
-    path = write_weights(
-        output,
-        trained.model.state_dict(),
-        format=FORMAT,
-        config=json.dumps(settings.to_dict()),
-        about={"step": trained.step, "created": now(), **(about or {})},
-        half=half,
-    )
+    path = export_trained(trained, output, format=FORMAT, half=half, about=about)
     return Export(
         target=str(run),
         step=trained.step,
