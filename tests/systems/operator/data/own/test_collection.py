@@ -91,30 +91,61 @@ def test_place_size_and_shape_of_the_hole_are_inputs_of_every_point(runs: Path, 
     assert dataset.layout is not None and len(dataset.layout.shape) == 2 + 2 + 1 + 4
     sample = dataset.sample("case-c2")
     values = dict(zip(dataset.features, sample.features[3].tolist(), strict=True))
-    # The hole is a square around 0.6 with a side of 0.6 and two segments per side: in units of the side,
-    # their middles are 1/2 from the middle of the hole on two sides, and 1/4 on the other two.
+    # The hole is a square around 0.6 with a side of 0.6. In units of the side, the mean of x^2 is 1/4 on two
+    # of its sides, and 1/12 on the other two.
     assert values["body_x"] == values["body_y"] == pytest.approx(0.6)
-    size = 0.6 * ((1 / 4 + 1 / 16) / 2) ** 0.5
+    size = 0.6 * ((1 / 4 + 1 / 12) / 2) ** 0.5
     assert values["body_size_x"] == values["body_size_y"] == pytest.approx(size, abs=1e-5)
     assert all(values[name] == 0 for name in dataset.layout.shape[4:]), "a square is symmetric"
     assert (sample.features == sample.features[:1]).all(0)[5:14].all()
 
 
-def test_a_triangle_has_the_moments_that_are_counted_by_hand() -> None:
+def test_a_triangle_has_the_moments_of_many_points_on_its_sides() -> None:
     points = np.array([[0.0, 0, 0], [4, 0, 0], [0, 3, 0]])
-    moments = wall_moments(points, [np.array([[0, 1], [1, 2], [2, 0]])], dimension=2)
-    values = dict(zip(moment_names("xy"), moments, strict=True))
-    # Sides of 4, 5 and 3 with their middles at (2, 0), (2, 1.5) and (0, 1.5).
-    x, y, weight = np.array([2, 2, 0]), np.array([0, 1.5, 1.5]), np.array([4, 5, 3]) / 12
+    sides = np.array([[0, 1], [1, 2], [2, 0]])
+    values = dict(zip(moment_names("xy"), wall_moments(points, [sides], dimension=2), strict=True))
+    along = (np.arange(1000)[:, None, None] + 0.5) / 1000
+    x, y = ((1 - along) * points[sides[:, 0]] + along * points[sides[:, 1]])[..., :2].reshape(-1, 2).T
+    weight = np.tile(np.array([4, 5, 3]) / 12000, 1000)
     mean = weight @ x, weight @ y
     assert (values["body_x"], values["body_y"]) == pytest.approx(mean, abs=1e-4)
     u, v = x - mean[0], y - mean[1]
     sizes = (weight @ u**2) ** 0.5, (weight @ v**2) ** 0.5
     assert (values["body_size_x"], values["body_size_y"]) == pytest.approx(sizes, abs=1e-4)
     assert values["body_tilt_xy"] == pytest.approx(weight @ (u * v) / (sizes[0] * sizes[1]), abs=1e-4)
+    assert values["body_skew_xxx"] == pytest.approx(weight @ u**3 / sizes[0] ** 3, abs=1e-4)
     assert values["body_skew_xxy"] == pytest.approx(
         weight @ (u * u * v) / (sizes[0] ** 2 * sizes[1]), abs=1e-4
     )
+
+
+def test_smaller_faces_on_the_same_surface_have_the_same_moments() -> None:
+    points = np.array([[0.0, 0, 0], [4, 0, 0], [1, 3, 0], [0.5, 0.7, 2]])
+    middles = [[1.0, 0, 0], [2, 2, 0], [0.9, 2.7, 0]]  # on each side, not at its middle
+    finer = np.array([[0, 4], [4, 1], [1, 5], [5, 2], [2, 6], [6, 0]])
+    outline = [np.array([[0, 1], [1, 2], [2, 0]])]
+    more = np.concatenate([points, middles])
+    assert wall_moments(more, [finer], dimension=2) == pytest.approx(
+        wall_moments(points, outline, dimension=2), abs=2e-5
+    )
+    # A tetrahedron, and the same with two of its faces divided from a place on them, and a third by a line.
+    solid = [np.array([[0, 2, 1], [0, 1, 3], [1, 2, 3], [0, 3, 2]])]
+    inside = 0.2 * points[0] + 0.5 * points[1] + 0.3 * points[3]
+    edge = 0.6 * points[2] + 0.4 * points[3]
+    more = np.concatenate([points, [inside, edge]])
+    finer = np.array([[0, 2, 1], [0, 1, 4], [1, 3, 4], [3, 0, 4], [1, 2, 5], [1, 5, 3], [0, 3, 5], [0, 5, 2]])
+    assert wall_moments(more, [finer], dimension=3) == pytest.approx(
+        wall_moments(points, solid, dimension=3), abs=2e-5
+    )
+
+
+def test_a_cube_of_squares_has_the_moments_of_the_closed_form() -> None:
+    corners = np.array([[x, y, z] for z in (0.0, 1) for y in (0.0, 1) for x in (0.0, 1)])
+    squares = np.array([[0, 1, 3, 2], [4, 5, 7, 6], [0, 1, 5, 4], [2, 3, 7, 6], [0, 2, 6, 4], [1, 3, 7, 5]])
+    moments = wall_moments(2 * corners - [0, 1, 5], [squares], dimension=3)
+    # The mean of x^2 around the middle of a unit cube is 1/4 on two of its faces, and 1/12 on four.
+    size = 2 * (1 / 3 * 1 / 4 + 2 / 3 * 1 / 12) ** 0.5
+    assert moments == pytest.approx([1, 0, -4, *[size] * 3, *[0] * 13], abs=1e-4)
 
 
 def test_numbers_that_differ_only_by_rounding_are_not_scaled(tmp_path: Path) -> None:

@@ -26,7 +26,20 @@ FACES: dict[int, list[list[int]]] = {
     8: [[0, 3, 2, 1], [4, 5, 6, 7], [0, 1, 5, 4], [1, 2, 6, 5], [2, 3, 7, 6], [3, 0, 4, 7]],
 }
 _BLOCK = 64  # places whose neighbours are searched together
-_WALL_KINDS = {2: "line", 3: "triangle", 4: "quad"}  # by their number of corners
+# By the corners of a segment or triangle: where a polynomial of third degree is evaluated to integrate it
+# exactly, as shares of the corners, and with which weights.
+_RULES: dict[int, tuple[str, list[list[float]], list[float]]] = {
+    2: ("line", [[1, 0], [1 / 2, 1 / 2], [0, 1]], [1 / 6, 2 / 3, 1 / 6]),
+    3: (
+        "triangle",
+        [
+            *([1, 0, 0], [0, 1, 0], [0, 0, 1]),
+            *([1 / 2, 1 / 2, 0], [0, 1 / 2, 1 / 2], [1 / 2, 0, 1 / 2]),
+            [1 / 3, 1 / 3, 1 / 3],
+        ],
+        [1 / 20] * 3 + [2 / 15] * 3 + [9 / 20],
+    ),
+}
 _DIGITS = 5  # of the moments of a wall
 _ROUND = 10.0**-_DIGITS
 _TOUCHES = 1e-6  # of the extent: a boundary this close to the box is an outer one
@@ -209,20 +222,18 @@ def wall_moments(points: Array, wall: list[Array], *, dimension: int) -> Array:
     """Where a wall lies, its size, and its shape in a few numbers, in the order of `moment_names`.
 
     Middle and deviation of its length or area, the correlation of each pair of axes, and the third moments in
-    units of the deviations. Faces count at their centres, so the numbers depend on the mesh: the deviation
-    of a square in units of its side is sqrt(1 / 8) with one segment per side, sqrt(5 / 32) with two, and
-    sqrt(1 / 6) with very many. points: (V, 3); wall: faces with 2, 3 or 4 corners.
+    units of the deviations. They are integrals over the faces, exact for flat ones, so that a mesh with
+    smaller faces on the same surface has the same numbers. points: (V, 3); wall: faces with 2, 3 or 4
+    corners.
     """
-    parts = [_block_geometry(points, Cells(_WALL_KINDS[faces.shape[1]], faces)) for faces in wall]
-    centres = np.concatenate([part[0] for part in parts])[:, :dimension]
-    shares = np.concatenate([part[1] for part in parts])
-    shares = shares / shares.sum()
-    middle = shares @ centres
-    deviation = np.sqrt(shares @ (centres - middle) ** 2)
+    nodes, shares = _wall_nodes(points, wall)
+    nodes = nodes[:, :dimension]
+    middle = shares @ nodes
+    deviation = np.sqrt(shares @ (nodes - middle) ** 2)
     # Rounding is not a shape: numbers that are equal in exact arithmetic must not differ between cases.
-    unit = np.ptp(centres, axis=0).max()
+    unit = np.ptp(nodes, axis=0).max()
     far = deviation > _ROUND * unit
-    scaled = (centres - middle) / np.where(far, deviation, np.inf)
+    scaled = (nodes - middle) / np.where(far, deviation, np.inf)
     axes = range(dimension)
     tilts = [shares @ (scaled[:, i] * scaled[:, j]) for i, j in itertools.combinations(axes, 2)]
     skews = [
@@ -233,16 +244,33 @@ def wall_moments(points: Array, wall: list[Array], *, dimension: int) -> Array:
     return np.concatenate([lengths, np.round([*tilts, *skews], _DIGITS)])
 
 
+def _wall_nodes(points: Array, wall: list[Array]) -> tuple[Array, Array]:
+    """Places (N, 3) and weights (N,) with sum 1 that integrate polynomials of third degree over a wall."""
+    nodes, weights = [], []
+    for faces in _simplices(wall):
+        kind, shares, parts = _RULES[faces.shape[1]]
+        _, measures, _ = _block_geometry(points, Cells(kind, faces))
+        nodes.append(np.einsum("nk,ski->sni", np.array(shares), points[faces]).reshape(-1, 3))
+        weights.append((measures[:, None] * np.array(parts)).reshape(-1))
+    whole = np.concatenate(weights)
+    return np.concatenate(nodes), whole / whole.sum()
+
+
+def _simplices(wall: list[Array]) -> list[Array]:
+    """The segments of a wall in a plane, or the triangles of one in space; a quadrilateral has two."""
+    return [
+        part
+        for faces in wall
+        for part in ([faces] if faces.shape[1] < 4 else [faces[:, [0, 1, 2]], faces[:, [0, 2, 3]]])
+    ]
+
+
 def to_wall(places: Array, points: Array, wall: list[Array]) -> tuple[Array, Array]:
     """Distance (Q,) and unit direction (Q, 3) from the nearest place on a wall to each place.
 
     wall: faces with 2, 3 or 4 corners; the nearest is searched among the faces with the nearest middles.
     """
-    simplices = [
-        part
-        for faces in wall
-        for part in ([faces] if faces.shape[1] < 4 else [faces[:, [0, 1, 2]], faces[:, [0, 2, 3]]])
-    ]
+    simplices = _simplices(wall)
     if simplices[0].shape[1] == 2:
         ends = points[np.concatenate(simplices)]  # (S, 2, 3)
         _, near = nearest(places, ends.mean(axis=1), 6)
