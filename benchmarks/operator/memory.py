@@ -5,11 +5,15 @@
     benchmarks/results/operator_h200.json
     python benchmarks/operator/memory.py widths -o benchmarks/results/operator_widths_predicted.json
     python benchmarks/operator/memory.py widths --on cuda -o benchmarks/results/operator_widths_h200.json
+    python benchmarks/operator/memory.py merge part1.json part2.json -o benchmarks/results/
+    operator_widths_h200.json
     python benchmarks/operator/memory.py page
 
 pinchpoint must be importable. `study` runs one study per part, with the MLPs as its second axis; `widths`
-runs one per part over coordinate dimensions and feature widths, with one MLP. `page` writes the tables
-between the page's markers from the existing records.
+runs one per part over coordinate dimensions and feature widths, with one MLP. Several processes can share
+the work of `widths`, each with one dimension and one width (`--dimensions 2 --channels 32 -o part1.json`);
+`merge` makes one record of theirs. `page` writes the tables between the page's markers from the existing
+records.
 """
 
 from __future__ import annotations
@@ -18,7 +22,8 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -38,6 +43,7 @@ PARTS = ("encoder", "decoder", "full")
 MLPS = ("64,64", "128,128,128", "256,256,256")
 MAIN_MLP = "128,128,128"  # the MLP with which all variants are compared
 DIMENSIONS, CHANNELS = ("2", "3"), ("32", "64", "128")  # the settings of the GAOT-3D study
+AXES = ("channels", "dimension")  # the settings of `widths` that vary
 Studies = dict[str, Study]
 
 
@@ -50,8 +56,11 @@ def run(
     on: str,
     repeats: int,
     output: Path,
+    times: bool = True,
 ) -> None:
     """Run one study per part. settings: the values of each setting, which are further axes.
+
+    times=False leaves times out of the record, since other processes use the device at the same time.
 
     The record is written after each study, so that an interruption loses at most one. Parts that are not run
     again stay in the record.
@@ -75,8 +84,59 @@ def run(
         data = result.to_dict()
         for point in data["points"]:
             point["modules"] = ()  # the tables do not use them, and they are most of the bytes
+            if not times:
+                point |= dict.fromkeys(("time_s", "time_low_s", "time_high_s"))
         record["studies"][part], record["commands"][part] = data, command
         write_text(output, json.dumps(record, indent=1) + "\n")
+
+
+def merge(paths: list[Path], output: Path) -> None:
+    """Write one record of those that have one dimension and one width each, in the order of the table."""
+    records = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+    studies: dict[str, list[Study]] = {}
+    commands: dict[str, list[str]] = {}
+    for record in records:
+        for part, data in record["studies"].items():
+            one = Study.from_dict(data)
+            missing = [name for name in AXES if name not in one.settings]
+            if missing:
+                raise SystemExit(f"The study of the {part} has several values of {missing[0]}, not one.")
+            studies.setdefault(part, []).append(one)
+            commands.setdefault(part, []).append(record["commands"][part])
+    merged = {part: joined_study(studies[part]).to_dict() for part in PARTS if part in studies}
+    write_text(output, json.dumps({"commands": commands, "studies": merged}, indent=1) + "\n")
+
+
+def joined_study(parts: list[Study]) -> Study:
+    """One study of those that differ in dimension and width, which become part of the names of its lines."""
+    parts = sorted(parts, key=lambda one: [int(one.settings[name]) for name in reversed(AXES)])
+    labels = [show_settings({name: one.settings[name] for name in AXES}) for one in parts]
+    if len(set(labels)) < len(labels):
+        raise SystemExit("Two records have the same dimension and width.")
+
+    def renamed(values: Callable[[Study], Iterable[Any]]) -> Iterator[Any]:
+        for one, label in zip(parts, labels, strict=True):
+            for value in values(one):
+                if isinstance(value, dict):
+                    yield value | {"variant": f"{value['variant']}[{label}]"}
+                else:
+                    yield replace(value, variant=f"{value.variant}[{label}]")
+
+    return replace(
+        parts[0],
+        points=tuple(renamed(lambda one: one.points)),
+        laws=tuple(renamed(lambda one: one.laws)),
+        cards=tuple(renamed(lambda one: one.cards)),
+        boundary=tuple(renamed(lambda one: one.boundary)),
+        passed=all(one.passed for one in parts),
+        gate=tuple(f"{label}: {why}" for one, label in zip(parts, labels, strict=True) for why in one.gate),
+        notes=tuple(
+            f"{label}: {note}" for one, label in zip(parts, labels, strict=True) for note in one.notes
+        ),
+        complete=all(one.complete for one in parts),
+        took_s=sum(one.took_s for one in parts),
+        settings={name: value for name, value in parts[0].settings.items() if name not in AXES},
+    )
 
 
 def read(path: Path) -> Studies:
@@ -275,9 +335,17 @@ def main() -> None:
     by_width.add_argument("--mlp", default=MAIN_MLP, help="Hidden widths of the MLP.")
     by_width.add_argument("--dimensions", default=",".join(DIMENSIONS), help="Coordinates that edges read.")
     by_width.add_argument("--channels", default=",".join(CHANNELS), help="Features of a point and a token.")
+    by_width.add_argument(
+        "--no-times", action="store_true", help="Leave times out: other processes share the device."
+    )
+    merger = verbs.add_parser("merge", help="Make one record of those of `widths` with one value each.")
+    merger.add_argument("records", type=Path, nargs="+", help="Records of `widths`.")
+    merger.add_argument("-o", "--output", type=Path, required=True, help="File of the record.")
     verbs.add_parser("page", help="Write the tables of the page.")
     args = parser.parse_args()
-    if args.verb != "page":
+    if args.verb == "merge":
+        merge(args.records, args.output)
+    elif args.verb != "page":
         settings: dict[str, list[str]] = (
             {"mlp": args.mlp or list(MLPS)}
             if args.verb == "study"
@@ -295,6 +363,7 @@ def main() -> None:
             on=args.on,
             repeats=args.repeats,
             output=args.output,
+            times=not getattr(args, "no_times", False),
         )
     else:
         text = PAGE.read_text(encoding="utf-8")

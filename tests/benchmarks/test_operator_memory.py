@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -91,3 +92,34 @@ def test_without_a_measurement_its_columns_are_omitted(script: Any) -> None:
     header = next(line for line in text.splitlines() if line.startswith("| variant | edges"))
     assert header == "| variant | edges | predicted |"
     assert "| - | - | - |" not in text
+
+
+def test_records_of_one_width_each_become_one_record(script: Any, tmp_path: Path) -> None:
+    paths = []
+    for number, (dimension, channels) in enumerate((("3", "32"), ("2", "128"), ("2", "64"))):
+        part = study_of(slope=100.0 + number)
+        part = replace(
+            part,
+            points=tuple(replace(p, variant="eager") for p in part.points),
+            laws=tuple(replace(one, variant="eager") for one in part.laws),
+            cards=({**part.cards[0], "variant": "eager"},),
+            gate=("too large",) if number == 1 else (),
+            passed=number != 1,
+            settings={"part": "full", "dimension": dimension, "channels": channels},
+        )
+        paths.append(tmp_path / f"{number}.json")
+        record = {"commands": {"full": f"command {number}"}, "studies": {"full": part.to_dict()}}
+        paths[-1].write_text(json.dumps(record))
+    script.merge(paths, tmp_path / "whole.json")
+    whole = script.read(tmp_path / "whole.json")
+    names = [f"eager[channels={c} dimension={d}]" for d, c in (("2", "64"), ("2", "128"), ("3", "32"))]
+    assert [p.variant for p in whole["full"].points] == names
+    assert [row["variant"] for row in whole["full"].cards] == names
+    assert whole["full"].settings == {"part": "full"} and not whole["full"].passed
+    assert whole["full"].gate == ("channels=128 dimension=2: too large",)
+    rows = list(script.widths(whole, {}))
+    assert ["full", "2", "128", "101", "34", "3.00", "-", "-"] in rows
+    with pytest.raises(SystemExit, match="the same dimension and width"):
+        script.merge([paths[0], paths[0]], tmp_path / "twice.json")
+    with pytest.raises(SystemExit, match="several values"):
+        script.merge([tmp_path / "whole.json"], tmp_path / "again.json")
