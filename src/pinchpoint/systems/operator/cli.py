@@ -36,8 +36,8 @@ def data(
         None,
         "--from",
         metavar="FOLDER",
-        help="Read your own cases: one mesh with fields per file or subfolder (.vtk, .vtp, .vtu; .stl, .obj "
-        "or .ply with a table of fields; .npz, .csv, .h5).",
+        help="Read your own cases: one mesh with fields per file or subfolder (.vtk, .vtp, .vtu, .vts, "
+        ".vtr, .vti; .stl, .obj or .ply with a table of fields; .npz, .csv, .h5).",
     ),
     files: str = typer.Option(
         None, "--files", metavar="PATTERN", help="With --from: the files that are cases, such as '*/out.vtu'."

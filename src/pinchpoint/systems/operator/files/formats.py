@@ -19,13 +19,13 @@ from pinchpoint.core.errors import BadInput, Missing
 from pinchpoint.core.files import check_output
 from pinchpoint.core.units import show_choices
 from pinchpoint.systems.common.data import sample_file
+from pinchpoint.systems.operator.files import vtk_xml
 from pinchpoint.systems.operator.files.csv_tables import join_columns, read_csv
 from pinchpoint.systems.operator.files.grid import Cells, Grid, UnknownCells, cells_of
 from pinchpoint.systems.operator.files.obj import read_obj
 from pinchpoint.systems.operator.files.vtk_legacy import is_readable, read_vtk_legacy
-from pinchpoint.systems.operator.files.vtk_xml import read_vtk_xml, write_vtp
 
-MESHES = (".stl", ".obj", ".ply", ".vtp", ".vtk", ".vtu")
+MESHES = (".stl", ".obj", ".ply", ".vtk", *vtk_xml.KINDS)
 TABLES = (".npz", ".csv", ".h5", ".hdf5")
 WRITES = (".vtp", ".vtu", ".vtk")
 PLACES = ("points", "Points", "coordinates", "positions", "vertices")
@@ -48,8 +48,8 @@ def read_grid(path: str | Path) -> Grid:
     check_readable(path)
     if suffix in TABLES:
         return table_grid(path, read_table(path))
-    if suffix in (".vtp", ".vtu"):
-        grid = read_vtk_xml(path)
+    if suffix in vtk_xml.KINDS:
+        grid = vtk_xml.read_vtk_xml(path)
     elif suffix == ".vtk" and is_readable(path):
         grid = read_vtk_legacy(path)
     elif suffix == ".obj":
@@ -160,7 +160,7 @@ def write_grid(path: Path, grid: Grid) -> Path:
             raise BadInput(
                 f"{path.name} cannot hold cells that have a volume.", hint="Name a file that ends in .vtu."
             )
-        return write_vtp(path, grid)
+        return vtk_xml.write_vtp(path, grid)
     meshio = import_meshio(path)
     ends = np.cumsum([len(block.corners) for block in grid.cells])[:-1]
     mesh = meshio.Mesh(

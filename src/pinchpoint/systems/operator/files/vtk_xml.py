@@ -1,9 +1,9 @@
-"""A reader of VTK's XML files (.vtp, .vtu), and a writer of .vtp, without a library.
+"""A reader of VTK's XML files (.vtp, .vtu, .vts, .vtr, .vti), and a writer of .vtp, without a library.
 
-Reads ASCII, inline base64 and appended data (base64 or raw), plain or compressed by zlib or lzma, and the
-fields on points and cells. Of PolyData it reads polygons of any size, or lines if there are no polygons;
-single points are skipped. Of unstructured grids it reads all cells but polyhedra. Writes one piece with
-inline base64 and fields, which ParaView opens.
+Reads ASCII, inline base64 and appended data (base64 or raw), plain or compressed by zlib, lzma or LZ4, and
+the fields on points and cells. Of PolyData it reads polygons of any size, or lines if there are no polygons;
+single points are skipped. Of unstructured grids it reads all cells but polyhedra, and of structured grids
+all cells that are not hidden. Writes one piece with inline base64 and fields, which ParaView opens.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import itertools
 import lzma
 import xml.etree.ElementTree as ElementTree
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -24,7 +24,9 @@ import numpy as np
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import write_bytes
+from pinchpoint.systems.operator.files import structured
 from pinchpoint.systems.operator.files.grid import Cells, Grid, cells_of, polygon_cells
+from pinchpoint.systems.operator.files.lz4_block import decompress_lz4
 
 _TYPES = {
     "Int8": "i1",
@@ -61,14 +63,20 @@ _CELLS = {
     28: "quad9",
     29: "hexahedron27",
 }
-_INFLATE = {"vtkZLibDataCompressor": zlib.decompress, "vtkLZMADataCompressor": lzma.decompress}
+# Each reads a compressed block; the second argument is the size of its content.
+_INFLATE: dict[str, Callable[[bytes, int], bytes]] = {
+    "vtkZLibDataCompressor": lambda block, size: zlib.decompress(block),
+    "vtkLZMADataCompressor": lambda block, size: lzma.decompress(block),
+    "vtkLZ4DataCompressor": decompress_lz4,
+}
+KINDS = {".vtp": "PolyData", ".vtu": "UnstructuredGrid", **structured.KINDS}
 _NAMES = {np.dtype(code).name: name for name, code in _TYPES.items()}
 
 
 def read_vtk_xml(path: Path) -> Grid:
-    """The grid of a .vtp or .vtu file, with one block of cells per run of cells of equal kind and size."""
+    """The grid of a file, with one block of cells per run of cells of equal kind and size."""
     data = path.read_bytes()
-    kind = {".vtp": "PolyData", ".vtu": "UnstructuredGrid"}[path.suffix.lower()]
+    kind = KINDS[path.suffix.lower()]
     try:
         return _parse(data, kind)
     except (
@@ -169,6 +177,17 @@ def _parse(data: bytes, kind: str) -> Grid:
         appended,
         tail is not None and tail.get("encoding") == "raw",
     )
+    values = _fields(tree.find(f"{kind}/FieldData"), file)
+    whole = {name: float(array.reshape(-1)[0]) for name, array in values.items() if array.size == 1}
+    if kind in structured.KINDS.values():
+        piece, points, cells = structured.structured_grid(tree, kind, lambda part: _values(part, file))
+        cells, at_cells = structured.without_hidden(cells, _fields(piece.find("CellData"), file))
+        return Grid(points, (cells,), _fields(piece.find("PointData"), file), at_cells, whole)
+    return _joined_pieces(tree, kind, file, whole)
+
+
+def _joined_pieces(tree: ElementTree.Element, kind: str, file: _File, whole: dict[str, float]) -> Grid:
+    """The grid of PolyData or an unstructured grid. whole: the numbers that belong to the whole file."""
     pieces = [piece for piece in tree.iter("Piece") if int(piece.get("NumberOfPoints", "0"))]
     # Without polygons, the lines are the body: the outline of an aerofoil.
     group = "Polys" if any(int(piece.get("NumberOfPolys", "0")) for piece in pieces) else "Lines"
@@ -204,13 +223,12 @@ def _parse(data: bytes, kind: str) -> Grid:
         fields.append((_fields(piece.find("PointData"), file), at_cells))
         points.append(here.astype(np.float64))
         before += len(here)
-    values = _fields(tree.find(f"{kind}/FieldData"), file)
     return Grid(
         np.concatenate(points) if points else np.zeros((0, 3)),
         tuple(blocks),
         _joined([both[0] for both in fields]),
         _joined([both[1] for both in fields]),
-        {name: float(array.reshape(-1)[0]) for name, array in values.items() if array.size == 1},
+        whole,
     )
 
 
@@ -309,11 +327,18 @@ def _inflate(source: bytes, is_base64: bool, file: _File) -> bytes:
     size = file.header.itemsize
     blocks = int(np.frombuffer(_take(source, 0, size, is_base64)[0], dtype=file.header)[0])
     head, start = _take(source, 0, size * (3 + blocks), is_base64)
-    sizes = np.frombuffer(head, dtype=file.header)[3:].astype(np.int64)
+    # The number of blocks, the size of their content, that of the last one (0: as the others), their sizes.
+    numbers = np.frombuffer(head, dtype=file.header).astype(np.int64)
+    sizes = numbers[3:]
     content, _ = _take(source, start, int(sizes.sum()), is_base64)
     ends = np.cumsum(sizes)
+    contents = np.full(blocks, numbers[1])
+    contents[-1:] = numbers[2] or numbers[1]
     inflate = _INFLATE[file.packer or ""]
-    return b"".join(inflate(content[end - length : end]) for end, length in zip(ends, sizes, strict=True))
+    return b"".join(
+        inflate(content[end - length : end], int(size))
+        for end, length, size in zip(ends, sizes, contents, strict=True)
+    )
 
 
 def runs_of(corners: np.ndarray, ends: np.ndarray) -> list[np.ndarray]:

@@ -301,8 +301,8 @@ def test_other_components_in_a_case_are_refused(runs: Path, tmp_path: Path) -> N
 def test_an_empty_folder_and_a_missing_one_are_refused(tmp_path: Path) -> None:
     (tmp_path / "none").mkdir()
     refused(tmp_path / "none", tmp_path / "mine", r"contains no cases\.\n")
-    (tmp_path / "none" / "a.vts").write_text("")
-    refused(tmp_path / "none", tmp_path / "mine", "only files of types such as .vts")
+    (tmp_path / "none" / "a.vtm").write_text("")
+    refused(tmp_path / "none", tmp_path / "mine", "only files of types such as .vtm")
     refused(tmp_path / "absent", tmp_path / "mine", "is not a folder")
 
 

@@ -36,9 +36,6 @@ from pinchpoint.systems.operator.files.grid import Grid
 PARAMETERS = "parameters"
 # Files of flow solvers that hold fields, but are not read.
 _OTHERS = (
-    ".vti",
-    ".vtr",
-    ".vts",
     ".vtm",
     ".pvtu",
     ".pvtp",
