@@ -198,6 +198,9 @@ def test_sample_thins_a_file_and_prints_how_many_points_are_kept(
     assert all(tuple(row) in whole for row in kept.xyz.round(4).tolist())
     assert run([*args, "--one-per-cell"]) == 0
     assert read_scene(out).points == 8 and "8 of 400 points" in capsys.readouterr().out
+    flat = [*args, "--one-per-cell", "--cell", "0.5,1,0.25"]
+    assert run(flat) == 0
+    assert read_scene(out).points == 8 and "8 of 0.5 x 1 x 0.25, 50.0 points" in capsys.readouterr().out
     assert run(["cloud", "sample", str(source), "-o", str(out), "--cell", "0.001", "--device", "cpu"]) == 0
     output = capsys.readouterr()
     assert "400 of 400 points" in output.out and "a larger --cell" in output.err, (
@@ -238,6 +241,9 @@ def test_sample_thins_a_file_and_prints_how_many_points_are_kept(
         (["data", "-o", "{trained}", "--train", "1", "--test", "1"], 2, "is the folder of a run"),
         (["data", "-o", "{new}", "--points", "few"], 2, "'few' is not a number of points"),
         (["sample", "{new}.ply", "-o", "{new}.out.ply"], 2, "does not exist"),
+        (["sample", "{new}.ply", "-o", "{new}.out.ply", "--cell", "0.1,0.2"], 2, "cell size '0.1,0.2'"),
+        (["sample", "{new}.ply", "-o", "{new}.out.ply", "--cell", "0.1,0.1,0"], 2, "above 0, or three"),
+        (["eval", "{trained}", "{rooms}", "-o", "{new}", "--cell", "wide"], 2, "cell size 'wide'"),
         (["predict", "packaged", "{new}.laz", "-o", "{new}.out.laz"], 2, "does not exist"),
         (["predict", "{new}", "{room}", "-o", "{new}.ply"], 2, "no run in"),
         (["predict", "{trained}", "{room}", "-o", "{new}.txt"], 2, "Cannot write points"),

@@ -231,16 +231,16 @@ def test_outputs_that_cannot_be_written_are_refused_before_reading(file: Path, t
         {"one_per_cell": True},
         {"ratio": 0.4, "method": "nested"},
         {"ratio": 0.2, "method": "bernoulli"},
+        {"one_per_cell": True, "cell": (0.3, 0.5, 0.1)},
     ],
 )
 def test_a_file_larger_than_the_budget_gives_the_same_points(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options
 ) -> None:
     monkeypatch.setattr("pinchpoint.systems.cloud.sample_file.FEWEST", 250)
-    whole = sample_file(file, tmp_path / "whole.ply", cell=CELL, seed=3, **options)
-    parts = sample_file(
-        file, tmp_path / "parts.ply", cell=CELL, seed=3, budget="64KiB", device="cuda", **options
-    )
+    options = {"cell": CELL, "seed": 3, **options}
+    whole = sample_file(file, tmp_path / "whole.ply", **options)
+    parts = sample_file(file, tmp_path / "parts.ply", budget="64KiB", device="cuda", **options)
     assert (whole.passes, parts.passes) == (1, 2)
     assert parts.device == "cpu", "a file that is read in chunks is drawn on the CPU"
     assert (parts.kept, parts.cells) == (whole.kept, whole.cells)

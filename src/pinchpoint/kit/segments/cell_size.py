@@ -33,3 +33,25 @@ def show_cell(cell: CellSize, factor: float = 1.0) -> str:
     digits = "g" if factor == 1 else ".3g"
     edges = [f"{edge * factor:{digits}}" for edge in cell_edges(cell)]
     return edges[0] if len(set(edges)) == 1 else " x ".join(edges)
+
+
+def parse_cell(text: str) -> CellSize:
+    """Parse `0.1`, or `0.1,0.1,0.05` for the edges along x, y and z; BadInput unless all are above 0."""
+    try:
+        edges = tuple(float(edge) for edge in text.split(","))
+    except ValueError:
+        edges = ()
+    if len(edges) not in (1, 3):
+        raise BadInput(
+            f"The cell size {text!r} is not one number, or three with commas between.",
+            hint="Give one edge, such as 0.1, or one each for x, y and z, such as 0.1,0.1,0.05.",
+        )
+    cell = edges[0] if len(edges) == 1 else edges
+    cell_edges(cell)
+    return cell
+
+
+def plain_cell(cell: CellSize) -> float | tuple[float, float, float]:
+    """Return one number for cubes, three otherwise, as records hold them."""
+    edges = cell_edges(cell)
+    return edges[0] if len(set(edges)) == 1 else edges

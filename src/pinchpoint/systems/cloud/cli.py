@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from pinchpoint.console import printing, progress_bar
+from pinchpoint.kit.segments.cell_size import parse_cell
 from pinchpoint.systems.cloud.settings import Settings
 from pinchpoint.systems.common import commands
 from pinchpoint.systems.common.processes import is_first_process
@@ -144,8 +145,11 @@ def evaluate(
         "last", "--checkpoint", help="Checkpoint: last, or best if scenes were held back."
     ),
     densities: str = typer.Option("1,0.5,0.25,0.1,0.05", "--densities", help="Shares of the points to keep."),
-    cell: float = typer.Option(
-        None, "--cell", help="Edge of the cells for one-per-cell.  [default: as in training]"
+    cell: str = typer.Option(
+        None,
+        "--cell",
+        metavar="NUMBER",
+        help="Edge of the cells for one-per-cell; x,y,z for three edges.  [default: as in training]",
     ),
     budget: str = typer.Option(
         None, "--budget", help="Memory to use while points are streamed, such as 8GiB."
@@ -183,7 +187,7 @@ def evaluate(
             which=checkpoint,  # pyright: ignore[reportArgumentType]
             device=device,
             densities=shares,
-            cell=cell,
+            cell=None if cell is None else parse_cell(cell),  # pyright: ignore[reportUnnecessaryComparison]
             seed=seed,  # pyright: ignore[reportArgumentType]
             budget=budget,
             pictures=plot,
@@ -293,7 +297,12 @@ def sample(
     ratio: str = typer.Option(
         "0.5", "--ratio", metavar="R|LO:HI", help="Share of the points to keep in every cell, or a range."
     ),
-    cell: float = typer.Option(0.02, "--cell", help="Edge of the cells, in the file's units."),
+    cell: str = typer.Option(
+        "0.02",
+        "--cell",
+        metavar="NUMBER",
+        help="Edge of the cells, in the file's units; x,y,z for three edges.",
+    ),
     one_per_cell: bool = typer.Option(
         False, "--one-per-cell", help="Keep one point of every cell instead of a share."
     ),
@@ -332,7 +341,7 @@ def sample(
             file,
             output,
             ratio=ratio,
-            cell=cell,
+            cell=parse_cell(cell),
             method=method,  # pyright: ignore[reportArgumentType]
             one_per_cell=one_per_cell,
             faces=faces,  # pyright: ignore[reportArgumentType]
@@ -348,7 +357,7 @@ def sample(
                 f"{result.output}: {result.kept:,} of {result.points:,} points, "
                 f"{result.kept / result.points:.1%}",
             ),
-            ("cells", f"{result.cells:,} of {result.cell:g}, {result.points / result.cells:.1f} points each"),
+            ("cells", result.cells_text()),
             (
                 "time",
                 f"read {show_seconds(result.read_s)}, sample {show_seconds(result.sample_s)}, "

@@ -20,7 +20,7 @@ import numpy as np
 from pinchpoint.backends.base import backend, resolve_device
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import write_text
-from pinchpoint.kit.segments.cell_size import CellSize, cell_edges
+from pinchpoint.kit.segments.cell_size import CellSize, cell_edges, plain_cell
 from pinchpoint.systems.cloud.data import eval_subsampling
 from pinchpoint.systems.cloud.data.scene import Scene
 from pinchpoint.systems.cloud.data.sources import Source, Split, open_source
@@ -122,7 +122,7 @@ def evaluate(
         classes=tuple(trained_run.settings.classes),
         rows=tuple(rows),
         majority=majority_name,
-        cell=cell if isinstance(cell, int | float) else cell_edges(cell),
+        cell=plain_cell(cell),
         seed=seed,
         seconds=time.perf_counter() - start,
         definition=DEFINITION,

@@ -21,6 +21,7 @@ from pinchpoint.core.errors import BadInput
 from pinchpoint.core.host_memory import free_bytes
 from pinchpoint.core.records import Record, now
 from pinchpoint.core.units import parse_bytes, show_seconds
+from pinchpoint.kit.segments.cell_size import CellSize, plain_cell, show_cell
 from pinchpoint.kit.segments.segments import Segments
 from pinchpoint.kit.segments.subset import Method
 from pinchpoint.systems.cloud.data.large_draw import draw_large, pick_points
@@ -48,7 +49,7 @@ class SampleRecord(Record):
     # one.
     ratio: float
     cells: int  # occupied cells of the grid
-    cell: float  # edge of the grid's cells
+    cell: float | tuple[float, float, float]  # edge or edges of the grid's cells
     asked: tuple[float, float] | None  # lowest and highest requested ratio; None: one point per cell
     method: str
     seed: int
@@ -73,10 +74,14 @@ class SampleRecord(Record):
         )
         return [
             ("points", f"{self.kept:,} of {self.points:,} ({self.ratio:.2%}; {request})"),
-            ("cells", f"{self.cells:,} of {self.cell:g}, {self.points / self.cells:.1f} points each"),
+            ("cells", self.cells_text()),
             ("seconds", times),
             ("written", self.output),
         ]
+
+    def cells_text(self) -> str:
+        """Return the number and size of the cells, and their mean number of points."""
+        return f"{self.cells:,} of {show_cell(self.cell)}, {self.points / self.cells:.1f} points each"
 
 
 def sample_file(
@@ -84,7 +89,7 @@ def sample_file(
     output: str | Path,
     *,
     ratio: str | float | tuple[float, float] = 0.5,
-    cell: float = 0.02,
+    cell: CellSize = 0.02,
     method: Method = "exact",
     one_per_cell: bool = False,
     seed: int = 0,
@@ -95,10 +100,10 @@ def sample_file(
 ) -> SampleRecord:
     """Write a thinned copy of a file.
 
-    ratio: "0.5", or "0.3:0.7" for a random ratio per cell; cell: edge of the grid's cells, in the file's
-    units; faces: whether a PLY file with faces is refused, or its faces are dropped; scale: step of the
-    coordinates of a LAS file made from another format; budget: bytes of memory, by default half of what is
-    free.
+    ratio: "0.5", or "0.3:0.7" for a random ratio per cell; cell: edge or edges of the grid's cells, in the
+    file's units; faces: whether a PLY file with faces is refused, or its faces are dropped; scale: step of
+    the coordinates of a LAS file made from another format; budget: bytes of memory, by default half of what
+    is free.
     """
     path, output = Path(path), Path(output)
     ratios = None if one_per_cell else parse_ratio(ratio)
@@ -136,7 +141,7 @@ def sample_file(
         parts.kept,
         parts.kept / cloud.points,
         parts.cells,
-        cell,
+        plain_cell(cell),
         ratios,
         "one" if ratios is None else method,
         seed,
@@ -166,7 +171,7 @@ def _sample_whole(
     target: Target,
     ratio: tuple[float, float] | None,
     *,
-    cell: float,
+    cell: CellSize,
     method: Method,
     seed: int,
     device: str,
@@ -188,7 +193,7 @@ def _sample_in_chunks(
     ratio: tuple[float, float] | None,
     size: int,
     *,
-    cell: float,
+    cell: CellSize,
     method: Method,
     seed: int,
 ) -> _Parts:
@@ -214,7 +219,7 @@ def draw(
     xyz: np.ndarray,
     ratio: tuple[float, float] | None,
     *,
-    cell: float,
+    cell: CellSize,
     method: Method = "exact",
     seed: int,
     device: str = "cpu",

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pinchpoint.kit.segments.cell_size import cell_edges
+from pinchpoint.kit.segments.cell_size import CellSize, cell_edges
 from pinchpoint.kit.segments.segments import Segments, require_numbered
 from pinchpoint.kit.segments.subset import Method, draw_counts, sample_subset
 from pinchpoint.systems.cloud.files.scratch import Scratch
@@ -55,7 +55,7 @@ def draw_large(
     coordinates: Iterable[np.ndarray],
     ratio: tuple[float, float] | None,
     *,
-    cell: float,
+    cell: CellSize,
     method: Method,
     seed: int,
     scratch: Scratch,
@@ -82,7 +82,7 @@ def draw_large(
 class _Runs:
     """The cells of all points, sorted within each chunk, on disk."""
 
-    def __init__(self, cell: float, scratch: Scratch) -> None:
+    def __init__(self, cell: CellSize, scratch: Scratch) -> None:
         self._edges, self._scratch = np.array(cell_edges(cell)), scratch
         self._boxes: list[tuple[int, np.ndarray, np.ndarray]] = []  # points, lowest and highest cell of a run
         self.points = 0
