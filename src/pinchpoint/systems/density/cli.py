@@ -228,7 +228,8 @@ def data(
     preset: str = typer.Option(
         None,
         "--preset",
-        help="default: 16 molecules and 3 held out; wide: 224 and 25; tiny: 2 and 1.  [default: default]",
+        help="default: 16 molecules and 3 held out; wide: 224 and 25; wider: 1,926 and 25; tiny: 2 and 1.  "
+        "[default: default]",
     ),
     molecules: str = typer.Option(
         None, "--molecules", metavar="A,B", help="Molecules to train and test with."

@@ -99,7 +99,7 @@ def evaluate_set(
         raise BadInput(f"A chunk cannot have {chunk} probes.", hint="Set --chunk to at least 1.")
     start = time.perf_counter()
     device = resolve_device(device, backend("torch"))
-    data = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
+    data = dataset if isinstance(dataset, Dataset) else open_dataset(dataset, unfinished=True)
     names = data.names(split)
     species = {symbol for name in names for symbol in data.sample(name).species} if weights in _ANY else None
     model = for_inference(weights, device, species=species)

@@ -8,7 +8,7 @@ import io
 import json
 import shutil
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,7 @@ from pinchpoint.systems.common.data import dataset_folder
 from pinchpoint.systems.common.data import workers as common_workers
 from pinchpoint.systems.density.data import sample as sample_module
 from pinchpoint.systems.density.data import workers
-from pinchpoint.systems.density.data.data_settings import PRESETS, orders_of
+from pinchpoint.systems.density.data.data_settings import PRESETS, DataSettings, check_settings, orders_of
 from pinchpoint.systems.density.data.dataset import make_data, open_dataset
 from pinchpoint.systems.density.data.quantum import solve
 from pinchpoint.systems.density.data.sample import decode, encode, make_sample, pack, sample_of, unpack
@@ -282,3 +282,21 @@ def test_the_default_set_is_within_its_size():
     orders = orders_of(PRESETS["default"], 0)
     train = [order for order in orders if order.kind == "probes"]
     assert 2 * sum(order.probes for order in train) + 2 * 60_000 * (len(orders) - len(train)) < 30 * 2**20
+
+
+def test_the_wider_set_has_one_geometry_of_each_enumerated_molecule_before_more_of_the_others():
+    wide, wider = PRESETS["wide"], PRESETS["wider"]
+    orders = orders_of(check_settings(wider), 0)
+    named, single = len(wide.molecules), len(wider.singles)
+    assert [order.kind for order in orders[:50]] == ["grid"] * 50
+    first, then = orders[50 : 50 + named + single], orders[50 + named + single :]
+    assert [order.molecule for order in first] == [*wide.molecules, *wider.singles]
+    assert {order.number for order in first} == {0} and {order.number for order in then} == {1, 2, 3}
+    # All samples of the set `wide` are samples of this one, so the folder can grow.
+    assert {order.name: order for order in orders}.items() >= {
+        order.name: order for order in orders_of(wide, 0)
+    }.items()
+    old = {key: value for key, value in asdict(wide).items() if key != "singles"}
+    assert DataSettings.from_json(json.loads(json.dumps(old))) == wide
+    with pytest.raises(BadInput, match="both training and held-out"):
+        check_settings(replace(wider, heldout=wider.singles[:1]))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pytest
 
@@ -17,6 +19,8 @@ from pinchpoint.systems.density.data.molecules import (
     Molecule,
     draw_geometry,
     draw_held_out,
+    enumerated_names,
+    enumerated_smiles,
     molecule,
     names,
     normal,
@@ -99,9 +103,35 @@ def test_held_out_molecules_are_not_trained_on_and_hold_no_new_element():
     assert {symbol for name in HELD_OUT for symbol in molecule(name).species} <= seen
 
 
+def bond_code(name):
+    """Return a number that two molecules share if their atoms have the same neighbours up to four bonds."""
+    known = molecule(name)
+    near = {at: [] for at in range(len(known.species))}
+    for first, second in bonds(known.species, known.positions):
+        near[first].append(second)
+        near[second].append(first)
+    codes = {at: known.species[at] for at in near}
+    for _ in range(4):
+        codes = {at: f"{codes[at]}({','.join(sorted(codes[other] for other in near[at]))})" for at in near}
+    return hash(tuple(sorted(codes.values())))
+
+
+def test_no_enumerated_molecule_has_the_bonds_of_another_one():
+    held, enumerated = [*WIDE_HELD_OUT, *HELD_OUT], enumerated_names()
+    assert len(set(enumerated)) == len(enumerated) == len(enumerated_smiles()) >= 1200
+    assert not set(enumerated) & set(names())
+    codes = {bond_code(name) for name in enumerated}
+    assert not codes & {bond_code(name) for name in (*held, *WIDE_TRAINING)}
+    assert len(codes) >= 0.99 * len(enumerated)  # the code is not quite unique
+    # The code tells isomers apart, and recognises a molecule whatever its geometry.
+    assert bond_code("ethanol") != bond_code("dimethyl-ether")
+    assert enumerated_smiles()[enumerated.index("C2H4N2-11")] == "CC1N=N1"
+    assert dict(Counter(molecule("C2H4N2-11").species)) == {"C": 2, "H": 4, "N": 2}
+
+
 def test_every_molecule_is_connected_with_closed_shells_and_ordinary_bonds():
     assert len(set(names())) == len(names()) >= 200
-    for name in names():
+    for name in (*names(), *enumerated_names()):
         known = molecule(name)
         pairs = bonds(known.species, known.positions)
         groups = {at: {at} for at in range(len(known.species))}

@@ -219,10 +219,13 @@ DatasetT = TypeVar("DatasetT")
 
 
 @contextmanager
-def finished_index(folder: Path, kind: Kind) -> Iterator[dict[str, Any]]:
+def finished_index(
+    folder: Path, kind: Kind, *, accept: Callable[[dict[str, Any]], bool] = lambda index: False
+) -> Iterator[dict[str, Any]]:
     """Yield the index of a finished dataset; BadInput for any other folder or an unfinished dataset.
 
-    Within the block, a missing key or a value of the wrong type is reported as a damaged index.
+    accept(index): whether an unfinished dataset can be used as it is. Within the block, a missing key or a
+    value of the wrong type is reported as a damaged index.
     """
     if not (folder / INDEX).exists():
         refuse_others(folder, own=INDEX, hint=f"Name a folder that `{kind.command}` made.")
@@ -233,7 +236,7 @@ def finished_index(folder: Path, kind: Kind) -> Iterator[dict[str, Any]]:
     _refuse_other_format(folder, kind, hint=f"Name a folder that `{kind.command}` made.")
     index = read_index(folder, kind)
     try:
-        if index["missing"]:
+        if index["missing"] and not accept(index):
             raise BadInput(
                 f"{folder} is not finished: {index['missing']:,} of {index['wanted']:,} {kind.many} "
                 "are missing.",

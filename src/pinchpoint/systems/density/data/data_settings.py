@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pinchpoint.core.errors import BadInput
@@ -13,6 +13,7 @@ from pinchpoint.systems.density.data.molecules import (
     TRAINING,
     WIDE_HELD_OUT,
     WIDE_TRAINING,
+    enumerated_names,
     molecule,
 )
 from pinchpoint.systems.density.data.quantum import LEVEL
@@ -38,12 +39,19 @@ class DataSettings:
     padding_a: float = 3.0
     rattle_a: float = RATTLE_A
     level: int = LEVEL  # of the exchange-correlation grid
+    singles: tuple[str, ...] = ()  # further training molecules, with one geometry each
+
+    @property
+    def training(self) -> tuple[str, ...]:
+        """All training molecules."""
+        return (*self.molecules, *self.singles)
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> DataSettings:
         values: dict[str, Any] = data | {
             "molecules": tuple(data["molecules"]),
             "heldout": tuple(data["heldout"]),
+            "singles": tuple(data.get("singles", ())),  # indices of earlier versions have none
         }
         return cls(**values)
 
@@ -61,11 +69,11 @@ class FileSettings:
         return cls(**data)
 
 
+_WIDE = DataSettings(WIDE_TRAINING, WIDE_HELD_OUT, geometries=4, tests=0, heldout_geometries=2, probes=3_000)
 PRESETS: dict[str, DataSettings] = {
     "default": DataSettings(),
-    "wide": DataSettings(
-        WIDE_TRAINING, WIDE_HELD_OUT, geometries=4, tests=0, heldout_geometries=2, probes=3_000
-    ),
+    "wide": _WIDE,
+    "wider": replace(_WIDE, singles=enumerated_names()),
     "tiny": DataSettings(
         ("water", "methane"),
         ("methanol",),
@@ -81,9 +89,9 @@ PRESETS: dict[str, DataSettings] = {
 
 def check_settings(settings: DataSettings) -> DataSettings:
     """Return the settings if a dataset can be made from them; raise BadInput otherwise."""
-    for name in (*settings.molecules, *settings.heldout):
+    for name in (*settings.training, *settings.heldout):
         molecule(name)  # raises BadInput for an unknown name
-    if both := set(settings.molecules) & set(settings.heldout):
+    if both := set(settings.training) & set(settings.heldout):
         raise BadInput(
             f"{', '.join(sorted(both))} cannot be both training and held-out molecules.",
             hint="Name each molecule once.",
@@ -138,11 +146,13 @@ def check_seed(seed: int) -> int:
 
 
 def orders_of(settings: DataSettings, seed: int) -> list[Order]:
-    """Return the samples to make: grids first, then by number.
+    """Return the samples to make: grids, then one geometry of every molecule, then the others by number.
 
-    A run that is stopped early then has some samples of every molecule.
+    A run that is stopped early then has some samples of every molecule, or of as many as possible.
     """
     train = [(number, name) for number in range(settings.geometries) for name in settings.molecules]
+    first = len(settings.molecules) if settings.geometries else 0
+    train[first:first] = [(0, name) for name in settings.singles]
     test = [(FIRST_TEST + number, name) for number in range(settings.tests) for name in settings.molecules]
     heldout = [
         (FIRST_TEST + number, name)

@@ -57,6 +57,7 @@ class Dataset:
     samples: dict[str, dict[str, Any]]  # per name: sha256, atoms, probes, attempts, quality, faults
     check: bool = True
     notes: tuple[str, ...] = ()  # warnings for the user
+    missing: int = 0  # samples of a set that was stopped before its end
 
     @property
     def sha256(self) -> str:
@@ -71,9 +72,7 @@ class Dataset:
             return tuple(
                 sorted({symbol for name in self.splits["train"] for symbol in self.samples[name]["species"]})
             )
-        return tuple(
-            sorted({symbol for name in self.settings.molecules for symbol in molecule(name).species})
-        )
+        return tuple(sorted({symbol for name in self.settings.training for symbol in molecule(name).species}))
 
     @property
     def spin(self) -> bool:
@@ -141,6 +140,7 @@ def make_data(
         "spacing_a": spacing_a,
         "padding_a": padding_a,
         "rattle_a": rattle_a,
+        "singles": None if molecules is None else (),  # the named molecules are all
     }
     settings = replace(
         PRESETS[preset], **{key: value for key, value in overrides.items() if value is not None}
@@ -174,10 +174,18 @@ def make_data(
     return open_dataset(folder)
 
 
-def open_dataset(path: str | Path, *, check: bool = True) -> Dataset:
-    """Return the dataset of a folder. check=False skips the comparison of sha256 when a sample is read."""
+def open_dataset(path: str | Path, *, check: bool = True, unfinished: bool = False) -> Dataset:
+    """Return the dataset of a folder. check=False skips the comparison of sha256 when a sample is read.
+
+    unfinished: accept a set of computed molecules that was stopped early, if it has training samples. Files
+    of a user that are missing may be bad ones, which must be dealt with first.
+    """
     folder = Path(path)
-    with samples.finished_index(folder, SET) as index:
+
+    def accept(index: dict[str, Any]) -> bool:
+        return unfinished and not isinstance(index["generator"], str) and bool(index["splits"]["train"])
+
+    with samples.finished_index(folder, SET, accept=accept) as index:
         seed = index["seed"]
         kind = FileSettings if "grid_points" in index["settings"] else DataSettings
         return samples.checked(
@@ -189,6 +197,7 @@ def open_dataset(path: str | Path, *, check: bool = True) -> Dataset:
                 index["samples"],
                 check,
                 tuple(index.get("notes", ())),
+                index["missing"],
             )
         )
 
@@ -216,7 +225,7 @@ def _save(
 
 def unknown_species(settings: DataSettings) -> list[str]:
     """Return a note for every held-out molecule that no model of this set can be scored on."""
-    known = {symbol for name in settings.molecules for symbol in molecule(name).species}
+    known = {symbol for name in settings.training for symbol in molecule(name).species}
     return [
         f"{name} is held out, and no training molecule has {', '.join(unknown_species)}: a model of this "
         "set cannot be scored on it"

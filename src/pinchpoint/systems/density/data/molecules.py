@@ -11,6 +11,11 @@ molecules that the force field gets wrong, such as N2, CO2 and chains of triple 
 first table. The set `WIDE` is both tables; `WIDE_HELD_OUT` was drawn at random from its molecules with at
 least three heavy atoms (`draw_held_out`) before any model was trained on the others.
 
+The table in `enumerated.npz` has 1,702 further molecules for training, up to nine heavy atoms. They were not
+chosen but enumerated: all molecules of three and four heavy atoms that certain rules allow, and random larger
+ones, none of which has the bonds of a molecule of the other tables (`benchmarks/density/
+enumerate_molecules.py`). Their names are a formula and a number, and the file has their SMILES.
+
 In a geometry, the atoms are displaced as by zero-point motion, and the molecule is rotated at random. It is
 the same on every machine and with every version of numpy: it uses only raw bits of the generator, whose
 stream is fixed, and closed forms of them. A geometry with two atoms too close together is rejected and drawn
@@ -23,6 +28,7 @@ import difflib
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +41,7 @@ VALENCE |= {"Mg": 10, "Al": 3, "Si": 4, "Ca": 10, "Ti": 12, "Zn": 12, "Zr": 12, 
 RADII_A = {"H": 0.31, "C": 0.76, "N": 0.71, "O": 0.66}  # covalent
 HELD_OUT = ("ethanol", "acetaldehyde", "acetamide")
 FURTHER = Path(__file__).with_name("molecules.txt")
+ENUMERATED = Path(__file__).with_name("enumerated.npz")
 RATTLE_A = 0.08  # standard deviation of the displacement along each axis, for an atom of mass 1
 CLOSEST = 0.75  # fraction of the sum of two covalent radii; no two atoms may be closer
 TRIES = 100
@@ -56,12 +63,48 @@ class Molecule:
 
 
 def names() -> tuple[str, ...]:
-    """Return the names of all molecules in both tables."""
+    """Return the names of all molecules in the first two tables."""
     return tuple(block.split("\n", 1)[0] for block in _blocks())
+
+
+def enumerated_names() -> tuple[str, ...]:
+    """Return the names of the enumerated molecules: the smallest first, then in random order."""
+    return tuple(_read_lines("names"))
+
+
+def enumerated_smiles() -> tuple[str, ...]:
+    """Return the SMILES of the enumerated molecules, in the order of their names."""
+    return tuple(_read_lines("smiles"))
 
 
 def _blocks() -> list[str]:
     return [*_TABLE, *FURTHER.read_text(encoding="utf-8").strip().split("\n\n")]
+
+
+def _read_lines(key: str) -> list[str]:
+    with np.load(ENUMERATED) as table:
+        return table[key].tobytes().decode().split("\n")
+
+
+@cache  # the files are part of the package and do not change
+def _molecules() -> dict[str, Molecule]:
+    """Return the molecules of all tables by their names."""
+    known: list[Molecule] = []
+    for block in _blocks():
+        name, *lines = block.splitlines()
+        atoms = [line.split() for line in lines]
+        positions = np.array([atom[1:] for atom in atoms], dtype=np.float64)
+        known.append(Molecule(name, tuple(atom[0] for atom in atoms), positions))
+    with np.load(ENUMERATED) as table:
+        counts, positions = table["atoms"].astype(int), table["positions_milli_a"] / 1000
+        symbols = np.array([*RADII_A])[table["species"]].tolist()
+    start = 0
+    for name, count in zip(enumerated_names(), counts.tolist(), strict=True):
+        known.append(Molecule(name, tuple(symbols[start : start + count]), positions[start : start + count]))
+        start += count
+    for each in known:
+        each.positions.setflags(write=False)
+    return {each.name: each for each in known}
 
 
 def draw_held_out(pool: Sequence[str], *, count: int, key: int) -> tuple[str, ...]:
@@ -72,15 +115,8 @@ def draw_held_out(pool: Sequence[str], *, count: int, key: int) -> tuple[str, ..
 
 def molecule(name: str) -> Molecule:
     """Return a molecule by its name; raise BadInput if there is none."""
-    for block in _blocks():
-        first, *lines = block.splitlines()
-        if first == name:
-            atoms = [line.split() for line in lines]
-            return Molecule(
-                name,
-                tuple(atom[0] for atom in atoms),
-                np.array([atom[1:] for atom in atoms], dtype=np.float64),
-            )
+    if (known := _molecules().get(name)) is not None:
+        return known
     few = ", ".join(difflib.get_close_matches(name, names(), n=5, cutoff=0.4) or TRAINING[:5])
     raise BadInput(
         f"There is no molecule {name!r}.",
