@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.contracts.source import PACKAGE, Module, read_module
 
-import pinchpoint
-
-ROOT = Path(pinchpoint.__file__).parent
 # Lowest first. Names in one row are neighbours that must not import each other; some may not exist yet.
 ROWS = (
     ("core",),
@@ -44,37 +40,12 @@ HOMES_OF_FRAMEWORKS = {"backends", "kit", "systems", "workloads"}
 WALKS = {("core/targets.py", "pinchpoint.workloads"), ("core/targets.py", "pinchpoint.systems")}
 
 
-def modules() -> list[Path]:
-    return sorted(ROOT.rglob("*.py"))
-
-
-def imports(tree: ast.AST, package: str) -> Iterator[str]:
-    """Dotted names of everything imported anywhere in the tree, late imports and import_module("...") too."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = node.module or ""
-            if node.level:
-                base = ".".join(
-                    package.split(".")[: len(package.split(".")) - node.level + 1] + ([base] if base else [])
-                )
-            yield from (f"{base}.{alias.name}" for alias in node.names)
-        elif (
-            isinstance(node, ast.Call)
-            and getattr(node.func, "attr", getattr(node.func, "id", "")) == "import_module"
-        ):
-            match node.args:
-                case [ast.Constant(value=str(name)), *_]:
-                    yield name
-
-
-def faults(source: str, place: str) -> list[str]:
-    """Why a module at `place` (a path under the package) may not import what it does."""
+def faults(module: Module) -> list[str]:
+    """Why a module may not import what it does."""
+    place = module.place
     layer = place.split("/")[0] if "/" in place else ""
-    package = ".".join(("pinchpoint", *Path(place).parent.parts))
     matches = []
-    for name in imports(ast.parse(source), package):
+    for name in module.imports:
         parts = name.split(".")
         if parts[0] in FRAMEWORKS and layer not in HOMES_OF_FRAMEWORKS:
             matches.append(f"{place} imports {name}")
@@ -91,32 +62,25 @@ def faults(source: str, place: str) -> list[str]:
     return matches
 
 
-def test_imports_point_down_and_frameworks_stay_home() -> None:
-    offenders = [
-        fault
-        for path in modules()
-        for fault in faults(path.read_text(encoding="utf-8"), path.relative_to(ROOT).as_posix())
-    ]
-    assert offenders == []
+def test_imports_point_down_and_frameworks_stay_home(package: list[Module]) -> None:
+    assert [fault for module in package for fault in faults(module)] == []
 
 
-def import_graph(sources: dict[str, str]) -> dict[str, set[str]]:
-    """The modules that each module imports, also late. sources: text by path under the package."""
-    packages = {}
-    for place in sources:
-        parts = Path(place).with_suffix("").parts
-        packages[place] = ".".join(("pinchpoint", *(parts[:-1] if parts[-1] == "__init__" else parts)))
-    places = {name: place for place, name in packages.items()}
+def import_graph(package: list[Module]) -> dict[str, set[str]]:
+    """The modules that each module imports, also late."""
+    places = {}
+    for module in package:
+        parts = Path(module.place).with_suffix("").parts
+        name = ".".join(("pinchpoint", *(parts[:-1] if parts[-1] == "__init__" else parts)))
+        places[name] = module.place
     graph: dict[str, set[str]] = {}
-    for place, source in sources.items():
-        graph[place] = set()
-        package = ".".join(("pinchpoint", *Path(place).parent.parts))
-        for name in imports(ast.parse(source), package):
-            module = name
-            while module and module not in places:
-                module = module.rpartition(".")[0]  # `from module import name` ends in what the module holds
-            if module and places[module] != place:
-                graph[place].add(places[module])
+    for module in package:
+        graph[module.place] = set()
+        for name in module.imports:
+            while name and name not in places:
+                name = name.rpartition(".")[0]  # `from module import name` ends in what the module holds
+            if name and places[name] != module.place:
+                graph[module.place].add(places[name])
     return graph
 
 
@@ -140,9 +104,8 @@ def cycles(graph: dict[str, set[str]]) -> list[list[str]]:
     return sorted(list(group) for group in groups)
 
 
-def test_no_two_modules_import_each_other() -> None:
-    graph = import_graph({p.relative_to(ROOT).as_posix(): p.read_text(encoding="utf-8") for p in modules()})
-    assert cycles(graph) == []
+def test_no_two_modules_import_each_other(package: list[Module]) -> None:
+    assert cycles(import_graph(package)) == []
 
 
 def test_the_check_sees_a_cycle_through_a_third_module_and_a_late_import() -> None:
@@ -152,23 +115,24 @@ def test_the_check_sees_a_cycle_through_a_third_module_and_a_late_import() -> No
         "core/c.py": "import pinchpoint.core.a",
         "core/d.py": "from pinchpoint.core.a import name",
     }
-    assert cycles(import_graph(sources)) == [["core/a.py", "core/b.py", "core/c.py"]]
+    package = [read_module(text, place) for place, text in sources.items()]
+    assert cycles(import_graph(package)) == [["core/a.py", "core/b.py", "core/c.py"]]
 
 
-def test_the_toolkit_names_no_system() -> None:
-    names = "|".join(path.name for path in (ROOT / "systems").iterdir() if (path / "cli.py").exists())
+def test_the_toolkit_names_no_system(package: list[Module]) -> None:
+    names = "|".join(path.name for path in (PACKAGE / "systems").iterdir() if (path / "cli.py").exists())
     offenders = [
-        f"{path.relative_to(ROOT)}:{number}"
-        for path in modules()
-        if path.relative_to(ROOT).parts[0] not in ("systems", "workloads")
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        f"{module.place}:{number}"
+        for module in package
+        if module.place.split("/")[0] not in ("systems", "workloads")
+        for number, line in enumerate(module.text.splitlines(), 1)
         if re.search(rf"systems[./]({names})\b", line)
     ]
     assert offenders == []
 
 
 def test_every_folder_of_the_package_is_a_known_layer() -> None:
-    folders = {path.name for path in ROOT.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    folders = {path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"}
     assert folders <= set(RANK)
 
 
@@ -192,7 +156,7 @@ def test_every_folder_of_the_package_is_a_known_layer() -> None:
     ],
 )
 def test_the_check_refuses_an_import_that_points_up(place: str, source: str) -> None:
-    assert faults(source, place)
+    assert faults(read_module(source, place))
 
 
 @pytest.mark.parametrize(
@@ -209,42 +173,24 @@ def test_the_check_refuses_an_import_that_points_up(place: str, source: str) -> 
     ],
 )
 def test_the_check_allows_an_import_that_points_down(place: str, source: str) -> None:
-    assert faults(source, place) == []
+    assert faults(read_module(source, place)) == []
 
 
-def test_every_module_says_what_it_provides_and_stays_readable() -> None:
+def test_every_module_says_what_it_provides_and_stays_readable(package: list[Module]) -> None:
     offenders = []
-    for path in modules():
-        text = path.read_text(encoding="utf-8")
-        if not ast.get_docstring(ast.parse(text)):
-            offenders.append(f"{path.relative_to(ROOT)} has no docstring that says what it provides")
-        lines = sum(bool(line.strip()) for line in text.splitlines())
+    for module in package:
+        if not module.has_docstring:
+            offenders.append(f"{module.place} has no docstring that says what it provides")
+        lines = sum(bool(line.strip()) for line in module.text.splitlines())
         if lines > 420:
-            offenders.append(
-                f"{path.relative_to(ROOT)} has {lines} lines, and at most 420 are allowed: split it"
-            )
+            offenders.append(f"{module.place} has {lines} lines, and at most 420 are allowed: split it")
     assert offenders == []
 
 
-def swallows(handler: ast.ExceptHandler) -> bool:
-    """Whether a handler catches everything and carries on silently."""
-    broad = handler.type is None or (
-        isinstance(handler.type, ast.Name) and handler.type.id in ("Exception", "BaseException")
-    )
-    return broad and all(isinstance(step, ast.Pass | ast.Continue) for step in handler.body)
-
-
-def test_no_error_is_caught_broadly_and_forgotten() -> None:
-    offenders = [
-        f"{path.relative_to(ROOT)}:{node.lineno}"
-        for path in modules()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.ExceptHandler) and swallows(node)
-    ]
-    assert offenders == []
+def test_no_error_is_caught_broadly_and_forgotten(package: list[Module]) -> None:
+    assert [f"{module.place}:{line}" for module in package for line in module.silent_handlers] == []
 
 
 @pytest.mark.parametrize("handler", ["except Exception:\n    pass", "except:\n    pass"])
 def test_the_check_refuses_a_broad_handler_that_does_nothing(handler: str) -> None:
-    tree = ast.parse(f"try:\n    f()\n{handler}")
-    assert [swallows(node) for node in ast.walk(tree) if isinstance(node, ast.ExceptHandler)] == [True]
+    assert read_module(f"try:\n    f()\n{handler}").silent_handlers == (3,)

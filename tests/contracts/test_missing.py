@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import ast
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.contracts.source import Module, read_module
 
 from pinchpoint.cli.main import run
 from pinchpoint.core.errors import Missing
 
 OPTIONAL = ("pyscf", "spglib", "ase", "e3nn", "pymatgen", "meshio", "folx", "ray", "submitit")
-SOURCE = Path(__file__).resolve().parents[2] / "src" / "pinchpoint"
 POSCAR = """water
 1.0
 5.0 0.0 0.0
@@ -74,37 +73,18 @@ def missed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return " ".join(output.split())
 
 
-def early_imports(path: Path) -> list[str]:
+def early_imports(module: Module) -> list[str]:
     """Optional packages that a module imports when it is imported itself."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    late = {
-        part
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.If)
-        if not isinstance(node, ast.If) or ast.unparse(node.test) == "TYPE_CHECKING"
-        for part in ast.walk(node)
-    }
-    names = [
-        name
-        for node in ast.walk(tree)
-        if node not in late and isinstance(node, ast.Import | ast.ImportFrom)
-        for name in (
-            [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
-        )
-    ]
-    return [name for name in names if name.partition(".")[0] in OPTIONAL]
+    return [name for name in module.early_imports if name.partition(".")[0] in OPTIONAL]
 
 
-def test_optional_packages_are_imported_late() -> None:
-    matches = {str(path.relative_to(SOURCE)): early_imports(path) for path in sorted(SOURCE.rglob("*.py"))}
-    assert {path: names for path, names in matches.items() if names} == {}
+def test_optional_packages_are_imported_late(package: list[Module]) -> None:
+    assert {module.place: names for module in package if (names := early_imports(module))} == {}
 
 
-def test_an_early_import_is_seen(tmp_path: Path) -> None:
-    (tmp_path / "a.py").write_text(
-        "import ase.io\ndef f():\n    import e3nn\nif True:\n    from spglib import x\n"
-    )
-    assert early_imports(tmp_path / "a.py") == ["ase.io", "spglib"]
+def test_an_early_import_is_seen() -> None:
+    module = read_module("import ase.io\ndef f():\n    import e3nn\nif True:\n    from spglib import x\n")
+    assert early_imports(module) == ["ase.io", "spglib"]
 
 
 @pytest.mark.parametrize("framework", FRAMEWORK_COMMANDS)
