@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import compileall
 import gc
 import os
 import signal
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 from tests.templates import Template
 
+import pinchpoint
 from pinchpoint.core.records import (
     Advice,
     Check,
@@ -55,6 +57,13 @@ if (
 ):
     # A shell leaves SIGINT ignored for background jobs, and tests of Ctrl-C would then wait forever.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_configure() -> None:
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        # Tests start hundreds of processes that import the package, and those of predicted scripts write no
+        # bytecode: without this, each compiles what it imports.
+        compileall.compile_dir(Path(pinchpoint.__file__).parent, quiet=2)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

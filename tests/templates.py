@@ -1,9 +1,9 @@
 """Workers forked from a template that has imported torch, for tests of what a worker answers.
 
 Importing torch takes seconds, and a fake run takes almost no time. The template imports only what
-`pinchpoint.forecasting.worker_process.worker` imports before its target, and a worker for an environment that
-differs from the template's is started normally. Tests of the start itself are in tests/cli/test_stopped.py
-and test_predict.py.
+`pinchpoint.forecasting.worker_process.worker` imports before its target or for the forecast of a script, and
+a worker for an environment that differs from the template's is started normally. Tests of the start itself
+are in tests/cli/test_stopped.py and test_predict.py.
 """
 
 from __future__ import annotations
@@ -20,6 +20,15 @@ import time
 from typing import Any
 
 WORKER = [sys.executable, "-m", "pinchpoint.forecasting.worker_process.worker"]
+FOR_SCRIPTS = (
+    "pinchpoint.backends.torch.data_dependent.float_calls",
+    "pinchpoint.backends.torch.loops.marking.condition_source",
+    "pinchpoint.backends.torch.loops.marking.draw_source",
+    "pinchpoint.backends.torch.loops.marking.lookups",
+    "pinchpoint.backends.torch.ranks.objects",
+    "pinchpoint.backends.torch.ranks.spawning",
+    "pinchpoint.forecasting.worker_process.script_forecast",
+)
 # Variables that are read after the imports, or set by a library in a process that imports it.
 AFTER_IMPORTS = (
     "PYTEST_CURRENT_TEST",
@@ -116,6 +125,8 @@ def serve(line: socket.socket, imports: list[str]) -> None:
     from pinchpoint.backends.torch.fake import runner
     from pinchpoint.forecasting.worker_process import worker
 
+    for name in FOR_SCRIPTS:
+        importlib.import_module(name)
     # Half of what is imported is for the pretended device. Nothing of this one stays.
     with runner.simulate_device(
         runner.Device("a card", 2**30, (9, 0), 2**20, 2**20, 132), dynamic=runner.Dynamic()

@@ -183,10 +183,11 @@ def _parse(text: str, where: str) -> dict[str, Card]:
         raise _damaged(where, f"is not JSON: {error}") from error
     if not isinstance(table, dict):
         raise _damaged(where, "is not an object of cards by name")
-    return {name: _card(name, entry, where) for name, entry in table.items()}
+    rules = versions.rules()  # once for all cards: torch's version is read from a long file
+    return {name: _card(name, entry, where, rules) for name, entry in table.items()}
 
 
-def _card(name: str, entry: Any, where: str) -> Card:
+def _card(name: str, entry: Any, where: str, rules: versions.Rules) -> Card:
     if not _NAME.fullmatch(name):
         raise _damaged(
             where, f"has a card named {name!r}, but names consist of lower-case letters, digits, '-' and '.'"
@@ -225,7 +226,7 @@ def _card(name: str, entry: Any, where: str) -> Card:
         capability=pair,
         processors=processors,
         cublas_workspace_bytes=_bytes(
-            entry.get("cublas_workspace", cublas_workspace(pair)), name, "cublas_workspace", where
+            entry.get("cublas_workspace", cublas_workspace(pair, rules)), name, "cublas_workspace", where
         ),
         cublaslt_workspace_bytes=_bytes(
             entry.get("cublaslt_workspace", MIB), name, "cublaslt_workspace", where
