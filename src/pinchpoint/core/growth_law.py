@@ -205,10 +205,10 @@ def _refit(x: Floats, scale: Floats, rows: Floats, count: int, *, also: Breaks |
     grid = list(_places(x, count)) + ([also] if also is not None else [])
     designs = np.stack([_design(x, breaks) for breaks in grid])
     best, _ = _profile(designs, scale, rows)
-    return [
-        Curve(grid[i], _solve(designs[i] / scale[:, None], row / scale))
-        for i, row in zip(best, rows, strict=True)
-    ]
+    hinges = np.empty((len(rows), 2 + count))
+    for i in np.unique(best):  # rows with the same breaks are solved together
+        hinges[best == i] = _solve(designs[i] / scale[:, None], (rows[best == i] / scale).T).T
+    return [Curve(grid[i], row) for i, row in zip(best, hinges, strict=True)]
 
 
 def _refine(x: Floats, y: Floats, curve: Curve) -> Curve:
@@ -263,9 +263,12 @@ def _interval(value: float, draws: Sequence[float]) -> tuple[float, float]:
 
 
 def _solve(rows: Floats, values: Floats) -> Floats:
-    """Least squares with columns of unit length, because one column is ones and another has millions."""
+    """Least squares with columns of unit length, because one column is ones and another has millions.
+
+    values: (N,), or (N, R) for R problems at once.
+    """
     lengths = np.linalg.norm(rows, axis=0)
-    return np.linalg.lstsq(rows / lengths, values, rcond=None)[0] / lengths
+    return (np.linalg.lstsq(rows / lengths, values, rcond=None)[0].T / lengths).T
 
 
 def _residuals(x: Floats, y: Floats, curve: Curve) -> Floats:
