@@ -64,6 +64,6 @@ class Checkpointing(Record):
             between = f"{show_bytes(self.low_bytes)} and {show_bytes(self.high_bytes)}"
             rows.insert(4, ("allocated between", between))
         if self.modules:
-            extra = f"{show_seconds(self.extra_s)} per step, {share:.0%} of it (estimated)"
+            extra = f"{show_seconds(self.extra_s)} per step, {share:.0%} more (estimated)"
             rows += [("recomputed", f"{len(self.modules)} modules"), ("extra time", extra)]
         return rows
