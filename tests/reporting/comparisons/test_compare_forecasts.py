@@ -128,6 +128,13 @@ def test_the_conclusion_names_the_change_its_part_its_line_and_the_cards():
     assert compare(AFTER, AFTER).conclusion[0].startswith("The predicted peak is the same")
 
 
+def test_the_card_that_was_asked_for_is_named_first():
+    names = ("a10", "a40", "l4", "l40", "v100", "rtx4090")
+    before = forecast(fits=dict.fromkeys(names, False), card="rtx4090")
+    conclusion = compare(before, forecast(fits=dict.fromkeys(names, True), card="rtx4090")).conclusion
+    assert conclusion[-1] == "It now fits: rtx4090, a10, a40, l4 and 2 more."
+
+
 def test_other_sizes_targets_and_settings_are_noted():
     notes = compare(forecast(), replace(AFTER, settings={"width": "8"}, mode="infer")).notes
     assert "The mode differs: train before, infer after." in notes

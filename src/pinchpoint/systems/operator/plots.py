@@ -19,7 +19,7 @@ from pinchpoint.systems.common.colour_bar import add_colour_bar
 from pinchpoint.systems.operator.data.own.cases import Picture
 from pinchpoint.systems.operator.data.surface import Mesh
 
-# Azimuth and elevation of the eye in degrees: from ahead and from behind, both from one side and above.
+# Azimuth and elevation of the eye in degrees: from the front and from behind, both from one side and above.
 VIEWS = ((-148.0, 22.0), (32.0, 22.0))
 VALUES, DIFFERENCE = "RdYlBu_r", "PuOr_r"
 # Darkening of a face at grazing light: with more, a colour could not be compared with the colour bar.
@@ -45,7 +45,7 @@ def picture(
             for row, view in enumerate(VIEWS):
                 _draw(axes[row][column], vertices, faces, values, colours, limits, view)
             axes[0][column].set_title(name, loc="center")
-        for row, name in enumerate(("from ahead", "from behind")):
+        for row, name in enumerate(("from the front", "from behind")):
             axes[row][0].text(
                 0.0, 0.97, name, transform=axes[row][0].transAxes, va="top", color=style.MUTED, fontsize=8.5
             )
@@ -67,7 +67,7 @@ def field_pictures(
 ) -> Path:
     """Write a PNG with a row per field of a case: predicted, true and error. fields: two of (P,) by name.
 
-    Data in a plane are drawn as they are, near the bodies in them if there are any; surfaces from ahead;
+    Data in a plane are drawn as they are, near the bodies in them if there are any; surfaces from the front;
     points without faces, and volumes in a thin layer through their middle, as dots.
     """
     fields = dict(list(fields.items())[:_MOST_FIELDS])
@@ -193,7 +193,8 @@ def _bar(
     figure: Any, axes: Any, colours: str, limits: tuple[float, float], label: str, *, values: np.ndarray
 ) -> None:
     from matplotlib.colors import Normalize
+    from matplotlib.ticker import MaxNLocator
 
     ends = {(False, False): "neither", (True, False): "min", (False, True): "max", (True, True): "both"}
     extend = ends[bool(values.min() < limits[0]), bool(values.max() > limits[1])]
-    add_colour_bar(figure, axes, colours, Normalize(*limits), label, extend=extend)
+    add_colour_bar(figure, axes, colours, Normalize(*limits), label, extend=extend, ticks=MaxNLocator(4))

@@ -77,7 +77,7 @@ def convergence(
             label=f"reference {exact_ha:.10g} Ha".replace("-", "−"),
         )
         _difference(axes[1][0], steps[part], 1e3 * (energies - exact_ha)[part], 1e3 * (mean - exact_ha)[part])
-    style.legend(top, loc="upper right")
+    style.legend(top, loc="upper right", markerscale=2.5)  # a dot is too small to be seen alone
     # A walker near a node or a nucleus makes the variance of a step large, so the median describes the
     # network better.
     usual = smooth(variances, width, by=np.median)
