@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -50,3 +51,6 @@ def test_the_commands_of_a_page_print_what_it_says(
     if lines:
         command = f"python tests/contracts/commands.py {page.relative_to(ROOT)}"
         pytest.fail("\n".join([f"The page differs from what is printed; run {command}", *lines]))
+    if page.stem == "out-of-memory":
+        screenshots = runpy.run_path(str(ROOT / "docs" / "hooks" / "screenshots.py"))
+        assert screenshots["outdated"](tmp_path / "before.json", tmp_path / "after.json") == []

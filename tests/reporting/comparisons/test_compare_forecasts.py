@@ -9,6 +9,7 @@ import pytest
 from pinchpoint import compare
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.records import Forecast, Line
+from pinchpoint.reporting.comparisons.section import entry
 
 MIB = 2**20
 
@@ -133,6 +134,12 @@ def test_the_card_that_was_asked_for_is_named_first():
     before = forecast(fits=dict.fromkeys(names, False), card="rtx4090")
     conclusion = compare(before, forecast(fits=dict.fromkeys(names, True), card="rtx4090")).conclusion
     assert conclusion[-1] == "It now fits: rtx4090, a10, a40, l4 and 2 more."
+
+
+def test_the_page_names_both_targets_if_their_names_differ():
+    assert entry(compare(forecast(), AFTER)).title == "/tmp/ci/two/train.py"  # another folder alone
+    after = replace(AFTER, target="/home/ada/one/train_bf16.py")
+    assert entry(compare(forecast(), after)).title == "train.py → train_bf16.py"
 
 
 def test_other_sizes_targets_and_settings_are_noted():

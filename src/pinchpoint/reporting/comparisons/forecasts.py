@@ -211,7 +211,9 @@ def _conclusion(
     ):
         if group:
             more = len(group) - CARDS_NAMED
-            group.sort(key=lambda card: card not in (before.card, after.card))  # the card asked for comes first
+            group.sort(
+                key=lambda card: card not in (before.card, after.card)
+            )  # the card asked for comes first
             yield f"It {verb}: {', '.join(group[:CARDS_NAMED])}{f' and {more} more' if more > 0 else ''}."
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import PurePath
+
 from pinchpoint.core.records import Forecast, Study
 from pinchpoint.core.units import show_bytes
 from pinchpoint.reporting.answers import Answer
@@ -39,18 +41,26 @@ _BEFORE, _AFTER = "idle-2", "s1"
 def entry(comparison: Comparison) -> Entry:
     first = comparison.tables[0].rows if comparison.tables else ()
     growth = next((row.growth for row in first if row.growth is not None), None)
-    target = str(getattr(comparison.after, "target", comparison.kind))
     tone: Tone = "plain" if not growth else "bad" if growth > 0 else "good"
     if any(change.after is not True and change.before for change in comparison.cards):
         tone = "bad"
     return Entry(
-        title=target,
+        title=_title(comparison),
         headline=Headline("-" if growth is None else show_growth(growth), first[0].name if first else ""),
         tags=(f"two {_PLURALS.get(comparison.kind, comparison.kind + 's')}",),
         answer=Answer(tone, comparison.conclusion[0], comparison.conclusion[1:]),
         tiles=tuple(_tile(row) for row in first),
         blocks=tuple(_blocks(comparison)),
     )
+
+
+def _title(comparison: Comparison) -> str:
+    """Return the target, or both if their names differ; a folder alone makes no other target."""
+    before, after = (
+        str(getattr(record, "target", comparison.kind)) for record in (comparison.before, comparison.after)
+    )
+    names = [PurePath(target).name for target in (before, after)]
+    return after if names[0] == names[1] else " → ".join(names)
 
 
 _PLURALS = {"study": "studies", "checkpointing": "checkpointing plans"}
