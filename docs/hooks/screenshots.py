@@ -39,7 +39,7 @@ def shoot(page: Path, picture: Path, *, height: int, texts: tuple[str, ...]) -> 
         image = Image.open(raw).convert("RGB")
         description = PngImagePlugin.PngInfo()
         description.add_text("Description", "\n".join(texts))
-        image = image.crop((0, round(TOP * SCALE), *image.size)).quantize(128, dither=Image.Dither.NONE)
+        image = image.crop((0, round(TOP * SCALE), *image.size))
         image.save(picture, pnginfo=description, optimize=True)
 
 
@@ -66,7 +66,7 @@ def main(before: str, after: str) -> None:
         for name, texts in sentences(before, after).items():
             both = name == "compare.png"
             report([before, after] if both else [before], page, compare=both)
-            shoot(page, IMAGES / name, height=940, texts=texts)
+            shoot(page, IMAGES / name, height=870 if both else 912, texts=texts)
 
 
 if __name__ == "__main__":

@@ -755,6 +755,17 @@ def test_repeated_layers_are_one_row_and_what_a_module_holds_itself_is_named() -
     ]
 
 
+def test_layers_of_several_sizes_are_one_row_that_loses_none() -> None:
+    modules = [
+        {"name": "GPT.blocks.*.mlp.0", "count": 7, "bytes": 700},
+        {"name": "GPT.blocks.*.mlp.0", "count": 3, "bytes": 330},
+        {"name": "GPT.blocks.3.mlp.0", "count": 1, "bytes": 120},
+        {"name": "GPT.head", "count": 1, "bytes": 9},
+    ]
+    rows = [(module.name, module.count, module.bytes, module.equal) for module in merged_modules(modules)]
+    assert rows == [("blocks.*.mlp.0", 11, 1150, False), ("head", 1, 9, True)]
+
+
 def test_code_in_a_sentence_is_set_as_code_and_stays_text() -> None:
     assert prose("use `a<b>` here") == "use <code>a&lt;b&gt;</code> here"
     assert prose("an odd ` <i>") == "an odd ` &lt;i&gt;"

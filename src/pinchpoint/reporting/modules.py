@@ -32,10 +32,14 @@ def merged_modules(modules: Iterable[Mapping[str, Any]]) -> list[ModuleBytes]:
     `blocks.8.mlp` joins the row of `blocks.*.mlp`, from which only its bytes set it apart. What a module
     holds besides its parts is called `blocks.* (itself)`.
     """
-    rows = {
-        word(module, "name"): (count(module, "count") or 1, count(module, "bytes") or 0, True)
-        for module in modules
-    }
+    rows: dict[str, tuple[int, int, bool]] = {}
+    for module in modules:
+        name, repeats, size = word(module, "name"), count(module, "count") or 1, count(module, "bytes") or 0
+        # Layers of two sizes are two entries of the same name.
+        before = rows.get(name)
+        rows[name] = (
+            (repeats, size, True) if before is None else (before[0] + repeats, before[1] + size, False)
+        )
     for pattern in [name for name in rows if "*" in name.split(".")[:-1]]:
         parts = [r"\d+" if part == "*" else re.escape(part) for part in pattern.split(".")]
         for name in [name for name in rows if re.fullmatch(r"\.".join(parts), name)]:
