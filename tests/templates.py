@@ -1,9 +1,10 @@
 """Workers forked from a template that has imported torch, for tests of what a worker answers.
 
 Importing torch takes seconds, and a fake run takes almost no time. The template imports only what
-`pinchpoint.forecasting.worker_process.worker` imports before its target or for the forecast of a script, and
-a worker for an environment that differs from the template's is started normally. Tests of the start itself
-are in tests/cli/test_stopped.py and test_predict.py.
+`pinchpoint.forecasting.worker_process.worker` imports before its target or for the forecast of a script.
+If their environment differs in a variable that libraries may read when they are imported, the first worker
+is started normally, and the next ones have a template of their own: a library may have set the variable for
+good. Tests of the start itself are in tests/cli/test_stopped.py and test_predict.py.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -30,16 +32,11 @@ FOR_SCRIPTS = (
     "pinchpoint.forecasting.worker_process.script_forecast",
 )
 # Variables that are read after the imports, or set by a library in a process that imports it.
-AFTER_IMPORTS = (
-    "PYTEST_CURRENT_TEST",
-    "TMPDIR",
-    "XDG_CONFIG_HOME",
-    "PINCHPOINT_CARDS",
-    "PINCHPOINT_OPERATOR_STEP",
-    "TF_CPP_MIN_LOG_LEVEL",
-    "TPU_SKIP_MDS_QUERY",
-    "TORCHINDUCTOR_CACHE_DIR",
+AFTER_IMPORTS = re.compile(
+    r"COLUMNS|IPYTHONDIR|TMPDIR|XDG_CONFIG_HOME|TORCHINDUCTOR_CACHE_DIR|TF_CPP_MIN_LOG_LEVEL|TPU_SKIP_MDS_QUERY"
+    r"|(PYTEST|PINCHPOINT|RAY)_.*"
 )
+MOST = 3  # templates: each takes 300 MB
 
 
 LONGEST_S = 600.0  # limit of any wait here; it only ends a test that fails
@@ -64,29 +61,48 @@ class ForkedWorker:
 
 
 class Template:
-    """Starts with the first worker that is requested."""
+    """Processes that workers are forked from, one for each environment; the first starts with a worker."""
 
     PIPE = subprocess.PIPE
 
     def __init__(self, *imports: str) -> None:
         """imports: modules that the scripts of the workers import, if that takes long."""
         self._imports = imports
-        self._process: subprocess.Popen[bytes] | None = None
-        self._environment: dict[str, str] = {}
+        self._running: dict[frozenset[tuple[str, str]], _Process] = {}
+        self._known: set[frozenset[tuple[str, str]]] = set()
         self._lock = threading.Lock()
 
     def Popen(self, command: list[str], *, stderr: Any, env: dict[str, str], **options: Any) -> Any:
         """In place of subprocess.Popen within `pinchpoint.forecasting.forecaster`."""
         assert command == WORKER and options["start_new_session"]
-        kept = {name: value for name, value in env.items() if name not in AFTER_IMPORTS}
+        key = frozenset(item for item in env.items() if not AFTER_IMPORTS.fullmatch(item[0]))
         with self._lock:
-            if self._process is None:
-                self._begin(env, kept)
-            if kept == self._environment:
-                return self._fork(stderr, env)
+            is_due = not self._running or (key in self._known and len(self._running) < MOST)
+            if key not in self._running and is_due:
+                self._running[key] = _Process(env, self._imports)
+            self._known.add(key)
+            if key in self._running:
+                return self._running[key].fork(stderr, env)
         return subprocess.Popen(command, stderr=stderr, env=env, **options)
 
-    def _fork(self, stderr: Any, env: dict[str, str]) -> ForkedWorker:
+    def end(self) -> None:
+        while self._running:
+            self._running.popitem()[1].end()
+
+
+class _Process:
+    def __init__(self, env: dict[str, str], imports: tuple[str, ...]) -> None:
+        self._line, theirs = socket.socketpair()
+        self._line.settimeout(LONGEST_S)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, __file__, str(theirs.fileno()), *imports],
+                env=env,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+
+    def fork(self, stderr: Any, env: dict[str, str]) -> ForkedWorker:
         (told, stdin), (stdout, answers) = os.pipe(), os.pipe()
         try:
             asked = json.dumps({"env": env, "cwd": os.getcwd()}).encode()
@@ -99,25 +115,12 @@ class Template:
             os.close(answers)
         return ForkedWorker(pid, stdin, stdout)
 
-    def _begin(self, env: dict[str, str], kept: dict[str, str]) -> None:
-        self._line, theirs = socket.socketpair()
-        self._line.settimeout(LONGEST_S)
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, __file__, str(theirs.fileno()), *self._imports],
-                env=env,
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,
-            )
-        self._environment = kept
-
     def end(self) -> None:
-        if self._process is not None:
-            self._line.close()
-            try:
-                self._process.wait(timeout=LONGEST_S)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
+        self._line.close()
+        try:
+            self._process.wait(timeout=LONGEST_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
 
 
 def serve(line: socket.socket, imports: list[str]) -> None:
