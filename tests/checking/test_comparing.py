@@ -207,11 +207,11 @@ def test_a_really_faster_script_is_seen_to_be(
     def run(side: int) -> Trace:
         pytest.fail("No whole run is needed.")
 
-    times = compare(run, start, pairs=6, trace=None, time_limit_s=120.0)
+    times = compare(run, start, pairs=6, trace=None, time_limit_s=600.0)
     assert isinstance(times, Times)
     assert judge(times)["verdict"] == "faster"
     assert times.pairs_of_starts == (6,)
     # The time in which the other version had its turn does not count.
     assert min(times.before_s) >= 0.05
-    assert sorted(times.after_s)[3] < 0.05
+    assert sorted(times.after_s)[3] < min(times.before_s)
     assert capfd.readouterr().err.count("exit handler ran") == 2
