@@ -22,6 +22,14 @@ class Closed:
 
     copies = 1
 
+    @property
+    def signature(self) -> System:
+        return self.system
+
+    def at(self, nuclei: Any) -> Closed:
+        """Its only nucleus is at the origin."""
+        return self
+
     def sign_and_log(self, params: Any, x: Any) -> tuple[Any, Any]:
         """Every one of them is positive."""
         return jnp.ones((), x.dtype), self.log(params, x)

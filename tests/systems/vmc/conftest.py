@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pinchpoint.systems.vmc.data.system import System
+from pinchpoint.systems.vmc.data.system import System, with_nuclei_at
 from pinchpoint.systems.vmc.model.config import NetConfig
 
 
@@ -54,6 +54,13 @@ class Product:
     log: Callable[[Any, Any], Any]
 
     copies = 1
+
+    @property
+    def signature(self) -> tuple[object, ...]:
+        return self.system.symbols, self.system.up, self.system.down, self.config
+
+    def at(self, nuclei: Any) -> Product:
+        return product(with_nuclei_at(self.system, nuclei), self.config)
 
     def sign_and_log(self, params: Any, x: Any) -> tuple[Any, Any]:
         """It is positive everywhere."""
@@ -146,7 +153,7 @@ def share(monkeypatch: pytest.MonkeyPatch, shared: SharedPrograms) -> None:
     for module, name in (
         (programs, "make_steps"),
         (training_step, "make_burn"),
-        (evaluate, "make_burn"),
+        (programs, "make_burn"),
         (evaluate, "make_observe"),
     ):
         make = getattr(module, name)

@@ -14,8 +14,10 @@ pytest.importorskip("jax", reason="wave functions are JAX's")
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.common.training.training_loop import Report
+from pinchpoint.systems.vmc import evaluate
 from pinchpoint.systems.vmc import scan as scanning
 from pinchpoint.systems.vmc.data.system import System
+from pinchpoint.systems.vmc.optimization import programs
 from pinchpoint.systems.vmc.scan import parse_bonds, scan
 from pinchpoint.systems.vmc.training.records import Evaluation, Scan
 from pinchpoint.systems.vmc.training.runs import begin, read_run
@@ -129,6 +131,26 @@ def test_a_scan_that_was_stopped_goes_on_and_each_length_begins_with_the_one_bef
 
     asked.clear()
     assert scan("H2", folder, **options).points == made.points and asked == []
+
+
+def test_all_lengths_of_a_scan_share_their_programs(
+    tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lowered: list[str] = []
+    for module, name in ((programs, "make_steps"), (programs, "make_burn"), (evaluate, "make_observe")):
+        make = getattr(module, name)
+
+        def counted(*args: Any, make: Any = make, name: str = name, **options: Any) -> Any:
+            lowered.append(f"{name} {options.get('stage', '')}".strip())
+            return make(*args, **options)
+
+        monkeypatch.setattr(module, name, counted)
+    options = {**tiny, "steps": 20, "follow": 10}
+    made = scan("H2", tmp_path / "scan", bonds="1.2,1.4,1.8", samples=20, **options)
+    assert sorted(lowered) == ["make_burn", "make_observe", "make_steps adam", "make_steps spring"]
+    # Every length has its own nuclei, though the programs are those of the first.
+    energies = [point["energy_ha"] for point in made.points]
+    assert len({round(energy, 3) for energy in energies}) == 3
 
 
 def test_the_summary_names_the_lengths_whose_walkers_have_not_mixed() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,10 +34,9 @@ from pinchpoint.systems.vmc.analysis.statistics import (
 from pinchpoint.systems.vmc.model.observables import least_spin_squared
 from pinchpoint.systems.vmc.model.wavefunction import wave_function
 from pinchpoint.systems.vmc.optimization.devices import Host, on, place
-from pinchpoint.systems.vmc.optimization.programs import BLOCK
+from pinchpoint.systems.vmc.optimization.programs import BLOCK, ProgramStore
 from pinchpoint.systems.vmc.optimization.sample_energies import make_measure, make_observe
 from pinchpoint.systems.vmc.optimization.sampling import Walkers, stage_key
-from pinchpoint.systems.vmc.optimization.training_step import make_burn
 from pinchpoint.systems.vmc.optimization.warm_start import resize, stored_params
 from pinchpoint.systems.vmc.settings import Settings, Stage
 from pinchpoint.systems.vmc.training.budget import Fit, fit
@@ -68,6 +68,7 @@ def evaluate(
     cube: str | Path | None = None,
     spacing: float = SPACING_BOHR,
     observables: bool = False,
+    store: ProgramStore | None = None,
     progress: SampleProgress | None = None,
 ) -> Evaluation:
     """Energy, variance and error bar of the last checkpoint of a run. output: JSON file for the record.
@@ -75,7 +76,8 @@ def evaluate(
     samples: per walker; walkers, moves between samples, seed, precision: by default the run's own. budget: as
     in training; by default the run's method and chunk are used, and with more walkers than the run has,
     whatever fits the device's memory. cube: file for the one-electron density, on a grid of `spacing` bohr.
-    observables: also measure spin, dipole, quadrupole, forces and radial densities.
+    observables: also measure spin, dipole, quadrupole, forces and radial densities. store: compiled programs
+    to share with other runs of the process.
     """
     start = time.perf_counter()
     tell = progress or (lambda stage, done, total: None)
@@ -105,7 +107,13 @@ def evaluate(
         settings = replace(settings, method="auto", chunk=None)
     with on(device, precision=settings.precision) as host:
         sampler = _Sampler(
-            source, settings, host, dense=spread is not None, observables=observables, tell=tell
+            source,
+            settings,
+            host,
+            dense=spread is not None,
+            observables=observables,
+            store=store,
+            tell=tell,
         )
         choice = sampler.fit(budget)
         energies, acceptance = sampler.sample(samples, spread)
@@ -160,6 +168,7 @@ class _Sampler:
         *,
         dense: bool,
         observables: bool = False,
+        store: ProgramStore | None = None,
         tell: SampleProgress,
     ) -> None:
         self.run, self.settings, self.host, self.tell = run, settings, host, tell
@@ -177,7 +186,8 @@ class _Sampler:
         positions = jnp.array(resize(x, settings.walkers), dtype)
         width = jnp.asarray(settings.width, dtype)
         self.first = place(Walkers(positions, jnp.zeros(len(positions), dtype), width), self.mesh)
-        self.programs: dict[tuple[str, Settings], Any] = {}
+        self.nuclei = place(jnp.asarray(system.positions, dtype), self.mesh)
+        self.store = ProgramStore() if store is None else store
 
     def fit(self, budget: str | int | None) -> Fit | None:
         """Choose the method and the chunk, used from then on; None where they are the run's own."""
@@ -203,37 +213,45 @@ class _Sampler:
 
     def program(self, settings: Settings) -> Any:
         """The compiled program of the moves and energies of `block` samples."""
-        if ("energies", settings) not in self.programs:
+
+        def compiled() -> Any:
             self.tell("compiling", 0, 0)
             observe: Any = make_observe(self.wave, settings, self.block, mesh=self.mesh)
-            self.programs["energies", settings] = observe.lower(
-                self.params, self.first, 0, self._key(Stage.EVALUATE)
-            ).compile()
-        return self.programs["energies", settings]
+            key = self._key(Stage.EVALUATE)
+            return observe.lower(self.params, self.first, 0, key, self.nuclei).compile()
+
+        return self.store.get(self.wave, settings, ("energies", self.block, self.mesh), compiled)
 
     def observables_program(self, settings: Settings) -> Any:
         """The compiled program of the observables of one sample."""
-        if ("observables", settings) not in self.programs:
+        system, net = self.run.config.system, self.run.config.net
+
+        def compiled() -> Any:
             self.tell("compiling the observables", 0, 0)
-            system, net = self.run.config.system, self.run.config.net
             measure: Any = make_measure(lambda own: wave_function(own, net), system, settings, mesh=self.mesh)
-            self.programs["observables", settings] = measure.lower(self.params, self.first.x).compile()
-        return self.programs["observables", settings]
+            return measure.lower(self.params, self.first.x).compile()
+
+        # Moments are relative to the positions of the nuclei, which are constants of this program.
+        what = "observables", system.positions, self.mesh
+        return self.store.get(self.wave, settings, what, compiled)
 
     def _key(self, stage: Stage) -> Any:
         return place(stage_key(self.settings.seed, stage), self.mesh)
 
     def sample(self, samples: int, spread: Spread | None) -> tuple[np.ndarray, float]:
         """Local energies (T, B), or matrices (T, B, K, K) of K states, and the acceptance."""
+        with ThreadPoolExecutor(1, thread_name_prefix="compile") as threads:
+            burn = self.store.burn(self.wave, self.settings, self.mesh, threads)
+            observe = self.program(self.settings)
         self.tell("warm-up", 0, 0)
         # Random numbers of its own: those of the training's burn-in have already moved these walkers.
-        burn, steps = make_burn(self.wave, self.settings, mesh=self.mesh), max(self.settings.burn, LEAST_BURN)
-        walkers, _ = burn(self.params, self.first, steps, self._key(Stage.EVALUATE_BURN))
-        observe, key = self.program(self.settings), self._key(Stage.EVALUATE)
+        steps, key = max(self.settings.burn, LEAST_BURN), self._key(Stage.EVALUATE_BURN)
+        walkers, _ = burn.result()(self.params, self.first, steps, key, self.nuclei)
+        key = self._key(Stage.EVALUATE)
         measure = self.observables_program(self.settings) if self.collector is not None else None
         energies, accepted, unread = [], [], None
         for at in range(0, samples, self.block):
-            walkers, observed = observe(self.params, walkers, at, key)
+            walkers, observed = observe(self.params, walkers, at, key, self.nuclei)
             if spread is not None:
                 spread.add(np.asarray(walkers.x))
             if self.collector is not None and measure is not None:

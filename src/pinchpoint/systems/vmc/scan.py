@@ -29,6 +29,7 @@ from pinchpoint.systems.vmc.data.spins import GroundState, ground_state
 from pinchpoint.systems.vmc.data.system import System, system_of
 from pinchpoint.systems.vmc.evaluate import SAMPLES, evaluate
 from pinchpoint.systems.vmc.model.config import NetConfig
+from pinchpoint.systems.vmc.optimization.programs import ProgramStore
 from pinchpoint.systems.vmc.settings import Settings
 from pinchpoint.systems.vmc.train import train
 from pinchpoint.systems.vmc.training.records import Evaluation, Scan
@@ -84,6 +85,7 @@ def scan(
     if progress is not None:
         progress(1, len(lengths), lengths[0], Report("electrons", 1, 1, note=f"electrons: {state.text()}"))
     points: list[dict[str, Any]] = []
+    store = ProgramStore()  # programs take the positions of the nuclei as inputs: all lengths share them
     before: Path | None = None
     for number, (length, system) in enumerate(zip(lengths, systems, strict=True), start=1):
         run = folder / f"bond-{length:.4f}"
@@ -106,6 +108,7 @@ def scan(
                 start_from=None if exists else before,
                 pretrain=pretrain if first else None,
                 orbitals=orbitals if first else None,
+                store=store,
                 **options,
                 **own,
             )
@@ -114,6 +117,7 @@ def scan(
                 run / EVALUATION,
                 samples=samples,
                 device=device,
+                store=store,
                 progress=lambda stage, done, total: tell(Report("evaluate", done, total, note=stage)),
             )
         points.append(_point(length, evaluation, run))

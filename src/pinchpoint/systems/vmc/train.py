@@ -36,13 +36,14 @@ from pinchpoint.systems.vmc.optimization.programs import (
     BLOCK,
     Program,
     Programs,
+    ProgramStore,
     Steps,
     heaviest,
     programs_from,
 )
 from pinchpoint.systems.vmc.optimization.sampling import key_of, start
 from pinchpoint.systems.vmc.optimization.spring import spring_bytes
-from pinchpoint.systems.vmc.optimization.training_step import Carry, dtype_of, key_bits
+from pinchpoint.systems.vmc.optimization.training_step import Carry, dtype_of, run_inputs
 from pinchpoint.systems.vmc.optimization.training_step import begin as first_carry
 from pinchpoint.systems.vmc.optimization.warm_start import read_start, start_params
 from pinchpoint.systems.vmc.settings import OptimizerStage, RunOptions, Settings, Stage
@@ -71,6 +72,7 @@ def train(
     start_from: str | Path | None = None,
     checkpoint_every: int | None = None,
     net_changes: Mapping[str, Any] | None = None,
+    store: ProgramStore | None = None,
     progress: Progress | None = None,
     clock: Callable[[], float] = time.perf_counter,
     **choices: Any,
@@ -82,7 +84,8 @@ def train(
     device's memory; a resumed run keeps its own. pseudopotential: "ccecp" replaces the core electrons of all
     atoms. states: the lowest states to train together. pretrain: steps towards Hartree-Fock, 1,000 for more
     than four electrons; orbitals: an npz file of `vmc orbitals`, where PySCF is not installed. start_from: a
-    run of the same atoms and network, whose parameters are the first. Ctrl-C and SIGTERM write a checkpoint
+    run of the same atoms and network, whose parameters are the first. store: compiled programs to share with
+    other runs of the process. Ctrl-C and SIGTERM write a checkpoint
     after the program in progress and are then raised.
     """
     tell = progress or (lambda report: None)
@@ -125,8 +128,10 @@ def train(
     if start_from is not None:
         read_start(Path(start_from), run.config)
     with on(device, precision=run.config.settings.precision) as host:
-        setup = _Setup(run, host, tell)
+        setup = _Setup(run, host, tell, store)
         with setup.programs, keep_run_on_stop(run, tell):
+            if setup.is_new and setup.settings.burn:
+                setup.programs.burn(setup.settings)
             choice = setup.fit(budget, choices)
             # While these are compiled, walkers are warmed up. SPRING's programs too: compiled when Adam's
             # steps are over, they would make the run seem to stand still.
@@ -159,7 +164,7 @@ def train(
 class _Setup:
     """What a run on a host needs: programs, the first carry, the chunk for a budget."""
 
-    def __init__(self, run: Run, host: Host, tell: Progress) -> None:
+    def __init__(self, run: Run, host: Host, tell: Progress, store: ProgramStore | None = None) -> None:
         walkers = run.config.settings.walkers
         # A new run can have other walkers, a resumed one cannot: it uses as many devices as share its walkers
         # evenly.
@@ -172,7 +177,7 @@ class _Setup:
             used = f"{len(self.host.devices)} of {len(host.devices)} devices, which share them evenly"
             tell(Report("budget", 1, 1, note=f"devices: {walkers:,} walkers run on {used}"))
         self.block = BLOCK[host.name]
-        self.programs = Programs(self.wave, self.mesh, tell)
+        self.programs = Programs(self.wave, self.mesh, tell, store)
 
     @property
     def settings(self) -> Settings:
@@ -241,7 +246,14 @@ class _Setup:
             params, x = self._pretrain(params, field)
         self.tell(Report("warm-up", 0, 0, note=f"{self.settings.burn:,} steps of moves alone"))
         return jax.block_until_ready(
-            first_carry(self.wave, self.settings, params=params, x=x, mesh=self.mesh)
+            first_carry(
+                self.wave,
+                self.settings,
+                params=params,
+                x=x,
+                mesh=self.mesh,
+                burn=self.programs.burn(self.settings).result() if self.settings.burn else None,
+            )
         )
 
     def _pretrain(self, params: Any, field: HartreeFock) -> tuple[Any, Any]:
@@ -269,9 +281,9 @@ class _Setup:
 
     def restore(self, state: dict[str, Any]) -> Carry:
         """The carry of a checkpoint."""
-        like = self.programs.like(self.settings)._replace(key=None)
+        like = self.programs.like(self.settings)._replace(inputs=None)
         carry = trees.from_arrays(state["arrays"], like, where=str(self.run.last_path()))
-        carry = carry._replace(key=key_bits(self.settings.seed))
+        carry = carry._replace(inputs=run_inputs(self.run.config.system, self.settings))
         # Copies: a program may write into its arguments, and JAX may have taken over the numpy arrays
         # themselves.
         return place(jax.tree_util.tree_map(lambda array: jnp.array(array, copy=True), carry), self.mesh)

@@ -38,6 +38,13 @@ class Signed:
     sign_and_log: Callable[[Any, Any], tuple[Any, Any]]
     copies: int = 1
 
+    @property
+    def signature(self) -> System:
+        return self.system
+
+    def at(self, nuclei: Any) -> Signed:
+        return self
+
     def log(self, params: Any, x: Any) -> Any:
         return self.sign_and_log(params, x)[1]
 

@@ -4,6 +4,7 @@ it fails.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, get_args
 
@@ -12,13 +13,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from tests.systems.vmc.closed import Closed, helium, hydrogen, hydrogen_walkers
+from tests.systems.vmc.conftest import product
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.vmc.analysis.statistics import block_estimate
+from pinchpoint.systems.vmc.data.system import system_of
+from pinchpoint.systems.vmc.model.config import NetConfig
+from pinchpoint.systems.vmc.model.wavefunction import wave_function
+from pinchpoint.systems.vmc.optimization.programs import ProgramStore
 from pinchpoint.systems.vmc.optimization.sample_energies import make_observe
 from pinchpoint.systems.vmc.optimization.sampling import Walkers, stage_key
 from pinchpoint.systems.vmc.optimization.training_step import (
     Step,
+    Wave,
     begin,
     clip,
     make_burn,
@@ -126,17 +133,46 @@ def test_the_same_seed_gives_the_same_start_and_another_seed_another() -> None:
     assert not np.allclose(first.walkers.x, other.walkers.x)
 
 
+def program_texts(
+    wave: Wave, settings: Settings, stages: Sequence[OptimizerStage] = get_args(OptimizerStage)
+) -> list[str]:
+    """Programs of a run and its evaluation, before they are compiled."""
+    carry = jax.eval_shape(lambda: begin(wave, replace(settings, burn=0)))
+    key = jax.eval_shape(lambda: stage_key(settings.seed, Stage.EVALUATE))
+    steps: list[Any] = [make_step(wave, settings, stage=stage) for stage in stages]
+    others: list[Any] = [make_burn(wave, settings), make_observe(wave, settings, 2)]
+    arguments = carry.params, carry.walkers, 3, key, carry.inputs.nuclei
+    lowered = [step.lower(carry) for step in steps] + [other.lower(*arguments) for other in others]
+    return [program.as_text() for program in lowered]
+
+
 def test_programs_of_two_seeds_are_one() -> None:
-    texts = []
-    for seed in (0, 1):
-        wave, settings = helium(), replace(SMALL, seed=seed)
-        carry, key = begin(wave, settings), stage_key(seed, Stage.EVALUATE)
-        steps: list[Any] = [make_step(wave, settings, stage=stage) for stage in get_args(OptimizerStage)]
-        others: list[Any] = [make_burn(wave, settings), make_observe(wave, settings, 2)]
-        arguments = carry.params, carry.walkers, 3, key
-        lowered = [step.lower(carry) for step in steps] + [other.lower(*arguments) for other in others]
-        texts.append([program.as_text() for program in lowered])
-    assert texts[0] == texts[1]
+    first, second = (program_texts(helium(), replace(SMALL, seed=seed)) for seed in (0, 1))
+    assert first == second
+
+
+def test_programs_of_two_bond_lengths_are_one_and_stored_as_one() -> None:
+    net = NetConfig.preset("report-cpu", one=4, two=2)
+    settings = replace(SMALL, walkers=2, moves=1, method="hessian")
+    waves = [wave_function(system_of("H2", bond=bond), net) for bond in (1.4, 2.0)]
+    # A length after the first of a scan: other steps, and none by Adam.
+    runs = list(zip(waves, (settings, replace(settings, steps=9, adam_steps=0)), strict=True))
+    first, second = (program_texts(*run, ("spring",)) for run in runs)
+    assert first == second
+    store = ProgramStore()
+    assert {store.get(*run, "steps", object) for run in runs} == {store.get(*runs[0], "steps", list)}
+    other = wave_function(system_of("H2"), NetConfig.preset("report-cpu", one=8, two=2))
+    assert store.get(other, settings, "steps", list) == []
+
+
+def test_a_step_uses_the_nuclei_of_its_carry() -> None:
+    settings = Settings(walkers=4, moves=2, burn=0, optimizer="adam", method="hessian")
+    waves = [product(system_of("H2", bond=bond), NetConfig.preset("small")) for bond in (1.4, 2.0)]
+    x = jax.random.normal(jax.random.key(0), (4, 2, 3))
+    shared, own = (make_step(wave, settings) for wave in waves)
+    near, far = (shared(begin(wave, settings, x=x))[1] for wave in waves)
+    assert same(far, own(begin(waves[1], settings, x=x))[1])
+    assert abs(float(near.energy) - float(far.energy)) > 1e-3
 
 
 def test_what_the_caller_gives_to_begin_with_is_not_donated(steps: dict[OptimizerStage, Step]) -> None:
@@ -173,7 +209,11 @@ def test_the_error_bar_of_a_short_run_covers_the_exact_energy() -> None:
     for run in range(100):
         x = jnp.asarray(hydrogen_walkers(settings.walkers, a, run), jnp.float32)
         _, seen = observe(
-            params, Walkers(x, jnp.zeros(len(x)), jnp.asarray(0.9)), run * steps, jax.random.key(0)
+            params,
+            Walkers(x, jnp.zeros(len(x)), jnp.asarray(0.9)),
+            run * steps,
+            jax.random.key(0),
+            jnp.zeros((1, 3)),
         )
         found = block_estimate(np.asarray(seen.energies))
         covered.append(abs(found.mean - exact) <= 2 * found.error)
@@ -188,7 +228,9 @@ def test_burning_in_forgets_where_the_walkers_began() -> None:
     wave = hydrogen()
     settings = Settings(walkers=512, moves=10)
     far = Walkers(jnp.full((512, 1, 3), 8.0), jnp.zeros(512), jnp.asarray(0.01))
-    walkers, accepted = make_burn(wave, settings)({"a": jnp.asarray(1.0)}, far, 100, jax.random.key(0))
+    walkers, accepted = make_burn(wave, settings)(
+        {"a": jnp.asarray(1.0)}, far, 100, jax.random.key(0), jnp.zeros((1, 3))
+    )
     radius = np.linalg.norm(walkers.x, axis=-1)
     assert radius.mean() == pytest.approx(1.5, abs=5 * np.sqrt(0.75 / 512))
     assert float(accepted) == pytest.approx(0.5, abs=0.05)

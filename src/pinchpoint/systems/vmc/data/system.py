@@ -7,6 +7,7 @@ BadInput on construction.
 
 from __future__ import annotations
 
+import copy
 import math
 import re
 from dataclasses import dataclass
@@ -125,6 +126,13 @@ class System(JsonConfig):
         if name is not None:
             return STATES_HA[name]
         return () if self.exact_ha is None else (self.exact_ha,)
+
+
+def with_nuclei_at(system: System, positions: Any) -> System:
+    """Return the system with its nuclei at positions (M, 3), which may be traced; they are not checked."""
+    other = copy.copy(system)
+    object.__setattr__(other, "positions", positions)
+    return other
 
 
 def _known_name(system: System) -> str | None:

@@ -47,15 +47,19 @@ def local_potential(system: System, distances: Any) -> Any:
     return jnp.sum(total)
 
 
-def nonlocal_energy(sign_and_log: SignAndLog, system: System, params: Any, x: Any) -> Any:
-    """Return the non-local part of H psi / psi at x: (n, 3)."""
+def nonlocal_energy(
+    sign_and_log: SignAndLog, system: System, params: Any, x: Any, *, near: int | None = None
+) -> Any:
+    """Return the non-local part of H psi / psi at x: (n, 3).
+
+    near: the result of `cores_near_electron`, needed if the positions of the nuclei are traced.
+    """
     cores = pseudopotentials(system.pseudopotential, system.symbols)
     reaches = np.array([core.reach_bohr for core in cores])
     owners = np.flatnonzero(reaches)
     if not len(owners):
         return jnp.zeros((), x.dtype)
-    positions = np.asarray(system.positions)[owners]
-    near = nearby_cores(positions, reaches[owners])
+    near = cores_near_electron(system) if near is None else near
     channels = max(len(core.channels) for core in cores)
     exponents, coefficients = (
         jnp.asarray(values, x.dtype).reshape(len(owners), channels, -1)
@@ -69,7 +73,8 @@ def nonlocal_energy(sign_and_log: SignAndLog, system: System, params: Any, x: An
     )
     sign, log = sign_and_log(params, x)
     points = jnp.asarray(icosahedron(), x.dtype)
-    nuclei, lengths = jnp.asarray(positions, x.dtype), jnp.asarray(reaches[owners], x.dtype)
+    nuclei = jnp.asarray(system.positions, x.dtype)[owners]
+    lengths = jnp.asarray(reaches[owners], x.dtype)
 
     def of_electron(electron: Any, rotation: Any) -> Any:
         vectors = x[electron] - nuclei
@@ -93,6 +98,16 @@ def nonlocal_energy(sign_and_log: SignAndLog, system: System, params: Any, x: An
     together = max(1, min(len(x), _AT_ONCE * len(x) // (near * len(points))))
     parts = jax.lax.map(lambda each: of_electron(*each), (jnp.arange(len(x)), rotations), batch_size=together)
     return jnp.sum(parts)
+
+
+def cores_near_electron(system: System) -> int:
+    """Return the result of `nearby_cores` for a system; 0 if no core has a non-local part."""
+    if not system.pseudopotential:
+        return 0
+    cores = pseudopotentials(system.pseudopotential, system.symbols)
+    reaches = np.array([core.reach_bohr for core in cores])
+    owners = np.flatnonzero(reaches)
+    return nearby_cores(np.asarray(system.positions)[owners], reaches[owners]) if len(owners) else 0
 
 
 def nearby_cores(positions: np.ndarray, reaches: np.ndarray) -> int:

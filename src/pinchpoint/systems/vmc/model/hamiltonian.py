@@ -38,11 +38,17 @@ def potential(system: System, x: Any) -> Any:
 
 
 def local_energy(
-    log_psi: LogPsi, system: System, *, method: Method = "auto", sign_and_log: SignAndLog | None = None
+    log_psi: LogPsi,
+    system: System,
+    *,
+    method: Method = "auto",
+    sign_and_log: SignAndLog | None = None,
+    near: int | None = None,
 ) -> Callable[[Any, Any], Any]:
     """Return a function (params, x: (n, 3)) -> H psi / psi at x.
 
-    sign_and_log: needed for pseudopotentials, whose non-local part depends on the sign of psi.
+    sign_and_log: needed for pseudopotentials, whose non-local part depends on the sign of psi; near: that of
+    `nonlocal_energy`.
     """
 
     def energy(params: Any, x: Any) -> Any:
@@ -52,7 +58,7 @@ def local_energy(
         if not system.pseudopotential:
             return local
         assert sign_and_log is not None
-        return local + nonlocal_energy(sign_and_log, system, params, x)
+        return local + nonlocal_energy(sign_and_log, system, params, x, near=near)
 
     return energy
 
@@ -64,9 +70,10 @@ def local_energies(
     method: Method = "auto",
     chunk: int | None = None,
     sign_and_log: SignAndLog | None = None,
+    near: int | None = None,
 ) -> Callable[[Any, Any], Any]:
     """Return a function (params, x: (B, n, 3)) -> local energies (B,), computed `chunk` walkers at a time."""
-    each = local_energy(log_psi, system, method=method, sign_and_log=sign_and_log)
+    each = local_energy(log_psi, system, method=method, sign_and_log=sign_and_log, near=near)
     return lambda params, x: over_walkers(lambda walker: each(params, walker), x, chunk=chunk)
 
 
@@ -86,7 +93,14 @@ def walker_energies(
     """Return `local_energies` of a wave function of one state or of several."""
     if (matrices := state_matrices(wave, method=method, chunk=chunk)) is not None:
         return lambda params, x: jnp.trace(matrices(params, x), axis1=1, axis2=2)
-    return local_energies(wave.log, wave.system, method=method, chunk=chunk, sign_and_log=wave.sign_and_log)
+    return local_energies(
+        wave.log,
+        wave.system,
+        method=method,
+        chunk=chunk,
+        sign_and_log=wave.sign_and_log,
+        near=wave.near if isinstance(wave, WaveFunction) else None,
+    )
 
 
 def state_matrices(
@@ -99,7 +113,9 @@ def state_matrices(
     if not isinstance(wave, WaveFunction) or wave.single is None:
         return None
     single = wave.single
-    energy = local_energy(single.log, single.system, method=method, sign_and_log=single.sign_and_log)
+    energy = local_energy(
+        single.log, single.system, method=method, sign_and_log=single.sign_and_log, near=single.near
+    )
     each = energy_matrix(single.sign_and_log, energy, wave.config.states)
     return lambda params, x: over_walkers(lambda walker: each(params, walker), x, chunk=chunk)
 

@@ -7,7 +7,6 @@ here.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
@@ -15,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pinchpoint.systems.vmc.data.system import System
+from pinchpoint.systems.vmc.data.system import System, with_nuclei_at
 from pinchpoint.systems.vmc.model.hamiltonian import local_energy
 from pinchpoint.systems.vmc.settings import Method
 
@@ -92,13 +91,6 @@ def quadrupole(system: System, x: Any) -> Any:
         "na,nb->ab", places, places, precision=jax.lax.Precision.HIGHEST
     )
     return (3 * moments - jnp.trace(moments) * jnp.eye(3, dtype=x.dtype)) / 2
-
-
-def with_nuclei_at(system: System, positions: Any) -> System:
-    """Return the system with its nuclei at positions (M, 3), which may be traced; they are not checked."""
-    other = copy.copy(system)
-    object.__setattr__(other, "positions", positions)
-    return other
 
 
 def force_parts(

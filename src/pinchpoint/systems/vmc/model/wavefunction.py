@@ -16,8 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from pinchpoint.systems.vmc.data.slater import Start, starts
-from pinchpoint.systems.vmc.data.system import System
+from pinchpoint.systems.vmc.data.system import System, with_nuclei_at
 from pinchpoint.systems.vmc.model.config import NetConfig
+from pinchpoint.systems.vmc.model.core_potential import cores_near_electron
 from pinchpoint.systems.vmc.model.determinants import sum_of_determinants
 from pinchpoint.systems.vmc.model.envelopes import (
     envelope,
@@ -58,6 +59,17 @@ class WaveFunction:
     orbitals: Callable[[Params, Array], tuple[Array, ...]]
     # The wave function of one state, where this one is the total of several; a walker is then (states n, 3).
     single: WaveFunction | None = None
+    near: int = 0  # most cores of pseudopotentials near one electron
+
+    @property
+    def signature(self) -> tuple[object, ...]:
+        """What programs of this wave function depend on, if they take the nuclei as an input."""
+        system = self.system
+        return system.symbols, system.up, system.down, system.pseudopotential, self.near, self.config
+
+    def at(self, nuclei: Array) -> WaveFunction:
+        """Return this wave function with its nuclei at positions (M, 3), which may be traced."""
+        return _wave_function(with_nuclei_at(self.system, nuclei), self.config, self.near)
 
     @property
     def copies(self) -> int:
@@ -71,7 +83,10 @@ class WaveFunction:
 
 def wave_function(system: System, config: NetConfig) -> WaveFunction:
     """Return the wave function of a system with the network `config`."""
+    return _wave_function(system, config, cores_near_electron(system))
 
+
+def _wave_function(system: System, config: NetConfig, near: int) -> WaveFunction:
     def init(key: Array) -> Params:
         return _init(key, system, config)
 
@@ -94,7 +109,7 @@ def wave_function(system: System, config: NetConfig) -> WaveFunction:
             block * rows[part, None] for block, part in zip(matrices, spins(system).values(), strict=True)
         )
 
-    single = WaveFunction(system, config, init, sign_and_log, orbitals)
+    single = WaveFunction(system, config, init, sign_and_log, orbitals, near=near)
     if config.states == 1:
         return single
     return replace(

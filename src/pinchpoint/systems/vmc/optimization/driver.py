@@ -136,7 +136,7 @@ class ProgramDriver:
         raise NotImplementedError  # vmc holds no data back
 
     def state(self) -> dict[str, Any] | Fault:
-        arrays = trees.to_arrays(self.carry._replace(key=None))
+        arrays = trees.to_arrays(self.carry._replace(inputs=None))
         bad = [
             name for name, array in arrays.items() if array.dtype.kind == "f" and not np.isfinite(array).all()
         ]

@@ -56,11 +56,13 @@ def update(
     settings: Settings,
     *,
     stage: OptimizerStage,
+    spring_from: Any = None,
     mesh: Mesh | None = None,
 ) -> tuple[Any, OptimizerState]:
     """Return the update (P,) of all parameters in one step, and the new state.
 
-    x: (B, n, 3); energies: (B,), clipped; step: (), the number of the step in the run, from 0.
+    x: (B, n, 3); energies: (B,), clipped; step: (), the number of the step in the run, from 0; spring_from:
+    (), that of the first step by SPRING, by default the one of the settings.
     """
     if stage == "adam":
         gradient = energy_gradient(log_psi, params, x, energies, chunk=settings.chunk)
@@ -68,7 +70,8 @@ def update(
         rate = settings.adam_rate / (1 + step / settings.adam_decay)
         return -jnp.asarray(rate, change.dtype) * change, state._replace(mean=mean, square=square)
     direction = _spring(log_psi, params, state.direction, x, energies, settings, mesh)
-    rate = settings.spring_rate / (1 + (step - settings.adam_until) / settings.spring_decay)
+    since = step - (settings.adam_until if spring_from is None else spring_from)
+    rate = settings.spring_rate / (1 + since / settings.spring_decay)
     rate = jnp.minimum(rate, math.sqrt(settings.norm_cap) / jnp.maximum(jnp.linalg.norm(direction), _TINY))
     return -jnp.asarray(rate, direction.dtype) * direction, state._replace(direction=direction)
 

@@ -3,14 +3,16 @@
 A program runs a block of steps of one optimizer, Adam or SPRING; where no whole block fits, steps run one by
 one. Programs start at multiples of a block, whatever the step at which a run is resumed. Each program is
 traced here and compiled in a thread, where XLA does not need Python. Nothing is compiled twice: the run uses
-the programs that were compiled to measure a budget.
+the programs that were compiled to measure a budget, and runs of one process that differ in their seed, their
+number of steps or the positions of their nuclei share programs through a store.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -18,8 +20,18 @@ from jax.sharding import Mesh
 
 from pinchpoint.systems.common.training.training_loop import Progress, Report
 from pinchpoint.systems.vmc.optimization.devices import shapes
-from pinchpoint.systems.vmc.optimization.training_step import Carry, Stats, Wave, begin, make_steps
-from pinchpoint.systems.vmc.settings import OptimizerStage, Settings
+from pinchpoint.systems.vmc.optimization.sampling import stage_key
+from pinchpoint.systems.vmc.optimization.training_step import (
+    Burn,
+    Carry,
+    Stats,
+    Wave,
+    begin,
+    make_burn,
+    make_steps,
+    program_settings,
+)
+from pinchpoint.systems.vmc.settings import OptimizerStage, Settings, Stage
 
 BLOCK = {
     "cpu": 10,
@@ -29,7 +41,7 @@ Program = Callable[[Carry], tuple[Carry, Stats]]
 Steps = tuple[int, OptimizerStage]  # number of steps in one program, and their optimizer
 
 _NAMES = {"adam": "Adam", "spring": "SPRING"}
-_AT_ONCE = 4  # a block and a single step, each by Adam and by SPRING: a run has no more programs
+_AT_ONCE = 5  # a block and a single step, each by Adam and by SPRING, and moves alone: there are no more
 
 
 def program_at(step: int, settings: Settings, *, block: int) -> Steps:
@@ -53,14 +65,59 @@ def heaviest(programs: list[Steps]) -> Steps:
     return max(programs, key=lambda program: (program[1] == "spring", program[0]))
 
 
+def carry_like(wave: Wave, settings: Settings) -> Carry:
+    """Return the shapes and dtypes of a carry, without computing anything."""
+    return jax.eval_shape(lambda: begin(wave, replace(settings, burn=0)))
+
+
+class ProgramStore:
+    """Programs of one process, by the wave function and the settings that they depend on."""
+
+    def __init__(self) -> None:
+        self._programs: dict[Hashable, Any] = {}
+
+    def get(self, wave: Wave, settings: Settings, what: Hashable, make: Callable[[], Any]) -> Any:
+        """Return the stored program, or make and store it. what: which of the programs with these settings.
+
+        Programs take the nuclei, the seed and the first step by SPRING as inputs.
+        """
+        key = wave.signature, program_settings(settings), what
+        if key not in self._programs:
+            self._programs[key] = make()
+        return self._programs[key]
+
+    def burn(
+        self, wave: Wave, settings: Settings, mesh: Mesh | None, threads: ThreadPoolExecutor
+    ) -> Future[Burn]:
+        """Start compiling the program that only moves walkers, unless it is stored."""
+        settings = replace(settings, method="auto", chunk=None)  # moves depend on neither
+
+        def compiled() -> Future[Burn]:
+            like = shapes(carry_like(wave, settings), mesh)
+            key = shapes(jax.eval_shape(lambda: stage_key(settings.seed, Stage.BURN)), mesh)
+            burn: Any = make_burn(wave, settings, mesh=mesh)
+            return threads.submit(burn.lower(like.params, like.walkers, 1, key, like.inputs.nuclei).compile)
+
+        return self.get(wave, settings, ("burn", mesh), compiled)
+
+    def drop_cancelled(self) -> None:
+        """Forget programs whose compilation was cancelled before it began."""
+        for key, program in list(self._programs.items()):
+            if isinstance(program, Future) and program.cancelled():
+                del self._programs[key]
+
+
 class Programs:
     """The compiled programs of one wave function, for use in a `with` block.
 
     At the end of the block, compilations that have not started are cancelled.
     """
 
-    def __init__(self, wave: Wave, mesh: Mesh | None, tell: Progress) -> None:
+    def __init__(
+        self, wave: Wave, mesh: Mesh | None, tell: Progress, store: ProgramStore | None = None
+    ) -> None:
         self.wave, self.mesh, self.tell = wave, mesh, tell
+        self.store = ProgramStore() if store is None else store
         self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="compile")
         self._futures: dict[tuple[Settings, Steps], Future[Any]] = {}
 
@@ -69,21 +126,30 @@ class Programs:
 
     def __exit__(self, *raised: object) -> None:
         self._threads.shutdown(wait=True, cancel_futures=True)
+        self.store.drop_cancelled()
 
     def like(self, settings: Settings) -> Carry:
         """Return the shapes and dtypes of a carry, without computing anything."""
-        return jax.eval_shape(lambda: begin(self.wave, replace(settings, burn=0)))
+        return carry_like(self.wave, settings)
+
+    def burn(self, settings: Settings) -> Future[Burn]:
+        """Start compiling the program that only moves walkers; the method and chunk may be chosen later."""
+        return self.store.burn(self.wave, settings, self.mesh, self._threads)
 
     def start(self, settings: Settings, programs: Sequence[Steps]) -> None:
         """Start compiling the programs that are not compiled yet, in order; returns once they are traced."""
         for program in programs:
             if (settings, program) in self._futures:
                 continue
-            self.tell(Report("compile", 0, 0, note=self._pending(settings, program)))
-            count, stage = program
-            steps: Any = make_steps(self.wave, settings, count, stage=stage, mesh=self.mesh)
-            lowered = steps.lower(shapes(self.like(settings), self.mesh))
-            self._futures[settings, program] = self._threads.submit(lowered.compile)
+            self._futures[settings, program] = self.store.get(
+                self.wave, settings, (program, self.mesh), partial(self._compile, settings, program)
+            )
+
+    def _compile(self, settings: Settings, program: Steps) -> Future[Any]:
+        self.tell(Report("compile", 0, 0, note=self._pending(settings, program)))
+        count, stage = program
+        steps: Any = make_steps(self.wave, settings, count, stage=stage, mesh=self.mesh)
+        return self._threads.submit(steps.lower(shapes(self.like(settings), self.mesh)).compile)
 
     def get(self, settings: Settings, program: Steps) -> Program:
         """Return one compiled program, waiting for it if necessary."""
@@ -97,6 +163,7 @@ class Programs:
         """Drop the programs of all other settings, which were only tried out."""
         for key in [key for key in self._futures if key[0] != settings]:
             self._futures.pop(key).cancel()
+        self.store.drop_cancelled()
 
     def _pending(self, settings: Settings, *more: Steps) -> str:
         """Return a text such as `steps: 10 by Adam, 1 by SPRING`: the programs being compiled, and these."""

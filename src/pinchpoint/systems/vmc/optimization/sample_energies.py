@@ -41,27 +41,29 @@ class Observations(NamedTuple):
 
 def make_observe(
     wave: Wave, settings: Settings, count: int, *, mesh: Mesh | None = None
-) -> Callable[[Any, Walkers, Any, Any], tuple[Walkers, Observations]]:
-    """Return observe(params, walkers, first, key) -> (walkers, Observations).
+) -> Callable[[Any, Walkers, Any, Any, Any], tuple[Walkers, Observations]]:
+    """Return observe(params, walkers, first, key, nuclei) -> (walkers, Observations).
 
     It takes `count` steps of `settings.moves` moves each. first: the number of the first step; key: that of
-    the stage, folded with the number of each step. The key is an argument, so that one program serves all
-    seeds. The walkers are donated.
+    the stage, folded with the number of each step; nuclei: (M, 3), positions. Key and nuclei are arguments,
+    so that one program serves all seeds and bond lengths. The walkers are donated.
     """
     if count < 1:
         raise BadInput(f"A program cannot have {count} steps.", hint="Use at least 1.")
-    matrices_of = state_matrices(wave, method=settings.method, chunk=settings.chunk)
-    energies_of = matrices_of or walker_energies(wave, method=settings.method, chunk=settings.chunk)
 
-    def observe(params: Any, walkers: Walkers, first: Any, base: Any) -> tuple[Walkers, Observations]:
+    def observe(
+        params: Any, walkers: Walkers, first: Any, base: Any, nuclei: Any
+    ) -> tuple[Walkers, Observations]:
+        own = wave.at(nuclei)
+        matrices_of = state_matrices(own, method=settings.method, chunk=settings.chunk)
+        energies_of = matrices_of or walker_energies(own, method=settings.method, chunk=settings.chunk)
+
         def turn(walkers: Walkers, at: Any) -> tuple[Walkers, Observations]:
             key = jax.random.fold_in(base, first + at)
-            walkers, accepted = moves(
-                wave.log, params, walkers, key, steps=settings.moves, kind=settings.kind
-            )
+            walkers, accepted = moves(own.log, params, walkers, key, steps=settings.moves, kind=settings.kind)
             return walkers, Observations(energies_of(params, walkers.x), accepted)
 
-        return jax.lax.scan(turn, refresh(wave.log, params, walkers), jnp.arange(count))
+        return jax.lax.scan(turn, refresh(own.log, params, walkers), jnp.arange(count))
 
     return placing_jit(observe, mesh=mesh, donate=1)
 

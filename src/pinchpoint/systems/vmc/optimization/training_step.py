@@ -3,13 +3,14 @@
 B walkers, P parameters. Nothing inside waits for the host. Arrays of the carry are donated: the input of a
 step cannot be used after it. The steps of a program are all by Adam or all by SPRING, because a program with
 both would need the memory of both. If the energy or the update of a step is not finite, parameters and
-optimizer state stay as they were, and `Stats.finite` is false. Random keys are arguments, so a program does
-not depend on the seed, and one compiled for another seed is found in the cache.
+optimizer state stay as they were, and `Stats.finite` is false. Random keys and the positions of the nuclei
+are arguments, so one program serves all seeds and bond lengths.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -37,10 +38,17 @@ from pinchpoint.systems.vmc.settings import OptimizerStage, Settings, Stage
 
 
 class Wave(Protocol):
-    """The part of a wave function that a step needs."""
+    """The part of a wave function that a step needs.
+
+    at(nuclei): the same with its nuclei at other positions (M, 3), which may be traced. signature: equal for
+    wave functions that differ in the positions of their nuclei alone, so that they can share programs.
+    """
 
     @property
     def system(self) -> System: ...
+    @property
+    def signature(self) -> Hashable: ...
+    def at(self, nuclei: Any) -> Wave: ...
     @property
     def init(self) -> Callable[[Any], Any]: ...
     @property
@@ -50,14 +58,25 @@ class Wave(Protocol):
     def log(self, params: Any, x: Any) -> Any: ...
 
 
+class RunInputs(NamedTuple):
+    """Inputs of the programs of a run: runs that differ only in these share their programs.
+
+    They follow from the configuration of the run and are not in checkpoints.
+    """
+
+    key: Any  # (2,), from which the keys of the steps are derived; raw bits, so that it is a plain array
+    nuclei: Any  # (M, 3), positions in bohr
+    spring_from: Any  # (), first step by SPRING
+
+
 class Carry(NamedTuple):
-    """The state of a run. step: (), steps taken; key: (2,), from which the keys of the steps are derived."""
+    """The state of a run. step: (), steps taken."""
 
     params: Any
     optimizer: OptimizerState
     walkers: Walkers
     step: Any
-    key: Any  # raw bits, so that every leaf is a plain array; follows from the seed and is not in checkpoints
+    inputs: RunInputs | None  # None in a checkpoint
 
 
 class Stats(NamedTuple):
@@ -73,15 +92,23 @@ class Stats(NamedTuple):
 
 
 Step = Callable[[Carry], tuple[Carry, Stats]]
+# (params, walkers, steps, key, nuclei) -> walkers and the accepted fraction
+Burn = Callable[[Any, Walkers, int, Any, Any], tuple[Walkers, Any]]
 
 
 def begin(
-    wave: Wave, settings: Settings, *, params: Any = None, x: Any = None, mesh: Mesh | None = None
+    wave: Wave,
+    settings: Settings,
+    *,
+    params: Any = None,
+    x: Any = None,
+    mesh: Mesh | None = None,
+    burn: Burn | None = None,
 ) -> Carry:
     """Return the carry of a new run.
 
     By default, parameters are random and walkers start near the nuclei; then the walkers are moved. x: (B, n,
-    3), initial positions, for example from pretraining.
+    3), initial positions, for example from pretraining. burn: that of `make_burn`.
     """
     dtype = dtype_of(settings)
     if params is None:
@@ -105,19 +132,34 @@ def begin(
         jnp.array(x, dtype, copy=True), jnp.zeros(len(x), dtype), jnp.asarray(settings.width, dtype)
     )
     carry = Carry(
-        params, optimizer_state(params, settings), walkers, jnp.asarray(0, jnp.int32), key_bits(settings.seed)
+        params,
+        optimizer_state(params, settings),
+        walkers,
+        jnp.asarray(0, jnp.int32),
+        run_inputs(wave.system, settings),
     )
     carry = place(carry, mesh)
     if not settings.burn:
         return carry
-    key = stage_key(settings.seed, Stage.BURN)
-    walkers, _ = make_burn(wave, settings, mesh=mesh)(carry.params, carry.walkers, settings.burn, key)
+    key = place(stage_key(settings.seed, Stage.BURN), mesh)
+    burn = make_burn(wave, settings, mesh=mesh) if burn is None else burn
+    assert carry.inputs is not None
+    walkers, _ = burn(carry.params, carry.walkers, settings.burn, key, carry.inputs.nuclei)
     return carry._replace(walkers=walkers)
 
 
-def key_bits(seed: int) -> Any:
-    """Return `Carry.key` of a run with this seed."""
-    return jax.random.key_data(stage_key(seed, Stage.TRAIN))
+def run_inputs(system: System, settings: Settings) -> RunInputs:
+    """Return the inputs of a run of a system."""
+    return RunInputs(
+        jax.random.key_data(stage_key(settings.seed, Stage.TRAIN)),
+        jnp.asarray(system.positions, dtype_of(settings)),
+        jnp.asarray(settings.adam_until, jnp.int32),
+    )
+
+
+def program_settings(settings: Settings) -> Settings:
+    """Return the settings with everything removed that is an input of programs, or no part of them."""
+    return replace(settings, seed=0, steps=1, adam_steps=0, burn=0, width=1.0)
 
 
 def make_step(
@@ -154,24 +196,24 @@ def make_steps(
     return placing_jit(_steps(wave, settings, count, stage, mesh), mesh=mesh)
 
 
-def make_burn(
-    wave: Wave, settings: Settings, *, mesh: Mesh | None = None
-) -> Callable[[Any, Walkers, int, Any], tuple[Walkers, Any]]:
-    """Return burn(params, walkers, steps, key) -> (walkers, acceptance).
+def make_burn(wave: Wave, settings: Settings, *, mesh: Mesh | None = None) -> Burn:
+    """Return burn(params, walkers, steps, key, nuclei) -> (walkers, acceptance).
 
     It only moves walkers, and adjusts the width to the target acceptance. key: that of a stage, from
-    `stage_key`. The walkers are donated.
+    `stage_key`; nuclei: (M, 3), positions. The walkers are donated.
     """
 
-    def burn(params: Any, walkers: Walkers, steps: Any, base: Any) -> tuple[Walkers, Any]:
+    def burn(params: Any, walkers: Walkers, steps: Any, base: Any, nuclei: Any) -> tuple[Walkers, Any]:
+        log_psi = wave.at(nuclei).log
+
         def turn(at: Any, carried: tuple[Walkers, Any]) -> tuple[Walkers, Any]:
             key = jax.random.fold_in(base, at)
             walkers, accepted = moves(
-                wave.log, params, carried[0], key, steps=settings.moves, kind=settings.kind
+                log_psi, params, carried[0], key, steps=settings.moves, kind=settings.kind
             )
             return adapt(walkers, accepted, settings.target), accepted
 
-        first = refresh(wave.log, params, walkers), jnp.zeros((), walkers.x.dtype)
+        first = refresh(log_psi, params, walkers), jnp.zeros((), walkers.x.dtype)
         return jax.lax.fori_loop(0, steps, turn, first)
 
     return placing_jit(burn, mesh=mesh, donate=1)
@@ -204,25 +246,28 @@ def _steps(
     wave: Wave, settings: Settings, count: int, stage: OptimizerStage | None, mesh: Mesh | None
 ) -> Step:
     by = _stage(settings, stage)
-    energies_of = walker_energies(wave, method=settings.method, chunk=settings.chunk)
-
-    def spin_excesses(params: Any, x: Any) -> Any:
-        # S^2 is Hermitian and has real values, as the energy: its gradient has the same form.
-        return over_walkers(
-            lambda walker: spin_excess(wave.sign_and_log, wave.system, params, walker),
-            x,
-            chunk=settings.chunk,
-        )
 
     def steps(carry: Carry) -> tuple[Carry, Stats]:
+        inputs = carry.inputs
+        assert inputs is not None
+        own = wave.at(inputs.nuclei)
+        energies_of = walker_energies(own, method=settings.method, chunk=settings.chunk)
         numbers = carry.step + jnp.arange(count, dtype=carry.step.dtype)
-        keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.wrap_key_data(carry.key), numbers)
+        keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.wrap_key_data(inputs.key), numbers)
         shaped = ravel_pytree(carry.params)[1]
+
+        def spin_excesses(params: Any, x: Any) -> Any:
+            # S^2 is Hermitian and has real values, as the energy: its gradient has the same form.
+            return over_walkers(
+                lambda walker: spin_excess(own.sign_and_log, own.system, params, walker),
+                x,
+                chunk=settings.chunk,
+            )
 
         def step(at: tuple[Any, ...], now: tuple[Any, Any]) -> tuple[tuple[Any, ...], Any]:
             (params, state, walkers), (number, key) = at, now
             walkers, accepted = moves(
-                wave.log, params, walkers, key, steps=settings.moves, kind=settings.kind, renew=True
+                own.log, params, walkers, key, steps=settings.moves, kind=settings.kind, renew=True
             )
             energies = energies_of(params, walkers.x)
             within, outside = clip(energies, settings.clip)
@@ -230,7 +275,16 @@ def _steps(
                 excess, _ = clip(spin_excesses(params, walkers.x), settings.clip)
                 within = within + settings.spin_penalty * excess
             change, after = update(
-                wave.log, params, state, walkers.x, within, number, settings, stage=by, mesh=mesh
+                own.log,
+                params,
+                state,
+                walkers.x,
+                within,
+                number,
+                settings,
+                stage=by,
+                spring_from=inputs.spring_from,
+                mesh=mesh,
             )
             energy, norm = energies.mean(), jnp.linalg.norm(change)
             finite = jnp.isfinite(energy) & jnp.isfinite(norm)
@@ -243,7 +297,7 @@ def _steps(
 
         (params, state, walkers), rows = jax.lax.scan(step, carry[:3], (numbers, keys))
         stats = Stats(*rows.T)
-        return Carry(params, state, walkers, carry.step + count, carry.key), stats._replace(
+        return Carry(params, state, walkers, carry.step + count, inputs), stats._replace(
             finite=stats.finite > 0
         )
 
