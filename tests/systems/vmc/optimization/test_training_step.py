@@ -193,7 +193,12 @@ def test_no_steps_are_refused() -> None:
 
 
 def test_a_stage_that_the_optimizer_does_not_have_or_that_is_not_told_is_refused() -> None:
-    for optimizer, stage in (("adam+spring", None), ("adam", "spring"), ("spring", "adam")):
+    cases: list[tuple[str, OptimizerStage | None]] = [
+        ("adam+spring", None),
+        ("adam", "spring"),
+        ("spring", "adam"),
+    ]
+    for optimizer, stage in cases:
         with pytest.raises(BadInput) as caught:
             make_step(helium(), replace(SMALL, optimizer=optimizer), stage=stage)
         assert caught.value.hint == "Pass stage=settings.stage_at(step)."
