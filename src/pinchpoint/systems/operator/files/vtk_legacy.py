@@ -51,7 +51,7 @@ def read_vtk_legacy(path: Path) -> Grid:
     except (ValueError, KeyError, IndexError, OverflowError) as error:
         raise BadInput(
             f"{path} cannot be read as legacy VTK: {error}.",
-            hint="Export it again, for example from ParaView as .vtp or .stl.",
+            hint="Export it again, for example from ParaView as .vtp or .vtu.",
         ) from error
 
 

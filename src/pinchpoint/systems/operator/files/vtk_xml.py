@@ -93,7 +93,7 @@ def read_vtk_xml(path: Path) -> Grid:
     ) as error:
         raise BadInput(
             f"{path} cannot be read as VTK {kind}: {error}.",
-            hint="Export it again, for example from ParaView as .vtp or .stl.",
+            hint="Export it again, for example from ParaView as .vtp or .vtu.",
         ) from error
 
 

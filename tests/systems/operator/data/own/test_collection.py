@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -304,6 +305,18 @@ def test_an_empty_folder_and_a_missing_one_are_refused(tmp_path: Path) -> None:
     (tmp_path / "none" / "a.vtm").write_text("")
     refused(tmp_path / "none", tmp_path / "mine", "only files of types such as .vtm")
     refused(tmp_path / "absent", tmp_path / "mine", "is not a folder")
+
+
+def test_whole_numbers_are_targets_only_if_they_are_named(tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    for number in range(3):
+        grid = square(number)
+        grid = replace(grid, point_fields={}, cell_fields={"zone": np.arange(12) + number})
+        write_grid(tmp_path / "runs" / f"c{number}.vtp", grid)
+    message = "no fields of real numbers to predict, only zone"
+    refused(tmp_path / "runs", tmp_path / "mine", message, choices=Choices())
+    dataset, _ = make_own_dataset(tmp_path / "runs", tmp_path / "mine", choices=Choices(targets=("zone",)))
+    assert dataset.sample("case-c2").target[:, 0].tolist() == list(range(2, 14))
 
 
 def test_a_split_that_leaves_nothing_to_train_with_is_refused(runs: Path, tmp_path: Path) -> None:

@@ -205,6 +205,12 @@ def _first_layout(
     targets = choices.targets or tuple(
         name for name in {**grid.cell_fields, **grid.point_fields} if _is_target(grid, name, choices)
     )
+    others = sorted({*grid.cell_fields, *grid.point_fields} - set(choices.inputs))
+    if not targets and others:
+        raise BadInput(
+            f"{where} has no fields of real numbers to predict, only {', '.join(others)}.",
+            hint="Name the fields to learn with --targets.",
+        )
     if not targets:
         raise BadInput(
             f"{where} has no fields to predict.",
