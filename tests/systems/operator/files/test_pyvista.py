@@ -52,16 +52,20 @@ def test_a_volume_of_pyvista_keeps_its_fields(tmp_path: Path, suffix: str) -> No
     assert np.allclose(grid.cell_fields["U"], mesh.cell_centers().points)
 
 
+@pytest.mark.parametrize("legacy", [False, True])
 @pytest.mark.parametrize("kind", ["vti", "vtr", "vts"])
-def test_a_structured_grid_of_pyvista_keeps_its_cells_and_fields(tmp_path: Path, kind: str) -> None:
+def test_a_structured_grid_of_pyvista_keeps_its_cells_and_fields(
+    tmp_path: Path, kind: str, legacy: bool
+) -> None:
     axes = [np.array([0.0, 1, 3]), np.array([0.0, 2, 3, 7]), np.array([1.0, 2])]
     mesh = {
         "vti": lambda: pv.ImageData(dimensions=(3, 4, 2), spacing=(1, 0.5, 2), origin=(1, 2, 3)),
         "vtr": lambda: pv.RectilinearGrid(*axes),
         "vts": lambda: pv.StructuredGrid(*np.meshgrid(*axes)),
     }[kind]()
-    fields(mesh).save(tmp_path / f"a.{kind}")
-    grid = read_grid(tmp_path / f"a.{kind}")
+    path = tmp_path / f"a.{'vtk' if legacy else kind}"
+    fields(mesh).save(path)
+    grid = read_grid(path)
     middles = grid.points[grid.cells[0].corners].mean(axis=1)
     assert np.allclose(grid.points, mesh.points) and np.allclose(middles, mesh.cell_centers().points)
     assert np.allclose(grid.cell_fields["U"], middles) and grid.values["alpha"] == 3.5

@@ -26,6 +26,19 @@ BY_VTK = (
 )
 
 
+HEAD = "# vtk DataFile Version 3.0\nby hand\nASCII\nDATASET "
+FIELDS = "POINT_DATA 6\nSCALARS p double 1\nLOOKUP_TABLE default\n0 1 2 3 4 5\nCELL_DATA 2\nVECTORS U float\n"
+FIELDS += "1 2 3 4 5 6\n"
+# The same 3 x 2 points with x = 1, 2, 3 and y = 0, 5 in each kind of structured dataset.
+LEGACY = {
+    "STRUCTURED_POINTS": "DIMENSIONS 3 2 1\nORIGIN 1 0 0\nSPACING 1 5 1\n",
+    "STRUCTURED_GRID": "DIMENSIONS 3 2 1\nPOINTS 6 float\n1 0 0 2 0 0 3 0 0 1 5 0 2 5 0 3 5 0\n",
+    "RECTILINEAR_GRID": "DIMENSIONS 3 2 1\nX_COORDINATES 3 float\n1 2 3\nY_COORDINATES 2 float\n0 5\n"
+    "Z_COORDINATES 1 float\n0\n",
+}
+LEGACY = {name: f"{HEAD}{name}\n{text}{FIELDS}" for name, text in LEGACY.items()}
+
+
 def xml(kind: str, piece: str, *, attributes: str = "", extent: str = "0 2 0 1 0 1") -> str:
     return (
         f'<VTKFile type="{kind}"><{kind} WholeExtent="{extent}" {attributes}><Piece Extent="{extent}">{piece}'
@@ -86,6 +99,15 @@ def test_the_cells_of_a_uniform_and_of_a_rectilinear_grid_are_boxes(tmp_path: Pa
     assert second.tolist() == [*lower, *([x, y, 2] for x, y, _ in lower)]
 
 
+@pytest.mark.parametrize("name", LEGACY)
+def test_structured_grids_in_legacy_files_have_their_cells_and_fields(tmp_path: Path, name: str) -> None:
+    grid = read_grid(write(tmp_path / "a.vtk", LEGACY[name]))
+    assert grid.points.tolist() == [[1, 0, 0], [2, 0, 0], [3, 0, 0], [1, 5, 0], [2, 5, 0], [3, 5, 0]]
+    assert grid.cells[0].kind == "quad" and grid.cells[0].corners.tolist() == [[0, 1, 4, 3], [1, 2, 5, 4]]
+    assert grid.point_fields["p"].tolist() == [0, 1, 2, 3, 4, 5]
+    assert grid.cell_fields["U"].tolist() == [[1, 2, 3], [4, 5, 6]]
+
+
 def test_hidden_cells_are_left_out_with_their_values(tmp_path: Path) -> None:
     marks = array([0, 32, 0, 0, 33, 0, 0, 1], name="vtkGhostType", kind="UInt8")
     grid = read_grid(write(tmp_path / "a.vts", curved(cells=marks + array(range(8), name="n"))))
@@ -106,14 +128,23 @@ def test_curved_grids_are_cases_like_others(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.vts", curved().replace("0 4 0 0", "0 5 0 0"), "it has 15 points, but its extent has 18"),
-        ("a.vts", curved().replace("0 4 0 0", "0 -1 0 0"), "is empty"),
+        ("a.vts", curved().replace("0 4 0 0", "0 5 0 0"), "it has 15 points, but 3 x 6 x 1 are expected"),
+        ("a.vts", curved().replace("0 4 0 0", "0 -1 0 0"), "along the axes are"),
         ("a.vts", curved().replace('Piece Extent="0 2 ', 'Piece Extent="'), "its Extent is"),
         ("a.vts", BY_VTK, "it contains ImageData, not StructuredGrid"),
         ("a.vti", BY_VTK.replace("0 39 0 1 0 0", "0 99999999 0 99 0 99"), "at most 50,000,000"),
         ("a.vti", BY_VTK.replace("<Piece", '<Piece Extent="0 1 0 1 0 0"/><Piece'), "it has 2 pieces"),
         ("a.vti", BY_VTK.replace("HwABAAQTARgA", "HwABAAQTARgB"), "a compressed block is damaged"),
         ("a.vti", BY_VTK.replace("0 39 0 1 0 0", "0 40 0 1 0 0"), "has 40 cells, but 39 values of 'n'"),
+        ("a.vtk", LEGACY["STRUCTURED_POINTS"].replace("3 2 1", "3 2"), "along the axes are"),
+        ("a.vtk", LEGACY["STRUCTURED_GRID"].replace("3 2 1", "3 3 1"), "it has 6 points, but 3 x 3 x 1"),
+        ("a.vtk", LEGACY["RECTILINEAR_GRID"].replace("3 2 1", "4 2 1"), "coordinates along its axes"),
+        ("a.vtk", LEGACY["RECTILINEAR_GRID"].replace("RECTILINEAR", "BLOCK"), "fourth line does not name"),
+        (
+            "a.vtk",
+            LEGACY["STRUCTURED_GRID"].replace("CELL_DATA 2", "CELL_DATA 1").replace(" 4 5 6\n", "\n"),
+            "2 cells, but 1 values of 'U'",
+        ),
         ("a.vtr", xml("RectilinearGrid", "<Coordinates/>"), "its Coordinates have 0 arrays, not 3"),
     ],
 )

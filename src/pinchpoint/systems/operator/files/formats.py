@@ -1,7 +1,7 @@
 """Reading and writing of grids by file type, and the tables (npz, csv, HDF5) that hold arrays by name.
 
-VTK and obj files are read without a library, except for structured grids in vtk files: these, stl and ply are
-read by meshio, which also writes vtu and vtk, and HDF5 is read by h5py. Both are imported only then.
+VTK and obj files are read without a library. stl and ply are read by meshio, which also writes vtu and vtk,
+and HDF5 is read by h5py. Both are imported only then.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pinchpoint.systems.operator.files import vtk_xml
 from pinchpoint.systems.operator.files.csv_tables import join_columns, read_csv
 from pinchpoint.systems.operator.files.grid import Cells, Grid, UnknownCells, cells_of
 from pinchpoint.systems.operator.files.obj import read_obj
-from pinchpoint.systems.operator.files.vtk_legacy import is_readable, read_vtk_legacy
+from pinchpoint.systems.operator.files.vtk_legacy import read_vtk_legacy
 
 MESHES = (".stl", ".obj", ".ply", ".vtk", *vtk_xml.KINDS)
 TABLES = (".npz", ".csv", ".h5", ".hdf5")
@@ -50,7 +50,7 @@ def read_grid(path: str | Path) -> Grid:
         return table_grid(path, read_table(path))
     if suffix in vtk_xml.KINDS:
         grid = vtk_xml.read_vtk_xml(path)
-    elif suffix == ".vtk" and is_readable(path):
+    elif suffix == ".vtk":
         grid = read_vtk_legacy(path)
     elif suffix == ".obj":
         grid = read_obj(path)

@@ -1,4 +1,4 @@
-"""Points and cells of VTK's structured XML grids: .vts (curvilinear), .vtr (rectilinear) and .vti (uniform).
+"""Points and cells of VTK's structured grids: .vts (curvilinear), .vtr (rectilinear) and .vti (uniform).
 
 The points of such a grid are counted along three axes, the first one fastest, and so are its cells:
 hexahedra, quadrilaterals where one axis has a single point, or lines where two have.
@@ -37,27 +37,29 @@ def structured_grid(
         )
     piece = pieces[0]
     extent = np.array(_numbers(piece, "Extent", 6, "")).astype(np.int64).reshape(3, 2)
-    counts = extent[:, 1] - extent[:, 0] + 1
-    total = math.prod(counts.tolist())
-    if counts.min() < 1:
-        raise ValueError(f"its extent {piece.get('Extent')!r} is empty")
-    if total > _MOST:
-        raise ValueError(f"its extent has {total:,} points, but at most {_MOST:,} are supported")
+    counts = checked_counts((extent[:, 1] - extent[:, 0] + 1).tolist())
     if kind == "StructuredGrid":
         points = _only(piece, "Points", 1, values)[0].reshape(-1, 3)
     elif kind == "RectilinearGrid":
-        points = _product(_only(piece, "Coordinates", 3, values))
+        points = rectilinear_points(counts, _only(piece, "Coordinates", 3, values))
     else:
-        steps = _product([np.arange(low, high + 1) for low, high in extent])
+        steps = combinations([np.arange(low, high + 1) for low, high in extent])
         turn = np.array(_numbers(parent, "Direction", 9, "1 0 0 0 1 0 0 0 1")).reshape(3, 3)
         origin, spacing = (
             np.array(_numbers(parent, name, 3, text))
             for name, text in (("Origin", "0 0 0"), ("Spacing", "1 1 1"))
         )
         points = origin + (steps * spacing) @ turn.T
-    if len(points) != total:
-        raise ValueError(f"it has {len(points):,} points, but its extent has {total:,}")
-    return piece, points.astype(np.float64), _cells(counts.tolist())
+    return piece, points.astype(np.float64), structured_cells(counts, len(points))
+
+
+def checked_counts(counts: list[int]) -> list[int]:
+    """The points along each axis. Raises ValueError unless they are three, of a grid that can be read."""
+    if len(counts) != 3 or min(counts) < 1:
+        raise ValueError(f"its numbers of points along the axes are {counts}, not three of at least 1")
+    if math.prod(counts) > _MOST:
+        raise ValueError(f"it has {math.prod(counts):,} points, but at most {_MOST:,} are supported")
+    return counts
 
 
 def without_hidden(cells: Cells, fields: dict[str, Array]) -> tuple[Cells, dict[str, Array]]:
@@ -69,17 +71,28 @@ def without_hidden(cells: Cells, fields: dict[str, Array]) -> tuple[Cells, dict[
     return Cells(cells.kind, cells.corners[visible]), {name: part[visible] for name, part in fields.items()}
 
 
-def _cells(counts: list[int]) -> Cells:
+def structured_cells(counts: list[int], points: int) -> Cells:
+    """The cells of a grid with these numbers of points along its axes. points: those that a file has."""
+    if points != math.prod(counts):
+        raise ValueError(f"it has {points:,} points, but {' x '.join(map(str, counts))} are expected")
     axes = [axis for axis in range(3) if counts[axis] > 1]
     if not axes:
         return Cells("vertex", np.zeros((1, 1), dtype=np.int64))
     strides = np.array([1, counts[0], counts[0] * counts[1]])
-    first = _product([np.arange(max(count - 1, 1)) for count in counts]) @ strides
+    first = combinations([np.arange(max(count - 1, 1)) for count in counts]) @ strides
     steps = np.array(_CORNERS[: 2 ** len(axes)])[:, : len(axes)] @ strides[axes]
     return Cells(_STRUCTURED[len(axes)], first[:, None] + steps)
 
 
-def _product(axes: list[Array]) -> Array:
+def rectilinear_points(counts: list[int], axes: list[Array]) -> Array:
+    """The points of a grid with these coordinates along its axes."""
+    lengths = [len(axis) for axis in axes]
+    if lengths != counts:
+        raise ValueError(f"it has {lengths} coordinates along its axes, but {counts} are expected")
+    return combinations(axes)
+
+
+def combinations(axes: list[Array]) -> Array:
     """(n, 3) all combinations of values of three axes, the first one fastest."""
     z, y, x = np.meshgrid(*reversed(axes), indexing="ij")
     return np.stack([x.reshape(-1), y.reshape(-1), z.reshape(-1)], axis=1)

@@ -1,8 +1,8 @@
-"""A reader of legacy VTK files (.vtk) with PolyData or an unstructured grid, without a library.
+"""A reader of legacy VTK files (.vtk) without a library: PolyData, unstructured and structured grids.
 
 Reads ASCII and binary, cells as lists with their counts (up to version 4) or as offsets and connectivity
 (version 5), and the fields on points and cells. Of PolyData it reads polygons, or lines if there are no
-polygons; single points are skipped. Structured datasets in such files are read by meshio.
+polygons; single points are skipped. Of structured grids it reads all cells that are not hidden.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from urllib.parse import unquote
 import numpy as np
 
 from pinchpoint.core.errors import BadInput
+from pinchpoint.systems.operator.files import structured
 from pinchpoint.systems.operator.files.grid import Cells, Grid
 from pinchpoint.systems.operator.files.vtk_xml import polydata_cells, unstructured_cells
 
@@ -33,15 +34,15 @@ _TYPES = {
 }
 # Kinds of fields, with their components; 0: the line says how many.
 _ATTRIBUTES = {"SCALARS": 0, "VECTORS": 3, "NORMALS": 3, "TENSORS": 9, "TEXTURE_COORDINATES": 0}
-_HEAD = 1024  # bytes that contain the four lines before the data
-
-
-def is_readable(path: Path) -> bool:
-    """Whether the header of a .vtk file declares PolyData or an unstructured grid."""
-    with path.open("rb") as file:
-        lines = file.read(_HEAD).split(b"\n")
-    words = lines[3].upper().split() if len(lines) > 3 else []
-    return words in ([b"DATASET", b"POLYDATA"], [b"DATASET", b"UNSTRUCTURED_GRID"])
+_DATASETS = ("POLYDATA", "UNSTRUCTURED_GRID", "STRUCTURED_POINTS", "STRUCTURED_GRID", "RECTILINEAR_GRID")
+_COORDINATES = ("X_COORDINATES", "Y_COORDINATES", "Z_COORDINATES")
+# Lines with three numbers about a structured grid, and the name under which they are kept.
+_TRIPLES = {
+    "DIMENSIONS": "DIMENSIONS",
+    "ORIGIN": "ORIGIN",
+    "SPACING": "SPACING",
+    "ASPECT_RATIO": "SPACING",
+}
 
 
 def read_vtk_legacy(path: Path) -> Grid:
@@ -59,7 +60,11 @@ class _Rest:
     """The unread rest of a file: header lines, and arrays between them."""
 
     def __init__(self, data: bytes) -> None:
-        _, _, form, _, self.data = data.split(b"\n", 4)
+        lines = data.split(b"\n", 4)
+        words = lines[3].decode("latin-1").upper().split() if len(lines) == 5 else []
+        if words[:1] != ["DATASET"] or words[1:] not in [[name] for name in _DATASETS]:
+            raise ValueError(f"its fourth line does not name one of the datasets {', '.join(_DATASETS)}")
+        form, self.dataset, self.data = lines[2], words[1], lines[4]
         self.at = 0
         self.binary = form.strip().upper() == b"BINARY"
 
@@ -103,10 +108,16 @@ def _parse(rest: _Rest) -> Grid:
     fields: dict[str, dict[str, np.ndarray]] = {"POINT_DATA": {}, "CELL_DATA": {}}
     values: dict[str, np.ndarray] = {}
     place, rows = values, 0
+    triples: dict[str, list[float]] = {}
+    axes: dict[str, np.ndarray] = {}
     while words := rest.words():
         key = words[0].upper()
         if key == "POINTS":
             points = rest.numbers(3 * int(words[1]), words[2]).reshape(-1, 3).astype(np.float64)
+        elif key in _TRIPLES:
+            triples[_TRIPLES[key]] = [float(word) for word in words[1:4]]
+        elif key in _COORDINATES:
+            axes[key] = rest.numbers(int(words[1]), words[2])
         elif key in counts:
             corners, ends = _cells(rest, int(words[1]), int(words[2]))
             counts[key] = len(ends)
@@ -143,6 +154,11 @@ def _parse(rest: _Rest) -> Grid:
             rest.numbers(int(words[2]) * rows, "unsigned_char" if rest.binary else "float")
         else:
             raise ValueError(f"it has an unknown section {words[0][:20]!r}")
+    whole = {name: float(array.reshape(-1)[0]) for name, array in values.items() if array.size == 1}
+    if rest.dataset in ("STRUCTURED_POINTS", "STRUCTURED_GRID", "RECTILINEAR_GRID"):
+        points, block = _structured(rest.dataset, triples, [axes.get(name) for name in _COORDINATES], points)
+        block, at_cells = structured.without_hidden(block, fields["CELL_DATA"])
+        return Grid(points, (block,), fields["POINT_DATA"], at_cells, whole)
     # Without polygons, the lines are the body: the outline of an aerofoil.
     group = "CELLS" if counts["CELLS"] else "POLYGONS" if counts["POLYGONS"] else "LINES"
     first = counts["VERTICES"] + (counts["LINES"] if counts["POLYGONS"] else 0)
@@ -156,8 +172,21 @@ def _parse(rest: _Rest) -> Grid:
         tuple(blocks),
         fields["POINT_DATA"],
         {name: array[first : first + counts[group]] for name, array in fields["CELL_DATA"].items()},
-        {name: float(array.reshape(-1)[0]) for name, array in values.items() if array.size == 1},
+        whole,
     )
+
+
+def _structured(
+    dataset: str, triples: dict[str, list[float]], axes: list[np.ndarray | None], points: np.ndarray
+) -> tuple[np.ndarray, Cells]:
+    """Points and cells of a structured dataset. axes: the coordinates of a rectilinear grid."""
+    counts = structured.checked_counts([int(count) for count in triples.get("DIMENSIONS", [])])
+    if dataset == "STRUCTURED_POINTS":
+        steps = structured.combinations([np.arange(count) for count in counts])
+        points = np.array(triples.get("ORIGIN", [0.0] * 3)) + steps * triples.get("SPACING", [1.0] * 3)
+    elif dataset == "RECTILINEAR_GRID":
+        points = structured.rectilinear_points(counts, [axis for axis in axes if axis is not None])
+    return points.astype(np.float64), structured.structured_cells(counts, len(points))
 
 
 def _width(key: str, words: list[str]) -> int:
