@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,17 +24,20 @@ from pinchpoint.core.errors import BadInput, Diverged, DoesNotFit, TargetFailed 
 from pinchpoint.systems.common.training.checkpoints import Checkpoints  # noqa: E402
 from pinchpoint.systems.common.training.training_loop import Report  # noqa: E402
 from pinchpoint.systems.radiance import train as training  # noqa: E402
-from pinchpoint.systems.radiance.data.images import Images  # noqa: E402
+from pinchpoint.systems.radiance.data.images import Images, open_images  # noqa: E402
 from pinchpoint.systems.radiance.explain.legacy import LegacySuperRes  # noqa: E402
+from pinchpoint.systems.radiance.export.mesh import export_mesh  # noqa: E402
+from pinchpoint.systems.radiance.export.pictures import draw_grid, render_views  # noqa: E402
 from pinchpoint.systems.radiance.metrics import features  # noqa: E402
 from pinchpoint.systems.radiance.model import discriminator  # noqa: E402
 from pinchpoint.systems.radiance.model.config import FieldConfig  # noqa: E402
 from pinchpoint.systems.radiance.model.objective import GeneratedImages, Generator, whole_images  # noqa: E402
+from pinchpoint.systems.radiance.orbit import orbit  # noqa: E402
 from pinchpoint.systems.radiance.rendering.render import Codes  # noqa: E402
 from pinchpoint.systems.radiance.settings import Settings  # noqa: E402
 from pinchpoint.systems.radiance.train import Log, Row, train  # noqa: E402
 from pinchpoint.systems.radiance.training import budget  # noqa: E402
-from pinchpoint.systems.radiance.training.runs import load_trained  # noqa: E402
+from pinchpoint.systems.radiance.training.runs import fingerprint, load_trained  # noqa: E402
 from pinchpoint.systems.radiance.training.training_step import Stepper  # noqa: E402
 
 STEPS = 4
@@ -83,10 +87,52 @@ def few_iterations(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(discriminator, "_WARM", 1)
 
 
+def test_a_run_on_subfolders_has_their_classes_and_another_sorting_is_other_data(
+    data: Path, tmp_path: Path
+) -> None:
+    folder, run = tmp_path / "photos", tmp_path / "run"
+    for name, numbers in (("bus", "012"), ("car", "34")):
+        (folder / name).mkdir(parents=True)
+        for number in numbers:
+            shutil.copy(data / f"{number}.png", folder / name)
+    labelled = {**SMALLER, "steps": 1, "label_weight": 1.0}
+    record = train(folder, run, **labelled)
+    config = load_trained(run).config
+    assert config.classes == ("bus", "car") and config.class_images == (3, 2)
+    assert dict(record.summary())["images"] == "5 of 32 x 32 in 2 classes"
+    for show, name in (
+        (orbit, "cars.gif"),
+        (render_views, "car.png"),
+        (draw_grid, "grid.png"),
+        (export_mesh, "car.glb"),
+    ):
+        with pytest.raises(BadInput, match="There is no class 'boat'"):
+            show(run, tmp_path / name, only="boat", device="cpu")
+    assert train(folder, run, resume=True, device="cpu").step == 1
+    (folder / "bus" / "2.png").rename(folder / "car" / "2.png")
+    with pytest.raises(BadInput, match="another dataset"):
+        train(folder, run, resume=True, device="cpu")
+    assert load_trained(run).settings.data != fingerprint(open_images(folder, size=32)), "classes count"
+
+
+def test_labels_that_images_do_not_have_are_refused(data: Path, tmp_path: Path) -> None:
+    for changes, message in (
+        ({"label_weight": 1.0}, "have no classes"),
+        ({"label_weight": 1.0, "view_sectors": 8}, "cameras of the images .* are unknown"),
+        ({"view_sectors": 8}, "has no effect without a label weight"),
+    ):
+        with pytest.raises(BadInput, match=message):
+            train(data, tmp_path / "run", **{**SMALLER, **changes})
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.usefixtures("few_iterations")
 @pytest.mark.parametrize(
     ("chunk", "changes"),
-    [(1024, {"bound": 1.0}), (2048, {"optimizer": "rmsprop", "sr_pairs": 0.0})],
+    [
+        (1024, {"bound": 1.0}),
+        (2048, {"optimizer": "rmsprop", "sr_pairs": 0.0, "label_weight": 1.0, "view_sectors": 72}),
+    ],
 )
 def test_a_budget_counts_all_memory_of_two_steps(chunk: int, changes: dict[str, Any]) -> None:
     """The prediction for the field and everything else is compared with the tensors of real steps."""
@@ -96,7 +142,7 @@ def test_a_budget_counts_all_memory_of_two_steps(chunk: int, changes: dict[str, 
     )
     settings = replace(settings, chunk=chunk, model=json.loads(config.to_json()), **changes)
     side = settings.size * settings.superres
-    images = Images("none", torch.zeros(4, side, side, 3, dtype=torch.uint8))
+    images = Images("none", torch.zeros(4, side, side, 3, dtype=torch.uint8), turns=torch.zeros(4))
     field = {
         "config": config.to_json(),
         "batch": "4",

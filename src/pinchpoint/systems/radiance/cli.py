@@ -35,6 +35,9 @@ HEIGHT: Any = typer.Option(
 )
 THING: Any = typer.Option(0, "--object", help="Number of the object among those of the seed.")
 SEED: Any = typer.Option(0, "--seed", help="Seed of the objects, as in `orbit`.")
+CLASS: Any = typer.Option(
+    None, "--class", metavar="NAME", help="Class of the objects, in a run with classes.  [default: any]"
+)
 
 _WIDE = 150  # width from which a table of tricks includes descriptions
 
@@ -45,6 +48,9 @@ def data(
     images: str = typer.Option("2k", "--images", help="Number of pictures."),
     size: int = typer.Option(64, "--size", help="Width and height of a picture in pixels."),
     seed: int = typer.Option(0, "--seed", help="Seed of cars and poses; they do not depend on --size."),
+    bodies: bool = typer.Option(
+        False, "--bodies", help="Cars of four body types, which are their classes for --set label_weight."
+    ),
     jobs: int = commands.JOBS,
     device: str = typer.Option("cpu", "--device", help="Device: cpu or cuda."),
 ) -> None:
@@ -65,11 +71,19 @@ def data(
     start = time.perf_counter()
     with commands.making_data("pictures") as (_, progress):
         dataset = make_dataset(
-            output, images=count, size=size, seed=seed, jobs=jobs, device=device, progress=progress
+            output,
+            images=count,
+            size=size,
+            seed=seed,
+            jobs=jobs,
+            device=device,
+            bodies=bodies,
+            progress=progress,
         )
     printing.show_pairs(
         [
             ("data", f"{output}, {show_count(dataset.images, 'picture')} of {dataset.size} x {dataset.size}"),
+            *([("classes", ", ".join(dataset.classes))] if dataset.classes else []),
             ("already there", f"{progress.there:,}"),
             *commands.size_and_time(output, start),
             *commands.train_next("radiance", output, when=True),
@@ -194,6 +208,7 @@ def orbit(
     fps: float = typer.Option(16, "--fps", help="Frames per second."),
     checkpoint: str = CHECKPOINT,
     seed: int = typer.Option(0, "--seed", help="Seed of the objects."),
+    only: str = CLASS,
     device: str = commands.DEVICE,
 ) -> None:
     """Render orbits around new objects.
@@ -214,6 +229,7 @@ def orbit(
             fps=fps,
             which=checkpoint,  # pyright: ignore[reportArgumentType]
             seed=seed,
+            only=only,
             device=device,
             progress=lambda done, total: tell("views", done, total),
         )
@@ -227,6 +243,7 @@ def render(
         ..., "-o", "--output", metavar="DIR|FILE.png", help="Folder of the views, or the file of one."
     ),
     seed: int = SEED,
+    only: str = CLASS,
     thing: int = THING,
     count: int = typer.Option(
         None, "--views", help="Number of views around the object.  [default: 8, or 1 for a file]"
@@ -250,6 +267,7 @@ def render(
             run,
             output,
             seed=seed,
+            only=only,
             thing=thing,
             count=count,
             turn=turn,
@@ -273,6 +291,7 @@ def grid(
         None, "--interpolate", help="Instead, show this many steps between two objects."
     ),
     seed: int = SEED,
+    only: str = CLASS,
     turn: float = typer.Option(0.1, "--turn", help="Direction of the view, in turns from 0 to 1."),
     height: float = HEIGHT,
     size: int = SIZE,
@@ -295,6 +314,7 @@ def grid(
             appearances=appearances,
             interpolate=interpolate,
             seed=seed,
+            only=only,
             turn=turn,
             height=height,
             size=size,
@@ -312,6 +332,7 @@ def mesh(
         ..., "-o", "--output", metavar="FILE.glb", help="Mesh to write: .glb, .ply or .obj."
     ),
     seed: int = SEED,
+    only: str = CLASS,
     thing: int = THING,
     resolution: int = typer.Option(96, "--resolution", help="Number of grid points per side."),
     level: float = typer.Option(
@@ -333,6 +354,7 @@ def mesh(
             run,
             output,
             seed=seed,
+            only=only,
             thing=thing,
             resolution=resolution,
             level=level,

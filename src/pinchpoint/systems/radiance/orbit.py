@@ -82,10 +82,11 @@ def orbit(
     height: float | None = None,
     which: Which = "last",
     seed: int = 0,
+    only: str | None = None,
     device: str = "auto",
     progress: Callable[[int, int], None] | None = None,
 ) -> Orbit:
-    """Render one full turn around `things` new objects.
+    """Render one full turn around `things` new objects. only: their class, in a run with classes.
 
     Writes a movie (.gif or .mp4) and, beside it, NAME-sheet.png with some of the views. height: v of the
     camera poses (0: straight above, 0.5: at the horizon); size: pixels per side before super-resolution.
@@ -108,7 +109,7 @@ def orbit(
     _check_room(
         things, frames, (size or settings.size) * settings.superres, gif=path.suffix.lower() == ".gif"
     )
-    codes = codes_of(trained_run.config, things, seed=seed, device=device)
+    codes = codes_of(trained_run.config, things, seed=seed, device=device, only=only)
     rise = settings.v_low + STEEP * (settings.v_high - settings.v_low) if height is None else height
     movie_frames: list[np.ndarray] = []
     sheet_views: list[torch.Tensor] = []
@@ -182,10 +183,14 @@ def _check_room(things: int, frames: int, side: int, *, gif: bool) -> None:
         )
 
 
-def codes_of(config: FieldConfig, things: int, *, seed: int, device: str) -> Codes:
-    """Codes of objects to render; the first objects of a seed do not depend on how many are requested."""
+def codes_of(config: FieldConfig, things: int, *, seed: int, device: str, only: str | None = None) -> Codes:
+    """Codes of objects to render; the first objects of a seed do not depend on how many are requested.
+
+    only: the class of all objects.
+    """
     codes = [
-        draw_codes(config, 1, generator=generator_for(seed, at, "things to look at")) for at in range(things)
+        draw_codes(config, 1, generator=generator_for(seed, at, "things to look at"), only=only)
+        for at in range(things)
     ]
     return Codes(
         torch.cat([one.shape for one in codes]).to(device), torch.cat([one.app for one in codes]).to(device)

@@ -109,6 +109,17 @@ class Settings(TrainSettings):
     sr_pairs: float = option(
         10.0, "Weight of the pixel errors of the super-resolution on real patches.", at_least=0
     )
+    label_weight: float = option(
+        0.0,
+        "Weight of the loss that tells classes and views apart; 0: images are used without labels.",
+        at_least=0,
+    )
+    view_sectors: int = option(
+        0,
+        "Parts of a turn around the object that the discriminator tells apart; 0: views have no labels.",
+        at_least=0,
+        at_most=360,
+    )
     noise: float = option(1.0, "Standard deviation of the density noise at the first step.", at_least=0)
     noise_until: float = option(
         0.25, "Fraction of the run after which there is no density noise.", at_least=0, at_most=1
@@ -288,6 +299,12 @@ class Settings(TrainSettings):
             raise BadInput(
                 "Super-resolution learns from patches of whole pixels, but `whole` is 0.",
                 hint="Give --set whole=0.5, or --superres 1.",
+            )
+        if self.view_sectors == 1 or (self.view_sectors and not self.label_weight):
+            raise BadInput(
+                f"{flag(self, 'view_sectors', self.view_sectors)} has no effect"
+                + (": one sector is all views." if self.view_sectors == 1 else " without a label weight."),
+                hint="Give --set label_weight=1 and --set view_sectors=8, or leave both out.",
             )
         if self.superres not in FACTORS:
             raise BadInput(f"--superres {self.superres} is not supported.", hint="Use 2 or 4, or 1 for none.")

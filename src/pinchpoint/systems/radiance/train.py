@@ -59,6 +59,7 @@ class Training(TrainingRecord):
         trained_on = (
             "images",
             f"{self.images:,} of {side} x {side}"
+            + (f" in {len(classes)} classes" if (classes := self.settings["model"].get("classes")) else "")
             + (f"; {len(self.skipped)} skipped" if self.skipped else ""),
         )
         rows = self.rows(

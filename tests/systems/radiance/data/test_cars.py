@@ -9,9 +9,18 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="cars are torch's")
 
-from pinchpoint.systems.radiance.data.cars import RANGES, V_RANGE, distance, draw_car, shapes_of  # noqa: E402
+from pinchpoint.systems.radiance.data.cars import (  # noqa: E402
+    BODIES,
+    RANGES,
+    V_RANGE,
+    body_of,
+    distance,
+    draw_car,
+    shapes_of,
+)
 
 CARS = [draw_car(3, number)[0] for number in range(24)]
+VARIED = [draw_car(3, number, body=body_of(number))[0] for number in range(40)]
 
 
 def points(count: int, reach: float, seed: int = 0) -> torch.Tensor:
@@ -36,8 +45,30 @@ def test_a_number_determines_one_car_whose_factors_are_within_their_ranges() -> 
 
 def test_every_car_lies_inside_the_unit_sphere() -> None:
     at = torch.nn.functional.normalize(points(4000, 1.0), dim=1)
-    body, wheel = each(CARS, at)
+    body, wheel = each([*CARS, *VARIED], at)
     assert min(body.min(), wheel.min()) > 0
+
+
+def test_body_types_differ_in_the_height_of_bonnet_roof_and_rear() -> None:
+    """Heights at the nose, behind the centre and at the tail, as fractions of the height of the car."""
+    assert [body_of(number) for number in range(5)] == [*BODIES, next(iter(BODIES))]
+    up = torch.linspace(-1, 1, 201)
+    profiles: dict[str, list[float]] = {}
+    for name in BODIES:
+        cars = [draw_car(3, number, body=name)[0] for number in range(6)]
+        shapes = shapes_of(cars)
+        rows = []
+        for along in (0.66, -0.3, -0.66):
+            x = (along * shapes.x_half).repeat_interleave(len(up))
+            which = torch.arange(len(cars)).repeat_interleave(len(up))
+            body, _ = distance(shapes.take(which), x, torch.zeros_like(x), up.repeat(len(cars)))
+            top = torch.where(body.view(len(cars), -1) < 0, up, -1.0).amax(dim=1)
+            rows.append(((top + shapes.top) / (2 * shapes.top)).mean())
+        profiles[name] = [float(row) for row in rows]
+    nose, _, tail = zip(*profiles.values(), strict=True)
+    assert {name for name in BODIES if profiles[name][2] < 0.75} == {"saloon", "pickup"}, profiles
+    assert profiles["van"][0] > 1.1 * sorted(nose)[-2] and profiles["van"][2] == max(tail), profiles
+    assert profiles["pickup"][1] < 0.8 < profiles["saloon"][1], profiles
 
 
 def test_the_distance_never_changes_faster_than_the_position() -> None:

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch", reason="cars are torch's")
 from pinchpoint.core.errors import BadInput, Missing  # noqa: E402
 from pinchpoint.systems.common.data import dataset_folder as folder_module  # noqa: E402
 from pinchpoint.systems.radiance.data import dataset as dataset_module  # noqa: E402
-from pinchpoint.systems.radiance.data.cars import RANGES, draw_car  # noqa: E402
+from pinchpoint.systems.radiance.data.cars import BODIES, RANGES, draw_car  # noqa: E402
 from pinchpoint.systems.radiance.data.dataset import make_dataset, open_dataset  # noqa: E402
 from pinchpoint.systems.radiance.data.sheets import FACTORS, make_sheet, pack, unpack  # noqa: E402
 from pinchpoint.systems.radiance.data.sphere_tracing import picture  # noqa: E402
@@ -53,6 +53,19 @@ def test_a_data_set_contains_the_pictures_and_factors_of_its_car_numbers(here, t
     assert np.abs(result.pixels()[9] - expected).max() <= 1
     assert result.factors_are == FACTORS
     assert result.factors()[9].tolist() == [*(getattr(car, name) for name in RANGES), pose.u, pose.v]
+
+
+def test_body_types_are_the_classes_of_a_set_that_has_them(here, tmp_path: Path) -> None:
+    result = make_dataset(tmp_path / "bodies", images=6, size=16, seed=2, bodies=True)
+    labels = result.labels()
+    assert result.classes == tuple(BODIES) and labels is not None and labels.tolist() == [0, 1, 2, 3, 0, 1]
+    car, pose = draw_car(2, 3, body="pickup")
+    expected = (picture([car], [pose], size=16).rgb[0] * 255).round().numpy()
+    assert np.abs(result.pixels()[3] - expected).max() <= 1
+    assert result.factor("cabin_at")[3] == car.cabin_at and result.factor("u")[3] == pose.u
+    with pytest.raises(BadInput, match="made with bodies=True, not False"):
+        make_dataset(tmp_path / "bodies", images=6, size=16, seed=2)
+    assert make_dataset(tmp_path / "plain", images=2, size=16).labels() is None
 
 
 def test_a_data_set_is_resumed_and_a_longer_one_keeps_its_cars(here, tmp_path: Path) -> None:

@@ -43,6 +43,21 @@ def test_images_of_a_folder_and_its_subfolders_are_sorted_by_name(tmp_path: Path
     assert value.pixels.dtype == torch.uint8 and (value.pixels.numpy() == pixels).all()
 
 
+def test_subfolders_are_classes_if_every_image_is_in_one_of_several(tmp_path: Path) -> None:
+    pixels = noise(3)
+    for name, part in (("van", pixels[:1]), ("bus", pixels[1:])):
+        (tmp_path / name).mkdir()
+        write_images(tmp_path / name, part)
+    value = open_images(tmp_path)
+    assert value.classes == ("bus", "van") and value.labels is not None and value.turns is None
+    assert value.labels.tolist() == [0, 0, 1] and (value.pixels.numpy() == pixels[[1, 2, 0]]).all()
+    plain = value.keep_labels(classes=False, turns=False)
+    assert plain.classes == () and plain.labels is None
+    assert open_images(tmp_path / "bus").classes == (), "a single folder is not a class"
+    write_images(tmp_path, pixels[:1])
+    assert open_images(tmp_path).labels is None, "an image beside the folders has no class"
+
+
 def test_a_batch_is_between_minus_one_and_one_and_converts_back_to_the_same_bytes(tmp_path: Path) -> None:
     pixels = noise(4)
     pixels[0, 0, 0], pixels[0, 0, 1] = 0, 255
@@ -239,6 +254,8 @@ def test_our_own_data_sets_open_as_images_at_any_size(
     )
     result = make_dataset(tmp_path, images=3, size=16)
     assert (open_images(tmp_path).pixels.numpy() == result.pixels()).all()
+    turns = open_images(tmp_path).turns
+    assert turns is not None and np.allclose(turns, result.factors()[:, result.factors_are.index("u")])
     small = open_images(tmp_path, size=8).pixels.float().numpy()
     boxes = result.pixels().reshape(3, 8, 2, 8, 2, 3).mean(axis=(2, 4))
     assert small.shape == boxes.shape and np.abs(small - boxes).mean() < 6  # another filter, the same picture

@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves  # noqa: E402
 
 from pinchpoint.core.errors import TargetFailed  # noqa: E402
 from pinchpoint.systems.radiance.data.images import Images  # noqa: E402
+from pinchpoint.systems.radiance.data.patches import Real  # noqa: E402
 from pinchpoint.systems.radiance.model.config import FieldConfig  # noqa: E402
 from pinchpoint.systems.radiance.model.objective import Request, draw_request  # noqa: E402
 from pinchpoint.systems.radiance.settings import Settings  # noqa: E402
@@ -198,7 +199,7 @@ def images() -> Images:
 @pytest.mark.parametrize(
     ("form", "precision", "more"),
     [
-        ("folded", "fp32", {}),
+        ("folded", "fp32", {"label_weight": 1.0, "view_sectors": 4}),
         ("eager", "fp32", {"bound": 1.0, "critic_norm": "layer"}),
         ("folded", "bf16", {"bound": 1.0, "critic_norm": "layer"}),
         ("eager", "fp16", {}),
@@ -223,8 +224,14 @@ def test_no_turn_reads_from_the_device_or_copies_to_it(
         **more,
     )
     # Narrow: bf16 products are slow on many CPUs, and the operations are those of any width.
-    result = Stepper(FieldConfig.preset("tiny", width=8), settings, images(), "cpu")
+    classes = {"classes": ("a", "b"), "class_images": (1, 2)} if settings.label_weight else {}
+    config = FieldConfig.preset("tiny", width=8, **classes)
+    labelled = replace(images(), labels=torch.tensor([0, 1, 1]), turns=torch.tensor([0.1, 0.5, 0.9]))
+    result = Stepper(config, settings, labelled, "cpu")
     request, real = result.request(1, "made"), result.real(1)
+    assert len(real.tensors()) == 2 + bool(classes)
+    again = Real.of(*real.tensors(), labelled=bool(classes))
+    assert all(one is other for one, other in zip(again, real, strict=True))
     # The scaler creates its scale on first use, before anything is recorded.
     result._discriminator_part(real, request, None)
     with Host() as host:

@@ -42,6 +42,40 @@ RANGES = {
     "tumblehome": (0.03, 0.075),  # half width lost between belt and roof
 }
 
+# Body types: ranges that replace those above. Cars are told apart by where their cabin begins and ends.
+BODIES: dict[str, dict[str, tuple[float, float]]] = {
+    "hatchback": {
+        "x_half": (0.7, 0.78),
+        "cabin_at": (-0.3, -0.26),
+        "cabin_half": (0.6, 0.64),
+        "backlight": (0.06, 0.1),
+    },
+    "saloon": {
+        "x_half": (0.82, 0.88),
+        "height": (0.5, 0.56),
+        "cabin_at": (-0.08, -0.02),
+        "cabin_half": (0.46, 0.52),
+        "backlight": (0.16, 0.22),
+    },
+    "van": {
+        "x_half": (0.76, 0.82),
+        "y_half": (0.33, 0.37),
+        "height": (0.66, 0.72),
+        "belt": (0.5, 0.54),
+        "cabin_at": (-0.12, -0.08),
+        "cabin_half": (0.82, 0.86),
+        "windscreen": (0.14, 0.18),
+        "backlight": (0.02, 0.04),
+    },
+    "pickup": {
+        "x_half": (0.82, 0.88),
+        "cabin_at": (0.12, 0.18),
+        "cabin_half": (0.3, 0.34),
+        "windscreen": (0.14, 0.18),
+        "backlight": (0.02, 0.05),
+    },
+}
+
 _NOSE = 0.15  # radius of the hull's corners seen from above
 _EDGE = 0.05  # radius of the other edges
 _BLEND = 0.03  # width of the seam between hull and cabin
@@ -78,11 +112,20 @@ class Pose:
     v: float
 
 
-def draw_car(seed: int, number: int) -> tuple[Car, Pose]:
-    """Draw the car and pose with this number, the same on every machine and for every picture size."""
+def draw_car(seed: int, number: int, *, body: str | None = None) -> tuple[Car, Pose]:
+    """Draw the car and pose with this number, the same on every machine and for every picture size.
+
+    body: one of BODIES; None: any car between hatchback and saloon, as RANGES has it.
+    """
     rng = np.random.default_rng([seed, number])
-    car = Car(**{name: float(rng.uniform(low, high)) for name, (low, high) in RANGES.items()}, wheels=True)
+    ranges = RANGES if body is None else RANGES | BODIES[body]
+    car = Car(**{name: float(rng.uniform(low, high)) for name, (low, high) in ranges.items()}, wheels=True)
     return car, Pose(float(rng.uniform()), float(rng.uniform(*V_RANGE)))
+
+
+def body_of(number: int) -> str:
+    """The body type of a car in a set with body types: each one in turn."""
+    return tuple(BODIES)[number % len(BODIES)]
 
 
 class Shapes(NamedTuple):

@@ -17,8 +17,8 @@ import numpy as np
 from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.common.data import dataset_folder as samples
 from pinchpoint.systems.common.folders import image_files, refuse_others
-from pinchpoint.systems.radiance.data.cars import GENERATOR
-from pinchpoint.systems.radiance.data.sheets import FACTORS, Sheet, making_bytes, sheet_name, unpack
+from pinchpoint.systems.radiance.data.cars import BODIES, GENERATOR
+from pinchpoint.systems.radiance.data.sheets import BODY, FACTORS, Sheet, making_bytes, sheet_name, unpack
 from pinchpoint.systems.radiance.data.workers import PROGRAM, Order
 
 FORMAT = "pinchpoint radiance data"
@@ -38,6 +38,7 @@ class Dataset:
     splits: dict[str, tuple[str, ...]]
     sheets: dict[str, dict[str, Any]]  # per name: sha256, images, faults (always empty)
     check: bool = True
+    classes: tuple[str, ...] = ()  # body types, in a set that has them
 
     def sheet(self, name: str) -> Sheet:
         data = samples.read_sample(self.path, SET, self.sheets, name, check=self.check)
@@ -51,6 +52,14 @@ class Dataset:
         """The factors of each image, (images, len(factors_are))."""
         return np.concatenate([self.sheet(name).factors for name in self.splits["all"]])
 
+    def factor(self, name: str) -> np.ndarray:
+        """One factor of each image, (images,)."""
+        return self.factors()[:, self.factors_are.index(name)]
+
+    def labels(self) -> np.ndarray | None:
+        """The index of each image's class, (images,) int64, or None in a set without classes."""
+        return self.factor(BODY).astype(np.int64) if self.classes else None
+
 
 def make_dataset(
     output: str | Path,
@@ -60,16 +69,17 @@ def make_dataset(
     seed: int = 0,
     jobs: int | None = None,
     device: str = "cpu",
+    bodies: bool = False,
     progress: samples.Progress | None = None,
 ) -> Dataset:
-    """Create what `output` lacks of this dataset and return the set.
+    """Create what `output` lacks of this dataset and return the set. bodies: with body types as classes.
 
     A folder with an earlier, interrupted or damaged run of the same size and seed is resumed: complete sheets
     stay, with or without an index. `progress(done, total)` counts images, including existing ones.
     """
     folder = Path(output)
     _check(images, size, seed, jobs, device)
-    identity = {"format": FORMAT, "generator": GENERATOR, "seed": seed, "size": size}
+    identity = {"format": FORMAT, "generator": GENERATOR, "seed": seed, "size": size, "bodies": bodies}
     refuse_others(folder, own=samples.INDEX)  # a run or an evaluation may hold images too
     if other := image_files(folder):
         raise BadInput(
@@ -79,7 +89,7 @@ def make_dataset(
             f"pinchpoint radiance train {shlex.quote(str(folder))} -o RUN",
         )
     orders = [
-        Order(sheet_name(first, count), seed, first, count, size, device)
+        Order(sheet_name(first, count), seed, first, count, size, device, bodies)
         for first in range(0, images, SHEET)
         if (count := min(SHEET, images - first))
     ]
@@ -121,6 +131,7 @@ def open_dataset(path: str | Path, *, check: bool = True) -> Dataset:
                 {split: tuple(names) for split, names in index["splits"].items()},
                 index["sheets"],
                 check,
+                tuple(BODIES) if index.get("bodies", False) else (),
             )
         )
 
@@ -142,8 +153,9 @@ def _check(images: int, size: int, seed: int, jobs: int | None, device: str) -> 
 
 def _save(folder: Path, about: dict[str, Any], entries: samples.Entries, orders: list[Order]) -> None:
     splits = {"all": [order.name for order in orders if order.name in entries]}
+    factors = (*FACTORS, BODY) if about["bodies"] else FACTORS
     samples.write_index(
-        folder, SET, about | {"factors": FACTORS}, entries, [order.name for order in orders], splits
+        folder, SET, about | {"factors": factors}, entries, [order.name for order in orders], splits
     )
 
 

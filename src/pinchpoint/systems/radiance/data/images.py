@@ -38,6 +38,9 @@ class Images:
     pixels: Tensor  # (N, W, W, 3) uint8
     skipped: tuple[str, ...] = ()  # files that could not be read, and why
     enlarged_count: int = 0  # images that were smaller than the size
+    classes: tuple[str, ...] = ()
+    labels: Tensor | None = None  # (N,) int64, the index of each image's class
+    turns: Tensor | None = None  # (N,) azimuth u of each camera, in turns, where it is known
 
     def __len__(self) -> int:
         return len(self.pixels)
@@ -63,8 +66,18 @@ class Images:
                 hint=hint,
             )
 
+    def keep_labels(self, *, classes: bool, turns: bool) -> Images:
+        """The images without the labels that are not wanted."""
+        return replace(
+            self,
+            classes=self.classes if classes else (),
+            labels=self.labels if classes else None,
+            turns=self.turns if turns else None,
+        )
+
     def to(self, device: str | torch.device) -> Images:
-        return replace(self, pixels=self.pixels.to(device))
+        labels, turns = (None if part is None else part.to(device) for part in (self.labels, self.turns))
+        return replace(self, pixels=self.pixels.to(device), labels=labels, turns=turns)
 
 
 def from_bytes(pixels: Tensor) -> Tensor:
@@ -82,6 +95,7 @@ def open_images(
 ) -> Images:
     """Open all images of a `radiance data` set, or of a folder and its subfolders.
 
+    In a folder, the classes are its subfolders, if there are several and every image is in one of them.
     Broken files, animations and images in formats that are not supported are skipped and listed in `skipped`.
     Raises an error if these are more than 5 %, or if sizes differ and `size` is not given.
     white: whether transparent pixels become white or black.
@@ -107,8 +121,19 @@ def open_images(
             hint=f"Name a folder with {', '.join(sorted(IMAGES))} files, or create one: "
             "pinchpoint radiance data -o DIR",
         )
-    pixels, skipped, enlarged_count = _read_all(folder, sorted([*files, *others]), size, white)
-    return Images(str(folder), torch.from_numpy(np.stack(pixels)).to(device), skipped, enlarged_count)
+    pixels, names, skipped, enlarged_count = _read_all(folder, sorted([*files, *others]), size, white)
+    classes, labels = _subfolders(names)
+    images = Images(str(folder), torch.from_numpy(np.stack(pixels)), skipped, enlarged_count, classes, labels)
+    return images.to(device)
+
+
+def _subfolders(names: list[str]) -> tuple[tuple[str, ...], Tensor | None]:
+    """The classes, and the index of each image's class, by the first folder of each name."""
+    folders = [Path(name).parts[0] if len(Path(name).parts) > 1 else "" for name in names]
+    classes = tuple(sorted(set(folders)))
+    if len(classes) < 2 or "" in classes:
+        return (), None
+    return classes, torch.tensor([classes.index(folder) for folder in folders])
 
 
 def _of_dataset(data: Dataset, size: int | None, device: str | torch.device) -> Images:
@@ -117,13 +142,22 @@ def _of_dataset(data: Dataset, size: int | None, device: str | torch.device) -> 
         image = pillow().Image
         pixels = np.stack([_crop_square(image.fromarray(one), size) for one in pixels])
     enlarged_count = len(pixels) if size is not None and size > data.size else 0
-    return Images(str(data.path), torch.from_numpy(pixels).to(device), enlarged_count=enlarged_count)
+    labels = data.labels()
+    images = Images(
+        str(data.path),
+        torch.from_numpy(pixels),
+        enlarged_count=enlarged_count,
+        classes=data.classes,
+        labels=None if labels is None else torch.from_numpy(labels),
+        turns=torch.from_numpy(data.factor("u").astype(np.float32)),
+    )
+    return images.to(device)
 
 
 def _read_all(
     folder: Path, files: list[Path], size: int | None, white: bool
-) -> tuple[list[np.ndarray], tuple[str, ...], int]:
-    """The images, the files that could not be read, and the number of enlarged images."""
+) -> tuple[list[np.ndarray], list[str], tuple[str, ...], int]:
+    """The images, their names, the files that could not be read, and the number of enlarged images."""
     imaging, enlarged_count = pillow(), 0
     images: list[np.ndarray] = []
     names: list[str] = []
@@ -165,7 +199,7 @@ def _read_all(
             f"{'; '.join(skipped[:_NAMED])}{others}.",
             hint="Remove broken files or copy them again, and convert the others to PNG.",
         )
-    return images, tuple(skipped), enlarged_count
+    return images, names, tuple(skipped), enlarged_count
 
 
 def _opaque(imaging: Any, file: Path, white: bool) -> Any:

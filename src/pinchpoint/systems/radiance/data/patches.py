@@ -18,17 +18,23 @@ from pinchpoint.systems.radiance.settings import Settings
 
 
 class Real(NamedTuple):
-    """Patches of real images. low: (B, 3, p, p); high: (B, 3, f p, f p) or None."""
+    """Patches of real images. low: (B, 3, p, p); high: (B, 3, f p, f p) or None; labels: (B, L) or None."""
 
     low: Tensor
     high: Tensor | None = None
+    labels: Tensor | None = None
 
     def part(self, images: slice) -> Real:
-        return Real(self.low[images], None if self.high is None else self.high[images])
+        return Real(*(None if part is None else part[images] for part in self))  # pyright: ignore[reportArgumentType]
 
     def tensors(self) -> tuple[Tensor, ...]:
-        """All tensors, in the order in which `Real` takes them."""
-        return (self.low,) if self.high is None else (self.low, self.high)
+        """All tensors, in the order in which `of` takes them."""
+        return tuple(part for part in self if part is not None)
+
+    @staticmethod
+    def of(*tensors: Tensor, labelled: bool) -> Real:
+        """labelled: whether the last tensor is that of the labels."""
+        return Real(*tensors[:-1])._replace(labels=tensors[-1]) if labelled else Real(*tensors)
 
 
 def real_patches(

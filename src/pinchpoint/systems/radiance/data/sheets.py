@@ -9,23 +9,25 @@ import torch
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.common.data.sample_file import FAILURES, pack_arrays, unpack_arrays
-from pinchpoint.systems.radiance.data.cars import GENERATOR, RANGES, draw_car
+from pinchpoint.systems.radiance.data.cars import BODIES, GENERATOR, RANGES, body_of, draw_car
 from pinchpoint.systems.radiance.data.sphere_tracing import picture
 
 FACTORS = (*RANGES, "u", "v")  # columns of a sheet's factors
+BODY = "body"  # one more column, the index of the body type, in a set with body types
 _SUPERSAMPLE = 3
 _RAYS = 1 << 22  # rays rendered at a time; at least those of one car
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Origin of a sheet: the cars number first, first + 1, ... of a seed."""
+    """Origin of a sheet: the cars number first, first + 1, ... of a seed, with body types or not."""
 
     seed: int
     size: int
     first: int
     count: int
     generator: int = GENERATOR
+    bodies: bool = False
 
 
 @dataclass(frozen=True)
@@ -34,11 +36,14 @@ class Sheet:
 
     origin: Origin
     pixels: np.ndarray  # (n, W, W, 3) uint8
-    factors: np.ndarray  # (n, len(FACTORS)) float64
+    factors: np.ndarray  # (n, len(FACTORS)) float64, or one more with body types
 
 
-def make_sheet(*, seed: int, first: int, count: int, size: int, device: str = "cpu") -> Sheet:
-    pairs = [draw_car(seed, number) for number in range(first, first + count)]
+def make_sheet(
+    *, seed: int, first: int, count: int, size: int, device: str = "cpu", bodies: bool = False
+) -> Sheet:
+    numbers = range(first, first + count)
+    pairs = [draw_car(seed, number, body=body_of(number) if bodies else None) for number in numbers]
     together = max(1, _RAYS // (size * _SUPERSAMPLE) ** 2)
     pixels = []
     for start in range(0, count, together):
@@ -46,7 +51,10 @@ def make_sheet(*, seed: int, first: int, count: int, size: int, device: str = "c
         pictures = picture(list(cars), list(poses), size=size, supersample=_SUPERSAMPLE, device=device)
         pixels.append((pictures.rgb * 255).round().to(torch.uint8).cpu().numpy())
     factors = np.array([[getattr(car, name) for name in RANGES] + [pose.u, pose.v] for car, pose in pairs])
-    return Sheet(Origin(seed, size, first, count), np.concatenate(pixels), factors)
+    if bodies:
+        types = np.array([[float(tuple(BODIES).index(body_of(number)))] for number in numbers])
+        factors = np.concatenate([factors, types], axis=1)
+    return Sheet(Origin(seed, size, first, count, bodies=bodies), np.concatenate(pixels), factors)
 
 
 def making_bytes(size: int, count: int) -> int:

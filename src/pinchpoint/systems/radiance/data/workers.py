@@ -24,6 +24,7 @@ class Order:
     count: int
     size: int
     device: str
+    bodies: bool = False
 
 
 def make(order: dict[str, Any]) -> bytes:

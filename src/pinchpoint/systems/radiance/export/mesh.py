@@ -98,13 +98,15 @@ def export_mesh(
     thing: int = 0,
     resolution: int = 96,
     level: float = 0.5,
+    only: str | None = None,
     which: Which = "last",
     device: str = "auto",
     progress: Progress | None = None,
 ) -> MeshExport:
     """Write the mesh of one object as .glb, .ply or .obj.
 
-    seed, thing: object `thing` (0, 1, ...) of those that an orbit of this seed shows.
+    seed, thing: object `thing` (0, 1, ...) of those that an orbit of this seed shows; only: its class, in a
+    run with classes.
     """
     start = time.perf_counter()
     check_mesh_file(output)
@@ -114,7 +116,7 @@ def export_mesh(
     check_grid(resolution, level)
     device = resolve_device(device, backend("torch"))
     trained = load_weights(run, which=which, device=device)
-    every = codes_of(trained.config, thing + 1, seed=seed, device=device)
+    every = codes_of(trained.config, thing + 1, seed=seed, device=device, only=only)
     with matmuls("fp32"):
         mesh, colours, specks = object_mesh(
             trained.model,

@@ -120,6 +120,7 @@ def render_views(
     height: float | None = None,
     size: int | None = None,
     depth: bool = False,
+    only: str | None = None,
     which: Which = "last",
     device: str = "auto",
     progress: Progress | None = None,
@@ -128,7 +129,7 @@ def render_views(
 
     turn: azimuth of the first view, in turns; height: v of the poses; depth: also write depth maps (PNG of 16
     bits: the mean distance from the camera, in `depth_unit`, of pixels that are covered; 0 elsewhere). seed,
-    thing: object `thing` of those that an orbit of this seed shows.
+    thing: object `thing` of those that an orbit of this seed shows; only: its class, in a run with classes.
     """
     start = time.perf_counter()
     one_file = Path(output).suffix.lower() == ".png"
@@ -152,7 +153,7 @@ def render_views(
     trained, device = _load(run, which, device)
     settings = trained.settings
     rise = _rise(trained, height)
-    every = codes_of(trained.config, thing + 1, seed=seed, device=device)
+    every = codes_of(trained.config, thing + 1, seed=seed, device=device, only=only)
     code = Codes(every.shape[thing:], every.app[thing:])
     if not one_file:
         make_folder(folder)
@@ -219,6 +220,7 @@ def draw_grid(
     appearances: int = 6,
     interpolate: int | None = None,
     seed: int = 0,
+    only: str | None = None,
     turn: float = 0.1,
     height: float | None = None,
     size: int | None = None,
@@ -229,7 +231,8 @@ def draw_grid(
     """Write a sheet of objects as PNG: one row per shape, one column per appearance.
 
     interpolate: instead, this many steps between the first two objects of the seed: by both codes in the
-    first row, by shape alone in the second, and by appearance alone in the third.
+    first row, by shape alone in the second, and by appearance alone in the third. only: the class of all
+    objects, in a run with classes.
     """
     start = time.perf_counter()
     if Path(output).suffix.lower() != ".png":
@@ -247,10 +250,12 @@ def draw_grid(
     columns = appearances if interpolate is None else interpolate
     if interpolate is None:
         codes = cross_codes(
-            codes_of(trained.config, max(shapes, appearances), seed=seed, device=device), shapes, appearances
+            codes_of(trained.config, max(shapes, appearances), seed=seed, device=device, only=only),
+            shapes,
+            appearances,
         )
     else:
-        codes = steps_between(codes_of(trained.config, 2, seed=seed, device=device), interpolate)
+        codes = steps_between(codes_of(trained.config, 2, seed=seed, device=device, only=only), interpolate)
     rows = len(codes.shape) // columns
     rise, images = _rise(trained, height), []
     with matmuls(usable_precision(trained.settings.precision, device)):

@@ -34,6 +34,10 @@ class FieldConfig(JsonConfig):
     )
     z_shape: int = option(128, "Length of the shape code, which determines the density.")
     z_app: int = option(128, "Length of the appearance code, which determines the colour.")
+    # Of a run with labels: the names of the classes, and how many training images each has. The first entries
+    # of both codes then say which class an object is of.
+    classes: tuple[str, ...] = ()
+    class_images: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("depth", "width", "z_shape", "z_app"):
@@ -53,6 +57,17 @@ class FieldConfig(JsonConfig):
                     f"`{name}` is {getattr(self, name)}, but it must be between {least} and 16.",
                     hint=f"Give {name} {least} to 16: beyond that fp32 cannot tell points apart.",
                 )
+        if len(self.classes) != len(self.class_images) or min((*self.class_images, 1)) < 1:
+            raise BadInput(
+                f"{len(self.classes)} classes do not match numbers of images {self.class_images}.",
+                hint="Give every class its number of images, at least 1.",
+            )
+        if len(self.classes) >= min(self.z_shape, self.z_app):
+            raise BadInput(
+                f"{len(self.classes)} classes leave no room in codes of {self.z_shape} (shape) and "
+                f"{self.z_app} (appearance) numbers.",
+                hint="Give longer codes with --set z_shape= and --set z_app=, or fewer classes.",
+            )
         if not 0 <= self.skip < self.depth - 1:
             raise BadInput(
                 f"`skip` is {self.skip}, but with {self.depth} layers it must be 0 to {self.depth - 2}.",

@@ -59,11 +59,19 @@ class SpectralConv(nn.Module):
 class Discriminator(nn.Module):
     """Computes one logit per patch, above 0 if it looks real.
 
-    GRAF uses width 64, which gives 128, 256 and 512 channels for 32 x 32 patches.
+    GRAF uses width 64, which gives 128, 256 and 512 channels for 32 x 32 patches. labels: number L of labels,
+    each of which has a score too; the score of a patch's own labels is added to its logit.
     """
 
     def __init__(
-        self, patch: int, *, channels: int = 3, width: int = 64, norm: str = "instance", bias: bool = True
+        self,
+        patch: int,
+        *,
+        channels: int = 3,
+        width: int = 64,
+        norm: str = "instance",
+        bias: bool = True,
+        labels: int = 0,
     ) -> None:
         super().__init__()
         check_side(patch)
@@ -77,9 +85,21 @@ class Discriminator(nn.Module):
             for at, (inputs, outputs) in enumerate(zip([channels, *widths[:-1]], widths, strict=True))
         )
         self.last = SpectralConv(widths[-1], 1, stride=1, padding=0)
+        self.scores = SpectralConv(widths[-1], labels, stride=1, padding=0, bias=True) if labels else None
 
     def forward(self, images: Tensor) -> Tensor:
         """images: (B, C, p, p) in [-1, 1] -> (B,)."""
+        return self.last(self._features(images)).flatten()
+
+    def judge(self, images: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Logits (B,) of patches with these labels, (B, L) ones and zeros, and the scores of all labels."""
+        if self.scores is None or labels is None:
+            return self(images), None
+        features = self._features(images)
+        scores = self.scores(features).flatten(1)
+        return self.last(features).flatten() + (scores * labels).sum(dim=1), scores
+
+    def _features(self, images: Tensor) -> Tensor:
         if images.shape[-2:] != (self.patch, self.patch):
             raise BadInput(
                 f"The patches are {images.shape[-2]} x {images.shape[-1]} pixels, "
@@ -94,7 +114,7 @@ class Discriminator(nn.Module):
             elif at and self.norm == "layer":
                 hidden = functional.group_norm(hidden, 1)
             hidden = functional.leaky_relu(hidden, _SLOPE)
-        return self.last(hidden).flatten()
+        return hidden
 
     def refresh(self) -> None:
         """Advance every power iteration by one round. Call it once per step, before the first pass."""

@@ -32,6 +32,15 @@ def loss_as_generated(logits: Tensor) -> Tensor:
     return functional.softplus(logits.float()).mean()
 
 
+def label_loss(scores: Tensor, labels: Tensor, groups: tuple[int, ...]) -> Tensor:
+    """Cross-entropy of the labels, (), summed over groups of labels that exclude each other.
+
+    scores, labels: (B, L), a row of labels has a 1 in each group; groups: sizes, L in all.
+    """
+    parts = zip(scores.float().split(groups, dim=1), labels.split(groups, dim=1), strict=True)
+    return torch.stack([-(true * part.log_softmax(dim=1)).sum(dim=1).mean() for part, true in parts]).sum()
+
+
 def slope_penalty(
     critic: Callable[[Tensor], Tensor], real: Tensor, *, reduction: Reduction
 ) -> tuple[Tensor, Tensor]:

@@ -19,7 +19,13 @@ from pinchpoint.systems.radiance.data.patches import Real, draw_step_patches, ro
 from pinchpoint.systems.radiance.model.config import FieldConfig
 from pinchpoint.systems.radiance.model.discriminator import Discriminator
 from pinchpoint.systems.radiance.model.field import Field
-from pinchpoint.systems.radiance.model.losses import loss_as_generated, loss_as_real, slope_penalty
+from pinchpoint.systems.radiance.model.labels import MARK, draw_classes, mark_classes, sector_rows
+from pinchpoint.systems.radiance.model.losses import (
+    label_loss,
+    loss_as_generated,
+    loss_as_real,
+    slope_penalty,
+)
 from pinchpoint.systems.radiance.model.superres import SuperRes, confine, stack_pair
 from pinchpoint.systems.radiance.rendering.rays import Camera, draw_poses, patches, pixels
 from pinchpoint.systems.radiance.rendering.render import (
@@ -207,24 +213,29 @@ class Generator(nn.Module):
 class CriticInput(NamedTuple):
     """Input of a discriminator.
 
-    images: (N, C, p, p); weight: of the mean over these images; share: weight in the generator's loss.
+    images: (N, C, p, p); weight: of the mean over these images; share: weight in the generator's loss;
+    labels: (N, L), or None if this discriminator has none.
     """
 
     critic: Discriminator
     images: Tensor
     weight: float
     share: float
+    labels: Tensor | None = None
 
 
 class Critics(nn.Module):
     """The discriminator of patches and, with super-resolution, a second one.
 
-    The second one judges enlarged patches together with the patches they come from.
+    The second one judges enlarged patches together with the patches they come from. classes: number of
+    classes of a run with labels; the first discriminator reads them, and the sector of the view.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, *, classes: int = 0) -> None:
         super().__init__()
         self.settings = settings
+        self.classes = classes
+        self.groups = tuple(size for size in (classes, settings.view_sectors) if size)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(settings.seed + 2)
             options: dict[str, Any] = {
@@ -232,19 +243,29 @@ class Critics(nn.Module):
                 "norm": settings.critic_norm,
                 "bias": settings.critic_bias,
             }
-            self.low = Discriminator(settings.patch, **options)
+            self.low = Discriminator(settings.patch, **options, labels=sum(self.groups))
             self.high = (
                 Discriminator(settings.patch * settings.superres, channels=6, **options)
                 if settings.superres > 1
                 else None
             )
 
-    def inputs(self, low: Tensor, high: Tensor | None, request: Request) -> Iterator[CriticInput]:
+    def labels(self, request: Request) -> Tensor | None:
+        """The labels of generated patches, (B, L): the class that the codes say, and the view."""
+        if not self.groups:
+            return None
+        own = request.codes.shape[:, : self.classes] / MARK
+        return torch.cat([own, sector_rows(request.u, self.settings.view_sectors)], dim=1)
+
+    def inputs(
+        self, low: Tensor, high: Tensor | None, request: Request, labels: Tensor | None
+    ) -> Iterator[CriticInput]:
         """Yield the inputs of the discriminators.
 
-        low: (B, 3, p, p); high: (N, 3, f p, f p), the enlarged patches of whole pixels.
+        low: (B, 3, p, p); high: (N, 3, f p, f p), the enlarged patches of whole pixels; labels: (B, L) of the
+        patches.
         """
-        yield CriticInput(self.low, low.float(), 1.0, 1.0)
+        yield CriticInput(self.low, low.float(), 1.0, 1.0, labels)
         if self.high is not None and high is not None:
             pairs = stack_pair(high, _rows(low, request.whole)).float()
             yield CriticInput(self.high, pairs, _weight(request, self.settings), self.settings.sr_weight)
@@ -259,25 +280,50 @@ class Critics(nn.Module):
         parts, slopes = [], [real.low.new_zeros(())]
         generated_high = None if images.high is None else images.high.detach()
         real_high = None if images.high is None or real.high is None else _rows(real.high, request.whole)
-        generated_inputs = self.inputs(images.low.detach(), generated_high, request)
-        for false, true in zip(generated_inputs, self.inputs(real.low, real_high, request), strict=True):
-            critic = true.critic
+        generated_inputs = self.inputs(images.low.detach(), generated_high, request, self.labels(request))
+        real_inputs = self.inputs(real.low, real_high, request, real.labels)
+        for false, true in zip(generated_inputs, real_inputs, strict=True):
             if penalty is None:
-                of_real, of_generated = critic(torch.cat([true.images, false.images])).chunk(2)
+                labels = None if true.labels is None else _join(true.labels, false.labels)
+                logits, scores = true.critic.judge(torch.cat([true.images, false.images]), labels)
+                of_real, of_generated = logits.chunk(2)
+                of_labels = None if scores is None else scores.chunk(2)[0]
             else:
-                slope, of_real = slope_penalty(critic, true.images, reduction=self.settings.r1_reduction)  # pyright: ignore[reportArgumentType]
-                of_generated = critic(false.images)
+                slope, of_real, of_labels = self._penalise(true)
+                of_generated, _ = true.critic.judge(false.images, false.labels)
                 slopes.append(true.weight * penalty * slope)
             parts.append(true.weight * (loss_as_real(of_real) + loss_as_generated(of_generated)))
+            if of_labels is not None:
+                parts.append(self._label_part(of_labels, true.labels))
         penalty_sum = torch.stack(slopes).sum()
         return torch.stack(parts).sum() + penalty_sum, penalty_sum.detach()
 
     def generator_loss(self, images: GeneratedImages, request: Request) -> Tensor:
         """The generator's adversarial loss, ()."""
-        inputs = self.inputs(images.low, images.high, request)
-        return torch.stack(
-            [one.share * one.weight * loss_as_real(one.critic(one.images)) for one in inputs]
-        ).sum()
+        parts = []
+        for one in self.inputs(images.low, images.high, request, self.labels(request)):
+            logits, scores = one.critic.judge(one.images, one.labels)
+            parts.append(one.share * one.weight * loss_as_real(logits))
+            if scores is not None:
+                parts.append(self._label_part(scores, one.labels))
+        return torch.stack(parts).sum()
+
+    def _penalise(self, real: CriticInput) -> tuple[Tensor, Tensor, Tensor | None]:
+        """R1 at real patches with their labels, (), their logits (N,) and the scores of all labels."""
+        scores: list[Tensor | None] = []
+
+        def judge(patches: Tensor) -> Tensor:
+            logits, of_labels = real.critic.judge(patches, real.labels)
+            scores.append(of_labels)
+            return logits
+
+        reduction: Any = self.settings.r1_reduction
+        slope, logits = slope_penalty(judge, real.images, reduction=reduction)
+        return slope, logits, scores[0]
+
+    def _label_part(self, scores: Tensor, labels: Tensor | None) -> Tensor:
+        assert labels is not None
+        return self.settings.label_weight * label_loss(scores, labels, self.groups)
 
     def refresh(self) -> None:
         self.low.refresh()
@@ -299,10 +345,15 @@ def draw_request(
     return Request(codes, u, v, patches(settings.patch, scale, shift), draws, whole_rows(batch, settings))
 
 
-def draw_codes(config: FieldConfig, batch: int, *, generator: torch.Generator) -> Codes:
-    """Draw the codes of `batch` new objects."""
+def draw_codes(
+    config: FieldConfig, batch: int, *, generator: torch.Generator, only: str | None = None
+) -> Codes:
+    """Draw the codes of `batch` new objects. only: their class; None: any, as often as in the data."""
     wide = torch.randn(batch, config.z_shape + config.z_app, generator=generator, device=generator.device)
-    return Codes(*wide.split((config.z_shape, config.z_app), dim=1))
+    codes = Codes(*wide.split((config.z_shape, config.z_app), dim=1))
+    if not config.classes and only is None:
+        return codes
+    return mark_classes(codes, draw_classes(config, batch, generator=generator, only=only))
 
 
 @torch.no_grad()
@@ -346,6 +397,11 @@ def _rows(values: Tensor, rows: tuple[int, ...]) -> Tensor:
         return values
     every = values.unbind()
     return torch.stack([every[row] for row in rows])
+
+
+def _join(one: Tensor, other: Tensor | None) -> Tensor:
+    assert other is not None
+    return torch.cat([one, other])
 
 
 def _weight(request: Request, settings: Settings) -> float:

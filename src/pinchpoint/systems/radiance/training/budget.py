@@ -276,6 +276,8 @@ def beside_bytes(
     another, need memory beside it. These and the field peak at different times, so the sum is never too low.
     """
     total = _of_steps(config, settings, images) + (images.pixels.numel() if device == "cuda" else LIBRARIES)
+    if settings.label_weight:  # the labels of all images as numbers, and as rows of ones and zeros
+        total += len(images) * (8 + 4 + 4 * (len(config.classes) + settings.view_sectors))
     if settings.ranks == 1 and not uses_graphs(settings, device):
         return lambda chunk: total
     with _fake():
@@ -344,7 +346,13 @@ def _stepper(config: FieldConfig, settings: Settings, images: Images) -> Stepper
     step_settings = replace(
         settings, precision="bf16" if settings.precision == "fp16" else settings.precision, noise_until=1.0
     )
-    pixels = Images(images.source, torch.zeros(1, *images.pixels.shape[1:], dtype=images.pixels.dtype))
+    pixels = Images(
+        images.source,
+        torch.zeros(1, *images.pixels.shape[1:], dtype=images.pixels.dtype),
+        classes=images.classes,
+        labels=torch.zeros(1, dtype=torch.int64),
+        turns=torch.zeros(1),
+    )
 
     def blank(request: Request, **_: Any) -> RenderOutput:
         images, rays = request.places.shape[:2]

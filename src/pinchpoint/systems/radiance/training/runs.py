@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.common.folders import check_run_folder, refuse_within
 from pinchpoint.systems.common.settings import apply_choices
@@ -46,7 +48,9 @@ def begin(
     overrides = json_values(choices)
     if resume:
         stored = read_settings(folder)
-        images = open_images(data, size=stored.size * stored.superres, white=stored.white)
+        images = choose_labels(
+            open_images(data, size=stored.size * stored.superres, white=stored.white), stored
+        )
         return Run(
             folder, resume_settings(folder, stored, {**overrides, "ranks": ranks}, data=fingerprint(images))
         ), images
@@ -56,6 +60,11 @@ def begin(
         Settings(**PRESETS[preset]), {**overrides, "model": json.loads(config.to_json()), "ranks": ranks}
     )
     images = open_images(data, size=settings.size * settings.superres or None, white=settings.white)
+    images = choose_labels(images, settings)
+    if images.labels is not None:
+        counts = torch.bincount(images.labels, minlength=len(images.classes)).tolist()
+        config = replace(config, classes=images.classes, class_images=tuple(counts))
+        settings = replace(settings, model=json.loads(config.to_json()))
     size, rest = divmod(images.size, settings.superres)
     if rest:
         raise BadInput(
@@ -74,10 +83,31 @@ def begin(
     return Run(folder, apply_choices(settings, {"size": size, "data": fingerprint(images)})), images
 
 
+def choose_labels(images: Images, settings: Settings, *, check: bool = True) -> Images:
+    """The images with the labels that the settings use. check: raise an error if there are none."""
+    classes, turns = settings.label_weight > 0, settings.view_sectors > 0
+    if check and turns and images.turns is None:
+        raise BadInput(
+            f"The cameras of the images in {images.source} are unknown, so that views have no labels.",
+            hint="Leave out --set view_sectors, or use images that `radiance data` made.",
+        )
+    if check and classes and not turns and images.labels is None:
+        raise BadInput(
+            f"The images in {images.source} have no classes.",
+            hint="Put the images of each class into a subfolder of its own, or leave out --set label_weight; "
+            "`radiance data --bodies` makes cars with classes.",
+        )
+    return images.keep_labels(classes=classes, turns=turns)
+
+
 def fingerprint(images: Images) -> str:
-    """A hash of every pixel, independent of where the images are stored."""
+    """A hash of every pixel and label, independent of where the images are stored."""
     digest = hashlib.sha256(repr(tuple(images.pixels.shape)).encode())
     digest.update(images.pixels.cpu().contiguous().numpy().data)
+    if images.labels is not None:
+        digest.update(repr((images.classes, images.labels.tolist())).encode())
+    if images.turns is not None:
+        digest.update(repr(images.turns.tolist()).encode())
     return f"radiance:{digest.hexdigest()}"
 
 

@@ -21,6 +21,7 @@ from pinchpoint.systems.common.training.optimizer import update_average
 from pinchpoint.systems.radiance.data.images import Images
 from pinchpoint.systems.radiance.data.patches import Real, real_patches, rows_among, whole_rows
 from pinchpoint.systems.radiance.model.config import FieldConfig
+from pinchpoint.systems.radiance.model.labels import class_rows, sector_rows
 from pinchpoint.systems.radiance.model.losses import check_gradients
 from pinchpoint.systems.radiance.model.objective import Critics, Generator, Request, draw_request
 from pinchpoint.systems.radiance.rendering.render import generator_for
@@ -54,7 +55,9 @@ class Stepper:
     ) -> None:
         self.config, self.settings, self.images, self.device = config, settings, images, device
         self.ranks = ranks or Ranks()
-        self.generator, self.critics = Generator(config, settings), Critics(settings)
+        self.generator = Generator(config, settings)
+        self.critics = Critics(settings, classes=len(config.classes))
+        self.labels = label_rows(config, settings, images)
         if device != "cpu":  # fake weights cannot be moved to the device they are on
             self.generator, self.critics = self.generator.to(device), self.critics.to(device)
         self.averaged = copy.deepcopy(self.generator).requires_grad_(False) if settings.ema else None
@@ -165,7 +168,9 @@ class Stepper:
         return share * loss.detach()
 
     def _record_turns(self) -> _Turns:
-        cut = 1 if self.settings.superres == 1 else 2  # number of tensors of real patches
+        labelled = self.labels is not None
+        # number of tensors of real patches
+        cut = (1 if self.settings.superres == 1 else 2) + labelled
         paired = cut if self.generator.learns_from_pairs else 0
         whole = self._whole_rows()
         # A weak reference: a cycle through its own turns would keep the stepper, with all graph memory, until
@@ -178,14 +183,16 @@ class Stepper:
 
         def discriminate(*tensors: Tensor, penalty: Tensor | None = None) -> tuple[Tensor, ...]:
             return own._discriminator_part(
-                Real(*tensors[:cut]), Request.of(*tensors[cut:], whole=whole), penalty
+                Real.of(*tensors[:cut], labelled=labelled),
+                Request.of(*tensors[cut:], whole=whole),
+                penalty,
             )
 
         def penalise(penalty: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
             return discriminate(*tensors, penalty=penalty)
 
         def generate(*tensors: Tensor) -> tuple[Tensor, ...]:
-            real = Real(*tensors[:paired]) if paired else None
+            real = Real.of(*tensors[:paired], labelled=labelled) if paired else None
             return (own._generator_part(real, Request.of(*tensors[paired:], whole=whole)),)
 
         shared = cuda_graphs.new_pool()
@@ -220,6 +227,8 @@ class Stepper:
         real = real_patches(
             images, self.settings, step=number, what="real patches", every=self._every, first=own.start
         )
+        if self.labels is not None:
+            real = real._replace(labels=self.labels[numbers])
         self._real_of_step = number, real
         return real
 
@@ -301,6 +310,20 @@ class Stepper:
         # Computed on the device, so that no step waits. A finite loss minus itself is 0, any other is NaN.
         diverged_mark = (loss_d - loss_d).masked_fill(compat.loss_scale(self.scaler) < _HOPELESS, torch.nan)
         return torch.where(torch.isfinite(norm), norm, diverged_mark)
+
+
+def label_rows(config: FieldConfig, settings: Settings, images: Images) -> Tensor | None:
+    """The labels of all images, (N, L), or None in a run without labels."""
+    if not settings.label_weight:
+        return None
+    parts = []
+    if config.classes:
+        assert images.labels is not None
+        parts.append(class_rows(images.labels, len(config.classes)))
+    if settings.view_sectors:
+        assert images.turns is not None
+        parts.append(sector_rows(images.turns, settings.view_sectors))
+    return torch.cat(parts, dim=1)
 
 
 def uses_graphs(settings: Settings, device: str) -> bool:
