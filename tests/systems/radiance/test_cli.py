@@ -151,15 +151,23 @@ def test_render_and_grid_write_pictures(
     assert len(list((tmp_path / "views").iterdir())) == 5 and (tmp_path / "grid.png").exists()
 
 
-def test_an_exported_file_stands_where_a_run_does(
-    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_an_exported_file_stands_where_a_run_does_and_names_what_is_written(
+    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("PIL", reason="pictures are pillow's")
     assert run(["radiance", "export", str(run_folder), "-o", str(tmp_path / "cars.pt")]) == 0
     assert "in fp16" in capsys.readouterr().out and (tmp_path / "cars.json").exists()
-    args = ["render", tmp_path / "cars.pt", "-o", tmp_path / "car.png", "--size", 8, "--device", "cpu"]
-    assert run(["radiance", *map(str, args)]) == 0
+    monkeypatch.chdir(tmp_path)
+    small = ["--size", "8", "--device", "cpu"]
+    for command in (
+        ["render", "cars.pt", "--views", "1"],
+        ["grid", "cars.pt", "--shapes", "1", "--appearances", "1"],
+        ["orbit", "cars.pt", "--frames", "2", "--things", "1"],
+    ):
+        assert run(["radiance", *command, *small]) == 0
     assert "1 view, 8 x 8" in capsys.readouterr().out
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names >= {"cars-views", "cars-grid.png", "cars.gif", "cars-sheet.png"}
 
 
 def test_eval_names_its_distances_after_their_features(

@@ -39,6 +39,12 @@ CLASS: Any = typer.Option(
     None, "--class", metavar="NAME", help="Class of the objects, in a run with classes.  [default: any]"
 )
 
+
+def _named_after(run: Path, ending: str) -> Path:
+    """A file or folder in the current folder with the name of a run, or of a file of weights."""
+    return Path((run.stem if run.suffix == ".pt" else run.resolve().name) + ending)
+
+
 _WIDE = 150  # width from which a table of tricks includes descriptions
 
 
@@ -195,11 +201,12 @@ def evaluate(
 def orbit(
     run: Path = RUN,
     output: Path = typer.Option(
-        ...,
+        None,
         "-o",
         "--output",
         metavar="FILE.gif",
-        help='Movie to write: .gif, or .mp4 with ffmpeg or `pip install "pinchpoint[mp4]"`.',
+        help='Movie to write: .gif, or .mp4 with ffmpeg or `pip install "pinchpoint[mp4]"`.'
+        "  [default: the run's name .gif]",
     ),
     things: int = typer.Option(4, "--things", help="Number of new objects, side by side."),
     frames: int = typer.Option(48, "--frames", help="Number of views per turn."),
@@ -221,7 +228,7 @@ def orbit(
     with printing.explain_interrupt("nothing was written"), progress_bar.bar("orbit") as tell:
         record = turn(
             run,
-            output,
+            output or _named_after(run, ".gif"),
             things=things,
             frames=frames,
             size=size,
@@ -240,7 +247,11 @@ def orbit(
 def render(
     run: Path = RUN,
     output: Path = typer.Option(
-        ..., "-o", "--output", metavar="DIR|FILE.png", help="Folder of the views, or the file of one."
+        None,
+        "-o",
+        "--output",
+        metavar="DIR|FILE.png",
+        help="Folder of the views, or the file of one.  [default: the run's name -views]",
     ),
     seed: int = SEED,
     only: str = CLASS,
@@ -265,7 +276,7 @@ def render(
     with printing.explain_interrupt("views may be missing"), progress_bar.bar("render") as tell:
         record = render_views(
             run,
-            output,
+            output or _named_after(run, "-views"),
             seed=seed,
             only=only,
             thing=thing,
@@ -284,7 +295,13 @@ def render(
 @app.command("grid")
 def grid(
     run: Path = RUN,
-    output: Path = typer.Option(..., "-o", "--output", metavar="FILE.png", help="Picture to write."),
+    output: Path = typer.Option(
+        None,
+        "-o",
+        "--output",
+        metavar="FILE.png",
+        help="Picture to write.  [default: the run's name -grid.png]",
+    ),
     shapes: int = typer.Option(4, "--shapes", help="Number of rows, each with a shape of its own."),
     appearances: int = typer.Option(6, "--appearances", help="Number of columns, each with its own colours."),
     interpolate: int = typer.Option(
@@ -309,7 +326,7 @@ def grid(
     with printing.explain_interrupt("nothing was written"), progress_bar.bar("grid") as tell:
         record = draw_grid(
             run,
-            output,
+            output or _named_after(run, "-grid.png"),
             shapes=shapes,
             appearances=appearances,
             interpolate=interpolate,
@@ -329,7 +346,11 @@ def grid(
 def mesh(
     run: Path = RUN,
     output: Path = typer.Option(
-        ..., "-o", "--output", metavar="FILE.glb", help="Mesh to write: .glb, .ply or .obj."
+        None,
+        "-o",
+        "--output",
+        metavar="FILE.glb",
+        help="Mesh to write: .glb, .ply or .obj.  [default: the run's name .glb]",
     ),
     seed: int = SEED,
     only: str = CLASS,
@@ -352,7 +373,7 @@ def mesh(
     with printing.explain_interrupt("nothing was written"), progress_bar.bar("mesh") as tell:
         record = export_mesh(
             run,
-            output,
+            output or _named_after(run, ".glb"),
             seed=seed,
             only=only,
             thing=thing,

@@ -30,8 +30,15 @@ from pinchpoint.core.units import show_bytes, show_choices, show_count, show_sec
 from pinchpoint.systems.common.training.precision import matmuls, usable_precision
 from pinchpoint.systems.radiance.data.images import pillow, to_bytes
 from pinchpoint.systems.radiance.model.config import FieldConfig
-from pinchpoint.systems.radiance.model.objective import GeneratedImages, Generator, draw_codes, whole_images
+from pinchpoint.systems.radiance.model.objective import (
+    GeneratedImages,
+    Generator,
+    draw_codes,
+    where_occupied,
+    whole_images,
+)
 from pinchpoint.systems.radiance.rendering.render import Codes, generator_for
+from pinchpoint.systems.radiance.rendering.sparse import Occupancy
 from pinchpoint.systems.radiance.training.runs import Which
 from pinchpoint.systems.radiance.training.weights import load_weights
 
@@ -115,8 +122,9 @@ def orbit(
     sheet_views: list[torch.Tensor] = []
     every = max(1, frames // VIEWS)
     with matmuls(usable_precision(settings.precision, device)):
+        occupied = where_occupied(trained_run.model, codes)
         for number in range(frames):
-            images = views(trained_run.model, codes, number / frames, rise, size=size)
+            images = views(trained_run.model, codes, number / frames, rise, size=size, occupied=occupied)
             movie_frames.append(tile_images(images.best, columns=things))
             if number % every == 0 and len(sheet_views) < VIEWS:
                 sheet_views.append(images.best.cpu())
@@ -198,12 +206,23 @@ def codes_of(config: FieldConfig, things: int, *, seed: int, device: str, only: 
 
 
 def views(
-    generator: Generator, codes: Codes, u: float, v: float, *, size: int | None = None
+    generator: Generator,
+    codes: Codes,
+    u: float,
+    v: float,
+    *,
+    size: int | None = None,
+    occupied: Sequence[Occupancy] | None = None,
 ) -> GeneratedImages:
-    """Images of all objects from one pose."""
+    """Images of all objects from one pose. occupied: where the objects are, of `where_occupied`."""
     like = codes.shape
     return whole_images(
-        generator, codes, like.new_full((len(like),), u), like.new_full((len(like),), v), size=size
+        generator,
+        codes,
+        like.new_full((len(like),), u),
+        like.new_full((len(like),), v),
+        size=size,
+        occupied=occupied,
     )
 
 

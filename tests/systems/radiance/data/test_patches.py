@@ -20,7 +20,7 @@ def test_a_patch_of_whole_pixels_equals_those_pixels_of_the_photograph() -> None
     settings = replace(SETTINGS, size=64)
     images = torch.rand(1, 3, 64, 64)
     scale, shift = torch.tensor([0.5]), torch.tensor([[0.125, -0.25]])  # 4 pixels to the right, 8 up
-    low, high = cut_patches(images, settings, scale, shift)
+    low, high, _ = cut_patches(images, settings, scale, shift)
     assert high is None
     assert torch.allclose(low[0], images[0, :, 8:40, 20:52], atol=1e-5)
 
@@ -31,8 +31,8 @@ def test_real_patches_between_pixels_are_bicubic_with_super_resolution_and_bilin
     """
     row = torch.rand(1, 1, 1, 64, generator=torch.Generator().manual_seed(0)).expand(1, 3, 64, 64) * 0.5
     scale, shift = torch.tensor([1.0]), torch.tensor([[1 / 64, 0.0]])
-    _, high = cut_patches(row, replace(SETTINGS, superres=2, size=32), scale, shift)
-    low, none = cut_patches(row, replace(SETTINGS, patch=64, size=64), scale, shift)
+    _, high, _ = cut_patches(row, replace(SETTINGS, superres=2, size=32), scale, shift)
+    low, none, _ = cut_patches(row, replace(SETTINGS, patch=64, size=64), scale, shift)
     line = row[0, 0, 0]
     assert high is not None and none is None
     cubic = (-3 * line[:-3] + 19 * line[1:-2] + 19 * line[2:-1] - 3 * line[3:]) / 32
@@ -42,7 +42,7 @@ def test_real_patches_between_pixels_are_bicubic_with_super_resolution_and_bilin
 
 def test_real_patches_stay_between_black_and_white() -> None:
     images = torch.where(torch.rand(2, 3, 64, 64) > 0.5, 1.0, -1.0)
-    _, high = real_patches(images, replace(SETTINGS, superres=2), step=5, what="real")
+    _, high, _ = real_patches(images, replace(SETTINGS, superres=2), step=5, what="real")
     assert high is not None and float(high.abs().max()) == pytest.approx(1, abs=1e-6)
 
 
@@ -52,7 +52,7 @@ def test_real_patches_are_equally_sharp_where_rays_are_far_apart() -> None:
     waves = torch.sin(2 * torch.pi * (torch.arange(128) + 0.5) / 6).expand(1, 3, 128, 128)
     spread = {}
     for scale in (0.5, 0.77, 1.0):
-        low, high = cut_patches(waves, settings, torch.tensor([scale]), torch.tensor([[0.0, 0.0]]))
+        low, high, _ = cut_patches(waves, settings, torch.tensor([scale]), torch.tensor([[0.0, 0.0]]))
         assert high is not None
         spread[scale] = float(low.std())
     whole = torch.nn.functional.avg_pool2d(waves, 2)
@@ -64,7 +64,7 @@ def test_real_patches_are_equally_sharp_where_rays_are_far_apart() -> None:
 
 def test_the_large_patch_of_a_real_pair_averages_to_the_small_one() -> None:
     settings = replace(SETTINGS, superres=2)
-    low, high = real_patches(torch.rand(3, 3, 64, 64), settings, step=5, what="real")
+    low, high, _ = real_patches(torch.rand(3, 3, 64, 64), settings, step=5, what="real")
     assert high is not None and low.shape == (3, 3, 32, 32) and high.shape == (3, 3, 64, 64)
     assert residual(high, low) <= 1e-6
 

@@ -27,6 +27,7 @@ from pinchpoint.core.units import show_count, show_seconds
 from pinchpoint.systems.common.folders import refuse_others
 from pinchpoint.systems.common.training.precision import matmuls, usable_precision
 from pinchpoint.systems.radiance.data.images import pillow
+from pinchpoint.systems.radiance.model.objective import where_occupied
 from pinchpoint.systems.radiance.orbit import (
     STEEP,
     check_sizes,
@@ -161,9 +162,10 @@ def render_views(
     rows: list[dict[str, Any]] = []
     side = 0
     with matmuls(usable_precision(settings.precision, device)):
+        occupied = where_occupied(trained.model, code)
         for number in range(count):
             u = (turn + number / count) % 1.0
-            images = views(trained.model, code, u, rise, size=size)
+            images = views(trained.model, code, u, rise, size=size, occupied=occupied)
             path = Path(output) if one_file else folder / f"view-{number:02d}.png"
             save_sheet(path, tile_images(images.best, columns=1))
             depth_path = path.with_name(f"{path.stem}-depth.png") if depth else None
@@ -261,7 +263,8 @@ def draw_grid(
     with matmuls(usable_precision(trained.settings.precision, device)):
         for first in range(0, len(codes.shape), columns):
             part = Codes(*(values[first : first + columns] for values in codes))
-            images.append(views(trained.model, part, turn, rise, size=size).best.cpu())
+            occupied = where_occupied(trained.model, part)
+            images.append(views(trained.model, part, turn, rise, size=size, occupied=occupied).best.cpu())
             if progress is not None:
                 progress(first // columns + 1, rows)
     save_sheet(path, tile_images(torch.cat(images), columns=columns))

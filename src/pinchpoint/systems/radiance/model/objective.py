@@ -6,7 +6,7 @@ super-resolution (1: none), W pixels per side of an image.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -40,6 +40,7 @@ from pinchpoint.systems.radiance.rendering.render import (
     midpoints,
     render,
 )
+from pinchpoint.systems.radiance.rendering.sparse import Occupancy, find_occupied, render_sparse
 from pinchpoint.systems.radiance.settings import Settings
 
 # Points per ray of a whole image, relative to training. Training draws new random points every time; evenly
@@ -132,6 +133,23 @@ class Generator(nn.Module):
     ) -> GeneratedImages:
         """Render B images. memory, chunk: by default those of the settings."""
         return self.to_images(self.render_rays(request, memory=memory, chunk=chunk), request)
+
+    def render_near(self, request: Request, occupancy: Occupancy) -> RenderOutput:
+        """Render the rays of one image from the points that matter, in fp32; see `sparse`."""
+        rays = self.camera.rays(request.u, request.v, request.places)
+        draws = (
+            clip_to_ball(request.draws, rays, self.settings.bound) if self.settings.bound else request.draws
+        )
+        return render_sparse(
+            self.field,
+            rays,
+            request.codes,
+            draws,
+            occupancy,
+            white=self.settings.white,
+            endless=self.settings.endless,
+            features=self.superres is not None,
+        )
 
     def render_rays(
         self, request: Request, *, memory: str | None = None, chunk: int | None = None
@@ -358,11 +376,18 @@ def draw_codes(
 
 @torch.no_grad()
 def whole_images(
-    generator: Generator, codes: Codes, u: Tensor, v: Tensor, *, size: int | None = None
+    generator: Generator,
+    codes: Codes,
+    u: Tensor,
+    v: Tensor,
+    *,
+    size: int | None = None,
+    occupied: Sequence[Occupancy] | None = None,
 ) -> GeneratedImages:
     """Render whole images of B codes at poses u, v (B,), one after another, without randomness.
 
-    Pixels stay between black and white. size: pixels per side, by default that of the settings.
+    Pixels stay between black and white. size: pixels per side, by default that of the settings. occupied:
+    where the B objects are, to compute only points that matter.
     """
     settings, images = generator.settings, []
     size = size or settings.size
@@ -374,10 +399,12 @@ def whole_images(
         one = slice(at, at + 1)
         draws = midpoints(1, size * size, _FINER * settings.samples, device=u.device)
         request = Request(Codes(codes.shape[one], codes.app[one]), u[one], v[one], places, draws, whole=(0,))
-        blocks = [generator.render_rays(block, memory="none") for block in request.blocks(at_once)]
-        images.append(
-            generator.to_images(clear_haze(join_rays(blocks), settings.haze, white=settings.white), request)
-        )
+        if occupied is None:
+            blocks = [generator.render_rays(block, memory="none") for block in request.blocks(at_once)]
+            output = join_rays(blocks)
+        else:
+            output = generator.render_near(request, occupied[at])
+        images.append(generator.to_images(clear_haze(output, settings.haze, white=settings.white), request))
     high = (
         None
         if images[0].high is None
@@ -389,6 +416,15 @@ def whole_images(
         torch.cat([one.depth for one in images]),
         torch.cat([one.acc for one in images]),
     )
+
+
+def where_occupied(generator: Generator, codes: Codes) -> list[Occupancy] | None:
+    """Where B objects are, for `whole_images`; None on a GPU, which computes all points in less time, and
+    without a bound, where objects may be anywhere.
+    """
+    if codes.shape.device.type == "cuda" or not generator.settings.bound:
+        return None
+    return find_occupied(generator.field, codes, generator.settings.bound)
 
 
 def _rows(values: Tensor, rows: tuple[int, ...]) -> Tensor:

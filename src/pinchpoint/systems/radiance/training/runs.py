@@ -122,12 +122,11 @@ TrainedRun = runs.TrainedRun[Generator, FieldConfig, Settings]
 def settings_for(settings: Settings, device: str) -> Settings:
     """The settings of a trained run on this device.
 
-    This machine may fit other chunks than the one it was trained on, and tf32 exists on CUDA only.
+    This machine may fit other chunks than the one it was trained on. A CPU computes in fp32: tf32 does not
+    exist there, and half precision, which many CPUs emulate, takes longer.
     """
     settings = replace(settings, memory="none", chunk=None)
-    return (
-        settings if device == "cuda" or settings.precision == "bf16" else replace(settings, precision="fp32")
-    )
+    return settings if device == "cuda" else replace(settings, precision="fp32")
 
 
 def load_trained(folder: Path, *, which: Which = "last", device: str = "cpu") -> TrainedRun:

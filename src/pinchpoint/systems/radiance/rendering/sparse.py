@@ -1,0 +1,126 @@
+"""Whole images from the points that matter, for devices on which a field takes long: CPUs.
+
+A coarse grid says where space around an object is empty. Points in empty cells are not computed, nor points
+behind what is already opaque, which together are most points of an image. The image is that of `render` up to
+what the grid overlooks, details between its nodes that are far from all others, and up to the light that
+passes what counts as opaque. Letters: R rays, S points per ray, P computed points, n nodes per side.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pinchpoint.systems.radiance.model.field import Field
+from pinchpoint.systems.radiance.rendering.compositing import depths_of, path_of, points_of
+from pinchpoint.systems.radiance.rendering.rays import Rays
+from pinchpoint.systems.radiance.rendering.render import Codes, Draws, RenderOutput
+
+_NODES = 41  # per side
+_FAINT = 0.01  # opacity of a layer as thick as a cell, from which a node is not empty
+_OPAQUE = 7.0  # optical depth behind which points are not computed: 0.1 % of the light comes from there
+_TOGETHER = 8  # points of a ray between two checks
+_POINTS = 1 << 15  # points computed at once
+
+
+@dataclass(frozen=True)
+class Occupancy:
+    """Nodes of a grid around the origin that are not empty, or have a neighbour that is not.
+
+    mask: (n, n, n) bool, indexed by x, y, z from -reach to reach.
+    """
+
+    mask: Tensor
+    reach: float
+
+    def at(self, points: Tensor) -> Tensor:
+        """Whether points (..., 3) are near something."""
+        nodes = self.mask.shape[0]
+        index = ((points + self.reach) * ((nodes - 1) / (2 * self.reach))).round().long()
+        inside = ((index >= 0) & (index < nodes)).all(dim=-1)
+        x, y, z = index.clamp(0, nodes - 1).unbind(dim=-1)
+        return self.mask[x, y, z] & inside
+
+
+@torch.no_grad()
+def find_occupied(field: Field, codes: Codes, reach: float) -> list[Occupancy]:
+    """The occupancy of each of B objects inside a ball of radius `reach`."""
+    line = torch.linspace(-reach, reach, _NODES, device=codes.shape.device)
+    grid = torch.stack(torch.meshgrid(line, line, line, indexing="ij"), dim=3).view(-1, 3)
+    index = torch.nonzero(grid.norm(dim=1) <= reach + 2 * reach / (_NODES - 1)).squeeze(1)
+    objects = []
+    for at in range(len(codes.shape)):
+        one = Codes(codes.shape[at : at + 1], codes.app[at : at + 1])
+        _, density, _ = _evaluate(field, one, grid[index], features=False)
+        opacity = -torch.expm1(-torch.relu(density) * (2 * reach / (_NODES - 1)))
+        values = grid.new_zeros(len(grid))
+        values[index] = (opacity > _FAINT).to(values.dtype)
+        near = torch.nn.functional.max_pool3d(values.view(1, _NODES, _NODES, _NODES), 3, 1, 1)[0] > 0
+        objects.append(Occupancy(near, reach))
+    return objects
+
+
+@torch.no_grad()
+def render_sparse(
+    field: Field,
+    rays: Rays,
+    codes: Codes,
+    draws: Draws,
+    occupancy: Occupancy,
+    *,
+    white: bool,
+    endless: bool,
+    features: bool,
+) -> RenderOutput:
+    """Render one object along the rays of one image, as `render` does. rays, draws: (1, R, ...)."""
+    depths = depths_of(rays, draws.offsets)[0]
+    points = points_of(rays, depths[None])[0]
+    near = occupancy.at(points)
+    noise = None if draws.noise is None else draws.noise[0]
+    if noise is not None:  # points that noise makes vanish, such as those outside a ball
+        near &= noise > -1
+    density = torch.full_like(depths, -1.0)
+    seen: list[tuple[Tensor, Tensor, Tensor, Tensor | None]] = []
+    clear = torch.ones_like(near[:, 0])  # rays that are not opaque yet
+    how = {"far": rays.far, "noise": noise, "endless": endless}
+    for first in range(0, near.shape[1], _TOGETHER):
+        part = slice(first, first + _TOGETHER)
+        ray, step = torch.nonzero(near[:, part] & clear[:, None]).unbind(dim=1)
+        if not len(ray):
+            continue
+        step = step + first
+        colour, thick, view = _evaluate(field, codes, points[ray, step], rays.directions[0, ray], features)
+        density[ray, step] = thick
+        seen.append((ray, step, colour, view))
+        path = path_of(density, depths, **how)
+        clear = path.before[:, -1] + path.optical_depth[:, -1] < _OPAQUE
+    weights = path_of(density, depths, **how).weights
+    rgb = depths.new_zeros(len(depths), 3)
+    total = depths.new_zeros(len(depths), field.config.features) if features else None
+    for ray, step, colour, view in seen:
+        share = weights[ray, step][:, None]
+        rgb.index_add_(0, ray, share * torch.sigmoid(colour))
+        if total is not None and view is not None:
+            total.index_add_(0, ray, share * view)
+    acc = weights.sum(dim=1)
+    if white:
+        rgb = rgb + (1 - acc)[:, None]
+    depth = (weights * depths).sum(dim=1)
+    return RenderOutput(rgb[None], depth[None], acc[None], None if total is None else total[None])
+
+
+def _evaluate(
+    field: Field, codes: Codes, points: Tensor, directions: Tensor | None = None, features: bool = False
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Colour (P, 3) and density (P,) before activations, and features (P, F), of one object at points."""
+    if directions is None:
+        directions = torch.zeros_like(points)
+    parts = [
+        field(some, along, *codes, features=features)
+        for some, along in zip(points.split(_POINTS), directions.split(_POINTS), strict=True)
+    ]
+    colour, density = (torch.cat([part[at] for part in parts]) for at in (0, 1))
+    views = [part[2] for part in parts if part[2] is not None]
+    return colour, density[:, 0], torch.cat(views) if views else None
