@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import colorsys
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -23,11 +24,11 @@ CARS = [draw_car(3, number)[0] for number in range(24)]
 VARIED = [draw_car(3, number, body=body_of(number))[0] for number in range(40)]
 
 
-def points(count: int, reach: float, seed: int = 0) -> torch.Tensor:
+def points(count: int, reach: float, seed: int = 0) -> Any:
     return (2 * torch.rand(count, 3, generator=torch.Generator().manual_seed(seed)) - 1) * reach
 
 
-def each(cars: list, at: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def each(cars: list[Any], at: Any) -> tuple[Any, Any]:
     """Distances of every point (P, 3) to the body and wheels of every car: (C, P) each."""
     which = torch.arange(len(cars)).repeat_interleave(len(at))
     body, wheel = distance(shapes_of(cars).take(which), *at.repeat(len(cars), 1).unbind(dim=1))

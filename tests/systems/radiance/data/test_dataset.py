@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -148,9 +149,11 @@ def test_a_sheet_with_inconsistent_contents_is_refused() -> None:
         {"device": "tpu"},
     ],
 )
-def test_invalid_settings_are_refused_before_the_folder_is_created(settings: dict, tmp_path: Path) -> None:
+def test_invalid_settings_are_refused_before_the_folder_is_created(
+    settings: dict[str, Any], tmp_path: Path
+) -> None:
     with pytest.raises(BadInput):
-        make_dataset(tmp_path / "new", **({"images": 4} | settings))
+        make_dataset(tmp_path / "new", **{"images": 4, **settings})
     assert not (tmp_path / "new").exists()
 
 

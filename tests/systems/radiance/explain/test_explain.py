@@ -119,6 +119,27 @@ def test_a_slow_trick_is_timed_once_on_a_cpu(monkeypatch: pytest.MonkeyPatch) ->
     assert steps.count("eager") == 4 and len(times["baseline"]) == 3, "one more to warm up"
 
 
+def test_half_precision_that_a_cpu_emulates_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    casts: list[Any] = []
+
+    def of_one(self: Iteration) -> dict[str, Any]:
+        casts.append(self.ways.cast)
+        return {f"{part}.a": torch.ones(1) for part in explain.PARTS}
+
+    now = [0.0]
+
+    def clock() -> float:
+        now[0] += 3.0 if casts and casts[-1] is not None else 0.5
+        return now[0]
+
+    monkeypatch.setattr(Iteration, "gradients", of_one)
+    chosen = [trick for trick in TRICKS if trick.name in ("baseline", "amp", "folded")]
+    errors, crashes, slow = explain._gradient_errors(
+        chosen, replace(SMALL, samples=2), "cpu", 0, lambda *text: None, clock
+    )
+    assert slow == {"amp"} and not crashes and set(errors.values()) == {0.0}
+
+
 def test_half_of_the_batch_is_half_of_the_images_and_sizes_are_checked() -> None:
     iteration = Iteration(replace(SMALL, batch=5), CHANGES[0].ways, device="cpu")
     assert iteration.scale.batch == 2 and len(next(iteration.real)[0]) == 2

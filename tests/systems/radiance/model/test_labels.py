@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -31,7 +32,7 @@ SETTINGS = Settings(
 )
 
 
-def generator(seed: int = 0) -> torch.Generator:
+def generator(seed: int = 0) -> Any:
     return torch.Generator().manual_seed(seed)
 
 
@@ -99,7 +100,7 @@ def test_the_score_of_a_patchs_own_labels_is_added_to_its_logit() -> None:
     assert critic.judge(patches, None)[1] is None
 
 
-def losses_of(critics: Critics, real: Real, penalty: float | None = None) -> torch.Tensor:
+def losses_of(critics: Critics, real: Real, penalty: float | None = None) -> Any:
     request = draw_request(CONFIG, SETTINGS, step=1, what="test", device="cpu", batch=4)
     low = torch.rand(4, 3, 32, 32, generator=generator(1))
     images = GeneratedImages(low, None, low[:, 0], low[:, 0])

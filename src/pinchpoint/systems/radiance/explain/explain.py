@@ -51,12 +51,10 @@ MATERIAL = 0.03  # smaller reductions of the peak count as no effect
 ROUNDED = 100  # units of rounding by which gradients may differ ...
 AT_MOST = 0.5  # ... but never by more than this fraction of their norm
 ENOUGH = 5  # fewest iterations for which an interval is computed
-SLOW_S = (
-    2.0  # on a CPU, an iteration that takes longer is not repeated: half precision can be very slow there
-)
+SLOW_S = 2.0  # on a CPU, an iteration that takes longer is not repeated
 # Seconds of one core, from which the duration is estimated: per trick for its gradients and times, for those
 # in half precision on a CPU without instructions for it, and for a prediction.
-_TRICK_S, _HALF_S, _PREDICTION_S = 2.0, 20.0, 5.0
+_TRICK_S, _HALF_S, _PREDICTION_S = 2.0, 10.0, 5.0
 _GPU_S = 10.0  # per trick on a GPU: its times and its measured peak
 _SPARE = 1.2  # memory reserved for a process, relative to its predicted total
 SCALES = {"full": FULL, "small": SMALL}
@@ -111,9 +109,10 @@ def explain_memory(
     tell = progress or (lambda stage, done, total: None)
     scale = replace(FULL, **sizes) if place == "cuda" else SMALL
     with exact_convolutions():
-        errors, crashes = _gradient_errors(selection, SMALL, place, seed, tell)
+        errors, crashes, slow = _gradient_errors(selection, SMALL, place, seed, tell, clock)
     runnable = [trick for trick in selection if trick.name not in crashes]
-    times, timing_crashes = _time_tricks(runnable, scale, place, seed, repeats, tell, clock)
+    quick = [trick for trick in runnable if trick.name not in slow]
+    times, timing_crashes = _time_tricks(quick, scale, place, seed, repeats, tell, clock)
     crashes |= timing_crashes
     runnable = [trick for trick in runnable if trick.name not in timing_crashes]
     forecasts = _predict_peaks(runnable, card, seed, peaks_at, sizes, tell)
@@ -231,26 +230,34 @@ def select_tricks(only: Sequence[str] | None) -> list[Trick]:
 
 
 def _gradient_errors(
-    selection: list[Trick], scale: Scale, device: str, seed: int, tell: Progress
-) -> tuple[dict[str, float], dict[str, str]]:
-    """Gradient error of each trick at its first iteration, and the messages of tricks that raise."""
+    selection: list[Trick], scale: Scale, device: str, seed: int, tell: Progress, clock: Clock
+) -> tuple[dict[str, float], dict[str, str], set[str]]:
+    """Gradient error of each trick at its first iteration, the messages of tricks that raise, and the tricks
+    that are not timed: in half precision that a CPU emulates, where times say nothing about a trick.
+    """
     errors: dict[str, float] = {}
     crashes: dict[str, str] = {}
+    slow: set[str] = set()
     true: dict[str, Tensor | None] = {}
     for at, trick in enumerate(selection):
         tell("gradients", at, len(selection))
         try:
-            gradients = Iteration(scale, trick.ways, device=device, seed=seed).gradients()
+            iteration = Iteration(scale, trick.ways, device=device, seed=seed)
+            before = clock()
+            gradients = iteration.gradients()
+            seconds = clock() - before
         except (BadInput, RuntimeError) as error:
             if trick.name == "baseline":
                 raise
             crashes[trick.name] = str(error).splitlines()[0]
             continue
+        if device == "cpu" and trick.ways.cast is not None and seconds > SLOW_S:
+            slow.add(trick.name)
         true = true or {
             name: None if gradient is None else gradient.clone() for name, gradient in gradients.items()
         }
         errors[trick.name] = gradient_error(gradients, true)
-    return errors, crashes
+    return errors, crashes, slow
 
 
 def _time_tricks(
