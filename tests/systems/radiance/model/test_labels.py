@@ -64,7 +64,7 @@ def test_a_class_that_a_run_does_not_have_is_named(config: FieldConfig, hint: st
 
 def test_classes_leave_room_in_the_codes_and_have_images() -> None:
     names = tuple("abcdefgh")  # as many as a code of the preset has numbers
-    with pytest.raises(BadInput, match="8 classes leave no room"):
+    with pytest.raises(BadInput, match="too short for 8 classes"):
         replace(PLAIN, classes=names, class_images=(1,) * 8)
     with pytest.raises(BadInput, match="do not match"):
         replace(PLAIN, classes=("a", "b"), class_images=(3,))

@@ -64,8 +64,8 @@ class FieldConfig(JsonConfig):
             )
         if len(self.classes) >= min(self.z_shape, self.z_app):
             raise BadInput(
-                f"{len(self.classes)} classes leave no room in codes of {self.z_shape} (shape) and "
-                f"{self.z_app} (appearance) numbers.",
+                f"Codes of {self.z_shape} (shape) and {self.z_app} (appearance) numbers are too short for "
+                f"{len(self.classes)} classes.",
                 hint="Give longer codes with --set z_shape= and --set z_app=, or fewer classes.",
             )
         if not 0 <= self.skip < self.depth - 1:
