@@ -19,7 +19,7 @@ from typing import Any
 
 from pinchpoint.backends.patches import Patches
 from pinchpoint.backends.sandbox.inert_objects import Inert, InertModule, RunModule
-from pinchpoint.backends.sandbox.rebinding import swap_imported
+from pinchpoint.backends.sandbox.rebinding import Rebinding
 
 Swap = Callable[[Any, str, Any], None]
 LibraryPatch = Callable[[ModuleType, Swap], None]
@@ -40,6 +40,7 @@ TRACKERS = {
     "tensorboardX": "tensorboardX",
     "torch.utils.tensorboard": "tensorboard",
 }
+_PREFIXES = tuple(TRACKERS)
 _RUN_STYLE = ("wandb", "swanlab", "trackio")
 _NEWEST = "9999.0"  # version checks in scripts refuse packages that are too old
 _LOGGERS = (
@@ -120,6 +121,7 @@ class Trackers(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         self._patches = Patches()
         self._replaced_modules: dict[str, ModuleType] = {}
         self._swaps: list[tuple[Any, Any]] = []  # old and new function of a patched library
+        self._rebinding = Rebinding(self._swaps)
 
     def __enter__(self) -> Trackers:
         for name, value in self._environment.items():
@@ -130,7 +132,7 @@ class Trackers(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             patch = self._patch_for(name)
             if patch is not None:
                 patch(module, self._swap)
-        swap_imported(self._swaps)
+        self._rebinding.apply()
         sys.meta_path.insert(0, self)
         return self
 
@@ -149,7 +151,7 @@ class Trackers(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             if folder in sys.modules:
                 setattr(sys.modules[folder], last, module)
         self._patches.undo()
-        swap_imported((new, old) for old, new in self._swaps)
+        self._rebinding.undo()
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -194,6 +196,8 @@ class Trackers(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 def _tracker_of(name: str) -> str:
     """The tracker that a module belongs to, or ""."""
+    if not name.startswith(_PREFIXES):
+        return ""
     return next((tracker for tracker in TRACKERS if name == tracker or name.startswith(tracker + ".")), "")
 
 

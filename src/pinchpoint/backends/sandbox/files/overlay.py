@@ -28,7 +28,7 @@ from pinchpoint.backends.sandbox.files.audit_hook import WriteGuard
 from pinchpoint.backends.sandbox.files.databases import connector, dbm_opener
 from pinchpoint.backends.sandbox.files.merged_view import GIB, View
 from pinchpoint.backends.sandbox.files.write_calls import WriteCalls
-from pinchpoint.backends.sandbox.rebinding import swap_imported
+from pinchpoint.backends.sandbox.rebinding import Rebinding
 
 _FUNCTIONS = (
     "stat",
@@ -83,6 +83,7 @@ class Overlay:
         self.write_guard = WriteGuard(self._view, self._calls)
         self._patches = Patches()
         self._swaps: list[tuple[Any, Any]] = []  # old and new function
+        self._rebinding = Rebinding(self._swaps)
         self._folder = self._view.cwd
 
     def __enter__(self) -> Overlay:
@@ -100,7 +101,7 @@ class Overlay:
         self._patch_databases()
         shared_memory.install(self._patches, self._calls.open, self._calls.unlink)
         self._patch_references({id(old): new for old, new in self._swaps})
-        swap_imported(self._swaps)
+        self._rebinding.apply()
         self._patches.set(tempfile, "tempdir", self._view.temp)
         for name in ("TMPDIR", "TEMP", "TMP"):
             self._patches.set_environment(name, self._view.temp)
@@ -113,7 +114,7 @@ class Overlay:
     ) -> None:
         self.write_guard.close()
         self._patches.undo()
-        swap_imported((new, old) for old, new in self._swaps)
+        self._rebinding.undo()
         for functions in _CAPABILITIES:
             functions.difference_update(new for _, new in self._swaps)
         # A script that wrote to its folder and changed to it is in the copy of that folder in scratch.
