@@ -2,7 +2,9 @@
 
     python benchmarks/density/start_espresso.py -o benchmarks/results/density_start_espresso_cpu.json
 
-The system is a strained and rattled cell of an oxide, with the pseudopotentials and k-points of our data.
+A system is a rattled molecule in a cubic box, or a strained and rattled cell of an oxide, with the
+pseudopotentials and k-points of our data. The record is written after every system, and the
+same command continues it.
 pw.x (Debian's package `quantum-espresso`) has no atomic densities for GTH pseudopotentials: its own start is
 a Gaussian for each atom. The other two starts replace the coefficients of `charge-density.dat`, which pw.x
 reads with `startingpot = 'file'`. All runs begin with random orbitals.
@@ -30,6 +32,7 @@ from pinchpoint.systems.density.data.atomic import superpose
 from pinchpoint.systems.density.data.crystals.gth import Potential, read_potentials, table_path
 from pinchpoint.systems.density.data.crystals.plane_waves import mesh_of
 from pinchpoint.systems.density.data.crystals.polymorphs import draw_cell
+from pinchpoint.systems.density.data.molecules import draw_geometry, molecule, names
 from pinchpoint.systems.density.espresso_start import read_waves, write_start
 from pinchpoint.systems.density.files.volume import Volume, grid_points
 from pinchpoint.systems.density.grid.elements import SYMBOLS
@@ -44,31 +47,48 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("-o", "--output", type=Path, required=True)
-    parser.add_argument("--oxide", default="sio2-quartz")
-    parser.add_argument("--number", type=int, default=900_000, help="of the cell, drawn with seed 0")
+    parser.add_argument("--systems", nargs="+", default=["sio2-quartz", "water"], help="molecules or oxides")
+    parser.add_argument("--number", type=int, default=900_000, help="of the geometry, drawn with seed 0")
+    parser.add_argument("--box-a", type=float, default=8.0, help="of a molecule")
     parser.add_argument("--cutoff-ry", type=float, default=120.0)
     parser.add_argument("--threshold-ry", type=float, default=1e-8)
     parser.add_argument("--program", default="pw.x")
     args = parser.parse_args()
     check_output(args.output)
-    structure = draw_cell(args.oxide, seed=0, number=args.number)
-    with tempfile.TemporaryDirectory() as name:
-        rows = compare(structure, Path(name), args)
-    record = {
+    record: dict[str, Any] = {
         "kind": "density-start-espresso",
         "created": now(),
         "command": script_command(),
         "machine": describe(),
-        "oxide": args.oxide,
-        "formula": structure.formula,
-        "atoms": len(structure.species),
         "cutoff_ry": args.cutoff_ry,
         "threshold_ry": args.threshold_ry,
-        "kpoints": mesh_of(structure.lattice),
-        "starts": rows,
+        "systems": [],
     }
-    write_text(args.output, json.dumps(record, indent=1) + "\n")
-    print({key: row["iterations"] for key, row in rows.items()})
+    if args.output.exists():
+        before = json.loads(args.output.read_text(encoding="utf-8"))
+        if any(before[key] != record[key] for key in ("kind", "cutoff_ry", "threshold_ry")):
+            raise SystemExit(f"{args.output} is a record with other settings; give another -o.")
+        record["systems"] = before["systems"]
+    for name in args.systems:
+        if name in [row["name"] for row in record["systems"]]:
+            continue
+        structure = structure_of(name, number=args.number, box_a=args.box_a)
+        with tempfile.TemporaryDirectory() as folder:
+            rows = compare(structure, Path(folder), args)
+        about = {"formula": structure.formula, "atoms": len(structure.species)}
+        record["systems"].append(
+            {"name": name, **about, "kpoints": mesh_of(structure.lattice), "starts": rows}
+        )
+        write_text(args.output, json.dumps(record, indent=1) + "\n")
+        print(name, {key: row["iterations"] for key, row in rows.items()}, flush=True)
+
+
+def structure_of(name: str, *, number: int, box_a: float) -> Structure:
+    """Return a rattled molecule in the middle of a cubic box, or a strained and rattled cell of an oxide."""
+    if name not in names():
+        return draw_cell(name, seed=0, number=number)
+    geometry = draw_geometry(molecule(name), seed=0, number=number)
+    return Structure(np.eye(3) * box_a, geometry.species, geometry.positions / box_a + 0.5)
 
 
 def compare(structure: Structure, folder: Path, args: argparse.Namespace) -> dict[str, dict[str, Any]]:

@@ -13,8 +13,14 @@ torch = pytest.importorskip("torch", reason="density models are torch's")
 from pinchpoint.core.errors import BadInput  # noqa: E402
 from pinchpoint.systems.common.training import logs  # noqa: E402
 from pinchpoint.systems.common.training.checkpoints import Checkpoints  # noqa: E402
-from pinchpoint.systems.density.data.batches import common_shape, item_of, step_batch  # noqa: E402
+from pinchpoint.systems.density.data.batches import (  # noqa: E402
+    choose_structures,
+    common_shape,
+    item_of,
+    step_batch,
+)
 from pinchpoint.systems.density.data.dataset import open_dataset  # noqa: E402
+from pinchpoint.systems.density.data.stacked_items import StackedItems  # noqa: E402
 from pinchpoint.systems.density.model.config import DensityConfig  # noqa: E402
 from pinchpoint.systems.density.settings import Settings  # noqa: E402
 from pinchpoint.systems.density.train import train  # noqa: E402
@@ -71,6 +77,26 @@ def test_padding_to_one_shape_changes_neither_loss_nor_gradient(density_data: Pa
         for one, other in zip(*(model.parameters() for model in models), strict=True):
             assert one.grad is not None and other.grad is not None
             assert torch.allclose(one.grad, other.grad, rtol=1e-9, atol=1e-12)
+
+
+def test_a_batch_gathered_from_stacked_structures_is_the_padded_batch(density_data: Path) -> None:
+    data = open_dataset(density_data)
+    config = DensityConfig(("C", "H", "O"), mean_neighbours=3.0, prior=True, **TINY)
+    names = data.names("train")
+    items = {name: item_of(data.sample(name), config) for name in names}
+    # Of one structure fewer probes are stored.
+    items[names[0]] = replace(
+        items[names[0]],
+        **{key: getattr(items[names[0]], key)[:50] for key in ("probes", "values", "weights")},
+    )
+    settings = Settings(molecules=3, probes=16, steps=6)
+    shape = common_shape(items, names, settings, config)
+    stacked = StackedItems.of(items, names, config)
+    for number in range(1, 7):
+        wanted = step_batch(items, names, settings, config, number=number, shape=shape)
+        batch = stacked.batch(*choose_structures(items, names, settings, number=number), shape)
+        for own, other in zip(batch.tensors(), wanted.tensors(), strict=True):
+            assert own.dtype == other.dtype and torch.equal(own, other)
 
 
 def test_every_step_of_a_run_fits_the_common_shape_and_one_fills_it(density_data: Path) -> None:

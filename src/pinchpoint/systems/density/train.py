@@ -28,9 +28,10 @@ from pinchpoint.systems.common.training.records import TrainingRecord, shared_fi
 from pinchpoint.systems.common.training.runs import at_data, data_folder
 from pinchpoint.systems.common.training.torch_loop import take_steps
 from pinchpoint.systems.common.training.training_loop import Outcome, Progress, Report, keep_run_on_stop
-from pinchpoint.systems.density.data.batches import Item, common_shape, item_of, step_batch
+from pinchpoint.systems.density.data.batches import Item, choose_structures, common_shape, item_of, step_batch
 from pinchpoint.systems.density.data.dataset import Dataset, open_dataset
 from pinchpoint.systems.density.data.domain import TrainingDomain, merge_domains, sample_domain
+from pinchpoint.systems.density.data.stacked_items import StackedItems
 from pinchpoint.systems.density.model.model import DensityModel
 from pinchpoint.systems.density.settings import Settings
 from pinchpoint.systems.density.training.budget import chunk_for
@@ -200,11 +201,17 @@ class _Learner:
         self.stepper = Stepper(model, run.settings, device)
         pads = run.settings.record_steps
         self.shape = common_shape(items, names, run.settings, run.config) if pads else None
+        shared = self.shape is not None and self.shape.shared
+        self.stacked = StackedItems.of(items, names, run.config) if shared else None
 
     def step(self, number: int) -> Tensor:
-        batch = step_batch(
-            self.items, self.names, self.settings, self.config, number=number, shape=self.shape
-        )
+        if self.stacked is None or self.shape is None:
+            batch = step_batch(
+                self.items, self.names, self.settings, self.config, number=number, shape=self.shape
+            )
+        else:
+            chosen = choose_structures(self.items, self.names, self.settings, number=number)
+            batch = self.stacked.batch(*chosen, self.shape)
         return self.stepper.step(batch, number=number)
 
     def validate(self) -> float:

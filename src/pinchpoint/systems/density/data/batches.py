@@ -175,16 +175,19 @@ def step_batch(
 
     It does not depend on the weights of the model. shape: from `common_shape`, to pad the batch to.
     """
+    chosen, probe_indices = choose_structures(items, names, settings, number=number)
+    return batch_of([items[name] for name in chosen], config, probe_indices=probe_indices, shape=shape)
+
+
+def choose_structures(
+    items: Mapping[str, Item], names: Sequence[str], settings: Settings, *, number: int
+) -> tuple[list[str], list[Tensor]]:
+    """Return the structures of step 1, 2, ... and the probes of each, on the CPU."""
     turns = range((number - 1) * settings.molecules, number * settings.molecules)
-    structures = [items[at_turn(names, seed=settings.seed, turn=turn)] for turn in turns]
-    return batch_of(
-        structures,
-        config,
-        probe_indices=[
-            choose_probes(item, settings.probes, seed=settings.seed, step=number) for item in structures
-        ],
-        shape=shape,
-    )
+    chosen = [at_turn(names, seed=settings.seed, turn=turn) for turn in turns]
+    return chosen, [
+        choose_probes(items[name], settings.probes, seed=settings.seed, step=number) for name in chosen
+    ]
 
 
 def batch_of(
