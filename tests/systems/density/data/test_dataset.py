@@ -17,6 +17,7 @@ import pytest
 from pinchpoint.core.errors import BadInput, Missing, TargetFailed, from_dict
 from pinchpoint.systems.common.data import dataset_folder
 from pinchpoint.systems.common.data import workers as common_workers
+from pinchpoint.systems.density.data import dataset as dataset_module
 from pinchpoint.systems.density.data import sample as sample_module
 from pinchpoint.systems.density.data import workers
 from pinchpoint.systems.density.data.data_settings import PRESETS, DataSettings, check_settings, orders_of
@@ -284,7 +285,9 @@ def test_the_default_set_is_within_its_size():
     assert 2 * sum(order.probes for order in train) + 2 * 60_000 * (len(orders) - len(train)) < 30 * 2**20
 
 
-def test_the_wider_set_has_one_geometry_of_each_enumerated_molecule_before_more_of_the_others():
+def test_the_wider_set_has_one_geometry_of_each_enumerated_molecule_before_more_of_the_others(
+    tmp_path,
+):
     wide, wider = PRESETS["wide"], PRESETS["wider"]
     orders = orders_of(check_settings(wider), 0)
     named, single = len(wide.molecules), len(wider.singles)
@@ -296,6 +299,15 @@ def test_the_wider_set_has_one_geometry_of_each_enumerated_molecule_before_more_
     assert {order.name: order for order in orders}.items() >= {
         order.name: order for order in orders_of(wide, 0)
     }.items()
+    # The last training samples validate a run: they are of molecules with one geometry.
+    samples = {
+        "water-000000": {"faults": []},
+        "C2H3N-1-000000": {"faults": []},
+        "water-000001": {"faults": []},
+    }
+    dataset_module._save(tmp_path, {"format": "x"}, wider, samples, {order.name: order for order in orders})
+    index = json.loads((tmp_path / "index.json").read_text(encoding="utf-8"))
+    assert index["splits"]["train"] == ["water-000000", "water-000001", "C2H3N-1-000000"]
     old = {key: value for key, value in asdict(wide).items() if key != "singles"}
     assert DataSettings.from_json(json.loads(json.dumps(old))) == wide
     with pytest.raises(BadInput, match="both training and held-out"):

@@ -12,6 +12,7 @@ from pinchpoint.systems.density.model.radial import (
     RadialTable,
     envelope,
     hidden_layer,
+    product_in_parts,
     soft_distance,
 )
 
@@ -108,3 +109,20 @@ def test_the_hidden_layer_has_no_kink_at_the_nucleus() -> None:
 def test_a_table_of_one_knot_is_refused() -> None:
     with pytest.raises(BadInput, match="1 knots"):
         RadialTable.of(networks(), [12], 1)
+
+
+def test_a_product_in_parts_and_its_gradients_are_those_of_the_whole() -> None:
+    draw = torch.Generator().manual_seed(1)
+    left, right = (
+        torch.randn(*shape, generator=draw, dtype=torch.float64) for shape in ((2, 24, 5), (2, 5, 3))
+    )
+    upstream = torch.randn(2, 24, 3, generator=draw, dtype=torch.float64)
+    results = []
+    for parts in (1, 8, 64, 7):  # 64 and 24 share the factor 8, 7 and 24 none
+        factors = [left.clone().requires_grad_(), right.clone().requires_grad_()]
+        value = product_in_parts(factors[0], factors[1], parts)
+        value.backward(upstream)
+        results.append([value.detach(), *(factor.grad for factor in factors)])
+    for other in results[1:]:
+        for one, two in zip(results[0], other, strict=True):
+            assert one is not None and two is not None and torch.allclose(one, two, rtol=1e-12)

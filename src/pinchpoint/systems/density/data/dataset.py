@@ -210,7 +210,9 @@ def _save(
     orders: dict[str, Order],
 ) -> None:
     splits: dict[str, list[str]] = {split: [] for split in SPLITS}
-    for name, order in orders.items():
+    singles = set(settings.singles)
+    # A run validates with the last training samples: those of molecules that it does not train on say more.
+    for name, order in sorted(orders.items(), key=lambda pair: pair[1].molecule in singles):
         if name in entries and not entries[name]["faults"]:
             splits[
                 "train"

@@ -51,7 +51,7 @@ class StackedItems:
         sizes = np.array(
             [[len(x.atoms.species), len(x.atoms.source), len(x.atom), len(x.probes)] for x in own]
         ).T
-        counts = dict(zip(_PARTS, sizes, strict=True))
+        counts: dict[str, np.ndarray] = dict(zip(_PARTS, sizes, strict=True))
 
         def stack(parts: list[Tensor], padding: float | None = None) -> Tensor:
             last = [] if padding is None else [parts[0].new_full((1, *parts[0].shape[1:]), padding)]

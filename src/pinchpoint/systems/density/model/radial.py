@@ -53,14 +53,29 @@ class RadialNetworks(nn.Module):
         super().__init__()
         self.config = config
         self.channels = channels
+        self.parts = 1  # the products with the last layer are computed in so many parts
         self.inner = nn.Parameter(torch.randn(networks, config.hidden, config.gaussians, generator=generator))
         outer = torch.randn(networks, config.hidden, channels, generator=generator) / math.sqrt(config.hidden)
         self.outer = nn.Parameter(outer)
 
     def forward(self, squared: Tensor, soft: Tensor) -> Tensor:
         """Return (L, N, C) for squared and soft distances (N,)."""
-        values = hidden_layer(self.inner, squared, soft, self.config).transpose(1, 2) @ self.outer
+        hidden = hidden_layer(self.inner, squared, soft, self.config).transpose(1, 2)
+        values = product_in_parts(hidden, self.outer, self.parts)
         return values.to(soft.dtype)  # under autocast the product has half precision
+
+
+def product_in_parts(left: Tensor, right: Tensor, parts: int) -> Tensor:
+    """Return left @ right, (L, N, C), for left (L, N, H) and right (L, H, C), in parts along N.
+
+    The gradient of `right` has few numbers, each a sum over all N. A GPU computes it in one block of threads
+    per number or so, which takes longer than everything else in a training step; parts are summed at once. N
+    is split only as far as it is divisible.
+    """
+    parts = math.gcd(parts, left.shape[1])
+    if parts == 1:
+        return left @ right
+    return (left.unflatten(1, (parts, -1)) @ right[:, None]).flatten(1, 2)
 
 
 def hidden_layer(inner: Tensor, squared: Tensor, soft: Tensor, config: DensityConfig) -> Tensor:

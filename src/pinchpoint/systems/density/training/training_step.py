@@ -25,6 +25,7 @@ from pinchpoint.systems.density.settings import Settings
 # much.
 FIRST_OUTPUT = 0.01
 EAGER_STEPS = 3  # before a step is recorded
+RADIAL_PARTS = 64  # of the products in the radial networks of recorded steps; a budget does not count them
 AT_ONCE = 4096  # probes per chunk in evaluation, unless a chunk is given
 
 
@@ -46,6 +47,8 @@ class Stepper:
                 parameter.requires_grad_(name.startswith("local."))
         self.updates = Updates(self.model, settings, recordable=settings.record_steps)
         self.recording = Recording() if settings.record_steps and device == "cuda" else None
+        if self.recording is not None:
+            self.model.probes.radial.parts = RADIAL_PARTS
 
     def step(self, batch: Batch, *, number: int) -> Tensor:
         """Take step 1, 2, ... and return (2,): the loss and the norm of its gradient."""
