@@ -760,10 +760,17 @@ def test_layers_of_several_sizes_are_one_row_that_loses_none() -> None:
         {"name": "GPT.blocks.*.mlp.0", "count": 7, "bytes": 700},
         {"name": "GPT.blocks.*.mlp.0", "count": 3, "bytes": 330},
         {"name": "GPT.blocks.3.mlp.0", "count": 1, "bytes": 120},
+        {"name": "GPT.blocks.*.norm", "count": 3, "bytes_each": 33, "bytes": 101},
+        {"name": "GPT.blocks.*.bias", "count": 2, "bytes_each": 5, "bytes": 10},
         {"name": "GPT.head", "count": 1, "bytes": 9},
     ]
     rows = [(module.name, module.count, module.bytes, module.equal) for module in merged_modules(modules)]
-    assert rows == [("blocks.*.mlp.0", 11, 1150, False), ("head", 1, 9, True)]
+    assert rows == [
+        ("blocks.*.mlp.0", 11, 1150, False),
+        ("blocks.*.norm", 3, 101, False),
+        ("blocks.*.bias", 2, 10, True),
+        ("head", 1, 9, True),
+    ]
 
 
 def test_code_in_a_sentence_is_set_as_code_and_stays_text() -> None:

@@ -35,11 +35,12 @@ def merged_modules(modules: Iterable[Mapping[str, Any]]) -> list[ModuleBytes]:
     rows: dict[str, tuple[int, int, bool]] = {}
     for module in modules:
         name, repeats, size = word(module, "name"), count(module, "count") or 1, count(module, "bytes") or 0
+        each = count(module, "bytes_each")
+        equal = each is None or repeats * each == size  # the record rounds the mean of layers that differ
         # Layers of two sizes are two entries of the same name.
-        before = rows.get(name)
-        rows[name] = (
-            (repeats, size, True) if before is None else (before[0] + repeats, before[1] + size, False)
-        )
+        if before := rows.get(name):
+            repeats, size, equal = before[0] + repeats, before[1] + size, False
+        rows[name] = (repeats, size, equal)
     for pattern in [name for name in rows if "*" in name.split(".")[:-1]]:
         parts = [r"\d+" if part == "*" else re.escape(part) for part in pattern.split(".")]
         for name in [name for name in rows if re.fullmatch(r"\.".join(parts), name)]:

@@ -17,6 +17,7 @@ from pinchpoint.backends.jax.argument_roles import role_of
 from pinchpoint.backends.jax.fake_devices import fake_cuda
 from pinchpoint.backends.jax.tracing import trace
 from pinchpoint.core.errors import BadInput, CannotFake
+from pinchpoint.core.files import shown_path
 from pinchpoint.core.records import BREAKDOWN
 from pinchpoint.core.workload import BuiltStep, Case, unpack
 
@@ -61,9 +62,8 @@ def test_a_training_step_is_broken_down_by_the_names_of_its_arguments():
 def test_the_lines_at_the_peak_are_the_users_own():
     observation = observe(train, (PARAMS, PARAMS, X), card=CARD)
     source, first = inspect.getsourcelines(loss)
-    where = {
-        line.line: line for line in observation.lines if line.file == __file__ and line.phase == "forward"
-    }
+    file = shown_path(__file__)  # relative to the current folder, as for PyTorch
+    where = {line.line: line for line in observation.lines if line.file == file and line.phase == "forward"}
     hidden = first + next(i for i, text in enumerate(source) if "tanh" in text)
     assert where[hidden].bytes >= N * M * 4
     assert where[hidden].code == 'hidden = jnp.tanh(x @ params["a"])'

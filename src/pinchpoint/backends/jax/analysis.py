@@ -21,6 +21,7 @@ from pinchpoint.backends.jax.fake_devices import fake_cuda
 from pinchpoint.backends.jax.liveness import Alive, Walk, walk
 from pinchpoint.backends.jax.program import Program, assign_phases, bytes_of, read_program
 from pinchpoint.backends.jax.tracing import TracedStep, trace, trace_factory
+from pinchpoint.core.files import shown_path
 from pinchpoint.core.records import BREAKDOWN, Line
 from pinchpoint.core.units import show_bytes
 from pinchpoint.core.workload import unpack
@@ -201,7 +202,7 @@ def _lines(walk_result: Walk) -> tuple[Line, ...]:
         if item.file:
             total[item.file, item.line, item.made_in] += item.bytes
     return tuple(
-        Line(file, line, size, phase, linecache.getline(file, line).strip())
+        Line(shown_path(file), line, size, phase, linecache.getline(file, line).strip())
         for (file, line, phase), size in total.most_common(LINES)
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from pinchpoint.core.targets import user_line
 
 SILENT = "silent"  # in the answer of a process that ended without one
 _SHOWN = 3  # last lines of a script whose process ended
+_MESSAGE = 120  # most characters shown of an error's message
 # Share of the peak of training: a function of a package that used less so far is not expected to pass it.
 _MUCH = 0.5
 
@@ -30,8 +32,7 @@ def explain_cut(observation: Any, progress: Any, end: ScriptEnd) -> None:
     calls = f"{progress.calls:,} inference calls"
     if end.error is not None:
         observation.reasons.append(
-            f"the script raised {type(end.error).__name__}{_where(end.error)} after {calls}, "
-            "and what follows was not run"
+            f"the script raised {_described(end.error)} after {calls}, and what follows was not run"
         )
     elif progress.grows():
         observation.reasons.append(f"memory grows from call to call, and only {calls} were run")
@@ -77,7 +78,7 @@ def _explain_error(observation: Any, progress: Any, error: BaseException, *, is_
     if isinstance(error, StopIteration):  # a generator whose loader or loop was ended
         observation.reasons.append(f"the script's data was ended{where}, and what follows was not run")
         return
-    raised = f"after its training steps, the script was run until it raised {type(error).__name__}{where}"
+    raised = f"after its training steps, the script was run until it raised {_described(error)}"
     left = progress.loops.left_after_error(error)
     if not is_likely:
         observation.notes.append(raised)
@@ -105,6 +106,15 @@ def _explain_late_cut(observation: Any, progress: Any) -> None:
         )
     elif left.package and progress.late_share() > _MUCH:
         observation.reasons.append("a function of a package that follows the training steps did not end")
+
+
+def _described(error: BaseException) -> str:
+    """The kind of an error, its line of the script, and the first line of its message."""
+    # Addresses differ from run to run, and would make two reasons of one.
+    message = re.sub(r"\b0x[0-9a-f]+\b", "0x...", str(error).strip().partition("\n")[0])
+    if len(message) > _MESSAGE:
+        message = f"{message[:_MESSAGE].rstrip()}..."
+    return f"{type(error).__name__}{_where(error)}" + (f" ({message})" if message else "")
 
 
 def _where(error: BaseException) -> str:

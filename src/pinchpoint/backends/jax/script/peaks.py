@@ -23,6 +23,7 @@ from pinchpoint.backends.jax.library_memory import (
     xla_interval,
 )
 from pinchpoint.backends.jax.script.ledger import Ledger, LiveBuffer, ProgramCalls
+from pinchpoint.core.files import shown_path
 from pinchpoint.core.records import BREAKDOWN, Line
 from pinchpoint.core.units import show_bytes
 
@@ -209,7 +210,7 @@ def _lines(highest: _Candidate) -> tuple[Line, ...]:
         if item.file and item.made_in:
             total[item.file, item.line, item.made_in] += item.bytes
     return tuple(
-        Line(file, line, size, phase, linecache.getline(file, line).strip())
+        Line(shown_path(file), line, size, phase, linecache.getline(file, line).strip())
         for (file, line, phase), size in total.most_common(LINES)
     )
 

@@ -172,6 +172,15 @@ def _for_every_device(answer: Callable[[], Any]) -> Callable[..., Any]:
     return ask
 
 
+def _replace(patches: Patches, name: str, value: Any) -> None:
+    """Replace a function of torch.cuda, also under its name in torch.cuda.memory or torch.cuda.random."""
+    original = getattr(torch.cuda, name, None)
+    patches.set(torch.cuda, name, value)
+    for module in (torch.cuda.memory, torch.cuda.random):
+        if original is not None and getattr(module, name, None) is original:
+            patches.set(module, name, value)
+
+
 def install(
     patches: Patches,
     observer: Observer,
@@ -201,9 +210,9 @@ def install(
         uuid="pinchpoint",
     )
     for name in _NOTHING:
-        patches.set(cuda, name, lambda *_, **__: None)
+        _replace(patches, name, lambda *_, **__: None)
     for name in _NOTHING_OF_DEVICE:  # torch.compile tells functions apart by identity
-        patches.set(cuda, name, _for_only_device(lambda: None))
+        _replace(patches, name, _for_only_device(lambda: None))
     live_bytes = observer.ledger.live_bytes
     default_stream = _Stream(stream_id=0)
     streams = [default_stream]  # the current one is the last
@@ -260,7 +269,7 @@ def install(
         "Event": _Event,
     }
     for name, answer in answers.items():
-        patches.set(cuda, name, answer)
+        _replace(patches, name, answer)
     for name in ("CUDAGraph", "graph", "make_graphed_callables"):
         patches.set(cuda, name, _Graph)
     _pools(patches, observer)
