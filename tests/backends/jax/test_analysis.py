@@ -187,7 +187,7 @@ def test_with_the_plugin_the_number_is_xlas_own(monkeypatch):
     monkeypatch.setattr(compat, "topology_devices", lambda config: jax.devices("cpu"))
     observation = observe(train, (PARAMS, PARAMS, X), card=CARD)
     stats = train.lower(PARAMS, PARAMS, X).compile().memory_analysis()
-    assert observation.method == XLA
+    assert stats is not None and observation.method == XLA
     assert observation.peak_bytes == pytest.approx(
         stats.argument_size_in_bytes
         + stats.output_size_in_bytes

@@ -143,7 +143,7 @@ def _show(prediction: Prediction) -> None:
     ]
     if prediction.estimate is not None:
         estimated, usual = prediction.estimate.nmae, prediction.estimate.usual
-        about = "the usual one" if estimated <= usual else f"estimated; the usual one is {usual:.1%}"
+        about = "as usual for these weights" if estimated <= usual else f"estimated; usually {usual:.1%}"
         rows.append(("error", f"about {estimated:.1%}, {about}"))
     if prediction.corrected:
         rows.append(("networks", "two: the density of the first is corrected by a local one"))

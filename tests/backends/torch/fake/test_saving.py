@@ -37,6 +37,15 @@ def saved_on(monkeypatch: pytest.MonkeyPatch, obj: Any, path: Path, tag: str = "
     return path
 
 
+def test_functions_of_cuda_work_under_their_names_in_submodules_too(observer: Any) -> None:
+    tensor = torch.zeros(MIB, device="cuda")
+    assert torch.cuda.memory.memory_allocated() == tensor.nbytes
+    torch.cuda.memory.reset_peak_memory_stats()
+    state = torch.cuda.random.get_rng_state()  # the Trainer of transformers saves it with a checkpoint
+    torch.cuda.random.set_rng_state(state)
+    assert (state.device.type, state.dtype, state.shape) == ("cpu", torch.uint8, (16,))
+
+
 def test_saving_writes_nothing_and_is_noted(observer: Any, tmp_path: Path) -> None:
     torch.save(nn.Linear(4, 4).cuda().state_dict(), tmp_path / "model.pt")
     assert list(tmp_path.iterdir()) == []
