@@ -208,7 +208,10 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     if finish_stage("pace", steps_per_s=rate, steps=steps):
         return record
     training = train_run(work / "cars", work / "run", choices, steps=steps, seconds=args.seconds)
-    if finish_stage("train", training=training.to_dict(), distances=read_distances(work / "run")):
+    # without the folders of this machine
+    settings = training.settings | {"data_path": "", "data_given": ""}
+    trained = training.to_dict() | {"settings": settings}
+    if finish_stage("train", training=trained, distances=read_distances(work / "run")):
         return record
     scores = score_run(args, work / "unseen", work / "run", training, side)
     finish_stage("score", scores=scores, verdicts=verdicts(scores, training.to_dict()))

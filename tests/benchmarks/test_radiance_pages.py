@@ -54,10 +54,11 @@ def test_the_page_has_the_distances_with_aligned_patches_of_the_records() -> Non
         for name in ("", "seed1_", "on_pixels_", "on_pixels_seed1_")
     ]
     best = [(result["training"]["validation"], result["training"]["best_step"]) for result in runs]
-    assert (
-        f"distances of {best[0][0]:.1f} at step {best[0][1]:,} and {best[1][0]:.1f} at step {best[1][1]:,}"
-        in text
-    )
+    assert f"those of step {best[0][1]:,} were the nearest, with a distance of {best[0][0]:.1f}," in text
+    assert f"weights of step {best[1][1]:,}, with a distance of {best[1][0]:.1f} to the training" in text
+    packaged = ROOT / "src/pinchpoint/systems/radiance/model/packaged/cars.json"
+    step = json.loads(packaged.read_text(encoding="utf-8"))["step"]
+    assert runs[0]["scores"]["evaluation"]["step"] == best[0][1] == step
     scores = [result["scores"]["evaluation"] for result in runs[2:]]
     first, second = (score["distances"][NAME] for score in scores)
     assert f"with both seeds: {first:.1f} ([record]" in text and f"and {second:.1f} ([seed 1]" in text

@@ -22,7 +22,9 @@ from pinchpoint.systems.radiance.settings import Settings
 app = typer.Typer(rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]})
 
 RUN: Any = typer.Argument(
-    ..., metavar="RUN|FILE", help="Folder of a run, or a file that `radiance export` wrote."
+    ...,
+    metavar="RUN|FILE",
+    help="Folder of a run, a file that `radiance export` wrote, or `packaged`: cars of the package.",
 )
 CHECKPOINT: Any = typer.Option(
     "last", "--checkpoint", help="Checkpoint to load: last, or best by the distances measured while training."

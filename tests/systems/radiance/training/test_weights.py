@@ -66,6 +66,15 @@ def test_packaged_stands_where_a_run_does_once_there_are_weights(
     assert record.step == 7 and (tmp_path / "turn.gif").exists()
 
 
+def test_the_packaged_weights_are_small_and_show_a_car() -> None:
+    assert weights.PACKAGED.stat().st_size < 3_000_000
+    trained = load_weights("packaged")
+    assert trained.settings.superres == 2 and trained.settings.bound == 1.0 and trained.settings.haze > 0
+    codes, pose = codes_of(trained.config, 1, seed=3, device="cpu"), torch.full((1,), 0.3)
+    cover = whole_images(trained.model, codes, pose, pose, size=12).acc[0]
+    assert cover[5:7, 5:7].mean() > 0.9 and cover[0].max() < 0.1, "an object in the middle, on white"
+
+
 def test_without_packaged_weights_packaged_is_the_name_of_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
