@@ -6,6 +6,7 @@ import compileall
 import gc
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -61,6 +62,12 @@ if (
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+# Rewriting the assertions of the tests takes as long as the imports; its result is kept although a container
+# may say PYTHONDONTWRITEBYTECODE. Tests write modules again within a second, which stay without bytecode.
+_WRITES_NO_BYTECODE = sys.dont_write_bytecode
+sys.dont_write_bytecode = False
+
+
 def pytest_configure() -> None:
     if "PYTEST_XDIST_WORKER" not in os.environ:
         # Tests start hundreds of processes that import the package, and those of predicted scripts write no
@@ -80,6 +87,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
+    sys.dont_write_bytecode = _WRITES_NO_BYTECODE
     # What is imported by now lives until the end; to look through it for garbage took 8 % of the CPU time.
     gc.collect()
     gc.freeze()
