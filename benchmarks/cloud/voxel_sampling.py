@@ -1,15 +1,17 @@
-"""Voxel sampling of pinchpoint, Open3D and NumPy on one core, and the memory of `cloud sample`.
+"""Voxel sampling of pinchpoint, Open3D, PDAL and NumPy on one core, and the memory of `cloud sample`.
 
     OMP_NUM_THREADS=1 python benchmarks/cloud/voxel_sampling.py -o record.json [--points 500000] [--repeats 9]
 
 Two jobs: `cells` groups coordinates in memory and keeps one point of every cell; `file` reads a binary PLY
 file, keeps one point per cell, and writes it. Open3D's `voxel_down_sample` averages the points of a cell, in
 cells shifted by half an edge, and keeps colours; NumPy's `unique` keeps the first point of a cell. pinchpoint
-draws a point at random and keeps every column. Each peer runs alternately with pinchpoint. Times are CPU
-seconds of the process, so that other programs on the machine hardly change them. The memory is the peak of a
-process that samples a LAZ file, in one piece and with --budget; it includes the pages of temporary files that
-are mapped at that moment.
-Needs `pip install open3d` (rows without it are left out); PDAL has no wheels.
+draws a point at random and keeps every column. PDAL's `filters.voxeldownsize` keeps the first point of a cell
+and `filters.voxelcenternearestneighbor` the one nearest to its centre. They run in a process of `pdal
+translate`, which takes `pdal_start_s` to start; for the job `cells`, the time to read the file is subtracted.
+Each peer runs alternately with pinchpoint. Times are CPU seconds of the process and its children, so that
+other programs on the machine hardly change them. The memory is the peak of a process that samples a LAZ file,
+in one piece and with --budget; it includes the pages of temporary files that are mapped at that moment.
+Needs `pip install open3d` and the program of `--pdal` (rows without them are left out).
 """
 
 from __future__ import annotations
@@ -17,11 +19,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -107,12 +112,34 @@ def numpy_file(source: Path, output: Path) -> None:
     output.write_bytes(head + b"end_header\n" + kept.tobytes())
 
 
+FILTERS = {  # PDAL's, with their options
+    "voxeldownsize": (f"--filters.voxeldownsize.cell={CELL}", "--filters.voxeldownsize.mode=first"),
+    "voxelcenternearestneighbor": (f"--filters.voxelcenternearestneighbor.cell={CELL}",),
+}
+
+
+def pdal_run(program: Path, source: Path, output: Path | None, stage: str | None) -> None:
+    """Read a PLY file, apply the filter `stage` if there is one, and write the rest if `output` is given."""
+    filters = [] if stage is None else [stage, *FILTERS[stage]]
+    writer = ["-w", "writers.null"] if output is None else ["--writers.ply.storage_mode=little endian"]
+    subprocess.run([program, "translate", source, output or "none", *filters, *writer], check=True)
+
+
+def cpu_seconds() -> float:
+    """Return the CPU seconds of this process and of its children that have ended."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + children.ru_utime + children.ru_stime
+
+
 def compare(
     job: str, peer: str, ours: Callable[[], Any], theirs: Callable[[], Any], repeats: int
 ) -> dict[str, Any]:
-    times = interleave(
-        ours, theirs, wait=lambda result: None, warmup=1, repeats=repeats, clock=time.process_time
-    )
+    times = interleave(ours, theirs, wait=lambda result: None, warmup=1, repeats=repeats, clock=cpu_seconds)
+    return _row(job, peer, *times)
+
+
+def _row(job: str, peer: str, own_s: list[float], peer_s: list[float]) -> dict[str, Any]:
+    times, repeats = (own_s, peer_s), len(own_s)
     low, middle, high = sorted(ratio_interval(times[1], times[0]))
     return {
         "job": job,
@@ -148,6 +175,33 @@ def compare_all(points: int, repeats: int, folder: Path, *, peers: list[str]) ->
     return rows
 
 
+def compare_pdal(program: Path, points: int, repeats: int, folder: Path) -> list[dict[str, Any]]:
+    """Return rows of PDAL's voxel filters, and the time in which its program starts."""
+    xyz, colours = make_cloud(points)
+    source, output = write_file(folder / "cloud.ply", xyz, colours), folder / "pdal.ply"
+    alternate = partial(interleave, wait=lambda result: None, warmup=1, repeats=repeats, clock=cpu_seconds)
+    version = [program, "--version"]
+    _, starts_s = alternate(lambda: None, lambda: subprocess.run(version, check=True, capture_output=True))
+    rows = []
+    for stage in FILTERS:
+        peer = f"pdal {stage}"
+        own_s, file_s = alternate(
+            lambda: sample_file(source, folder / "ours.ply", one_per_cell=True, cell=CELL),
+            partial(pdal_run, program, source, output, stage),
+        )
+        read_s, both_s = alternate(
+            partial(pdal_run, program, source, None, None), partial(pdal_run, program, source, None, stage)
+        )
+        draw_s, _ = alternate(lambda: draw(xyz, None, cell=CELL, seed=0), lambda: None)
+        filter_s = [both - read for both, read in zip(both_s, read_s, strict=True)]
+        start = {"pdal_start_s": timing_of(starts_s).median_s}
+        rows += [
+            {"points": points} | _row("cells", peer, draw_s, filter_s),
+            {"points": points} | _row("file", peer, own_s, file_s) | start,
+        ]
+    return rows
+
+
 def measure_memory(points: int, folder: Path) -> dict[str, Any]:
     """Return the peak memory of a process that samples a LAZ file in one piece, and within a budget."""
     import laspy
@@ -174,6 +228,11 @@ def measure_memory(points: int, folder: Path) -> dict[str, Any]:
     return {"points": points, "file_bytes": path.stat().st_size} | results
 
 
+def _pdal_version(program: str) -> str:
+    text = subprocess.run([program, "--version"], check=True, capture_output=True, text=True).stdout
+    return next(line for line in text.splitlines() if line.startswith("pdal ")).split()[1]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -181,24 +240,34 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, required=True)
     parser.add_argument("--points", type=int, default=500_000)
     parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--peers", default="numpy,open3d,pdal", help="Peers to measure.")
+    parser.add_argument("--pdal", default="pdal", help="Program of PDAL.")
     parser.add_argument("--without-memory", action="store_true", help="Only time.")
     options = parser.parse_args()
     check_output(options.output)
+    peers = options.peers.split(",")
+    pdal = shutil.which(options.pdal) if "pdal" in peers else None
     try:
-        peers, version = ["numpy", "open3d"], metadata.version("open3d")
+        version = metadata.version("open3d") if "open3d" in peers else None
     except metadata.PackageNotFoundError:
-        peers, version = ["numpy"], None
+        version = None
+    in_process = [peer for peer in peers if peer == "numpy" or (peer == "open3d" and version is not None)]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        rows = compare_all(options.points, options.repeats, folder, peers=peers)
+        rows = compare_all(options.points, options.repeats, folder, peers=in_process)
+        if pdal is not None:
+            rows += compare_pdal(Path(pdal), options.points, options.repeats, folder)
         memory = [] if options.without_memory else [measure_memory(size, folder) for size in SIZES]
     record = {
         "what": "one point per cell of a cloud in memory and of a PLY file: pinchpoint and peers in turn",
         "command": f"OMP_NUM_THREADS=1 python benchmarks/cloud/voxel_sampling.py -o {options.output.name}"
-        f" --points {options.points} --repeats {options.repeats}",
+        f" --points {options.points} --repeats {options.repeats}"
+        + (f" --peers {options.peers}" if options.peers != parser.get_default("peers") else "")
+        + " --without-memory" * options.without_memory,
         "created": now(),
         "machine": describe(),
         "open3d": version,
+        "pdal": None if pdal is None else _pdal_version(pdal),
         "cell": CELL,
         "budget": BUDGET,
         "rows": rows,
