@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         radius_for,
         require_radius,
     )
+    from pinchpoint.kit.edges.edge_mlp import flat_path
     from pinchpoint.kit.edges.edges import Edges
     from pinchpoint.kit.edges.graph_cache import GraphCache
     from pinchpoint.kit.edges.lattice import Lattice
@@ -37,6 +38,7 @@ __all__ = [
     "coverage",
     "draw_counts",
     "edge_transform",
+    "flat_path",
     "kinetic_energy",
     "laplacian",
     "laplacian_of_batch",
@@ -66,6 +68,7 @@ _MODULES = {
     "laplacian": "laplacians.laplacian",
     "laplacian_of_batch": "laplacians.laplacian",
     "edge_transform": "edges.transform",
+    "flat_path": "edges.edge_mlp",
     "lattice_edges": "edges.neighbours",
     "lattice_edges_multi": "edges.neighbours",
     "least_radius": "edges.coverage",

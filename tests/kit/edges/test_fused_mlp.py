@@ -12,7 +12,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pinchpoint.kit.edges import fused_mlp
+from pinchpoint import kit
+from pinchpoint.kit import flat_path
+from pinchpoint.kit.edges import edge_mlp, fused_mlp
 
 on_hopper = pytest.mark.skipif(
     not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0),
@@ -167,9 +169,9 @@ def test_the_bar_of_a_relu_passes_rounding_and_refuses_wrong_tiles(between: int)
 def test_other_networks_are_not_taken(parts: list[nn.Module], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
     good = four(6, 128, 16)
-    assert fused_mlp.supports(good, torch.float32, torch.device("cuda"))
-    assert not fused_mlp.supports(parts, torch.float32, torch.device("cuda"))
-    assert not fused_mlp.supports(good, torch.float64, torch.device("cuda"))
+    assert fused_mlp.refusal(good, torch.float32, torch.device("cuda")) is None
+    assert fused_mlp.refusal(parts, torch.float32, torch.device("cuda")) is not None
+    assert fused_mlp.refusal(good, torch.float64, torch.device("cuda")) is not None
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -178,9 +180,42 @@ def test_what_was_compared_with_float64_on_a_card_is_taken(
     inputs: int, outputs: int, between: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
-    assert fused_mlp.supports(list(network(inputs, outputs, between)), dtype, torch.device("cuda"))
+    parts = list(network(inputs, outputs, between))
+    assert fused_mlp.refusal(parts, dtype, torch.device("cuda")) is None
 
 
 def test_another_card_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (8, 0))
-    assert not fused_mlp.supports(four(6, 128, 16), torch.float32, torch.device("cuda"))
+    reason = fused_mlp.refusal(four(6, 128, 16), torch.float32, torch.device("cuda"))
+    assert reason is not None and "compute capability 9.0" in reason
+
+
+def test_on_a_cpu_flat_runs_layer_by_layer_or_through_autograd() -> None:
+    points = torch.zeros(0, 3)
+    assert str(flat_path(network(6, 16, 1), like=points)) == "layer by layer."
+    assert str(flat_path(network(6, 16, 1, nn.ELU), like=points)) == "through autograd."
+
+
+@pytest.fixture
+def hopper(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernels on every device, as if it were of compute capability 9.0."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
+    monkeypatch.setattr(edge_mlp, "own_kernels", lambda _: True)
+
+
+@pytest.mark.usefixtures("hopper")
+def test_on_a_gpu_flat_runs_as_one_kernel_or_says_why_not() -> None:
+    points = torch.zeros(0, 3)
+    assert str(flat_path(network(6, 16, 1), like=points)) == "as one kernel."
+    path = flat_path(nn.Sequential(*four(6, 200, 16)), like=points)
+    assert str(path) == (
+        "layer by layer, which may be slower than eager. "
+        "The widest hidden layer has 200 columns, not 65 to 128."
+    )
+
+
+@pytest.mark.usefixtures("hopper")
+def test_a_transform_that_does_not_run_as_one_kernel_warns() -> None:
+    points, index = torch.rand(4, 3), torch.tensor([[0, 1, 2], [1, 2, 3]])
+    with pytest.warns(UserWarning, match="`mlp` runs layer by layer, which may be slower .* 200 columns"):
+        kit.edge_transform(nn.Sequential(*four(6, 200, 2)), points, points, torch.rand(4, 2), index)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol, cast
+from typing import Any, Literal, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,8 @@ from pinchpoint.kit.edges.edge_ops import own_kernels
 
 _aten = torch.ops.aten
 _SAMPLE = 64  # edges sent through a module of unknown type, to measure what autograd saves
+_NOT_PLAIN = "It is not an nn.Sequential of linear layers with GELU, SiLU, ReLU or tanh."
+_NO_KERNELS = "Triton, a C compiler or a GPU of compute capability 8.0 is missing."
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,9 @@ class Activation:
 
     value: Callable[[Tensor, Tensor], Any]
     slope: Callable[[Tensor, Tensor], Any]
+
+
+Layers = list[tuple[nn.Linear, Activation | None]]
 
 
 class Network(Protocol):
@@ -67,15 +72,44 @@ def network_of(module: nn.Module, *, edges: int, inputs: Tensor) -> Network:
     edges: the largest number of edges in a chunk. inputs: any tensor with the dtype and device of the inputs.
     """
     device, dtype = inputs.device.type, arithmetic(inputs)
-    layers = _by_hand(module, inputs)
-    if layers is None:
+    path = flat_path(module, like=inputs)
+    if path.layers is None:
         return AutogradMLP(module, (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)))
-    if is_one_kernel(module, like=inputs):
+    if path.name == "one kernel":
         return fused_mlp.FusedMLP(list(cast("nn.Sequential", module)), dtype, inputs)
-    return _Perceptron([_Layer.of(layer, act, dtype) for layer, act in layers], edges, dtype)
+    return _Perceptron([_Layer.of(layer, act, dtype) for layer, act in path.layers], edges, dtype)
 
 
-def _by_hand(module: nn.Module, inputs: Tensor) -> list[tuple[nn.Linear, Activation | None]] | None:
+@dataclass(frozen=True)
+class Path:
+    """How `flat` runs a network. reason: why it is not the fastest way on this device; "" if it is.
+
+    name: "one kernel", all layers at once; "layers", torch layer by layer with a backward pass by hand;
+    "autograd", any module, chunk by chunk. layers: None for autograd.
+    """
+
+    name: Literal["one kernel", "layers", "autograd"]
+    reason: str = ""
+    layers: Layers | None = field(default=None, repr=False, compare=False)
+
+    def __str__(self) -> str:
+        words = {"one kernel": "as one kernel", "layers": "layer by layer", "autograd": "through autograd"}
+        return words[self.name] + (f", which may be slower than eager. {self.reason}" if self.reason else ".")
+
+
+def flat_path(module: nn.Module, *, like: Tensor) -> Path:
+    """How `flat` runs this network. like: a tensor with the dtype and device of its inputs."""
+    layers = _by_hand(module, like)
+    if layers is None:
+        return Path("autograd", _NOT_PLAIN if like.is_cuda else "")
+    if not own_kernels(like):
+        return Path("layers", _NO_KERNELS if like.is_cuda else "", layers)
+    parts = list(module) if type(module) is nn.Sequential else [module]
+    reason = fused_mlp.refusal(parts, arithmetic(like), like.device)
+    return Path("one kernel", "", layers) if reason is None else Path("layers", reason, layers)
+
+
+def _by_hand(module: nn.Module, inputs: Tensor) -> Layers | None:
     """The layers, if the module needs no autograd and its weights have the inputs' dtype; else None."""
     dtype, layers = arithmetic(inputs), layers_of(module)
     if layers is None or any(
@@ -86,25 +120,22 @@ def _by_hand(module: nn.Module, inputs: Tensor) -> list[tuple[nn.Linear, Activat
 
 
 def is_one_kernel(module: nn.Module, *, like: Tensor) -> bool:
-    """Whether the whole network runs as one kernel.
+    """Whether the whole network runs as one kernel, so that its memory does not grow with the edges.
 
     like: a tensor with the dtype and device of its inputs.
     """
-    if not own_kernels(like) or type(module) is not nn.Sequential or _by_hand(module, like) is None:
-        return False
-    return fused_mlp.supports(list(module), arithmetic(like), like.device)
+    return flat_path(module, like=like).name == "one kernel"
 
 
-def edge_bytes(module: nn.Module, width: int, *, like: Tensor, by_hand: bool = True) -> int:
-    """Bytes per edge in a training chunk of `network_of(module)`, without inputs and uses of the outputs.
+def edge_bytes(module: nn.Module, width: int, *, like: Tensor, path: Path | None) -> int:
+    """Bytes per edge in a training chunk of a network, without inputs and uses of the outputs.
 
-    width: the width of the inputs; like: a tensor with their dtype and device. by_hand: avoid autograd
-    where possible.
+    width: the width of the inputs; like: a tensor with their dtype and device. path: how it runs, or None
+    if autograd differentiates it in any case.
     """
-    layers = _by_hand(module, like) if by_hand else None
-    if layers is not None:
-        *between, last = (layer.out_features for layer, _ in layers)
-        if is_one_kernel(module, like=like):
+    if path is not None and path.layers is not None:
+        *between, last = (layer.out_features for layer, _ in path.layers)
+        if path.name == "one kernel":
             between = []
         return (sum(between) + 2 * max(between, default=0) + last) * arithmetic(like).itemsize
     return saved_bytes(module, like.new_zeros(_SAMPLE, width)) // _SAMPLE
@@ -118,9 +149,9 @@ def arithmetic(inputs: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(device)
 
 
-def layers_of(module: nn.Module) -> list[tuple[nn.Linear, Activation | None]] | None:
+def layers_of(module: nn.Module) -> Layers | None:
     """The linear layers and the activation after each, or None if the module is, or may be, anything else."""
-    layers: list[tuple[nn.Linear, Activation | None]] = []
+    layers: Layers = []
     parts = list(module) if type(module) is nn.Sequential else [module]
     if len(set(parts)) < len(parts) or any(compat.has_hooks(part) for part in {module, *parts}):
         return None  # a layer used twice adds to one gradient twice; a hook may do anything

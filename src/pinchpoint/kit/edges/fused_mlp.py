@@ -35,25 +35,29 @@ _MAX_ENDS = 32  # limit on the inputs and on the outputs
 _TESTED_LENGTHS, _TESTED_DTYPES = (3, 5, 7), (torch.float32, torch.bfloat16, torch.float16)
 
 
-def supports(parts: list[nn.Module], dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether the kernels support these modules on the device.
+def refusal(parts: list[nn.Module], dtype: torch.dtype, device: torch.device) -> str | None:
+    """Why the kernels do not support these modules on the device, a whole sentence; None if they do.
 
     parts: alternating linear layers and activations.
     """
     if torch.cuda.get_device_capability(device) != _TESTED_CAPABILITY:
-        return False
+        return "The kernels are tested on GPUs of compute capability 9.0 alone (H100, H200)."
+    if dtype not in _TESTED_DTYPES:
+        return f"{dtype} is not float32, bfloat16 or float16."
     linear: list[Any] = parts[0::2]
-    between = parts[1::2]
-    if len(parts) not in _TESTED_LENGTHS or dtype not in _TESTED_DTYPES:
-        return False
-    if not all(type(layer) is nn.Linear and layer.bias is not None for layer in linear):
-        return False
-    if any(type(act) is not nn.GELU or act.approximate != "none" for act in between):
-        return False
+    if len(parts) not in _TESTED_LENGTHS or any(type(layer) is not nn.Linear for layer in linear):
+        return "The MLP is not two to four linear layers with activations between them."
+    if any(layer.bias is None for layer in linear):
+        return "A linear layer has no bias."
+    if any(type(act) is not nn.GELU or act.approximate != "none" for act in parts[1::2]):
+        return "An activation is not GELU with approximate='none'."
     widths = [layer.in_features for layer in linear] + [linear[-1].out_features]
     if any(above.in_features != below.out_features for below, above in pairwise(linear)):
-        return False  # torch itself will raise the error
-    return _MIN_HIDDEN <= max(widths[1:-1]) <= _MAX_HIDDEN and max(widths[0], widths[-1]) <= _MAX_ENDS
+        return "The widths of two layers do not match."  # torch itself will raise the error
+    if not _MIN_HIDDEN <= (widest := max(widths[1:-1])) <= _MAX_HIDDEN:
+        return f"The widest hidden layer has {widest} columns, not {_MIN_HIDDEN} to {_MAX_HIDDEN}."
+    ends = max(widths[0], widths[-1])
+    return None if ends <= _MAX_ENDS else f"There are {ends} inputs or outputs, more than {_MAX_ENDS}."
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ backward. With `flat`, nothing but the graph itself grows with the edges.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -19,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.units import MIB
-from pinchpoint.kit.edges.edge_mlp import arithmetic, edge_bytes, is_one_kernel, layers_of
+from pinchpoint.kit.edges.edge_mlp import arithmetic, edge_bytes, flat_path, layers_of
 from pinchpoint.kit.edges.edge_ops import is_fake
 from pinchpoint.kit.edges.edges import INT32_MOST, Edges
 from pinchpoint.kit.edges.flat_transform import Job, check_channels, check_score, flat_rows
@@ -109,6 +110,8 @@ def edge_transform(
     if memory == "eager" or not graph.count:
         return kernel.rows(modules, x, y, f, quadrature, edge_attr, Rows.all_of(graph))
     by_hand = memory == "flat"
+    if by_hand and not is_fake(x):
+        _note_slow_paths(modules, x.new_empty(0, dtype=inputs_dtype), x.new_empty(0, dtype=points_dtype))
     size = fixed_chunk or auto_chunk(
         mlp,
         x,
@@ -154,9 +157,10 @@ def auto_chunk(
     The default budget is 96 MiB, or a fiftieth of the GPU's memory if that is more and the network does not
     run as one kernel. by_hand: assume the backward pass of `flat`; autograd saves more bytes per edge.
     """
+    path = flat_path(mlp, like=x) if by_hand else None
     if budget_bytes is None:
         budget_bytes = CHUNK_BYTES
-        if x.is_cuda and not (by_hand and is_one_kernel(mlp, like=x)):
+        if x.is_cuda and (path is None or path.name != "one kernel"):
             budget_bytes = max(
                 CHUNK_BYTES, int(CHUNK_SHARE * torch.cuda.get_device_properties(x.device).total_memory)
             )
@@ -169,11 +173,12 @@ def auto_chunk(
         width += edge_attr.shape[1]
     # Inputs, row and sorted sources; the gradients of the kernel and of f; and what the network itself needs.
     own += width * wide + _INDEX_BYTES + 2 * (f.shape[1] if f is not None else 1) * wide
-    own += edge_bytes(mlp, width, like=x, by_hand=by_hand)
+    own += edge_bytes(mlp, width, like=x, path=path)
     if weights == "max":  # the values, their largest and the comparison, beside the gradient
         own += 4 * (f.shape[1] if f is not None else 1) * wide
     if attention is not None:
-        own += edge_bytes(attention, x.shape[1], like=x, by_hand=by_hand) + 4 * wide
+        path = flat_path(attention, like=x) if by_hand else None
+        own += edge_bytes(attention, x.shape[1], like=x, path=path) + 4 * wide
     return largest_chunk(fixed_bytes=0, bytes_per_point=own, budget_bytes=budget_bytes)
 
 
@@ -242,6 +247,14 @@ class EdgeKernel:
             return rows.maximum(values)
         sums = rows.sum(values)
         return sums / rows.degrees().clamp_min(1)[:, None] if self.weights == "mean" else sums
+
+
+def _note_slow_paths(modules: nn.ModuleDict, mlp_inputs: Tensor, attention_inputs: Tensor) -> None:
+    """Warn if a network does not run by our kernels on a GPU, and say why."""
+    for name, module in modules.items():
+        path = flat_path(module, like=mlp_inputs if name == "mlp" else attention_inputs)
+        if path.reason:
+            warnings.warn(f"With memory='flat', `{name}` runs {path}", stacklevel=3)
 
 
 def _chunk(chunk: int | str) -> int | None:
