@@ -43,7 +43,7 @@ INTRO = """# Performance
 
 `pinchpoint bench` times the five systems on your machine: the code of the optimisation report that each
 system answers (the baseline), our variants, and public peers where they are installed. This page is written
-from its [records](../../benchmarks/results/{folder}) on {gpu} by `python benchmarks/performance.py`; the
+from its records in `benchmarks/results/{folder}` on {gpu} by `python benchmarks/performance.py`; the
 sizes are the reports' own.
 
 <!-- not run: takes minutes -->

@@ -10,6 +10,7 @@ def add_colour_bar(
 ) -> None:
     """Draw one colour bar below some axes of a matplotlib figure. norm: maps values to colours."""
     from matplotlib.cm import ScalarMappable
+    from matplotlib.ticker import FuncFormatter
 
     bar = figure.colorbar(
         ScalarMappable(norm, cmap=colours),
@@ -21,6 +22,8 @@ def add_colour_bar(
         label=label,
         extend=extend,
         ticks=ticks,
+        # A common factor such as 1e-10 at the end of the bar would cover the label.
+        format=FuncFormatter(lambda value, _: f"{value:g}".replace("-", "−")),
     )
     bar.outline.set_visible(False)
     bar.ax.grid(False)
