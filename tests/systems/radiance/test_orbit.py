@@ -10,8 +10,11 @@ import pytest
 torch = pytest.importorskip("torch", reason="the radiance fields are torch's")
 PIL = pytest.importorskip("PIL.Image", reason="pictures are pillow's")
 
+from tests.systems.radiance.export.known_fields import make_ball  # noqa: E402
+
 from pinchpoint.core.errors import BadInput, Missing  # noqa: E402
 from pinchpoint.systems.radiance import orbit  # noqa: E402
+from pinchpoint.systems.radiance.training.runs import TrainedRun  # noqa: E402
 
 
 def test_a_sheet_shows_its_images_row_by_row(tmp_path: Path) -> None:
@@ -55,3 +58,19 @@ def test_unknown_suffixes_and_an_mp4_without_ffmpeg_are_refused(
         orbit.check_movie(tmp_path / "turn.mp4")
     assert ".gif" in missing.value.hint and "pinchpoint[mp4]" in missing.value.hint
     assert not list(tmp_path.iterdir())
+
+
+def test_an_orbit_on_a_cpu_has_16_views_and_takes_three_seconds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ball = make_ball()
+    trained = TrainedRun(ball, ball.field.config, ball.settings, 5)
+    monkeypatch.setattr(orbit, "load_weights", lambda *args, **options: trained)
+    record = orbit.orbit("run", tmp_path / "turn.gif", things=1, size=8, device="cpu")
+    assert record.frames == 16
+    with PIL.open(tmp_path / "turn.gif") as read:
+        durations = []
+        for number in range(read.n_frames):
+            read.seek(number)
+            durations.append(read.info["duration"])
+    assert sum(durations) == pytest.approx(3000, abs=160), "in hundredths of a second per frame"

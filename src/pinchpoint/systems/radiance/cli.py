@@ -211,10 +211,12 @@ def orbit(
         "  [default: the run's name .gif]",
     ),
     things: int = typer.Option(4, "--things", help="Number of new objects, side by side."),
-    frames: int = typer.Option(48, "--frames", help="Number of views per turn."),
+    frames: int = typer.Option(
+        None, "--frames", help="Number of views per turn.  [default: 48, or 16 on a CPU]"
+    ),
     size: int = SIZE,
     height: float = HEIGHT,
-    fps: float = typer.Option(16, "--fps", help="Frames per second."),
+    fps: float = typer.Option(None, "--fps", help="Frames per second.  [default: a turn takes 3 s]"),
     checkpoint: str = CHECKPOINT,
     seed: int = typer.Option(0, "--seed", help="Seed of the objects."),
     only: str = CLASS,

@@ -48,6 +48,8 @@ _WIDEST_GIF = 65535
 GAP = 2  # pixels between two images of a sheet
 MOVIES = (".gif", ".mp4")
 _COLOURS = 128
+_FRAMES, _FRAMES_ON_CPU = 48, 16  # views per turn
+_TURN_S = 3.0  # seconds of a turn
 
 
 @dataclass(frozen=True)
@@ -83,9 +85,9 @@ def orbit(
     output: str | Path,
     *,
     things: int = 4,
-    frames: int = 48,
+    frames: int | None = None,
     size: int | None = None,
-    fps: float = 16,
+    fps: float | None = None,
     height: float | None = None,
     which: Which = "last",
     seed: int = 0,
@@ -96,12 +98,16 @@ def orbit(
     """Render one full turn around `things` new objects. only: their class, in a run with classes.
 
     Writes a movie (.gif or .mp4) and, beside it, NAME-sheet.png with some of the views. height: v of the
-    camera poses (0: straight above, 0.5: at the horizon); size: pixels per side before super-resolution.
+    camera poses (0: straight above, 0.5: at the horizon); size: pixels per side before super-resolution;
+    frames: by default 48, or 16 on a CPU, which takes longer; fps: by default one turn takes three seconds.
     """
     start = time.perf_counter()
     check_sizes(
         ("things", things, 1, None), ("frames", frames, 2, None), ("size", size, 8, None), height=height
     )
+    device = resolve_device(device, backend("torch"))
+    frames = (_FRAMES if device == "cuda" else _FRAMES_ON_CPU) if frames is None else frames
+    fps = min(100.0, frames / _TURN_S) if fps is None else fps
     if not 0 < fps <= 100:
         raise BadInput(
             f"--fps is {fps:g}, but it must be above 0 and at most 100.",
@@ -110,7 +116,6 @@ def orbit(
     pillow()
     path = check_output(output)
     check_movie(path)
-    device = resolve_device(device, backend("torch"))
     trained_run = load_weights(run, which=which, device=device)
     settings = trained_run.settings
     _check_room(
