@@ -62,8 +62,8 @@ def run(
 
     times=False leaves times out of the record, since other processes use the device at the same time.
 
-    The record is written after each study, so that an interruption loses at most one. Parts that are not run
-    again stay in the record.
+    The record is written after each study, so that an interruption loses at most one. Parts and lines that
+    are not run again stay in the record.
     """
     record: dict[str, Any] = {"commands": {}, "studies": {}}
     if output.is_file():
@@ -81,13 +81,42 @@ def run(
                 f"{part} {done}/{total} {text}", file=sys.stderr
             ),
         )
+        new = {point.variant for point in result.points}
+        if part in record["studies"]:
+            result = with_earlier_lines(result, Study.from_dict(record["studies"][part]))
         data = result.to_dict()
         for point in data["points"]:
             point["modules"] = ()  # the tables do not use them, and they are most of the bytes
             if not times:
                 point |= dict.fromkeys(("time_s", "time_low_s", "time_high_s"))
-        record["studies"][part], record["commands"][part] = data, command
+        kept = [] if new == {point.variant for point in result.points} else [record["commands"][part]]
+        record["studies"][part], record["commands"][part] = data, "; ".join([*kept, command])
         write_text(output, json.dumps(record, indent=1) + "\n")
+
+
+def with_earlier_lines(result: Study, earlier: Study) -> Study:
+    """A study with the lines of an earlier one of the same settings that it does not have itself."""
+    if (result.settings, result.on) != (earlier.settings, earlier.on):
+        return result
+    new = {point.variant for point in result.points}
+
+    def both(own: Iterable[Any], others: Iterable[Any]) -> tuple[Any, ...]:
+        def line(value: Any) -> str:
+            return value["variant"] if isinstance(value, dict) else value.variant
+
+        return (*(value for value in others if line(value) not in new), *own)
+
+    return replace(
+        result,
+        points=both(result.points, earlier.points),
+        laws=both(result.laws, earlier.laws),
+        cards=both(result.cards, earlier.cards),
+        boundary=both(result.boundary, earlier.boundary),
+        passed=result.passed and earlier.passed,
+        gate=(*earlier.gate, *result.gate),
+        notes=tuple(dict.fromkeys((*earlier.notes, *result.notes))),
+        took_s=result.took_s + earlier.took_s,
+    )
 
 
 def merge(paths: list[Path], output: Path) -> None:

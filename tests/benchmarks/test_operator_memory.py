@@ -123,3 +123,35 @@ def test_records_of_one_width_each_become_one_record(script: Any, tmp_path: Path
         script.merge([paths[0], paths[0]], tmp_path / "twice.json")
     with pytest.raises(SystemExit, match="several values"):
         script.merge([tmp_path / "whole.json"], tmp_path / "again.json")
+
+
+def test_lines_that_are_not_run_again_stay_in_the_record(
+    script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fake_study(_: str, *, variants: str, **options: Any) -> Study:
+        part = study_of(slope={"eager": 100.0, "flat": 7.0, "again": 50.0}[variants])
+        name = "eager" if variants == "again" else variants
+        return replace(
+            part,
+            points=tuple(replace(p, variant=name) for p in part.points),
+            laws=tuple(replace(one, variant=name) for one in part.laws),
+            cards=(),
+        )
+
+    monkeypatch.setattr(script, "study", fake_study)
+    for variants in ("eager", "flat", "again"):
+        script.run(
+            parts=["encoder"],
+            settings={},
+            variants=variants,
+            sizes="1M",
+            on="fake",
+            repeats=1,
+            output=tmp_path / "record.json",
+        )
+        if variants == "flat":
+            command = json.loads((tmp_path / "record.json").read_text())["commands"]["encoder"]
+            assert command.count("benchmarks/operator/memory.py") == 2, "both commands made it"
+    laws = script.read(tmp_path / "record.json")["encoder"].laws
+    slopes = {one.variant: one.slope_bytes_per_point for one in laws if one.mode == "train"}
+    assert slopes == {"flat": 7.0, "eager": 50.0}
