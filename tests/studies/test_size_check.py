@@ -122,6 +122,18 @@ def test_a_flat_variant_may_grow_only_by_the_bytes_per_point_that_it_declares():
     assert "declared to grow by no more than 16 B/point, but it grows by 20 B/point" in reason
 
 
+def test_a_flat_variant_is_not_confirmed_by_few_sizes_that_grow_by_more_than_it_declares():
+    ladder = [
+        Point(size, "train", "flat", "ok", processed=size, peak_allocated_bytes=peak)
+        for size, peak in ((250_000, 374_204_928), (500_000, 408_296_448), (1_000_000, 539_715_072))
+    ]
+    reasons, notes = judge(ladder, flat={"flat": 48})
+    # The interval of the slope is too wide for a verdict.
+    assert reasons == ()
+    assert notes[0].startswith("these sizes do not show whether flat train grows by no more than 48 B/point")
+    assert "study more sizes" in notes[0]
+
+
 def test_sizes_up_to_a_known_chunk_neither_prove_nor_refute_a_flat_variant():
     ladder = points(lambda size: 5e6 + 1_000 * min(size, 100_000), variant="chunked")
     reasons, (note,) = judge(ladder, flat={"chunked": 48}, chunk=100_000)

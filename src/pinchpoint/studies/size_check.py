@@ -70,7 +70,12 @@ def gate_notes(points: Sequence[Point], laws: Sequence[Law], *, flat: Mapping[st
         if claim is None or _flat("", law, ok_points, claim):
             continue
         name = f"{law.variant} {law.mode}"
-        if claim.is_tested(ok_points):
+        if claim.is_tested(ok_points) and not _is_within(ok_points, claim):
+            notes.append(
+                f"these sizes do not show whether {name} {claim.text()}: it grows by {_slope(law)}"
+                f" ({_last_step(ok_points)}); study more sizes"
+            )
+        elif claim.is_tested(ok_points):
             notes.append(f"{name} {claim.text()}, as declared: {_last_step(ok_points)}")
         else:
             chunk = claim.chunk or 0
@@ -126,10 +131,10 @@ def _flat(name: str, law: Law, ok_points: Sequence[Point], claim: Claim) -> list
     """
     if not claim.is_tested(ok_points):
         return []
-    (small, before), (large, last) = _last_two(ok_points)
     limit = claim.held_bytes
-    if law.slope_low <= limit or last - before <= max(MATERIAL * last, limit * (large - small)):
+    if law.slope_low <= limit or _is_within(ok_points, claim):
         return []
+    large = _last_two(ok_points)[1][0]
     claim_text = f"declared to grow by no more than {limit:g} B/point" if limit else "declared flat"
     beyond = (
         ""
@@ -138,6 +143,12 @@ def _flat(name: str, law: Law, ok_points: Sequence[Point], claim: Claim) -> list
         f" --sizes {show_size(large)}:{show_size(16 * large)}"
     )
     return [f"{name}: {claim_text}, but it grows by {_slope(law)} ({_last_step(ok_points)}){beyond}"]
+
+
+def _is_within(ok_points: Sequence[Point], claim: Claim) -> bool:
+    """Whether the last two sizes differ by no more than a flat variant declares."""
+    (small, before), (large, last) = _last_two(ok_points)
+    return last - before <= max(MATERIAL * last, claim.held_bytes * (large - small))
 
 
 def _last_two(ok_points: Sequence[Point]) -> tuple[tuple[int, int], tuple[int, int]]:
