@@ -19,6 +19,7 @@ from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.vmc.analysis.statistics import block_estimate
 from pinchpoint.systems.vmc.data.system import system_of
 from pinchpoint.systems.vmc.model.config import NetConfig
+from pinchpoint.systems.vmc.model.hamiltonian import walker_energies
 from pinchpoint.systems.vmc.model.wavefunction import wave_function
 from pinchpoint.systems.vmc.optimization.programs import ProgramStore
 from pinchpoint.systems.vmc.optimization.sample_energies import make_observe
@@ -152,17 +153,33 @@ def test_programs_of_two_seeds_are_one() -> None:
 
 
 def test_programs_of_two_bond_lengths_are_one_and_stored_as_one() -> None:
-    net = NetConfig.preset("report-cpu", one=4, two=2)
-    settings = replace(SMALL, walkers=2, moves=1, method="hessian")
-    waves = [wave_function(system_of("H2", bond=bond), net) for bond in (1.4, 2.0)]
+    settings = replace(SMALL, walkers=2, moves=1)
+    waves = [product(system_of("H2", bond=bond), NetConfig.preset("small")) for bond in (1.4, 2.0)]
     # A length after the first of a scan: other steps, and none by Adam.
     runs = list(zip(waves, (settings, replace(settings, steps=9, adam_steps=0)), strict=True))
     first, second = (program_texts(*run, ("spring",)) for run in runs)
     assert first == second
     store = ProgramStore()
     assert {store.get(*run, "steps", object) for run in runs} == {store.get(*runs[0], "steps", list)}
-    other = wave_function(system_of("H2"), NetConfig.preset("report-cpu", one=8, two=2))
+    other = product(system_of("H2"), NetConfig.preset("medium"))
     assert store.get(other, settings, "steps", list) == []
+
+
+@pytest.mark.parametrize(("name", "potential"), [("H2", None), ("LiH", "ccecp")])
+def test_the_energies_of_a_network_have_no_nuclei_among_their_constants(
+    name: str, potential: str | None
+) -> None:
+    texts = []
+    for bond in (3.0, 3.5):
+        system = system_of(name, bond=bond, pseudopotential=potential)
+        wave = wave_function(system, NetConfig.preset("report-cpu", one=4, two=2))
+        params = jax.eval_shape(wave.init, jax.eval_shape(lambda: jax.random.key(0)))
+        energies = jax.jit(
+            lambda nuclei, params, x, wave=wave: walker_energies(wave.at(nuclei), method="loop")(params, x)
+        )
+        x = jax.ShapeDtypeStruct((2, system.electrons, 3), jnp.float32)
+        texts.append(energies.lower(jnp.asarray(system.positions), params, x).as_text())
+    assert texts[0] == texts[1]
 
 
 def test_a_step_uses_the_nuclei_of_its_carry() -> None:

@@ -1,0 +1,132 @@
+"""Runs of vmc beyond small ground states: N2, pseudopotentials, and excited states, one seed each.
+
+    python benchmarks/vmc/systems.py run al al+ --device cuda -o runs     # all without names; skips finished
+    python benchmarks/vmc/systems.py collect runs -o benchmarks/results/vmc_systems_h200.json
+
+pinchpoint must be importable: installed, or `PYTHONPATH=src`. Each run is `vmc train` with the arguments in
+RUNS and then `vmc eval`; --seconds stops the training of a run after that time, with a checkpoint, which is
+then evaluated. The folder holds a run NAME, and NAME.json, its evaluation. `collect` writes one record with
+the evaluation of each run, its training, and its commands. Several processes can share a GPU with
+XLA_PYTHON_CLIENT_PREALLOCATE=false.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from pinchpoint.core.files import write_text
+from pinchpoint.core.records import now
+
+WHAT = "energies of larger systems, pseudopotentials and excited states"
+SMALL = (
+    "--net small --walkers 1024 --set adam_steps=300 --set spring_decay=1000 --set burn=100 --set moves=20"
+)
+CCECP = f"--pseudopotential ccecp {SMALL}"
+# Arguments of `vmc train` and of `vmc eval`.
+RUNS = {
+    "n2": (
+        "N2 --net medium --optimizer spring --walkers 1024 --steps 10000 --set pretrain=1000 --set moves=12 "
+        "--set norm_cap=3e-3 --set spring_decay=1200",
+        "--samples 250 --moves 40",
+    ),
+    "al": (f"Al {CCECP} --steps 3000", "--samples 1500"),
+    "al+": (f"Al --charge 1 {CCECP} --steps 2500", "--samples 1500"),
+    "mg": (f"Mg {CCECP} --steps 1500", "--samples 1500"),
+    "si": (f"Si {CCECP} --steps 2500", "--samples 1500"),
+    "ne": (f"Ne {CCECP} --steps 2500", "--samples 1500"),
+    "sco": (
+        "ScO --pseudopotential ccecp --net small --walkers 512 --steps 2000 --optimizer spring "
+        "--set pretrain=500 --set moves=15",
+        "--samples 300",
+    ),
+    "he": (f"He --states 3 {SMALL} --steps 4000", "--samples 1500"),
+    "h2x": (f"H2 --states 2 {SMALL} --steps 4000", "--samples 1500"),
+    "lihx": (f"LiH --states 2 {SMALL} --steps 4000", "--samples 1500"),
+}
+
+
+def run(args: argparse.Namespace) -> None:
+    args.output.mkdir(parents=True, exist_ok=True)
+    for name in args.names or RUNS:
+        folder, evaluation = args.output / name, args.output / f"{name}.json"
+        if evaluation.exists():
+            continue
+        train, evaluate = RUNS[name]
+        resume = ["--resume"] if (folder / "config.json").exists() else []
+        process = subprocess.Popen(
+            [*_command("train", train.split()), "--device", args.device, *resume, "-o", str(folder)]
+        )
+        try:
+            process.wait(args.seconds)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGTERM)
+            process.wait()
+        command = _command("eval", [str(folder), *evaluate.split()])
+        subprocess.run([*command, "--device", args.device, "-o", str(evaluation)], check=True)
+
+
+def _command(verb: str, arguments: list[str]) -> list[str]:
+    return [sys.executable, "-m", "pinchpoint", "vmc", verb, *arguments]
+
+
+def collect(args: argparse.Namespace) -> None:
+    """Write one record with the evaluations in a folder."""
+    runs: dict[str, Any] = {}
+    for name, (train, evaluate) in RUNS.items():
+        evaluation, training = args.folder / f"{name}.json", args.folder / name / "record.json"
+        if evaluation.exists():
+            runs[name] = {
+                "commands": [
+                    f"pinchpoint vmc train {train} --device cuda -o {name}",
+                    f"pinchpoint vmc eval {name} {evaluate} --device cuda -o {name}.json",
+                ],
+                "evaluation": json.loads(evaluation.read_text(encoding="utf-8")) | {"target": name},
+                "training": json.loads(training.read_text(encoding="utf-8")) | {"target": name},
+            }
+    record = {"what": WHAT, "created": now(), "runs": runs}
+    write_text(args.output, json.dumps(record, indent=1) + "\n")
+    for name, one in runs.items():
+        print(_line(name, one["evaluation"]))
+
+
+def _line(name: str, evaluation: dict[str, Any]) -> str:
+    text = f"{name:6} {evaluation['energy_ha']:.6f} +- {evaluation['error_ha']:.6f} Ha"
+    if evaluation["difference_ha"] is not None:
+        text += f"  {1e3 * evaluation['difference_ha']:+.3f} mHa from the reference"
+    for state in evaluation.get("states") or ():
+        text += f"\n       {state['energy_ha']:.6f} +- {state['error_ha']:.6f} Ha"
+        if state["reference_ha"] is not None:
+            text += f"  {1e3 * (state['energy_ha'] - state['reference_ha']):+.3f} mHa from the reference"
+    return f"{text}  R-hat {evaluation['rhat']:.4f}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    verbs = parser.add_subparsers(required=True)
+    run_parser = verbs.add_parser("run")
+    run_parser.add_argument("names", nargs="*", metavar="NAME", help=f"Any of {', '.join(RUNS)}.")
+    run_parser.add_argument("--device", default="cuda")
+    run_parser.add_argument("--seconds", type=float, help="Stop the training of a run after this time.")
+    run_parser.add_argument("-o", "--output", type=Path, required=True)
+    run_parser.set_defaults(do=run)
+    collect_parser = verbs.add_parser("collect")
+    collect_parser.add_argument("folder", type=Path)
+    collect_parser.add_argument("-o", "--output", type=Path, required=True)
+    collect_parser.set_defaults(do=collect)
+    args = parser.parse_args()
+    if unknown := set(getattr(args, "names", ())) - set(RUNS):
+        parser.error(f"There is no run {', '.join(sorted(unknown))}; the runs are {', '.join(RUNS)}.")
+    args.do(args)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
