@@ -154,7 +154,7 @@ def test_programs_of_two_seeds_are_one() -> None:
 
 def test_programs_of_two_bond_lengths_are_one_and_stored_as_one() -> None:
     settings = replace(SMALL, walkers=2, moves=1)
-    waves = [product(system_of("H2", bond=bond), NetConfig.preset("small")) for bond in (1.4, 2.0)]
+    waves: list[Any] = [product(system_of("H2", bond=bond), NetConfig.preset("small")) for bond in (1.4, 2.0)]
     # A length after the first of a scan: other steps, and none by Adam.
     runs = list(zip(waves, (settings, replace(settings, steps=9, adam_steps=0)), strict=True))
     first, second = (program_texts(*run, ("spring",)) for run in runs)
