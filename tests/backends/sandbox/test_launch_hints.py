@@ -44,3 +44,13 @@ def test_lightning_with_more_gpus_than_one_needs_a_world_size() -> None:
     error = script_error(ScriptEnd("raised", 1, RuntimeError(text)), script="train.py", steps=0)
     assert error is not None and error.what == "'train.py' asks for 4 GPUs."
     assert error.hint.startswith("Add --world-size 4, or 4 times the number of machines")
+
+
+def test_arguments_that_a_script_refuses_are_named_with_its_own_words() -> None:
+    complaint = "train.py: error: unrecognized arguments: --batchsize 4"
+    end = ScriptEnd("exited", code=2, complaints=("usage: train.py [-h]", complaint))
+    error = script_error(end, script="folder/train.py", steps=0)
+    assert error is not None and error.what.endswith(complaint)
+    assert (
+        error.hint == "Give arguments that the script knows after --, such as predict train.py -- --epochs 1."
+    )

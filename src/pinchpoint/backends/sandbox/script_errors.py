@@ -69,7 +69,8 @@ def script_error(
         )
     if end.code == _USAGE and end.complaints:
         return TargetFailed(
-            f"{name!r} did not accept its arguments: {end.complaints[-1]}", hint=f"{_ARGUMENTS}."
+            f"{name!r} did not accept its arguments: {end.complaints[-1]}",
+            hint=f"Give arguments that the script knows after --, such as predict {name} -- --epochs 1.",
         )
     at = user_line(end.error) if end.error is not None else ""
     where = f" at {at}" if at else ""
