@@ -1,15 +1,15 @@
 """Distance between exported meshes and the true shapes of procedural cars.
 
     python benchmarks/radiance/mesh.py -o benchmarks/results/radiance_mesh_cpu.json
-    python benchmarks/radiance/mesh.py --run RUN -o benchmarks/results/radiance_mesh_h200.json
+    python benchmarks/radiance/mesh.py --run packaged -o benchmarks/results/radiance_mesh_packaged_cpu.json
 
 pinchpoint must be importable: installed, or `PYTHONPATH=src`. Without --run, a field is fitted to pictures
 of known cars from known poses, as in `pinchpoint demo`, and the mesh of the field is compared with the
 surface of the very car: this is the error of field and export together. The true surface is extracted from
 the signed distance on a grid that is twice as fine. With --run, cars that a GAN invents are compared with
---among cars drawn from the same distribution, and the distance to the nearest one is reported, beside the
-distance of other drawn cars to their nearest: no car of a GAN has a truth of its own. --meshes must then name
-a folder, in which one of the cars is stored. Distances are chamfer distances: mean
+--among cars drawn from the same distribution, and the distance to the nearest one, after a turn around the
+vertical, is reported, beside the distance of other drawn cars to their nearest: no car of a GAN has a truth
+of its own. With --meshes, one of the cars is stored in that folder. Distances are chamfer distances: mean
 distances to the nearest of the points drawn on the other surface, averaged over both directions, in units of
 the sphere around a car; a car is about 1.6 long. Two sets of points on the same surface give `floor`. `seen`
 counts only points whose normals do not face down, because no picture shows cars from below.
@@ -33,7 +33,7 @@ from pinchpoint.core.machine import describe
 from pinchpoint.core.records import now
 from pinchpoint.systems.radiance.data.cars import Car, distance, draw_car, shapes_of
 from pinchpoint.systems.radiance.demo import fit
-from pinchpoint.systems.radiance.export.mesh import export_mesh, object_mesh
+from pinchpoint.systems.radiance.export.mesh import export_mesh, object_mesh, object_surface
 from pinchpoint.systems.radiance.export.mesh_files import write_mesh
 from pinchpoint.systems.radiance.export.surface import Mesh, extract_surface, is_watertight
 from pinchpoint.systems.radiance.metrics.chamfer import chamfer, sample_surface
@@ -41,6 +41,7 @@ from pinchpoint.systems.radiance.orbit import codes_of
 from pinchpoint.systems.radiance.rendering.render import Codes
 from pinchpoint.systems.radiance.training.weights import load_weights
 
+SIGNS = np.array([[1.0, 1.0, 1.0], [-1.0, -1.0, 1.0]])  # as it is, and turned by half a turn around z
 DOWN = -0.1  # z of the normals of faces that look down
 
 
@@ -90,6 +91,14 @@ def fitted(args: argparse.Namespace) -> list[dict[str, Any]]:
     return rows
 
 
+def along_x(points: np.ndarray) -> np.ndarray:
+    """The rotation around z, as a matrix to multiply from the right, that turns the longest side to x."""
+    flat = points[:, :2] - points[:, :2].mean(axis=0)
+    _, axes = np.linalg.eigh(flat.T @ flat)
+    x, y = axes[:, 1]
+    return np.array([[x, -y, 0.0], [y, x, 0.0], [0.0, 0.0, 1.0]])
+
+
 def invented(args: argparse.Namespace) -> dict[str, Any]:
     """Distances of a GAN's cars, and of drawn cars that are not in the set, to the nearest car of the set."""
     trained = load_weights(args.run, which=args.checkpoint, device="cpu")
@@ -101,20 +110,28 @@ def invented(args: argparse.Namespace) -> dict[str, Any]:
     ]
 
     def nearest(mesh: Mesh) -> dict[str, float]:
+        """The smallest distances, with the nose to +x or to -x: a GAN chooses the direction of its cars."""
         own = drawn_points(mesh, count, seed=0)
-        return {name: min(chamfer(own[name], one[name]) for one in known) for name in own}
+        turn = along_x(own["all"])
+        return {
+            name: min(chamfer(sign * points @ turn, one[name]) for one in known for sign in SIGNS)
+            for name, points in own.items()
+        }
 
     cars = []
     for at in range(args.objects):
         code = Codes(codes.shape[at : at + 1], codes.app[at : at + 1])
-        mesh, _, specks = object_mesh(trained.model, code, resolution=resolution)
+        mesh, specks = object_surface(trained.model, code, resolution=resolution)
         cars.append({"object": at, "specks": specks, "watertight": is_watertight(mesh), **nearest(mesh)})
         print(cars[-1], flush=True)
     others = [
         nearest(true_mesh(draw_car(1, number)[0], resolution=resolution)) for number in range(args.objects)
     ]
-    export = export_mesh(args.run, args.meshes / "car.glb", seed=args.seed, which=args.checkpoint)
-    return {"generated": cars, "drawn": others, "among": args.among, "export": export.to_dict()}
+    results: dict[str, Any] = {"generated": cars, "drawn": others, "among": args.among}
+    if args.meshes:
+        export = export_mesh(args.run, args.meshes / "car.glb", seed=args.seed, which=args.checkpoint)
+        results["export"] = export.to_dict()
+    return results
 
 
 def main() -> int:

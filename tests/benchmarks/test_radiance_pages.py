@@ -67,6 +67,19 @@ def test_the_page_has_the_distances_with_aligned_patches_of_the_records() -> Non
     assert bicubic.format(*(score["bicubic"][NAME] for score in scores)) in text
 
 
+def test_the_page_has_the_distances_of_meshes_of_invented_cars_of_the_record() -> None:
+    result = record("radiance_mesh_packaged_cpu.json")["invented"]
+    made, drawn = (
+        sum(row["all"] for row in result[name]) / len(result[name]) for name in ("generated", "drawn")
+    )
+    assert len(result["generated"]) == len(result["drawn"]) == 6 and result["among"] == 40
+    assert all(row["watertight"] for row in result["generated"])
+    text = (
+        f"on average {made:.3f} from the nearest of 40 drawn cars, where six other drawn cars are {drawn:.3f}"
+    )
+    assert text in page()
+
+
 def test_the_tuned_preset_has_the_settings_of_the_recorded_run() -> None:
     result = record("radiance_eight_minutes_h200.json")["training"]["settings"]
     settings = Settings(**{**PRESETS["tuned"], "samples": 24, "bound": 1.0})  # as in the page's command

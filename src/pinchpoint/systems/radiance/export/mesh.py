@@ -171,6 +171,22 @@ def object_mesh(
 
     code: of one object, (1, Z) each.
     """
+    mesh, specks = object_surface(generator, code, resolution=resolution, level=level, progress=progress)
+    return mesh, vertex_colours(generator, code, mesh, progress=progress), specks
+
+
+def object_surface(
+    generator: Generator,
+    code: Codes,
+    *,
+    resolution: int = 96,
+    level: float = 0.5,
+    progress: Progress | None = None,
+) -> tuple[Mesh, int]:
+    """The mesh of one object without colours, which take most of the time, and how many specks were left out.
+
+    code: of one object, (1, Z) each.
+    """
     reach = reach_of(generator)
     values = fill_cavities(opacities(generator, code, resolution, progress=progress), level)
     if not (values > level).any():
@@ -183,8 +199,7 @@ def object_mesh(
     parts = split_parts(mesh)
     areas = np.bincount(parts, weights=np.linalg.norm(mesh.area_vectors(), axis=1))
     is_large = areas >= _SPECK * areas[0]
-    mesh = keep_faces(mesh, is_large[parts])
-    return mesh, vertex_colours(generator, code, mesh, progress=progress), int((~is_large).sum())
+    return keep_faces(mesh, is_large[parts]), int((~is_large).sum())
 
 
 def reach_of(generator: Generator) -> float:
