@@ -9,22 +9,23 @@ import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from pinchpoint.core.errors import BadInput, Diverged, Missing
-from pinchpoint.systems.common.training import logs
+from pinchpoint.systems.common.training import logs, recording
 from pinchpoint.systems.common.training.checkpoints import Checkpoints
 from pinchpoint.systems.common.training.training_loop import Report
 from pinchpoint.systems.operator.data.dataset import open_dataset
-from pinchpoint.systems.operator.data.loading import Supply
+from pinchpoint.systems.operator.data.loading import Supply, tensor_bytes
 from pinchpoint.systems.operator.model.config import OperatorConfig
 from pinchpoint.systems.operator.settings import Settings
 from pinchpoint.systems.operator.train import train
 from pinchpoint.systems.operator.training.runs import read_settings
-from pinchpoint.systems.operator.training.training_step import Stepper
+from pinchpoint.systems.operator.training.training_step import RecordedSteps, Stepper
 
 STEPS = 8
 
@@ -402,3 +403,67 @@ def test_a_cached_graph_is_read_from_disk_and_computed_again_if_it_is_damaged(
     other = replace(config, radii=(config.radii[0] * 1.1, *config.radii[1:]))
     Supply(data, other, graphs=tmp_path).get(name)
     assert len(list(tmp_path.iterdir())) == 2, "another radius is another graph"
+
+
+def test_a_run_with_recorded_steps_is_the_same_and_resumes_without_them(
+    tiny_data: Path, tmp_path: Path, tiny_model: dict[str, Any]
+) -> None:
+    short = {**tiny_model, "steps": 4, "checkpoint_every": 2, "ema": 0.9}
+    for name, record_steps in (("plain", False), ("recorded", True)):
+        train(tiny_data, tmp_path / name, **short, record_steps=record_steps)
+        more = train(tiny_data, tmp_path / name, resume=True, steps=5, record_steps=not record_steps)
+        assert more.complete and more.step == 5
+    one, other = (
+        [row.loss for row in logs.read(tmp_path / name / "log.csv")] for name in ("plain", "recorded")
+    )
+    assert one == pytest.approx(other, rel=1e-4)
+    with pytest.raises(BadInput, match="cannot be predicted"):
+        train(tiny_data, tmp_path / "budget", **short, record_steps=True, budget="8GiB")
+    with pytest.raises(BadInput, match="Steps of 2 bodies cannot be recorded"):
+        train(tiny_data, tmp_path / "two", **short, record_steps=True, accumulate=2)
+
+
+def test_a_body_is_recorded_when_it_comes_again_if_there_is_room(
+    tiny_data: Path, tiny_model: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = open_dataset(tiny_data)
+    config = OperatorConfig.preset(
+        "small", low=data.low, high=data.high, in_features=7, **tiny_model["model"]
+    )
+    bodies = [Supply(data, config).get(name) for name in data.names("train")[:3]]
+    calls: list[str] = []
+
+    def run_aside(function: Callable[[], torch.Tensor]) -> torch.Tensor:
+        calls.append("eager")
+        return function()
+
+    def record(function: Callable[[], torch.Tensor], *, clear: Callable[[], None], pool: Any) -> Any:
+        clear()
+        result = function()
+        calls.append("recorded" if pool is None else f"recorded in {pool}")
+        return SimpleNamespace(replay=lambda: calls.append("replayed") or result), "the pool"
+
+    monkeypatch.setattr(recording, "run_aside", run_aside)
+    monkeypatch.setattr(recording, "record", record)
+    steps = RecordedSteps(tensor_bytes(*bodies[0]) + tensor_bytes(*bodies[1]))
+    for sample, graph in [*bodies, *bodies, *bodies]:
+        loss = steps.run(
+            sample, graph, lambda body: body[0].areas.sum(), clear=lambda: calls.append("clear"), device="cpu"
+        )
+        assert loss == sample.areas.sum()
+    again = ["clear", "recorded", "replayed", "clear", "recorded in the pool", "replayed", "eager"]
+    assert calls == [*["eager"] * 3, *again, "replayed", "replayed", "eager"]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("memory", ["eager", "flat"])
+def test_recorded_steps_on_a_gpu_are_near_those_on_the_cpu(
+    tiny_data: Path, tmp_path: Path, tiny_model: dict[str, Any], memory: str
+) -> None:
+    short = {**tiny_model, "steps": 20, "memory": memory}
+    train(tiny_data, tmp_path / "cpu", **short)
+    train(tiny_data, tmp_path / "cuda", **{**short, "device": "cuda", "record_steps": True})
+    on_gpu, on_cpu = (
+        [row.loss for row in logs.read(tmp_path / name / "log.csv")] for name in ("cuda", "cpu")
+    )
+    assert on_gpu == pytest.approx(on_cpu, rel=1e-2)

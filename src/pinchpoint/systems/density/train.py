@@ -17,10 +17,9 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from pinchpoint.backends.base import backend, resolve_device
-from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import check_folder, make_folder, write_text
 from pinchpoint.core.units import show_count
-from pinchpoint.systems.common.budgets import BudgetChoice, budget_of, refuse_both
+from pinchpoint.systems.common.budgets import BudgetChoice, budget_of, refuse_both, refuse_recorded_steps
 from pinchpoint.systems.common.training import logs
 from pinchpoint.systems.common.training.optimizer import count_parameters
 from pinchpoint.systems.common.training.precision import check_precision
@@ -100,11 +99,7 @@ def train(
         first=None if first is None else first.config,
     )
     run = at_data(begun, where, data)
-    if budget is not None and run.settings.record_steps:
-        raise BadInput(
-            "The memory of recorded steps cannot be predicted, so --budget cannot be used with them.",
-            hint="Leave out --budget, or set --set record_steps=false.",
-        )
+    refuse_recorded_steps(budget, run.settings.record_steps)
     if resume and run.settings.first and run.checkpoints.last() is None:
         first = load_weights(run.settings.first)
     device = resolve_device(run.settings.device, backend("torch"))

@@ -51,3 +51,9 @@ class Settings(TrainSettings):
         default_text="the transform's own, or chosen by --budget",
         may_change=True,
     )
+    record_steps: bool = option(
+        False,
+        "On a GPU, record the step of each body as a CUDA graph when it comes for the second time, and "
+        "replay it from then on.",
+        may_change=True,
+    )

@@ -11,8 +11,9 @@ from typing import Any
 from torch import Tensor
 
 from pinchpoint.backends.base import backend, resolve_device
+from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import check_folder
-from pinchpoint.systems.common.budgets import BudgetChoice, budget_of, refuse_both
+from pinchpoint.systems.common.budgets import BudgetChoice, budget_of, refuse_both, refuse_recorded_steps
 from pinchpoint.systems.common.training import logs
 from pinchpoint.systems.common.training.optimizer import count_parameters
 from pinchpoint.systems.common.training.precision import check_precision
@@ -55,6 +56,7 @@ def train(
     where = data_folder(data, Path(output), Settings, resume=resume, system="operator")
     dataset = open_dataset(where)
     run = at_data(begin(Path(output), dataset, resume=resume, choices=choices), where, data)
+    _check_recorded_steps(run.settings, budget)
     device = resolve_device(run.settings.device, backend("torch"))
     check_precision(run.settings.precision, device)
     names, validation_names = run.split_names(dataset.names("train"))
@@ -89,6 +91,15 @@ def train(
         )
 
     return take_steps(run, learner, device=device, record=record, tell=tell, clock=clock)
+
+
+def _check_recorded_steps(settings: Settings, budget: str | int | None) -> None:
+    refuse_recorded_steps(budget, settings.record_steps)
+    if settings.record_steps and settings.accumulate > 1:
+        raise BadInput(
+            f"Steps of {settings.accumulate} bodies cannot be recorded: a step is recorded for each body.",
+            hint="Use --accumulate 1, or set --set record_steps=false.",
+        )
 
 
 def _largest(bodies: Supply, names: list[str], tell: Progress) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from pinchpoint.systems.common.training import recording
 from pinchpoint.systems.common.training.optimizer import Updates
 from pinchpoint.systems.common.training.precision import autocast
 from pinchpoint.systems.density.data.atomic import radial_tables
@@ -83,8 +84,7 @@ class Recording:
     def __init__(self) -> None:
         self.calls = 0
         self.batch: Batch | None = None
-        self.graph: torch.cuda.CUDAGraph | None = None
-        self.result: Tensor | None = None
+        self.recording: recording.Recording | None = None
 
     def run(self, function: Callable[[Batch], Tensor], batch: Batch, *, clear: Callable[[], None]) -> Tensor:
         """Return function(batch). clear: frees what an eager call left and a recorded one must allocate."""
@@ -94,23 +94,12 @@ class Recording:
         else:
             for own, new in zip(self.batch.tensors(), batch.tensors(), strict=True):
                 own.copy_(new)
+        own = self.batch
         if self.calls <= EAGER_STEPS:
-            # What a library sets up at its first call must not be recorded.
-            side = torch.cuda.Stream()
-            side.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(side):
-                result = function(self.batch)
-            torch.cuda.current_stream().wait_stream(side)
-            return result
-        if self.graph is None:
-            clear()
-            torch.cuda.synchronize()
-            self.graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph):
-                self.result = function(self.batch)
-        self.graph.replay()
-        assert self.result is not None
-        return self.result.clone()  # the next replay overwrites it
+            return recording.run_aside(lambda: function(own))
+        if self.recording is None:
+            self.recording, _ = recording.record(lambda: function(own), clear=clear)
+        return self.recording.replay()
 
 
 def new_model(config: DensityConfig, *, seed: int) -> DensityModel:

@@ -65,7 +65,7 @@ class Supply:
             return self._cache[name]
         sample = self.data.sample(name)
         pair = sample, self._graph(sample)
-        size = sum(tensor.nbytes for tensor in _tensors(*pair))
+        size = tensor_bytes(*pair)
         if size <= self._free_bytes:
             self._free_bytes -= size
             if self.pinned:
@@ -118,18 +118,13 @@ def _load(path: Path) -> Graph | None:
     )
 
 
-def _tensors(sample: Sample, body_graph: Graph) -> list[torch.Tensor]:
+def tensor_bytes(sample: Sample, body_graph: Graph) -> int:
+    """The bytes of all tensors of a body."""
     lists = (*body_graph.encoder, *body_graph.decoder)
     edges = [part for edges in lists for part in (edges.offsets, edges.sources)]
-    return [
-        sample.points,
-        sample.features,
-        sample.target,
-        sample.areas,
-        *edges,
-        *body_graph.token_statistics,
-        *body_graph.point_statistics,
-    ]
+    tensors = [sample.points, sample.features, sample.target, sample.areas, *edges]
+    tensors += [*body_graph.token_statistics, *body_graph.point_statistics]
+    return sum(tensor.nbytes for tensor in tensors)
 
 
 def fingerprint(data: Dataset) -> str:

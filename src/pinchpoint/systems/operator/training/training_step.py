@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from pinchpoint.systems.common.training import recording
 from pinchpoint.systems.common.training.optimizer import Updates
 from pinchpoint.systems.common.training.precision import autocast
+from pinchpoint.systems.operator.data.loading import CACHE_BYTES, tensor_bytes
 from pinchpoint.systems.operator.data.sample import Sample
 from pinchpoint.systems.operator.model.config import OperatorConfig
 from pinchpoint.systems.operator.model.graph import Graph
@@ -17,7 +20,11 @@ from pinchpoint.systems.operator.settings import Settings
 
 
 class Stepper:
-    """A model and the updates of its weights, determined by the seed."""
+    """A model and the updates of its weights, determined by the seed.
+
+    With `Settings.record_steps` on a GPU, every body has its own recorded step, because bodies differ in the
+    numbers of their points and edges; the first step of each is eager.
+    """
 
     def __init__(self, config: OperatorConfig, settings: Settings, device: str) -> None:
         self.settings, self.device = settings, device
@@ -25,7 +32,8 @@ class Stepper:
         model = Operator(config)
         # Fake weights are on the device already and cannot be moved.
         self.model = model if device == "cpu" else model.to(device)
-        self.updates = Updates(self.model, settings)
+        self.updates = Updates(self.model, settings, recordable=settings.record_steps)
+        self.recorded_steps = RecordedSteps() if settings.record_steps and device == "cuda" else None
         self.scale = torch.tensor(config.target_scale or (1.0,) * config.out_features, device=device)
 
     def step(self, bodies: Iterable[tuple[Sample, Graph]], *, number: int) -> Tensor:
@@ -33,10 +41,22 @@ class Stepper:
 
         The first step is number 1. Returns (2,): the loss and the norm of its gradient.
         """
-        self.updates.begin(number)
+        self.updates.set_step(number)
+        if self.recorded_steps is None:
+            return self._step(
+                ((sample.to(self.device), graph.to(self.device)) for sample, graph in bodies), number
+            )
+        (body,) = bodies
+        return self.recorded_steps.run(
+            *body, lambda own: self._step([own], number), clear=self.updates.clear, device=self.device
+        )
+
+    def _step(self, bodies: Iterable[tuple[Sample, Graph]], number: int) -> Tensor:
+        """Take a step with bodies on the device."""
+        self.updates.clear()
         total = torch.zeros((), device=self.device)
         for sample, graph in bodies:
-            loss = self._loss(sample.to(self.device), graph.to(self.device)) / self.settings.accumulate
+            loss = self._loss(sample, graph) / self.settings.accumulate
             loss.backward()
             total += loss.detach()
         return torch.stack([total, self.updates.finish(number)])
@@ -59,6 +79,44 @@ class Stepper:
         if self.settings.weighting == "points":
             return each.mean()
         return (sample.areas @ each.mean(1)) / sample.areas.sum()
+
+
+class RecordedSteps:
+    """Steps with one body each, recorded as CUDA graphs and replayed.
+
+    Recorded bodies stay on the device, up to `most_bytes` of them together; steps of the others are eager.
+    """
+
+    def __init__(self, most_bytes: int = CACHE_BYTES) -> None:
+        self._free_bytes = most_bytes
+        self._recordings: dict[str, recording.Recording] = {}
+        self._bodies: dict[str, tuple[Sample, Graph]] = {}  # what the recordings read
+        self._seen: set[str] = set()
+        self._pool: Any = None
+
+    def run(
+        self,
+        sample: Sample,
+        graph: Graph,
+        step: Callable[[tuple[Sample, Graph]], Tensor],
+        *,
+        clear: Callable[[], None],
+        device: str,
+    ) -> Tensor:
+        """Return step(body) for a body, which is known by its name, on the device."""
+        known = self._recordings.get(sample.name)
+        if known is not None:
+            return known.replay()
+        own = sample.to(device), graph.to(device)
+        size = tensor_bytes(*own)
+        if sample.name not in self._seen or size > self._free_bytes:
+            self._seen.add(sample.name)
+            return recording.run_aside(lambda: step(own))
+        self._free_bytes -= size
+        self._bodies[sample.name] = own
+        recorded, self._pool = recording.record(lambda: step(own), clear=clear, pool=self._pool)
+        self._recordings[sample.name] = recorded
+        return recorded.replay()
 
 
 def forward(model: Operator, sample: Sample, graph: Graph, settings: Settings) -> Tensor:
