@@ -1,6 +1,6 @@
 """The time of one training step of the whole operator, eager and recorded as CUDA graphs.
 
-    pinchpoint operator data -o cars --train 12 --test 1 --panels 5k --device cuda
+    pinchpoint operator data -o cars --train 12 --test 1 --panels 5000 --device cuda
     python benchmarks/operator/step.py cars -o benchmarks/results/operator_step_h200.json --device cuda
 
 Every variant trains its own copy of the same network on the same bodies in the same order. After three turns
