@@ -95,7 +95,8 @@ def _mix(state: int) -> int:
 
 
 def _check_word(name: str, value: Any) -> int:
-    number = whole_number(value)
+    # Plain integers need no conversion; a draw on a GPU takes hardly longer than the general check.
+    number = value if type(value) is int else whole_number(value)
     if number is None or not 0 <= number <= _MASK_64:
         raise BadInput(
             f"`{name}` is {value!r}, not a whole number from 0 to 2**64 - 1.",

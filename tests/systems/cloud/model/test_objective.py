@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch.multiprocessing.spawn import spawn
 from torch.nn import functional
 
+from pinchpoint.systems.cloud.data.prefetch import Prefetcher, PreparedStep, SideStream, receive
 from pinchpoint.systems.cloud.data.scene import Scene
 from pinchpoint.systems.cloud.model.config import CloudConfig
 from pinchpoint.systems.cloud.model.objective import class_loss, compared_cells
@@ -250,3 +251,45 @@ def test_two_processes_have_the_same_gradient_as_one_with_both_scenes(tmp_path: 
         assert torch.equal(result[0][1], result[1][1]), "both take the same step"
         assert torch.allclose(result[0][1], expected, rtol=1e-7, atol=1e-11), mode
         assert (result[0][0] + result[1][0]) / 2 == pytest.approx(loss, rel=1e-9)
+
+
+@pytest.mark.parametrize("mode", ["batched", "accumulate"])
+def test_points_and_tables_prepared_ahead_give_the_same_gradient(mode: str) -> None:
+    settings = Settings(views=VIEWS, consistency="kl", views_mode=mode, cell=0.25, classes=list("abcd"))
+    batch = wide(Batch.from_scenes([scene(1), scene(2, 80)]))
+    results = []
+    for ahead in (False, True):
+        of = stepper(settings, ahead=ahead)
+        draw = of.draw(batch, number=3)
+        assert (draw.tables is not None) == (draw.points is not None) == (ahead and mode == "batched")
+        results.append(gradient(of, batch, draw))
+        if draw.tables is not None:
+            only = draw.only(1)
+            assert only.tables is None and only.points is None
+            assert only.take(batch).xyz.equal(batch.xyz[only.index.long()])
+    assert results[0][0] == results[1][0] and results[0][1].equal(results[1][1])
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_steps_on_a_gpu_with_tables_from_a_side_stream_are_those_of_a_cpu() -> None:
+    settings = Settings(views=VIEWS, consistency="kl", cell=0.25, classes=list("abcd"), precision="fp32")
+    losses = {}
+    for device in ("cpu", "cuda"):
+        of = Stepper(CONFIG, settings, device)
+        side_stream = SideStream() if device == "cuda" else None
+
+        def make(number: int, of: Stepper = of, side: SideStream | None = side_stream) -> PreparedStep:
+            def draw() -> tuple[Batch, ViewDraw]:
+                scenes = [scene(number, 4000), scene(number + 9, 3000)]
+                batch = Batch.from_scenes(scenes, device=of.device)
+                return batch, of.draw(batch, number=number)
+
+            return PreparedStep(*draw()) if side is None else side.prepare(draw)
+
+        with Prefetcher(make, last=6) as prefetcher:
+            losses[device] = [
+                float(of.step_on(*receive(prefetcher.get(number)), number=number)[0])
+                for number in range(1, 7)
+            ]
+    assert losses["cuda"] == pytest.approx(losses["cpu"], rel=2e-3)

@@ -54,6 +54,22 @@ def test_neighbour_tables_of_all_levels_equal_brute_force() -> None:
             assert level.neighbours[row].tolist() == expected
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_voxels_of_a_gpu_are_those_of_a_cpu() -> None:
+    ends = torch.tensor([[-1.0, 0.0, 2.0], [6552.5, 0.0, 1.0], [6552.5, 6552.5, 2.0]])
+    xyz = torch.cat([_cloud(5000, side=3.0), _cloud(3000, seed=1), ends])
+    offsets = torch.tensor([0, 2000, 2000, len(xyz)])
+    on_cpu, on_gpu = (
+        voxelise(xyz.to(device), offsets.to(device), cell=0.1, levels=6) for device in ("cpu", "cuda")
+    )
+    for level, other in zip(on_cpu.levels, on_gpu.levels, strict=True):
+        assert other.keys.cpu().equal(level.keys) and other.neighbours.cpu().equal(level.neighbours)
+    for stride, other in zip(on_cpu.strides, on_gpu.strides, strict=True):
+        assert other.place.cpu().equal(stride.place) and other.children.cpu().equal(stride.children)
+    assert on_gpu.of_point.cpu().equal(on_cpu.of_point)
+
+
 def test_neighbours_do_not_wrap_around_at_the_ends_of_an_axis() -> None:
     xyz = torch.tensor([[0.5, 0.5, 0.5], [2.0**AXIS_BITS - 0.5, 0.5, 0.5]])
     table = voxelise(xyz, torch.tensor([0, 2]), cell=1.0).levels[0].neighbours

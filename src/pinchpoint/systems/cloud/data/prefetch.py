@@ -1,4 +1,5 @@
-"""Prefetch of the next step's points: read, cropped, augmented and, on a GPU, copied there and drawn.
+"""Prefetch of the next step's points: read, cropped, augmented and, on a GPU, copied there, drawn and sorted
+into voxels.
 
 Prefetching uses a thread, not a process: NumPy and the GPU release the interpreter lock, and nothing is
 copied. On a GPU it has its own stream, so a draw that waits for its sizes blocks only the thread. Each step
@@ -7,9 +8,9 @@ receives the same points as without prefetching.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
@@ -81,6 +82,13 @@ def receive(prepared: PreparedStep) -> tuple[Batch, ViewDraw]:
     return prepared.batch, prepared.draw
 
 
-def _tensors(prepared: PreparedStep) -> list[Tensor]:
-    owners = (prepared.batch, prepared.draw, prepared.draw.segments)
-    return [value for owner in owners for value in vars(owner).values() if isinstance(value, Tensor)]
+def _tensors(value: Any) -> Iterator[Tensor]:
+    """Yield the tensors of a dataclass and of everything in it."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, tuple):
+        for part in value:
+            yield from _tensors(part)
+    elif is_dataclass(value):
+        for part in vars(value).values():
+            yield from _tensors(part)

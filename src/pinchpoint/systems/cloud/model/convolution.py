@@ -51,14 +51,21 @@ class _Gather(torch.autograd.Function):
 
 
 class _Convolve(torch.autograd.Function):
-    """Convolve values (C, F) with weight (27 F, G), by the table of neighbours (C, 27), to (C, G)."""
+    """Convolve values (C, F) with weight (27 F, G), by the neighbours of a level, to (C, G) in `dtype`.
+
+    The gradients have the dtypes of the values and of the weight.
+    """
 
     @staticmethod
-    def forward(ctx: Any, values: Tensor, weight: Tensor, table: Tensor) -> Tensor:
-        ctx.save_for_backward(values, weight, table)
-        source = _source(values)
+    def forward(ctx: Any, values: Tensor, weight: Tensor, level: Level, dtype: torch.dtype) -> Tensor:
+        ctx.level, ctx.dtypes = level, (values.dtype, weight.dtype)
+        values, weight = values.to(dtype), weight.to(dtype)
+        ctx.save_for_backward(values, weight)
+        source, table = _source(values), level.neighbours
+        if len(chunks := _chunks(table, values)) == 1:
+            return torch.mm(_gather_chunk(source, table), weight)
         result = values.new_empty(values.shape[0], weight.shape[1])
-        for chunk in _chunks(table, values):
+        for chunk in chunks:
             torch.mm(_gather_chunk(source, table[chunk]), weight, out=result[chunk])
         return result
 
@@ -66,29 +73,30 @@ class _Convolve(torch.autograd.Function):
     @once_differentiable
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, *grads: Tensor
-    ) -> tuple[Tensor, Tensor, None]:
+    ) -> tuple[Tensor, Tensor, None, None]:
         # Voxel j reads i at an offset if and only if i reads j at the opposite offset, so one gather of the
         # gradients serves both results.
-        values, weight, table = ctx.saved_tensors
+        values, weight = ctx.saved_tensors
+        table, opposite = ctx.level.neighbours, ctx.level.opposite
         features, outputs = values.shape[1], weight.shape[1]
-        back = weight.reshape(27, features, outputs).flip(0).transpose(1, 2).reshape(27 * outputs, features)
+        back = weight.reshape(27, features, outputs).transpose(1, 2).index_select(0, opposite)
+        back = back.reshape(27 * outputs, features)
         source = _source(grads[0])
-        d_values = torch.empty_like(values)
-        # The sum over all voxels is accumulated in at least float32, because it adds many small terms.
-        d_weight = torch.zeros(
-            features,
-            27 * outputs,
-            dtype=torch.promote_types(values.dtype, torch.float32),
-            device=values.device,
-        )
-        for chunk in _chunks(table, grads[0]):
-            rows = _gather_chunk(source, table[chunk])
-            torch.mm(rows, back, out=d_values[chunk])
-            d_weight += values[chunk].T @ rows
-        d_weight = (
-            d_weight.reshape(features, 27, outputs).flip(1).transpose(0, 1).reshape(27 * features, outputs)
-        )
-        return d_values, d_weight.to(weight.dtype), None
+        if len(chunks := _chunks(table, source)) == 1:
+            rows = _gather_chunk(source, table)
+            d_values, d_weight = torch.mm(rows, back), torch.mm(values.T, rows)
+        else:
+            d_values = torch.empty_like(values)
+            # The sum over all voxels is accumulated in at least float32, because it adds many small terms.
+            wide = torch.promote_types(values.dtype, torch.float32)
+            d_weight = torch.zeros(features, 27 * outputs, dtype=wide, device=values.device)
+            for chunk in chunks:
+                rows = _gather_chunk(source, table[chunk])
+                torch.mm(rows, back, out=d_values[chunk])
+                d_weight += values[chunk].T @ rows
+        d_weight = d_weight.reshape(features, 27, outputs).transpose(0, 1).index_select(0, opposite)
+        of_values, of_weight = ctx.dtypes
+        return d_values.to(of_values), d_weight.reshape(27 * features, outputs).to(of_weight), None, None
 
 
 class Conv3(nn.Module):
@@ -103,7 +111,7 @@ class Conv3(nn.Module):
     def forward(self, values: Tensor, level: Level) -> Tensor:
         kind = values.device.type
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else self.weight.dtype
-        return _Convolve.apply(values.to(dtype), self.weight.to(dtype), level.neighbours)  # pyright: ignore[reportReturnType]
+        return _Convolve.apply(values, self.weight, level, dtype)  # pyright: ignore[reportReturnType]
 
 
 class Down(nn.Module):
@@ -146,7 +154,7 @@ def _gather_chunk(source: Tensor, table: Tensor) -> Tensor:
 
 
 def _chunks(table: Tensor, values: Tensor) -> list[slice]:
-    """Return chunks of rows, each of which gathers at most CPU_BYTES or GPU_BYTES."""
+    """Return one or more chunks of rows, each of which gathers at most CPU_BYTES or GPU_BYTES."""
     size = max(1, values.element_size() * 27 * values.shape[1])
     step = max(64, (GPU_BYTES if values.is_cuda else CPU_BYTES) // size)
     return [slice(start, start + step) for start in range(0, table.shape[0], step)]

@@ -11,6 +11,8 @@ base, in float32, including its share of coarser voxels and points.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,9 +26,23 @@ from pinchpoint.kit.segments.reduce import segment_mean, segment_sum
 from pinchpoint.kit.segments.segments import Segments
 from pinchpoint.streaming.stream import stream
 from pinchpoint.systems.cloud.data.scene import Scene, check_scene
+from pinchpoint.systems.cloud.model.attention import Windows
 from pinchpoint.systems.cloud.model.config import CloudConfig
 from pinchpoint.systems.cloud.model.unet import UNet
 from pinchpoint.systems.cloud.model.voxels import Voxels, group_least, voxelise
+
+
+@dataclass(frozen=True)
+class Tables:
+    """What the network reads of a batch, which does not depend on its weights.
+
+    windows: of the attention layers of every level; inputs: (M, point_inputs), the numbers read at each
+    point.
+    """
+
+    voxels: Voxels
+    windows: tuple[tuple[Windows, ...], ...]
+    inputs: Tensor
 
 
 class CloudModel(nn.Module):
@@ -53,17 +69,31 @@ class CloudModel(nn.Module):
         )
 
     def forward(
-        self, xyz: Tensor, features: Tensor, offsets: Tensor, view: Tensor | None = None
+        self,
+        xyz: Tensor,
+        features: Tensor,
+        offsets: Tensor,
+        view: Tensor | None = None,
+        tables: Tables | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Run the network.
 
         view: the number of the view of each group (B,) or point (M,), which selects the statistics of the
-        norm per-view.
+        norm per-view. tables: those of this batch, if they were made before.
+        """
+        tables = self.tables(xyz, features, offsets) if tables is None else tables
+        voxels = tables.voxels
+        points = self.embed(tables.inputs)
+        voxel_features = self.voxel_features(points, voxels, view, tables.windows)
+        return self.point_outputs(points, _ToPoints.apply(voxel_features, voxels.segments, voxels.of_point))  # pyright: ignore[reportArgumentType]
+
+    def tables(self, xyz: Tensor, features: Tensor, offsets: Tensor) -> Tables:
+        """Return what the network reads of a batch.
+
+        This waits for the device; the rest of a step does not.
         """
         voxels = voxelise(xyz, offsets, cell=self.config.cell, levels=len(self.config.widths))
-        points = self.embed(self.inputs(xyz, features, voxels))
-        voxel_features = self.voxel_features(points, voxels, view)
-        return self.point_outputs(points, _ToPoints.apply(voxel_features, voxels.segments, voxels.of_point))  # pyright: ignore[reportArgumentType]
+        return Tables(voxels, self.unet.windows(voxels), self.inputs(xyz, features, voxels))
 
     def inputs(self, xyz: Tensor, features: Tensor, voxels: Voxels) -> Tensor:
         """Return (M, point_inputs): the numbers read at each point."""
@@ -82,11 +112,17 @@ class CloudModel(nn.Module):
             )
         return torch.cat(columns, dim=1)
 
-    def voxel_features(self, points: Tensor, voxels: Voxels, view: Tensor | None = None) -> Tensor:
+    def voxel_features(
+        self,
+        points: Tensor,
+        voxels: Voxels,
+        view: Tensor | None = None,
+        windows: Sequence[Sequence[Windows]] | None = None,
+    ) -> Tensor:
         """Map embedded points (M, point_width) to voxel features (C, widths[0])."""
         numbers = _view_of_groups(view, voxels) if self.config.views > 1 else _view_of_groups(None, voxels)
         voxel_inputs = self.enter(segment_mean(points, voxels.segments)).to(self.enter.weight.dtype)
-        return self.unet(voxel_inputs, voxels, numbers)
+        return self.unet(voxel_inputs, voxels, numbers, windows)
 
     def point_outputs(self, points: Tensor, voxel_features: Tensor) -> tuple[Tensor, Tensor]:
         """Map points (M, point_width) and their voxels' features (M, widths[0]) to logits (M, K) and

@@ -64,7 +64,9 @@ class Objective(nn.Module):
         with parts.part("forward"):
             points = draw.take(batch)
             with autocast(self.settings.precision, batch.xyz.device.type):
-                logits, features = self.model(points.xyz, points.features, points.offsets, draw.view)
+                logits, features = self.model(
+                    points.xyz, points.features, points.offsets, draw.view, draw.tables
+                )
                 predictions = self.model.predict_target(features) if points.targets is not None else None
             groups = batch.scenes * self.settings.views_per_step
             loss = class_loss(logits, points, groups=groups) if logits.shape[1] else features.new_zeros(())

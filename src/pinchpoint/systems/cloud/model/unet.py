@@ -7,11 +7,12 @@ per voxel of its level: the inputs of its two convolutions, norms and GELUs.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 from torch import Tensor, cat, nn
 from torch.nn import functional
 
-from pinchpoint.systems.cloud.model.attention import AttentionLayer, make_windows
+from pinchpoint.systems.cloud.model.attention import AttentionLayer, Windows, make_windows
 from pinchpoint.systems.cloud.model.config import CloudConfig
 from pinchpoint.systems.cloud.model.convolution import Conv3, Down, Up
 from pinchpoint.systems.cloud.model.norms import make_norm
@@ -43,12 +44,17 @@ class Stage(nn.Module):
         self.blocks = nn.ModuleList(Block(width, config) for _ in range(config.blocks[depth]))
         self.layers = nn.ModuleList(AttentionLayer(width, config) for _ in range(config.attention[depth]))
 
-    def forward(self, values: Tensor, level: Level, view: Tensor, groups: int) -> Tensor:
+    def windows(self, level: Level, groups: int) -> tuple[Windows, ...]:
+        """Return the windows of the first two layers.
+
+        All even layers share those of the first layer, all odd layers those of the second.
+        """
+        shifts = (0, self.window // 2)[: len(self.layers)]
+        return tuple(make_windows(level, groups, self.window, shift=shift) for shift in shifts)
+
+    def forward(self, values: Tensor, level: Level, view: Tensor, windows: Sequence[Windows]) -> Tensor:
         for block in self.blocks:
             values = block(values, level, view)
-        # All even layers share the windows of the first layer, all odd layers those of the second.
-        shifts = (0, self.window // 2)[: len(self.layers)]
-        windows = [make_windows(level, groups, self.window, shift=shift) for shift in shifts]
         for number, layer in enumerate(self.layers):
             values = layer(values, level, view, windows[number % 2])
         return values
@@ -90,13 +96,27 @@ class UNet(nn.Module):
         self.merges = nn.ModuleList(Merge(depth, config) for depth in depths)
         self.norm = make_norm(config.norm, config.widths[0], config.statistics)
 
-    def forward(self, values: Tensor, voxels: Voxels, view: Tensor) -> Tensor:
-        """Run the U-Net. view: (B,), the statistics that each group uses."""
+    def windows(self, voxels: Voxels) -> tuple[tuple[Windows, ...], ...]:
+        """Return the windows of the attention layers of every level."""
+        return tuple(
+            cast("Stage", stage).windows(level, voxels.groups)
+            for stage, level in zip(self.stages, voxels.levels, strict=True)
+        )
+
+    def forward(
+        self,
+        values: Tensor,
+        voxels: Voxels,
+        view: Tensor,
+        windows: Sequence[Sequence[Windows]] | None = None,
+    ) -> Tensor:
+        """Run the U-Net. view: (B,), the statistics that each group uses; windows: if made before."""
+        windows = self.windows(voxels) if windows is None else windows
         views = [view[level.group] for level in voxels.levels]
         values = values + self.stem(values, voxels.levels[0])
         skips: list[Tensor] = []
         for depth, stage in enumerate(self.stages):
-            values = stage(values, voxels.levels[depth], views[depth], voxels.groups)
+            values = stage(values, voxels.levels[depth], views[depth], windows[depth])
             if depth < len(self.downs):
                 skips.append(values)
                 values = self.downs[depth](

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -33,6 +34,9 @@ from pinchpoint.systems.cloud.model.voxels import (
     groups_of,
     offset_ends,
 )
+
+if TYPE_CHECKING:
+    from pinchpoint.systems.cloud.model.model import Tables
 
 
 @dataclass(frozen=True)
@@ -158,7 +162,8 @@ class ViewDraw:
 
     index: (M,), indices of the batch's points; view, scene: (M,), the numbers of the view and the scene of
     each drawn point; offsets: (V B + 1,), where each scene of each view begins; sizes: number of points per
-    view, on the host; segments: the cells of the batch, from which the points are drawn.
+    view, on the host; segments: the cells of the batch, from which the points are drawn. points, tables: the
+    drawn points and what the network reads of them, if they were prepared ahead of the step.
     """
 
     index: Tensor
@@ -168,9 +173,13 @@ class ViewDraw:
     views: tuple[View, ...]
     sizes: tuple[int, ...]
     segments: Segments
+    points: Batch | None = None
+    tables: Tables | None = None
 
     def take(self, batch: Batch) -> Batch:
         """Return the drawn points as a batch of V B scenes."""
+        if self.points is not None:
+            return self.points
         xyz, features, labels = (
             take_rows(values, self.index) for values in (batch.xyz, batch.features, batch.labels)
         )
@@ -193,6 +202,8 @@ class ViewDraw:
             offsets=offsets,
             views=(self.views[number],),
             sizes=(self.sizes[number],),
+            points=None,
+            tables=None,
         )
 
 

@@ -7,7 +7,7 @@ neighbours are found by binary search, without a hash table or an extension. Tab
 rows with C, one past the last row, where readers put a row of zeros. Building the voxels waits for the device
 once, in addition to the wait of `Segments`. A voxel takes 8 B for its key, 108 B for its neighbours, 4 B for
 its place under its parent, and 32 B as a parent. With four levels this is 180 to 220 B per finest voxel of a
-surface, and about 700 B during the search for neighbours.
+surface, and about 700 B during the search for neighbours, which on a GPU needs no memory of its own.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from torch import Tensor
 
 from pinchpoint.backends.torch import compat
 from pinchpoint.core.errors import BadInput
+from pinchpoint.kit.edges.edge_ops import is_fake, on_device, own_kernels
 from pinchpoint.kit.segments.cell_size import CellSize, cell_edges, show_cell
 from pinchpoint.kit.segments.segments import Segments, edge_lengths
 
@@ -66,6 +67,11 @@ class Level:
     def group(self) -> Tensor:
         """(C,) int64: the group of each voxel, non-decreasing."""
         return self.keys >> (3 * (AXIS_BITS - self.depth))
+
+    @cached_property
+    def opposite(self) -> Tensor:
+        """(27,) int64: the index of the opposite of each offset."""
+        return torch.arange(26, -1, -1, device=self.keys.device)
 
     def coordinates(self) -> Tensor:
         """Return the coordinates (C, 3) int64, counted from the corner of the group."""
@@ -208,6 +214,14 @@ def check_offsets(first: float, end: float, least: float, *, points: int) -> Non
 def neighbours(keys: Tensor, *, depth: int = 0) -> Tensor:
     """Return (C, 27) int32 for sorted keys: the voxel of the same group at each offset, or C."""
     count, bits = keys.shape[0], AXIS_BITS - depth
+    if own_kernels(keys):
+        filled = torch.full((count, 27), count, dtype=torch.int32, device=keys.device)
+        if not is_fake(keys):
+            from pinchpoint.systems.cloud.model import neighbours_triton
+
+            with on_device(keys):
+                neighbours_triton.fill(keys, filled, bits)
+        return filled
     group = (keys >> 3 * bits) << 3 * bits
     neighbour_keys, outside = group, torch.zeros((), dtype=torch.bool, device=keys.device)
     for axis in range(3):

@@ -26,7 +26,6 @@ from pinchpoint.systems.cloud.model.views import (
     LogUniform,
     Uniform,
     View,
-    draw_views,
     parse_views,
 )
 from pinchpoint.systems.cloud.settings import Settings
@@ -130,18 +129,17 @@ def _gather_bytes(config: CloudConfig, settings: Settings, scenes: Sequence[Scen
 
 
 def _prefetch_bytes(config: CloudConfig, settings: Settings, scenes: Sequence[Scene]) -> int:
-    """Return the peak bytes of prefetching: on CUDA the next step's points are copied and drawn during
-    this step.
+    """Return the peak bytes of prefetching: on CUDA the next step's points are copied, drawn and sorted into
+    voxels during this step.
     """
     largest = max(scenes, key=lambda scene: scene.points)
     points = min(settings.points, largest.points)
     part = crop(largest, max(1, min(points, WHOLE // settings.scenes)), np.random.default_rng(0))
-    views = [_fullest(view) for view in parse_views(settings.views)]
+    views = [_fullest(view).name for view in parse_views(settings.views)]
+    stepper = Stepper(config, replace(settings, views=views), "cpu", ahead=True)
 
     def prefetch() -> None:
-        draw_views(
-            Batch.from_scenes([part] * settings.scenes), views, cell=settings.cell or config.cell, seed=0
-        )
+        stepper.draw(Batch.from_scenes([part] * settings.scenes), number=1)
 
     return round((measurement.account(prefetch) or 0) * points / part.points)
 

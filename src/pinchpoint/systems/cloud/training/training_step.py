@@ -8,6 +8,7 @@ means are stored.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -24,7 +25,11 @@ from pinchpoint.systems.common.training.optimizer import Updates
 
 
 class Stepper:
-    """A model and the updates of its weights, determined by the seed."""
+    """A model and the updates of its weights, determined by the seed.
+
+    ahead: whether a draw also prepares the points and what the network reads of them; by default on a GPU,
+    where the draw of the next step runs beside this step.
+    """
 
     def __init__(
         self,
@@ -34,13 +39,15 @@ class Stepper:
         *,
         parts: Parts | None = None,
         ranks: Ranks | None = None,
+        ahead: bool | None = None,
     ) -> None:
         self.settings, self.device = settings, device
+        self.ahead = device == "cuda" if ahead is None else ahead
         self.ranks, self.parts = ranks or Ranks(), parts or Parts(device)
         self.views, self.cell = parse_views(settings.views), settings.cell or config.cell
         torch.manual_seed(settings.seed)
         self.model = CloudModel(config).to(device)
-        self.updates = Updates(self.model, settings)
+        self.updates = Updates(self.model, settings, fused=device == "cuda")
         self.objective = self.ranks.wrap(Objective(self.model, settings), device)
         self.points_seen = 0  # points of all views in all steps of this process
 
@@ -59,7 +66,12 @@ class Stepper:
             first = (number - 1) % len(self.views)
             views = self.views[first : first + 1]
         seed, rank = self.settings.seed, self.ranks.rank
-        return draw_views(batch, views, cell=self.cell, seed=seed, step=number, rank=rank, first_view=first)
+        draw = draw_views(batch, views, cell=self.cell, seed=seed, step=number, rank=rank, first_view=first)
+        if not self.ahead or not sum(draw.sizes) or len(self._passes(draw)) > 1:
+            return draw
+        points = draw.take(batch)
+        tables = self.model.tables(points.xyz, points.features, points.offsets)
+        return replace(draw, points=points, tables=tables)
 
     def step_on(self, batch: Batch, draw: ViewDraw, *, number: int) -> Tensor:
         """Take step `number` with a batch that is on the device and views that are drawn already."""

@@ -18,10 +18,12 @@ class Updates(Generic[Net]):
     """A model, its optimizer and, if the settings ask for them, its averaged weights.
 
     recordable: everything that changes from step to step is a tensor on the model's device, so that a step
-    can be recorded as a CUDA graph and replayed.
+    can be recorded as a CUDA graph and replayed. fused: update all weights in one kernel.
     """
 
-    def __init__(self, model: Net, settings: TrainSettings, *, recordable: bool = False) -> None:
+    def __init__(
+        self, model: Net, settings: TrainSettings, *, recordable: bool = False, fused: bool = False
+    ) -> None:
         self.model, self.settings = model, settings
         device = next(model.parameters()).device
         self._rate = torch.tensor(settings.lr, device=device) if recordable else None
@@ -30,6 +32,7 @@ class Updates(Generic[Net]):
             _groups(model, settings.weight_decay),
             lr=settings.lr if self._rate is None else self._rate,
             capturable=recordable and device.type == "cuda",
+            fused=fused or None,
         )
         self.averaged = copy.deepcopy(model) if settings.ema else None
 
@@ -82,7 +85,7 @@ class Updates(Generic[Net]):
         self.model.load_state_dict(state["model"])
         own = self.optimizer.param_groups
         groups = [
-            {**group, "lr": self.settings.lr, "capturable": mine["capturable"]}
+            {**group, "lr": self.settings.lr, "capturable": mine["capturable"], "fused": mine["fused"]}
             for group, mine in zip(state["optimizer"]["param_groups"], own, strict=True)
         ]
         self.optimizer.load_state_dict({**state["optimizer"], "param_groups": groups})

@@ -1,0 +1,388 @@
+"""Whole training iterations of `cloud` at a million points: an earlier commit, this one, and a dense gather.
+
+    git archive EARLIER src | tar -x -C before
+    python benchmarks/cloud/iteration_compare.py rooms-1m --before before/src --device cuda
+    -o benchmarks/results/cloud_iteration_compare_h200.json
+
+pinchpoint must be importable: installed, or `PYTHONPATH=src`. If the folder does not exist, the rooms are
+made. Every contender is a process of its own, and blocks of five steps run in turn, so that drift affects all
+alike. A step is that of a training run: its points are read, copied and drawn ahead of time, on a GPU on a
+stream of their own; all contenders see the same points. The dense gather is this commit with convolutions in
+plain torch: rows[neighbours] @ weight, with the gradient of torch's own indexing. "Draw after forward" is
+this commit with a thread that draws the next step only when the forward pass is queued. The record has the
+median seconds of a step with their interval, the speed-ups, the peak of the allocator, and the kernels that a
+profiler found in three steps. The loss of the first step shows that all contenders compute the same. `draws`
+are single draws from a million points: waited for one by one, queued, and their parts on the host.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pinchpoint.systems.cloud.training.breakdown import Parts
+
+RECIPES: dict[str, dict[str, Any]] = {
+    "recommended": {},
+    "three views, consistency": {"views": ["dense", "uniform:0.3:0.7", "one-per-cell"], "consistency": "kl"},
+}
+BLOCK = 5  # steps that are timed together
+WARMUP = 2  # blocks
+KERNELS = 12  # rows of the profile
+PROFILED = ("before", "now")
+
+
+class Worker:
+    """The steps of every recipe, in the process of one contender."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args = args
+        if args.dense_gather:
+            _use_dense_gather()
+        self.steps: dict[str, Callable[[int], float]] = {}
+        self.numbers = dict.fromkeys(RECIPES, 0)
+
+    def prepare(self, recipe: str) -> dict[str, Any]:
+        """Build the model of a recipe, take its first step, and return the loss."""
+        from pinchpoint.systems.cloud.data.batches import Supply, step_scenes
+        from pinchpoint.systems.cloud.data.prefetch import Prefetcher, PreparedStep, SideStream, receive
+        from pinchpoint.systems.cloud.data.sources import open_source
+        from pinchpoint.systems.cloud.model.config import CloudConfig
+        from pinchpoint.systems.cloud.model.views import Batch
+        from pinchpoint.systems.cloud.settings import Settings
+        from pinchpoint.systems.cloud.training.training_step import Stepper
+
+        args = self.args
+        source = open_source(args.data)
+        config = CloudConfig.preset(
+            args.preset, in_features=len(source.features), classes=len(source.classes)
+        )
+        settings = Settings(
+            points=args.points,
+            scenes=1,
+            steps=10**6,
+            precision=args.precision,
+            augment=False,
+            model=json.loads(config.to_json()),
+            classes=list(source.classes),
+            features=list(source.features),
+            **RECIPES[recipe],
+        )
+        parts = _LateParts(args.device) if args.late else None
+        stepper = Stepper(config, settings, args.device, parts=parts)
+        side_stream = SideStream() if args.device == "cuda" else None
+        supply, names = Supply(source), source.names("train")
+
+        def make(number: int) -> PreparedStep:
+            scenes = step_scenes(supply, names, settings, step=number, rank=0)
+
+            def draw() -> tuple[Any, Any]:
+                batch = Batch.from_scenes(scenes, device=args.device)
+                if parts is not None and number > 1:
+                    parts.forward_done.acquire()
+                return batch, stepper.draw(batch, number=number)
+
+            return PreparedStep(*draw()) if side_stream is None else side_stream.prepare(draw)
+
+        prefetcher = Prefetcher(make, last=10**9)
+
+        def step(number: int) -> float:
+            return stepper.step_on(*receive(prefetcher.get(number)), number=number)  # pyright: ignore[reportReturnType]
+
+        self.steps[recipe] = step
+        return {"first_loss": float(self._run(recipe, 1)[0])}
+
+    def run(self, recipe: str) -> dict[str, Any]:
+        """Time a block of steps."""
+        self._wait()
+        start = time.perf_counter()
+        self._run(recipe, BLOCK)
+        self._wait()
+        return {"seconds": (time.perf_counter() - start) / BLOCK}
+
+    def peak(self, recipe: str) -> dict[str, Any]:
+        """Return the peak of the allocator over a block of steps."""
+        import torch
+
+        if self.args.device != "cuda":
+            return {"peak_bytes": None}
+        torch.cuda.reset_peak_memory_stats()
+        self._run(recipe, BLOCK)
+        self._wait()
+        return {"peak_bytes": torch.cuda.max_memory_allocated()}
+
+    def profile(self, recipe: str) -> dict[str, Any]:
+        """Return the kernels with the most time on the device, and totals per step."""
+        import torch
+        from torch.profiler import ProfilerActivity, profile
+
+        if self.args.device != "cuda":
+            return {"kernels": []}
+        steps = 3
+        self._wait()
+        with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
+            self._run(recipe, steps)
+            torch.cuda.synchronize()
+        events = [
+            (event.key, event.self_device_time_total / 1e6 / steps, event.count / steps)
+            for event in profiler.key_averages()
+            if str(event.device_type).endswith("CUDA")
+        ]
+        calls = [
+            (event.key, event.self_cpu_time_total / 1e6 / steps, event.count / steps)
+            for event in profiler.key_averages()
+            if str(event.device_type).endswith("CPU")
+        ]
+        row = ("name", "seconds_a_step", "count_a_step")
+        return {
+            "device_s": sum(seconds for _, seconds, _ in events),
+            "kernels_a_step": sum(count for *_, count in events),
+            "kernels": [dict(zip(row, event, strict=True)) for event in _largest(events)],
+            "host_calls": [dict(zip(row, call, strict=True)) for call in _largest(calls)],
+        }
+
+    def draw(self, _: str) -> dict[str, Any]:
+        """Return the seconds of draws from a million points in 50,000 cells: waited for, and queued."""
+        import torch
+
+        from pinchpoint.kit.segments import hashing
+        from pinchpoint.systems.cloud.workload import drawer, problem_of
+
+        points = self.args.points
+        problem = problem_of(points, max(1, points // 20), device=self.args.device)
+        one = drawer("exact", seed=0)
+        counts = problem.draws_per_cell
+
+        def time_each(run: Callable[[int], Any], repeats: int, *, waits: bool) -> float:
+            for number in range(20):
+                run(number)
+            self._wait()
+            seconds, start = [], time.perf_counter()
+            for number in range(repeats):
+                begin = time.perf_counter()
+                run(number)
+                if waits:
+                    self._wait()
+                    seconds.append(time.perf_counter() - begin)
+            if waits:
+                return sorted(seconds)[len(seconds) // 2]
+            self._wait()
+            return (time.perf_counter() - start) / repeats
+
+        return {
+            "waited_s": time_each(lambda number: one(problem, number), 300, waits=True),
+            "queued_s": time_each(lambda number: one(problem, number), 300, waits=False),
+            "wait_alone_s": time_each(lambda number: None, 300, waits=True),
+            "words_s": time_each(lambda number: hashing.words(seed=0, step=number), 300, waits=False),
+            "sums_s": time_each(lambda _: counts.cumsum(0, dtype=torch.int32), 300, waits=False),
+            "buffer_s": time_each(
+                lambda _: torch.empty(points, dtype=torch.int32, device=counts.device), 300, waits=False
+            ),
+        }
+
+    def _run(self, recipe: str, steps: int) -> Any:
+        result = None
+        for _ in range(steps):
+            self.numbers[recipe] += 1
+            result = self.steps[recipe](self.numbers[recipe])
+        return result
+
+    def _wait(self) -> None:
+        from pinchpoint.backends.torch.measurement import wait
+
+        wait(self.args.device)
+
+
+class _LateParts(Parts):
+    """Parts whose `forward_done` is released when a backward pass begins."""
+
+    def __init__(self, device: str) -> None:
+        super().__init__(device)
+        self.forward_done = threading.Semaphore(0)
+
+    def part(self, name: Any) -> Any:
+        if name == "backward":
+            self.forward_done.release()
+        return super().part(name)
+
+
+def _largest(rows: list[tuple[str, float, float]]) -> list[tuple[str, float, float]]:
+    return [(name[:120], *rest) for name, *rest in sorted(rows, key=lambda row: -row[1])[:KERNELS]]  # pyright: ignore[reportReturnType]
+
+
+def _use_dense_gather() -> None:
+    """Replace the convolutions by plain torch."""
+    import torch
+
+    from pinchpoint.systems.cloud.model.convolution import Conv3
+
+    def forward(self: Any, values: Any, level: Any) -> Any:
+        kind = values.device.type
+        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else values.dtype
+        rows = torch.cat([values.to(dtype), values.new_zeros(1, values.shape[1], dtype=dtype)])
+        return rows[level.neighbours.long()].reshape(len(values), -1) @ self.weight.to(dtype)
+
+    Conv3.forward = forward  # ty: ignore[invalid-assignment]
+
+
+class Contender:
+    """A worker process."""
+
+    def __init__(self, args: argparse.Namespace, *options: str, source: Path | None = None) -> None:
+        path = [] if source is None else [str(source.resolve())]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*path, os.environ.get("PYTHONPATH", "")])}
+        command = [sys.executable, __file__, *args.own, "--worker", *options]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
+
+    def ask(self, what: str, recipe: str) -> dict[str, Any]:
+        self.send(what, recipe)
+        return self.receive()
+
+    def send(self, what: str, recipe: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps([what, recipe]) + "\n")
+        self.process.stdin.flush()
+
+    def receive(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        while line := self.process.stdout.readline():
+            if line.startswith("{"):
+                return json.loads(line)
+        raise SystemExit(f"A worker ended with {self.process.wait()}.")
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def serve(args: argparse.Namespace) -> None:
+    worker = Worker(args)
+    for line in sys.stdin:
+        what, recipe = json.loads(line)
+        print(json.dumps(getattr(worker, what)(recipe)), flush=True)
+    os._exit(0)  # a prefetched step may still be under way
+
+
+def compare(args: argparse.Namespace) -> dict[str, Any]:
+    from pinchpoint.studies.timing import ratio_interval, timing_of
+
+    contenders = {
+        **({} if args.before is None else {"before": Contender(args, source=args.before)}),
+        "now": Contender(args),
+        "draw after forward": Contender(args, "--late"),
+        "dense gather": Contender(args, "--dense-gather"),
+    }
+    rows, draws = [], []
+    for one in contenders.values():
+        one.send("draw", "")
+    for one in contenders.values():
+        one.receive()  # compiled by now; what follows runs alone
+    for _ in range(3):
+        draws += [
+            {"contender": name, **one.ask("draw", "")} for name, one in contenders.items() if name in PROFILED
+        ]
+    for recipe in RECIPES:
+        for one in contenders.values():
+            one.send("prepare", recipe)
+        results = {name: one.receive() for name, one in contenders.items()}
+        times: dict[str, list[float]] = {name: [] for name in contenders}
+        for turn in range(WARMUP + args.blocks):
+            # The order alternates, so that no contender always follows the same other one.
+            for name in list(contenders) if turn % 2 else reversed(list(contenders)):
+                seconds = contenders[name].ask("run", recipe)["seconds"]
+                if turn >= WARMUP:
+                    times[name].append(seconds)
+        for name, one in contenders.items():
+            timing = timing_of(times[name])
+            speedup, low, high = ratio_interval(times[name], times["now"])
+            rows.append(
+                {
+                    "recipe": recipe,
+                    "contender": name,
+                    "step_s": timing.median_s,
+                    "step_low_s": timing.low_s,
+                    "step_high_s": timing.high_s,
+                    "blocks": timing.runs,
+                    "times_as_long_as_now": speedup,
+                    "times_low": low,
+                    "times_high": high,
+                    **results[name],
+                    **one.ask("peak", recipe),
+                    **(one.ask("profile", recipe) if name in PROFILED else {"kernels": []}),
+                }
+            )
+    for one in contenders.values():
+        one.close()
+    return {"rows": rows, "draws": draws}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("data", type=Path, help="Folder of rooms; made if it does not exist.")
+    parser.add_argument("--points", type=int, default=1_000_000, help="Points per room.")
+    parser.add_argument("--blocks", type=int, default=7, help=f"Blocks of {BLOCK} steps to time.")
+    parser.add_argument("--before", type=Path, help="Folder src of an earlier commit.")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--precision", default="bf16")
+    parser.add_argument("--preset", default="base", help="Preset of the model.")
+    parser.add_argument("-o", "--output", type=Path, help="File of the record.")
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--dense-gather", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--late", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.worker:
+        serve(args)
+    from pinchpoint.core.files import check_output, write_text
+    from pinchpoint.core.machine import describe
+    from pinchpoint.core.records import now
+    from pinchpoint.systems.cloud.data.dataset import make_dataset
+
+    if args.output is None:
+        parser.error("Name a file for the record: -o FILE.")
+    check_output(args.output)
+    args.own = [argument for argument in sys.argv[1:] if argument != "--worker"]
+    if not args.data.exists():
+        make_dataset(args.data, train=2, test=1, points=args.points, jobs=3)
+    record = {
+        "what": "a whole training iteration: an earlier commit, this one and a dense gather in turn",
+        "command": "python " + " ".join(sys.argv),
+        "created": now(),
+        "machine": describe(),
+        **{name: getattr(args, name) for name in ("points", "precision", "preset", "device")},
+        **compare(args),
+    }
+    write_text(args.output, json.dumps(record, indent=1) + "\n")
+    for row in record["draws"]:
+        parts = ", ".join(f"{name[:-2]} {1e6 * row[name]:.1f}" for name in row if name.endswith("_s"))
+        print(f"draw, {row['contender']}, us: {parts}")
+    for row in record["rows"]:
+        peak = "" if row["peak_bytes"] is None else f", peak {row['peak_bytes'] / 2**30:.2f} GiB"
+        print(
+            f"{row['recipe']}, {row['contender']}: {1e3 * row['step_s']:.1f} ms"
+            f" [{1e3 * row['step_low_s']:.1f}, {1e3 * row['step_high_s']:.1f}],"
+            f" {row['times_as_long_as_now']:.2f} times now, first loss {row['first_loss']:.6f}{peak}"
+        )
+        if row["kernels"]:
+            print(f"   device {1e3 * row['device_s']:.2f} ms in {row['kernels_a_step']:.0f} kernels")
+            for kernel in row["kernels"] + row["host_calls"]:
+                print(
+                    f"   {1e3 * kernel['seconds_a_step']:8.3f} ms {kernel['count_a_step']:7.1f}"
+                    f"  {kernel['name'][:90]}"
+                )
+
+
+if __name__ == "__main__":
+    main()
