@@ -57,7 +57,7 @@ def test_neighbour_tables_of_all_levels_equal_brute_force() -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_voxels_of_a_gpu_are_those_of_a_cpu() -> None:
-    ends = torch.tensor([[-1.0, 0.0, 2.0], [6552.5, 0.0, 1.0], [6552.5, 6552.5, 2.0]])
+    ends = torch.tensor([[-1.0, 0.0, 2.0], [6527.95, 0.0, 1.0], [6527.95, 6527.95, 2.0]])
     xyz = torch.cat([_cloud(5000, side=3.0), _cloud(3000, seed=1), ends])
     offsets = torch.tensor([0, 2000, 2000, len(xyz)])
     on_cpu, on_gpu = (
