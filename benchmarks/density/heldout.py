@@ -1,6 +1,6 @@
 """Score weights on the held-out molecules of the preset `wide`, at random points of every grid.
 
-    python benchmarks/density/heldout.py DATA -o benchmarks/results/density_wide_cpu.json
+    python benchmarks/density/heldout.py DATA -o FILE.json
 
 `pinchpoint density score packaged DATA --split heldout` uses all points, which takes much longer.
 """
