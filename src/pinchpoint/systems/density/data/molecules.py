@@ -27,7 +27,7 @@ from __future__ import annotations
 import difflib
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -102,8 +102,6 @@ def _molecules() -> dict[str, Molecule]:
     for name, count in zip(enumerated_names(), counts.tolist(), strict=True):
         known.append(Molecule(name, tuple(symbols[start : start + count]), positions[start : start + count]))
         start += count
-    for each in known:
-        each.positions.setflags(write=False)
     return {each.name: each for each in known}
 
 
@@ -116,7 +114,7 @@ def draw_held_out(pool: Sequence[str], *, count: int, key: int) -> tuple[str, ..
 def molecule(name: str) -> Molecule:
     """Return a molecule by its name; raise BadInput if there is none."""
     if (known := _molecules().get(name)) is not None:
-        return known
+        return replace(known, positions=known.positions.copy())
     few = ", ".join(difflib.get_close_matches(name, names(), n=5, cutoff=0.4) or TRAINING[:5])
     raise BadInput(
         f"There is no molecule {name!r}.",
