@@ -128,7 +128,7 @@ def test_molecules_like_those_trained_on_are_not_strange(packaged: TrainingDomai
         ),
         (
             boxed("N N", [[0, 0, 0], [0.9, 0, 0]]),
-            ["N-N at 0.90 angstrom: the closest in the training data is 1.10"],
+            ["N-N at 0.90 angstrom: the closest in the training data is 1.08"],
         ),
         (
             boxed("O H H", water(1.9)),
