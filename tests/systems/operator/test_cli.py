@@ -213,7 +213,7 @@ def test_data_runs_and_evaluations_need_separate_folders(
 def test_a_smaller_dataset_in_the_folder_of_a_larger_one_says_what_is_excluded(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    make = ["operator", "data", "-o", str(tmp_path / "set"), "--panels", "100", "--test", "1", "--jobs", "1"]
+    make = ["operator", "data", "-o", str(tmp_path / "set"), "--panels", "0.1k", "--test", "1", "--jobs", "1"]
     assert run([*make, "--train", "2"]) == 0
     assert "more bodies" not in capsys.readouterr().err
     assert run([*make, "--train", "0"]) == 0

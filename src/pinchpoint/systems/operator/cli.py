@@ -13,6 +13,7 @@ import typer
 
 from pinchpoint.console import printing, progress_bar
 from pinchpoint.core.errors import BadInput
+from pinchpoint.core.units import parse_size
 from pinchpoint.systems.common import commands
 from pinchpoint.systems.operator.settings import Settings
 
@@ -71,8 +72,8 @@ def data(
         help="Number of test bodies, which are the same for every --train.  [default: 16; a fifth with "
         "--from]",
     ),
-    panels: int = typer.Option(
-        None, "--panels", help="Approximate number of faces of a body.  [default: 2000]"
+    panels: str = typer.Option(
+        None, "--panels", help="Approximate number of faces of a body, such as 5k.  [default: 2k]"
     ),
     seed: int = typer.Option(
         0, "--seed", help="Seed of the shapes, which do not depend on --panels; with --from, of the split."
@@ -102,9 +103,8 @@ def data(
         _convert(source, output, files, inputs, targets, parameters, test, seed)
         return
     kind, device = kind or "flow", device or "cpu"
-    train, test, panels = (
-        default if value is None else value for value, default in ((train, 64), (test, 16), (panels, 2000))
-    )
+    train, test = (default if value is None else value for value, default in ((train, 64), (test, 16)))
+    faces = parse_size(panels or "2k", what="--panels")
     with commands.loading_torch():
         from pinchpoint.systems.operator.data.dataset import make_dataset
 
@@ -115,7 +115,7 @@ def data(
             kind=cast("Any", kind),
             train=train,
             test=test,
-            panels=panels,
+            panels=faces,
             seed=seed,
             jobs=jobs,
             device=device,
@@ -131,7 +131,7 @@ def data(
                 f"{counts[0]:,} for training, {counts[1]:,} for testing; {progress.there:,} already existed",
             ),
             ("inaccurate", f"{len(left_out):,}, excluded from the splits"),
-            ("panels", f"about {panels:,} per body"),
+            ("panels", f"about {faces:,} per body"),
             *commands.size_and_time(output, start),
             *commands.train_next("operator", output, when=bool(dataset.names("train"))),
         ]
