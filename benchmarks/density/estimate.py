@@ -90,7 +90,7 @@ def fit_molecules(data: Path, references: Path) -> ErrorEstimate:
 
     The usual error is that of molecules never trained on.
     """
-    model, opened = load_weights("molecules"), open_dataset(data, unfinished=True)
+    model, opened = load_weights("molecules"), open_dataset(data, accept_unfinished=True)
     stored = [opened.stored(name) for name in opened.names("train")]  # a sample would draw its probes again
     graphs = [(one.order.molecule, _graph(one.order.molecule, one.positions, model)) for one in stored]
     species, distances = describe(model.config, model.fields, graphs)

@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("--weights", default=None, help="a run or a file; default: those of molecules")
     parser.add_argument("--points", type=int, default=4000, help="of each grid")
     args = parser.parse_args()
-    model, data = load_weights(args.weights), open_dataset(args.data, unfinished=True)
+    model, data = load_weights(args.weights), open_dataset(args.data, accept_unfinished=True)
     rows = []
     for name in data.names("heldout"):
         sample = data.sample(name)

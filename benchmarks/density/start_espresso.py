@@ -1,6 +1,7 @@
 """Count the SCF iterations of Quantum ESPRESSO from three starts: its own, superposed atoms, and our density.
 
-    python benchmarks/density/start_espresso.py -o benchmarks/results/density_start_espresso_cpu.json
+    python benchmarks/density/start_espresso.py --systems sio2-stishovite --box-a 6 --cutoff-ry 120
+    --threshold-ry 1e-6 -o benchmarks/results/density_start_espresso_cpu.json
 
 A system is a rattled molecule in a cubic box, or a strained and rattled cell of an oxide, with the
 pseudopotentials and k-points of our data. The record is written after every system, and the
@@ -40,6 +41,7 @@ from pinchpoint.systems.density.grid.structure import Structure
 from pinchpoint.systems.density.predict import predict
 
 PREFIX = "start"
+DECIDING = ("kind", "number", "box_a", "cutoff_ry", "threshold_ry")  # equal where a record is continued
 
 
 def main() -> None:
@@ -60,13 +62,15 @@ def main() -> None:
         "created": now(),
         "command": script_command(),
         "machine": describe(),
+        "number": args.number,
+        "box_a": args.box_a,
         "cutoff_ry": args.cutoff_ry,
         "threshold_ry": args.threshold_ry,
         "systems": [],
     }
     if args.output.exists():
         before = json.loads(args.output.read_text(encoding="utf-8"))
-        if any(before[key] != record[key] for key in ("kind", "cutoff_ry", "threshold_ry")):
+        if any(before.get(key) != record[key] for key in DECIDING):
             raise SystemExit(f"{args.output} is a record with other settings; give another -o.")
         record["systems"] = before["systems"]
     for name in args.systems:

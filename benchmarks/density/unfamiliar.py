@@ -177,7 +177,7 @@ def judge_oxides(data: Path, scores: list[Path], output: Path) -> None:
 def _heldout_rows(model: Any, data: Path) -> list[dict[str, Any]]:
     from pinchpoint.systems.density.data.dataset import open_dataset
 
-    opened, rows = open_dataset(data, unfinished=True), []
+    opened, rows = open_dataset(data, accept_unfinished=True), []
     for name in opened.names("heldout"):
         sample = opened.sample(name)
         picks = np.random.default_rng(0).permutation(len(sample.probes))[:POINTS]

@@ -81,7 +81,7 @@ def network_of(module: nn.Module, *, edges: int, inputs: Tensor) -> Network:
 
 
 @dataclass(frozen=True)
-class Path:
+class FlatPath:
     """How `flat` runs a network. reason: why it is not the fastest way on this device; "" if it is.
 
     name: "one kernel", all layers at once; "layers", torch layer by layer with a backward pass by hand;
@@ -97,16 +97,16 @@ class Path:
         return words[self.name] + (f", which may be slower than eager. {self.reason}" if self.reason else ".")
 
 
-def flat_path(module: nn.Module, *, like: Tensor) -> Path:
+def flat_path(module: nn.Module, *, like: Tensor) -> FlatPath:
     """How `flat` runs this network. like: a tensor with the dtype and device of its inputs."""
     layers = _by_hand(module, like)
     if layers is None:
-        return Path("autograd", _NOT_PLAIN if like.is_cuda else "")
+        return FlatPath("autograd", _NOT_PLAIN if like.is_cuda else "")
     if not own_kernels(like):
-        return Path("layers", _NO_KERNELS if like.is_cuda else "", layers)
+        return FlatPath("layers", _NO_KERNELS if like.is_cuda else "", layers)
     parts = list(module) if type(module) is nn.Sequential else [module]
     reason = fused_mlp.refusal(parts, arithmetic(like), like.device)
-    return Path("one kernel", "", layers) if reason is None else Path("layers", reason, layers)
+    return FlatPath("one kernel", "", layers) if reason is None else FlatPath("layers", reason, layers)
 
 
 def _by_hand(module: nn.Module, inputs: Tensor) -> Layers | None:
@@ -127,7 +127,7 @@ def is_one_kernel(module: nn.Module, *, like: Tensor) -> bool:
     return flat_path(module, like=like).name == "one kernel"
 
 
-def edge_bytes(module: nn.Module, width: int, *, like: Tensor, path: Path | None) -> int:
+def edge_bytes(module: nn.Module, width: int, *, like: Tensor, path: FlatPath | None) -> int:
     """Bytes per edge in a training chunk of a network, without inputs and uses of the outputs.
 
     width: the width of the inputs; like: a tensor with their dtype and device. path: how it runs, or None

@@ -20,7 +20,7 @@ from pinchpoint.core.records import Record, now
 from pinchpoint.core.units import show_seconds
 from pinchpoint.systems.density.data.atomic import AtomTable, load_table, superpose
 from pinchpoint.systems.density.data.batches import item_of
-from pinchpoint.systems.density.data.dataset import Dataset, Split, open_dataset
+from pinchpoint.systems.density.data.dataset import Dataset, Split, open_dataset, unfinished_notes
 from pinchpoint.systems.density.data.sample import Sample
 from pinchpoint.systems.density.model.model import DensityModel
 from pinchpoint.systems.density.training.training_step import values_at
@@ -44,6 +44,7 @@ class Scores(Record):
     superposition: float | None
     seconds: float
     device: str
+    notes: tuple[str, ...] = ()  # warnings for the user
     spin_nmae: float | None = None  # mean over the samples with a spin density, if the model has one
     definition: str = "NMAE = sum w |predicted - true| / sum w |true|; w: the volume a probe stands for"
     machine: dict[str, Any] = field(default_factory=_machine.describe)
@@ -79,7 +80,8 @@ class Scores(Record):
         rows.append(("electrons", f"off by at most {off:.3%}"))
         for name, (own, other) in self.of_molecules().items():
             rows.append((name, f"{own:.3%}" + ("" if other is None else f"   superposed atoms {other:.3%}")))
-        return [*rows, ("time", f"{show_seconds(self.seconds)} on {self.device}")]
+        rows.append(("time", f"{show_seconds(self.seconds)} on {self.device}"))
+        return [*rows, *(("note", note) for note in self.notes)]
 
 
 def evaluate_set(
@@ -99,7 +101,7 @@ def evaluate_set(
         raise BadInput(f"A chunk cannot have {chunk} probes.", hint="Set --chunk to at least 1.")
     start = time.perf_counter()
     device = resolve_device(device, backend("torch"))
-    data = dataset if isinstance(dataset, Dataset) else open_dataset(dataset, unfinished=True)
+    data = dataset if isinstance(dataset, Dataset) else open_dataset(dataset, accept_unfinished=True)
     names = data.names(split)
     species = {symbol for name in names for symbol in data.sample(name).species} if weights in _ANY else None
     model = for_inference(weights, device, species=species)
@@ -144,6 +146,7 @@ def evaluate_set(
         spin_nmae=_mean(rows, "spin_nmae"),
         seconds=time.perf_counter() - start,
         device=device,
+        notes=unfinished_notes(data, split, use="the scores are of the others"),
     )
 
 

@@ -28,7 +28,7 @@ from pinchpoint.systems.common.training.runs import at_data, data_folder
 from pinchpoint.systems.common.training.torch_loop import take_steps
 from pinchpoint.systems.common.training.training_loop import Outcome, Progress, Report, keep_run_on_stop
 from pinchpoint.systems.density.data.batches import Item, choose_structures, common_shape, item_of, step_batch
-from pinchpoint.systems.density.data.dataset import Dataset, open_dataset
+from pinchpoint.systems.density.data.dataset import open_dataset, unfinished_notes
 from pinchpoint.systems.density.data.domain import TrainingDomain, merge_domains, sample_domain
 from pinchpoint.systems.density.data.stacked_items import StackedItems
 from pinchpoint.systems.density.model.model import DensityModel
@@ -87,7 +87,7 @@ def train(
         budget_of(budget)  # before the data are read
         refuse_both(budget, choices.get("chunk"))
     where = data_folder(data, Path(output), Settings, resume=resume, system="density")
-    dataset = open_dataset(where, unfinished=True)
+    dataset = open_dataset(where, accept_unfinished=True)
     if choices.get("first") and Path(choices["first"]).exists():
         choices["first"] = str(Path(choices["first"]).resolve())
     first = load_weights(choices["first"]) if choices.get("first") and not resume else None
@@ -131,7 +131,7 @@ def train(
             structures=len(names),
             probes=sum(len(items[name].probes) for name in names),
             notes=(
-                *unfinished_notes(dataset),
+                *unfinished_notes(dataset, "train", use="the run uses the others"),
                 *loss_notes([row.loss for row in outcome.rows], run.settings, best_step=outcome.best_step),
             ),
         )
@@ -141,16 +141,6 @@ def train(
             domain = _joined(domain, read_domain(run.folder) if first is None else first.domain)
         write_text(make_folder(run.folder) / DOMAIN_FILE, domain.to_json() + "\n")
     return take_steps(run, learner, device=device, record=record, tell=tell, clock=clock)
-
-
-def unfinished_notes(dataset: Dataset) -> tuple[str, ...]:
-    """Return a note where the dataset was stopped before its end."""
-    if not dataset.missing:
-        return ()
-    return (
-        f"the dataset is not finished: {show_count(dataset.missing, 'sample')} of {dataset.path} "
-        f"{'is' if dataset.missing == 1 else 'are'} missing; the run uses the others",
-    )
 
 
 def loss_notes(

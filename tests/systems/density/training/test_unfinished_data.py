@@ -1,4 +1,4 @@
-"""Training on a dataset that was stopped before its end."""
+"""Training on a dataset that was stopped before its end, and scores of it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import pytest
 pytest.importorskip("torch", reason="density models are torch's")
 
 from pinchpoint.core.errors import BadInput  # noqa: E402
-from pinchpoint.systems.density.data.dataset import open_dataset  # noqa: E402
+from pinchpoint.systems.density.data.dataset import open_dataset, unfinished_notes  # noqa: E402
+from pinchpoint.systems.density.scores import evaluate_set  # noqa: E402
 from pinchpoint.systems.density.train import train  # noqa: E402
 
 TINY = {"mul": 16, "lmax": 1, "gaussians": 10, "hidden": 16, "head": 16, "interactions": 2, "train_knots": 64}
@@ -25,12 +26,24 @@ def test_a_set_of_molecules_that_was_stopped_early_is_trained_on_with_a_note(
     data = tmp_path / "data"
     shutil.copytree(density_data, data)
     index = json.loads((data / "index.json").read_text(encoding="utf-8"))
-    index |= {"missing": 2, "wanted": index["wanted"] + 2}
+    lost = [index["splits"]["train"][0], index["splits"]["train"][1], index["splits"]["test"][0]]
+    index["missing"] = len(lost)
+    index["samples"] = {name: entry for name, entry in index["samples"].items() if name not in lost}
+    index["splits"] = {
+        split: [name for name in names if name not in lost] for split, names in index["splits"].items()
+    }
     (data / "index.json").write_text(json.dumps(index), encoding="utf-8")
     with pytest.raises(BadInput, match="samples are missing"):
         open_dataset(data)
     record = train(data, tmp_path / "run", **CHOICES)
-    assert "2 samples of" in record.notes[0] and "are missing; the run uses the others" in record.notes[0]
+    assert f"2 samples of the train split of {data} are missing; the run uses the others" in record.notes[0]
+    # Scores are told what is missing of their own split only.
+    scores = evaluate_set(tmp_path / "run", data, "test", device="cpu")
+    assert len(scores.samples) == len(index["splits"]["test"]) > 0
+    note = f"1 sample of the test split of {data} is missing; the scores are of the others"
+    assert len(scores.notes) == 1 and note in scores.notes[0]
+    assert ("note", scores.notes[0]) in scores.summary()
+    assert not unfinished_notes(open_dataset(data, accept_unfinished=True), "heldout", use="")
     # Not without anything to train on, and not where files of a user are missing: they may be bad.
     for change in ({"generator": "files 1"}, {"splits": index["splits"] | {"train": []}}):
         (data / "index.json").write_text(json.dumps(index | change), encoding="utf-8")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.core.units import show_choices
+from pinchpoint.core.units import show_choices, show_count
 from pinchpoint.systems.common.data import dataset_folder as samples
 from pinchpoint.systems.density.data.data_settings import (
     DECIDING,
@@ -98,6 +98,15 @@ class Dataset:
     def _where(self, name: str) -> str:
         return str(self.path / samples.file_of(name))
 
+    def missing_in(self, split: Split) -> int:
+        """Return how many samples of a split were not made yet, of a set that was stopped before its end."""
+        if not self.missing or isinstance(self.settings, FileSettings):
+            return 0
+        orders = orders_of(self.settings, self.seed)
+        return sum(
+            order.name not in self.samples and split_of(order, self.settings) == split for order in orders
+        )
+
     def faulty_samples(self) -> dict[str, list[str]]:
         """Return the samples that broke a limit, and their faults."""
         return samples.faults_of(self.samples)
@@ -174,16 +183,18 @@ def make_data(
     return open_dataset(folder)
 
 
-def open_dataset(path: str | Path, *, check: bool = True, unfinished: bool = False) -> Dataset:
+def open_dataset(path: str | Path, *, check: bool = True, accept_unfinished: bool = False) -> Dataset:
     """Return the dataset of a folder. check=False skips the comparison of sha256 when a sample is read.
 
-    unfinished: accept a set of computed molecules that was stopped early, if it has training samples. Files
-    of a user that are missing may be bad ones, which must be dealt with first.
+    accept_unfinished: also open a set of computed molecules that was stopped early, if it has training
+    samples. Files of a user that are missing may be bad ones, which must be dealt with first.
     """
     folder = Path(path)
 
     def accept(index: dict[str, Any]) -> bool:
-        return unfinished and not isinstance(index["generator"], str) and bool(index["splits"]["train"])
+        return (
+            accept_unfinished and not isinstance(index["generator"], str) and bool(index["splits"]["train"])
+        )
 
     with samples.finished_index(folder, SET, accept=accept) as index:
         seed = index["seed"]
@@ -214,15 +225,27 @@ def _save(
     # A run validates with the last training samples: those of molecules that it does not train on say more.
     for name, order in sorted(orders.items(), key=lambda pair: pair[1].molecule in singles):
         if name in entries and not entries[name]["faults"]:
-            splits[
-                "train"
-                if order.kind == "probes"
-                else "test"
-                if order.molecule in settings.molecules
-                else "heldout"
-            ].append(name)
+            splits[split_of(order, settings)].append(name)
     about = identity | {"settings": asdict(settings), "notes": unknown_species(settings)}
     samples.write_index(folder, SET, about, entries, orders, splits)
+
+
+def split_of(order: Order, settings: DataSettings) -> Split:
+    """Return the split that a sample belongs to."""
+    if order.kind == "probes":
+        return "train"
+    return "test" if order.molecule in settings.molecules else "heldout"
+
+
+def unfinished_notes(dataset: Dataset, split: Split, *, use: str) -> tuple[str, ...]:
+    """Return a note where samples of a split were not made yet. use: of the other samples."""
+    missing = dataset.missing_in(split)
+    if not missing:
+        return ()
+    return (
+        f"the dataset is not finished: {show_count(missing, 'sample')} of the {split} split of "
+        f"{dataset.path} {'is' if missing == 1 else 'are'} missing; {use}",
+    )
 
 
 def unknown_species(settings: DataSettings) -> list[str]:

@@ -69,21 +69,12 @@ def names() -> tuple[str, ...]:
 
 def enumerated_names() -> tuple[str, ...]:
     """Return the names of the enumerated molecules: the smallest first, then in random order."""
-    return tuple(_read_lines("names"))
-
-
-def enumerated_smiles() -> tuple[str, ...]:
-    """Return the SMILES of the enumerated molecules, in the order of their names."""
-    return tuple(_read_lines("smiles"))
+    with np.load(ENUMERATED) as table:
+        return tuple(table["names"].tobytes().decode().split("\n"))
 
 
 def _blocks() -> list[str]:
     return [*_TABLE, *FURTHER.read_text(encoding="utf-8").strip().split("\n\n")]
-
-
-def _read_lines(key: str) -> list[str]:
-    with np.load(ENUMERATED) as table:
-        return table[key].tobytes().decode().split("\n")
 
 
 @cache  # the files are part of the package and do not change
