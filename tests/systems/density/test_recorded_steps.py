@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -94,7 +95,9 @@ def test_a_batch_gathered_from_stacked_structures_is_the_padded_batch(density_da
     stacked = StackedItems.of(items, names, config)
     for number in range(1, 7):
         wanted = step_batch(items, names, settings, config, number=number, shape=shape)
-        batch = stacked.batch(*choose_structures(items, names, settings, number=number), shape)
+        batch = stacked.batch(
+            *choose_structures(lambda name: len(items[name].probes), names, settings, number=number), shape
+        )
         for own, other in zip(batch.tensors(), wanted.tensors(), strict=True):
             assert own.dtype == other.dtype and torch.equal(own, other)
 
@@ -130,6 +133,27 @@ def test_recorded_steps_are_the_same_steps_and_a_run_resumes_with_or_without_the
     assert all(torch.allclose(ends[0][key], ends[1][key], rtol=1e-2, atol=1e-4) for key in ends[0])
     with pytest.raises(BadInput, match="cannot be predicted"):
         train(density_data, tmp_path / "recorded", resume=True, steps=6, record_steps=True, budget="8GiB")
+
+
+def test_structures_are_not_kept_beside_their_joint_tensors(
+    density_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stack, gather = StackedItems.of, StackedItems.batch
+    references: list[weakref.ref[Any]] = []
+    alive: list[int] = []
+
+    def stack_and_note(items: dict[str, Any], *others: Any) -> StackedItems:
+        references.extend(weakref.ref(item) for item in items.values())
+        return stack(items, *others)
+
+    def gather_and_count(*arguments: Any) -> Any:
+        alive.append(sum(reference() is not None for reference in references))
+        return gather(*arguments)
+
+    monkeypatch.setattr(StackedItems, "of", stack_and_note)
+    monkeypatch.setattr(StackedItems, "batch", gather_and_count)
+    train(density_data, tmp_path / "run", **{**CHOICES, "steps": 2}, record_steps=True)
+    assert references and alive == [0, 0]
 
 
 @pytest.mark.gpu

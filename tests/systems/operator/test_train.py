@@ -433,26 +433,53 @@ def test_a_body_is_recorded_when_it_comes_again_if_there_is_room(
     bodies = [Supply(data, config).get(name) for name in data.names("train")[:3]]
     calls: list[str] = []
 
-    def run_aside(function: Callable[[], torch.Tensor]) -> torch.Tensor:
-        calls.append("eager")
+    def run_aside(_: recording.SideStream, function: Callable[[], torch.Tensor]) -> torch.Tensor:
+        calls.append("aside")
         return function()
 
     def record(function: Callable[[], torch.Tensor], *, clear: Callable[[], None], pool: Any) -> Any:
         clear()
         result = function()
         calls.append("recorded" if pool is None else f"recorded in {pool}")
-        return SimpleNamespace(replay=lambda: calls.append("replayed") or result), "the pool"
+        replay = lambda: calls.append("replayed") or result  # noqa: E731
+        return SimpleNamespace(replay=replay, taken_bytes=1000), "the pool"
 
-    monkeypatch.setattr(recording, "run_aside", run_aside)
+    monkeypatch.setattr(recording.SideStream, "run", run_aside)
     monkeypatch.setattr(recording, "record", record)
-    steps = RecordedSteps(tensor_bytes(*bodies[0]) + tensor_bytes(*bodies[1]))
+    sizes = [tensor_bytes(*body) for body in bodies]
+    # What the first recording takes beside its body leaves no room for the third body.
+    steps = RecordedSteps(sizes[0] + 1000 + sizes[1] + sizes[2])
     for sample, graph in [*bodies, *bodies, *bodies]:
         loss = steps.run(
             sample, graph, lambda body: body[0].areas.sum(), clear=lambda: calls.append("clear"), device="cpu"
         )
         assert loss == sample.areas.sum()
-    again = ["clear", "recorded", "replayed", "clear", "recorded in the pool", "replayed", "eager"]
-    assert calls == [*["eager"] * 3, *again, "replayed", "replayed", "eager"]
+    again = ["clear", "recorded", "replayed", "clear", "recorded in the pool", "replayed"]
+    # The third body runs on the current stream, as all that will not be recorded.
+    assert calls == [*["aside"] * 3, *again, "replayed", "replayed"]
+
+
+def test_recorded_steps_use_a_share_of_the_free_memory(
+    tiny_data: Path, tiny_model: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = open_dataset(tiny_data)
+    config = OperatorConfig.preset(
+        "small", low=data.low, high=data.high, in_features=7, **tiny_model["model"]
+    )
+    sample, graph = Supply(data, config).get(data.names("train")[0])
+    size = tensor_bytes(sample, graph)
+    calls: list[str] = []
+    monkeypatch.setattr(recording.SideStream, "run", lambda _, function: calls.append("aside") or function())
+    for free_bytes in (2 * size, 2 * size - 2):  # half of it is used
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda free=free_bytes: (free, 100 * size))
+        RecordedSteps().run(
+            sample,
+            graph,
+            lambda body: calls.append("step") or body[0].areas,
+            clear=lambda: None,
+            device="cpu",
+        )
+    assert calls == ["aside", "step", "step"]
 
 
 @pytest.mark.gpu

@@ -121,6 +121,8 @@ def train(
             choice = chunk_for(run.config, run.settings, list(items.values()), budget=budget, device=device)
             run = replace(run, settings=replace(run.settings, chunk=choice.chunk))
     learner = _Learner(run, items, names, validation_names, first=first, device=device)
+    probes = sum(len(items[name].probes) for name in names)
+    del items  # a learner whose batches are gathered from joint tensors does not need them
 
     def record(outcome: Outcome[logs.Row]) -> Training:
         return Training(
@@ -129,7 +131,7 @@ def train(
             ),
             parameters=count_parameters(learner.stepper.model),
             structures=len(names),
-            probes=sum(len(items[name].probes) for name in names),
+            probes=probes,
             notes=(
                 *unfinished_notes(dataset, "train", use="the run uses the others"),
                 *loss_notes([row.loss for row in outcome.rows], run.settings, best_step=outcome.best_step),
@@ -175,7 +177,7 @@ class _Learner:
         first: DensityModel | None,
         device: str,
     ) -> None:
-        self.settings, self.config, self.items, self.names = run.settings, run.config, items, names
+        self.settings, self.config, self.names = run.settings, run.config, names
         self.validation_items = [_first(items[name], VALIDATION_PROBES) for name in validation_names]
         self.validates = bool(validation_names)
         seed = run.settings.seed
@@ -188,6 +190,9 @@ class _Learner:
         self.shape = common_shape(items, names, run.settings, run.config) if pads else None
         shared = self.shape is not None and self.shape.shared
         self.stacked = StackedItems.of(items, names, run.config) if shared else None
+        # Joint tensors hold the structures already: they are not kept a second time.
+        self.items = items if self.stacked is None else {}
+        self.probe_counts = {name: len(items[name].probes) for name in names}
 
     def step(self, number: int) -> Tensor:
         if self.stacked is None or self.shape is None:
@@ -195,7 +200,9 @@ class _Learner:
                 self.items, self.names, self.settings, self.config, number=number, shape=self.shape
             )
         else:
-            chosen = choose_structures(self.items, self.names, self.settings, number=number)
+            chosen = choose_structures(
+                self.probe_counts.__getitem__, self.names, self.settings, number=number
+            )
             batch = self.stacked.batch(*chosen, self.shape)
         return self.stepper.step(batch, number=number)
 

@@ -1,6 +1,6 @@
 """Work recorded as CUDA graphs: launching hundreds of small kernels costs more than the kernels themselves.
 
-A function is first run eagerly on a side stream (`run_aside`), where libraries set up what must not be
+A function is first run eagerly on a side stream (`SideStream`), where libraries set up what must not be
 recorded, and then recorded (`record`). It must read only tensors that stay in place, copy nothing from the
 host, wait for nothing, and find no gradients on the parameters.
 """
@@ -21,6 +21,7 @@ class Recording:
 
     graph: Any  # torch.cuda.CUDAGraph
     result: Tensor
+    taken_bytes: int  # of the device: the graph, and what its pool of memory grew by
 
     def replay(self) -> Tensor:
         """Run the function again. Returns a copy of its result."""
@@ -28,14 +29,24 @@ class Recording:
         return self.result.clone()
 
 
-def run_aside(function: Callable[[], Tensor]) -> Tensor:
-    """Return function(), run on another stream than the current one."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        result = function()
-    torch.cuda.current_stream().wait_stream(side)
-    return result
+class SideStream:
+    """Runs functions on another stream than the current one.
+
+    It is always the same stream, because the caching allocator keeps the memory of every stream apart.
+    """
+
+    def __init__(self) -> None:
+        self._stream: Any = None
+
+    def run(self, function: Callable[[], Tensor]) -> Tensor:
+        """Return function()."""
+        if self._stream is None:
+            self._stream = torch.cuda.Stream()
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            result = function()
+        torch.cuda.current_stream().wait_stream(self._stream)
+        return result
 
 
 def record(
@@ -44,11 +55,17 @@ def record(
     """Record a function without running it. Returns the recording and its pool of memory.
 
     clear: frees what an eager call left and a recorded one must allocate. pool: of another recording that
-    never runs at the same time, so that both can use the same memory.
+    never runs at the same time, so that both can use the same memory. Of what a replay allocates, only
+    `result` outlives it, and it is cloned at once: the next replay of any recording of the pool may
+    overwrite it.
     """
     clear()
     torch.cuda.synchronize()
+    torch.cuda.empty_cache()  # as the capture does, which would hide what it takes
+    free_bytes, _ = torch.cuda.mem_get_info()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=pool):
+    # Only what this thread does must be recordable: another one may copy the next data to the device.
+    with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
         result = function()
-    return Recording(graph, result), graph.pool()
+    taken_bytes = max(free_bytes - torch.cuda.mem_get_info()[0], 0)
+    return Recording(graph, result, taken_bytes), graph.pool()

@@ -10,7 +10,7 @@ images within the cutoff.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -175,18 +175,24 @@ def step_batch(
 
     It does not depend on the weights of the model. shape: from `common_shape`, to pad the batch to.
     """
-    chosen, probe_indices = choose_structures(items, names, settings, number=number)
+    chosen, probe_indices = choose_structures(
+        lambda name: len(items[name].probes), names, settings, number=number
+    )
     return batch_of([items[name] for name in chosen], config, probe_indices=probe_indices, shape=shape)
 
 
 def choose_structures(
-    items: Mapping[str, Item], names: Sequence[str], settings: Settings, *, number: int
+    probe_count: Callable[[str], int], names: Sequence[str], settings: Settings, *, number: int
 ) -> tuple[list[str], list[Tensor]]:
-    """Return the structures of step 1, 2, ... and the probes of each, on the CPU."""
+    """Return the structures of step 1, 2, ... and the probes of each, on the CPU.
+
+    probe_count(name): the number of probes that a structure has.
+    """
     turns = range((number - 1) * settings.molecules, number * settings.molecules)
     chosen = [at_turn(names, seed=settings.seed, turn=turn) for turn in turns]
     return chosen, [
-        choose_probes(items[name], settings.probes, seed=settings.seed, step=number) for name in chosen
+        _draw_probes(name, probe_count(name), settings.probes, seed=settings.seed, step=number)
+        for name in chosen
     ]
 
 
@@ -262,9 +268,12 @@ def choose_probes(item: Item, count: int, *, seed: int, step: int) -> Tensor:
 
     They depend only on the seed, the step and the name of the item.
     """
-    digest = hashlib.sha256(f"{seed} {step} {item.name}".encode()).digest()
+    return _draw_probes(item.name, len(item.probes), count, seed=seed, step=step)
+
+
+def _draw_probes(name: str, total: int, count: int, *, seed: int, step: int) -> Tensor:
+    digest = hashlib.sha256(f"{seed} {step} {name}".encode()).digest()
     shuffle = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
-    total = len(item.probes)
     return torch.randperm(total, generator=shuffle)[: min(count, total)]
 
 

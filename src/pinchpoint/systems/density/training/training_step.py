@@ -47,16 +47,16 @@ class Stepper:
             for name, parameter in self.model.named_parameters():
                 parameter.requires_grad_(name.startswith("local."))
         self.updates = Updates(self.model, settings, recordable=settings.record_steps)
-        self.recording = Recording() if settings.record_steps and device == "cuda" else None
-        if self.recording is not None:
+        self.recorded_step = RecordedStep() if settings.record_steps and device == "cuda" else None
+        if self.recorded_step is not None:
             self.model.probes.radial.parts = RADIAL_PARTS
 
     def step(self, batch: Batch, *, number: int) -> Tensor:
         """Take step 1, 2, ... and return (2,): the loss and the norm of its gradient."""
         self.updates.set_step(number)
-        if self.recording is None:
+        if self.recorded_step is None:
             return self._step(batch, number)
-        return self.recording.run(lambda own: self._step(own, number), batch, clear=self.updates.clear)
+        return self.recorded_step.run(lambda own: self._step(own, number), batch, clear=self.updates.clear)
 
     def _step(self, batch: Batch, number: int) -> Tensor:
         self.updates.clear()
@@ -78,13 +78,14 @@ class Stepper:
         return torch.stack([total, self.updates.finish(number)])
 
 
-class Recording:
+class RecordedStep:
     """A function of a batch that is recorded as a CUDA graph and replayed with other batches."""
 
     def __init__(self) -> None:
         self.calls = 0
         self.batch: Batch | None = None
         self.recording: recording.Recording | None = None
+        self._aside = recording.SideStream()
 
     def run(self, function: Callable[[Batch], Tensor], batch: Batch, *, clear: Callable[[], None]) -> Tensor:
         """Return function(batch). clear: frees what an eager call left and a recorded one must allocate."""
@@ -96,7 +97,7 @@ class Recording:
                 own.copy_(new)
         own = self.batch
         if self.calls <= EAGER_STEPS:
-            return recording.run_aside(lambda: function(own))
+            return self._aside.run(lambda: function(own))
         if self.recording is None:
             self.recording, _ = recording.record(lambda: function(own), clear=clear)
         return self.recording.replay()

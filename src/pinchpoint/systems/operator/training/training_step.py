@@ -11,12 +11,14 @@ from torch import Tensor
 from pinchpoint.systems.common.training import recording
 from pinchpoint.systems.common.training.optimizer import Updates
 from pinchpoint.systems.common.training.precision import autocast
-from pinchpoint.systems.operator.data.loading import CACHE_BYTES, tensor_bytes
+from pinchpoint.systems.operator.data.loading import tensor_bytes
 from pinchpoint.systems.operator.data.sample import Sample
 from pinchpoint.systems.operator.model.config import OperatorConfig
 from pinchpoint.systems.operator.model.graph import Graph
 from pinchpoint.systems.operator.model.model import Operator
 from pinchpoint.systems.operator.settings import Settings
+
+SHARE = 0.5  # of the free memory of a GPU, for recorded steps
 
 
 class Stepper:
@@ -84,14 +86,17 @@ class Stepper:
 class RecordedSteps:
     """Steps with one body each, recorded as CUDA graphs and replayed.
 
-    Recorded bodies stay on the device, up to `most_bytes` of them together; steps of the others are eager.
+    Recorded bodies stay on the device. Bodies, graphs and the memory that graphs compute with are recorded
+    until they take `most_bytes` together, by default a share of what is free before the first step; steps of
+    the others are eager.
     """
 
-    def __init__(self, most_bytes: int = CACHE_BYTES) -> None:
-        self._free_bytes = most_bytes
+    def __init__(self, most_bytes: int | None = None) -> None:
+        self._left_bytes = most_bytes
         self._recordings: dict[str, recording.Recording] = {}
         self._bodies: dict[str, tuple[Sample, Graph]] = {}  # what the recordings read
-        self._seen: set[str] = set()
+        self._names: set[str] = set()  # of the bodies that were run
+        self._aside = recording.SideStream()
         self._pool: Any = None
 
     def run(
@@ -109,12 +114,16 @@ class RecordedSteps:
             return known.replay()
         own = sample.to(device), graph.to(device)
         size = tensor_bytes(*own)
-        if sample.name not in self._seen or size > self._free_bytes:
-            self._seen.add(sample.name)
-            return recording.run_aside(lambda: step(own))
-        self._free_bytes -= size
+        if self._left_bytes is None:
+            self._left_bytes = int(SHARE * torch.cuda.mem_get_info()[0])
+        if size > self._left_bytes:  # it will not be recorded
+            return step(own)
+        if sample.name not in self._names:
+            self._names.add(sample.name)
+            return self._aside.run(lambda: step(own))
         self._bodies[sample.name] = own
         recorded, self._pool = recording.record(lambda: step(own), clear=clear, pool=self._pool)
+        self._left_bytes -= size + recorded.taken_bytes
         self._recordings[sample.name] = recorded
         return recorded.replay()
 
