@@ -6,8 +6,8 @@
 pinchpoint must be importable: installed, or `PYTHONPATH=src`. Each run is `vmc train` with the arguments in
 RUNS and then `vmc eval`; --seconds stops the training of a run after that time, with a checkpoint, which is
 then evaluated. The folder holds a run NAME, and NAME.json, its evaluation. `collect` writes one record with
-the evaluation of each run, its training, and its commands. Several processes can share a GPU with
-XLA_PYTHON_CLIENT_PREALLOCATE=false.
+the evaluation of each run, its training, its commands, and the step at which --seconds stopped it, or null.
+Several processes can share a GPU with XLA_PYTHON_CLIENT_PREALLOCATE=false.
 """
 
 from __future__ import annotations
@@ -79,16 +79,21 @@ def collect(args: argparse.Namespace) -> None:
     """Write one record with the evaluations in a folder."""
     runs: dict[str, Any] = {}
     for name, (train, evaluate) in RUNS.items():
-        evaluation, training = args.folder / f"{name}.json", args.folder / name / "record.json"
-        if evaluation.exists():
-            runs[name] = {
-                "commands": [
-                    f"pinchpoint vmc train {train} --device cuda -o {name}",
-                    f"pinchpoint vmc eval {name} {evaluate} --device cuda -o {name}.json",
-                ],
-                "evaluation": json.loads(evaluation.read_text(encoding="utf-8")) | {"target": name},
-                "training": json.loads(training.read_text(encoding="utf-8")) | {"target": name},
-            }
+        if not (args.folder / f"{name}.json").exists():
+            continue
+        evaluation, training = (
+            json.loads((args.folder / file).read_text(encoding="utf-8")) | {"target": name}
+            for file in (f"{name}.json", f"{name}/record.json")
+        )
+        runs[name] = {
+            "commands": [
+                f"pinchpoint vmc train {train} --device {training['device']} -o {name}",
+                f"pinchpoint vmc eval {name} {evaluate} --device {evaluation['device']} -o {name}.json",
+            ],
+            "stopped_at_step": None if training["complete"] else training["step"],
+            "evaluation": evaluation,
+            "training": training,
+        }
     record = {"what": WHAT, "created": now(), "runs": runs}
     write_text(args.output, json.dumps(record, indent=1) + "\n")
     for name, one in runs.items():

@@ -16,9 +16,10 @@ from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.common.training.training_loop import Report
 from pinchpoint.systems.vmc import evaluate
 from pinchpoint.systems.vmc import scan as scanning
-from pinchpoint.systems.vmc.data.system import System
+from pinchpoint.systems.vmc.data.system import System, system_of
 from pinchpoint.systems.vmc.optimization import programs
 from pinchpoint.systems.vmc.scan import parse_bonds, scan
+from pinchpoint.systems.vmc.train import train
 from pinchpoint.systems.vmc.training.records import Evaluation, Scan
 from pinchpoint.systems.vmc.training.runs import begin, read_run
 
@@ -148,9 +149,13 @@ def test_all_lengths_of_a_scan_share_their_programs(
     options = {**tiny, "steps": 20, "follow": 10}
     made = scan("H2", tmp_path / "scan", bonds="1.2,1.4,1.8", samples=20, **options)
     assert sorted(lowered) == ["make_burn", "make_observe", "make_steps adam", "make_steps spring"]
-    # Every length has its own nuclei, though the programs are those of the first.
-    energies = [point["energy_ha"] for point in made.points]
-    assert len({round(energy, 3) for energy in energies}) == 3
+    # The programs are those of the first length, the nuclei are not: programs of its own change no length.
+    own = {**tiny, "steps": options["follow"], "adam_steps": 0}
+    train(system_of("H2", bond=1.4), tmp_path / "alone", start_from=tmp_path / "scan" / "bond-1.2000", **own)
+    alone = evaluate.evaluate(tmp_path / "alone", tmp_path / "alone.json", samples=20, device="cpu")
+    own_programs = ["make_burn", "make_burn", "make_observe", "make_steps spring"]
+    assert sorted(lowered[4:]) == own_programs  # moves alone in `train` and in `evaluate`, no step by Adam
+    assert made.points[1]["energy_ha"] == pytest.approx(alone.energy_ha, abs=1e-6)
 
 
 def test_the_summary_names_the_lengths_whose_walkers_have_not_mixed() -> None:

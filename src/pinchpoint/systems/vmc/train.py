@@ -85,8 +85,8 @@ def train(
     atoms. states: the lowest states to train together. pretrain: steps towards Hartree-Fock, 1,000 for more
     than four electrons; orbitals: an npz file of `vmc orbitals`, where PySCF is not installed. start_from: a
     run of the same atoms and network, whose parameters are the first. store: compiled programs to share with
-    other runs of the process. Ctrl-C and SIGTERM write a checkpoint
-    after the program in progress and are then raised.
+    other runs of the process. Ctrl-C and SIGTERM write a checkpoint after the program in progress and are
+    then raised.
     """
     tell = progress or (lambda report: None)
     _check_options(resume=resume, start_from=start_from, budget=budget, every=checkpoint_every)

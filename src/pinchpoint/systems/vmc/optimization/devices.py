@@ -113,10 +113,11 @@ def _options(mesh: Mesh | None) -> dict[str, Any] | None:
     not work: XLA then uses its own kernels untested, and those for H2O with the medium network do not
     compile.
     """
-    return {"xla_gpu_enable_triton_gemm": False} if _device(mesh).platform in ("gpu", "cuda") else None
+    return {"xla_gpu_enable_triton_gemm": False} if device_of(mesh).platform in ("gpu", "cuda") else None
 
 
-def _device(mesh: Mesh | None) -> Any:
+def device_of(mesh: Mesh | None) -> Any:
+    """Return the first device of the mesh; without a mesh, the default device."""
     if mesh is not None:
         return mesh.devices.flat[0]
     default: Any = jax.config.jax_default_device  # pyright: ignore[reportAttributeAccessIssue]

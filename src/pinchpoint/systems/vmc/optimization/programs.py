@@ -19,7 +19,7 @@ import jax
 from jax.sharding import Mesh
 
 from pinchpoint.systems.common.training.training_loop import Progress, Report
-from pinchpoint.systems.vmc.optimization.devices import shapes
+from pinchpoint.systems.vmc.optimization.devices import device_of, shapes
 from pinchpoint.systems.vmc.optimization.sampling import stage_key
 from pinchpoint.systems.vmc.optimization.training_step import (
     Burn,
@@ -71,7 +71,7 @@ def carry_like(wave: Wave, settings: Settings) -> Carry:
 
 
 class ProgramStore:
-    """Programs of one process, by the wave function and the settings that they depend on."""
+    """Programs of one process, by the wave function, the settings and the device that they depend on."""
 
     def __init__(self) -> None:
         self._programs: dict[Hashable, Any] = {}
@@ -81,7 +81,7 @@ class ProgramStore:
 
         Programs take the nuclei, the seed and the first step by SPRING as inputs.
         """
-        key = wave.signature, program_settings(settings), what
+        key = self._key(wave, settings, what)
         if key not in self._programs:
             self._programs[key] = make()
         return self._programs[key]
@@ -100,11 +100,23 @@ class ProgramStore:
 
         return self.get(wave, settings, ("burn", mesh), compiled)
 
+    def drop(self, wave: Wave, settings: Settings, what: Hashable) -> None:
+        """Forget a program, if it is stored."""
+        self._programs.pop(self._key(wave, settings, what), None)
+
     def drop_cancelled(self) -> None:
-        """Forget programs whose compilation was cancelled before it began."""
+        """Forget programs whose compilation was cancelled before it began, or failed."""
         for key, program in list(self._programs.items()):
-            if isinstance(program, Future) and program.cancelled():
+            if isinstance(program, Future) and _is_useless(program):
                 del self._programs[key]
+
+    def _key(self, wave: Wave, settings: Settings, what: Hashable) -> Hashable:
+        # Without a mesh, a program is compiled for the default device, which nothing else in the key names.
+        return wave.signature, program_settings(settings), device_of(None), what
+
+
+def _is_useless(program: Future[Any]) -> bool:
+    return program.cancelled() or (program.done() and program.exception() is not None)
 
 
 class Programs:
@@ -118,6 +130,7 @@ class Programs:
     ) -> None:
         self.wave, self.mesh, self.tell = wave, mesh, tell
         self.store = ProgramStore() if store is None else store
+        self._is_shared = store is not None
         self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="compile")
         self._futures: dict[tuple[Settings, Steps], Future[Any]] = {}
 
@@ -160,9 +173,14 @@ class Programs:
         return future.result()
 
     def keep(self, settings: Settings) -> None:
-        """Drop the programs of all other settings, which were only tried out."""
-        for key in [key for key in self._futures if key[0] != settings]:
-            self._futures.pop(key).cancel()
+        """Drop the programs of all other settings, which were only tried out.
+
+        A store that other runs share keeps those that are compiled: the next run may try them too.
+        """
+        for tried, program in [key for key in self._futures if key[0] != settings]:
+            self._futures.pop((tried, program)).cancel()
+            if not self._is_shared:
+                self.store.drop(self.wave, tried, (program, self.mesh))
         self.store.drop_cancelled()
 
     def _pending(self, settings: Settings, *more: Steps) -> str:

@@ -1,0 +1,43 @@
+"""The record of larger systems: commands as they ran, and the step at which a run was stopped."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("jax", reason="needs JAX")
+
+FOLDER = Path(__file__).parents[2] / "benchmarks" / "vmc"
+
+
+def write_run(folder: Path, name: str, *, step: int, complete: bool, device: str) -> None:
+    energy: dict[str, Any] = {"energy_ha": -1.5, "error_ha": 0.1, "difference_ha": None, "rhat": 1.0}
+    (folder / name).mkdir()
+    evaluation = {"target": "elsewhere", "step": step, "device": device, **energy}
+    training = {"target": "elsewhere", "step": step, "device": device, "complete": complete}
+    (folder / f"{name}.json").write_text(json.dumps(evaluation))
+    (folder / name / "record.json").write_text(json.dumps(training))
+
+
+def test_a_record_has_the_devices_of_its_runs_and_the_steps_at_which_they_were_stopped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    systems = importlib.import_module("systems")
+    write_run(tmp_path, "mg", step=1500, complete=True, device="cpu")
+    write_run(tmp_path, "si", step=700, complete=False, device="cuda")
+    systems.collect(Namespace(folder=tmp_path, output=tmp_path / "record.json"))
+    runs = json.loads((tmp_path / "record.json").read_text())["runs"]
+    assert {name: run["stopped_at_step"] for name, run in runs.items()} == {"mg": None, "si": 700}
+    for name, device in (("mg", "cpu"), ("si", "cuda")):
+        train, evaluate = systems.RUNS[name]
+        assert runs[name]["commands"] == [
+            f"pinchpoint vmc train {train} --device {device} -o {name}",
+            f"pinchpoint vmc eval {name} {evaluate} --device {device} -o {name}.json",
+        ]
+        assert runs[name]["evaluation"]["target"] == runs[name]["training"]["target"] == name
+    assert capsys.readouterr().out.startswith("mg     -1.500000 +- 0.100000 Ha  R-hat 1.0000")
