@@ -103,7 +103,7 @@ def test_cards_alone_are_told_to_leave_products_to_the_library(monkeypatch: pyte
         devices.jax, "jit", lambda program, **options: told.append(options["compiler_options"])
     )
     placing_jit(lambda x: x, mesh=None)
-    monkeypatch.setattr(devices, "_device", lambda mesh: SimpleNamespace(platform="gpu"))
+    monkeypatch.setattr(devices, "device_of", lambda mesh: SimpleNamespace(platform="gpu"))
     placing_jit(lambda x: x, mesh=None)
     assert told == [None, {"xla_gpu_enable_triton_gemm": False}]
     # The name must be one that XLA knows: a wrong one is refused on any device.
