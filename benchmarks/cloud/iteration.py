@@ -112,7 +112,7 @@ def time_drawing(
         return PreparedStep(*make_draw()) if side_stream is None else side_stream.prepare(make_draw)
 
     numbers = itertools.count(1)
-    with Prefetcher(make, last=10**9) as prefetcher:
+    with Prefetcher(make, last=10**9, side_stream=side_stream) as prefetcher:
 
         def block(get_prepared: Callable[[int], PreparedStep]) -> None:
             for place in range(BLOCK):

@@ -92,7 +92,9 @@ class Worker:
 
             return PreparedStep(*draw()) if side_stream is None else side_stream.prepare(draw)
 
-        prefetcher = Prefetcher(make, last=10**9)
+        # Earlier commits do not bound how far the host is ahead of the device.
+        bound = {"side_stream": side_stream} if hasattr(SideStream, "mark_queued_work") else {}
+        prefetcher = Prefetcher(make, last=10**9, **bound)
 
         def step(number: int) -> float:
             return stepper.step_on(*receive(prefetcher.get(number)), number=number)  # pyright: ignore[reportReturnType]

@@ -66,3 +66,17 @@ def test_the_page_has_the_gpu_times_of_draws_of_the_record(case: str) -> None:
         assert f"{format_seconds(row['seconds'])} [{low}, {high}]" in text
         for other in row["extras"].keys() - {"waits"}:
             assert f"| {format_seconds(row['extras'][other])} |" in text
+
+
+def test_the_page_has_the_times_of_pdal_of_the_record() -> None:
+    rows, text = record("cloud_voxel_sampling_pdal_cpu.json")["rows"], page("systems/cloud.md")
+    times = {(row["peer"], row["job"]): f"{row['peer_s']:.2f} s" for row in rows}
+    means, centres = "pdal voxeldownsize", "pdal voxelcenternearestneighbor"
+    start_s = {row["pdal_start_s"] for row in rows if row["peer"].startswith("pdal") and row["job"] == "file"}
+    assert all("pdal_start_s" not in row for row in rows if row["job"] == "cells")
+    assert (
+        f"`voxeldownsize` takes {times[means, 'cells']} for the cells and {times[means, 'file']} from file to"
+        f" file, and `voxelcenternearestneighbor` {times[centres, 'cells']} and {times[centres, 'file']};"
+        f" {start_s.pop():.2f} s of the times from file to file is the start of its program"
+    ) in text
+    assert not start_s

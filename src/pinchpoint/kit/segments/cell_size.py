@@ -43,7 +43,7 @@ def parse_cell(text: str) -> CellSize:
         edges = ()
     if len(edges) not in (1, 3):
         raise BadInput(
-            f"The cell size {text!r} is not one number, or three with commas between.",
+            f"The cell size {text!r} is neither one number nor three numbers separated by commas.",
             hint="Give one edge, such as 0.1, or one each for x, y and z, such as 0.1,0.1,0.05.",
         )
     cell = edges[0] if len(edges) == 1 else edges

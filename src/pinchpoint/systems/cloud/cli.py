@@ -148,7 +148,7 @@ def evaluate(
     cell: str = typer.Option(
         None,
         "--cell",
-        metavar="NUMBER",
+        metavar="SIZE|X,Y,Z",
         help="Edge of the cells for one-per-cell; x,y,z for three edges.  [default: as in training]",
     ),
     budget: str = typer.Option(
@@ -300,7 +300,7 @@ def sample(
     cell: str = typer.Option(
         "0.02",
         "--cell",
-        metavar="NUMBER",
+        metavar="SIZE|X,Y,Z",
         help="Edge of the cells, in the file's units; x,y,z for three edges.",
     ),
     one_per_cell: bool = typer.Option(

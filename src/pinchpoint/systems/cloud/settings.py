@@ -68,7 +68,7 @@ class Settings(TrainSettings):
         "Edge of the cells from which views are sampled; x,y,z for three edges.",
         main=True,
         above=0,
-        metavar="NUMBER",
+        metavar="SIZE|X,Y,Z",
         default_text="the edge of the network's voxels",
     )
     consistency: str = option(

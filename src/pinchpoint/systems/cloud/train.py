@@ -102,7 +102,7 @@ def train(
         learner = _Learner(
             run, supply, names, validation_names, score=score, device=device, parts=parts, ranks=ranks
         )
-        with learner.ahead:
+        with learner.prefetcher:
             if not ranks.leads:
                 return Training.from_json(follow(run, ranks, restore=learner.restore, take=learner.follow))
 
@@ -233,8 +233,8 @@ class _Learner:
         self.stepper = Stepper(run.config, run.settings, device, parts=parts, ranks=ranks)
         self.names = names
         self.side_stream = SideStream() if device == "cuda" else None
-        self.ahead: Prefetcher[list[Scene] | PreparedStep] = Prefetcher(
-            self._prepare, last=run.settings.steps
+        self.prefetcher: Prefetcher[list[Scene] | PreparedStep] = Prefetcher(
+            self._prepare, last=run.settings.steps, side_stream=self.side_stream
         )
 
     def step(self, number: int) -> Tensor:
@@ -245,7 +245,7 @@ class _Learner:
         """Take this process's part of step 1, 2, ..."""
         self.parts.begin(number)
         with self.parts.part("data"):
-            points = self.ahead.get(number)
+            points = self.prefetcher.get(number)
         if not isinstance(points, PreparedStep):
             return self.stepper.step(points, number=number)
         with self.parts.part("sampling"):

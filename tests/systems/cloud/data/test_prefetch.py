@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -45,6 +48,52 @@ def points(step: int, device: str) -> tuple[Batch, ViewDraw]:
     )
 
 
+def test_points_of_two_steps_at_most_are_on_the_device_however_far_the_host_is_ahead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    queued = finished = 0  # steps of a device that computes only while somebody waits for it
+
+    class Event:
+        def __init__(self, blocking: bool) -> None:
+            self.steps = 0
+
+        def record(self) -> None:
+            self.steps = queued
+
+        def synchronize(self) -> None:
+            nonlocal finished
+            finished = max(finished, self.steps)
+
+    class Stream:
+        def record_event(self) -> None:
+            return None
+
+    for name, value in {
+        "current_device": lambda: 0,
+        "Stream": Stream,
+        "Event": Event,
+        "device": nullcontext,
+        "stream": nullcontext,
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, value)
+    side_stream = SideStream()
+    on_device: list[int] = []
+
+    def make(step: int) -> PreparedStep:
+        def draw() -> Any:
+            on_device.append(step - finished)
+            return None, None
+
+        return side_stream.prepare(draw)
+
+    with Prefetcher(make, last=9, side_stream=side_stream) as prefetcher:
+        for step in range(1, 10):
+            receive(prefetcher.get(step))
+            queued = step
+    # Not 1: the next step is prepared during this one.
+    assert on_device == [1, 2, 2, 2, 2, 2, 2, 2, 2]
+
+
 def test_points_on_a_cpu_are_received_unchanged() -> None:
     batch, draw = points(1, "cpu")
     assert receive(PreparedStep(batch, draw)) == (batch, draw)
@@ -55,7 +104,11 @@ def test_points_on_a_cpu_are_received_unchanged() -> None:
 def test_points_prepared_on_a_side_stream_are_correct_while_the_gpu_is_busy() -> None:
     side_stream = SideStream()
     busy = torch.randn(4096, 4096, device="cuda")
-    with Prefetcher(lambda step: side_stream.prepare(lambda: points(step, "cuda")), last=8) as prefetcher:
+
+    def make(step: int) -> PreparedStep:
+        return side_stream.prepare(lambda: points(step, "cuda"))
+
+    with Prefetcher(make, last=8, side_stream=side_stream) as prefetcher:
         for step in range(1, 9):
             batch, draw = receive(prefetcher.get(step))
             for _ in range(4):

@@ -5,14 +5,14 @@ nor height reveals.
 from __future__ import annotations
 
 import math
-import time
+import tracemalloc
 
 import numpy as np
 import pytest
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.cloud.data.room_layout import CLASSES
-from pinchpoint.systems.cloud.data.rooms import GAUSSIAN, make_room, pack, unpack
+from pinchpoint.systems.cloud.data.rooms import GAUSSIAN, make_room, making_bytes, pack, unpack
 
 FURNITURE = [CLASSES.index(name) for name in ("table", "chair", "shelf", "lamp", "clutter")]
 
@@ -111,17 +111,18 @@ def test_the_splat_of_each_point_lies_in_its_surface() -> None:
     assert scene.features[:, 3].min() >= 0 and scene.features[:, 3].max() <= 1
 
 
-def test_the_time_for_a_room_grows_with_its_points_and_not_with_their_square() -> None:
-    def seconds(points: int) -> float:
-        """CPU time, the least of two runs: what else the machine does counts little."""
-        times = []
-        for _ in range(2):
-            start = time.process_time()
+def test_the_memory_for_a_room_grows_with_its_points_and_not_with_their_square() -> None:
+    def peak_bytes(points: int) -> int:
+        tracemalloc.start()
+        try:
             make_room(seed=0, number=1, points=points)
-            times.append(time.process_time() - start)
-        return min(times)
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
 
-    assert seconds(96_000) < 20 * seconds(12_000)  # 64 times, if every pair of points took part
+    small, large = peak_bytes(2_000), peak_bytes(16_000)
+    assert large < 9 * small  # 64 times, if every pair of points took part
+    assert large < making_bytes(16_000) - making_bytes(0)
 
 
 def test_a_packed_room_is_restored_and_a_modified_one_is_rejected() -> None:

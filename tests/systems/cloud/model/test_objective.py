@@ -208,6 +208,10 @@ def _worker(rank: int, folder: str) -> None:
                 gradient(tested_stepper, *draw_of(settings, 1 + rank, rank=rank)),
                 Path(folder) / f"{mode}{rank}.pt",
             )
+            # The buffers that a side stream reads during a step are not written by DDP.
+            tested_stepper.model.shift.fill_(rank)
+            tested_stepper.gradients(*draw_of(settings, 1 + rank, rank=rank))
+            assert (tested_stepper.model.shift == rank).all()
     finally:
         dist.destroy_process_group()
 
@@ -258,10 +262,11 @@ def test_points_and_tables_prepared_ahead_give_the_same_gradient(mode: str) -> N
     settings = Settings(views=VIEWS, consistency="kl", views_mode=mode, cell=0.25, classes=list("abcd"))
     batch = wide(Batch.from_scenes([scene(1), scene(2, 80)]))
     results = []
-    for ahead in (False, True):
-        of = stepper(settings, ahead=ahead)
+    for prepares_ahead in (False, True):
+        of = stepper(settings, prepares_ahead=prepares_ahead)
         draw = of.draw(batch, number=3)
-        assert (draw.tables is not None) == (draw.points is not None) == (ahead and mode == "batched")
+        with_tables = prepares_ahead and mode == "batched"
+        assert (draw.tables is not None) == (draw.points is not None) == with_tables
         results.append(gradient(of, batch, draw))
         if draw.tables is not None:
             only = draw.only(1)
@@ -288,8 +293,8 @@ def test_steps_on_a_gpu_with_tables_from_a_side_stream_are_those_of_a_cpu() -> N
             return PreparedStep(*draw()) if side is None else side.prepare(draw)
 
         with Prefetcher(make, last=6) as prefetcher:
-            losses[device] = [
-                float(of.step_on(*receive(prefetcher.get(number)), number=number)[0])
-                for number in range(1, 7)
-            ]
+            # Losses are read after the last step: a reading waits for the device, and memory that is reused
+            # too early would not be noticed. For the same reason the prefetcher does not bound the host.
+            results = [of.step_on(*receive(prefetcher.get(number)), number=number) for number in range(1, 7)]
+        losses[device] = torch.stack(results)[:, 0].tolist()
     assert losses["cuda"] == pytest.approx(losses["cpu"], rel=2e-3)

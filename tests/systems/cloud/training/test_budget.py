@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +14,7 @@ from pinchpoint.core.errors import DoesNotFit
 from pinchpoint.systems.cloud.data.scene import Scene
 from pinchpoint.systems.cloud.model import convolution
 from pinchpoint.systems.cloud.model.config import CloudConfig
+from pinchpoint.systems.cloud.model.views import Batch
 from pinchpoint.systems.cloud.settings import Settings
 from pinchpoint.systems.cloud.training import budget
 from pinchpoint.systems.cloud.training.budget import possible_views_modes, views_mode_for
@@ -112,3 +114,24 @@ def test_the_prediction_for_a_card_includes_the_larger_chunks_of_convolutions(
     )
     result = (on_card - h200.cublas_workspace_bytes - h200.context_high_bytes) / budgets.RESERVED
     assert peak_bytes <= result < 2 * peak_bytes
+
+
+@pytest.mark.parametrize("mode", ["batched", "accumulate"])
+def test_the_prediction_for_a_card_includes_a_step_and_the_draw_of_the_next_one(
+    monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    monkeypatch.setattr(budget, "CPU_BYTES", budget.GPU_BYTES)  # chunks of convolutions add nothing
+    settings = replace(SETTINGS, views=["dense", "uniform:0.9:0.9"], views_mode=mode)
+    on_card = views_mode_for(CONFIG, settings, [scene()], budget="h200", device="cuda").predicted_bytes
+    h200 = budget.budget_of("h200")
+    result = math.ceil((on_card - h200.cublas_workspace_bytes - h200.context_high_bytes) / budgets.RESERVED)
+    stepper = Stepper(CONFIG, settings, "cpu", prepares_ahead=True)
+
+    def steps() -> None:
+        for number in (1, 2):
+            stepper.step([scene()], number=number)
+
+    step_bytes = measurement.account(steps) or 0
+    draw_bytes = measurement.account(lambda: stepper.draw(Batch.from_scenes([scene()]), number=1)) or 0
+    assert 0 < draw_bytes < step_bytes
+    assert step_bytes + draw_bytes <= result < 1.1 * (step_bytes + draw_bytes)

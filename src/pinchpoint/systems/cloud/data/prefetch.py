@@ -3,7 +3,8 @@ into voxels.
 
 Prefetching uses a thread, not a process: NumPy and the GPU release the interpreter lock, and nothing is
 copied. On a GPU it has its own stream, so a draw that waits for its sizes blocks only the thread. Each step
-receives the same points as without prefetching.
+receives the same points as without prefetching. However far the host is ahead of the device, the points of at
+most two steps are on the device: those of the step in progress and those of the next one.
 """
 
 from __future__ import annotations
@@ -23,17 +24,28 @@ Result = TypeVar("Result")
 
 
 class Prefetcher(Generic[Result]):
-    """Results of `make(step)`; a thread computes the next step's result while this one is in use."""
+    """Results of `make(step)`; a thread computes the next step's result while this one is in use.
 
-    def __init__(self, make: Callable[[int], Result], *, last: int) -> None:
-        self.make, self.last = make, last
+    side_stream: the stream on which `make` prepares; it then waits until the step before this one is done.
+    """
+
+    def __init__(
+        self, make: Callable[[int], Result], *, last: int, side_stream: SideStream | None = None
+    ) -> None:
+        self.make, self.last, self.side_stream = make, last, side_stream
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="cloud-data")
         self._next: tuple[int, Future[Result]] | None = None
 
     def get(self, step: int) -> Result:
-        """Return the result of a step, and start to compute that of the next one."""
+        """Return the result of a step, and start to compute that of the next one.
+
+        The caller has queued the step before this one, and no longer holds its points.
+        """
         pending = self._next
         result = pending[1].result() if pending is not None and pending[0] == step else self.make(step)
+        if self.side_stream is not None:
+            # The thread has returned a result and has no next task yet, so it does not read the mark now.
+            self.side_stream.mark_queued_work()
         self._next = (step + 1, self._pool.submit(self.make, step + 1)) if step < self.last else None
         return result
 
@@ -64,10 +76,20 @@ class SideStream:
     def __init__(self) -> None:
         self.device = torch.cuda.current_device()  # new threads start with device 0
         self.stream = torch.cuda.Stream()
+        self._queued_work: torch.cuda.Event | None = None
+
+    def mark_queued_work(self) -> None:
+        """Let the next `prepare` wait until the device has done all that the current stream contains now."""
+        self._queued_work = torch.cuda.Event(blocking=True)
+        self._queued_work.record()
 
     def prepare(self, make: Callable[[], tuple[Batch, ViewDraw]]) -> PreparedStep:
-        """Call `make` on this stream."""
+        """Call `make` on this stream, after the marked work."""
         with torch.cuda.device(self.device), torch.cuda.stream(self.stream):
+            if self._queued_work is not None:
+                # The host waits, not the stream: the allocator reuses the memory of an earlier step's points
+                # only if the device has finished that step when the new points are allocated.
+                self._queued_work.synchronize()
             batch, draw = make()
             return PreparedStep(batch, draw, self.stream.record_event())
 

@@ -45,6 +45,9 @@ class Objective(nn.Module):
     def __init__(self, model: CloudModel, settings: Settings) -> None:
         super().__init__()
         self.model, self.settings = model, settings
+        # DDP reads this name and does not write to these buffers. They are the same in every process, and the
+        # next step's inputs are computed from them on another stream during a step.
+        self._ddp_params_and_buffers_to_ignore = ["model.shift", "model.scale"]
 
     def forward(
         self,

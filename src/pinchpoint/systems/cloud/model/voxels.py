@@ -215,13 +215,13 @@ def neighbours(keys: Tensor, *, depth: int = 0) -> Tensor:
     """Return (C, 27) int32 for sorted keys: the voxel of the same group at each offset, or C."""
     count, bits = keys.shape[0], AXIS_BITS - depth
     if own_kernels(keys):
-        filled = torch.full((count, 27), count, dtype=torch.int32, device=keys.device)
+        table = torch.full((count, 27), count, dtype=torch.int32, device=keys.device)
         if not is_fake(keys):
             from pinchpoint.systems.cloud.model import neighbours_triton
 
             with on_device(keys):
-                neighbours_triton.fill(keys, filled, bits)
-        return filled
+                neighbours_triton.fill(keys, table, bits)
+        return table
     group = (keys >> 3 * bits) << 3 * bits
     neighbour_keys, outside = group, torch.zeros((), dtype=torch.bool, device=keys.device)
     for axis in range(3):

@@ -69,7 +69,7 @@ def views_mode_for(
         if progress is not None:
             progress("all views at once" if mode == "batched" else "view after view")
         mode_settings = replace(settings, views_mode=mode)
-        live = _count_bytes(config, mode_settings, scenes)
+        live = _count_bytes(config, mode_settings, scenes, prepares_ahead=device == "cuda")
         if device == "cpu":
             need = resident_bytes() + live
         else:
@@ -101,18 +101,23 @@ def possible_views_modes(config: CloudConfig, settings: Settings) -> tuple[str, 
     )
 
 
-def _count_bytes(config: CloudConfig, settings: Settings, scenes: Sequence[Scene]) -> int:
-    """Return the peak tensor bytes of a step with the largest scenes and the most points a view can have."""
+def _count_bytes(
+    config: CloudConfig, settings: Settings, scenes: Sequence[Scene], *, prepares_ahead: bool
+) -> int:
+    """Return the peak tensor bytes of a step with the largest scenes and the most points a view can have.
+
+    prepares_ahead: whether the points and voxels of a step are prepared before it and live until its end.
+    """
     largest = max(scenes, key=lambda scene: scene.points)
     views = [_fullest(view) for view in parse_views(settings.views)]
     settings = replace(settings, views=[view.name for view in views], augment=False)
     points = min(settings.points, largest.points)
     most = points * settings.scenes * len(views)
     if most <= WHOLE:
-        return _live(config, settings, largest, points)
+        return _live(config, settings, largest, points, prepares_ahead=prepares_ahead)
     # A crop has as many points per voxel as the whole scene.
     sizes = [max(1, round(points * share * WHOLE / most)) for share in (0.5, 1.0)]
-    low, high = (_live(config, settings, largest, size) for size in sizes)
+    low, high = (_live(config, settings, largest, size, prepares_ahead=prepares_ahead) for size in sizes)
     each = (high - low) / (sizes[1] - sizes[0])
     return round(BENT * (high + each * (points - sizes[1])))
 
@@ -130,13 +135,13 @@ def _gather_bytes(config: CloudConfig, settings: Settings, scenes: Sequence[Scen
 
 def _prefetch_bytes(config: CloudConfig, settings: Settings, scenes: Sequence[Scene]) -> int:
     """Return the peak bytes of prefetching: on CUDA the next step's points are copied, drawn and sorted into
-    voxels during this step.
+    voxels during this step, and those of no later step (see `SideStream`).
     """
     largest = max(scenes, key=lambda scene: scene.points)
     points = min(settings.points, largest.points)
     part = crop(largest, max(1, min(points, WHOLE // settings.scenes)), np.random.default_rng(0))
     views = [_fullest(view).name for view in parse_views(settings.views)]
-    stepper = Stepper(config, replace(settings, views=views), "cpu", ahead=True)
+    stepper = Stepper(config, replace(settings, views=views), "cpu", prepares_ahead=True)
 
     def prefetch() -> None:
         stepper.draw(Batch.from_scenes([part] * settings.scenes), number=1)
@@ -144,11 +149,11 @@ def _prefetch_bytes(config: CloudConfig, settings: Settings, scenes: Sequence[Sc
     return round((measurement.account(prefetch) or 0) * points / part.points)
 
 
-def _live(config: CloudConfig, settings: Settings, scene: Scene, points: int) -> int:
+def _live(config: CloudConfig, settings: Settings, scene: Scene, points: int, *, prepares_ahead: bool) -> int:
     part = crop(scene, points, np.random.default_rng(0))
 
     def steps() -> None:
-        stepper = Stepper(config, settings, "cpu")
+        stepper = Stepper(config, settings, "cpu", prepares_ahead=prepares_ahead)
         for number in (1, 2):  # the optimizer's state exists after the first step
             stepper.step([part] * settings.scenes, number=number)
 

@@ -27,8 +27,8 @@ from pinchpoint.systems.common.training.optimizer import Updates
 class Stepper:
     """A model and the updates of its weights, determined by the seed.
 
-    ahead: whether a draw also prepares the points and what the network reads of them; by default on a GPU,
-    where the draw of the next step runs beside this step.
+    prepares_ahead: whether a draw also prepares the points and what the network reads of them; by default on
+    a GPU, where the draw of the next step runs beside this step.
     """
 
     def __init__(
@@ -39,10 +39,10 @@ class Stepper:
         *,
         parts: Parts | None = None,
         ranks: Ranks | None = None,
-        ahead: bool | None = None,
+        prepares_ahead: bool | None = None,
     ) -> None:
         self.settings, self.device = settings, device
-        self.ahead = device == "cuda" if ahead is None else ahead
+        self.prepares_ahead = device == "cuda" if prepares_ahead is None else prepares_ahead
         self.ranks, self.parts = ranks or Ranks(), parts or Parts(device)
         self.views, self.cell = parse_views(settings.views), settings.cell or config.cell
         torch.manual_seed(settings.seed)
@@ -67,7 +67,7 @@ class Stepper:
             views = self.views[first : first + 1]
         seed, rank = self.settings.seed, self.ranks.rank
         draw = draw_views(batch, views, cell=self.cell, seed=seed, step=number, rank=rank, first_view=first)
-        if not self.ahead or not sum(draw.sizes) or len(self._passes(draw)) > 1:
+        if not self.prepares_ahead or not sum(draw.sizes) or len(self._passes(draw)) > 1:
             return draw
         points = draw.take(batch)
         tables = self.model.tables(points.xyz, points.features, points.offsets)
