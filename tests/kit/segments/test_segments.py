@@ -13,6 +13,7 @@ import torch
 from pinchpoint.core.errors import BadInput
 from pinchpoint.kit import Segments
 from pinchpoint.kit.segments import segments as kit_segments
+from pinchpoint.kit.segments.cell_size import parse_cell
 
 
 def groups(names: list[object]) -> dict[object, list[int]]:
@@ -202,3 +203,10 @@ def test_ids_that_are_not_a_row_of_integers_are_refused(ids: torch.Tensor) -> No
 def test_a_batch_of_another_length_is_refused() -> None:
     with pytest.raises(BadInput, match="`batch` has 2 entries, but there are 3 points"):
         Segments.from_coords(torch.rand(3, 3), 0.1, torch.tensor([0, 1]))
+
+
+def test_a_cell_size_is_one_number_or_three_separated_by_commas() -> None:
+    assert parse_cell("0.1") == 0.1 and parse_cell("0.1,0.2,0.5") == (0.1, 0.2, 0.5)
+    for text in ("", "a", "1,2", "1;2;3", "1,2,3,4"):
+        with pytest.raises(BadInput, match="neither one number nor three numbers separated by commas"):
+            parse_cell(text)
