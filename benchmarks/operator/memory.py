@@ -89,13 +89,16 @@ def run(
             point["modules"] = ()  # the tables do not use them, and they are most of the bytes
             if not times:
                 point |= dict.fromkeys(("time_s", "time_low_s", "time_high_s"))
-        kept = [] if new == {point.variant for point in result.points} else [record["commands"][part]]
-        record["studies"][part], record["commands"][part] = data, "; ".join([*kept, command])
+        kept = [] if new == {point.variant for point in result.points} else record["commands"][part]
+        record["studies"][part], record["commands"][part] = data, [*kept, command]
         write_text(output, json.dumps(record, indent=1) + "\n")
 
 
 def with_earlier_lines(result: Study, earlier: Study) -> Study:
-    """A study with the lines of an earlier one of the same settings that it does not have itself."""
+    """A study with the lines of an earlier one of the same settings that it does not have itself.
+
+    Verdicts and notes of lines that were run again are those of the new study.
+    """
     if (result.settings, result.on) != (earlier.settings, earlier.on):
         return result
     new = {point.variant for point in result.points}
@@ -106,17 +109,24 @@ def with_earlier_lines(result: Study, earlier: Study) -> Study:
 
         return (*(value for value in others if line(value) not in new), *own)
 
+    gate = (*_of_other_lines(earlier.gate, new), *result.gate)
     return replace(
         result,
         points=both(result.points, earlier.points),
         laws=both(result.laws, earlier.laws),
         cards=both(result.cards, earlier.cards),
         boundary=both(result.boundary, earlier.boundary),
-        passed=result.passed and earlier.passed,
-        gate=(*earlier.gate, *result.gate),
-        notes=tuple(dict.fromkeys((*earlier.notes, *result.notes))),
+        passed=not gate,
+        gate=gate,
+        notes=tuple(dict.fromkeys((*_of_other_lines(earlier.notes, new), *result.notes))),
         took_s=result.took_s + earlier.took_s,
     )
+
+
+def _of_other_lines(texts: Iterable[str], lines: Iterable[str]) -> list[str]:
+    """The sentences that name none of these lines. A mode follows the name: `flat[channels=32] train`."""
+    names = "|".join(re.escape(line) for line in lines)
+    return [text for text in texts if not re.search(rf"(^|\s)({names}) (train|infer)\b", text)]
 
 
 def merge(paths: list[Path], output: Path) -> None:
@@ -131,7 +141,7 @@ def merge(paths: list[Path], output: Path) -> None:
             if missing:
                 raise SystemExit(f"The study of the {part} has several values of {missing[0]}, not one.")
             studies.setdefault(part, []).append(one)
-            commands.setdefault(part, []).append(record["commands"][part])
+            commands.setdefault(part, []).extend(record["commands"][part])
     merged = {part: joined_study(studies[part]).to_dict() for part in PARTS if part in studies}
     write_text(output, json.dumps({"commands": commands, "studies": merged}, indent=1) + "\n")
 

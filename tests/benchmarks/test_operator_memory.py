@@ -108,7 +108,7 @@ def test_records_of_one_width_each_become_one_record(script: Any, tmp_path: Path
             settings={"part": "full", "dimension": dimension, "channels": channels},
         )
         paths.append(tmp_path / f"{number}.json")
-        record = {"commands": {"full": f"command {number}"}, "studies": {"full": part.to_dict()}}
+        record = {"commands": {"full": [f"command {number}"]}, "studies": {"full": part.to_dict()}}
         paths[-1].write_text(json.dumps(record))
     script.merge(paths, tmp_path / "whole.json")
     whole = script.read(tmp_path / "whole.json")
@@ -117,6 +117,8 @@ def test_records_of_one_width_each_become_one_record(script: Any, tmp_path: Path
     assert [row["variant"] for row in whole["full"].cards] == names
     assert whole["full"].settings == {"part": "full"} and not whole["full"].passed
     assert whole["full"].gate == ("channels=128 dimension=2: too large",)
+    commands = json.loads((tmp_path / "whole.json").read_text())["commands"]
+    assert commands == {"full": ["command 0", "command 1", "command 2"]}
     rows = list(script.widths(whole, {}))
     assert ["full", "2", "128", "101", "34", "3.00", "-", "-"] in rows
     with pytest.raises(SystemExit, match="the same dimension and width"):
@@ -151,7 +153,32 @@ def test_lines_that_are_not_run_again_stay_in_the_record(
         )
         if variants == "flat":
             command = json.loads((tmp_path / "record.json").read_text())["commands"]["encoder"]
-            assert command.count("benchmarks/operator/memory.py") == 2, "both commands made it"
+            assert len(command) == 2 and all("benchmarks/operator/memory.py" in one for one in command)
     laws = script.read(tmp_path / "record.json")["encoder"].laws
     slopes = {one.variant: one.slope_bytes_per_point for one in laws if one.mode == "train"}
     assert slopes == {"flat": 7.0, "eager": 50.0}
+
+
+def test_a_line_that_fails_and_is_run_again_has_the_verdict_of_the_second_run(script: Any) -> None:
+    def part(name: str, *, gate: tuple[str, ...] = (), notes: tuple[str, ...] = ()) -> Study:
+        one = study_of(slope=7.0)
+        return replace(
+            one,
+            points=tuple(replace(p, variant=name) for p in one.points),
+            laws=tuple(replace(law, variant=name) for law in one.laws),
+            cards=(),
+            gate=gate,
+            notes=notes,
+            passed=not gate,
+        )
+
+    flat = part("flat", gate=("flat train: declared flat, but it grows",), notes=("flat infer is flat",))
+    again = part("flat", notes=("flat train is flat",))
+    joined = script.with_earlier_lines(again, flat)
+    assert joined.passed and joined.gate == () and joined.notes == ("flat train is flat",)
+    # Verdicts of other lines stay, also of those whose names end or begin in the same way.
+    for other in ("flat[channels=32]", "not-flat"):
+        gate = (f"{other} train: it grows",)
+        joined = script.with_earlier_lines(again, part(other, gate=gate, notes=(f"see {other} infer",)))
+        assert not joined.passed and joined.gate == gate
+        assert joined.notes == (f"see {other} infer", "flat train is flat")

@@ -72,8 +72,9 @@ def gate_notes(points: Sequence[Point], laws: Sequence[Law], *, flat: Mapping[st
         name = f"{law.variant} {law.mode}"
         if claim.is_tested(ok_points) and not _is_within(ok_points, claim):
             notes.append(
-                f"these sizes do not show whether {name} {claim.text()}: it grows by {_slope(law)}"
-                f" ({_last_step(ok_points)}); study more sizes"
+                f"these sizes do not show whether {name} {claim.text()}: between the last two it grows by"
+                f" {_last_slope(ok_points):,.4g} B/point ({_last_step(ok_points)}), over all by"
+                f" {_slope(law)}; study more sizes"
             )
         elif claim.is_tested(ok_points):
             notes.append(f"{name} {claim.text()}, as declared: {_last_step(ok_points)}")
@@ -159,6 +160,12 @@ def _last_two(ok_points: Sequence[Point]) -> tuple[tuple[int, int], tuple[int, i
 def _last_step(ok_points: Sequence[Point]) -> str:
     (small, before), (large, last) = _last_two(ok_points)
     return f"{show_bytes(before)} at {show_size(small)}, {show_bytes(last)} at {show_size(large)}"
+
+
+def _last_slope(ok_points: Sequence[Point]) -> float:
+    """Bytes per point between the last two sizes."""
+    (small, before), (large, last) = _last_two(ok_points)
+    return (last - before) / (large - small)
 
 
 def _slope(law: Law) -> str:
