@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import importlib.util
 import json
+import shutil
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from pinchpoint.cli.main import run as run_command  # noqa: E402
 from pinchpoint.core.errors import BadInput  # noqa: E402
 from pinchpoint.systems.operator.data.dataset import open_dataset  # noqa: E402
 from pinchpoint.systems.operator.data.own.collection import Choices, make_own_dataset  # noqa: E402
+from pinchpoint.systems.operator.data.own.layout import GENERATOR, Layout  # noqa: E402
 from pinchpoint.systems.operator.evaluate import evaluate  # noqa: E402
 from pinchpoint.systems.operator.files.formats import read_grid, write_grid  # noqa: E402
 from pinchpoint.systems.operator.files.grid import Cells, Grid  # noqa: E402
@@ -220,6 +222,26 @@ def test_eval_says_whether_the_run_or_the_data_are_of_an_earlier_version(rings: 
     with pytest.raises(BadInput, match="of the run in: moments") as error:
         evaluate(rings / "run", tmp_path / "older", tmp_path / "errors", device="cpu")
     assert "make it again" in error.value.hint and "train" not in error.value.hint
+
+
+@pytest.mark.parametrize("stored", [{}, {"generator": 2}])
+def test_a_run_with_shapes_of_an_earlier_version_is_told_apart(
+    rings: Path, tmp_path: Path, stored: dict[str, int]
+) -> None:
+    shutil.copytree(rings / "run", tmp_path / "run")
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    layout = config["layout"]
+    assert layout.pop("generator") == GENERATOR and layout["moments"]
+    layout |= stored
+    (tmp_path / "run" / "config.json").write_text(json.dumps(config))
+    options: dict[str, Any] = {"device": "cpu", "parameters": {"speed": 2.0}}
+    result = predict(tmp_path / "run", rings / "runs" / "r1.vtp", tmp_path / "out.vtp", **options)
+    assert "in another way: make the dataset again" in result.notes[0]
+    with pytest.raises(BadInput, match="the run was made with an earlier version") as error:
+        evaluate(tmp_path / "run", rings / "mine", tmp_path / "errors", device="cpu")
+    assert error.value.hint == "Train the run again."
+    # A run whose features have no shapes is the same with every version.
+    assert Layout.from_dict({**layout, "moments": False}).has_shapes_of(GENERATOR)
 
 
 def ball(number: int) -> tuple[np.ndarray, np.ndarray]:

@@ -136,8 +136,10 @@ def _names(dataset: Dataset, trained_run: TrainedRun, split: Split) -> list[str]
 
 def _check_layout(layout: Layout, expected: Layout, path: Path) -> None:
     if layout == expected:
+        _check_shapes(layout, expected, path)
         return
-    differ = [name for name, value in layout.to_dict().items() if value != expected.to_dict()[name]]
+    own, others = layout.to_dict(), expected.to_dict()
+    differ = [name for name, value in own.items() if value != others[name] and name != "generator"]
     if differ != ["moments"]:
         hint = "Make it with the same --inputs, --targets and --parameters."
     elif layout.moments:
@@ -145,6 +147,19 @@ def _check_layout(layout: Layout, expected: Layout, path: Path) -> None:
     else:
         hint = "The dataset was made with an earlier version: make it again in another folder."
     raise BadInput(f"{path} differs from the data of the run in: {', '.join(differ)}.", hint=hint)
+
+
+def _check_shapes(layout: Layout, expected: Layout, path: Path) -> None:
+    """Raise BadInput if shapes of bodies are features and were computed in another way in training."""
+    if expected.has_shapes_of(layout.generator):
+        return
+    older = "run" if expected.generator < layout.generator else "dataset"
+    hint = "Train the run again." if older == "run" else "Make the dataset again in another folder."
+    raise BadInput(
+        f"Place, size and shape of bodies are computed in another way in {path} than in the data of the run: "
+        f"the {older} was made with an earlier version.",
+        hint=hint,
+    )
 
 
 def evaluate_body(

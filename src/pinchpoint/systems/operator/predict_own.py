@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.operator.data.own.cases import case_sample
-from pinchpoint.systems.operator.data.own.layout import MEASURES, Layout, plane_axes
+from pinchpoint.systems.operator.data.own.layout import GENERATOR, MEASURES, Layout, plane_axes
 from pinchpoint.systems.operator.data.own.sources import Source, parameter_files, read_source
 from pinchpoint.systems.operator.data.sample import Sample, check_sample
 from pinchpoint.systems.operator.files.formats import MESHES, TABLES, write_grid
@@ -95,10 +95,21 @@ def own_body(
         layout,
         places.back,
         (
+            *_earlier_shapes(layout),
             *notes,
             *_beyond_training(sample, trained_run.settings, layout),
             *_unlike_training(sample, trained_run, layout),
         ),
+    )
+
+
+def _earlier_shapes(layout: Layout) -> tuple[str, ...]:
+    """A note where shapes of bodies are features and were computed in another way in training."""
+    if layout.has_shapes_of(GENERATOR):
+        return ()
+    return (
+        "the run was trained with an earlier version, which computed place, size and shape of bodies in "
+        "another way: make the dataset again in another folder and train the run again",
     )
 
 

@@ -165,7 +165,9 @@ def open_dataset(path: str | Path, *, check: bool = True) -> Dataset:
                 {split: tuple(names) for split, names in index["splits"].items()},
                 index["bodies"],
                 check,
-                Layout.from_dict(index["layout"]) if index["kind"] == OWN else None,
+                Layout.from_dict(index["layout"] | {"generator": index["generator"]})
+                if index["kind"] == OWN
+                else None,
             )
         )
 

@@ -7,7 +7,7 @@ cell thick have two coordinates; the third is 0.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -31,6 +31,9 @@ from pinchpoint.systems.operator.files.grid import Cells, Grid, polygon_cells
 from pinchpoint.systems.operator.files.meshes import triangles_of
 from pinchpoint.systems.operator.files.orientation import closed_normals
 
+# Increased with every change that alters the numbers of a case.
+GENERATOR = 3
+
 Location = Literal["points", "cells"]
 AXES = "xyz"
 MEASURES = {0: "single points", 1: "a curve", 2: "a surface or a plane", 3: "a volume"}
@@ -50,6 +53,7 @@ class Layout:
     targets: tuple[tuple[str, int], ...]
     parameters: tuple[str, ...]  # one number per case
     moments: bool = False  # whether place, size and shape of that boundary are features
+    generator: int = field(default=0, compare=False)  # of the cases; 0: of a run that did not store it
 
     @property
     def dimension(self) -> int:
@@ -82,6 +86,10 @@ class Layout:
             ends = [AXES[axis] for axis in self.axes] if count == self.dimension else map(str, range(count))
             names += [name] if count == 1 else [f"{name}_{end}" for end in ends]
         return names
+
+    def has_shapes_of(self, generator: int) -> bool:
+        """Whether place, size and shape of a boundary, if they are features, were computed by a generator."""
+        return not self.moments or self.generator == generator
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
