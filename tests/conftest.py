@@ -107,6 +107,15 @@ def _no_user_settings(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.getbasetemp() / "no-settings"))
 
 
+@pytest.fixture(autouse=True)
+def _same_tracer() -> Iterator[None]:
+    """Set the tracer of `make coverage` again if a test has removed it, or nothing later would count."""
+    tracer = sys.gettrace()
+    yield
+    if tracer is not None and sys.gettrace() is not tracer:
+        sys.settrace(tracer)
+
+
 @pytest.fixture(scope="session")
 def template() -> Iterator[Template]:
     workers = Template()

@@ -591,6 +591,7 @@ def test_the_closure_of_an_optimizer_is_no_part_of_its_own_time() -> None:
     assert {"forward", "backward", "optimizer", "inside"} <= {phase.name for phase in trace.phases}
 
 
+@pytest.mark.traces_lines
 def test_tensors_on_the_cpu_are_accounted_for_by_line() -> None:
     def scratch() -> Any:
         values = torch.zeros(1024, 1024)
@@ -623,6 +624,7 @@ def test_tensors_on_the_cpu_are_accounted_for_by_line() -> None:
     assert sys.gettrace() is None
 
 
+@pytest.mark.traces_lines
 def test_with_two_optimizers_the_memory_of_a_whole_step_is_accounted_for() -> None:
     def run() -> None:
         weights = [torch.ones(8, requires_grad=True) for _ in range(2)]
@@ -659,6 +661,7 @@ def test_a_slow_loader_starves_the_loop_and_a_quick_one_does_not() -> None:
     assert problems_of(0.0001) == []
 
 
+@pytest.mark.traces_lines
 def test_calls_of_a_model_before_training_are_not_taken_for_the_third_step() -> None:
     def run() -> None:
         model = torch.nn.Linear(4, 4)
