@@ -1,7 +1,8 @@
 """Distance between exported meshes and the true shapes of procedural cars.
 
     python benchmarks/radiance/mesh.py -o benchmarks/results/radiance_mesh_cpu.json
-    python benchmarks/radiance/mesh.py --run packaged -o benchmarks/results/radiance_mesh_packaged_cpu.json
+    python benchmarks/radiance/mesh.py --run packaged --objects 6 --among 40 --resolution 64 \
+        -o benchmarks/results/radiance_mesh_packaged_cpu.json
 
 pinchpoint must be importable: installed, or `PYTHONPATH=src`. Without --run, a field is fitted to pictures
 of known cars from known poses, as in `pinchpoint demo`, and the mesh of the field is compared with the

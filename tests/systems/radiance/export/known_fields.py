@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import torch
@@ -35,6 +36,19 @@ class Nothing(Ball):
         self, points: torch.Tensor, directions: torch.Tensor, *codes: torch.Tensor, features: bool = False
     ) -> tuple[torch.Tensor, torch.Tensor, None]:
         return points, -torch.ones(len(points), 1), None
+
+
+class Veil(Ball):
+    """The same density everywhere. opacity: of a layer of the given thickness."""
+
+    def __init__(self, opacity: float, *, thickness: float) -> None:
+        super().__init__()
+        self.density = -math.log1p(-opacity) / thickness
+
+    def forward(
+        self, points: torch.Tensor, directions: torch.Tensor, *codes: torch.Tensor, features: bool = False
+    ) -> tuple[torch.Tensor, torch.Tensor, None]:
+        return points, points.new_full((len(points), 1), self.density), None
 
 
 def make_ball() -> Generator:

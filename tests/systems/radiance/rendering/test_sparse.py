@@ -9,8 +9,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the radiance fields are torch's")
 
-from tests.systems.radiance.export.known_fields import CODE, RADIUS, make_ball  # noqa: E402
+from tests.systems.radiance.export.known_fields import CODE, RADIUS, Veil, make_ball  # noqa: E402
 
+from pinchpoint.systems.radiance.model import objective  # noqa: E402
 from pinchpoint.systems.radiance.model.config import FieldConfig  # noqa: E402
 from pinchpoint.systems.radiance.model.objective import (  # noqa: E402
     Generator,
@@ -20,6 +21,7 @@ from pinchpoint.systems.radiance.model.objective import (  # noqa: E402
 )
 from pinchpoint.systems.radiance.settings import PRESETS, Settings  # noqa: E402
 
+CELLS = 40  # of the grid, along a diameter
 U, V = torch.tensor([0.13]), torch.tensor([0.3])
 
 
@@ -50,6 +52,47 @@ def test_an_image_from_the_points_that_matter_equals_that_from_all_points() -> N
     for name in ("low", "depth", "acc"):
         assert torch.allclose(getattr(some, name), getattr(everything, name), atol=4e-3), name
     assert float(some.acc.max()) > 0.99 and 0 < sum(counts) < 0.15 * 24 * 24 * 4 * generator.settings.samples
+
+
+@pytest.mark.parametrize(
+    ("opacity", "most"), [(0.009, 1e-5), (0.0011, 1e-5), (0.0009, 1 - 0.999**CELLS)], ids=str
+)
+def test_a_faint_veil_is_rendered_up_to_the_documented_opacity(opacity: float, most: float) -> None:
+    generator, veil = make_ball(), Veil(opacity, thickness=2 / CELLS)
+    veil.config = generator.field.config  # pyright: ignore[reportArgumentType]
+    generator.field = veil  # pyright: ignore[reportAttributeAccessIssue]
+    generator.settings = replace(generator.settings, haze=0.0)
+    everything = whole_images(generator, CODE, U, V, size=8)
+    some = whole_images(generator, CODE, U, V, size=8, occupied=where_occupied(generator, CODE))
+    # along a diameter
+    assert float(everything.acc.max()) == pytest.approx(1 - (1 - opacity) ** CELLS, rel=0.05)
+    assert float((some.acc - everything.acc).abs().max()) <= most < 0.04
+
+
+def test_a_large_image_is_rendered_in_blocks_of_rays(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = make_ball()
+    occupied = where_occupied(generator, CODE)
+    counts: list[int] = []
+
+    def render_near(self: Generator, request: Any, occupancy: Any) -> Any:
+        counts.append(request.places.shape[1])
+        return render(self, request, occupancy)
+
+    render = Generator.render_near
+    monkeypatch.setattr(Generator, "render_near", render_near)
+    large = whole_images(generator, CODE, U, V, size=48, occupied=occupied)
+    assert counts == [2048, 48 * 48 - 2048]
+    counts.clear()
+    generator.settings = replace(generator.settings, chunk=4 * 500)  # for training with less memory
+    small = whole_images(generator, CODE, U, V, size=48, occupied=occupied)
+    assert counts == [500] * 4 + [48 * 48 - 2000]
+    monkeypatch.setattr(objective, "_RAYS", 48 * 48)
+    generator.settings = replace(generator.settings, chunk=0)
+    whole = whole_images(generator, CODE, U, V, size=48, occupied=occupied)
+    assert counts[5:] == [48 * 48]
+    for name in ("low", "depth", "acc"):
+        assert torch.allclose(getattr(large, name), getattr(whole, name), atol=1e-6), name
+        assert torch.allclose(getattr(small, name), getattr(whole, name), atol=1e-6), name
 
 
 def test_features_and_enlarged_images_are_the_same() -> None:

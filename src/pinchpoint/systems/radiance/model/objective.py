@@ -399,11 +399,14 @@ def whole_images(
         one = slice(at, at + 1)
         draws = midpoints(1, size * size, _FINER * settings.samples, device=u.device)
         request = Request(Codes(codes.shape[one], codes.app[one]), u[one], v[one], places, draws, whole=(0,))
-        if occupied is None:
-            blocks = [generator.render_rays(block, memory="none") for block in request.blocks(at_once)]
-            output = join_rays(blocks)
-        else:
-            output = generator.render_near(request, occupied[at])
+        output = join_rays(
+            [
+                generator.render_rays(block, memory="none")
+                if occupied is None
+                else generator.render_near(block, occupied[at])
+                for block in request.blocks(at_once)
+            ]
+        )
         images.append(generator.to_images(clear_haze(output, settings.haze, white=settings.white), request))
     high = (
         None
