@@ -65,3 +65,17 @@ def test_functions_that_are_patched_later_are_undone_too(monkeypatch: pytest.Mon
     inside = make_module(monkeypatch, "imported_inside", kept=new)
     rebinding.undo()
     assert inside.kept is old
+
+
+def test_an_existing_name_that_is_bound_to_a_new_function_gets_the_old_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As by `global _open; _open = os.open` in a function of a module that was imported before."""
+    before = make_module(monkeypatch, "imported_before", cached=None, late=None)
+    swaps = [(old, new)]
+    rebinding = Rebinding(swaps)
+    rebinding.apply()
+    swaps.append((old_late, new_late))
+    before.cached, before.late = new, new_late
+    rebinding.undo()
+    assert (before.cached, before.late) == (old, old_late)

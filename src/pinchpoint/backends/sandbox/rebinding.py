@@ -22,40 +22,32 @@ class Rebinding:
         """swaps: (old, new), hashable. What is added after `apply` is only replaced by `undo`."""
         self._swaps = swaps
         self._places: list[tuple[dict[str, Any], str]] = []  # where a function was replaced
-        self._sizes: dict[str, tuple[Any, int]] = {}  # each module's names and how many there were
 
     def apply(self) -> None:
         new_for_old = dict(self._swaps)
         kinds = {type(old) for old in new_for_old}
-        for module, names in _namespaces():
+        for names in _namespaces():
             for key in _keys_of(new_for_old, kinds, names):
                 names[key] = new_for_old[names[key]]
                 self._places.append((names, key))
-            self._sizes[module] = names, len(names)
 
     def undo(self) -> None:
         old_for_new = {new: old for old, new in self._swaps}
         kinds = {type(new) for new in old_for_new}
-        # To look at every name of every module again would take as long as to follow a small script.
-        changed = [
-            names
-            for module, names in _namespaces()
-            if (kept := self._sizes.get(module)) is None or kept[0] is not names or kept[1] != len(names)
-        ]
-        added = [(names, key) for names in changed for key in _keys_of(old_for_new, kinds, names)]
-        for names, key in [*self._places, *added]:
+        # All modules, because a function of any module may have bound one of its names to ours.
+        new_places = [(names, key) for names in _namespaces() for key in _keys_of(old_for_new, kinds, names)]
+        for names, key in [*self._places, *new_places]:
             value = names.get(key)
             if type(value) in kinds and value in old_for_new:
                 names[key] = old_for_new[value]
         self._places.clear()
-        self._sizes.clear()
 
 
-def _namespaces() -> Iterator[tuple[str, dict[str, Any]]]:
+def _namespaces() -> Iterator[dict[str, Any]]:
     for name, module in list(sys.modules.items()):
         names = getattr(module, "__dict__", None)
         if name not in _RAW and isinstance(names, dict):
-            yield name, names
+            yield names
 
 
 def _keys_of(functions: dict[Any, Any], kinds: set[type], names: dict[str, Any]) -> list[str]:
