@@ -96,7 +96,7 @@ def sectors_of(turns: Tensor) -> Tensor:
     return sector_rows(turns, SECTORS).argmax(dim=1)
 
 
-def labelled(path: Path, size: int, classes: tuple[str, ...]) -> tuple[Images, Tensor, Tensor]:
+def read_labelled(path: Path, size: int, classes: tuple[str, ...]) -> tuple[Images, Tensor, Tensor]:
     images = open_images(path, size=size)
     if images.labels is None or images.turns is None or images.classes != classes:
         raise BadInput(
@@ -116,16 +116,18 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     extract: Extractor = open_extractor(device=device)
     sets = []
     for path in (args.data, args.unseen):
-        images, labels, turns = labelled(path, side, classes)
+        images, labels, turns = read_labelled(path, side, classes)
         some = torch.arange(min(len(images), args.images))
         sets.append((extract(images.batch(some)), labels[some], turns[some]))
-    made, made_labels, made_turns = generate(trained, args.per_class, seed=args.seed, device=device)
-    sets.append((extract(made), made_labels, made_turns))
-    (features, labels, turns), *judged = [(part.float().cpu(), *rest) for part, *rest in sets]
+    generated_images, generated_labels, generated_turns = generate(
+        trained, args.per_class, seed=args.seed, device=device
+    )
+    sets.append((extract(generated_images), generated_labels, generated_turns))
+    (features, labels, turns), *test_sets = [(part.float().cpu(), *rest) for part, *rest in sets]
     bodies = Classifier(features, labels, len(classes))
     sectors = Classifier(features, sectors_of(turns), SECTORS)
     rows: dict[str, Any] = {}
-    for name, (part, true, angles) in zip(("unseen", "generated"), judged, strict=True):
+    for name, (part, true, angles) in zip(("unseen", "generated"), test_sets, strict=True):
         predicted, views_predicted = bodies.predict(part), sectors.predict(part)
         rows[name] = {
             "images": len(part),

@@ -36,7 +36,8 @@ def shoot(page: Path, picture: Path, *, height: int, texts: tuple[str, ...]) -> 
         command += [f"--window-size={WIDTH},{height}", f"--force-device-scale-factor={SCALE}"]
         command += ["--virtual-time-budget=8000", page.resolve().as_uri()]
         subprocess.run(command, check=True, capture_output=True)
-        image = Image.open(raw).convert("RGB")
+        with Image.open(raw) as page_image:
+            image = page_image.convert("RGB")
         description = PngImagePlugin.PngInfo()
         description.add_text("Description", "\n".join(texts))
         image = image.crop((0, round(TOP * SCALE), *image.size))
@@ -54,10 +55,12 @@ def sentences(before: str | Path, after: str | Path) -> dict[str, tuple[str, ...
 
 def outdated(before: str | Path, after: str | Path) -> list[str]:
     """Return the pictures that show other sentences than the records give now."""
-    shown = sentences(before, after)
-    return [
-        name for name in shown if Image.open(IMAGES / name).info.get("Description") != "\n".join(shown[name])
-    ]
+    names = []
+    for name, texts in sentences(before, after).items():
+        with Image.open(IMAGES / name) as image:
+            if image.info.get("Description") != "\n".join(texts):
+                names.append(name)
+    return names
 
 
 def main(before: str, after: str) -> None:

@@ -32,7 +32,7 @@ def explain_cut(observation: Any, progress: Any, end: ScriptEnd) -> None:
     calls = f"{progress.calls:,} inference calls"
     if end.error is not None:
         observation.reasons.append(
-            f"the script raised {_described(end.error)} after {calls}, and what follows was not run"
+            f"the script raised {_describe(end.error)} after {calls}, and what follows was not run"
         )
     elif progress.grows():
         observation.reasons.append(f"memory grows from call to call, and only {calls} were run")
@@ -78,16 +78,16 @@ def _explain_error(observation: Any, progress: Any, error: BaseException, *, is_
     if isinstance(error, StopIteration):  # a generator whose loader or loop was ended
         observation.reasons.append(f"the script's data was ended{where}, and what follows was not run")
         return
-    raised = f"after its training steps, the script was run until it raised {_described(error)}"
+    note = f"after its training steps, the script was run until it raised {_describe(error)}"
     left = progress.loops.left_after_error(error)
     if not is_likely:
-        observation.notes.append(raised)
+        observation.notes.append(note)
     elif left.line is not None:
-        observation.reasons.append(f"{raised}, and {shown_path(left.line)} and what follows it were not run")
+        observation.reasons.append(f"{note}, and {shown_path(left.line)} and what follows it were not run")
     elif left.package and progress.late_share() > _MUCH:
-        observation.reasons.append(f"{raised}, in a function of a package that was not run to its end")
+        observation.reasons.append(f"{note}, in a function of a package that was not run to its end")
     else:
-        observation.notes.append(raised)
+        observation.notes.append(note)
 
 
 def _explain_late_cut(observation: Any, progress: Any) -> None:
@@ -108,7 +108,7 @@ def _explain_late_cut(observation: Any, progress: Any) -> None:
         observation.reasons.append("a function of a package that follows the training steps did not end")
 
 
-def _described(error: BaseException) -> str:
+def _describe(error: BaseException) -> str:
     """The kind of an error, its line of the script, and the first line of its message."""
     # Addresses differ from run to run, and would make two reasons of one.
     message = re.sub(r"\b0x[0-9a-f]+\b", "0x...", str(error).strip().partition("\n")[0])

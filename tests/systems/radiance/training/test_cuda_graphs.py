@@ -230,7 +230,7 @@ def test_no_turn_reads_from_the_device_or_copies_to_it(
     result = Stepper(config, settings, labelled, "cpu")
     request, real = result.request(1, "made"), result.real(1)
     assert len(real.tensors()) == 2 + bool(classes)
-    again = Real.of(*real.tensors(), labelled=bool(classes))
+    again = Real.of(*real.tensors(), has_labels=bool(classes))
     assert all(one is other for one, other in zip(again, real, strict=True))
     # The scaler creates its scale on first use, before anything is recorded.
     result._discriminator_part(real, request, None)

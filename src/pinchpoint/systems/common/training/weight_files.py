@@ -122,8 +122,8 @@ def load_trained_weights(
 ) -> TrainedRun[Net, C, S]:
     """Load the model of a run folder or of a file that `export_trained` wrote; "packaged" loads `packaged`.
 
-    A path called packaged goes before the file of the package. build: returns the model without its weights,
-    its configuration and its settings, from the settings of the file.
+    An existing path named `packaged` takes precedence over the packaged file. build: returns the model
+    without its weights, its configuration and its settings, from the settings of the file.
     """
     path = Path(path)
     if str(path) == "packaged" and not path.exists() and packaged.exists():

@@ -67,7 +67,7 @@ class Images:
             )
 
     def keep_labels(self, *, classes: bool, turns: bool) -> Images:
-        """The images without the labels that are not wanted."""
+        """Return the images with only the requested labels."""
         return replace(
             self,
             classes=self.classes if classes else (),

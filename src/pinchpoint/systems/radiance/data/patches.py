@@ -32,9 +32,9 @@ class Real(NamedTuple):
         return tuple(part for part in self if part is not None)
 
     @staticmethod
-    def of(*tensors: Tensor, labelled: bool) -> Real:
-        """labelled: whether the last tensor is that of the labels."""
-        return Real(*tensors[:-1])._replace(labels=tensors[-1]) if labelled else Real(*tensors)
+    def of(*tensors: Tensor, has_labels: bool) -> Real:
+        """has_labels: whether the last tensor is that of the labels."""
+        return Real(*tensors[:-1])._replace(labels=tensors[-1]) if has_labels else Real(*tensors)
 
 
 def real_patches(

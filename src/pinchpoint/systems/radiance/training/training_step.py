@@ -168,9 +168,9 @@ class Stepper:
         return share * loss.detach()
 
     def _record_turns(self) -> _Turns:
-        labelled = self.labels is not None
+        has_labels = self.labels is not None
         # number of tensors of real patches
-        cut = (1 if self.settings.superres == 1 else 2) + labelled
+        cut = (1 if self.settings.superres == 1 else 2) + has_labels
         paired = cut if self.generator.learns_from_pairs else 0
         whole = self._whole_rows()
         # A weak reference: a cycle through its own turns would keep the stepper, with all graph memory, until
@@ -183,7 +183,7 @@ class Stepper:
 
         def discriminate(*tensors: Tensor, penalty: Tensor | None = None) -> tuple[Tensor, ...]:
             return own._discriminator_part(
-                Real.of(*tensors[:cut], labelled=labelled),
+                Real.of(*tensors[:cut], has_labels=has_labels),
                 Request.of(*tensors[cut:], whole=whole),
                 penalty,
             )
@@ -192,7 +192,7 @@ class Stepper:
             return discriminate(*tensors, penalty=penalty)
 
         def generate(*tensors: Tensor) -> tuple[Tensor, ...]:
-            real = Real.of(*tensors[:paired], labelled=labelled) if paired else None
+            real = Real.of(*tensors[:paired], has_labels=has_labels) if paired else None
             return (own._generator_part(real, Request.of(*tensors[paired:], whole=whole)),)
 
         shared = cuda_graphs.new_pool()
