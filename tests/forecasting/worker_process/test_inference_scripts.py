@@ -59,7 +59,7 @@ def test_outputs_that_a_loop_keeps_are_counted_for_every_call(of_script: Predict
 def test_an_error_after_the_first_calls_leaves_the_answer_open(of_script: Predict) -> None:
     forecast = of_script(LOOP + "\nraise ValueError('no such label')", "3")
     assert forecast.fits["h200"] is None
-    assert "infer.py:9 after 3 inference calls" in forecast.reasons[0]
+    assert "infer.py:9 (no such label) after 3 inference calls" in forecast.reasons[0]
 
 
 GENERATE = """
