@@ -147,7 +147,7 @@ def test_all_lengths_of_a_scan_share_their_programs(
 
         monkeypatch.setattr(module, name, counted)
     options = {**tiny, "steps": 20, "follow": 10}
-    made = scan("H2", tmp_path / "scan", bonds="1.2,1.4,1.8", samples=20, **options)
+    curve = scan("H2", tmp_path / "scan", bonds="1.2,1.4,1.8", samples=20, **options)
     assert sorted(lowered) == ["make_burn", "make_observe", "make_steps adam", "make_steps spring"]
     # The programs are those of the first length, the nuclei are not: programs of its own change no length.
     own = {**tiny, "steps": options["follow"], "adam_steps": 0}
@@ -155,7 +155,7 @@ def test_all_lengths_of_a_scan_share_their_programs(
     alone = evaluate.evaluate(tmp_path / "alone", tmp_path / "alone.json", samples=20, device="cpu")
     own_programs = ["make_burn", "make_burn", "make_observe", "make_steps spring"]
     assert sorted(lowered[4:]) == own_programs  # moves alone in `train` and in `evaluate`, no step by Adam
-    assert made.points[1]["energy_ha"] == pytest.approx(alone.energy_ha, abs=1e-6)
+    assert curve.points[1]["energy_ha"] == pytest.approx(alone.energy_ha, abs=1e-6)
 
 
 def test_the_summary_names_the_lengths_whose_walkers_have_not_mixed() -> None:

@@ -37,7 +37,7 @@ def test_a_set_of_molecules_that_was_stopped_early_is_trained_on_with_a_note(
         open_dataset(data)
     record = train(data, tmp_path / "run", **CHOICES)
     assert f"2 samples of the train split of {data} are missing; the run uses the others" in record.notes[0]
-    # Scores are told what is missing of their own split only.
+    # Scores name only what is missing of their own split.
     scores = evaluate_set(tmp_path / "run", data, "test", device="cpu")
     assert len(scores.samples) == len(index["splits"]["test"]) > 0
     note = f"1 sample of the test split of {data} is missing; the scores are of the others"

@@ -42,7 +42,7 @@ RANGES = {
     "tumblehome": (0.03, 0.075),  # half width lost between belt and roof
 }
 
-# Body types: ranges that replace those above. Cars are told apart by where their cabin begins and ends.
+# Body types: ranges that replace those above. They differ in where the cabin begins and ends.
 BODIES: dict[str, dict[str, tuple[float, float]]] = {
     "hatchback": {
         "x_half": (0.7, 0.78),
