@@ -16,14 +16,14 @@ from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.common.config_json import JsonConfig
 from pinchpoint.systems.common.settings import LARGEST_SEED, check_options, option
 
-Kind = Literal["metropolis", "langevin"]
+Kind = Literal["metropolis", "scaled", "langevin"]
 Optimizer = Literal["adam", "spring", "adam+spring"]
 OptimizerStage = Literal["adam", "spring"]  # the optimizer of a single step
 Method = Literal["auto", "nested", "hessian", "loop", "forward"]
 Precision = Literal["float32", "float64"]
 
 # Langevin proposals follow the gradient: at the width that mixes best, more of them are accepted.
-ACCEPTANCE = {"metropolis": 0.5, "langevin": 0.7}
+ACCEPTANCE = {"metropolis": 0.5, "scaled": 0.5, "langevin": 0.7}
 
 
 class Stage(IntEnum):

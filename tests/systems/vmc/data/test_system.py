@@ -9,7 +9,7 @@ import pytest
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.vmc.data.molecules import known_molecules
-from pinchpoint.systems.vmc.data.slater import atomic_orbitals, starts
+from pinchpoint.systems.vmc.data.slater import atomic_orbitals, excited_starts, starts
 from pinchpoint.systems.vmc.data.system import System, system_of
 from pinchpoint.systems.vmc.model.config import PRESETS, NetConfig
 
@@ -226,6 +226,20 @@ def test_exponents_follow_slaters_rules() -> None:
 def test_lithium_hydride_starts_in_both_atoms_lowest_orbitals() -> None:
     assert [(start.nucleus, start.round) for start in starts((3, 1), 2)] == [(0, True), (1, True)]
     assert len(starts((1,), 6)) == 6
+
+
+def test_an_excited_orbital_is_the_next_of_the_atom_or_of_the_next_shell() -> None:
+    last = [
+        excited_starts(4, 2, level)[-1] for level in (1, 3, 4, 5, 99)
+    ]  # beryllium: 2p thrice, then 3s and 3p
+    assert [(start.zeta, start.round) for start in last] == [
+        (pytest.approx(0.975), False),
+        (pytest.approx(0.975), False),
+        (pytest.approx(1 / 3), True),
+        (pytest.approx(1 / 3), False),
+        (pytest.approx(1 / 3), False),
+    ]
+    assert excited_starts(2, 1, 1, ion=1)[0].zeta == pytest.approx(1.0)  # 2s of He+
 
 
 def test_a_pseudopotential_leaves_the_valence_electrons() -> None:

@@ -16,7 +16,8 @@ from pinchpoint.systems.vmc.evaluate import evaluate, states_of
 from pinchpoint.systems.vmc.model.config import NetConfig
 from pinchpoint.systems.vmc.model.excited import init_states, total_sign_and_log
 from pinchpoint.systems.vmc.model.hamiltonian import state_matrices, walker_energies
-from pinchpoint.systems.vmc.model.wavefunction import WaveFunction
+from pinchpoint.systems.vmc.model.layers import positive
+from pinchpoint.systems.vmc.model.wavefunction import WaveFunction, wave_function
 from pinchpoint.systems.vmc.optimization.driver import floor_ha
 from pinchpoint.systems.vmc.optimization.sampling import start
 from pinchpoint.systems.vmc.train import train
@@ -35,13 +36,34 @@ def hydrogen_states() -> WaveFunction:
         value = jnp.sum(params * jnp.stack([jnp.exp(-r), (1 - r / 2) * far, x[0, 2] * far]))
         return jnp.sign(value), jnp.log(jnp.abs(value))
 
-    def init(key: Any) -> Any:
+    def init(key: Any, state: int = 0) -> Any:
         return jax.random.normal(key, (3,))
 
     single = WaveFunction(system, config, init, sign_and_log, lambda params, x: ())
     return WaveFunction(
         system, config, init_states(init, 3), total_sign_and_log(sign_and_log, 3), single.orbitals, single
     )
+
+
+@pytest.mark.parametrize(
+    ("atom", "up", "down"),
+    [
+        # 1s2s with either electron in 2s, from which the triplet and the singlet follow; lithium has one
+        # outer electron, whose second orbital is 2p with the exponent of 2s.
+        ("He", [[1.7], [1.7], [0.5]], [[1.7], [0.5], [1.7]]),
+        ("Li", [[2.7, 0.65]] * 3, [[2.7]] * 3),
+    ],
+)
+def test_excited_states_of_an_atom_start_with_an_outer_electron_higher(
+    atom: str, up: list[list[float]], down: list[list[float]]
+) -> None:
+    wave = wave_function(system_of(atom), NetConfig.preset("report-cpu", one=4, two=2, states=3))
+    params = wave.init(jax.random.key(0))
+    exponents = positive(params["envelope"]["up"]["sigma"])[:, 0, 0]
+    assert np.allclose(exponents, np.concatenate([up, down], axis=1), atol=1e-5)
+    # The round 2s of helium starts with the value of its envelope, a directed 2p with zero.
+    biases = params["orbital"]["up"]["bias"]
+    assert np.array_equal(biases[:, wave.system.up - 1], [1, 1, 1] if atom == "He" else [1, 0, 0])
 
 
 def test_any_mixture_of_exact_states_has_their_energies_in_every_sample() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import Any
 
 import jax
@@ -18,11 +19,20 @@ from pinchpoint.systems.vmc.optimization import sampling
 from pinchpoint.systems.vmc.optimization.sampling import Walkers, adapt, key_of, moves, refresh, start
 from pinchpoint.systems.vmc.settings import Kind, Stage
 
-KINDS: tuple[Kind, ...] = ("metropolis", "langevin")
+KINDS: tuple[Kind, ...] = ("metropolis", "scaled", "langevin")
+NUCLEI = system_of("LiH")  # where scaled moves are short; psi need not have its nuclei there
 
 
 def drawn(
-    log_psi: Any, params: Any, x: Any, *, width: float, kind: Kind, calls: int, seed: int = 0
+    log_psi: Any,
+    params: Any,
+    x: Any,
+    *,
+    width: float,
+    kind: Kind,
+    calls: int,
+    seed: int = 0,
+    system: Any = NUCLEI,
 ) -> tuple[np.ndarray, float]:
     """(calls, B, n, 3) places after each of `calls` times 8 moves, and the acceptance."""
 
@@ -30,7 +40,13 @@ def drawn(
     def run(walkers: Walkers) -> Any:
         def turn(walkers: Walkers, at: Any) -> Any:
             walkers, accepted = moves(
-                log_psi, params, walkers, key_of(seed, Stage.TRAIN, at), steps=8, kind=kind
+                log_psi,
+                params,
+                walkers,
+                key_of(seed, Stage.TRAIN, at),
+                steps=8,
+                kind=kind,
+                system=system,
             )
             return walkers, (walkers.x, accepted)
 
@@ -41,7 +57,9 @@ def drawn(
     return np.asarray(places), float(accepted.mean())
 
 
-@pytest.mark.parametrize(("kind", "width"), [("metropolis", 0.8), ("langevin", 0.5), ("langevin", 1.2)])
+@pytest.mark.parametrize(
+    ("kind", "width"), [("metropolis", 0.8), ("scaled", 1.6), ("langevin", 0.5), ("langevin", 1.2)]
+)
 def test_hydrogen_is_drawn_with_its_mean_radius_and_its_radial_law(kind: Kind, width: float) -> None:
     wave = hydrogen()
     x = start(wave.system, 192, key_of(0, Stage.WALKERS))
@@ -53,6 +71,12 @@ def test_hydrogen_is_drawn_with_its_mean_radius_and_its_radial_law(kind: Kind, w
     assert abs(found.mean - 1.5) < 4 * found.error
     # |psi|^2 r^2 is a gamma law of order 3. Every 40th call, so that what is compared is nearly independent.
     assert stats.kstest(radius[::40].ravel(), stats.gamma(3, scale=0.5).cdf).pvalue > 1e-3
+
+
+def test_scaled_moves_are_short_near_the_nuclei() -> None:
+    at_nuclei = jnp.asarray(NUCLEI.positions, jnp.float32)
+    scales = sampling.move_scales(NUCLEI, jnp.concatenate([at_nuclei, at_nuclei + 1e4]))
+    assert np.allclose(np.ravel(scales), [1 / 4, 1 / 2, 1, 1], atol=1e-3)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -74,9 +98,8 @@ def test_log_psi_is_carried_along_with_the_places() -> None:
     first = Walkers(start(wave.system, 64, jax.random.key(0)), jnp.zeros(64), jnp.asarray(0.5))
     for kind in KINDS:
         fresh = refresh(wave.log, params, first)
-        after, _ = jax.jit(
-            lambda w, kind=kind: moves(wave.log, params, w, jax.random.key(1), steps=20, kind=kind)
-        )(fresh)
+        move = partial(moves, wave.log, params, steps=20, kind=kind, system=wave.system)
+        after, _ = jax.jit(move)(fresh, jax.random.key(1))
         assert np.allclose(after.log, refresh(wave.log, params, after).log, rtol=1e-6)
         assert not np.allclose(after.x, first.x)
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 _GROUPS = ((1, 1, 1.0, False), (1, 4, 2.0, False), (1, 4, 3.0, False), (0, 5, 3.0, True), (1, 4, 3.7, False))
 # Electrons per group in the order of filling; 4s is filled before 3d.
 _FILLING = ((0, 2), (1, 8), (2, 8), (4, 2), (3, 10), (4, 6))
+_NOBLE = (0, 2, 10, 18)  # electrons of a neutral atom above which each shell with an s orbital is occupied
 
 
 @dataclass(frozen=True)
@@ -73,3 +74,21 @@ def starts(charges: Sequence[int], count: int, *, cores: Sequence[int] | None = 
         Start(nucleus, zeta, not directed, zeta <= 1.01 * outer_exponent(charges[nucleus]))
         for _, directed, _, nucleus, zeta in pool[:count]
     ]
+
+
+def excited_starts(charge: int, count: int, level: int, *, core: int = 0, ion: int = 0) -> list[Start]:
+    """Return `starts` of one atom with the last orbital replaced by the one `level` places above it.
+
+    level: at least 1. Beyond the orbitals of `atomic_orbitals` follow those of the next shell, where an
+    electron moves in the field of a charge of one, or of ion + 1 around a positive ion. From wrong exponents
+    the training of an excited state may end in another one: 2p of helium is learned from a compact orbital,
+    2s is not.
+    """
+    occupied = starts((charge,), count, cores=(core,))
+    shells = [number for rounds, _, number, _ in _GROUPS if rounds]
+    highest = max((number for number, electrons in zip(shells, _NOBLE, strict=True) if charge > electrons))
+    number = next((shell for shell in shells if shell > highest), highest + 1)
+    known = sorted(atomic_orbitals(charge, core=core), key=lambda orbital: (-orbital[0], not orbital[1]))
+    above = known[count:] + [((1 + max(ion, 0)) / number, index == 0) for index in range(4)]
+    zeta, is_round = above[min(level, len(above)) - 1]
+    return [*occupied[:-1], Start(0, zeta, is_round, True)]

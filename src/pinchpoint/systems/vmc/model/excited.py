@@ -21,11 +21,14 @@ Array = jax.Array
 SignAndLog = Callable[[Any, Any], tuple[Any, Any]]
 
 
-def init_states(init: Callable[[Array], Any], states: int) -> Callable[[Array], Any]:
-    """Return init of all states: the parameters of each, drawn independently, stacked along a first axis."""
+def init_states(init: Callable[[Array, int], Any], states: int) -> Callable[[Array], Any]:
+    """Return init of all states: the parameters of each, drawn independently, stacked along a first axis.
+
+    init: of a key and the number of the state.
+    """
 
     def init_all(key: Array) -> Any:
-        each = [init(part) for part in jax.random.split(key, states)]
+        each = [init(part, state) for state, part in enumerate(jax.random.split(key, states))]
         return jax.tree_util.tree_map(lambda *leaves: jnp.stack(leaves), *each)
 
     return init_all

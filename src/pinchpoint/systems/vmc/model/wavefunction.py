@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pinchpoint.systems.vmc.data.slater import Start, starts
+from pinchpoint.systems.vmc.data.slater import Start, excited_starts, starts
 from pinchpoint.systems.vmc.data.system import System, with_nuclei_at
 from pinchpoint.systems.vmc.model.config import NetConfig
 from pinchpoint.systems.vmc.model.core_potential import cores_near_electron
@@ -87,8 +87,8 @@ def wave_function(system: System, config: NetConfig) -> WaveFunction:
 
 
 def _wave_function(system: System, config: NetConfig, near: int) -> WaveFunction:
-    def init(key: Array) -> Params:
-        return _init(key, system, config)
+    def init(key: Array, state: int = 0) -> Params:
+        return _init(key, system, config, state)
 
     def sign_and_log(params: Params, x: Array) -> tuple[Array, Array]:
         places = geometry(system, x)
@@ -120,7 +120,7 @@ def _wave_function(system: System, config: NetConfig, near: int) -> WaveFunction
     )
 
 
-def _init(key: Array, system: System, config: NetConfig) -> Params:
+def _init(key: Array, system: System, config: NetConfig, state: int) -> Params:
     network, *rest = jax.random.split(key, 3)
     make = init_attention if config.kind == "psiformer" else init_streams
     params: dict[str, Any] = {"network": make(network, system, config)}
@@ -128,7 +128,7 @@ def _init(key: Array, system: System, config: NetConfig) -> Params:
         params["cusp"] = init_cusp(system)
     params["envelope"], params["orbital"] = {}, {}
     for spin, part in zip(spins(system), rest, strict=False):
-        columns = _columns(system, config, spin)
+        columns = _columns(system, config, spin, state)
         params["envelope"][spin] = init_envelope(system, [start for start, _ in columns], config.determinants)
         params["orbital"][spin] = _init_orbital(part, config, columns)
     if config.jastrow and system.electrons > 1:
@@ -145,16 +145,32 @@ def _log_rows(params: Params, system: System, places: Geometry) -> Array:
     return log_cusp(system, params["cusp"], places)
 
 
-def _columns(system: System, config: NetConfig, spin: str) -> list[tuple[Start, bool]]:
+def _columns(system: System, config: NetConfig, spin: str, state: int) -> list[tuple[Start, bool]]:
     """Return the orbitals for an electron of this spin, each with whether it belongs to that spin."""
-    counts = {"up": system.up, "down": system.down}
-    if not config.full:
-        return [(start, True) for start in starts(system.charges, counts[spin], cores=system.cores)]
     return [
         (start, owner == spin)
-        for owner in spins(system)
-        for start in starts(system.charges, counts[owner], cores=system.cores)
+        for owner in (spins(system) if config.full else (spin,))
+        for start in _starts(system, owner, state)
     ]
+
+
+def _starts(system: System, spin: str, state: int) -> list[Start]:
+    """Return the initial orbitals of the electrons of a spin.
+
+    In excited states of an atom, one of the outermost electrons is in a higher orbital: if there are such
+    electrons of both spins, first a down electron and then an up electron, from which the singlet and the
+    triplet follow.
+    """
+    counts = {spin: part.stop - part.start for spin, part in spins(system).items()}
+    lowest = {owner: starts(system.charges, count, cores=system.cores) for owner, count in counts.items()}
+    if system.nuclei > 1 or not state:
+        return lowest[spin]
+    smallest = min(orbitals[-1].zeta for orbitals in lowest.values())
+    outermost = [owner for owner, orbitals in lowest.items() if orbitals[-1].zeta <= 1.01 * smallest]
+    if spin != outermost[state % len(outermost)]:
+        return lowest[spin]
+    level = 1 + (state - 1) // len(outermost)
+    return excited_starts(system.charges[0], counts[spin], level, core=system.cores[0], ion=system.charge)
 
 
 def _init_orbital(key: Array, config: NetConfig, columns: list[tuple[Start, bool]]) -> Params:

@@ -60,7 +60,9 @@ def make_observe(
 
         def turn(walkers: Walkers, at: Any) -> tuple[Walkers, Observations]:
             key = jax.random.fold_in(base, first + at)
-            walkers, accepted = moves(own.log, params, walkers, key, steps=settings.moves, kind=settings.kind)
+            walkers, accepted = moves(
+                own.log, params, walkers, key, steps=settings.moves, kind=settings.kind, system=own.system
+            )
             return walkers, Observations(energies_of(params, walkers.x), accepted)
 
         return jax.lax.scan(turn, refresh(own.log, params, walkers), jnp.arange(count))

@@ -2,8 +2,10 @@
 
 B walkers, n electrons; all electrons of a walker move together. Moves are turns of one loop inside the
 caller's program, which carries log|psi| along. The width is constant within a call, so each call satisfies
-detailed balance. On a GPU, the time of small systems is dominated by the number of launches, so all random
-numbers of a call are drawn at once.
+detailed balance. Scaled Metropolis moves are shorter near the nuclei: with one width for all electrons, those
+of the cores would force it on the valence electrons, which then take hundreds of moves across the molecule.
+On a GPU, the time of small systems is dominated by the number of launches, so all random numbers of a call
+are drawn at once.
 """
 
 from __future__ import annotations
@@ -68,19 +70,25 @@ def moves(
     *,
     steps: int,
     kind: Kind = "metropolis",
+    system: System | None = None,
     renew: bool = False,
 ) -> tuple[Walkers, Any]:
     """Take `steps` moves of every walker; returns the walkers and the accepted fraction.
 
-    walkers.log must belong to these parameters, unless `renew` is set: then it is computed with the first
-    move.
+    system: needed for scaled moves, whose lengths depend on the nuclei. walkers.log must belong to these
+    parameters, unless `renew` is set: then it is computed with the first move.
     """
     shape = walkers.x.shape
     numbers = jax.random.normal(key, (steps, shape[0], shape[1] * 3 + 2), walkers.x.dtype)
     noise = numbers[..., :-2].reshape(steps, *shape)
     # The log of a uniform random number between 0 and 1.
     threshold = -(numbers[..., -2] ** 2 + numbers[..., -1] ** 2) / 2
-    x, log, accepted = _KINDS[kind](log_psi, params, walkers, noise, threshold, renew)
+    if kind == "langevin":
+        x, log, accepted = _langevin(log_psi, params, walkers, noise, threshold, renew)
+    else:
+        assert system is not None or kind == "metropolis"
+        scale = partial(move_scales, system) if system is not None and kind == "scaled" else None
+        x, log, accepted = _metropolis(log_psi, params, walkers, noise, threshold, renew, scale)
     return Walkers(x, log, walkers.width), accepted.mean() / steps
 
 
@@ -102,28 +110,59 @@ def adapt(walkers: Walkers, acceptance: Any, target: float) -> Walkers:
     return walkers._replace(width=width.astype(walkers.width.dtype))
 
 
+def move_scales(system: System, x: Any) -> Any:
+    """Return the factors of the width of scaled moves, (..., n, 1). x: (..., n, 3).
+
+    They grow with the distance d to the nearest nucleus as d / (1 + d), from 1 / (Z + 1) to 1.
+    """
+    nuclei = jnp.asarray(system.positions, x.dtype)
+    charges = jnp.asarray(system.core_charges, x.dtype)
+    squares = jnp.sum((x[..., None, :] - nuclei) ** 2, axis=-1) + 1 / charges**2
+    distance = jnp.sqrt(jnp.min(squares, axis=-1, keepdims=True))
+    return distance / (1 + distance)
+
+
 def _metropolis(
-    log_psi: LogPsi, params: Any, walkers: Walkers, noise: Any, threshold: Any, renew: bool
+    log_psi: LogPsi,
+    params: Any,
+    walkers: Walkers,
+    noise: Any,
+    threshold: Any,
+    renew: bool,
+    scale: Callable[[Any], Any] | None = None,
 ) -> tuple[Any, Any, Any]:
     """Return positions (B, n, 3), log|psi| (B,), and accepted moves (B,). noise: (steps, B, n, 3)."""
     logs = jax.vmap(log_psi, (None, 0))
 
-    def decide(at: tuple[Any, ...], there: Any, log_there: Any, threshold: Any) -> tuple[Any, ...]:
-        x, log, count = at
-        accepted = threshold < 2 * (log_there - log)  # never if log|psi| is NaN at the new position
+    def propose(x: Any, noise: Any) -> tuple[Any, Any]:
+        """Return a new position, and the log of the ratio of the proposal densities, reverse over forward."""
+        if scale is None:
+            return x + walkers.width * noise, None
+        here = scale(x)
+        there = x + walkers.width * here * noise
+        ratio = here / scale(there)
+        # Three coordinates share the scale of an electron.
+        return there, jnp.sum(jnp.log(ratio) + (1 - ratio**2) * noise**2 / 2, axis=(1, 2))
+
+    def decide(
+        at: tuple[Any, ...], proposal: tuple[Any, Any], log_there: Any, threshold: Any
+    ) -> tuple[Any, ...]:
+        (x, log, count), (there, ratio) = at, proposal
+        change = 2 * (log_there - log)
+        accepted = threshold < (change if ratio is None else change + ratio)  # never if log|psi| is NaN there
         return _select(accepted, there, x), jnp.where(accepted, log_there, log), count + accepted
 
     def turn(at: tuple[Any, ...], numbers: tuple[Any, Any]) -> tuple[tuple[Any, ...], None]:
-        there = at[0] + walkers.width * numbers[0]
-        return decide(at, there, logs(params, there), numbers[1]), None
+        proposal = propose(at[0], numbers[0])
+        return decide(at, proposal, logs(params, proposal[0]), numbers[1]), None
 
     at: tuple[Any, ...] = walkers.x, walkers.log, jnp.zeros_like(walkers.log)
     if renew:
         # Both positions of the first move in one pass: in a small system, the launches of a pass take longer
         # than its work.
-        there = walkers.x + walkers.width * noise[0]
-        log, log_there = jax.vmap(logs, (None, 0))(params, jnp.stack([walkers.x, there], axis=1)).T
-        at = decide((walkers.x, log, at[2]), there, log_there, threshold[0])
+        proposal = propose(walkers.x, noise[0])
+        log, log_there = jax.vmap(logs, (None, 0))(params, jnp.stack([walkers.x, proposal[0]], axis=1)).T
+        at = decide((walkers.x, log, at[2]), proposal, log_there, threshold[0])
         noise, threshold = noise[1:], threshold[1:]
     return _turns(turn, at, (noise, threshold), params)
 
@@ -152,9 +191,6 @@ def _langevin(
     first = walkers.x, log if renew else walkers.log, _drift(slope, time), jnp.zeros_like(walkers.log)
     x, log, _, count = _turns(turn, first, (noise, threshold), params)
     return x, log, count
-
-
-_KINDS = {"metropolis": _metropolis, "langevin": _langevin}
 
 
 def _turns(

@@ -204,12 +204,19 @@ def make_burn(wave: Wave, settings: Settings, *, mesh: Mesh | None = None) -> Bu
     """
 
     def burn(params: Any, walkers: Walkers, steps: Any, base: Any, nuclei: Any) -> tuple[Walkers, Any]:
-        log_psi = wave.at(nuclei).log
+        own = wave.at(nuclei)
+        log_psi = own.log
 
         def turn(at: Any, carried: tuple[Walkers, Any]) -> tuple[Walkers, Any]:
             key = jax.random.fold_in(base, at)
             walkers, accepted = moves(
-                log_psi, params, carried[0], key, steps=settings.moves, kind=settings.kind
+                log_psi,
+                params,
+                carried[0],
+                key,
+                steps=settings.moves,
+                kind=settings.kind,
+                system=own.system,
             )
             return adapt(walkers, accepted, settings.target), accepted
 
@@ -267,7 +274,14 @@ def _steps(
         def step(at: tuple[Any, ...], now: tuple[Any, Any]) -> tuple[tuple[Any, ...], Any]:
             (params, state, walkers), (number, key) = at, now
             walkers, accepted = moves(
-                own.log, params, walkers, key, steps=settings.moves, kind=settings.kind, renew=True
+                own.log,
+                params,
+                walkers,
+                key,
+                steps=settings.moves,
+                kind=settings.kind,
+                system=own.system,
+                renew=True,
             )
             energies = energies_of(params, walkers.x)
             within, outside = clip(energies, settings.clip)
