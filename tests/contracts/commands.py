@@ -110,6 +110,26 @@ def differences(page: Path, folder: Path) -> list[str]:
     return differ
 
 
+def contradictions(shown: list[Block]) -> list[str]:
+    """List the lines of a command that the longest output shown for it does not have, in that order.
+
+    A page may shorten what a command prints by leaving lines out. The record that a command writes (`-o FILE`)
+    does not change what it prints.
+    """
+    outputs: dict[str, list[tuple[Path, list[str]]]] = {}
+    for block in shown:
+        for command, printed in block.commands() if block.text.startswith("$ ") else ():
+            lines = [line for line in _comparable(printed).splitlines() if line not in ("", "...")]
+            outputs.setdefault(re.sub(r" -o \S+", "", command), []).append((block.page, lines))
+    wrong = []
+    for command, pages_with_it in outputs.items():
+        longest = max((lines for _, lines in pages_with_it), key=len)
+        for page, lines in pages_with_it:
+            rest = iter(longest)
+            wrong += [f"{page.name}: {command}: {line}" for line in lines if line not in rest]
+    return wrong
+
+
 def _results(page: Path, folder: Path, *, every: bool = False) -> Iterator[tuple[str, str, str]]:
     for path in (ROOT / "examples").iterdir():
         (shutil.copytree if path.is_dir() else shutil.copy)(path, folder / path.name)

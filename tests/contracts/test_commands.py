@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import typer
-from tests.contracts.commands import ROOT, arguments, blocks, differences, pages
+from tests.contracts.commands import ROOT, Block, arguments, blocks, contradictions, differences, pages
 
 from pinchpoint.cli.main import build
 
@@ -38,6 +38,18 @@ def test_every_command_has_only_options_that_exist() -> None:
             except Exception as error:
                 wrong.append(f"{block.page.relative_to(ROOT)}: {line}: {error!r}")
     assert wrong == []
+
+
+def test_pages_with_the_same_command_show_the_same_output() -> None:
+    assert contradictions([*SHOWN, *blocks(ROOT / "README.md"), *blocks(ROOT / "README.zh.md")]) == []
+
+
+def test_an_output_that_differs_from_another_page_is_listed() -> None:
+    whole = Block(Path("a.md"), "console", "$ pinchpoint list\none  1\ntwo  2\nthree  3\n", 0, "")
+    shorter = Block(Path("b.md"), "console", "$ pinchpoint list -o x.json\none  1\n...\nthree  3\n", 0, "why")
+    older = Block(Path("c.md"), "console", "$ pinchpoint list\ntwo  4\n", 0, "why")
+    assert contradictions([whole, shorter]) == []
+    assert contradictions([whole, shorter, older]) == ["c.md: pinchpoint list: two  4"]
 
 
 @pytest.mark.slow
