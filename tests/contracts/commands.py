@@ -113,8 +113,7 @@ def differences(page: Path, folder: Path) -> list[str]:
 def contradictions(shown: list[Block]) -> list[str]:
     """List the lines of a command that the longest output shown for it does not have, in that order.
 
-    A page may shorten what a command prints by leaving lines out. The record that a command writes (`-o FILE`)
-    does not change what it prints.
+    A page may leave lines out of what a command prints, and writing a record (`-o FILE`) does not change it.
     """
     outputs: dict[str, list[tuple[Path, list[str]]]] = {}
     for block in shown:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pinchpoint.core.errors import BadInput
-from pinchpoint.systems.common.budgets import budget_of, refuse_both
+from pinchpoint.core.errors import BadInput, DoesNotFit
+from pinchpoint.systems.common import budgets
+from pinchpoint.systems.common.budgets import budget_of, refuse_both, refuse_hopeless
 
 
 @pytest.mark.parametrize("budget", ["-1", "0", "0.0", "-1GiB", "-.5 GB", "-1e3MiB", " 0GiB ", "0b", 0, -3])
@@ -46,3 +47,21 @@ def test_a_chunk_beside_a_budget_is_refused_in_predictions_of_an_operator(tmp_pa
 
     with pytest.raises(BadInput, match="--budget 8GiB cannot be combined with a chunk of 64"):
         predict(tmp_path / "run", tmp_path / "car.stl", tmp_path / "out.vtp", budget="8GiB", chunk=64)
+
+
+@pytest.mark.parametrize(
+    ("device", "in_use", "enough", "too_little"),
+    [
+        ("cpu", "This process already uses 300.00 MiB before the first step", "300MiB", "299MiB"),
+        ("cuda", "The CUDA context alone takes 751.00 MiB before the first step", "751MiB", "750MiB"),
+    ],
+)
+def test_a_budget_below_what_is_in_use_before_the_first_step_is_refused(
+    device: str, in_use: str, enough: str, too_little: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(budgets, "resident_bytes", lambda: 300 * 2**20)
+    refuse_hopeless(None, device)
+    refuse_hopeless(enough, device)
+    with pytest.raises(DoesNotFit, match=rf"{in_use}, but the budget is .* MiB\.") as excinfo:
+        refuse_hopeless(too_little, device)
+    assert "several times that" in excinfo.value.hint

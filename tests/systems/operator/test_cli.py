@@ -340,20 +340,7 @@ def test_resuming_with_another_configuration_names_what_differs(
         (["train", "{data}", "-o", "{run}", "--set", "validation=3"], 2, "would be held back"),
         (["train", "{data}", "-o", "{run}", "--set", "radii=0.001", "--device", "cpu"], 2, "have no token"),
         (
-            # Eager takes all edges at once: one prediction, where chunks take one for each size.
-            [
-                "train",
-                "{data}",
-                "-o",
-                "{run}",
-                "--budget",
-                "1MiB",
-                "--memory",
-                "eager",
-                "--device",
-                "cpu",
-                *MODEL,
-            ],
+            ["train", "{data}", "-o", "{run}", "--budget", "1MiB", "--device", "cpu", *MODEL],
             1,
             "the budget is 1.00 MiB",
         ),

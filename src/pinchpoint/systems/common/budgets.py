@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from pinchpoint.core.errors import BadInput, DoesNotFit
+from pinchpoint.core.host_memory import resident_bytes
 from pinchpoint.core.records import Forecast
 from pinchpoint.core.units import parse_bytes, show_bytes
 from pinchpoint.forecasting.cards import Card, card, cards, nameless
@@ -42,6 +43,24 @@ def refuse_both(budget: str | int | None, chunk: int | None) -> None:
         raise BadInput(
             f"--budget {budget} cannot be combined with a chunk of {chunk}: a budget chooses the chunk.",
             hint="Give only one of them.",
+        )
+
+
+def refuse_hopeless(budget: str | int | None, device: str) -> None:
+    """Refuse a budget below what is in use before the first step, without predicting a step.
+
+    That is the memory of this process on a CPU, and the context of CUDA on a GPU.
+    """
+    if budget is None:
+        return
+    within = budget_of(budget)
+    in_use_bytes = resident_bytes() if device == "cpu" else within.context_bytes
+    if within.memory_bytes < in_use_bytes:
+        whose = "This process already uses" if device == "cpu" else "The CUDA context alone takes"
+        raise DoesNotFit(
+            f"{whose} {show_bytes(in_use_bytes)} before the first step, but the budget is "
+            f"{show_bytes(within.memory_bytes)}.",
+            hint="Give several times that as --budget: the error then says what a step needs.",
         )
 
 

@@ -19,7 +19,13 @@ from torch import Tensor
 from pinchpoint.backends.base import backend, resolve_device
 from pinchpoint.core.files import check_folder, make_folder, write_text
 from pinchpoint.core.units import show_count
-from pinchpoint.systems.common.budgets import BudgetChoice, budget_of, refuse_both, refuse_recorded_steps
+from pinchpoint.systems.common.budgets import (
+    BudgetChoice,
+    budget_of,
+    refuse_both,
+    refuse_hopeless,
+    refuse_recorded_steps,
+)
 from pinchpoint.systems.common.training import logs
 from pinchpoint.systems.common.training.optimizer import count_parameters
 from pinchpoint.systems.common.training.precision import check_precision
@@ -103,6 +109,7 @@ def train(
     if resume and run.settings.first and run.checkpoints.last() is None:
         first = load_weights(run.settings.first)
     device = resolve_device(run.settings.device, backend("torch"))
+    refuse_hopeless(budget, device)
     check_precision(run.settings.precision, device)
     check_folder(run.folder)
     names, validation_names = run.split_names(dataset.names("train"))

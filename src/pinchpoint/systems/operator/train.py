@@ -13,7 +13,13 @@ from torch import Tensor
 from pinchpoint.backends.base import backend, resolve_device
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import check_folder
-from pinchpoint.systems.common.budgets import BudgetChoice, budget_of, refuse_both, refuse_recorded_steps
+from pinchpoint.systems.common.budgets import (
+    BudgetChoice,
+    budget_of,
+    refuse_both,
+    refuse_hopeless,
+    refuse_recorded_steps,
+)
 from pinchpoint.systems.common.training import logs
 from pinchpoint.systems.common.training.optimizer import count_parameters
 from pinchpoint.systems.common.training.precision import check_precision
@@ -58,6 +64,7 @@ def train(
     run = at_data(begin(Path(output), dataset, resume=resume, choices=choices), where, data)
     _check_recorded_steps(run.settings, budget)
     device = resolve_device(run.settings.device, backend("torch"))
+    refuse_hopeless(budget, device)
     check_precision(run.settings.precision, device)
     names, validation_names = run.split_names(dataset.names("train"))
     check_folder(run.folder)
