@@ -26,6 +26,7 @@ parser.add_argument("--checkpointing", action="store_true")
 parser.add_argument("--selective", action="store_true", help="Checkpoint all but matrix products.")
 parser.add_argument("--save-on-cpu", action="store_true", help="Keep activations in host memory.")
 parser.add_argument("--hybrid", type=int, default=0, help="Shard over this many ranks and replicate.")
+parser.add_argument("--sequence", type=int, help="Tokens per sequence; default: those of the model.")
 parser.add_argument("--steps", type=int, default=3)
 args = parser.parse_args()
 
@@ -68,7 +69,7 @@ if args.selective:
 
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
 for step in range(args.steps):
-    tokens, targets = models.batch(args.model, "cuda")
+    tokens, targets = models.batch(args.model, "cuda", args.sequence)
     keeping = torch.autograd.graph.save_on_cpu() if args.save_on_cpu else contextlib.nullcontext()
     with keeping:
         loss = models.loss_of(model(tokens), targets)

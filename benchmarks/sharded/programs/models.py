@@ -144,7 +144,7 @@ class LlamaModel(nn.Module):
         return self.head(self.norm(x))
 
 
-def build(name: str) -> nn.Module:
+def build(name: str) -> GPT2Model | LlamaModel:
     shape = SHAPES[name]
     return GPT2Model(shape) if name == "gpt2" else LlamaModel(shape)
 
