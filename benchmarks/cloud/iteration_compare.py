@@ -8,11 +8,12 @@ pinchpoint must be importable: installed, or `PYTHONPATH=src`. If the folder doe
 made. Every contender is a process of its own, and blocks of five steps run in turn, so that drift affects all
 alike. A step is that of a training run: its points are read, copied and drawn ahead of time, on a GPU on a
 stream of their own; all contenders see the same points. The dense gather is this commit with convolutions in
-plain torch: rows[neighbours] @ weight, with the gradient of torch's own indexing. "Draw after forward" is
-this commit with a thread that draws the next step only when the forward pass is queued. The record has the
-median seconds of a step with their interval, the speed-ups, the peak of the allocator, and the kernels that a
-profiler found in three steps. The loss of the first step shows that all contenders compute the same. `draws`
-are single draws from a million points: waited for one by one, queued, and their parts on the host.
+plain torch: rows[neighbours] @ weight, with the gradient of torch's own indexing. With --draw-after-forward,
+there is also this commit with a thread that draws the next step only when the forward pass is queued. The
+record has the median seconds of a step with their interval, the speed-ups, the peak of the allocator, and the
+kernels that a profiler found in three steps. The loss of the first step shows that all contenders compute the
+same. `draws` are single draws from a million points: waited for one by one, queued, and their parts on the
+host.
 """
 
 from __future__ import annotations
@@ -282,7 +283,7 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
     contenders = {
         **({} if args.before is None else {"before": Contender(args, source=args.before)}),
         "now": Contender(args),
-        "draw after forward": Contender(args, "--late"),
+        **({"draw after forward": Contender(args, "--late")} if args.draw_after_forward else {}),
         "dense gather": Contender(args, "--dense-gather"),
     }
     rows, draws = [], []
@@ -341,6 +342,9 @@ def main() -> None:
     parser.add_argument("--precision", default="bf16")
     parser.add_argument("--preset", default="base", help="Preset of the model.")
     parser.add_argument("-o", "--output", type=Path, help="File of the record.")
+    parser.add_argument(
+        "--draw-after-forward", action="store_true", help="Also time draws that begin after the forward pass."
+    )
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--dense-gather", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--late", action="store_true", help=argparse.SUPPRESS)

@@ -5,7 +5,8 @@
 
 Every variant trains its own copy of the same network on the same bodies in the same order. After three turns
 over all bodies, in which steps are recorded, the variants take turns: each round is one turn over all bodies,
-timed as a whole. A run of `operator train` repeats its bodies in the same way.
+timed as a whole. A run of `operator train` repeats its bodies in the same way. `reserved_bytes` is what the
+caching allocator reserves for a variant, with the memory in which recorded steps compute.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from pinchpoint.systems.operator.data.dataset import open_dataset
 from pinchpoint.systems.operator.data.loading import Supply
 from pinchpoint.systems.operator.data.sample import Sample
 from pinchpoint.systems.operator.model.graph import Graph
-from pinchpoint.systems.operator.settings import Settings
+from pinchpoint.systems.operator.training.recorded_steps import RecordedSteps
 from pinchpoint.systems.operator.training.runs import begin
 from pinchpoint.systems.operator.training.training_step import Stepper
 
@@ -60,17 +61,26 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     bodies = [supply.get(name) for name in data.names("train")]
     wait: Callable[[], None] = torch.cuda.synchronize if args.device == "cuda" else lambda: None
     with matmuls(args.precision):
-        variants = {
-            f"{memory}{', recorded' if recorded else ''}": Variant(
-                Stepper(begun.config, _with(settings, memory, recorded), args.device), bodies
-            )
-            for memory in args.memory
-            for recorded in (False, True)
-        }
-        losses = {
-            name: [float(loss) for _ in range(TURNS) for loss in variant.turn()]
-            for name, variant in variants.items()
-        }
+        variants: dict[str, Variant] = {}
+        losses: dict[str, list[float]] = {}
+        reserved: dict[str, int] = {}
+        for memory in args.memory:
+            for recorded in (False, True):
+                if args.device == "cuda":
+                    torch.cuda.empty_cache()
+                before_bytes = torch.cuda.memory_reserved()
+                recorded_steps = (
+                    RecordedSteps(bodies=len(bodies)) if recorded and args.device == "cuda" else None
+                )
+                stepper = Stepper(
+                    begun.config, replace(settings, memory=memory), args.device, recorded_steps=recorded_steps
+                )
+                name = f"{memory}{', recorded' if recorded else ''}"
+                variants[name] = Variant(stepper, bodies)
+                losses[name] = [float(loss) for _ in range(TURNS) for loss in variants[name].turn()]
+                reserved[name] = torch.cuda.memory_reserved() - before_bytes
+        while args.wait_for is not None and not args.wait_for.exists():
+            time.sleep(0.1)
         times: dict[str, list[float]] = {name: [] for name in variants}
         for _ in range(args.rounds):
             for name, variant in variants.items():
@@ -88,14 +98,11 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         "points": [len(sample.points) for sample, _ in bodies],
         "edges": [graph.edges for _, graph in bodies],
         "steps": {name: vars(timing_of(values)) for name, values in times.items()},
+        "reserved_bytes": reserved,
         "losses": losses,
         "machine": machine.describe(),
         "created": now(),
     }
-
-
-def _with(settings: Settings, memory: str, recorded: bool) -> Settings:
-    return replace(settings, memory=memory, record_steps=recorded)
 
 
 def main() -> None:
@@ -109,6 +116,7 @@ def main() -> None:
     parser.add_argument("--memory", nargs="+", default=["eager", "flat"], help="How edges are stored.")
     parser.add_argument("--rounds", type=int, default=20, help="Timed turns over all bodies.")
     parser.add_argument("--device", default="cuda", help="cuda or cpu.")
+    parser.add_argument("--wait-for", type=Path, help="Start to time when this file exists.")
     args = parser.parse_args()
     record = run(args)
     write_text(args.output, json.dumps(record, indent=1) + "\n")

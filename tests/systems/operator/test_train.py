@@ -16,16 +16,25 @@ import pytest
 import torch
 
 from pinchpoint.core.errors import BadInput, Diverged, Missing
+from pinchpoint.systems.common.budgets import BudgetChoice
 from pinchpoint.systems.common.training import logs, recording
 from pinchpoint.systems.common.training.checkpoints import Checkpoints
 from pinchpoint.systems.common.training.training_loop import Report
 from pinchpoint.systems.operator.data.dataset import open_dataset
 from pinchpoint.systems.operator.data.loading import Supply, tensor_bytes
+from pinchpoint.systems.operator.data.sample import Sample
 from pinchpoint.systems.operator.model.config import OperatorConfig
+from pinchpoint.systems.operator.model.graph import Graph
 from pinchpoint.systems.operator.settings import Settings
 from pinchpoint.systems.operator.train import train
+from pinchpoint.systems.operator.training.recorded_steps import (
+    RecordedSteps,
+    recorded_steps_of,
+    recordings_bytes,
+    with_recordings,
+)
 from pinchpoint.systems.operator.training.runs import read_settings
-from pinchpoint.systems.operator.training.training_step import RecordedSteps, Stepper
+from pinchpoint.systems.operator.training.training_step import Stepper
 
 STEPS = 8
 
@@ -405,81 +414,108 @@ def test_a_cached_graph_is_read_from_disk_and_computed_again_if_it_is_damaged(
     assert len(list(tmp_path.iterdir())) == 2, "another radius is another graph"
 
 
-def test_a_run_with_recorded_steps_is_the_same_and_resumes_without_them(
-    tiny_data: Path, tmp_path: Path, tiny_model: dict[str, Any]
-) -> None:
-    short = {**tiny_model, "steps": 4, "checkpoint_every": 2, "ema": 0.9}
-    for name, record_steps in (("plain", False), ("recorded", True)):
-        train(tiny_data, tmp_path / name, **short, record_steps=record_steps)
-        more = train(tiny_data, tmp_path / name, resume=True, steps=5, record_steps=not record_steps)
-        assert more.complete and more.step == 5
-    one, other = (
-        [row.loss for row in logs.read(tmp_path / name / "log.csv")] for name in ("plain", "recorded")
-    )
-    assert one == pytest.approx(other, rel=1e-4)
-    with pytest.raises(BadInput, match="cannot be predicted"):
-        train(tiny_data, tmp_path / "budget", **short, record_steps=True, budget="8GiB")
-    with pytest.raises(BadInput, match="Steps of 2 bodies cannot be recorded"):
-        train(tiny_data, tmp_path / "two", **short, record_steps=True, accumulate=2)
+class _Card:
+    """The memory of a GPU, and stand-ins for what records on it, which list their calls."""
 
+    def __init__(self, patch: pytest.MonkeyPatch, *, free: int, step: int, graph: int = 1000) -> None:
+        self.calls: list[str] = []
+        self.free, self.graph = free, graph
+        patch.setattr(torch.cuda, "mem_get_info", lambda: (self.free, 10 * free))
+        patch.setattr(torch.cuda, "memory_reserved", lambda: step + 500)
+        patch.setattr(torch.cuda, "memory_allocated", lambda: 500)
+        patch.setattr(recording.SideStream, "run", self.run_aside)
+        patch.setattr(recording, "record", self.record)
 
-def test_a_body_is_recorded_when_it_comes_again_if_there_is_room(
-    tiny_data: Path, tiny_model: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    data = open_dataset(tiny_data)
-    config = OperatorConfig.preset(
-        "small", low=data.low, high=data.high, in_features=7, **tiny_model["model"]
-    )
-    bodies = [Supply(data, config).get(name) for name in data.names("train")[:3]]
-    calls: list[str] = []
-
-    def run_aside(_: recording.SideStream, function: Callable[[], torch.Tensor]) -> torch.Tensor:
-        calls.append("aside")
+    def run_aside(self, function: Callable[[], torch.Tensor]) -> torch.Tensor:
+        self.calls.append("aside")
         return function()
 
-    def record(function: Callable[[], torch.Tensor], *, clear: Callable[[], None], pool: Any) -> Any:
+    def record(self, function: Callable[[], torch.Tensor], *, clear: Callable[[], None], pool: Any) -> Any:
         clear()
         result = function()
-        calls.append("recorded" if pool is None else f"recorded in {pool}")
-        replay = lambda: calls.append("replayed") or result  # noqa: E731
-        return SimpleNamespace(replay=replay, taken_bytes=1000), "the pool"
+        self.calls.append("recorded" if pool is None else f"recorded in {pool}")
+        replay = lambda: self.calls.append("replayed") or result  # noqa: E731
+        return SimpleNamespace(replay=replay, taken_bytes=self.graph), "the pool"
 
-    monkeypatch.setattr(recording.SideStream, "run", run_aside)
-    monkeypatch.setattr(recording, "record", record)
-    sizes = [tensor_bytes(*body) for body in bodies]
-    # What the first recording takes beside its body leaves no room for the third body.
-    steps = RecordedSteps(sizes[0] + 1000 + sizes[1] + sizes[2])
-    for sample, graph in [*bodies, *bodies, *bodies]:
+    def take(self, steps: RecordedSteps, body: tuple[Sample, Graph]) -> None:
         loss = steps.run(
-            sample, graph, lambda body: body[0].areas.sum(), clear=lambda: calls.append("clear"), device="cpu"
+            *body, lambda own: own[0].areas.sum(), clear=lambda: self.calls.append("clear"), device="cpu"
         )
-        assert loss == sample.areas.sum()
-    again = ["clear", "recorded", "replayed", "clear", "recorded in the pool", "replayed"]
-    # The third body runs on the current stream, as all that will not be recorded.
-    assert calls == [*["aside"] * 3, *again, "replayed", "replayed"]
+        assert loss == body[0].areas.sum()
 
 
-def test_recorded_steps_use_a_share_of_the_free_memory(
-    tiny_data: Path, tiny_model: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def three_bodies(tiny_data: Path, tiny_model: dict[str, Any]) -> list[tuple[Sample, Graph]]:
     data = open_dataset(tiny_data)
     config = OperatorConfig.preset(
         "small", low=data.low, high=data.high, in_features=7, **tiny_model["model"]
     )
-    sample, graph = Supply(data, config).get(data.names("train")[0])
-    size = tensor_bytes(sample, graph)
-    calls: list[str] = []
-    monkeypatch.setattr(recording.SideStream, "run", lambda _, function: calls.append("aside") or function())
-    for free_bytes in (2 * size, 2 * size - 2):  # half of it is used
-        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda free=free_bytes: (free, 100 * size))
-        RecordedSteps().run(
-            sample,
-            graph,
-            lambda body: calls.append("step") or body[0].areas,
-            clear=lambda: None,
-            device="cpu",
-        )
-    assert calls == ["aside", "step", "step"]
+    return [Supply(data, config).get(name) for name in data.names("train")[:3]]
+
+
+def test_bodies_are_recorded_when_all_of_them_were_run_and_there_is_room(
+    three_bodies: list[tuple[Sample, Graph]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, third = three_bodies
+    sizes = [tensor_bytes(*body) for body in three_bodies]
+    card = _Card(monkeypatch, free=10**12, step=10**6)
+    # Room for two bodies and their graphs beside the memory in which they compute.
+    most_bytes = sizes[0] + sizes[1] + recordings_bytes(10**6, 2)
+    steps = RecordedSteps(bodies=3, most_bytes=most_bytes)
+    for body in (first, second, second, third):  # the second one comes again before the third is known
+        card.take(steps, body)
+    assert card.calls == ["aside"] * 4
+    card.calls.clear()
+    for body in (first, second, third, first):
+        card.take(steps, body)
+    recorded = ["clear", "recorded", "replayed", "clear", "recorded in the pool", "replayed"]
+    # The memory is looked at once, when gradients do not hide what is free.
+    assert card.calls == ["clear", *recorded, "aside", "replayed"]
+
+
+@pytest.mark.parametrize("missing_bytes", [0, 1])
+def test_nothing_is_recorded_without_room_for_the_activations_of_another_step(
+    three_bodies: list[tuple[Sample, Graph]], monkeypatch: pytest.MonkeyPatch, missing_bytes: int
+) -> None:
+    step = 7 * 10**8
+    need = tensor_bytes(*three_bodies[0]) + recordings_bytes(step, 1)
+    card = _Card(monkeypatch, free=2 * (need - missing_bytes), step=step)  # half of it may be used
+    steps = RecordedSteps(bodies=1)
+    for _ in range(3):
+        card.take(steps, three_bodies[0])
+    recorded = ["recorded", "replayed", "replayed"]
+    assert card.calls == ["aside", "clear", *(["aside"] * 2 if missing_bytes else ["clear", *recorded])]
+    assert steps.most_bytes == need - missing_bytes
+
+
+def test_recordings_larger_than_expected_leave_less_room(
+    three_bodies: list[tuple[Sample, Graph]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, _ = three_bodies
+    both = tensor_bytes(*first) + tensor_bytes(*second)
+    most_bytes = both + recordings_bytes(10**6, 2)
+    for graph, last in ((1000, "replayed"), (recordings_bytes(10**6, 1) + 1, "aside")):
+        with monkeypatch.context() as patch:
+            card = _Card(patch, free=10**12, step=10**6, graph=graph)
+            steps = RecordedSteps(bodies=2, most_bytes=most_bytes)
+            for body in (first, second, first, second):
+                card.take(steps, body)
+            assert card.calls[-1] == last
+
+
+def test_the_prediction_of_a_budget_includes_recorded_steps() -> None:
+    settings = Settings()
+    assert settings.record_steps
+    choice = BudgetChoice(64, 10**9, 4 * 10**9, live_bytes=5 * 10**8)
+    steps = recorded_steps_of(settings, 3, choice, device="cuda")
+    assert steps is not None and steps.most_bytes == 3 * 10**9
+    predicted = with_recordings(choice, 1234, 3)
+    assert predicted.predicted_bytes == 10**9 + 1234 + recordings_bytes(round(1.1 * 5 * 10**8), 3)
+    most = with_recordings(choice, 4 * 10**9, 3)
+    assert most.predicted_bytes == most.budget_bytes
+    without = replace(settings, record_steps=False), replace(settings, accumulate=2)
+    assert all(recorded_steps_of(one, 3, None, device="cuda") is None for one in without)
+    assert recorded_steps_of(settings, 3, None, device="cpu") is None
 
 
 @pytest.mark.gpu
@@ -489,8 +525,13 @@ def test_recorded_steps_on_a_gpu_are_near_those_on_the_cpu(
 ) -> None:
     short = {**tiny_model, "steps": 20, "memory": memory}
     train(tiny_data, tmp_path / "cpu", **short)
-    train(tiny_data, tmp_path / "cuda", **{**short, "device": "cuda", "record_steps": True})
-    on_gpu, on_cpu = (
-        [row.loss for row in logs.read(tmp_path / name / "log.csv")] for name in ("cuda", "cpu")
+    train(tiny_data, tmp_path / "cuda", **{**short, "device": "cuda"})
+    train(tiny_data, tmp_path / "eager", **{**short, "device": "cuda", "record_steps": False, "steps": 14})
+    # A run may be resumed with recorded steps or without them.
+    train(tiny_data, tmp_path / "eager", resume=True, steps=20, record_steps=True)
+    on_gpu, eager, on_cpu = (
+        [row.loss for row in logs.read(tmp_path / name / "log.csv")] for name in ("cuda", "eager", "cpu")
     )
     assert on_gpu == pytest.approx(on_cpu, rel=1e-2)
+    assert eager[:14] == pytest.approx(on_cpu[:14], rel=1e-2)
+    assert len(eager) == 20

@@ -22,6 +22,7 @@ class BudgetChoice:
     chunk: int | None
     predicted_bytes: int
     budget_bytes: int
+    live_bytes: int = 0  # of the tensors at the predicted peak, if known
 
 
 def budget_of(budget: str | int) -> Card:

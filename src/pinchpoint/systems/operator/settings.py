@@ -52,8 +52,7 @@ class Settings(TrainSettings):
         may_change=True,
     )
     record_steps: bool = option(
-        False,
-        "On a GPU, record the step of each body as a CUDA graph when it comes for the second time, and "
-        "replay it from then on.",
+        True,
+        "On a GPU with one body per step, record the step of each body as a CUDA graph and replay it.",
         may_change=True,
     )

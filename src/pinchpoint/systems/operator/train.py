@@ -11,15 +11,8 @@ from typing import Any
 from torch import Tensor
 
 from pinchpoint.backends.base import backend, resolve_device
-from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import check_folder
-from pinchpoint.systems.common.budgets import (
-    BudgetChoice,
-    budget_of,
-    refuse_both,
-    refuse_hopeless,
-    refuse_recorded_steps,
-)
+from pinchpoint.systems.common.budgets import BudgetChoice, budget_of, refuse_both, refuse_hopeless
 from pinchpoint.systems.common.training import logs
 from pinchpoint.systems.common.training.optimizer import count_parameters
 from pinchpoint.systems.common.training.precision import check_precision
@@ -29,10 +22,15 @@ from pinchpoint.systems.common.training.sample_order import at_turn
 from pinchpoint.systems.common.training.torch_loop import take_steps
 from pinchpoint.systems.common.training.training_loop import Outcome, Progress, Report, keep_run_on_stop
 from pinchpoint.systems.operator.data.dataset import open_dataset
-from pinchpoint.systems.operator.data.loading import Supply
+from pinchpoint.systems.operator.data.loading import Supply, tensor_bytes
 from pinchpoint.systems.operator.metrics import middle_of, relative_errors
 from pinchpoint.systems.operator.settings import Settings
 from pinchpoint.systems.operator.training.budget import chunk_for
+from pinchpoint.systems.operator.training.recorded_steps import (
+    RecordedSteps,
+    recorded_steps_of,
+    with_recordings,
+)
 from pinchpoint.systems.operator.training.records import Training
 from pinchpoint.systems.operator.training.runs import Run, begin
 from pinchpoint.systems.operator.training.training_step import Stepper
@@ -62,7 +60,6 @@ def train(
     where = data_folder(data, Path(output), Settings, resume=resume, system="operator")
     dataset = open_dataset(where)
     run = at_data(begin(Path(output), dataset, resume=resume, choices=choices), where, data)
-    _check_recorded_steps(run.settings, budget)
     device = resolve_device(run.settings.device, backend("torch"))
     refuse_hopeless(budget, device)
     check_precision(run.settings.precision, device)
@@ -71,7 +68,7 @@ def train(
     bodies = Supply(dataset, run.config, graphs=run.folder / "graphs", pinned=device == "cuda")
     choice: BudgetChoice | None = None
     with keep_run_on_stop(run, tell):
-        largest = _largest(bodies, [*names, *validation_names], tell)
+        largest, body_bytes = _build_graphs(bodies, [*names, *validation_names], tell)
         if budget is not None:
             choice = chunk_for(
                 run.config,
@@ -83,7 +80,10 @@ def train(
                 progress=lambda text: tell(Report("budget", 0, 0, note=text)),
             )
             run = replace(run, settings=replace(run.settings, chunk=choice.chunk))
-    learner = _Learner(run, bodies, names, validation_names, device=device)
+    recorded_steps = recorded_steps_of(run.settings, len(names), choice, device=device)
+    if recorded_steps is not None and choice is not None:
+        choice = with_recordings(choice, body_bytes, len(names))
+    learner = _Learner(run, bodies, names, validation_names, device=device, recorded_steps=recorded_steps)
 
     def record(outcome: Outcome[logs.Row]) -> Training:
         sample, graph = bodies.get(largest)
@@ -100,34 +100,34 @@ def train(
     return take_steps(run, learner, device=device, record=record, tell=tell, clock=clock)
 
 
-def _check_recorded_steps(settings: Settings, budget: str | int | None) -> None:
-    refuse_recorded_steps(budget, settings.record_steps)
-    if settings.record_steps and settings.accumulate > 1:
-        raise BadInput(
-            f"Steps of {settings.accumulate} bodies cannot be recorded: a step is recorded for each body.",
-            hint="Use --accumulate 1, or set --set record_steps=false.",
-        )
-
-
-def _largest(bodies: Supply, names: list[str], tell: Progress) -> str:
-    """Build every graph once and return the name of the body with the most edges."""
-    edges = {}
+def _build_graphs(bodies: Supply, names: list[str], tell: Progress) -> tuple[str, int]:
+    """Build every graph once. Returns the name of the body with the most edges, and the bytes of all."""
+    edges, body_bytes = {}, 0
     for number, name in enumerate(names):
-        edges[name] = bodies.get(name)[1].edges
+        sample, graph = bodies.get(name)
+        edges[name] = graph.edges
+        body_bytes += tensor_bytes(sample, graph)
         tell(Report("graphs", number + 1, len(names)))
-    return max(edges, key=lambda name: edges[name])
+    return max(edges, key=lambda name: edges[name]), body_bytes
 
 
 class _Learner:
     """A stepper with the bodies of each step and the validation bodies."""
 
     def __init__(
-        self, run: Run, bodies: Supply, names: list[str], validation_names: list[str], *, device: str
+        self,
+        run: Run,
+        bodies: Supply,
+        names: list[str],
+        validation_names: list[str],
+        *,
+        device: str,
+        recorded_steps: RecordedSteps | None,
     ) -> None:
         self.settings, self.bodies = run.settings, bodies
         self.names, self.validation_names = names, validation_names
         self.validates = bool(validation_names)
-        self.stepper = Stepper(run.config, run.settings, device)
+        self.stepper = Stepper(run.config, run.settings, device, recorded_steps=recorded_steps)
 
     def step(self, number: int) -> Tensor:
         turns = range((number - 1) * self.settings.accumulate, number * self.settings.accumulate)

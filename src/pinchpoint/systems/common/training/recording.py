@@ -63,9 +63,12 @@ def record(
     torch.cuda.synchronize()
     torch.cuda.empty_cache()  # as the capture does, which would hide what it takes
     free_bytes, _ = torch.cuda.mem_get_info()
+    reserved_bytes = torch.cuda.memory_reserved()
     graph = torch.cuda.CUDAGraph()
     # Only what this thread does must be recordable: another one may copy the next data to the device.
     with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
         result = function()
-    taken_bytes = max(free_bytes - torch.cuda.mem_get_info()[0], 0)
+    # Other processes may have freed memory meanwhile: the pool is counted at least.
+    pool_bytes = torch.cuda.memory_reserved() - reserved_bytes
+    taken_bytes = max(free_bytes - torch.cuda.mem_get_info()[0], pool_bytes, 0)
     return Recording(graph, result, taken_bytes), graph.pool()

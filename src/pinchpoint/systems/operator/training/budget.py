@@ -70,7 +70,7 @@ def chunk_for(
                         how=_how(trial, device),
                         hint="Use --memory flat, which processes the edges in chunks.",
                     )
-                return BudgetChoice(None, trial.need_bytes, budget_bytes)
+                return BudgetChoice(None, trial.need_bytes, budget_bytes, trial.live_bytes)
             floor = min(most, MIN_CHUNK)
             best = largest_that_fits(
                 try_chunk, budget_bytes=budget_bytes, start=most, floor=floor, up_to=most, tolerance=TOLERANCE
@@ -79,7 +79,7 @@ def chunk_for(
         least = best.samples[0]
         other = "choose a smaller model or lattice" if mode == "train" else "give a coarser mesh"
         raise does_not_fit(least.need_bytes, budget_bytes, how=_how(least, device), otherwise=other)
-    return BudgetChoice(best.fits.number, best.fits.need_bytes, budget_bytes)
+    return BudgetChoice(best.fits.number, best.fits.need_bytes, budget_bytes, best.fits.live_bytes)
 
 
 def _how(trial: Trial, device: str) -> str:

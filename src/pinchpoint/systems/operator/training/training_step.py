@@ -2,40 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
 
-from pinchpoint.systems.common.training import recording
 from pinchpoint.systems.common.training.optimizer import Updates
 from pinchpoint.systems.common.training.precision import autocast
-from pinchpoint.systems.operator.data.loading import tensor_bytes
 from pinchpoint.systems.operator.data.sample import Sample
 from pinchpoint.systems.operator.model.config import OperatorConfig
 from pinchpoint.systems.operator.model.graph import Graph
 from pinchpoint.systems.operator.model.model import Operator
 from pinchpoint.systems.operator.settings import Settings
-
-SHARE = 0.5  # of the free memory of a GPU, for recorded steps
+from pinchpoint.systems.operator.training.recorded_steps import RecordedSteps
 
 
 class Stepper:
     """A model and the updates of its weights, determined by the seed.
 
-    With `Settings.record_steps` on a GPU, every body has its own recorded step, because bodies differ in the
-    numbers of their points and edges; the first step of each is eager.
+    recorded_steps: records the steps; None if all steps are eager.
     """
 
-    def __init__(self, config: OperatorConfig, settings: Settings, device: str) -> None:
-        self.settings, self.device = settings, device
+    def __init__(
+        self,
+        config: OperatorConfig,
+        settings: Settings,
+        device: str,
+        *,
+        recorded_steps: RecordedSteps | None = None,
+    ) -> None:
+        self.settings, self.device, self.recorded_steps = settings, device, recorded_steps
         torch.manual_seed(settings.seed)
         model = Operator(config)
         # Fake weights are on the device already and cannot be moved.
         self.model = model if device == "cpu" else model.to(device)
-        self.updates = Updates(self.model, settings, recordable=settings.record_steps)
-        self.recorded_steps = RecordedSteps() if settings.record_steps and device == "cuda" else None
+        self.updates = Updates(
+            self.model, settings, recordable=recorded_steps is not None, fused=device == "cuda"
+        )
         self.scale = torch.tensor(config.target_scale or (1.0,) * config.out_features, device=device)
 
     def step(self, bodies: Iterable[tuple[Sample, Graph]], *, number: int) -> Tensor:
@@ -66,9 +69,12 @@ class Stepper:
     @torch.no_grad()
     def predict(self, sample: Sample, graph: Graph) -> Tensor:
         """(P, T) in the units of the targets, with the averaged weights if there are any."""
-        return forward(
-            self.updates.trained().eval(), sample.to(self.device), graph.to(self.device), self.settings
-        ).float()
+
+        def run() -> Tensor:
+            model = self.updates.trained().eval()
+            return forward(model, sample.to(self.device), graph.to(self.device), self.settings).float()
+
+        return run() if self.recorded_steps is None else self.recorded_steps.run_eagerly(run)
 
     def _loss(self, sample: Sample, graph: Graph) -> Tensor:
         """The loss of one body: the mean of |error| or error² in units of the targets' deviation.
@@ -81,51 +87,6 @@ class Stepper:
         if self.settings.weighting == "points":
             return each.mean()
         return (sample.areas @ each.mean(1)) / sample.areas.sum()
-
-
-class RecordedSteps:
-    """Steps with one body each, recorded as CUDA graphs and replayed.
-
-    Recorded bodies stay on the device. Bodies, graphs and the memory that graphs compute with are recorded
-    until they take `most_bytes` together, by default a share of what is free before the first step; steps of
-    the others are eager.
-    """
-
-    def __init__(self, most_bytes: int | None = None) -> None:
-        self._left_bytes = most_bytes
-        self._recordings: dict[str, recording.Recording] = {}
-        self._bodies: dict[str, tuple[Sample, Graph]] = {}  # what the recordings read
-        self._names: set[str] = set()  # of the bodies that were run
-        self._aside = recording.SideStream()
-        self._pool: Any = None
-
-    def run(
-        self,
-        sample: Sample,
-        graph: Graph,
-        step: Callable[[tuple[Sample, Graph]], Tensor],
-        *,
-        clear: Callable[[], None],
-        device: str,
-    ) -> Tensor:
-        """Return step(body) for a body, which is known by its name, on the device."""
-        known = self._recordings.get(sample.name)
-        if known is not None:
-            return known.replay()
-        own = sample.to(device), graph.to(device)
-        size = tensor_bytes(*own)
-        if self._left_bytes is None:
-            self._left_bytes = int(SHARE * torch.cuda.mem_get_info()[0])
-        if size > self._left_bytes:  # it will not be recorded
-            return step(own)
-        if sample.name not in self._names:
-            self._names.add(sample.name)
-            return self._aside.run(lambda: step(own))
-        self._bodies[sample.name] = own
-        recorded, self._pool = recording.record(lambda: step(own), clear=clear, pool=self._pool)
-        self._left_bytes -= size + recorded.taken_bytes
-        self._recordings[sample.name] = recorded
-        return recorded.replay()
 
 
 def forward(model: Operator, sample: Sample, graph: Graph, settings: Settings) -> Tensor:
