@@ -36,9 +36,9 @@ RECIPES: dict[str, dict[str, Any]] = {
     "three views, consistency": {"views": ["dense", "uniform:0.3:0.7", "one-per-cell"], "consistency": "kl"},
 }
 BLOCK = 5  # steps that are timed together
-WARMUP = 2  # blocks
+WARMUP = 1  # blocks
 KERNELS = 12  # rows of the profile
-PROFILED = ("before", "now")
+DRAWN = ("before", "now")  # whose draws are timed
 
 
 class Worker:
@@ -134,14 +134,15 @@ class Worker:
         with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
             self._run(recipe, steps)
             torch.cuda.synchronize()
+        averages = profiler.key_averages()
         events = [
             (event.key, event.self_device_time_total / 1e6 / steps, event.count / steps)
-            for event in profiler.key_averages()
+            for event in averages
             if str(event.device_type).endswith("CUDA")
         ]
         calls = [
             (event.key, event.self_cpu_time_total / 1e6 / steps, event.count / steps)
-            for event in profiler.key_averages()
+            for event in averages
             if str(event.device_type).endswith("CPU")
         ]
         row = ("name", "seconds_a_step", "count_a_step")
@@ -287,18 +288,19 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
         "dense gather": Contender(args, "--dense-gather"),
     }
     rows, draws = [], []
-    for one in contenders.values():
-        one.send("draw", "")
-    for one in contenders.values():
-        one.receive()  # compiled by now; what follows runs alone
+    results: dict[str, dict[str, Any]] = {}
+    # Everything is compiled, and every recipe has its first steps, before the first timing.
+    for what, recipe in [("draw", ""), *(("prepare", recipe) for recipe in RECIPES)]:
+        for one in contenders.values():
+            one.send(what, recipe)
+        results[recipe] = {name: one.receive() for name, one in contenders.items()}
+    while args.wait_for is not None and not args.wait_for.exists():
+        time.sleep(0.1)
     for _ in range(3):
         draws += [
-            {"contender": name, **one.ask("draw", "")} for name, one in contenders.items() if name in PROFILED
+            {"contender": name, **one.ask("draw", "")} for name, one in contenders.items() if name in DRAWN
         ]
     for recipe in RECIPES:
-        for one in contenders.values():
-            one.send("prepare", recipe)
-        results = {name: one.receive() for name, one in contenders.items()}
         times: dict[str, list[float]] = {name: [] for name in contenders}
         for turn in range(WARMUP + args.blocks):
             # The order alternates, so that no contender always follows the same other one.
@@ -320,9 +322,9 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
                     "times_as_long_as_now": speedup,
                     "times_low": low,
                     "times_high": high,
-                    **results[name],
+                    **results[recipe][name],
                     **one.ask("peak", recipe),
-                    **(one.ask("profile", recipe) if name in PROFILED else {"kernels": []}),
+                    **(one.ask("profile", recipe) if name == "now" else {"kernels": []}),
                 }
             )
     for one in contenders.values():
@@ -345,6 +347,7 @@ def main() -> None:
     parser.add_argument(
         "--draw-after-forward", action="store_true", help="Also time draws that begin after the forward pass."
     )
+    parser.add_argument("--wait-for", type=Path, help="Start to time when this file exists.")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--dense-gather", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--late", action="store_true", help=argparse.SUPPRESS)
