@@ -82,7 +82,7 @@ def test_data_prints_a_summary_and_creates_nothing_twice(
     before = {path.name: path.stat().st_mtime_ns for path in cars.glob("*.npz")}
     assert run(["radiance", "data", "-o", str(cars), "--images", "6", "--size", "32", "--jobs", "1"]) == 0
     out = capsys.readouterr().out
-    assert "6 pictures of 32 x 32" in out and "already there  6" in out
+    assert "6 pictures of 32 x 32" in out and "already existed  6" in out
     assert {path.name: path.stat().st_mtime_ns for path in cars.glob("*.npz")} == before
 
 

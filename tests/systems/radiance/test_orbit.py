@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from tests.systems.radiance.export.known_fields import make_ball  # noqa: E402
 
 from pinchpoint.core.errors import BadInput, Missing  # noqa: E402
 from pinchpoint.systems.radiance import orbit  # noqa: E402
+from pinchpoint.systems.radiance.model.config import FieldConfig  # noqa: E402
 from pinchpoint.systems.radiance.training.runs import TrainedRun  # noqa: E402
 
 
@@ -67,10 +69,31 @@ def test_an_orbit_on_a_cpu_has_16_views_and_takes_three_seconds(
     trained = TrainedRun(ball, ball.field.config, ball.settings, 5)
     monkeypatch.setattr(orbit, "load_weights", lambda *args, **options: trained)
     record = orbit.orbit("run", tmp_path / "turn.gif", things=1, size=8, device="cpu")
-    assert record.frames == 16
+    assert record.frames == 16 and not record.interpolated, "its colours depend on the view"
     with PIL.open(tmp_path / "turn.gif") as read:
         durations = []
         for number in range(read.n_frames):
             read.seek(number)
             durations.append(read.info["duration"])
     assert sum(durations) == pytest.approx(3000, abs=160), "in hundredths of a second per frame"
+
+
+def test_an_orbit_is_interpolated_unless_it_must_be_exact(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ball = make_ball()
+    monkeypatch.setattr(ball.field, "config", FieldConfig.preset("tiny", direction_octaves=-1))
+    trained = TrainedRun(ball, ball.field.config, ball.settings, 5)
+    monkeypatch.setattr(orbit, "load_weights", lambda *args, **options: trained)
+    steps: list[tuple[int, int]] = []
+    options: dict[str, Any] = {"things": 2, "frames": 3, "size": 16, "device": "cpu"}
+    quick = orbit.orbit("run", tmp_path / "a.gif", progress=lambda *at: steps.append(at), **options)
+    exact = orbit.orbit("run", tmp_path / "b.gif", exact=True, **options)
+    assert steps == [(done, 6) for done in range(1, 7)]
+    assert quick.interpolated and "--exact" in dict(quick.summary())["note"]
+    assert not exact.interpolated and "note" not in dict(exact.summary())
+    sheets = [np.array(PIL.open(tmp_path / f"{name}-sheet.png")).astype(float) for name in "ab"]
+    assert sheets[0].shape == sheets[1].shape == (2 * 16 + orbit.GAP, 3 * 16 + 2 * orbit.GAP, 3)
+    assert 0 < np.abs(sheets[0] - sheets[1]).mean() < 2
+    with PIL.open(tmp_path / "a.gif") as movie:
+        assert movie.size == (2 * 16 + orbit.GAP, 16), "the objects are side by side"

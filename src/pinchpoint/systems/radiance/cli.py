@@ -36,6 +36,9 @@ HEIGHT: Any = typer.Option(
     None, "--height", help="Camera height: 0 above, 0.5 the horizon.  [3/4 from v_low to v_high]"
 )
 THING: Any = typer.Option(0, "--object", help="Number of the object among those of the seed.")
+EXACT: Any = typer.Option(
+    False, "--exact", help="Compute every view anew; otherwise a CPU interpolates between values on a grid."
+)
 SEED: Any = typer.Option(0, "--seed", help="Seed of the objects, as in `orbit`.")
 CLASS: Any = typer.Option(
     None, "--class", metavar="NAME", help="Class of the objects, in a run with classes.  [default: any]"
@@ -92,7 +95,7 @@ def data(
         [
             ("data", f"{output}, {show_count(dataset.images, 'picture')} of {dataset.size} x {dataset.size}"),
             *([("classes", ", ".join(dataset.classes))] if dataset.classes else []),
-            ("already there", f"{progress.there:,}"),
+            ("already existed", f"{progress.there:,}"),
             *commands.size_and_time(output, start),
             *commands.train_next("radiance", output, when=True),
         ]
@@ -220,6 +223,7 @@ def orbit(
     checkpoint: str = CHECKPOINT,
     seed: int = typer.Option(0, "--seed", help="Seed of the objects."),
     only: str = CLASS,
+    exact: bool = EXACT,
     device: str = commands.DEVICE,
 ) -> None:
     """Render orbits around new objects.
@@ -241,6 +245,7 @@ def orbit(
             which=checkpoint,  # pyright: ignore[reportArgumentType]
             seed=seed,
             only=only,
+            exact=exact,
             device=device,
             progress=lambda done, total: tell("views", done, total),
         )
@@ -267,6 +272,7 @@ def render(
     turn: float = typer.Option(0.0, "--turn", help="Direction of the first view, in turns from 0 to 1."),
     height: float = HEIGHT,
     size: int = SIZE,
+    exact: bool = EXACT,
     checkpoint: str = CHECKPOINT,
     device: str = commands.DEVICE,
 ) -> None:
@@ -289,6 +295,7 @@ def render(
             height=height,
             size=size,
             depth=depth,
+            exact=exact,
             which=checkpoint,  # pyright: ignore[reportArgumentType]
             device=device,
             progress=lambda done, total: tell("views", done, total),

@@ -33,10 +33,12 @@ from pinchpoint.systems.radiance.model.config import FieldConfig
 from pinchpoint.systems.radiance.model.objective import (
     GeneratedImages,
     Generator,
+    bake,
     draw_codes,
     where_occupied,
     whole_images,
 )
+from pinchpoint.systems.radiance.rendering.baked import BakedObject
 from pinchpoint.systems.radiance.rendering.render import Codes, generator_for
 from pinchpoint.systems.radiance.rendering.sparse import Occupancy
 from pinchpoint.systems.radiance.training.runs import Which
@@ -64,6 +66,7 @@ class Orbit(Record):
     size: int  # side of one image in pixels
     files: tuple[str, ...]
     seconds: float
+    interpolated: bool = False  # between values that are computed once, at the nodes of a grid
     machine: dict[str, Any] = field(default_factory=_machine.describe)
     created: str = field(default_factory=now)
 
@@ -77,6 +80,7 @@ class Orbit(Record):
             ),
             ("written", ", ".join(self.files)),
             ("time", show_seconds(self.seconds)),
+            *interpolation_note(self.interpolated),
         ]
 
 
@@ -92,6 +96,7 @@ def orbit(
     which: Which = "last",
     seed: int = 0,
     only: str | None = None,
+    exact: bool = False,
     device: str = "auto",
     progress: Callable[[int, int], None] | None = None,
 ) -> Orbit:
@@ -99,7 +104,8 @@ def orbit(
 
     Writes a movie (.gif or .mp4) and, beside it, NAME-sheet.png with some of the views. height: v of the
     camera poses (0: straight above, 0.5: at the horizon); size: pixels per side before super-resolution;
-    frames: by default 48, or 16 on a CPU, which takes longer; fps: by default one turn takes three seconds.
+    frames: by default 48, or 16 on a CPU, which takes longer; fps: by default one turn takes three seconds;
+    exact: also on a CPU, compute every view anew instead of interpolating between values on a grid.
     """
     start = time.perf_counter()
     check_sizes(
@@ -123,22 +129,32 @@ def orbit(
     )
     codes = codes_of(trained_run.config, things, seed=seed, device=device, only=only)
     rise = settings.v_low + STEEP * (settings.v_high - settings.v_low) if height is None else height
-    movie_frames: list[np.ndarray] = []
-    sheet_views: list[torch.Tensor] = []
-    every = max(1, frames // VIEWS)
+    turns: list[list[np.ndarray]] = [[] for _ in range(things)]
+    sheet_views: list[Tensor] = []  # one row of views per object
+    shown = range(0, frames, max(1, frames // VIEWS))[:VIEWS]
+    interpolated = False
     with matmuls(usable_precision(settings.precision, device)):
-        occupied = where_occupied(trained_run.model, codes)
-        for number in range(frames):
-            images = views(trained_run.model, codes, number / frames, rise, size=size, occupied=occupied)
-            movie_frames.append(tile_images(images.best, columns=things))
-            if number % every == 0 and len(sheet_views) < VIEWS:
-                sheet_views.append(images.best.cpu())
-            if progress is not None:
-                progress(number + 1, frames)
-    sheet = torch.stack(sheet_views, dim=1).flatten(0, 1)  # one row of views per object
+        for at, turn in enumerate(turns):  # one after another: a baked object has values at many nodes
+            code = Codes(codes.shape[at : at + 1], codes.app[at : at + 1])
+            occupied = None if exact else bake(trained_run.model, code)
+            interpolated = occupied is not None
+            if occupied is None:
+                occupied = where_occupied(trained_run.model, code)
+            for number in range(frames):
+                images = views(trained_run.model, code, number / frames, rise, size=size, occupied=occupied)
+                turn.append(to_bytes(images.best).cpu().numpy())
+                if number in shown:
+                    sheet_views.append(images.best.cpu())
+                if progress is not None:
+                    progress(at * frames + number + 1, things * frames)
+    # Pictures are removed while they are joined, so that not all exist twice.
+    movie_frames = [
+        _tile(np.concatenate([turn.pop(0) for turn in turns]), columns=things) for _ in range(frames)
+    ]
+    sheet = torch.cat(sheet_views)
     files = [
         save_movie(path, movie_frames, fps=fps),
-        save_sheet(path.with_name(f"{path.stem}-sheet.png"), tile_images(sheet, columns=len(sheet_views))),
+        save_sheet(path.with_name(f"{path.stem}-sheet.png"), tile_images(sheet, columns=len(shown))),
     ]
     return Orbit(
         target=str(run),
@@ -148,7 +164,14 @@ def orbit(
         size=sheet.shape[-1],
         files=tuple(str(file) for file in files),
         seconds=time.perf_counter() - start,
+        interpolated=interpolated,
     )
+
+
+def interpolation_note(interpolated: bool) -> list[tuple[str, str]]:
+    """The line of a summary that says how views were computed, if not exactly."""
+    how = "interpolated between values on a grid, which takes less time on a CPU; --exact does not"
+    return [("note", how)] if interpolated else []
 
 
 def check_sizes(*options: tuple[str, int | None, int, int | None], height: float | None) -> None:
@@ -217,9 +240,9 @@ def views(
     v: float,
     *,
     size: int | None = None,
-    occupied: Sequence[Occupancy] | None = None,
+    occupied: Sequence[Occupancy | BakedObject] | None = None,
 ) -> GeneratedImages:
-    """Images of all objects from one pose. occupied: where the objects are, of `where_occupied`."""
+    """Images of all objects from one pose. occupied: of `where_occupied` or `bake`."""
     like = codes.shape
     return whole_images(
         generator,
@@ -235,7 +258,11 @@ def tile_images(images: Tensor, *, columns: int, zoom: int = 1) -> np.ndarray:
     """Arrange (N, 3, W, W) row by row on white: (H, W', 3) uint8. zoom: factor by which each pixel is
     enlarged.
     """
-    pixels = to_bytes(images).cpu().numpy().repeat(zoom, axis=1).repeat(zoom, axis=2)
+    return _tile(to_bytes(images).cpu().numpy().repeat(zoom, axis=1).repeat(zoom, axis=2), columns=columns)
+
+
+def _tile(pixels: np.ndarray, *, columns: int) -> np.ndarray:
+    """The same for pixels (N, W, W, 3) uint8."""
     count, side = len(pixels), pixels.shape[1]
     rows = -(-count // columns)
     sheet = np.full((rows * (side + GAP) - GAP, columns * (side + GAP) - GAP, 3), 255, dtype=np.uint8)

@@ -57,6 +57,28 @@ def test_views_of_an_earlier_call_do_not_remain(tmp_path: Path) -> None:
     assert names == {"view-00.png", "views.json", "view-of-mine.png"}
 
 
+def test_several_views_are_interpolated_unless_they_must_be_exact(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ball = make_ball()
+    monkeypatch.setattr(ball.field, "config", FieldConfig.preset("tiny", direction_octaves=-1))
+    trained = TrainedRun(ball, ball.field.config, ball.settings, 5)
+    monkeypatch.setattr(pictures, "load_weights", lambda *args, **options: trained)
+    options: dict[str, Any] = {"size": 16, "device": "cpu"}
+    several = pictures.render_views("run", tmp_path / "several", count=2, **options)
+    assert several.interpolated and "--exact" in dict(several.summary())["note"]
+    stored = json.loads((tmp_path / "several" / "views.json").read_text(encoding="utf-8"))
+    assert stored["interpolated"] is True
+    exact = pictures.render_views("run", tmp_path / "exact", count=2, exact=True, **options)
+    one = pictures.render_views("run", tmp_path / "one.png", **options)
+    assert not exact.interpolated and not one.interpolated and "note" not in dict(one.summary())
+    images = [
+        np.array(PIL.open(tmp_path / name)).astype(float)
+        for name in ("several/view-00.png", "exact/view-00.png", "one.png")
+    ]
+    assert np.array_equal(images[1], images[2]) and 0 < np.abs(images[0] - images[1]).mean() < 2
+
+
 @pytest.mark.usefixtures("_ball")
 def test_one_view_is_one_file_and_several_are_refused(tmp_path: Path) -> None:
     record = pictures.render_views("run", tmp_path / "a.png", depth=True, size=16, device="cpu")

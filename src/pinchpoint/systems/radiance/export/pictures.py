@@ -27,11 +27,12 @@ from pinchpoint.core.units import show_count, show_seconds
 from pinchpoint.systems.common.folders import refuse_others
 from pinchpoint.systems.common.training.precision import matmuls, usable_precision
 from pinchpoint.systems.radiance.data.images import pillow
-from pinchpoint.systems.radiance.model.objective import where_occupied
+from pinchpoint.systems.radiance.model.objective import bake, where_occupied
 from pinchpoint.systems.radiance.orbit import (
     STEEP,
     check_sizes,
     codes_of,
+    interpolation_note,
     save_sheet,
     tile_images,
     views,
@@ -66,6 +67,7 @@ class Views(Record):
     views: tuple[dict[str, Any], ...]  # file, depth (or None), u, v, and the 4 x 4 matrix camera_to_world
     files: tuple[str, ...]
     seconds: float
+    interpolated: bool = False  # between values that are computed once, at the nodes of a grid
     machine: dict[str, Any] = field(default_factory=_machine.describe)
     created: str = field(default_factory=now)
 
@@ -76,6 +78,7 @@ class Views(Record):
             ("views", f"{show_count(len(self.views), 'view')}, {self.size} x {self.size}"),
             ("written", _show_files(self.files)),
             ("time", show_seconds(self.seconds)),
+            *interpolation_note(self.interpolated),
         ]
 
 
@@ -122,6 +125,7 @@ def render_views(
     size: int | None = None,
     depth: bool = False,
     only: str | None = None,
+    exact: bool = False,
     which: Which = "last",
     device: str = "auto",
     progress: Progress | None = None,
@@ -130,7 +134,8 @@ def render_views(
 
     turn: azimuth of the first view, in turns; height: v of the poses; depth: also write depth maps (PNG of 16
     bits: the mean distance from the camera, in `depth_unit`, of pixels that are covered; 0 elsewhere). seed,
-    thing: object `thing` of those that an orbit of this seed shows; only: its class, in a run with classes.
+    thing: object `thing` of those that an orbit of this seed shows; only: its class, in a run with classes;
+    exact: also on a CPU, compute every view anew instead of interpolating between values on a grid.
     """
     start = time.perf_counter()
     one_file = Path(output).suffix.lower() == ".png"
@@ -162,7 +167,10 @@ def render_views(
     rows: list[dict[str, Any]] = []
     side = 0
     with matmuls(usable_precision(settings.precision, device)):
-        occupied = where_occupied(trained.model, code)
+        occupied = bake(trained.model, code) if count > 1 and not exact else None
+        interpolated = occupied is not None
+        if occupied is None:
+            occupied = where_occupied(trained.model, code)
         for number in range(count):
             u = (turn + number / count) % 1.0
             images = views(trained.model, code, u, rise, size=size, occupied=occupied)
@@ -199,6 +207,7 @@ def render_views(
         views=tuple(rows),
         files=tuple(files),
         seconds=time.perf_counter() - start,
+        interpolated=interpolated,
     )
     if not one_file:
         write_text(folder / INDEX, json.dumps(record.to_dict(), indent=1) + "\n")

@@ -27,6 +27,7 @@ from pinchpoint.systems.radiance.model.losses import (
     slope_penalty,
 )
 from pinchpoint.systems.radiance.model.superres import SuperRes, confine, stack_pair
+from pinchpoint.systems.radiance.rendering.baked import BakedObject, can_bake
 from pinchpoint.systems.radiance.rendering.rays import Camera, draw_poses, patches, pixels
 from pinchpoint.systems.radiance.rendering.render import (
     Codes,
@@ -134,12 +135,16 @@ class Generator(nn.Module):
         """Render B images. memory, chunk: by default those of the settings."""
         return self.to_images(self.render_rays(request, memory=memory, chunk=chunk), request)
 
-    def render_near(self, request: Request, occupancy: Occupancy) -> RenderOutput:
-        """Render the rays of one image from the points that matter, in fp32; see `sparse`."""
+    def render_near(self, request: Request, occupancy: Occupancy | BakedObject) -> RenderOutput:
+        """Render the rays of one image, in fp32, from the points that matter (see `sparse`), or from values
+        at the nodes of a grid (see `baked`).
+        """
         rays = self.camera.rays(request.u, request.v, request.places)
         draws = (
             clip_to_ball(request.draws, rays, self.settings.bound) if self.settings.bound else request.draws
         )
+        if isinstance(occupancy, BakedObject):
+            return occupancy.render(rays, draws, white=self.settings.white, endless=self.settings.endless)
         return render_sparse(
             self.field,
             rays,
@@ -382,12 +387,12 @@ def whole_images(
     v: Tensor,
     *,
     size: int | None = None,
-    occupied: Sequence[Occupancy] | None = None,
+    occupied: Sequence[Occupancy | BakedObject] | None = None,
 ) -> GeneratedImages:
     """Render whole images of B codes at poses u, v (B,), one after another, without randomness.
 
     Pixels stay between black and white. size: pixels per side, by default that of the settings. occupied:
-    where the B objects are, to compute only points that matter.
+    where the B objects are, to compute only points that matter, or the objects of `bake`.
     """
     settings, images = generator.settings, []
     size = size or settings.size
@@ -428,6 +433,21 @@ def where_occupied(generator: Generator, codes: Codes) -> list[Occupancy] | None
     if codes.shape.device.type == "cuda" or not generator.settings.bound:
         return None
     return find_occupied(generator.field, codes, generator.settings.bound)
+
+
+def bake(generator: Generator, codes: Codes) -> list[BakedObject] | None:
+    """B objects of which `whole_images` renders several views in less time; None where `where_occupied` is,
+    and if colours depend on the view.
+    """
+    settings, config = generator.settings, generator.field.config
+    if codes.shape.device.type == "cuda" or not settings.bound or not can_bake(config):
+        return None
+    return [
+        BakedObject(
+            generator.field, Codes(shape, app), settings.bound, features=generator.superres is not None
+        )
+        for shape, app in zip(codes.shape.split(1), codes.app.split(1), strict=True)
+    ]
 
 
 def _rows(values: Tensor, rows: tuple[int, ...]) -> Tensor:

@@ -26,14 +26,14 @@ _aten = torch.ops.aten
 
 def encoded_points(config: FieldConfig, scene: Scene, part: Part, dtype: torch.dtype, *, own: bool) -> Tensor:
     """Encoded points (B, P, K): coordinates, sines and cosines, then ones."""
-    wide = multiple_of_eight(config.encoded_point + 1)
     rays, offsets = scene.rays, scene.offsets
     images, each = _size(part)
     samples = offsets.shape[2]
     if not own:
         part_rays = rays.part(*part)
         points = points_of(part_rays, depths_of(part_rays, offsets[part])).flatten(1, 2)
-        return _plain(points, config.point_octaves, wide, dtype)
+        return encode_with_ones(config, points, dtype)
+    wide = multiple_of_eight(config.encoded_point + 1)
     encoding = torch.empty(images, each * samples, wide, dtype=dtype, device=offsets.device)
     if not is_fake(offsets):
         from pinchpoint.systems.radiance.rendering import points_triton
@@ -51,6 +51,11 @@ def encoded_points(config: FieldConfig, scene: Scene, part: Part, dtype: torch.d
             step=(rays.far - rays.near) / samples,
         )
     return encoding
+
+
+def encode_with_ones(config: FieldConfig, points: Tensor, dtype: torch.dtype) -> Tensor:
+    """The same for points (B, P, 3)."""
+    return _plain(points, config.point_octaves, multiple_of_eight(config.encoded_point + 1), dtype)
 
 
 def encoded_directions(config: FieldConfig, scene: Scene, part: Part, *, own: bool) -> Tensor:
