@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from pinchpoint.systems.radiance.model.config import PRESETS as FIELDS
@@ -165,3 +166,16 @@ def test_the_page_has_the_trials_of_the_record() -> None:
         distance(**adam, critic_norm="none", point_octaves=7),
     )
     assert f"made it worse ({weaker} and {bare})" in text
+
+
+def test_the_page_has_the_times_and_decibels_of_interpolated_views() -> None:
+    result, text = record("radiance_views_cpu.json"), page()
+    rows = {way: [row for row in result["views"] if row["way"] == way] for way in ("interpolated", "exact")}
+    decibels = [value for row in rows["interpolated"] for value in row["psnr_db"]]
+    assert f"a PSNR of {min(decibels):.1f} to {max(decibels):.1f} dB" in text and min(decibels) > 35
+    first, second = (median(row["views_cpu_s"][at] for row in rows["interpolated"]) for at in (0, 1))
+    exact = median(value for row in rows["exact"] for value in row["views_cpu_s"])
+    assert f"{first:.1f} s of one core and the second {second:.1f} s" in text
+    assert f"each exact view takes {exact:.1f} s" in text
+    orbit, render = (one["cpu_s"] for one in result["whole_commands"])
+    assert f"takes {orbit:.0f} s of CPU time, and the `render` above {render:.0f} s" in text
