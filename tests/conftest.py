@@ -116,6 +116,14 @@ def _same_tracer() -> Iterator[None]:
         sys.settrace(tracer)
 
 
+def pytest_sessionfinish() -> None:
+    """Write what `make coverage` has counted here: pytest-xdist kills workers that take long to exit."""
+    coverage = sys.modules.get("coverage")
+    running = None if coverage is None else coverage.Coverage.current()
+    if running is not None:
+        running.save()
+
+
 @pytest.fixture(scope="session")
 def template() -> Iterator[Template]:
     workers = Template()
