@@ -120,7 +120,7 @@ class Trials:
     def run(self, *, size: int, variant: str | None, chunk: int | None = None) -> Trial:
         at = self._name(size, variant, chunk)
         if self.progress is not None:
-            job = "" if self.rank is None else f" of {self.rank.world_size} processes"
+            job = "" if self.rank is None else f" as one of {self.rank.world_size} processes"
             self.progress(f"fake run {len(self.history) + 1}{job}: {at}")
         try:
             if self.script is None:

@@ -505,6 +505,8 @@ for step in range(5000):
 
 def test_a_long_loop_that_only_repeats_itself_is_ended(of_script: Predict) -> None:
     forecast = of_script("""
+from pinchpoint.backends.torch.fake import progress
+progress.LATE_OPERATIONS = 2_000  # instead of 60,000, which take long
 for step in range(100):
     train()
 x = torch.zeros(1, device="cuda")
