@@ -28,24 +28,46 @@ SMALL = (
     "--net small --walkers 1024 --set adam_steps=300 --set spring_decay=1000 --set burn=100 --set moves=20"
 )
 CCECP = f"--pseudopotential ccecp {SMALL}"
-# Arguments of `vmc train` and of `vmc eval`.
+# Walkers near a core are few, and their energies are far off until the core is learned: clipped at five
+# deviations, they would hardly count.
+ALUMINIUM = (
+    "--pseudopotential ccecp --net small --set one=64 --set two=16 --set determinants=8 --walkers 2048 "
+    "--set clip=100 --set adam_steps=300 --set spring_decay=1000 --set moves=15 --set burn=100 --steps 8000"
+)
+SCALED = "--set sampler=scaled --set moves=20"
+# Arguments of `vmc train` and of `vmc eval`. {runs} is the folder of the runs.
 RUNS = {
-    "n2": (
+    "n2-start": (
         "N2 --net medium --optimizer spring --walkers 1024 --steps 10000 --set pretrain=1000 --set moves=12 "
         "--set norm_cap=3e-3 --set spring_decay=1200",
         "--samples 250 --moves 40",
     ),
-    "al": (f"Al {CCECP} --steps 3000", "--samples 1500"),
-    "al+": (f"Al --charge 1 {CCECP} --steps 2500", "--samples 1500"),
+    "n2": (
+        "N2 --net medium --optimizer spring --walkers 1024 --steps 20000 --from {runs}/n2-start "
+        f"--set norm_cap=2e-3 --set spring_rate=0.03 --set spring_decay=1200 {SCALED} --set burn=200",
+        "--samples 900 --moves 40",
+    ),
+    "al": (f"Al {ALUMINIUM}", "--samples 1500 --moves 20"),
+    "al+": (f"Al --charge 1 {ALUMINIUM}", "--samples 1500 --moves 20"),
     "mg": (f"Mg {CCECP} --steps 1500", "--samples 1500"),
     "si": (f"Si {CCECP} --steps 2500", "--samples 1500"),
-    "ne": (f"Ne {CCECP} --steps 2500", "--samples 1500"),
-    "sco": (
-        "ScO --pseudopotential ccecp --net small --walkers 512 --steps 2000 --optimizer spring "
-        "--set pretrain=500 --set moves=15",
-        "--samples 300",
+    "ne": (
+        "Ne --pseudopotential ccecp --net small --set one=64 --walkers 1024 --steps 10000 --optimizer spring "
+        f"--set pretrain=500 --set clip=20 {SCALED} --set burn=100 --set spring_decay=800 "
+        "--set norm_cap=5e-3",
+        "--samples 800",
     ),
-    "he": (f"He --states 3 {SMALL} --steps 4000", "--samples 1500"),
+    "sco": (
+        "ScO --pseudopotential ccecp --net small --walkers 512 --steps 10000 --optimizer spring "
+        f"--set pretrain=1000 --set clip=10 {SCALED} --set burn=100 --set spring_decay=1500 "
+        "--set norm_cap=5e-3",
+        "--samples 400 --moves 30",
+    ),
+    "he": (
+        f"He --states 3 --net small --walkers 1024 {SCALED} --set burn=100 --set clip=20 "
+        "--set adam_steps=400 --set spring_decay=1500 --steps 10000",
+        "--samples 2000 --moves 40",
+    ),
     "h2x": (f"H2 --states 2 {SMALL} --steps 4000", "--samples 1500"),
     "lihx": (f"LiH --states 2 {SMALL} --steps 4000", "--samples 1500"),
 }
@@ -60,7 +82,14 @@ def run(args: argparse.Namespace) -> None:
         train, evaluate = RUNS[name]
         resume = ["--resume"] if (folder / "config.json").exists() else []
         process = subprocess.Popen(
-            [*_command("train", train.split()), "--device", args.device, *resume, "-o", str(folder)]
+            [
+                *_command("train", train.format(runs=args.output).split()),
+                "--device",
+                args.device,
+                *resume,
+                "-o",
+                str(folder),
+            ]
         )
         try:
             process.wait(args.seconds)
@@ -76,19 +105,20 @@ def _command(verb: str, arguments: list[str]) -> list[str]:
 
 
 def collect(args: argparse.Namespace) -> None:
-    """Write one record with the evaluations in a folder."""
+    """Write one record with the runs in a folder; the evaluation of a run is null if it has none."""
     runs: dict[str, Any] = {}
     for name, (train, evaluate) in RUNS.items():
-        if not (args.folder / f"{name}.json").exists():
-            continue
-        evaluation, training = (
-            json.loads((args.folder / file).read_text(encoding="utf-8")) | {"target": name}
-            for file in (f"{name}.json", f"{name}/record.json")
+        training, evaluation = (
+            json.loads(file.read_text(encoding="utf-8")) | {"target": name} if file.exists() else None
+            for file in (args.folder / name / "record.json", args.folder / f"{name}.json")
         )
+        if training is None:
+            continue
+        device = training["device"]
         runs[name] = {
             "commands": [
-                f"pinchpoint vmc train {train} --device {training['device']} -o {name}",
-                f"pinchpoint vmc eval {name} {evaluate} --device {evaluation['device']} -o {name}.json",
+                f"pinchpoint vmc train {train.format(runs='.')} --device {device} -o {name}",
+                f"pinchpoint vmc eval {name} {evaluate} --device {device} -o {name}.json",
             ],
             "stopped_at_step": None if training["complete"] else training["step"],
             "evaluation": evaluation,
@@ -97,7 +127,7 @@ def collect(args: argparse.Namespace) -> None:
     record = {"what": WHAT, "created": now(), "runs": runs}
     write_text(args.output, json.dumps(record, indent=1) + "\n")
     for name, one in runs.items():
-        print(_line(name, one["evaluation"]))
+        print(_line(name, one["evaluation"]) if one["evaluation"] else f"{name:6} was not evaluated")
 
 
 def _line(name: str, evaluation: dict[str, Any]) -> str:
