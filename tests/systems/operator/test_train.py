@@ -33,7 +33,7 @@ from pinchpoint.systems.operator.training.recorded_steps import (
     recordings_bytes,
     with_recordings,
 )
-from pinchpoint.systems.operator.training.runs import read_settings
+from pinchpoint.systems.operator.training.runs import Run, begin, read_settings
 from pinchpoint.systems.operator.training.training_step import Stepper
 
 STEPS = 8
@@ -432,9 +432,8 @@ class _Card:
 
     def record(self, function: Callable[[], torch.Tensor], *, clear: Callable[[], None], pool: Any) -> Any:
         clear()
-        result = function()
         self.calls.append("recorded" if pool is None else f"recorded in {pool}")
-        replay = lambda: self.calls.append("replayed") or result  # noqa: E731
+        replay = lambda: self.calls.append("replayed") or function()  # noqa: E731
         return SimpleNamespace(replay=replay, taken_bytes=self.graph), "the pool"
 
     def take(self, steps: RecordedSteps, body: tuple[Sample, Graph]) -> None:
@@ -445,12 +444,15 @@ class _Card:
 
 
 @pytest.fixture
-def three_bodies(tiny_data: Path, tiny_model: dict[str, Any]) -> list[tuple[Sample, Graph]]:
+def tiny_run(tiny_data: Path, tiny_model: dict[str, Any]) -> Run:
+    choices = {**tiny_model, "steps": 9, "ema": 0.9}
+    return begin(Path("unused"), open_dataset(tiny_data), resume=False, choices=choices)
+
+
+@pytest.fixture
+def three_bodies(tiny_data: Path, tiny_run: Run) -> list[tuple[Sample, Graph]]:
     data = open_dataset(tiny_data)
-    config = OperatorConfig.preset(
-        "small", low=data.low, high=data.high, in_features=7, **tiny_model["model"]
-    )
-    return [Supply(data, config).get(name) for name in data.names("train")[:3]]
+    return [Supply(data, tiny_run.config).get(name) for name in data.names("train")[:3]]
 
 
 def test_bodies_are_recorded_when_all_of_them_were_run_and_there_is_room(
@@ -471,6 +473,25 @@ def test_bodies_are_recorded_when_all_of_them_were_run_and_there_is_room(
     recorded = ["clear", "recorded", "replayed", "clear", "recorded in the pool", "replayed"]
     # The memory is looked at once, when gradients do not hide what is free.
     assert card.calls == ["clear", *recorded, "aside", "replayed"]
+
+
+def test_steps_that_are_replayed_train_as_eager_ones_do(
+    tiny_run: Run, three_bodies: list[tuple[Sample, Graph]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    card = _Card(monkeypatch, free=10**12, step=10**6)
+    results = []
+    for recorded_steps in (None, RecordedSteps(bodies=3)):
+        stepper = Stepper(tiny_run.config, tiny_run.settings, "cpu", recorded_steps=recorded_steps)
+        losses = [
+            float(stepper.step([body], number=3 * turn + place)[0])
+            for turn in range(3)
+            for place, body in enumerate(three_bodies, start=1)
+        ]
+        results.append((losses, stepper.predict(*three_bodies[0])))
+    assert card.calls.count("replayed") == 6
+    (eager, predicted), (recorded, predicted_too) = results
+    assert recorded == pytest.approx(eager, rel=1e-4)
+    torch.testing.assert_close(predicted_too, predicted, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("missing_bytes", [0, 1])
