@@ -15,9 +15,9 @@ from typing import Any
 import jax
 import pytest
 
-from pinchpoint.core.errors import BadInput
+from pinchpoint.core.errors import BadInput, DoesNotFit
 from pinchpoint.systems.vmc.optimization import devices
-from pinchpoint.systems.vmc.optimization.devices import mesh_of, placing_jit
+from pinchpoint.systems.vmc.optimization.devices import mesh_of, on, placing_jit
 
 ON_FOUR_DEVICES = """
 import json, sys
@@ -89,6 +89,19 @@ def test_the_second_start_finds_its_programs_on_disk(tmp_path: Path) -> None:
     assert first == 0
     assert second >= 1
     assert list((tmp_path / "pinchpoint" / "jax").glob("*/*"))
+
+
+@pytest.mark.parametrize(
+    ("text", "raised"),
+    [
+        ("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 8 bytes.", DoesNotFit),
+        ("INTERNAL: Failed to initialize BLASLT support [executable_name='jit_run']", DoesNotFit),
+        ("INTERNAL: something else", jax.errors.JaxRuntimeError),
+    ],
+)
+def test_a_device_without_memory_is_no_bug(text: str, raised: type[Exception]) -> None:
+    with pytest.raises(raised, match=text[:30]), on("cpu", precision="float32"):
+        raise jax.errors.JaxRuntimeError(text)
 
 
 def test_walkers_that_do_not_divide_among_devices_are_refused() -> None:

@@ -18,11 +18,12 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pinchpoint.backends.base import backend, resolve_device
 from pinchpoint.backends.jax import measurement
-from pinchpoint.core.errors import BadInput
+from pinchpoint.core.errors import BadInput, DoesNotFit
 from pinchpoint.core.host_memory import peak_resident_bytes
 from pinchpoint.systems.vmc.optimization.sampling import Walkers
 
 AXIS = "walkers"
+_NO_LIBRARY = "Failed to initialize BLAS"  # what XLA reports if cuBLAS finds no memory for its workspace
 Program = TypeVar("Program", bound=Callable[..., Any])
 
 
@@ -53,13 +54,23 @@ class Host:
 def on(device: str, *, precision: str) -> Iterator[Host]:
     """Return a context that creates arrays on that device and enables float64 if needed.
 
-    Afterwards, both settings are restored.
+    Afterwards, both settings are restored. A device that has no memory left, or none for its libraries, is no
+    bug: on a shared GPU, other programs may use it.
     """
     name = resolve_device(device, backend("jax"))
     devices = jax.devices(name)
     wide = precision == "float64" or bool(jax.config.jax_enable_x64)  # pyright: ignore[reportAttributeAccessIssue]
     with jax.default_device(devices[0]), jax.enable_x64(wide):
-        yield Host(name, tuple(devices))
+        try:
+            yield Host(name, tuple(devices))
+        except jax.errors.JaxRuntimeError as error:
+            if measurement.is_oom(error) or _NO_LIBRARY in str(error):
+                reason = str(error).splitlines()[0][:200]
+                raise DoesNotFit(
+                    f"The memory of the device {name} was used up: {reason}",
+                    hint="End other programs on the device, or use fewer --walkers or a smaller --set chunk.",
+                ) from error
+            raise
 
 
 def mesh_of(walkers: int, devices: Sequence[Any] | None = None) -> Mesh | None:
