@@ -534,8 +534,8 @@ def test_the_prediction_of_a_budget_includes_recorded_steps() -> None:
     assert predicted.predicted_bytes == 10**9 + 1234 + recordings_bytes(round(1.1 * 5 * 10**8), 3)
     most = with_recordings(choice, 4 * 10**9, 3)
     assert most.predicted_bytes == most.budget_bytes
-    without = replace(settings, record_steps=False), replace(settings, accumulate=2)
-    assert all(recorded_steps_of(one, 3, None, device="cuda") is None for one in without)
+    without = [{"record_steps": False}, {"accumulate": 2}, {"memory": "checkpoint"}]
+    assert all(recorded_steps_of(replace(settings, **one), 3, None, device="cuda") is None for one in without)
     assert recorded_steps_of(settings, 3, None, device="cpu") is None
 
 

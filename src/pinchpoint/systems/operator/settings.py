@@ -53,6 +53,7 @@ class Settings(TrainSettings):
     )
     record_steps: bool = option(
         True,
-        "On a GPU with one body per step, record the step of each body as a CUDA graph and replay it.",
+        "On a GPU with one body per step and without checkpoints of the edges, record the step of each body "
+        "as a CUDA graph and replay it.",
         may_change=True,
     )

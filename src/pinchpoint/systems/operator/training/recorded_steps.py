@@ -107,7 +107,9 @@ def recorded_steps_of(
     settings: Settings, bodies: int, choice: BudgetChoice | None, *, device: str
 ) -> RecordedSteps | None:
     """What records the steps of a run, within what the budget leaves; None if they are not recorded."""
-    if not settings.record_steps or settings.accumulate > 1 or device != "cuda":
+    # A checkpoint reads the state of the random numbers, which cannot be recorded.
+    recordable = settings.accumulate == 1 and settings.memory != "checkpoint" and device == "cuda"
+    if not settings.record_steps or not recordable:
         return None
     most_bytes = None if choice is None else choice.budget_bytes - choice.predicted_bytes
     return RecordedSteps(bodies=bodies, most_bytes=most_bytes)
