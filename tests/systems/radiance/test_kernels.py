@@ -198,6 +198,52 @@ def test_a_gradient_is_masked_and_summed(count: int, width: int, dtype: torch.dt
     )
 
 
+@pytest.mark.parametrize("encoded", [48, 64])
+@pytest.mark.parametrize("each", [1, 64, 1000])
+def test_kernels_of_whole_layers_match_float64(encoded: int, each: int) -> None:
+    from pinchpoint.systems.radiance.rendering import layers_triton
+
+    random, images, groups = torch.Generator().manual_seed(each), 3, 5
+
+    def numbers(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=random).to(DEVICE, torch.bfloat16)
+
+    def off(value: Tensor, truth: Tensor) -> float:
+        return float((value.double() - truth).norm() / truth.norm())
+
+    encoding, entry = numbers(images, each, encoded), numbers(images, encoded, 256)
+    hidden = torch.empty(images * each, 256, device=DEVICE, dtype=torch.bfloat16)
+    layers_triton.read(encoding, entry, hidden)
+    assert off(hidden, (encoding.double() @ entry.double()).relu().flatten(0, 1)) < 4e-3
+    for wide in (256, 136):
+        slope, weight = numbers(images * each, wide), numbers(wide, 256)
+        products = torch.full((groups, wide, 256), float("nan"), device=DEVICE)
+        sums, out = torch.ones(groups, 256, device=DEVICE), torch.empty_like(hidden)
+        layers_triton.back(slope, weight, hidden, out, products, sums)
+        assert off(out, torch.where(hidden > 0, slope.double() @ weight.double(), 0)) < 4e-3
+        assert off(products.sum(0), slope.double().t() @ hidden.double()) < 1e-5
+        assert torch.allclose(sums.double().sum(0) - groups, out.double().sum(0), rtol=1e-4, atol=0.1)
+    gathered = torch.full((images, groups, encoded, 256), float("nan"), device=DEVICE)
+    layers_triton.gather(encoding, out, gathered)
+    assert off(gathered.sum(1), encoding.double().mT @ out.double().view(images, each, 256)) < 1e-5
+
+
+@pytest.mark.parametrize("options", [{}, {"features": True}, {"memory": "checkpoint", "chunk": 100}])
+@pytest.mark.parametrize("preset", ["graf", "tuned"])
+def test_errors_of_whole_layers_are_no_larger_than_those_of_plain_torch(
+    preset: str, options: dict[str, Any], plain_torch: Any
+) -> None:
+    inputs = scene(FieldConfig.preset(preset), 3, 96, 32)
+    if torch.cuda.get_device_capability()[0] == 9:
+        assert points.runs_fused(inputs[0].config, inputs[3].offsets, torch.bfloat16)
+    truth = plain_torch(inputs, precision="fp32", **options)
+    tolerance = 1.3 * worst(plain_torch(inputs, precision="bf16", **options), truth) + 1e-4
+    value = image_and_gradients(inputs, precision="bf16", **options)
+    assert 1e-5 < worst(value, truth) <= tolerance
+    again = image_and_gradients(inputs, precision="bf16", **options)
+    assert all(value[name].equal(again[name]) for name in value), "repeated gradients are identical"
+
+
 def test_nan_is_not_hidden() -> None:
     field, rays, codes, draws = scene(TINY, 1, 3, 4)
     with torch.no_grad():

@@ -157,16 +157,24 @@ def test_a_wider_chunk_without_gradients_needs_no_more_memory_than_a_chunk_with_
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device is visible here")
-@pytest.mark.parametrize(("precision", "worse", "far"), [("fp32", 1.5, 1e-5), ("bf16", 1.5, 0.05)])
-def test_gradients_on_a_gpu_match_those_of_the_field(precision: Any, worse: float, far: float) -> None:
-    """Gradients are as close to float64 as those of autograd; rounding flips some activations.
+@pytest.mark.parametrize(("precision", "count", "far"), [("fp32", 4, 1e-5), ("bf16", 256, 0.05)])
+def test_gradients_on_a_gpu_match_those_of_the_field(precision: Any, count: int, far: float) -> None:
+    """Gradients are as close to float64 as those of autograd.
 
-    On a GPU the layers use kernels that fuse bias and activation into the product.
+    Where rounding moves a unit across the kink of its activation, the gradient jumps. Among millions of
+    units, some are always that close to it, so fp32 is compared at few points, where none is. On a GPU the
+    layers use kernels that fuse bias and activation into the product.
     """
-    rays, codes, draws = render_inputs(256)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(14)
+        rays, codes, draws = render_inputs(count)
+    signs: dict[tuple[Any, ...], list[torch.Tensor]] = {}
 
     def gradients(form: Any, precision: Any, dtype: torch.dtype) -> dict[str, torch.Tensor]:
         field = Field(FieldConfig.preset("graf")).to("cuda", dtype)
+        seen = signs.setdefault((form, precision, dtype), [])
+        for layer in (*field.trunk, field.view):
+            layer.register_forward_hook(lambda _layer, _input, output: seen.append(output > 0))
         images = Rays(rays.origins.to("cuda", dtype), rays.directions.to("cuda", dtype), rays.near, rays.far)
         inputs = (
             Codes(*(code.to("cuda", dtype) for code in codes)),
@@ -180,6 +188,9 @@ def test_gradients_on_a_gpu_match_those_of_the_field(precision: Any, worse: floa
 
     truth = gradients("eager", "fp32", torch.float64)
     ours, autograd = (gradients(form, precision, torch.float32) for form in ("folded", "eager"))
+    if precision == "fp32":
+        plain = signs["eager", "fp32", torch.float32]
+        assert all(map(torch.equal, signs["eager", "fp32", torch.float64], plain)), "no unit is at its kink"
     for name, true in truth.items():
         off = [float((value[name] - true).norm() / true.norm()) for value in (ours, autograd)]
-        assert off[0] <= max(far, worse * off[1]), name
+        assert off[0] <= max(far, 1.5 * off[1]), name

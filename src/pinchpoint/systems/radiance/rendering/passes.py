@@ -40,6 +40,7 @@ class Plan(NamedTuple):
     features: bool
     names: tuple[str, ...]  # names of the parameters
     own: bool  # whether to use the Triton kernels
+    fused: bool = False  # whether to use those of whole layers
 
 
 class State(NamedTuple):
@@ -104,7 +105,7 @@ def _state(plan: Plan, field: FoldedField, part: Part, *, keep: bool) -> State:
     config, scene, own = plan.config, plan.scene, plan.own
     encoding = points.encoded_points(config, scene, part, plan.dtype, own=own)
     towards = points.encoded_directions(config, scene, part, own=own)
-    hidden, view = points.forward(field, encoding, part[0], keep=keep)
+    hidden, view = points.forward(field, encoding, part[0], keep=keep, fused=plan.fused)
     tints = torch.bmm(towards, some(field.view, part[0])).flatten(0, 1)
     raw = shading.colour_points(field, view, tints, write=keep or plan.features, own=own)
     return State(encoding, towards, view, raw, hidden)
@@ -121,7 +122,8 @@ def _back(plan: Plan, field: FoldedField, part: Part, state: State, of: Pixels, 
     slopes = [shading.backward(plan.scene, field, part, state.view, state.raw, of, sums, state.towards)]
     encoding, hidden = state.encoding, state.hidden
     del state
-    points.backward(field, encoding, hidden, slopes.pop(), sums, part[0])
+    back = points.backward_fused if sums.fused else points.backward
+    back(field, encoding, hidden, slopes.pop(), sums, part[0])
 
 
 class _Image(torch.autograd.Function):
@@ -155,7 +157,7 @@ class _Image(torch.autograd.Function):
         pixel_slopes = [None if slope is None else slope.contiguous() for slope in gradients]
         of = Pixels(*pixel_slopes[:3], features=pixel_slopes[3] if plan.features else None)
         with torch.autocast(z_shape.device.type, enabled=False), on_device(z_shape):
-            sums = points.Sums(field, own=plan.own)
+            sums = points.Sums(field, own=plan.own, fused=plan.fused)
             states = ctx.states if plan.again else [_saved_state(saved_tensors, config) for _ in plan.parts]
             for part in reversed(plan.parts):
                 _back(

@@ -2,17 +2,20 @@
 
 Encoded points, hidden layers and the view layer are stored for the backward pass. On CUDA, one Triton kernel
 encodes the points, and another one masks a gradient by its activation and adds it to the gradient of a bias
-in one pass; on other devices plain torch does both.
+in one pass; on other devices plain torch does both. On Hopper cards in bf16, a layer of width 256 is one
+kernel in the backward pass: both products, mask and sum (`layers_triton`).
 
 Letters: B images, r rays per image, S points per ray, P = r S, N = B P; H and others as in `folded`.
 """
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
-from pinchpoint.kit.edges.edge_ops import is_fake
+from pinchpoint.kit.edges.edge_ops import is_fake, own_kernels
 from pinchpoint.systems.radiance.model.config import FieldConfig
 from pinchpoint.systems.radiance.model.field import encode
 from pinchpoint.systems.radiance.model.folded import FoldedField, Slopes, multiple_of_eight, some
@@ -21,6 +24,8 @@ from pinchpoint.systems.radiance.rendering.strategies import Part
 
 MOST_OCTAVES = 13  # limit of the kernel, which reduces angles up to this octave to a quarter turn exactly
 PROGRAMS = 1056  # programs that sum on CUDA; a constant, so that the order of summation never changes
+GROUPS = 66  # groups of points whose products are summed separately by the kernels of whole layers, likewise
+_FUSED_WIDTH = 256  # with others, these kernels were not measured
 _aten = torch.ops.aten
 
 
@@ -76,14 +81,27 @@ def encoded_directions(config: FieldConfig, scene: Scene, part: Part, *, own: bo
     return encoding
 
 
+def runs_fused(config: FieldConfig, tensor: Tensor, dtype: torch.dtype) -> bool:
+    """Whether the kernels of whole layers support this field and, unless it is fake, the tensor's GPU."""
+    return (
+        own_kernels(tensor)
+        and dtype is torch.bfloat16
+        and config.width == _FUSED_WIDTH
+        and (is_fake(tensor) or torch.cuda.get_device_capability(tensor.device)[0] == 9)
+    )
+
+
 def forward(
-    field: FoldedField, encoding: Tensor, images: slice, *, keep: bool
+    field: FoldedField, encoding: Tensor, images: slice, *, keep: bool, fused: bool = False
 ) -> tuple[list[Tensor], Tensor]:
     """encoding: (B, P, K) of some images -> hidden layers (N, H), and the view layer before tints (N, C).
 
     keep: return all hidden layers; otherwise only the last one, with at most two in memory at a time.
     """
-    hidden = torch.bmm(encoding, some(field.entry, images)).relu_().flatten(0, 1)
+    if fused:
+        hidden = _read(encoding, some(field.entry, images))
+    else:
+        hidden = torch.bmm(encoding, some(field.entry, images)).relu_().flatten(0, 1)
     layers = [hidden]
     for at in range(1, field.config.depth):
         if at == field.config.skip + 1:
@@ -98,15 +116,25 @@ def forward(
     return layers, torch.mm(hidden, field.head)
 
 
+def _read(encoding: Tensor, entry: Tensor) -> Tensor:
+    """relu(encoding @ entry), (N, H), in one kernel."""
+    out = encoding.new_empty(encoding.shape[0] * encoding.shape[1], entry.shape[2])
+    if not is_fake(encoding):
+        from pinchpoint.systems.radiance.rendering import layers_triton
+
+        layers_triton.read(encoding, entry, out)
+    return out
+
+
 class Sums:
     """Gradients of a folded field, summed over chunks in fp32 or wider.
 
     The products of a chunk are written into one buffer in their own type, so that a single operation adds
-    them.
+    them. fused: a layer's products are written in fp32, one for each group of points, and added up.
     """
 
-    def __init__(self, field: FoldedField, *, own: bool) -> None:
-        self.own = own
+    def __init__(self, field: FoldedField, *, own: bool, fused: bool = False) -> None:
+        self.own, self.fused = own, fused
         config, head = field.config, field.head
         wide = torch.promote_types(head.dtype, torch.float32)
         square = torch.Size((config.width, config.width))
@@ -117,11 +145,19 @@ class Sums:
             *[square] * (config.depth - 1),
         ]
         self._counts = [shape.numel() for shape in self._shapes]
-        self._products = head.new_empty(sum(self._counts))
         self._total = head.new_zeros(sum(self._counts), dtype=wide)
-        self.entry, self.again, self.head, *self.weights = self._views(self._products)
         several = (PROGRAMS,) if own else ()
-        self._biases = head.new_zeros(config.depth - 2, *several, config.width, dtype=wide)
+        if fused:
+            groups, (images, encoded, width) = (GROUPS,), field.entry.shape
+            # of the widest layer, or of the entries: see `_gather`
+            each = max(GROUPS * max(head.shape) * width, max(2 * GROUPS, images) * encoded * width)
+            self._products = head.new_empty(each, dtype=wide)
+            self.entry, self.again, self.head, *self.weights = self._views(self._total)
+        else:
+            groups = several
+            self._products = head.new_empty(sum(self._counts))
+            self.entry, self.again, self.head, *self.weights = self._views(self._products)
+        self._biases = head.new_zeros(config.depth - 2, *groups, config.width, dtype=wide)
         self.biases = self._biases.unbind()
         self.colour = head.new_zeros(*several, 3, config.features + 1, dtype=wide)
         self.view = torch.zeros_like(field.view)
@@ -135,6 +171,10 @@ class Sums:
     def add(self) -> None:
         """Add the products of a chunk."""
         self._total.add_(self._products)
+
+    def products(self, *shape: int) -> Tensor:
+        """Room for the products of groups of points, (..., A, H), in fp32."""
+        return self._products[: math.prod(shape)].view(shape)
 
     def total(self) -> Slopes:
         entry, again, head, *weights = self._views(self._total)
@@ -171,6 +211,46 @@ def backward(
     mask(slope, layers.pop(), None, own=sums.own)
     torch.bmm(transpose, slope.view(*encoding.shape[:2], -1), out=some(sums.entry, images))
     sums.add()
+
+
+def backward_fused(
+    field: FoldedField, encoding: Tensor, layers: list[Tensor], slope: Tensor, sums: Sums, images: slice
+) -> None:
+    """The same as `backward`, with one kernel for both products of a layer, the mask and the sum."""
+    config = field.config
+    after = config.skip + 1
+    for at in range(config.depth, 0, -1):  # depth: the view layer and the density
+        if at == after:
+            _gather(encoding, slope, sums, some(sums.again, images))
+        hidden, biases = layers.pop(), None
+        if at - 1 not in (0, after):  # the biases of these two are entries of an image
+            biases = sums.biases[at - 2 - (at - 1 > after)]
+        weight, total = (
+            (field.head, sums.head) if at == config.depth else (field.weight(at), sums.weights[at - 1])
+        )
+        out, products = torch.empty_like(hidden), sums.products(GROUPS, *total.shape)
+        if not is_fake(slope):
+            from pinchpoint.systems.radiance.rendering import layers_triton
+
+            layers_triton.back(slope, weight.t(), hidden, out, products, biases)
+        total.add_(products.sum(0))
+        slope = out
+    _gather(encoding, slope, sums, some(sums.entry, images))
+
+
+def _gather(encoding: Tensor, slope: Tensor, sums: Sums, total: Tensor) -> None:
+    """Add encoding^T @ slope of each image to `total`, (B, K, H)."""
+    products = sums.products(len(total), _groups_of(len(total)), *total.shape[1:])
+    if not is_fake(slope):
+        from pinchpoint.systems.radiance.rendering import layers_triton
+
+        layers_triton.gather(encoding, slope, products)
+    total.add_(products.sum(1))
+
+
+def _groups_of(images: int) -> int:
+    """Groups of points of each image."""
+    return max(1, 2 * GROUPS // images)
 
 
 def mask(slope: Tensor, hidden: Tensor, sums: Tensor | None, *, own: bool) -> None:

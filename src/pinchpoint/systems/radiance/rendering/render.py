@@ -21,6 +21,7 @@ from pinchpoint.systems.common.training.precision import autocast
 from pinchpoint.systems.radiance.model.field import Field
 from pinchpoint.systems.radiance.rendering.compositing import Scene, composite, depths_of, points_of
 from pinchpoint.systems.radiance.rendering.passes import Plan, image, runs_own
+from pinchpoint.systems.radiance.rendering.points import runs_fused
 from pinchpoint.systems.radiance.rendering.rays import Rays
 from pinchpoint.systems.radiance.rendering.strategies import Memory, by_chunks, parts_of
 
@@ -227,9 +228,9 @@ def _render_folded(
         dtype = torch.get_autocast_dtype(device)
     parts = parts_of(images, across, chunk, memory)
     again = {"none": 0, "checkpoint": len(parts) - 1, "deferred": len(parts)}[memory]
-    plan = Plan(
-        field.config, scene, parts, dtype, again, features, names, runs_own(field.config, scene, dtype)
-    )
+    own = runs_own(field.config, scene, dtype)
+    fused = own and runs_fused(field.config, scene.offsets, dtype)
+    plan = Plan(field.config, scene, parts, dtype, again, features, names, own, fused)
     return image(plan, *codes, parameters)
 
 
