@@ -179,3 +179,16 @@ def test_the_page_has_the_times_and_decibels_of_interpolated_views() -> None:
     assert f"each exact view takes {exact:.1f} s" in text
     orbit, render = (one["cpu_s"] for one in result["whole_commands"])
     assert f"takes {orbit:.0f} s of CPU time, and the `render` above {render:.0f} s" in text
+
+
+def test_the_page_has_the_times_and_errors_of_whole_layers() -> None:
+    result, text = record("radiance_layers_h200.json"), page()
+
+    def pair(name: str, key: str, digits: int) -> str:
+        return " and ".join(f"{result[name][way][key]:.{digits}f}" for way in ("before", "after"))
+
+    assert f"the replayed step takes {pair('replayed_ms', 'median', 2)} ms" in text
+    assert f"a whole iteration {pair('iteration_ms', 'median', 2)} ms" in text
+    assert f"the largest error of a gradient beside float64 is {pair('errors', 'largest', 4)}" in text
+    iteration = result["iteration_kernels"]
+    assert f"{iteration['count']:,}, take {iteration['total_us'] / 1e3:.1f} ms" in text
