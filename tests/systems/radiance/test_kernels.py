@@ -147,11 +147,12 @@ def test_half_precision_errors_are_no_larger_than_those_of_plain_torch(
 
 def test_expanded_offsets_and_missing_noise_are_read_correctly(plain_torch: Any) -> None:
     field, rays, codes, draws = scene(TINY, 2, 6, 5)
+    assert draws.noise is not None
     middle = midpoints(2, 6, 5, device=DEVICE)
     wide = Rays(rays.origins, rays.directions.repeat(1, 2, 1)[:, ::2], rays.near, rays.far)
     part = Draws(
         draws.offsets.repeat(1, 2, 1)[:, 3:9], torch.cat((draws.noise, draws.noise), dim=2)[..., 2:7]
-    )  # type: ignore[list-item]
+    )
     for images, sample in ((rays, middle), (wide, draws), (rays, part)):
         inputs = field, images, codes, sample
         assert worst(image_and_gradients(inputs), plain_torch(inputs)) <= 1e-5
