@@ -22,7 +22,7 @@ def text_of(values: np.ndarray, per_line: int = 5) -> bytes:
     return format_lines(values.reshape(1, -1), per_line=per_line)
 
 
-def bits(values: np.ndarray) -> list[int]:
+def bits(values: np.ndarray | list[float]) -> list[int]:
     return np.asarray(values, dtype=np.float64).view(np.int64).tolist()
 
 
@@ -152,3 +152,15 @@ def test_too_few_and_too_many_numbers_are_counted() -> None:
         parse_numbers(octets(text_of(np.ones(5))), 4)
     with pytest.raises(NotNumbers, match="blank line"):
         parse_numbers(octets(b"\n 1.0\n"), 1)
+
+
+@pytest.mark.parametrize("count", [1, 5, 12, 9_000])
+def test_rows_of_several_chunks_are_printed_one_after_another(count: int) -> None:
+    values = np.random.default_rng(count).normal(size=(20_000 // count, count))
+    lines = [row[i : i + 5] for row in values for i in range(0, count, 5)]
+    wanted = "".join("".join(map(printed, line)) + "\n" for line in lines)
+    assert format_lines(values, per_line=5) == wanted.encode()
+
+
+def test_no_numbers_are_no_text() -> None:
+    assert format_lines(np.empty((0, 5)), per_line=5) == format_lines(np.empty((3, 0)), per_line=5) == b""

@@ -18,7 +18,7 @@ from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.density.files.augmentation import read_augmentation
 from pinchpoint.systems.density.files.file_io import read_text_blob, write_blob
 from pinchpoint.systems.density.files.number_parsing import NotNumbers, parse_numbers
-from pinchpoint.systems.density.files.number_printing import format_lines
+from pinchpoint.systems.density.files.number_printing import characters_of
 from pinchpoint.systems.density.files.poscar import poscar_text, read_poscar
 from pinchpoint.systems.density.files.volume import Volume, check_grid, check_volume
 
@@ -76,10 +76,14 @@ def chgcar_bytes(volume: Volume) -> bytes:
     check_volume(volume)
     cell = volume.structure.volume
     grid = "".join(f"{n:5d}" if n < 10_000 else f" {n}" for n in volume.grid).encode() + b"\n"
-    parts = [poscar_text(volume.structure, volume.comment).encode("utf-8"), b"\n", grid]
-    parts += [_grid_text(volume.total, cell), _with_newline(volume.augmentation)]
+    parts: list[bytes | memoryview] = [
+        poscar_text(volume.structure, volume.comment).encode("utf-8"),
+        b"\n",
+        grid,
+    ]
+    parts += [*_grid_text(volume.total, cell), _with_newline(volume.augmentation)]
     if volume.spin is not None:
-        parts += [grid, _grid_text(volume.spin, cell), _with_newline(volume.spin_augmentation)]
+        parts += [grid, *_grid_text(volume.spin, cell), _with_newline(volume.spin_augmentation)]
     return b"".join(parts)
 
 
@@ -119,14 +123,16 @@ def _between(data: bytes, start: int, grid: tuple[int, int, int], name: str) -> 
     return (text if text.strip() else ""), (None if head is None else min(head.end() + 1, len(data)))
 
 
-def _grid_text(density: np.ndarray, cell: float) -> bytes:
+def _grid_text(density: np.ndarray, cell: float) -> tuple[memoryview, memoryview]:
+    """Return the text of all full lines, and of the rest."""
     values = np.array(density.transpose(2, 1, 0), dtype=np.float64, order="C").reshape(-1)
     values *= cell
     full = len(values) // _PER_LINE * _PER_LINE
     rest = values[full:].reshape(1, -1) if full < len(values) else np.empty((0, 1))
-    return format_lines(values[:full].reshape(-1, _PER_LINE), per_line=_PER_LINE) + format_lines(
-        rest, per_line=_PER_LINE
+    lines, last = (
+        characters_of(part, per_line=_PER_LINE) for part in (values[:full].reshape(-1, _PER_LINE), rest)
     )
+    return lines.reshape(-1).data, last.reshape(-1).data
 
 
 def _with_newline(text: str) -> bytes:
