@@ -525,8 +525,7 @@ def test_recordings_larger_than_expected_leave_less_room(
 
 
 def test_the_prediction_of_a_budget_includes_recorded_steps() -> None:
-    settings = Settings()
-    assert settings.record_steps
+    settings = Settings(record_steps=True)
     choice = BudgetChoice(64, 10**9, 4 * 10**9, live_bytes=5 * 10**8)
     steps = recorded_steps_of(settings, 3, choice, device="cuda")
     assert steps is not None and steps.most_bytes == 3 * 10**9
@@ -546,8 +545,8 @@ def test_recorded_steps_on_a_gpu_are_near_those_on_the_cpu(
 ) -> None:
     short = {**tiny_model, "steps": 20, "memory": memory}
     train(tiny_data, tmp_path / "cpu", **short)
-    train(tiny_data, tmp_path / "cuda", **{**short, "device": "cuda"})
-    train(tiny_data, tmp_path / "eager", **{**short, "device": "cuda", "record_steps": False, "steps": 14})
+    train(tiny_data, tmp_path / "cuda", **{**short, "device": "cuda", "record_steps": True})
+    train(tiny_data, tmp_path / "eager", **{**short, "device": "cuda", "steps": 14})
     # A run may be resumed with recorded steps or without them.
     train(tiny_data, tmp_path / "eager", resume=True, steps=20, record_steps=True)
     on_gpu, eager, on_cpu = (

@@ -52,7 +52,7 @@ class Settings(TrainSettings):
         may_change=True,
     )
     record_steps: bool = option(
-        True,
+        False,
         "On a GPU with one body per step and without checkpoints of the edges, record the step of each body "
         "as a CUDA graph and replay it.",
         may_change=True,
