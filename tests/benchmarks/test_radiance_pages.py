@@ -45,7 +45,10 @@ def test_the_page_has_the_ladder_and_the_scores_of_the_records() -> None:
     second_seed = record("radiance_eight_minutes_seed1_h200.json")["scores"]
     rung = next(rung["distances"][NAME] for rung in second_seed["ladder"] if rung["rung"] == "no wheels")
     value, plain = second_seed["evaluation"]["distances"][NAME], second_seed["evaluation"]["bicubic"][NAME]
-    assert f'{value:.1f}, where "without wheels" has {rung:.1f} and bicubic enlargement {plain:.1f}' in text
+    assert (
+        f'the distance is {value:.1f}, where "without wheels" has {rung:.1f} and bicubic enlargement {plain:.1f}'
+        in text
+    )
 
 
 def test_the_page_has_the_distances_with_aligned_patches_of_the_records() -> None:
@@ -57,6 +60,7 @@ def test_the_page_has_the_distances_with_aligned_patches_of_the_records() -> Non
     best = [(result["training"]["validation"], result["training"]["best_step"]) for result in runs]
     assert f"those of step {best[0][1]:,} were the nearest, with a distance of {best[0][0]:.1f}," in text
     assert f"weights of step {best[1][1]:,}, with a distance of {best[1][0]:.1f} to the training" in text
+    assert f"the last ones have {runs[1]['distances'][-1][NAME]:.1f}" in text
     packaged = ROOT / "src/pinchpoint/systems/radiance/model/packaged/cars.json"
     step = json.loads(packaged.read_text(encoding="utf-8"))["step"]
     assert runs[0]["scores"]["evaluation"]["step"] == best[0][1] == step
@@ -192,3 +196,14 @@ def test_the_page_has_the_times_and_errors_of_whole_layers() -> None:
     assert f"the largest error of a gradient beside float64 is {pair('errors', 'largest', 4)}" in text
     iteration = result["iteration_kernels"]
     assert f"{iteration['count']:,}, take {iteration['total_us'] / 1e3:.1f} ms" in text
+
+
+def test_the_page_has_the_distances_of_the_planes() -> None:
+    result, text = record("radiance_planes_h200.json"), page()
+    training, scores = result["training"], result["evaluation"]
+    assert f"{training['steps']:,} steps was stopped after {training['stopped_at']:,}" in text
+    assert (
+        f"of step {scores['step']:,}, have a distance of {scores['distances'][NAME]:.1f} "
+        f"({scores['bicubic'][NAME]:.1f} with bicubic enlargement)"
+    ) in text
+    assert all(command in text for command in result["commands"])
