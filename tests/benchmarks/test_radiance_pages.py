@@ -45,10 +45,8 @@ def test_the_page_has_the_ladder_and_the_scores_of_the_records() -> None:
     second_seed = record("radiance_eight_minutes_seed1_h200.json")["scores"]
     rung = next(rung["distances"][NAME] for rung in second_seed["ladder"] if rung["rung"] == "no wheels")
     value, plain = second_seed["evaluation"]["distances"][NAME], second_seed["evaluation"]["bicubic"][NAME]
-    assert (
-        f'the distance is {value:.1f}, where "without wheels" has {rung:.1f} and bicubic enlargement {plain:.1f}'
-        in text
-    )
+    others = f'"without wheels" has {rung:.1f} and bicubic enlargement {plain:.1f}'
+    assert f"the distance is {value:.1f}, where {others}" in text
 
 
 def test_the_page_has_the_distances_with_aligned_patches_of_the_records() -> None:
