@@ -23,6 +23,7 @@ from pinchpoint.systems.radiance.explain.explain import (
     gradient_error,
     judge,
 )
+from pinchpoint.systems.radiance.explain.figure import draw
 from pinchpoint.systems.radiance.explain.tricks import CHANGES, EVERY, NAMES, SMALL, TRICKS, Iteration
 
 pytestmark = pytest.mark.usefixtures("quick_workers")
@@ -183,6 +184,30 @@ def test_a_run_over_some_tricks_writes_its_record_and_figure(tmp_path: Path) -> 
     # 2 images of 1,024 rays of 8 points; the layers of the field alone store 296 numbers per point (see
     # test_workload).
     assert (result.row("baseline").peak_allocated_bytes or 0) > 16_384 * 4 * 296
+
+
+def test_the_figure_says_which_trick_is_not_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    axes = pytest.importorskip("matplotlib.axes", reason="the figure is matplotlib's").Axes
+    shipped = MemoryReport.from_json(CPU.read_text(encoding="utf-8"))
+    untimed = [
+        replace(row, time_s=None, time_ratio=None, time_low=None, time_high=None)
+        if row.trick == "amp"
+        else row
+        for row in shipped.rows
+    ]
+    words: list[tuple[float, str]] = []
+    write = axes.text
+
+    def text(self: Any, x: float, y: float, said: str, **options: Any) -> Any:
+        words.append((y, said.strip()))
+        return write(self, x, y, said, **options)
+
+    monkeypatch.setattr(axes, "text", text)
+    draw(tmp_path / "e.png", replace(shipped, rows=tuple(untimed)))
+    assert (tmp_path / "e.png").read_bytes().startswith(b"\x89PNG")
+    place = [row.trick for row in shipped.rows].index("amp")
+    assert [said for y, said in words if y == place] == [f"{untimed[place].peak_ratio:.0%}", "not timed"]
+    assert sum(said == "not timed" for _, said in words) == 1
 
 
 @pytest.mark.parametrize("record", [CPU, H200], ids=["cpu", "h200"])

@@ -14,6 +14,7 @@ import gc
 import math
 import os
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
@@ -108,7 +109,9 @@ def explain_memory(
         announce(expected_s(selection, place, cores=os.cpu_count() or 1))
     tell = progress or (lambda stage, done, total: None)
     scale = replace(FULL, **sizes) if place == "cuda" else SMALL
-    with exact_convolutions():
+    with exact_convolutions(), warnings.catch_warnings():
+        # torch says, with a C++ trace, that a CPU without instructions for half precision is slow in it.
+        warnings.filterwarnings("ignore", message="mkldnn_matmul failed")
         errors, crashes, slow = _gradient_errors(selection, SMALL, place, seed, tell, clock)
     runnable = [trick for trick in selection if trick.name not in crashes]
     quick = [trick for trick in runnable if trick.name not in slow]

@@ -23,7 +23,9 @@ COLOURS = {
 
 
 def draw(path: Path, report: MemoryReport) -> Path:
-    """Write a PNG with one bar per trick, the baseline on top; a trick that crashes has a word instead."""
+    """Write a PNG with one bar per trick, the baseline on top; a trick that crashes or is not timed has words
+    instead.
+    """
     from matplotlib.patches import Patch
 
     at = report.peaks_at
@@ -41,6 +43,9 @@ def draw(path: Path, report: MemoryReport) -> Path:
             peak_axes.text(
                 row.peak_allocated_bytes / gib, place, f" {row.peak_ratio:.0%}", va="center", fontsize=8
             )
+            if row.time_ratio is None:
+                time_axes.text(0, place, " not timed", va="center", color=colour)
+                continue
             time_axes.barh(place, row.time_ratio, color=colour, height=0.7)
             if row.time_low is not None:
                 time_axes.plot(
