@@ -242,7 +242,7 @@ def test_a_budget_is_kept_and_one_too_small_is_refused() -> None:
 
 
 def test_the_budget_that_an_error_tells_is_enough() -> None:
-    options: dict = {"weights": model_of(head=20_000), "grid": (12, 10, 10), "device": "cpu"}
+    options: dict = {"weights": model_of(head=20_000), "grid": (6, 5, 4), "device": "cpu"}
     need, refused = 64 * 2**10, []
     for _ in range(2):  # the atoms first, then the least tile
         with pytest.raises(DoesNotFit) as caught:

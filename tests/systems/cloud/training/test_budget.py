@@ -35,8 +35,14 @@ def scene(points: int = 4000) -> Scene:
     )
 
 
+@pytest.fixture(scope="module")
+def compiled() -> None:
+    """Compile the loops once: a step that compiles them keeps tensors for longer, and seems to need more."""
+    Stepper(CONFIG, SETTINGS, "cpu").step([scene(64)], number=1)
+
+
 @pytest.fixture
-def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def alone(compiled: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Count the process itself as 0 bytes, because its size differs from run to run."""
     monkeypatch.setattr(budget, "resident_bytes", lambda: 0)
 
