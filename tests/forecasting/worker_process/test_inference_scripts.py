@@ -65,7 +65,7 @@ def test_an_error_after_the_first_calls_leaves_the_answer_open(of_script: Predic
 GENERATE = """
 import sys, torch
 from transformers import GPT2Config, GPT2LMHeadModel
-config = GPT2Config(n_layer=2, n_embd=256, n_head=4, vocab_size=512)
+config = GPT2Config(n_layer=1, n_embd=512, n_head=4, vocab_size=512)
 model = GPT2LMHeadModel(config).cuda().eval()
 prompt = torch.randint(0, 512, (16, 8), device="cuda")
 model.generate(prompt, max_new_tokens=int(sys.argv[1]), pad_token_id=0, num_beams=int(sys.argv[2]))
@@ -76,10 +76,10 @@ model.generate(prompt, max_new_tokens=int(sys.argv[1]), pad_token_id=0, num_beam
 def test_generate_holds_the_keys_and_values_of_every_token(of_script: Predict, beams: int) -> None:
     pytest.importorskip("transformers")
     short, long = (of_script(GENERATE, tokens, str(beams)) for tokens in ("8", "200"))
-    per_token = 2 * 2 * 16 * beams * 256 * 4  # keys and values of two layers
+    per_token = 2 * 16 * beams * 512 * 4  # keys and values of the layer
     growth = long.peak_allocated_bytes - short.peak_allocated_bytes
-    # While a layer's keys are concatenated, the old ones are still there: a quarter more.
-    assert 192 * per_token <= growth <= 1.5 * 192 * per_token
+    # While keys are concatenated, the old ones are still there: half more.
+    assert 192 * per_token <= growth <= 1.75 * 192 * per_token
     assert long.seen["inference_calls"] == 200
     assert long.reasons == ()
     assert any("maximum length" in note for note in long.notes)
@@ -126,9 +126,10 @@ model.generate(prompt, max_new_tokens=int(sys.argv[1]), pad_token_id=0)
 
 def test_a_cache_stops_growing_at_its_sliding_window(of_script: Predict) -> None:
     pytest.importorskip("transformers")
-    short, long = of_script(SLIDING, "24", "20"), of_script(SLIDING, "80", "20")
-    tokens = 56 * 512 * 8  # bytes of the tokens themselves, of which there are a few copies
-    assert 0 <= long.peak_allocated_bytes - short.peak_allocated_bytes < 8 * tokens
+    long = of_script(SLIDING, "80", "20")
+    token = 2 * 512 * 64 * 4  # bytes of the keys and values of one token
+    # Twice the window, while the last token is appended, and less than the 84 tokens that it has seen.
+    assert 40 * token < long.peak_allocated_bytes - long.workspace_bytes < 60 * token
     far = of_script(SLIDING, "240", "200")
     assert any("beyond its sliding window" in note for note in far.notes)
     assert far.peak_allocated_bytes > long.peak_allocated_bytes + 160 * 512 * 64 * 4
