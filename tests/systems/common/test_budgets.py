@@ -9,7 +9,7 @@ import pytest
 
 from pinchpoint.core.errors import BadInput, DoesNotFit
 from pinchpoint.systems.common import budgets
-from pinchpoint.systems.common.budgets import budget_of, refuse_both, refuse_hopeless
+from pinchpoint.systems.common.budgets import budget_of, refuse_both, refuse_budget_in_use
 
 
 @pytest.mark.parametrize("budget", ["-1", "0", "0.0", "-1GiB", "-.5 GB", "-1e3MiB", " 0GiB ", "0b", 0, -3])
@@ -60,8 +60,10 @@ def test_a_budget_below_what_is_in_use_before_the_first_step_is_refused(
     device: str, in_use: str, enough: str, too_little: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(budgets, "resident_bytes", lambda: 300 * 2**20)
-    refuse_hopeless(None, device)
-    refuse_hopeless(enough, device)
+    refuse_budget_in_use(None, device, resume=False)
+    refuse_budget_in_use(enough, device, resume=False)
+    refuse_budget_in_use(too_little, device, resume=True)  # it may have no steps left
     with pytest.raises(DoesNotFit, match=rf"{in_use}, but the budget is .* MiB\.") as excinfo:
-        refuse_hopeless(too_little, device)
-    assert "several times that" in excinfo.value.hint
+        refuse_budget_in_use(too_little, device, resume=False)
+    assert f"Raise --budget well above {enough[:-3]}.00 MiB" in excinfo.value.hint
+    assert excinfo.value.need_bytes == int(enough[:-3]) * 2**20

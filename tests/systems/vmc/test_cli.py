@@ -240,7 +240,7 @@ def test_a_stop_while_the_first_program_runs_waits_for_its_checkpoint(
             "Give a whole number",
         ),
         (["H2", "--budget", "9"], 2, "'9' is not a number of bytes", "Give a number with a unit"),
-        (["H", "--budget", "2KiB", *TINY], 1, "This process already uses ", "Give several times that"),
+        (["H", "--budget", "2KiB", *TINY], 1, "This process already uses ", "Raise --budget well above "),
         (["H2", "--resume"], 2, "There is no run in ", "Leave out --resume to start one"),
         ([], 2, "There is no molecule to train.", "Name one, such as H2, LiH or file.xyz, or resume"),
         (

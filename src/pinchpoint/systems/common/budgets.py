@@ -47,21 +47,23 @@ def refuse_both(budget: str | int | None, chunk: int | None) -> None:
         )
 
 
-def refuse_hopeless(budget: str | int | None, device: str) -> None:
+def refuse_budget_in_use(budget: str | int | None, device: str, *, resume: bool) -> None:
     """Refuse a budget below what is in use before the first step, without predicting a step.
 
-    That is the memory of this process on a CPU, and the context of CUDA on a GPU.
+    That is the memory of this process on a CPU, and the context of CUDA on a GPU. A resumed run may have no
+    steps left, which any budget allows.
     """
-    if budget is None:
+    if budget is None or resume:
         return
     within = budget_of(budget)
     in_use_bytes = resident_bytes() if device == "cpu" else within.context_bytes
     if within.memory_bytes < in_use_bytes:
-        whose = "This process already uses" if device == "cpu" else "The CUDA context alone takes"
+        user = "This process already uses" if device == "cpu" else "The CUDA context alone takes"
+        in_use = show_bytes(in_use_bytes)
         raise DoesNotFit(
-            f"{whose} {show_bytes(in_use_bytes)} before the first step, but the budget is "
-            f"{show_bytes(within.memory_bytes)}.",
-            hint="Give several times that as --budget: the error then says what a step needs.",
+            f"{user} {in_use} before the first step, but the budget is {show_bytes(within.memory_bytes)}.",
+            hint=f"Raise --budget well above {in_use}, or leave it out: the summary of a run has its peak.",
+            need_bytes=in_use_bytes,
         )
 
 

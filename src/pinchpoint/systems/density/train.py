@@ -23,7 +23,7 @@ from pinchpoint.systems.common.budgets import (
     BudgetChoice,
     budget_of,
     refuse_both,
-    refuse_hopeless,
+    refuse_budget_in_use,
     refuse_recorded_steps,
 )
 from pinchpoint.systems.common.training import logs
@@ -109,7 +109,7 @@ def train(
     if resume and run.settings.first and run.checkpoints.last() is None:
         first = load_weights(run.settings.first)
     device = resolve_device(run.settings.device, backend("torch"))
-    refuse_hopeless(budget, device)
+    refuse_budget_in_use(budget, device, resume=resume)
     check_precision(run.settings.precision, device)
     check_folder(run.folder)
     names, validation_names = run.split_names(dataset.names("train"))

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pinchpoint.backends.base import backend, resolve_device
 from pinchpoint.core.files import check_folder
-from pinchpoint.systems.common.budgets import BudgetChoice, budget_of, refuse_both, refuse_hopeless
+from pinchpoint.systems.common.budgets import BudgetChoice, budget_of, refuse_both, refuse_budget_in_use
 from pinchpoint.systems.common.training import logs
 from pinchpoint.systems.common.training.optimizer import count_parameters
 from pinchpoint.systems.common.training.precision import check_precision
@@ -61,7 +61,7 @@ def train(
     dataset = open_dataset(where)
     run = at_data(begin(Path(output), dataset, resume=resume, choices=choices), where, data)
     device = resolve_device(run.settings.device, backend("torch"))
-    refuse_hopeless(budget, device)
+    refuse_budget_in_use(budget, device, resume=resume)
     check_precision(run.settings.precision, device)
     names, validation_names = run.split_names(dataset.names("train"))
     check_folder(run.folder)
