@@ -6,8 +6,9 @@
 pinchpoint must be importable: installed, or `PYTHONPATH=src`. Each run is `vmc train` with the arguments in
 RUNS and then `vmc eval`; --seconds stops the training of a run after that time, with a checkpoint, which is
 then evaluated. The folder holds a run NAME, and NAME.json, its evaluation. `collect` writes one record with
-the evaluation of each run, its training, its commands, and the step at which --seconds stopped it, or null.
-Several processes can share a GPU with XLA_PYTHON_CLIENT_PREALLOCATE=false.
+the evaluation of each run, its training, its commands, the step at which --seconds stopped it, or null, and
+the mean energy of each tenth of its steps. Several processes can share a GPU with
+XLA_PYTHON_CLIENT_PREALLOCATE=false.
 """
 
 from __future__ import annotations
@@ -17,11 +18,14 @@ import json
 import signal
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from pinchpoint.core.files import write_text
 from pinchpoint.core.records import now
+from pinchpoint.systems.vmc.training.runs import Log
 
 WHAT = "energies of larger systems, pseudopotentials and excited states"
 SMALL = (
@@ -123,11 +127,21 @@ def collect(args: argparse.Namespace) -> None:
             "stopped_at_step": None if training["complete"] else training["step"],
             "evaluation": evaluation,
             "training": training,
+            "tenths_ha": _tenths(args.folder / name / "log.csv"),
         }
     record = {"what": WHAT, "created": now(), "runs": runs}
     write_text(args.output, json.dumps(record, indent=1) + "\n")
     for name, one in runs.items():
         print(_line(name, one["evaluation"]) if one["evaluation"] else f"{name:6} was not evaluated")
+
+
+def _tenths(log: Path) -> list[float] | None:
+    """Return the mean energy of each tenth of the steps; None without a log."""
+    if not log.exists():
+        return None
+    energies = [row.energy_ha for row in Log.read(log)]
+    ends = [len(energies) * tenth // 10 for tenth in range(11)]
+    return [fmean(energies[start:end]) for start, end in pairwise(ends)]
 
 
 def _line(name: str, evaluation: dict[str, Any]) -> str:

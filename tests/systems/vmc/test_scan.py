@@ -146,6 +146,8 @@ def test_all_lengths_of_a_scan_share_their_programs(
             return make(*args, **options)
 
         monkeypatch.setattr(module, name, counted)
+    # Scaled moves: their lengths depend on the nuclei too, which are inputs of the programs.
+    tiny = {**tiny, "kind": "scaled"}
     options = {**tiny, "steps": 20, "follow": 10}
     curve = scan("H2", tmp_path / "scan", bonds="1.2,1.4,1.8", samples=20, **options)
     assert sorted(lowered) == ["make_burn", "make_observe", "make_steps adam", "make_steps spring"]
@@ -156,6 +158,7 @@ def test_all_lengths_of_a_scan_share_their_programs(
     own_programs = ["make_burn", "make_burn", "make_observe", "make_steps spring"]
     assert sorted(lowered[4:]) == own_programs  # moves alone in `train` and in `evaluate`, no step by Adam
     assert curve.points[1]["energy_ha"] == pytest.approx(alone.energy_ha, abs=1e-6)
+    assert read_run(tmp_path / "alone").config.settings.kind == "scaled" and 0.1 < alone.acceptance < 0.9
 
 
 def test_the_summary_names_the_lengths_whose_walkers_have_not_mixed() -> None:

@@ -18,12 +18,12 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pinchpoint.backends.base import backend, resolve_device
 from pinchpoint.backends.jax import measurement
-from pinchpoint.core.errors import BadInput, DoesNotFit
+from pinchpoint.core.errors import BadInput, DoesNotFit, Missing
 from pinchpoint.core.host_memory import peak_resident_bytes
 from pinchpoint.systems.vmc.optimization.sampling import Walkers
 
 AXIS = "walkers"
-_NO_LIBRARY = "Failed to initialize BLAS"  # what XLA reports if cuBLAS finds no memory for its workspace
+_NO_LIBRARY = "Failed to initialize BLAS"  # XLA, if cuBLAS is not installed or finds no memory
 Program = TypeVar("Program", bound=Callable[..., Any])
 
 
@@ -54,8 +54,8 @@ class Host:
 def on(device: str, *, precision: str) -> Iterator[Host]:
     """Return a context that creates arrays on that device and enables float64 if needed.
 
-    Afterwards, both settings are restored. A device that has no memory left, or none for its libraries, is no
-    bug: on a shared GPU, other programs may use it.
+    Afterwards, both settings are restored. A device without memory left is no bug, nor is a library that does
+    not start: on a shared GPU, other programs may use its memory.
     """
     name = resolve_device(device, backend("jax"))
     devices = jax.devices(name)
@@ -64,11 +64,16 @@ def on(device: str, *, precision: str) -> Iterator[Host]:
         try:
             yield Host(name, tuple(devices))
         except jax.errors.JaxRuntimeError as error:
-            if measurement.is_oom(error) or _NO_LIBRARY in str(error):
-                reason = str(error).splitlines()[0][:200]
+            reason = str(error).splitlines()[0][:200]
+            if measurement.is_oom(error):
                 raise DoesNotFit(
-                    f"The memory of the device {name} was used up: {reason}",
+                    f"The memory of the device {name} is used up: {reason}",
                     hint="End other programs on the device, or use fewer --walkers or a smaller --set chunk.",
+                ) from error
+            if _NO_LIBRARY in str(error):
+                raise Missing(
+                    f"The library cuBLAS did not start: {reason}",
+                    hint="Free memory of the GPU, which cuBLAS needs, or install JAX with CUDA libraries.",
                 ) from error
             raise
 
