@@ -362,9 +362,8 @@ def test_a_budget_chooses_chunks_or_is_refused_before_a_run_is_created(data: Pat
 def test_a_tight_budget_trains_in_smaller_chunks_with_the_same_result(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "pinchpoint.systems.radiance.training.budget.resident_bytes", lambda: 0
-    )  # what is left is the step's own
+    for module in ("radiance.training.budget", "common.budgets"):  # what is left is the step's own
+        monkeypatch.setattr(f"pinchpoint.systems.{module}.resident_bytes", lambda: 0)
     monkeypatch.setattr(budget, "LIBRARIES", 0)
     choices, rays = {**SMALLER, "steps": 1}, 2 * 32 * 32  # rays of the images processed together
     plenty = train(data, tmp_path / "plenty", budget="64GiB", **choices)
