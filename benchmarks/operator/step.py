@@ -70,7 +70,9 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
                     torch.cuda.empty_cache()
                 before_bytes = torch.cuda.memory_reserved()
                 recorded_steps = (
-                    RecordedSteps(bodies=len(bodies)) if recorded and args.device == "cuda" else None
+                    RecordedSteps(bodies=len(bodies), last_step=steps, note=print)
+                    if recorded and args.device == "cuda"
+                    else None
                 )
                 stepper = Stepper(
                     begun.config, replace(settings, memory=memory), args.device, recorded_steps=recorded_steps

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +19,7 @@ from pinchpoint.core.errors import BadInput, Diverged, Missing
 from pinchpoint.systems.common.budgets import BudgetChoice
 from pinchpoint.systems.common.training import logs, recording
 from pinchpoint.systems.common.training.checkpoints import Checkpoints
+from pinchpoint.systems.common.training.progress import show_progress
 from pinchpoint.systems.common.training.training_loop import Report
 from pinchpoint.systems.operator.data.dataset import open_dataset
 from pinchpoint.systems.operator.data.loading import Supply, tensor_bytes
@@ -415,16 +416,29 @@ def test_a_cached_graph_is_read_from_disk_and_computed_again_if_it_is_damaged(
 
 
 class _Card:
-    """The memory of a GPU, and stand-ins for what records on it, which list their calls."""
+    """The memory of a GPU, and stand-ins for what records on it, which list their calls.
 
-    def __init__(self, patch: pytest.MonkeyPatch, *, free: int, step: int, graph: int = 1000) -> None:
+    graph: the bytes of each recording; more is taken from `taken`, one for each, as long as it has any.
+    """
+
+    def __init__(
+        self, patch: pytest.MonkeyPatch, *, free: int, step: int, graph: int = 1000, taken: Sequence[int] = ()
+    ) -> None:
         self.calls: list[str] = []
-        self.free, self.graph = free, graph
+        self.notes: list[str] = []
+        self.error: RuntimeError | None = None  # that the next recording raises
+        self.free, self.graph, self.taken = free, graph, list(taken)
         patch.setattr(torch.cuda, "mem_get_info", lambda: (self.free, 10 * free))
         patch.setattr(torch.cuda, "memory_reserved", lambda: step + 500)
         patch.setattr(torch.cuda, "memory_allocated", lambda: 500)
         patch.setattr(recording.SideStream, "run", self.run_aside)
         patch.setattr(recording, "record", self.record)
+        patch.setattr(recording, "release_memory", lambda: self.calls.append("released"))
+
+    def steps(self, *, bodies: int, last_step: int = 10**6, most_bytes: int | None = None) -> RecordedSteps:
+        return RecordedSteps(
+            bodies=bodies, last_step=last_step, most_bytes=most_bytes, note=self.notes.append
+        )
 
     def run_aside(self, function: Callable[[], torch.Tensor]) -> torch.Tensor:
         self.calls.append("aside")
@@ -432,13 +446,20 @@ class _Card:
 
     def record(self, function: Callable[[], torch.Tensor], *, clear: Callable[[], None], pool: Any) -> Any:
         clear()
+        if self.error is not None:
+            raise self.error
         self.calls.append("recorded" if pool is None else f"recorded in {pool}")
         replay = lambda: self.calls.append("replayed") or function()  # noqa: E731
-        return SimpleNamespace(replay=replay, taken_bytes=self.graph), "the pool"
+        taken_bytes = self.taken.pop(0) if self.taken else self.graph
+        return SimpleNamespace(replay=replay, taken_bytes=taken_bytes), "the pool"
 
-    def take(self, steps: RecordedSteps, body: tuple[Sample, Graph]) -> None:
+    def take(self, steps: RecordedSteps, body: tuple[Sample, Graph], *, number: int = 1) -> None:
         loss = steps.run(
-            *body, lambda own: own[0].areas.sum(), clear=lambda: self.calls.append("clear"), device="cpu"
+            *body,
+            lambda body_on_device: body_on_device[0].areas.sum(),
+            number=number,
+            clear=lambda: self.calls.append("clear"),
+            device="cpu",
         )
         assert loss == body[0].areas.sum()
 
@@ -463,16 +484,19 @@ def test_bodies_are_recorded_when_all_of_them_were_run_and_there_is_room(
     card = _Card(monkeypatch, free=10**12, step=10**6)
     # Room for two bodies and their graphs beside the memory in which they compute.
     most_bytes = sizes[0] + sizes[1] + recordings_bytes(10**6, 2)
-    steps = RecordedSteps(bodies=3, most_bytes=most_bytes)
+    steps = card.steps(bodies=3, most_bytes=most_bytes)
     for body in (first, second, second, third):  # the second one comes again before the third is known
         card.take(steps, body)
     assert card.calls == ["aside"] * 4
     card.calls.clear()
-    for body in (first, second, third, first):
+    for body in (first, second, third, first, third):
         card.take(steps, body)
     recorded = ["clear", "recorded", "replayed", "clear", "recorded in the pool", "replayed"]
     # The memory is looked at once, when gradients do not hide what is free.
-    assert card.calls == ["clear", *recorded, "aside", "replayed"]
+    assert card.calls == ["clear", *recorded, "aside", "replayed", "aside"]
+    assert steps.recorded_bodies == 2
+    (note,) = card.notes
+    assert note.startswith("The steps of some bodies stay eager after 2 were recorded")
 
 
 def test_steps_that_are_replayed_train_as_eager_ones_do(
@@ -480,7 +504,7 @@ def test_steps_that_are_replayed_train_as_eager_ones_do(
 ) -> None:
     card = _Card(monkeypatch, free=10**12, step=10**6)
     results = []
-    for recorded_steps in (None, RecordedSteps(bodies=3)):
+    for recorded_steps in (None, card.steps(bodies=3)):
         stepper = Stepper(tiny_run.config, tiny_run.settings, "cpu", recorded_steps=recorded_steps)
         losses = [
             float(stepper.step([body], number=3 * turn + place)[0])
@@ -501,12 +525,13 @@ def test_nothing_is_recorded_without_room_for_the_activations_of_another_step(
     step = 7 * 10**8
     need = tensor_bytes(*three_bodies[0]) + recordings_bytes(step, 1)
     card = _Card(monkeypatch, free=2 * (need - missing_bytes), step=step)  # half of it may be used
-    steps = RecordedSteps(bodies=1)
+    steps = card.steps(bodies=1)
     for _ in range(3):
         card.take(steps, three_bodies[0])
     recorded = ["recorded", "replayed", "replayed"]
     assert card.calls == ["aside", "clear", *(["aside"] * 2 if missing_bytes else ["clear", *recorded])]
     assert steps.most_bytes == need - missing_bytes
+    assert [note.partition(":")[0] for note in card.notes] == ["No step is recorded"] * missing_bytes
 
 
 def test_recordings_larger_than_expected_leave_less_room(
@@ -518,40 +543,189 @@ def test_recordings_larger_than_expected_leave_less_room(
     for graph, last in ((1000, "replayed"), (recordings_bytes(10**6, 1) + 1, "aside")):
         with monkeypatch.context() as patch:
             card = _Card(patch, free=10**12, step=10**6, graph=graph)
-            steps = RecordedSteps(bodies=2, most_bytes=most_bytes)
+            steps = card.steps(bodies=2, most_bytes=most_bytes)
             for body in (first, second, first, second):
                 card.take(steps, body)
             assert card.calls[-1] == last
 
 
+@pytest.mark.parametrize("over_bytes", [0, 1])
+def test_recordings_that_took_more_than_they_may_are_dropped_and_none_follows(
+    three_bodies: list[tuple[Sample, Graph]], monkeypatch: pytest.MonkeyPatch, over_bytes: int
+) -> None:
+    first, second, _ = three_bodies
+    left_bytes = recordings_bytes(10**6, 2)
+    # The second recording makes the memory of both grow.
+    card = _Card(monkeypatch, free=10**12, step=10**6, taken=[1000, left_bytes - 1000 + over_bytes])
+    steps = card.steps(bodies=2, most_bytes=tensor_bytes(*first) + tensor_bytes(*second) + left_bytes)
+    for body in (first, second, first):
+        card.take(steps, body)
+    card.calls.clear()
+    for body in (second, first, second):
+        card.take(steps, body)
+    again = ["clear", "recorded in the pool"]
+    if over_bytes:
+        # The memory is free only when the gradients and both recordings are gone.
+        assert card.calls == [*again, "clear", "released", "aside", "aside", "aside"]
+        (note,) = card.notes
+        assert note.startswith("All further steps are eager: recorded steps took ")
+    else:
+        assert card.calls == [*again, "replayed", "replayed", "replayed"] and not card.notes
+    assert steps.recorded_bodies == (0 if over_bytes else 2)
+
+
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("CUDA out of memory."), RuntimeError("not permitted\nwhen capturing")]
+)
+def test_steps_are_eager_after_a_recording_that_failed(
+    three_bodies: list[tuple[Sample, Graph]], monkeypatch: pytest.MonkeyPatch, error: RuntimeError
+) -> None:
+    first, second, _ = three_bodies
+    card = _Card(monkeypatch, free=10**12, step=10**6)
+    steps = card.steps(bodies=2)
+    for body in (first, second, first):
+        card.take(steps, body)
+    assert steps.recorded_bodies == 1
+    card.calls.clear()
+    card.error = error
+    for body in (second, first, second):
+        card.take(steps, body)
+    assert card.calls == ["clear", "clear", "released", "aside", "aside", "aside"]
+    assert steps.recorded_bodies == 0
+    why = str(error).splitlines()[0].rstrip(".")
+    assert card.notes == [f"All further steps are eager: a step could not be recorded ({why})."]
+
+
+@pytest.mark.parametrize(("number", "is_recorded"), [(6, True), (7, False)])
+def test_a_body_is_recorded_only_if_it_is_replayed_in_two_more_passes(
+    three_bodies: list[tuple[Sample, Graph]],
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+    is_recorded: bool,
+) -> None:
+    card = _Card(monkeypatch, free=10**12, step=10**6)
+    steps = card.steps(bodies=2, last_step=10)
+    for body in three_bodies[:2]:
+        card.take(steps, body)
+    card.take(steps, three_bodies[0], number=number)
+    assert steps.recorded_bodies == is_recorded
+
+
 def test_the_prediction_of_a_budget_includes_recorded_steps() -> None:
-    settings = Settings(record_steps=True)
+    settings = Settings(record_steps=True, steps=77)
     choice = BudgetChoice(64, 10**9, 4 * 10**9, live_bytes=5 * 10**8)
     steps = recorded_steps_of(settings, 3, choice, device="cuda")
-    assert steps is not None and steps.most_bytes == 3 * 10**9
+    assert steps is not None and (steps.most_bytes, steps.last_step) == (3 * 10**9, 77)
     predicted = with_recordings(choice, 1234, 3)
     assert predicted.predicted_bytes == 10**9 + 1234 + recordings_bytes(round(1.1 * 5 * 10**8), 3)
     most = with_recordings(choice, 4 * 10**9, 3)
     assert most.predicted_bytes == most.budget_bytes
-    without = [{"record_steps": False}, {"accumulate": 2}, {"memory": "checkpoint"}]
-    assert all(recorded_steps_of(replace(settings, **one), 3, None, device="cuda") is None for one in without)
-    assert recorded_steps_of(settings, 3, None, device="cpu") is None
+    assert recorded_steps_of(replace(settings, record_steps=False), 3, None, device="cuda") is None
+
+
+def test_a_budget_that_leaves_nothing_for_recordings_gives_a_note(
+    three_bodies: list[tuple[Sample, Graph]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    card = _Card(monkeypatch, free=10**12, step=10**6)
+    choice = BudgetChoice(64, 10**9, 10**9 + 10**7, live_bytes=5 * 10**8)
+    steps = recorded_steps_of(Settings(record_steps=True), 1, choice, device="cuda", note=card.notes.append)
+    assert steps is not None
+    for number in range(1, 5):
+        card.take(steps, three_bodies[0], number=number)
+    assert "recorded" not in card.calls
+    (note,) = card.notes
+    assert note.startswith("No step is recorded: ") and note.endswith(" and may take 9.54 MiB.")
+
+
+@pytest.mark.parametrize(
+    ("setting", "option", "instead"),
+    [
+        ({"accumulate": 2}, "--accumulate 2", "--accumulate 1"),
+        ({"memory": "checkpoint"}, "--memory checkpoint", "--memory flat"),
+    ],
+)
+def test_recorded_steps_are_refused_with_settings_that_they_do_not_support(
+    tiny_data: Path,
+    tmp_path: Path,
+    tiny_model: dict[str, Any],
+    setting: dict[str, Any],
+    option: str,
+    instead: str,
+) -> None:
+    with pytest.raises(BadInput, match=f"record_steps=true cannot be combined with {option}") as excinfo:
+        train(tiny_data, tmp_path / "run", **tiny_model, steps=2, record_steps=True, **setting)
+    assert instead in excinfo.value.hint and not (tmp_path / "run").exists()
+
+
+def test_a_run_on_a_cpu_notes_that_no_step_is_recorded(
+    tiny_data: Path, tmp_path: Path, tiny_model: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with show_progress() as watch:
+        record = train(tiny_data, tmp_path / "run", **tiny_model, steps=2, record_steps=True, progress=watch)
+    said = "note: No step is recorded: record_steps needs a GPU, and the run is on cpu."
+    assert capsys.readouterr().err.splitlines().count(said) == 1
+    assert record.recorded_bodies is None and record.peak_reserved_bytes is None
+    assert "reserved" not in dict(record.summary())["peak"]
+    on_gpu = replace(record, device="cuda", peak_bytes=2**20, peak_reserved_bytes=3 * 2**20)
+    assert dict(on_gpu.summary())["peak"] == "1.00 MiB allocated, 3.00 MiB reserved"
+
+
+def test_replays_of_a_run_need_no_body_and_its_record_counts_the_recorded_ones(
+    tiny_data: Path, tmp_path: Path, tiny_model: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bodies = len(open_dataset(tiny_data).names("train"))
+    choices = {**tiny_model, "steps": 4 * bodies}
+    train(tiny_data, tmp_path / "eager", **choices)
+    card = _Card(monkeypatch, free=10**12, step=10**6)
+    monkeypatch.setattr(
+        "pinchpoint.systems.operator.train.recorded_steps_of",
+        lambda settings, *args, device, note: recorded_steps_of(settings, *args, device="cuda", note=note),
+    )
+    loads: list[str] = []
+    get = Supply.get
+    monkeypatch.setattr(Supply, "get", lambda self, name: loads.append(name) or get(self, name))
+    record = train(tiny_data, tmp_path / "recorded", **choices, record_steps=True)
+    assert card.calls.count("replayed") == 3 * bodies
+    # Each body for its graph, its eager step and its recording, and the largest one for the record.
+    assert len(loads) == 3 * bodies + 1
+    assert record.recorded_bodies == bodies
+    assert dict(record.summary())["recorded steps"] == f"of {bodies:,} of {bodies:,} bodies"
+    losses, expected_losses = (
+        [row.loss for row in logs.read(tmp_path / name / "log.csv")] for name in ("recorded", "eager")
+    )
+    assert losses == pytest.approx(expected_losses, rel=1e-3)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("memory", ["eager", "flat"])
 def test_recorded_steps_on_a_gpu_are_near_those_on_the_cpu(
-    tiny_data: Path, tmp_path: Path, tiny_model: dict[str, Any], memory: str
+    tiny_data: Path,
+    tmp_path: Path,
+    tiny_model: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    memory: str,
 ) -> None:
-    short = {**tiny_model, "steps": 20, "memory": memory}
-    train(tiny_data, tmp_path / "cpu", **short)
-    train(tiny_data, tmp_path / "cuda", **{**short, "device": "cuda", "record_steps": True})
-    train(tiny_data, tmp_path / "eager", **{**short, "device": "cuda", "steps": 14})
-    # A run may be resumed with recorded steps or without them.
-    train(tiny_data, tmp_path / "eager", resume=True, steps=20, record_steps=True)
-    on_gpu, eager, on_cpu = (
-        [row.loss for row in logs.read(tmp_path / name / "log.csv")] for name in ("cuda", "eager", "cpu")
-    )
-    assert on_gpu == pytest.approx(on_cpu, rel=1e-2)
-    assert eager[:14] == pytest.approx(on_cpu[:14], rel=1e-2)
-    assert len(eager) == 20
+    replays: list[recording.Recording] = []
+    replay = recording.Recording.replay
+    monkeypatch.setattr(recording.Recording, "replay", lambda self: replays.append(self) or replay(self))
+    # At most three bodies, so that all of them are recorded soon after the run was resumed.
+    short = {**tiny_model, "validation": 3, "memory": memory}
+    losses: dict[tuple[str, str], list[float]] = {}
+    for device in ("cpu", "cuda"):
+        recorded: dict[str, Any] = {"record_steps": device == "cuda"}
+        whole, resumed = (tmp_path / device / name for name in ("whole", "resumed"))
+        train(tiny_data, whole, **{**short, "device": device, "steps": 20, **recorded})
+        # A run may be resumed with recorded steps or without them.
+        train(tiny_data, resumed, **{**short, "device": device, "steps": 5})
+        count = len(replays)
+        record = train(tiny_data, resumed, resume=True, steps=20, **recorded)
+        if device == "cuda":
+            assert record.recorded_bodies == record.bodies
+            assert count >= 14 and len(replays) - count >= 8, "most steps of both runs are replayed"
+            assert record.peak_reserved_bytes is not None
+            assert record.peak_reserved_bytes >= record.peak_bytes
+        for folder in (whole, resumed):
+            losses[device, folder.name] = [row.loss for row in logs.read(folder / "log.csv")]
+    for name in ("whole", "resumed"):
+        assert len(losses["cuda", name]) == 20
+        assert losses["cuda", name] == pytest.approx(losses["cpu", name], rel=1e-2)

@@ -112,9 +112,7 @@ def train(request: commands.TrainRequest) -> None:
 
     def show(tell: progress_bar.Bar, report: Any, errors: list[float]) -> None:
         nonlocal score
-        if report.stage == "note":
-            printing.say(f"note: {report.note}")
-        elif report.stage == "score":
+        if report.stage == "score":
             score = report.note
         else:
             show_step(tell, report, errors, describe=lambda error: score_text(score, 1 - error))

@@ -41,9 +41,14 @@ from pinchpoint.systems.common.training.precision import autocast, check_precisi
 from pinchpoint.systems.common.training.records import shared_fields
 from pinchpoint.systems.common.training.runs import CONFIG, at_data, data_folder
 from pinchpoint.systems.common.training.torch_loop import take_steps
-from pinchpoint.systems.common.training.training_loop import Outcome, Progress, Report, keep_run_on_stop
+from pinchpoint.systems.common.training.training_loop import (
+    NOTE,
+    Outcome,
+    Progress,
+    Report,
+    keep_run_on_stop,
+)
 
-NOTE = "note"  # the stage of a report whose note is printed as a line of its own
 VALIDATION_DENSITIES = (1.0, 0.1)  # shares of the points of a validation scene
 
 

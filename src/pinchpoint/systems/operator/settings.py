@@ -53,7 +53,7 @@ class Settings(TrainSettings):
     )
     record_steps: bool = option(
         False,
-        "On a GPU with one body per step and without checkpoints of the edges, record the step of each body "
-        "as a CUDA graph and replay it.",
+        "On a GPU, record the step of each body as a CUDA graph and replay it; not with --accumulate or "
+        "--memory checkpoint.",
         may_change=True,
     )

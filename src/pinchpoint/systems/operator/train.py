@@ -19,8 +19,14 @@ from pinchpoint.systems.common.training.precision import check_precision
 from pinchpoint.systems.common.training.records import shared_fields
 from pinchpoint.systems.common.training.runs import at_data, data_folder
 from pinchpoint.systems.common.training.sample_order import at_turn
-from pinchpoint.systems.common.training.torch_loop import take_steps
-from pinchpoint.systems.common.training.training_loop import Outcome, Progress, Report, keep_run_on_stop
+from pinchpoint.systems.common.training.torch_loop import peak_reserved_bytes, take_steps
+from pinchpoint.systems.common.training.training_loop import (
+    NOTE,
+    Outcome,
+    Progress,
+    Report,
+    keep_run_on_stop,
+)
 from pinchpoint.systems.operator.data.dataset import open_dataset
 from pinchpoint.systems.operator.data.loading import Supply, tensor_bytes
 from pinchpoint.systems.operator.metrics import middle_of, relative_errors
@@ -29,6 +35,7 @@ from pinchpoint.systems.operator.training.budget import chunk_for
 from pinchpoint.systems.operator.training.recorded_steps import (
     RecordedSteps,
     recorded_steps_of,
+    refuse_unrecordable,
     with_recordings,
 )
 from pinchpoint.systems.operator.training.records import Training
@@ -60,6 +67,7 @@ def train(
     where = data_folder(data, Path(output), Settings, resume=resume, system="operator")
     dataset = open_dataset(where)
     run = at_data(begin(Path(output), dataset, resume=resume, choices=choices), where, data)
+    refuse_unrecordable(run.settings)
     device = resolve_device(run.settings.device, backend("torch"))
     refuse_budget_in_use(budget, device, resume=resume)
     check_precision(run.settings.precision, device)
@@ -80,7 +88,13 @@ def train(
                 progress=lambda text: tell(Report("budget", 0, 0, note=text)),
             )
             run = replace(run, settings=replace(run.settings, chunk=choice.chunk))
-    recorded_steps = recorded_steps_of(run.settings, len(names), choice, device=device)
+    recorded_steps = recorded_steps_of(
+        run.settings,
+        len(names),
+        choice,
+        device=device,
+        note=lambda text: tell(Report(NOTE, 0, 0, note=text)),
+    )
     if recorded_steps is not None and choice is not None:
         choice = with_recordings(choice, body_bytes, len(names))
     learner = _Learner(run, bodies, names, validation_names, device=device, recorded_steps=recorded_steps)
@@ -95,6 +109,8 @@ def train(
             bodies=len(names),
             points=len(sample.points),
             edges=graph.edges,
+            peak_reserved_bytes=peak_reserved_bytes(device),
+            recorded_bodies=None if recorded_steps is None else recorded_steps.recorded_bodies,
         )
 
     return take_steps(run, learner, device=device, record=record, tell=tell, clock=clock)
@@ -131,8 +147,11 @@ class _Learner:
 
     def step(self, number: int) -> Tensor:
         turns = range((number - 1) * self.settings.accumulate, number * self.settings.accumulate)
-        bodies = (self.bodies.get(at_turn(self.names, seed=self.settings.seed, turn=turn)) for turn in turns)
-        return self.stepper.step(bodies, number=number)
+        names = [at_turn(self.names, seed=self.settings.seed, turn=turn) for turn in turns]
+        result = self.stepper.replay(names[0], number=number)  # does not need the body
+        if result is not None:
+            return result
+        return self.stepper.step((self.bodies.get(name) for name in names), number=number)
 
     def validate(self) -> float:
         """Return the median relative L1 of the validation bodies."""

@@ -69,6 +69,9 @@ def show(
     if report.stage == "stopped":
         say_stopped(report.done, report.total)
         return
+    if report.stage == "note":
+        printing.say(f"note: {report.note}")
+        return
     if row is None:
         tell(report.stage, report.done, report.total, text=report.note)
         return

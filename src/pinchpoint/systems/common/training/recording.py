@@ -60,8 +60,7 @@ def record(
     overwrite it.
     """
     clear()
-    torch.cuda.synchronize()
-    torch.cuda.empty_cache()  # as the capture does, which would hide what it takes
+    release_memory()  # as the capture does, which would hide what it takes
     free_bytes, _ = torch.cuda.mem_get_info()
     reserved_bytes = torch.cuda.memory_reserved()
     graph = torch.cuda.CUDAGraph()
@@ -72,3 +71,9 @@ def record(
     pool_bytes = torch.cuda.memory_reserved() - reserved_bytes
     taken_bytes = max(free_bytes - torch.cuda.mem_get_info()[0], pool_bytes, 0)
     return Recording(graph, result, taken_bytes), graph.pool()
+
+
+def release_memory() -> None:
+    """Return memory that nothing uses to the device, with that of recordings that no longer exist."""
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()

@@ -34,6 +34,7 @@ class TrainingRecord(Record):
     complete: bool
     predicted_bytes: int | None = None  # with --budget
     budget_bytes: int | None = None
+    peak_reserved_bytes: int | None = None  # by the caching allocator on CUDA, where it is recorded
     machine: dict[str, Any] = field(default_factory=_machine.describe)
     created: str = field(default_factory=now)
 
@@ -54,9 +55,10 @@ class TrainingRecord(Record):
             rows.append(("loss", f"{self.loss:.4f} {loss}"))
         if self.validation is not None:
             rows.append(("held back", f"{self.validation:.2%} {error} at step {self.best_step:,}, the best"))
-        rows.append(
-            ("peak", f"{show_bytes(self.peak_bytes)} {'allocated' if self.device == 'cuda' else 'resident'}")
-        )
+        peak = f"{show_bytes(self.peak_bytes)} {'allocated' if self.device == 'cuda' else 'resident'}"
+        if self.peak_reserved_bytes is not None:
+            peak += f", {show_bytes(self.peak_reserved_bytes)} reserved"
+        rows.append(("peak", peak))
         if self.budget_bytes is not None:
             rows.append(
                 ("budget", f"{show_bytes(self.budget_bytes)}; {show_bytes(self.predicted_bytes)} predicted")

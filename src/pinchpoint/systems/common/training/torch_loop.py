@@ -181,6 +181,14 @@ def peak_bytes(device: str) -> int:
     return torch.cuda.max_memory_allocated() if device == "cuda" else peak_resident_bytes()
 
 
+def peak_reserved_bytes(device: str) -> int | None:
+    """Return the peak bytes that the caching allocator reserved on CUDA; None on a CPU.
+
+    Memory in which recorded steps compute is reserved and mostly not allocated.
+    """
+    return torch.cuda.max_memory_reserved() if device == "cuda" else None
+
+
 def _is_finite(value: Any) -> bool:
     """Whether every number of a state is finite."""
     if isinstance(value, Tensor):

@@ -26,6 +26,7 @@ R = TypeVar("R", bound=logs.Stepped)
 Result = TypeVar("Result", bound=Record)
 
 TRAIN, STOPPED, FINISHED = "train", "stopped", "finished"  # the stages that every run reports
+NOTE = "note"  # the stage of a report whose note is printed as a line of its own
 
 
 @dataclass(frozen=True)

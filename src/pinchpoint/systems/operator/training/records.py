@@ -21,6 +21,7 @@ class Training(TrainingRecord):
     bodies: int  # used for training
     points: int  # of the largest body
     edges: int  # of the largest body, encoder and decoder together
+    recorded_bodies: int | None = None  # whose steps were replayed at the end; None without recorded steps
 
     def summary(self) -> list[tuple[str, str]]:
         trained_on = (
@@ -28,7 +29,10 @@ class Training(TrainingRecord):
             f"{self.bodies:,}; the largest has {self.points:,} points and {self.edges:,} edges",
         )
         loss = "(mean of the last tenth; targets normalised)"
-        return self.rows(trained_on, loss=loss, error="median relative L1", points="edges")
+        rows = self.rows(trained_on, loss=loss, error="median relative L1", points="edges")
+        if self.recorded_bodies is None:
+            return rows
+        return [*rows, ("recorded steps", f"of {self.recorded_bodies:,} of {self.bodies:,} bodies")]
 
 
 @dataclass(frozen=True)

@@ -51,8 +51,21 @@ class Stepper:
             )
         (body,) = bodies
         return self.recorded_steps.run(
-            *body, lambda own: self._step([own], number), clear=self.updates.clear, device=self.device
+            *body,
+            lambda body_on_device: self._step([body_on_device], number),
+            number=number,
+            clear=self.updates.clear,
+            device=self.device,
         )
+
+    def replay(self, name: str, *, number: int) -> Tensor | None:
+        """Take step `number` with the body of this name if its step is recorded: what `step` returns, or
+        None.
+        """
+        if self.recorded_steps is None:
+            return None
+        self.updates.set_step(number)
+        return self.recorded_steps.replay(name)
 
     def _step(self, bodies: Iterable[tuple[Sample, Graph]], number: int) -> Tensor:
         """Take a step with bodies on the device."""
