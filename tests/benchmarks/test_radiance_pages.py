@@ -177,8 +177,14 @@ def test_the_page_has_the_times_and_decibels_of_interpolated_views() -> None:
     assert f"a PSNR of {min(decibels):.1f} to {max(decibels):.1f} dB" in text and min(decibels) > 35
     first, second = (median(row["views_cpu_s"][at] for row in rows["interpolated"]) for at in (0, 1))
     exact = median(value for row in rows["exact"] for value in row["views_cpu_s"])
-    assert f"{first:.1f} s of one core and the second {second:.1f} s" in text
-    assert f"each exact view takes {exact:.1f} s" in text
+    car, exact_car = (median(row["preparing_cpu_s"] for row in rows[way]) for way in rows)
+    assert f"a car takes {car:.1f} s, its first view {first:.1f} s, and the second {second:.1f} s" in text
+    assert f"exactly, a car takes {exact_car:.1f} s and each view {exact:.1f} s" in text
+    pixel, depth = (
+        max(value for row in rows["interpolated"] for value in row[name])
+        for name in ("largest_pixel_error", "mean_depth_error")
+    )
+    assert f"differ by up to {pixel:.2f} of black to white, and depths by {depth:.4f} on average" in text
     orbit, render = (one["cpu_s"] for one in result["whole_commands"])
     assert f"takes {orbit:.0f} s of CPU time, and the `render` above {render:.0f} s" in text
 

@@ -86,14 +86,14 @@ def test_an_orbit_is_interpolated_unless_it_must_be_exact(
     trained = TrainedRun(ball, ball.field.config, ball.settings, 5)
     monkeypatch.setattr(orbit, "load_weights", lambda *args, **options: trained)
     steps: list[tuple[int, int]] = []
-    options: dict[str, Any] = {"things": 2, "frames": 3, "size": 16, "device": "cpu"}
+    options: dict[str, Any] = {"things": 2, "frames": 4, "size": 48, "device": "cpu"}
     quick = orbit.orbit("run", tmp_path / "a.gif", progress=lambda *at: steps.append(at), **options)
     exact = orbit.orbit("run", tmp_path / "b.gif", exact=True, **options)
-    assert steps == [(done, 6) for done in range(1, 7)]
+    assert steps == [(done, 8) for done in range(1, 9)]
     assert quick.interpolated and "--exact" in dict(quick.summary())["note"]
     assert not exact.interpolated and "note" not in dict(exact.summary())
     sheets = [np.array(PIL.open(tmp_path / f"{name}-sheet.png")).astype(float) for name in "ab"]
-    assert sheets[0].shape == sheets[1].shape == (2 * 16 + orbit.GAP, 3 * 16 + 2 * orbit.GAP, 3)
+    assert sheets[0].shape == sheets[1].shape == (2 * 48 + orbit.GAP, 4 * 48 + 3 * orbit.GAP, 3)
     assert 0 < np.abs(sheets[0] - sheets[1]).mean() < 2
     with PIL.open(tmp_path / "a.gif") as movie:
-        assert movie.size == (2 * 16 + orbit.GAP, 16), "the objects are side by side"
+        assert movie.size == (2 * 48 + orbit.GAP, 48), "the objects are side by side"

@@ -36,7 +36,7 @@ HEIGHT: Any = typer.Option(
     None, "--height", help="Camera height: 0 above, 0.5 the horizon.  [3/4 from v_low to v_high]"
 )
 THING: Any = typer.Option(0, "--object", help="Number of the object among those of the seed.")
-EXACT: Any = typer.Option(False, "--exact", help="On a CPU, compute every view anew; do not interpolate.")
+EXACT: Any = typer.Option(False, "--exact", help="Compute each view; a CPU interpolates many by default.")
 SEED: Any = typer.Option(0, "--seed", help="Seed of the objects, as in `orbit`.")
 CLASS: Any = typer.Option(
     None, "--class", metavar="NAME", help="Class of the objects, in a run with classes.  [default: any]"

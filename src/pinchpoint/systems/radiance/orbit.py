@@ -31,14 +31,14 @@ from pinchpoint.systems.common.training.precision import matmuls, usable_precisi
 from pinchpoint.systems.radiance.data.images import pillow, to_bytes
 from pinchpoint.systems.radiance.model.config import FieldConfig
 from pinchpoint.systems.radiance.model.objective import (
+    FINER,
     GeneratedImages,
     Generator,
-    bake,
     draw_codes,
     where_occupied,
     whole_images,
 )
-from pinchpoint.systems.radiance.rendering.baked import BakedObject
+from pinchpoint.systems.radiance.rendering.baked import BakedObject, can_bake, is_worthwhile
 from pinchpoint.systems.radiance.rendering.render import Codes, generator_for
 from pinchpoint.systems.radiance.rendering.sparse import Occupancy
 from pinchpoint.systems.radiance.training.runs import Which
@@ -67,6 +67,7 @@ class Orbit(Record):
     files: tuple[str, ...]
     seconds: float
     interpolated: bool = False  # between values that are computed once, at the nodes of a grid
+    limited: bool = False  # whether coarse values were used where a view shows too many nodes
     machine: dict[str, Any] = field(default_factory=_machine.describe)
     created: str = field(default_factory=now)
 
@@ -80,7 +81,7 @@ class Orbit(Record):
             ),
             ("written", ", ".join(self.files)),
             ("time", show_seconds(self.seconds)),
-            *interpolation_note(self.interpolated),
+            *interpolation_note(self.interpolated, self.limited),
         ]
 
 
@@ -129,32 +130,32 @@ def orbit(
     )
     codes = codes_of(trained_run.config, things, seed=seed, device=device, only=only)
     rise = settings.v_low + STEEP * (settings.v_high - settings.v_low) if height is None else height
-    turns: list[list[np.ndarray]] = [[] for _ in range(things)]
+    pictures: list[list[np.ndarray]] = [[] for _ in range(things)]
     sheet_views: list[Tensor] = []  # one row of views per object
-    shown = range(0, frames, max(1, frames // VIEWS))[:VIEWS]
-    interpolated = False
+    on_sheet = range(0, frames, max(1, frames // VIEWS))[:VIEWS]
+    occupied, interpolated, limited = None, False, False
     with matmuls(usable_precision(settings.precision, device)):
-        for at, turn in enumerate(turns):  # one after another: a baked object has values at many nodes
+        for at, own_pictures in enumerate(pictures):  # one after another: a baked object has many values
             code = Codes(codes.shape[at : at + 1], codes.app[at : at + 1])
-            occupied = None if exact else bake(trained_run.model, code)
-            interpolated = occupied is not None
-            if occupied is None:
-                occupied = where_occupied(trained_run.model, code)
+            occupied = None  # frees the previous object
+            occupied = prepare_views(trained_run.model, code, views=frames, size=size, exact=exact)
             for number in range(frames):
                 images = views(trained_run.model, code, number / frames, rise, size=size, occupied=occupied)
-                turn.append(to_bytes(images.best).cpu().numpy())
-                if number in shown:
+                own_pictures.append(to_bytes(images.best).cpu().numpy())
+                if number in on_sheet:
                     sheet_views.append(images.best.cpu())
                 if progress is not None:
                     progress(at * frames + number + 1, things * frames)
+            baked = baked_objects(occupied)
+            interpolated, limited = bool(baked), limited or any(one.is_limited for one in baked)
     # Pictures are removed while they are joined, so that not all exist twice.
     movie_frames = [
-        _tile(np.concatenate([turn.pop(0) for turn in turns]), columns=things) for _ in range(frames)
+        _tile(np.concatenate([one.pop(0) for one in pictures]), columns=things) for _ in range(frames)
     ]
     sheet = torch.cat(sheet_views)
     files = [
         save_movie(path, movie_frames, fps=fps),
-        save_sheet(path.with_name(f"{path.stem}-sheet.png"), tile_images(sheet, columns=len(shown))),
+        save_sheet(path.with_name(f"{path.stem}-sheet.png"), tile_images(sheet, columns=len(on_sheet))),
     ]
     return Orbit(
         target=str(run),
@@ -165,13 +166,48 @@ def orbit(
         files=tuple(str(file) for file in files),
         seconds=time.perf_counter() - start,
         interpolated=interpolated,
+        limited=limited,
     )
 
 
-def interpolation_note(interpolated: bool) -> list[tuple[str, str]]:
-    """The line of a summary that says how views were computed, if not exactly."""
-    how = "interpolated between values on a grid, which takes less time on a CPU; --exact does not"
-    return [("note", how)] if interpolated else []
+def prepare_views(
+    model: Generator, code: Codes, *, views: int, size: int | None, exact: bool
+) -> Sequence[Occupancy | BakedObject] | None:
+    """What `views` needs of an object, to render so many views of it. exact: do not interpolate."""
+    baked = None if exact or views < 2 else bake(model, code, views=views, size=size)
+    return where_occupied(model, code) if baked is None else baked
+
+
+def bake(
+    generator: Generator, codes: Codes, *, views: int, size: int | None = None
+) -> list[BakedObject] | None:
+    """B objects of which `views` renders several views in less time.
+
+    None where `where_occupied` is, if colours depend on the view, and if the views are so few and small
+    (size: pixels per side) that it could take longer.
+    """
+    settings, config = generator.settings, generator.field.config
+    if codes.shape.device.type == "cuda" or not settings.bound or not can_bake(config):
+        return None
+    if not is_worthwhile(views * (size or settings.size) ** 2 * FINER * settings.samples):
+        return None
+    return [
+        BakedObject(
+            generator.field, Codes(shape, app), settings.bound, features=generator.superres is not None
+        )
+        for shape, app in zip(codes.shape.split(1), codes.app.split(1), strict=True)
+    ]
+
+
+def baked_objects(occupied: Sequence[Occupancy | BakedObject] | None) -> list[BakedObject]:
+    return [one for one in occupied or () if isinstance(one, BakedObject)]
+
+
+def interpolation_note(interpolated: bool, limited: bool) -> list[tuple[str, str]]:
+    """The lines of a summary that say how views were computed, if not each by itself."""
+    how = "Views are interpolated between values on a grid. Use --exact to compute each view."
+    coarse = "Some places have only values of a coarse grid, because the fine one would need too much memory."
+    return [("note", how)] * interpolated + [("limit", coarse)] * limited
 
 
 def check_sizes(*options: tuple[str, int | None, int, int | None], height: float | None) -> None:

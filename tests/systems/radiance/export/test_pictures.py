@@ -64,11 +64,13 @@ def test_several_views_are_interpolated_unless_they_must_be_exact(
     monkeypatch.setattr(ball.field, "config", FieldConfig.preset("tiny", direction_octaves=-1))
     trained = TrainedRun(ball, ball.field.config, ball.settings, 5)
     monkeypatch.setattr(pictures, "load_weights", lambda *args, **options: trained)
-    options: dict[str, Any] = {"size": 16, "device": "cpu"}
+    options: dict[str, Any] = {"size": 64, "device": "cpu"}
     several = pictures.render_views("run", tmp_path / "several", count=2, **options)
     assert several.interpolated and "--exact" in dict(several.summary())["note"]
     stored = json.loads((tmp_path / "several" / "views.json").read_text(encoding="utf-8"))
     assert stored["interpolated"] is True
+    few = pictures.render_views("run", tmp_path / "few", count=2, size=16, device="cpu")
+    assert not few.interpolated, "it would take longer"
     exact = pictures.render_views("run", tmp_path / "exact", count=2, exact=True, **options)
     one = pictures.render_views("run", tmp_path / "one.png", **options)
     assert not exact.interpolated and not one.interpolated and "note" not in dict(one.summary())

@@ -16,12 +16,12 @@ from pinchpoint.systems.radiance.model.config import FieldConfig  # noqa: E402
 from pinchpoint.systems.radiance.model.field import Field  # noqa: E402
 from pinchpoint.systems.radiance.model.objective import (  # noqa: E402
     Generator,
-    bake,
     draw_codes,
     where_occupied,
     whole_images,
 )
-from pinchpoint.systems.radiance.orbit import codes_of  # noqa: E402
+from pinchpoint.systems.radiance.orbit import bake, codes_of  # noqa: E402
+from pinchpoint.systems.radiance.rendering import baked as baked_module  # noqa: E402
 from pinchpoint.systems.radiance.rendering.baked import BakedObject  # noqa: E402
 from pinchpoint.systems.radiance.rendering.render import Codes  # noqa: E402
 from pinchpoint.systems.radiance.rendering.sparse import evaluate_points  # noqa: E402
@@ -46,10 +46,10 @@ def random_generator(**settings: Any) -> tuple[Generator, Codes]:
     return generator, draw_codes(config, 1, generator=torch.Generator().manual_seed(0))
 
 
-def test_a_packaged_car_is_within_35_decibels_of_the_exact_image() -> None:
+def test_a_packaged_car_has_more_than_35_decibels_beside_the_exact_image() -> None:
     trained = load_weights("packaged", which="last", device="cpu")
     code = codes_of(trained.config, 1, seed=0, device="cpu")
-    baked = bake(trained.model, code)
+    baked = bake(trained.model, code, views=64)
     assert baked is not None
     images = whole_images(trained.model, code, U, V, size=12, occupied=baked)
     exact = whole_images(trained.model, code, U, V, size=12, occupied=where_occupied(trained.model, code))
@@ -63,7 +63,7 @@ def test_a_packaged_car_is_within_35_decibels_of_the_exact_image() -> None:
 def test_features_and_enlarged_images_are_close_to_the_exact_ones() -> None:
     generator, codes = random_generator()
     everything = whole_images(generator, codes, U, V)
-    some = whole_images(generator, codes, U, V, occupied=bake(generator, codes))
+    some = whole_images(generator, codes, U, V, occupied=bake(generator, codes, views=999))
     assert float(everything.acc.mean()) > 0.05 and everything.high is not None and some.high is not None
     assert decibels(some.high, everything.high) > 40 and decibels(some.low, everything.low) > 40
 
@@ -87,15 +87,42 @@ def test_a_ball_is_at_its_distance_and_later_views_compute_less() -> None:
 
 def test_rays_that_miss_the_ball_and_an_empty_object_are_white() -> None:
     generator, codes = random_generator(fov=60.0)
-    whole = whole_images(generator, codes, U, V, size=24, occupied=bake(generator, codes))
-    generator.settings = replace(generator.settings, chunk=4 * 24)  # one line of pixels at a time
-    by_lines = whole_images(generator, codes, U, V, size=24, occupied=bake(generator, codes))
-    assert bool((whole.low[0, :, 0] == 1).all()) and bool((by_lines.low[0, :, 0] == 1).all())
-    assert torch.allclose(by_lines.low, whole.low, atol=0.02)
+    whole = whole_images(generator, codes, U, V, size=24, occupied=bake(generator, codes, views=999))
+    assert bool((whole.low[0, :, 0] == 1).all())
     with torch.no_grad():
         generator.field.density.bias.fill_(-1e6)
-    empty = whole_images(generator, codes, U, V, size=24, occupied=bake(generator, codes))
+    empty = whole_images(generator, codes, U, V, size=24, occupied=bake(generator, codes, views=999))
     assert bool((empty.low == 1).all()) and bool((empty.acc == 0).all())
+
+
+def test_an_image_does_not_depend_on_the_rays_that_are_processed_together() -> None:
+    generator, codes = random_generator(fov=60.0)
+    whole = whole_images(generator, codes, U, V, size=24, occupied=bake(generator, codes, views=999))
+    generator.settings = replace(generator.settings, chunk=4 * 24)  # one line of pixels at a time
+    by_lines = whole_images(generator, codes, U, V, size=24, occupied=bake(generator, codes, views=999))
+    for name in ("low", "depth", "acc"):
+        torch.testing.assert_close(getattr(by_lines, name), getattr(whole, name), rtol=0, atol=1e-5)
+
+
+def test_too_many_nodes_leave_coarse_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = make_ball()
+    fine = BakedObject(generator.field, CODE, 1.0, features=False)
+    images = [whole_images(generator, CODE, U, V, size=24, occupied=[fine])]
+    monkeypatch.setattr(baked_module, "_MOST_NODES", 45_000)
+    limited = BakedObject(generator.field, CODE, 1.0, features=False)
+    images.append(whole_images(generator, CODE, U, V, size=24, occupied=[limited]))
+    assert limited.is_limited and not fine.is_limited
+    exact = whole_images(generator, CODE, U, V, size=24)
+    off = [float((image.acc - exact.acc).abs().mean()) for image in images]
+    assert off[0] < off[1] < 0.05
+
+
+def test_few_small_views_are_not_baked() -> None:
+    generator, codes = random_generator()  # 24 points per ray
+    assert bake(generator, codes, views=150) is None, "16 x 16 pixels"
+    assert bake(generator, codes, views=152) is not None
+    assert bake(generator, codes, views=9, size=64) is None
+    assert bake(generator, codes, views=10, size=64) is not None
 
 
 def test_the_folded_field_gives_the_values_of_the_field() -> None:
@@ -111,7 +138,7 @@ def test_the_folded_field_gives_the_values_of_the_field() -> None:
 
 def test_objects_without_a_bound_or_with_colours_that_depend_on_the_view_are_not_baked() -> None:
     generator, codes = random_generator()
-    assert bake(generator, codes) is not None
+    assert bake(generator, codes, views=999) is not None
     generator.settings = replace(generator.settings, bound=0.0)
-    assert bake(generator, codes) is None
-    assert bake(make_ball(), CODE) is None
+    assert bake(generator, codes, views=999) is None
+    assert bake(make_ball(), CODE, views=999) is None

@@ -27,12 +27,14 @@ from pinchpoint.core.units import show_count, show_seconds
 from pinchpoint.systems.common.folders import refuse_others
 from pinchpoint.systems.common.training.precision import matmuls, usable_precision
 from pinchpoint.systems.radiance.data.images import pillow
-from pinchpoint.systems.radiance.model.objective import bake, where_occupied
+from pinchpoint.systems.radiance.model.objective import where_occupied
 from pinchpoint.systems.radiance.orbit import (
     STEEP,
+    baked_objects,
     check_sizes,
     codes_of,
     interpolation_note,
+    prepare_views,
     save_sheet,
     tile_images,
     views,
@@ -68,6 +70,7 @@ class Views(Record):
     files: tuple[str, ...]
     seconds: float
     interpolated: bool = False  # between values that are computed once, at the nodes of a grid
+    limited: bool = False  # whether coarse values were used where a view shows too many nodes
     machine: dict[str, Any] = field(default_factory=_machine.describe)
     created: str = field(default_factory=now)
 
@@ -78,7 +81,7 @@ class Views(Record):
             ("views", f"{show_count(len(self.views), 'view')}, {self.size} x {self.size}"),
             ("written", _show_files(self.files)),
             ("time", show_seconds(self.seconds)),
-            *interpolation_note(self.interpolated),
+            *interpolation_note(self.interpolated, self.limited),
         ]
 
 
@@ -167,10 +170,7 @@ def render_views(
     rows: list[dict[str, Any]] = []
     side = 0
     with matmuls(usable_precision(settings.precision, device)):
-        occupied = bake(trained.model, code) if count > 1 and not exact else None
-        interpolated = occupied is not None
-        if occupied is None:
-            occupied = where_occupied(trained.model, code)
+        occupied = prepare_views(trained.model, code, views=count, size=size, exact=exact)
         for number in range(count):
             u = (turn + number / count) % 1.0
             images = views(trained.model, code, u, rise, size=size, occupied=occupied)
@@ -194,6 +194,7 @@ def render_views(
     names = [row[key] for row in rows for key in ("file", "depth") if row[key]]
     parent = Path(output).parent if one_file else folder
     files = [str(parent / name) for name in names] + ([] if one_file else [str(folder / INDEX)])
+    baked = baked_objects(occupied)
     record = Views(
         target=str(run),
         step=trained.step,
@@ -207,7 +208,8 @@ def render_views(
         views=tuple(rows),
         files=tuple(files),
         seconds=time.perf_counter() - start,
-        interpolated=interpolated,
+        interpolated=bool(baked),
+        limited=any(one.is_limited for one in baked),
     )
     if not one_file:
         write_text(folder / INDEX, json.dumps(record.to_dict(), indent=1) + "\n")

@@ -27,8 +27,8 @@ from pinchpoint.systems.radiance.model.losses import (
     slope_penalty,
 )
 from pinchpoint.systems.radiance.model.superres import SuperRes, confine, stack_pair
-from pinchpoint.systems.radiance.rendering.baked import BakedObject, can_bake
-from pinchpoint.systems.radiance.rendering.rays import Camera, draw_poses, patches, pixels
+from pinchpoint.systems.radiance.rendering.baked import BakedObject
+from pinchpoint.systems.radiance.rendering.rays import Camera, Rays, draw_poses, patches, pixels
 from pinchpoint.systems.radiance.rendering.render import (
     Codes,
     Draws,
@@ -46,8 +46,8 @@ from pinchpoint.systems.radiance.settings import Settings
 
 # Points per ray of a whole image, relative to training. Training draws new random points every time; evenly
 # spaced points need to be denser, or the thin shells learned that way show as rings.
-_FINER = 4
-_RAYS = 8192 // _FINER  # rays of whole images rendered at once
+FINER = 4
+_RAYS = 8192 // FINER  # rays of whole images rendered at once
 
 
 class GeneratedImages(NamedTuple):
@@ -139,10 +139,7 @@ class Generator(nn.Module):
         """Render the rays of one image, in fp32, from the points that matter (see `sparse`), or from values
         at the nodes of a grid (see `baked`).
         """
-        rays = self.camera.rays(request.u, request.v, request.places)
-        draws = (
-            clip_to_ball(request.draws, rays, self.settings.bound) if self.settings.bound else request.draws
-        )
+        rays, draws = self._rays_of(request)
         if isinstance(occupancy, BakedObject):
             return occupancy.render(rays, draws, white=self.settings.white, endless=self.settings.endless)
         return render_sparse(
@@ -156,6 +153,14 @@ class Generator(nn.Module):
             features=self.superres is not None,
         )
 
+    def prepare_view(self, request: Request, baked: BakedObject, *, at_once: int) -> None:
+        """Compute what the view shows of a baked object. at_once: rays processed together."""
+        baked.prepare_view(lambda: map(self._rays_of, request.blocks(at_once)), endless=self.settings.endless)
+
+    def _rays_of(self, request: Request) -> tuple[Rays, Draws]:
+        rays, bound = self.camera.rays(request.u, request.v, request.places), self.settings.bound
+        return rays, clip_to_ball(request.draws, rays, bound) if bound else request.draws
+
     def render_rays(
         self, request: Request, *, memory: str | None = None, chunk: int | None = None
     ) -> RenderOutput:
@@ -165,8 +170,7 @@ class Generator(nn.Module):
             "memory": memory or settings.memory,
             "chunk": chunk or settings.chunk,
         }
-        rays = self.camera.rays(request.u, request.v, request.places)
-        draws = clip_to_ball(request.draws, rays, settings.bound) if settings.bound else request.draws
+        rays, draws = self._rays_of(request)
         return render(
             self.field,
             rays,
@@ -392,23 +396,26 @@ def whole_images(
     """Render whole images of B codes at poses u, v (B,), one after another, without randomness.
 
     Pixels stay between black and white. size: pixels per side, by default that of the settings. occupied:
-    where the B objects are, to compute only points that matter, or the objects of `bake`.
+    where the B objects are, to compute only points that matter, or baked objects.
     """
     settings, images = generator.settings, []
     size = size or settings.size
     # If training uses chunks, render at most as many points at once as a chunk has, because chunks were
     # chosen for the available memory.
-    at_once = min(_RAYS, max(1, (settings.chunk or _RAYS * _FINER) // _FINER))
+    at_once = min(_RAYS, max(1, (settings.chunk or _RAYS * FINER) // FINER))
     places = pixels(size, device=u.device)[None]
     for at in range(len(u)):
         one = slice(at, at + 1)
-        draws = midpoints(1, size * size, _FINER * settings.samples, device=u.device)
+        draws = midpoints(1, size * size, FINER * settings.samples, device=u.device)
         request = Request(Codes(codes.shape[one], codes.app[one]), u[one], v[one], places, draws, whole=(0,))
+        near = None if occupied is None else occupied[at]
+        if isinstance(near, BakedObject):
+            generator.prepare_view(request, near, at_once=at_once)
         output = join_rays(
             [
                 generator.render_rays(block, memory="none")
-                if occupied is None
-                else generator.render_near(block, occupied[at])
+                if near is None
+                else generator.render_near(block, near)
                 for block in request.blocks(at_once)
             ]
         )
@@ -433,21 +440,6 @@ def where_occupied(generator: Generator, codes: Codes) -> list[Occupancy] | None
     if codes.shape.device.type == "cuda" or not generator.settings.bound:
         return None
     return find_occupied(generator.field, codes, generator.settings.bound)
-
-
-def bake(generator: Generator, codes: Codes) -> list[BakedObject] | None:
-    """B objects of which `whole_images` renders several views in less time; None where `where_occupied` is,
-    and if colours depend on the view.
-    """
-    settings, config = generator.settings, generator.field.config
-    if codes.shape.device.type == "cuda" or not settings.bound or not can_bake(config):
-        return None
-    return [
-        BakedObject(
-            generator.field, Codes(shape, app), settings.bound, features=generator.superres is not None
-        )
-        for shape, app in zip(codes.shape.split(1), codes.app.split(1), strict=True)
-    ]
 
 
 def _rows(values: Tensor, rows: tuple[int, ...]) -> Tensor:

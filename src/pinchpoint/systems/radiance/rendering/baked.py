@@ -1,13 +1,17 @@
 """Several views of one object from values at the nodes of two grids, each computed once: for CPUs.
 
 A coarse grid is enough where space is empty or hazy. Around what is denser, values come from nodes that are
-three times as close, computed when a view first shows what is between them. Between nodes, all values are
-interpolated linearly: the density before its activation, colours and features after theirs, so that a ray is
-a weighted sum of rows. Colours must not depend on the view. Letters: R rays, S points per ray, P points that
-count, n nodes per side of the fine grid, C colours and features.
+three times as close, computed when a view first shows what is between them, up to a limit of memory. Between
+nodes, all values are interpolated linearly: the density before its activation, colours and features after
+theirs, so that a ray is a weighted sum of rows. Colours must not depend on the view. Letters: R rays, S
+points per ray, P points that count, C colours and features.
 """
 
 from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,12 +25,22 @@ from pinchpoint.systems.radiance.rendering.render import Codes, Draws, RenderOut
 from pinchpoint.systems.radiance.rendering.sparse import evaluate_points
 
 _CELLS = 40  # of the coarse grid, per side
-_FINER = 3  # fine cells per coarse cell, along a side
-_SIDE = _CELLS * _FINER  # fine cells per side
+_FINE_PER_COARSE = 3  # fine cells per coarse cell, along a side
+_SIDE = _CELLS * _FINE_PER_COARSE  # fine cells per side
 _DENSE = 0.02  # opacity of a layer as thick as a coarse cell, from which space is not hazy but dense
-_SHOWN = 5e-3  # share of a ray's light from which a point's fine cell is computed
-_COUNTED = 2e-4  # share of a ray's light from which a point's colour is added
+_LEAST_REFINED = 5e-3  # share of a ray's light from which a point's fine cell is computed
+_LEAST_ADDED = 2e-4  # share of a ray's light from which a point's colour is added
 _ROUNDS = 4  # at most so many times, a view looks for cells that newly computed ones no longer hide
+_MOST_NODES = 400_000  # with values: 210 MB with 128 features
+_NODES_OF_BALL = round(math.pi / 6 * (_SIDE + 1) ** 3)  # of the fine grid
+
+
+def is_worthwhile(points: int) -> bool:
+    """Whether views of so many points in all have more of them than the ball has nodes.
+
+    Otherwise the nodes around a hazy object could be more work than the views themselves.
+    """
+    return points > _NODES_OF_BALL
 
 
 def can_bake(config: FieldConfig) -> bool:
@@ -34,12 +48,29 @@ def can_bake(config: FieldConfig) -> bool:
     return config.direction_octaves < 0
 
 
+class _Points(NamedTuple):
+    """Points of R of the rays of an image, `rows` (R,).
+
+    places: (R, S, 3) in units of fine cells, from a corner of the grid; depths, noise: (R, S).
+    """
+
+    rows: Tensor
+    places: Tensor
+    depths: Tensor
+    noise: Tensor
+    far: float
+
+
 class BakedObject:
-    """One object inside a ball of radius `reach`. features: whether they are needed besides colours."""
+    """One object inside a ball of radius `reach`. features: whether they are needed besides colours.
+
+    is_limited: whether a view showed more than the limit of nodes allows; there, coarse values are used.
+    """
 
     @torch.no_grad()
     def __init__(self, field: Field, code: Codes, reach: float, *, features: bool) -> None:
         self._field, self._code, self._reach, self._features = field, code, reach, features
+        self.is_limited = False
         nodes, device = _CELLS + 1, code.shape.device
         line = torch.linspace(-reach, reach, nodes, device=device)
         grid = torch.stack(torch.meshgrid(line, line, line, indexing="ij"), dim=3).view(-1, 3)
@@ -55,55 +86,78 @@ class BakedObject:
         rows = torch.full((nodes**3,), -1, device=device)
         rows[index] = torch.arange(len(index), device=device)
         self._rows = torch.full(side, -1, device=device)  # of the values of nodes
-        self._rows[::_FINER, ::_FINER, ::_FINER] = rows.view(nodes, nodes, nodes)
+        self._rows[::_FINE_PER_COARSE, ::_FINE_PER_COARSE, ::_FINE_PER_COARSE] = rows.view(
+            nodes, nodes, nodes
+        )
         opacity = -torch.expm1(-torch.relu(functional.max_pool3d(coarse, 2, 1)) * cell)
         self._dense = functional.max_pool3d((opacity > _DENSE).float(), 3, 1, 1).flatten() > 0  # coarse cells
         self._fine = torch.zeros(_SIDE**3, dtype=torch.bool, device=device)  # computed cells
 
     @torch.no_grad()
+    def prepare_view(self, blocks: Callable[[], Iterable[tuple[Rays, Draws]]], *, endless: bool) -> None:
+        """Compute all nodes that a view shows.
+
+        blocks: gives the rays of the view in blocks, which change nothing but the memory that is needed.
+        """
+        rows_left: dict[int, Tensor] = {}  # of each block: rays that may show more than before
+        for turn in range(_ROUNDS):
+            found: list[Tensor] = []
+            for at, (rays, draws) in enumerate(blocks()):
+                points = (
+                    None if turn and at not in rows_left else self._points_of(rays, draws, rows_left.get(at))
+                )
+                if points is not None:
+                    numbers, rows_left[at] = self._missing_cells(points, endless=endless)
+                    found.append(numbers)
+            cells = torch.cat(found).unique() if found else None
+            if cells is None or not len(cells):
+                break
+            self._refine(cells)
+
+    @torch.no_grad()
     def render(self, rays: Rays, draws: Draws, *, white: bool, endless: bool) -> RenderOutput:
-        """Render rays of one image, as `render` does. rays, draws: (1, R, ...)."""
-        every = depths_of(rays, draws.offsets)[0]
-        noise = torch.zeros_like(every) if draws.noise is None else draws.noise[0]
-        total, depth, acc = (
-            every.new_zeros(len(every), *size) for size in ((self._values.shape[1],), (), ())
-        )
-        near = torch.nonzero((noise > -1).any(dim=1)).squeeze(1)  # noise makes points outside the ball vanish
-        if len(near):
-            total[near], depth[near], acc[near] = self._render(rays, near, every[near], noise[near], endless)
+        """Render rays of one image, as `render` does, after `prepare_view`. rays, draws: (1, R, ...)."""
+        like = draws.offsets[0]
+        total, depth, acc = (like.new_zeros(len(like), *size) for size in ((self._values.shape[1],), (), ()))
+        points = self._points_of(rays, draws)
+        if points is not None:
+            weights, rows = self._weigh(points, endless=endless), points.rows
+            total[rows], depth[rows] = (
+                self._composite(weights, points.places),
+                (weights * points.depths).sum(1),
+            )
+            acc[rows] = weights.sum(dim=1)
         rgb = total[:, :3] + (1 - acc)[:, None] if white else total[:, :3]
         return RenderOutput(rgb[None], depth[None], acc[None], total[None, :, 3:] if self._features else None)
 
-    def _render(
-        self, rays: Rays, near: Tensor, depths: Tensor, noise: Tensor, endless: bool
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Colours and features (R, C), depth and acc (R,) of the rays `near`."""
-        some_rays = Rays(rays.origins[:, near], rays.directions[:, near], rays.near, rays.far)
-        # in units of fine cells, from a corner of the grid
-        places = (points_of(some_rays, depths[None])[0] + self._reach) * (_SIDE / (2 * self._reach))
-        places.clamp_(0, _SIDE)
-        weights = self._weigh(places, depths, noise, far=rays.far, endless=endless)
-        return self._composite(weights, places), (weights * depths).sum(dim=1), weights.sum(dim=1)
+    def _points_of(self, rays: Rays, draws: Draws, only: Tensor | None = None) -> _Points | None:
+        """The points of rays that pass through the ball; None if there are no such rays.
 
-    def _weigh(self, places: Tensor, depths: Tensor, noise: Tensor, *, far: float, endless: bool) -> Tensor:
-        """Weights of points, (R, S), after all fine cells that these rays show are computed."""
-        cells = _cells_of(places)
-        numbers, dense = _number(cells, _SIDE), self._dense[_number(cells // _FINER, _CELLS)]
+        only: rows of those that are wanted.
+        """
+        depths = depths_of(rays, draws.offsets)[0]
+        noise = torch.zeros_like(depths) if draws.noise is None else draws.noise[0]
+        # Noise makes points outside the ball vanish.
+        rows = torch.nonzero((noise > -1).any(dim=1)).squeeze(1) if only is None else only
+        if not len(rows):
+            return None
+        inside = Rays(rays.origins[:, rows], rays.directions[:, rows], rays.near, rays.far)
+        places = points_of(inside, depths[None, rows])[0] + self._reach
+        places = (places * (_SIDE / (2 * self._reach))).clamp_(0, _SIDE)
+        return _Points(rows, places, depths[rows], noise[rows], rays.far)
 
-        def weigh(some: Tensor | slice) -> Tensor:
-            density = self._interpolate(places[some])
-            return path_of(density, depths[some], far=far, noise=noise[some], endless=endless).weights
+    def _weigh(self, points: _Points, *, endless: bool) -> Tensor:
+        """Weights of points, (R, S), as far as nodes are computed."""
+        density = self._interpolate(points.places)
+        return path_of(density, points.depths, far=points.far, noise=points.noise, endless=endless).weights
 
-        weights, some, changed = weigh(slice(None)), torch.arange(len(places), device=places.device), False
-        for _ in range(_ROUNDS):
-            new = dense[some] & (weights[some] > _SHOWN) & ~self._fine[numbers[some]]
-            rays = new.any(dim=1)
-            if not rays.any():
-                break
-            self._refine(numbers[some][new].unique())
-            some, changed = some[rays], True
-            weights[some] = weigh(some)
-        return weigh(slice(None)) if changed else weights  # other rays pass through the same cells
+    def _missing_cells(self, points: _Points, *, endless: bool) -> tuple[Tensor, Tensor]:
+        """Numbers of the fine cells that these points show and that are not computed yet, and their rays."""
+        cells = _cells_of(points.places)
+        numbers = _number(cells, _SIDE)
+        missing = self._dense[_number(cells // _FINE_PER_COARSE, _CELLS)] & ~self._fine[numbers]
+        missing &= self._weigh(points, endless=endless) > _LEAST_REFINED
+        return numbers[missing], points.rows[missing.any(dim=1)]
 
     def _evaluate(self, points: Tensor) -> tuple[Tensor, Tensor]:
         """Densities before their activation, (P,), and colours and features after theirs, (P, C)."""
@@ -117,10 +171,13 @@ class BakedObject:
         return functional.grid_sample(self._density, grid[None, None], align_corners=True)[0, 0, 0]
 
     def _refine(self, numbers: Tensor) -> None:
-        """Compute the corners of fine cells."""
-        self._fine[numbers] = True
+        """Compute the corners of fine cells, up to the limit of nodes."""
         nodes = _number(_index(numbers, _SIDE)[:, None] + _corners(numbers.device), _SIDE + 1).flatten()
         nodes = nodes[self._rows.view(-1)[nodes] < 0].unique()
+        if self._count + len(nodes) > _MOST_NODES:
+            self.is_limited = True
+            return
+        self._fine[numbers] = True
         if not len(nodes):
             return
         places = _index(nodes, _SIDE + 1)
@@ -128,7 +185,8 @@ class BakedObject:
         self._density.view(-1)[nodes] = density
         self._rows.view(-1)[nodes] = torch.arange(self._count, self._count + len(nodes), device=nodes.device)
         if self._count + len(nodes) > len(self._values):  # with room for more, so that few copies are made
-            larger = values.new_empty(2 * (self._count + len(nodes)), values.shape[1])
+            room = min(_MOST_NODES, round(1.25 * (self._count + len(nodes))))
+            larger = values.new_empty(room, values.shape[1])
             larger[: self._count] = self._values[: self._count]
             self._values = larger
         self._values[self._count : self._count + len(nodes)] = values
@@ -136,10 +194,10 @@ class BakedObject:
 
     def _composite(self, weights: Tensor, places: Tensor) -> Tensor:
         """Colours and features of rays, (R, C), from the weights (R, S) of their points."""
-        ray, step = torch.nonzero(weights > _COUNTED).unbind(dim=1)
+        ray, step = torch.nonzero(weights > _LEAST_ADDED).unbind(dim=1)
         places = places[ray, step]
         cells = _cells_of(places)
-        stride = torch.where(self._fine[_number(cells, _SIDE)], 1, _FINER)[:, None]
+        stride = torch.where(self._fine[_number(cells, _SIDE)], 1, _FINE_PER_COARSE)[:, None]
         first = torch.div(cells, stride, rounding_mode="floor") * stride
         share = (places - first) / stride
         corners = _corners(ray.device)
