@@ -31,17 +31,14 @@ class Launcher:
         numbers: tuple[float, ...],
         *constants: Any,
         warps: int = 4,
-        stages: int = 3,
     ) -> None:
         grid = (programs, 1, 1)
         device = tensors[0].device.index
         # Triton compiles different code for a distance passed as 3 and as 3.0.
-        key = (device, warps, stages, constants, *(one.dtype for one in tensors), *map(type, numbers))
+        key = (device, warps, constants, *(one.dtype for one in tensors), *map(type, numbers))
         if any(one.data_ptr() % _ALIGNED for one in tensors):
-            self.kernel[grid](*tensors, *numbers, *constants, num_warps=warps, num_stages=stages)
+            self.kernel[grid](*tensors, *numbers, *constants, num_warps=warps)
         elif (kernel := self._compiled.get(key)) is not None:
             kernel[grid](*tensors, *numbers, *constants)
         else:
-            self._compiled[key] = self.kernel[grid](
-                *tensors, *numbers, *constants, num_warps=warps, num_stages=stages
-            )
+            self._compiled[key] = self.kernel[grid](*tensors, *numbers, *constants, num_warps=warps)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from pinchpoint.backends.torch import compat
-from pinchpoint.kit.edges import fused_mlp, tile_mlp
+from pinchpoint.kit.edges import fused_mlp
 from pinchpoint.kit.edges.autograd_mlp import AutogradMLP, Gradients, saved_bytes
 from pinchpoint.kit.edges.edge_ops import own_kernels
 
@@ -66,19 +66,17 @@ class Network(Protocol):
         ...
 
 
-def network_of(module: nn.Module, *, edges: int, inputs: Tensor, path: FlatPath | None = None) -> Network:
+def network_of(module: nn.Module, *, edges: int, inputs: Tensor) -> Network:
     """The fastest `Network` for a module.
 
     edges: the largest number of edges in a chunk. inputs: any tensor with the dtype and device of the inputs.
-    path: `flat_path` of the module and these inputs, if it is known.
     """
     device, dtype = inputs.device.type, arithmetic(inputs)
-    path = path or flat_path(module, like=inputs, of_inputs=True)
+    path = flat_path(module, like=inputs)
     if path.layers is None:
         return AutogradMLP(module, (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)))
     if path.name == "one kernel":
-        kernels = tile_mlp.TileMLP if path.in_tiles else fused_mlp.FusedMLP
-        return kernels(list(cast("nn.Sequential", module)), dtype, inputs)
+        return fused_mlp.FusedMLP(list(cast("nn.Sequential", module)), dtype, inputs)
     return _Perceptron([_Layer.of(layer, act, dtype) for layer, act in path.layers], edges, dtype)
 
 
@@ -87,39 +85,28 @@ class FlatPath:
     """How `flat` runs a network. reason: why it is not the fastest way on this device; "" if it is.
 
     name: "one kernel", all layers at once; "layers", torch layer by layer with a backward pass by hand;
-    "autograd", any module, chunk by chunk. layers: None for autograd. in_tiles: one kernel with its weights
-    in shared memory (`tile_mlp`, not `fused_mlp`).
+    "autograd", any module, chunk by chunk. layers: None for autograd.
     """
 
     name: Literal["one kernel", "layers", "autograd"]
     reason: str = ""
     layers: Layers | None = field(default=None, repr=False, compare=False)
-    in_tiles: bool = field(default=False, repr=False, compare=False)
 
     def __str__(self) -> str:
         words = {"one kernel": "as one kernel", "layers": "layer by layer", "autograd": "through autograd"}
         return words[self.name] + (f", which may be slower than eager. {self.reason}" if self.reason else ".")
 
 
-def flat_path(module: nn.Module, *, like: Tensor, of_inputs: bool = False) -> FlatPath:
-    """How `flat` runs this network.
-
-    like: a tensor with the dtype and device of its inputs. of_inputs: whether its inputs need a gradient.
-    """
+def flat_path(module: nn.Module, *, like: Tensor) -> FlatPath:
+    """How `flat` runs this network. like: a tensor with the dtype and device of its inputs."""
     layers = _by_hand(module, like)
     if layers is None:
         return FlatPath("autograd", _NOT_PLAIN if like.is_cuda else "")
     if not own_kernels(like):
         return FlatPath("layers", _NO_KERNELS if like.is_cuda else "", layers)
     parts = list(module) if type(module) is nn.Sequential else [module]
-    dtype = arithmetic(like)
-    no_tiles = tile_mlp.refusal(parts, dtype, like.device, of_inputs=of_inputs)
-    if no_tiles is None:
-        return FlatPath("one kernel", "", layers, in_tiles=True)
-    reason = fused_mlp.refusal(parts, dtype, like.device)
-    if reason is None:
-        return FlatPath("one kernel", "", layers)
-    return FlatPath("layers", no_tiles if dtype is tile_mlp.TESTED_DTYPE else reason, layers)
+    reason = fused_mlp.refusal(parts, arithmetic(like), like.device)
+    return FlatPath("one kernel", "", layers) if reason is None else FlatPath("layers", reason, layers)
 
 
 def _by_hand(module: nn.Module, inputs: Tensor) -> Layers | None:

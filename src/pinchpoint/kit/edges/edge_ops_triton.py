@@ -15,32 +15,34 @@ import triton.language as tl
 from torch import Tensor
 
 from pinchpoint.kit.edges.row_chunks import Rows
-from pinchpoint.kit.triton_launch import Launcher
 
 _TILE = 2048  # values that a program processes at one time
-_NARROW_TILE = 512  # values for which one warp is enough
 
 
 def gather(x: Tensor, y: Tensor, f: Tensor | None, rows: Rows, at: Tensor, inputs: Tensor) -> None:
     block = 256
+    first_offset = rows.edges.offsets[rows.first :]
     channels = 0 if f is None else f.shape[1]
-    _gather(
-        triton.cdiv(rows.count, block),
-        (x, y, x if f is None else f, rows.edges.offsets, rows.edges.sources, at, inputs),
-        (
-            rows.count,
-            rows.begin,
-            rows.first,
-            rows.last - rows.first,
-            max(1, (rows.last - rows.first).bit_length()),
-        ),
+    _gather[(triton.cdiv(rows.count, block),)](
+        x,
+        y,
+        x if f is None else f,
+        first_offset,
+        rows.sources(),
+        at,
+        inputs,
+        rows.count,
+        rows.begin,
+        rows.first,
+        rows.last - rows.first,
+        max(1, (rows.last - rows.first).bit_length()),
         x.stride(0),
         y.stride(0),
         0 if f is None else f.stride(0),
-        x.shape[1],
-        y.shape[1],
-        channels,
-        block,
+        DX=x.shape[1],
+        DY=y.shape[1],
+        C=channels,
+        BLOCK=block,
     )
 
 
@@ -49,40 +51,38 @@ def reduce_into(out: Tensor, kernel: Tensor, f: Tensor | None, weights: Tensor |
     wide = triton.next_power_of_2(channels)
     mean_degree = rows.count // max(rows.last - rows.first, 1)
     tall = max(1, min(_TILE // wide, triton.next_power_of_2(max(mean_degree, 1)), 64))
-    _reduce(
-        rows.last - rows.first,
-        (
-            out,
-            kernel,
-            kernel if f is None else f,
-            kernel if weights is None else weights,
-            rows.edges.offsets,
-            rows.edges.sources,
-        ),
-        (rows.first, rows.begin, rows.end),
+    _reduce[(rows.last - rows.first,)](
+        out,
+        kernel,
+        kernel if f is None else f,
+        kernel if weights is None else weights,
+        rows.edges.offsets,
+        rows.edges.sources,
+        rows.first,
+        rows.begin,
+        rows.end,
         out.stride(0),
         kernel.stride(0),
         0 if f is None else f.stride(0),
-        channels,
-        wide,
-        tall,
-        f is not None,
-        weights is not None,
-        _sum_type(out, kernel),
-        warps=1 if wide * tall <= _NARROW_TILE else 4,
+        C=channels,
+        WIDE=wide,
+        TALL=tall,
+        HAS_F=f is not None,
+        HAS_W=weights is not None,
+        SUM=_sum_type(out, kernel),
     )
 
 
 def spread(
     gradient: Tensor, f: Tensor | None, weights: Tensor | None, rows: Rows, at: Tensor, out: Tensor
 ) -> None:
-    _spread_to(out, gradient, f, weights, rows, at, by_edge=False)
+    _spread_to(out, gradient, f, weights, rows.sources(), at, by_edge=False)
 
 
 def spread_to_f(
     gradient: Tensor, kernel: Tensor, weights: Tensor | None, rows: Rows, at: Tensor, out: Tensor
 ) -> None:
-    _spread_to(out, gradient, kernel, weights, rows, at, by_edge=True)
+    _spread_to(out, gradient, kernel, weights, rows.sources(), at, by_edge=True)
 
 
 def _spread_to(
@@ -90,7 +90,7 @@ def _spread_to(
     gradient: Tensor,
     factor: Tensor | None,
     weights: Tensor | None,
-    rows: Rows,
+    sources: Tensor,
     at: Tensor,
     *,
     by_edge: bool,
@@ -98,45 +98,45 @@ def _spread_to(
     channels = out.shape[1]
     wide = triton.next_power_of_2(channels)
     tall = max(1, _TILE // wide)
-    _spread(
-        triton.cdiv(len(out), tall),
-        (
-            gradient,
-            gradient if factor is None else factor,
-            gradient if weights is None else weights,
-            rows.edges.sources,
-            at,
-            out,
-        ),
-        (len(out), rows.begin),
+    _spread[(triton.cdiv(len(out), tall),)](
+        gradient,
+        gradient if factor is None else factor,
+        gradient if weights is None else weights,
+        sources,
+        at,
+        out,
+        len(out),
         gradient.stride(0),
         0 if factor is None else factor.stride(0),
-        channels,
-        wide,
-        tall,
-        factor is not None,
-        by_edge,
-        weights is not None,
-        _sum_type(gradient, out),
+        C=channels,
+        WIDE=wide,
+        TALL=tall,
+        HAS_F=factor is not None,
+        BY_EDGE=by_edge,
+        HAS_W=weights is not None,
+        SUM=_sum_type(gradient, out),
     )
 
 
 def add_runs(total: Tensor, values: Tensor, ordered: Tensor, order: Tensor) -> None:
     """Add values (e, W), taken in `order`, to total (S, W); `ordered` are their sources, sorted."""
-    width, count = values.shape[1], ordered.shape[0]
-    by_source = total.shape[0] <= count
-    _add_runs(
-        min(total.shape[0], count),
-        (total, values, ordered, order),
-        (count, count.bit_length()),
+    width = values.shape[1]
+    wide = triton.next_power_of_2(width)
+    tall = 16
+    count = ordered.shape[0]
+    _add_runs[(count,)](
+        total,
+        values,
+        ordered,
+        order,
+        count,
         total.stride(0),
         values.stride(0),
-        width,
-        triton.next_power_of_2(width),
-        16,
-        _sum_type(total, values),
-        by_source,
-        warps=1,
+        W=width,
+        WIDE=wide,
+        TALL=tall,
+        SUM=_sum_type(total, values),
+        num_warps=1,
     )
 
 
@@ -144,8 +144,7 @@ def _sum_type(*tensors: Tensor) -> Any:
     return tl.float64 if any(tensor.dtype is torch.float64 for tensor in tensors) else tl.float32
 
 
-@Launcher
-@triton.jit(do_not_specialize=["count", "begin", "first", "rows", "steps"])
+@triton.jit
 def _gather(
     x,
     y,
@@ -159,9 +158,9 @@ def _gather(
     first,
     rows,
     steps,
-    X_STRIDE: tl.constexpr,
-    Y_STRIDE: tl.constexpr,
-    F_STRIDE: tl.constexpr,
+    x_stride,
+    y_stride,
+    f_stride,
     DX: tl.constexpr,
     DY: tl.constexpr,
     C: tl.constexpr,
@@ -175,23 +174,22 @@ def _gather(
     number = edge + begin
     for _ in range(steps):
         middle = low + (high - low) // 2
-        below = tl.load(offsets + first + middle, mask=there, other=0) <= number
+        below = tl.load(offsets + middle, mask=there, other=0) <= number
         low = tl.where(below, middle, low)
         high = tl.where(below, high, middle)
     row = low + first
     tl.store(at + edge, row, mask=there)
-    source = tl.load(sources + number, mask=there, other=0).to(tl.int64)
+    source = tl.load(sources + edge, mask=there, other=0).to(tl.int64)
     to = inputs + edge * (DX + DY + C)
     for d in tl.static_range(DY):
-        tl.store(to + d, tl.load(y + source * Y_STRIDE + d, mask=there), mask=there)
+        tl.store(to + d, tl.load(y + source * y_stride + d, mask=there), mask=there)
     for d in tl.static_range(DX):
-        tl.store(to + DY + d, tl.load(x + row.to(tl.int64) * X_STRIDE + d, mask=there), mask=there)
+        tl.store(to + DY + d, tl.load(x + row.to(tl.int64) * x_stride + d, mask=there), mask=there)
     for c in tl.static_range(C):
-        tl.store(to + DX + DY + c, tl.load(f + source * F_STRIDE + c, mask=there), mask=there)
+        tl.store(to + DX + DY + c, tl.load(f + source * f_stride + c, mask=there), mask=there)
 
 
-@Launcher
-@triton.jit(do_not_specialize=["first", "begin", "end"])
+@triton.jit
 def _reduce(
     out,
     kernel,
@@ -202,9 +200,9 @@ def _reduce(
     first,
     begin,
     end,
-    OUT_STRIDE: tl.constexpr,
-    KERNEL_STRIDE: tl.constexpr,
-    F_STRIDE: tl.constexpr,
+    out_stride,
+    kernel_stride,
+    f_stride,
     C: tl.constexpr,
     WIDE: tl.constexpr,
     TALL: tl.constexpr,
@@ -223,21 +221,20 @@ def _reduce(
         there = edge < stop
         both = there[:, None] & in_width[None, :]
         value = tl.load(
-            kernel + (edge - begin)[:, None] * KERNEL_STRIDE + channel[None, :], mask=both, other=0
+            kernel + (edge - begin)[:, None] * kernel_stride + channel[None, :], mask=both, other=0
         ).to(SUM)
         if HAS_F:
             source = tl.load(sources + edge, mask=there, other=0).to(tl.int64)
-            value *= tl.load(f + source[:, None] * F_STRIDE + channel[None, :], mask=both, other=0).to(SUM)
+            value *= tl.load(f + source[:, None] * f_stride + channel[None, :], mask=both, other=0).to(SUM)
         if HAS_W:
             value *= tl.load(weights + edge - begin, mask=there, other=0).to(SUM)[:, None]
         total += value
-    place = out + row * OUT_STRIDE + channel
+    place = out + row * out_stride + channel
     row_sum = tl.sum(total, axis=0) + tl.load(place, mask=in_width, other=0).to(SUM)
     tl.store(place, row_sum.to(out.dtype.element_ty), mask=in_width)
 
 
-@Launcher
-@triton.jit(do_not_specialize=["count", "begin"])
+@triton.jit
 def _spread(
     gradient,
     factor,
@@ -246,9 +243,8 @@ def _spread(
     at,
     out,
     count,
-    begin,
-    G_STRIDE: tl.constexpr,
-    FACTOR_STRIDE: tl.constexpr,
+    g_stride,
+    factor_stride,
     C: tl.constexpr,
     WIDE: tl.constexpr,
     TALL: tl.constexpr,
@@ -262,12 +258,12 @@ def _spread(
     channel = tl.arange(0, WIDE)
     both = there[:, None] & (channel < C)[None, :]
     row = tl.load(at + edge, mask=there, other=0).to(tl.int64)
-    value = tl.load(gradient + row[:, None] * G_STRIDE + channel[None, :], mask=both, other=0).to(SUM)
+    value = tl.load(gradient + row[:, None] * g_stride + channel[None, :], mask=both, other=0).to(SUM)
     if HAS_F:
         place = edge
         if not BY_EDGE:
-            place = tl.load(sources + begin + edge, mask=there, other=0).to(tl.int64)
-        value *= tl.load(factor + place[:, None] * FACTOR_STRIDE + channel[None, :], mask=both, other=0).to(
+            place = tl.load(sources + edge, mask=there, other=0).to(tl.int64)
+        value *= tl.load(factor + place[:, None] * factor_stride + channel[None, :], mask=both, other=0).to(
             SUM
         )
     if HAS_W:
@@ -275,54 +271,39 @@ def _spread(
     tl.store(out + edge[:, None] * C + channel[None, :], value.to(out.dtype.element_ty), mask=both)
 
 
-@Launcher
-@triton.jit(do_not_specialize=["count", "steps"])
+@triton.jit
 def _add_runs(
     total,
     values,
     ordered,
     order,
     count,
-    steps,
-    TOTAL_STRIDE: tl.constexpr,
-    VALUES_STRIDE: tl.constexpr,
+    total_stride,
+    values_stride,
     W: tl.constexpr,
     WIDE: tl.constexpr,
     TALL: tl.constexpr,
     SUM: tl.constexpr,
-    BY_SOURCE: tl.constexpr,
 ):
-    """A program for each source, which searches its run; or for each place, if it is the first of a run."""
-    at = tl.program_id(0).to(tl.int64)
-    source = at
-    if BY_SOURCE:
-        low = at * 0
-        high = low + count
-        for _ in range(steps):
-            middle = (low + high) // 2
-            below = tl.load(ordered + middle, mask=middle < count, other=2147483647) < source
-            low = tl.where(below & (low < high), middle + 1, low)
-            high = tl.where(below, high, middle)
-        at = low
-        mine = tl.load(ordered + at, mask=at < count, other=-1) == source
-    else:
-        source = tl.load(ordered + at).to(tl.int64)
-        mine = tl.load(ordered + at - 1, mask=at > 0, other=-1) != source
-    if mine:
+    place = tl.program_id(0).to(tl.int64)
+    source = tl.load(ordered + place)
+    before = tl.load(ordered + place - 1, mask=place > 0, other=-1)
+    if source != before:  # the first of its run adds the whole run
         column = tl.arange(0, WIDE)
         in_width = column < W
         sums = tl.zeros((TALL, WIDE), SUM)
+        at = place
         same = 1
         while same > 0:
             among = at + tl.arange(0, TALL)
-            here = tl.load(ordered + among, mask=among < count, other=-1) == source
-            edge = tl.load(order + among, mask=here, other=0)
-            both = here[:, None] & in_width[None, :]
-            sums += tl.load(values + edge[:, None] * VALUES_STRIDE + column[None, :], mask=both, other=0).to(
+            mine = tl.load(ordered + among, mask=among < count, other=-1) == source
+            edge = tl.load(order + among, mask=mine, other=0)
+            both = mine[:, None] & in_width[None, :]
+            sums += tl.load(values + edge[:, None] * values_stride + column[None, :], mask=both, other=0).to(
                 SUM
             )
-            same = tl.sum(here.to(tl.int32), axis=0) // TALL  # the tile is full: more may follow
+            same = tl.sum(mine.to(tl.int32), axis=0) // TALL  # the tile is full: more may follow
             at += TALL
-        to = total + source * TOTAL_STRIDE + column
+        to = total + source.to(tl.int64) * total_stride + column
         row_sum = tl.sum(sums, axis=0) + tl.load(to, mask=in_width, other=0).to(SUM)
         tl.store(to, row_sum.to(total.dtype.element_ty), mask=in_width)

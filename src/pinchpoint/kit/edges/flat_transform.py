@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.kit.edges import edge_ops
-from pinchpoint.kit.edges.edge_mlp import FlatPath, Gradients, Network, network_of
+from pinchpoint.kit.edges.edge_mlp import Gradients, Network, network_of
 from pinchpoint.kit.edges.row_chunks import Rows
 
 
@@ -30,8 +30,7 @@ class Job:
     """One transform and the chunks in which it is computed.
 
     reads_f: f is also an input of the network. times_f: the kernel is multiplied by f.
-    weights: mean, sum, max, quadrature or attention. mlp_path, attention_path: how the networks run, if that
-    is known.
+    weights: mean, sum, max, quadrature or attention.
     """
 
     mlp: nn.Module
@@ -40,8 +39,6 @@ class Job:
     times_f: bool
     weights: str
     parts: list[Rows]
-    mlp_path: FlatPath | None = None
-    attention_path: FlatPath | None = None
 
     @property
     def longest(self) -> int:
@@ -90,13 +87,11 @@ class _FlatTransform(torch.autograd.Function):
     ) -> Tensor:
         mlp_inputs = x.new_empty(0, dtype=edge_ops.widest(x, y, f if job.reads_f else None, edge_attr))
         attention_inputs = x.new_empty(0, dtype=edge_ops.widest(x, y))
-        network = network_of(job.mlp, edges=job.longest, inputs=mlp_inputs, path=job.mlp_path)
+        network = network_of(job.mlp, edges=job.longest, inputs=mlp_inputs)
         scores = (
             None
             if job.attention is None
-            else network_of(
-                job.attention, edges=job.longest, inputs=attention_inputs, path=job.attention_path
-            )
+            else network_of(job.attention, edges=job.longest, inputs=attention_inputs)
         )
         lse = None if scores is None else _lse(job, scores, x, y)
         out: Tensor | None = None
@@ -316,25 +311,17 @@ class _BackwardPass:
 
 
 def _sums(parameters: list[Any], needs_grad: tuple[bool, ...]) -> Gradients:
-    """Zeros like the parameters whose gradients are wanted, made by one launch."""
-    sums = {
-        at: torch.empty_like(value, dtype=_sum_dtype(value), memory_format=torch.contiguous_format)
+    return {
+        at: _sum_like(value)
         for at, (value, want) in enumerate(zip(parameters, needs_grad, strict=True))
         if want
     }
-    if sums:
-        torch.ops.aten._foreach_zero_(list(sums.values()))
-    return sums
-
-
-def _sum_dtype(value: Any) -> torch.dtype:
-    """float32 or wider: 16 bits would lose the later of many chunks."""
-    return torch.promote_types(value.dtype, torch.float32)
 
 
 def _sum_like(value: Any) -> Tensor:
-    """Zeros to which many chunks are added."""
-    return torch.zeros_like(value, dtype=_sum_dtype(value), memory_format=torch.contiguous_format)
+    """Zeros to which many chunks are added, in float32 or wider: 16 bits would lose the later chunks."""
+    wide = torch.promote_types(value.dtype, torch.float32)
+    return torch.zeros_like(value, dtype=wide, memory_format=torch.contiguous_format)
 
 
 def _lse(job: Job, scores: Network, x: Tensor, y: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.units import MIB
-from pinchpoint.kit.edges.edge_mlp import FlatPath, arithmetic, edge_bytes, flat_path, layers_of
+from pinchpoint.kit.edges.edge_mlp import arithmetic, edge_bytes, flat_path, layers_of
 from pinchpoint.kit.edges.edge_ops import is_fake
 from pinchpoint.kit.edges.edges import INT32_MOST, Edges
 from pinchpoint.kit.edges.flat_transform import Job, check_channels, check_score, flat_rows
@@ -33,7 +33,7 @@ Transform = Literal["linear", "nonlinear", "linear_kernelonly", "nonlinear_kerne
 Weights = Literal["mean", "sum", "max", "quadrature", "attention"]
 
 # The bytes of a chunk with chunk="auto": larger chunks save little time, smaller ones little memory.
-CHUNK_BYTES = 124 * MIB
+CHUNK_BYTES = 96 * MIB
 # The share of a GPU's memory if each layer launches its own kernels: the launches cost as much time as
 # 50,000 edges.
 CHUNK_SHARE = 0.02
@@ -110,18 +110,8 @@ def edge_transform(
     if memory == "eager" or not graph.count:
         return kernel.rows(modules, x, y, f, quadrature, edge_attr, Rows.all_of(graph))
     by_hand = memory == "flat"
-    paths: dict[str, FlatPath] = {}
-    if by_hand:
-        points, features = (x, y), (f if transform.startswith("nonlinear") else None, edge_attr)
-        paths["mlp"] = flat_path(
-            mlp, like=x.new_empty(0, dtype=inputs_dtype), of_inputs=_need_gradient(*points, *features)
-        )
-        if attention is not None:
-            paths["attention"] = flat_path(
-                attention, like=x.new_empty(0, dtype=points_dtype), of_inputs=_need_gradient(*points)
-            )
-        if not is_fake(x):
-            _note_slow_paths(paths)
+    if by_hand and not is_fake(x):
+        _note_slow_paths(modules, x.new_empty(0, dtype=inputs_dtype), x.new_empty(0, dtype=points_dtype))
     size = fixed_chunk or auto_chunk(
         mlp,
         x,
@@ -132,7 +122,6 @@ def edge_transform(
         attention=attention,
         edge_attr=edge_attr,
         by_hand=by_hand,
-        paths=paths,
     )
     size = min(size, _CHUNK_MOST)
     if memory == "checkpoint":
@@ -146,8 +135,7 @@ def edge_transform(
     reads_f = f is not None and transform.startswith("nonlinear")
     times_f = f is not None and not transform.endswith("kernelonly")
     parts = list(row_chunks(graph, size, split_rows=True))
-    parts = chunks_to_trace(parts) if is_fake(x) else parts
-    job = Job(mlp, attention, reads_f, times_f, weights, parts, paths["mlp"], paths.get("attention"))
+    job = Job(mlp, attention, reads_f, times_f, weights, chunks_to_trace(parts) if is_fake(x) else parts)
     return flat_rows(job, x, y, f if reads_f or times_f else None, quadrature, edge_attr)
 
 
@@ -163,16 +151,13 @@ def auto_chunk(
     edge_attr: Tensor | None = None,
     budget_bytes: int | None = None,
     by_hand: bool = True,
-    paths: dict[str, FlatPath] | None = None,
 ) -> int:
     """The number of edges for which a training chunk takes at most `budget_bytes`.
 
     The default budget is 96 MiB, or a fiftieth of the GPU's memory if that is more and the network does not
     run as one kernel. by_hand: assume the backward pass of `flat`; autograd saves more bytes per edge.
-    paths: `flat_path` of `mlp` and of `attention`, if they are known.
     """
-    paths = paths or {}
-    path = (paths.get("mlp") or flat_path(mlp, like=x)) if by_hand else None
+    path = flat_path(mlp, like=x) if by_hand else None
     if budget_bytes is None:
         budget_bytes = CHUNK_BYTES
         if x.is_cuda and (path is None or path.name != "one kernel"):
@@ -192,7 +177,7 @@ def auto_chunk(
     if weights == "max":  # the values, their largest and the comparison, beside the gradient
         own += 4 * (f.shape[1] if f is not None else 1) * wide
     if attention is not None:
-        path = (paths.get("attention") or flat_path(attention, like=x)) if by_hand else None
+        path = flat_path(attention, like=x) if by_hand else None
         own += edge_bytes(attention, x.shape[1], like=x, path=path) + 4 * wide
     return largest_chunk(fixed_bytes=0, bytes_per_point=own, budget_bytes=budget_bytes)
 
@@ -264,13 +249,10 @@ class EdgeKernel:
         return sums / rows.degrees().clamp_min(1)[:, None] if self.weights == "mean" else sums
 
 
-def _need_gradient(*tensors: Tensor | None) -> bool:
-    return torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in tensors)
-
-
-def _note_slow_paths(paths: dict[str, FlatPath]) -> None:
+def _note_slow_paths(modules: nn.ModuleDict, mlp_inputs: Tensor, attention_inputs: Tensor) -> None:
     """Warn if a network does not run by our kernels on a GPU, and say why."""
-    for name, path in paths.items():
+    for name, module in modules.items():
+        path = flat_path(module, like=mlp_inputs if name == "mlp" else attention_inputs)
         if path.reason:
             warnings.warn(f"With memory='flat', `{name}` runs {path}", stacklevel=3)
 
