@@ -56,8 +56,9 @@ def back(
     """Write (slope @ weight where hidden > 0) to `out`, (N, H), and slope^T @ hidden to `products`.
 
     slope: (N, A); weight: (A, H); hidden: (N, H); products: (groups, A, H), one for each group of rows; sums:
-    (groups, H), to which the sums of `out` over rows are added.
+    (groups, H), to which the sums of `out` over rows are added. The rows of the weight may be apart.
     """
+    assert weight.stride(1) == 1, "the columns of a row are next to each other"
     count, wide = slope.shape
     width = hidden.shape[1]
     parts = triton.cdiv(width, _COLUMNS)
@@ -133,7 +134,7 @@ def _read(
 
 
 @Launcher
-@triton.jit(do_not_specialize=["count", "turns", "parts"])
+@triton.jit(do_not_specialize=["count", "turns", "parts", "w_row"])
 def _back(
     slope,
     weight,
