@@ -308,6 +308,27 @@ def test_what_cannot_be_written_is_refused(draw) -> None:
         assert what in caught.value.what
 
 
+def test_a_density_that_overflows_times_the_cell_volume_is_refused(draw) -> None:
+    volume = draw(0)
+    large = volume.total.copy()
+    large[1, 2, 3] = 1e307  # finite; the cell has about 200 cubic angstrom
+    for part, name in (
+        (Volume(volume.structure, large), "The density"),
+        (Volume(volume.structure, volume.total, -large), "The spin density"),
+    ):
+        with pytest.raises(BadInput, match=f"{name} is up to 1e.307 .* overflows") as caught:
+            chgcar_bytes(part)
+        assert caught.value.hint
+
+
+@pytest.mark.parametrize("at", [0, -1])
+def test_an_exponent_of_three_digits_anywhere_widens_every_field_of_the_grid(draw, at: int) -> None:
+    volume = draw(0, (4, 4, 4))
+    volume.total[at, at, at] = 1e-150
+    lines = chgcar_bytes(volume).decode().splitlines()
+    assert {len(line) for line in lines[14:26]} == {5 * 19} and len(lines[26]) == 4 * 19
+
+
 def test_a_full_disk_leaves_the_old_file_and_no_other(draw, tmp_path, monkeypatch) -> None:
     path = write_chgcar(tmp_path / "CHGCAR", draw(0))
     old = path.read_bytes()

@@ -18,7 +18,7 @@ from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.density.files.augmentation import read_augmentation
 from pinchpoint.systems.density.files.file_io import read_text_blob, write_blob
 from pinchpoint.systems.density.files.number_parsing import NotNumbers, parse_numbers
-from pinchpoint.systems.density.files.number_printing import characters_of
+from pinchpoint.systems.density.files.number_printing import characters_of, needs_wide_fields
 from pinchpoint.systems.density.files.poscar import poscar_text, read_poscar
 from pinchpoint.systems.density.files.volume import Volume, check_grid, check_volume
 
@@ -81,9 +81,13 @@ def chgcar_bytes(volume: Volume) -> bytes:
         b"\n",
         grid,
     ]
-    parts += [*_grid_text(volume.total, cell), _with_newline(volume.augmentation)]
+    parts += [*_grid_text("density", volume.total, cell), _with_newline(volume.augmentation)]
     if volume.spin is not None:
-        parts += [grid, *_grid_text(volume.spin, cell), _with_newline(volume.spin_augmentation)]
+        parts += [
+            grid,
+            *_grid_text("spin density", volume.spin, cell),
+            _with_newline(volume.spin_augmentation),
+        ]
     return b"".join(parts)
 
 
@@ -123,14 +127,23 @@ def _between(data: bytes, start: int, grid: tuple[int, int, int], name: str) -> 
     return (text if text.strip() else ""), (None if head is None else min(head.end() + 1, len(data)))
 
 
-def _grid_text(density: np.ndarray, cell: float) -> tuple[memoryview, memoryview]:
-    """Return the text of all full lines, and of the rest."""
+def _grid_text(name: str, density: np.ndarray, cell: float) -> tuple[memoryview, memoryview]:
+    """Return the text of all full lines, and of the rest. name: used in error messages."""
     values = np.array(density.transpose(2, 1, 0), dtype=np.float64, order="C").reshape(-1)
-    values *= cell
+    with np.errstate(over="ignore"):
+        values *= cell
+    if not np.isfinite(values).all():
+        raise BadInput(
+            f"The {name} is up to {np.abs(density).max():.3g} electrons per cubic angstrom; times the cell "
+            f"volume of {cell:.6g} cubic angstrom, it overflows.",
+            hint="Give the density in electrons per cubic angstrom; so large a value is a mistake.",
+        )
+    wide = needs_wide_fields(values)
     full = len(values) // _PER_LINE * _PER_LINE
     rest = values[full:].reshape(1, -1) if full < len(values) else np.empty((0, 1))
     lines, last = (
-        characters_of(part, per_line=_PER_LINE) for part in (values[:full].reshape(-1, _PER_LINE), rest)
+        characters_of(part, per_line=_PER_LINE, wide=wide)
+        for part in (values[:full].reshape(-1, _PER_LINE), rest)
     )
     return lines.reshape(-1).data, last.reshape(-1).data
 

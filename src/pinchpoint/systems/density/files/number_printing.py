@@ -61,14 +61,18 @@ def format_lines(values: np.ndarray, *, per_line: int) -> bytes:
     Each row starts a new line. A field is a blank and 17 characters. If any number needs an exponent of three
     digits, all fields have 18 characters: Fortran would drop the E, and few programs could read the file.
     """
-    return characters_of(values, per_line=per_line).tobytes()
+    return characters_of(values, per_line=per_line, wide=needs_wide_fields(values)).tobytes()
 
 
-def characters_of(values: np.ndarray, *, per_line: int) -> np.ndarray:
-    """Return the text of `format_lines` as bytes (R, characters per row)."""
-    rows, count = values.shape
+def needs_wide_fields(values: np.ndarray) -> bool:
+    """Whether any number needs an exponent of three digits."""
     size = np.abs(values)
-    wide = bool(size.max(initial=0.0) >= 9.9e98 or size.min(initial=1.0, where=size > 0) < 1e-99)
+    return bool(size.max(initial=0.0) >= 9.9e98 or size.min(initial=1.0, where=size > 0) < 1e-99)
+
+
+def characters_of(values: np.ndarray, *, per_line: int, wide: bool) -> np.ndarray:
+    """Return the text of `format_lines` as bytes (R, characters per row). wide: fields of 18 characters."""
+    rows, count = values.shape
     text = np.empty((rows, count * (19 if wide else 18) + -(-count // per_line)), dtype=np.uint8)
     if not text.size:
         return text
