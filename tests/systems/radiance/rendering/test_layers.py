@@ -13,6 +13,8 @@ torch = pytest.importorskip("torch", reason="the radiance fields are torch's")
 from torch import Tensor  # noqa: E402
 
 from pinchpoint.backends.torch import compat, measurement  # noqa: E402
+from pinchpoint.backends.torch.fake import runner  # noqa: E402
+from pinchpoint.forecasting import cards  # noqa: E402
 from pinchpoint.kit.edges.edge_ops import is_fake  # noqa: E402
 from pinchpoint.systems.radiance import rendering  # noqa: E402
 from pinchpoint.systems.radiance.model.config import FieldConfig  # noqa: E402
@@ -94,7 +96,8 @@ def test_gradients_are_those_of_single_products(changes: dict[str, Any], chunks:
 
 @pytest.fixture
 def _fake_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fake tensors of a CPU count as those of a GPU on which kernels run."""
+    """Fake tensors of a CPU count as those of a Hopper GPU on which kernels run."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
     for module in (points, passes):
         monkeypatch.setattr(module, "own_kernels", is_fake)
 
@@ -109,6 +112,23 @@ def test_only_fields_of_the_measured_width_and_type_run_whole_layers() -> None:
     assert not points.runs_fused(graf, tensor, torch.float32)
     assert not points.runs_fused(FieldConfig.preset("small"), tensor, torch.bfloat16)
     assert not points.runs_fused(graf, torch.empty(1), torch.bfloat16), "on a CPU"
+
+
+@pytest.mark.parametrize(("card", "fused"), [("h200", True), ("a100-80", False), ("rtx4090", False)])
+def test_a_forecast_follows_whole_layers_only_for_cards_that_run_them(card: str, fused: bool) -> None:
+    chosen = cards.card(card)
+    device = runner.Device(
+        title=chosen.title,
+        memory_bytes=chosen.memory_bytes,
+        capability=chosen.capability,
+        cublas_workspace_bytes=chosen.cublas_workspace_bytes,
+        cublaslt_workspace_bytes=chosen.cublaslt_workspace_bytes,
+        processors=chosen.processors,
+    )
+    with runner.simulate_device(device, dynamic=runner.Dynamic()):
+        tensor = torch.empty(1, device="cuda")
+        assert is_fake(tensor)
+        assert points.runs_fused(FieldConfig.preset("graf"), tensor, torch.bfloat16) is fused
 
 
 @pytest.mark.usefixtures("_fake_gpu")

@@ -82,12 +82,12 @@ def encoded_directions(config: FieldConfig, scene: Scene, part: Part, *, own: bo
 
 
 def runs_fused(config: FieldConfig, tensor: Tensor, dtype: torch.dtype) -> bool:
-    """Whether the kernels of whole layers support this field and, unless it is fake, the tensor's GPU."""
+    """Whether the kernels of whole layers support this field and the tensor's GPU, real or simulated."""
     return (
         own_kernels(tensor)
         and dtype is torch.bfloat16
         and config.width == _FUSED_WIDTH
-        and (is_fake(tensor) or torch.cuda.get_device_capability(tensor.device)[0] == 9)
+        and torch.cuda.get_device_capability(tensor.device)[0] == 9
     )
 
 
