@@ -144,7 +144,7 @@ def test_a_registration_without_a_function_is_refused() -> None:
 def test_the_example_of_the_docs_describes_three_kinds_of_kernels(
     kernels: Any, observer: Any, take: Any
 ) -> None:
-    page = (Path(__file__).parents[4] / "docs" / "toolkit" / "predict.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[4] / "docs" / "reference" / "packages.md").read_text(encoding="utf-8")
     (example,) = [block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "twice" in block]
     library = torch.library.Library("mylib", "DEF")
     library.define("blur(Tensor image) -> Tensor")
