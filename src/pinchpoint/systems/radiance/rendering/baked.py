@@ -101,15 +101,15 @@ class BakedObject:
         """
         rows_left: dict[int, Tensor] = {}  # of each block: rays that may show more than before
         for turn in range(_ROUNDS):
-            found: list[Tensor] = []
+            missing_cells: list[Tensor] = []
             for at, (rays, draws) in enumerate(blocks()):
                 points = (
                     None if turn and at not in rows_left else self._points_of(rays, draws, rows_left.get(at))
                 )
                 if points is not None:
                     numbers, rows_left[at] = self._missing_cells(points, endless=endless)
-                    found.append(numbers)
-            cells = torch.cat(found).unique() if found else None
+                    missing_cells.append(numbers)
+            cells = torch.cat(missing_cells).unique() if missing_cells else None
             if cells is None or not len(cells):
                 break
             self._refine(cells)

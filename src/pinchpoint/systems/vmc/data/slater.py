@@ -88,7 +88,7 @@ def excited_starts(charge: int, count: int, level: int, *, core: int = 0, ion: i
     shells = [number for rounds, _, number, _ in _GROUPS if rounds]
     highest = max((number for number, electrons in zip(shells, _NOBLE, strict=True) if charge > electrons))
     number = next((shell for shell in shells if shell > highest), highest + 1)
-    known = sorted(atomic_orbitals(charge, core=core), key=lambda orbital: (-orbital[0], not orbital[1]))
-    above = known[count:] + [((1 + max(ion, 0)) / number, index == 0) for index in range(4)]
+    by_energy = sorted(atomic_orbitals(charge, core=core), key=lambda orbital: (-orbital[0], not orbital[1]))
+    above = by_energy[count:] + [((1 + max(ion, 0)) / number, index == 0) for index in range(4)]
     zeta, is_round = above[min(level, len(above)) - 1]
     return [*occupied[:-1], Start(0, zeta, is_round, True)]
