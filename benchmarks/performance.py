@@ -4,7 +4,8 @@
     python benchmarks/performance.py benchmarks/results/bench_h200 -o docs/explanation/performance.md
 
 pinchpoint must be importable: installed, or `PYTHONPATH=src`. Every figure of the page comes from the
-records; a test renders the page again and compares.
+records, those of the table beside the limit of the card (`limits.py`) also from other records in the folder
+above; a test renders the page again and compares.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+import limits  # pyright: ignore[reportMissingImports]
 
 from pinchpoint.core.files import write_text
 from pinchpoint.core.units import show_bytes, show_seconds
@@ -74,13 +77,14 @@ def read(folder: Path) -> list[Bench]:
     ]
 
 
-def render(benches: Sequence[Bench], *, folder: str) -> str:
-    """Return the page. folder: the name of the folder of the records."""
+def render(benches: Sequence[Bench], *, folder: Path) -> str:
+    """Return the page. folder: that of the records; the one above holds the other records."""
     machines = [one.machine for bench in benches for one in bench.comparisons]
     gpus = sorted({machine["gpu"] for machine in machines if machine.get("gpu")})
     parts = [
-        INTRO.format(gpu=f"an {' and '.join(gpus)}" if gpus else "a CPU", folder=folder),
+        INTRO.format(gpu=f"an {' and '.join(gpus)}" if gpus else "a CPU", folder=folder.name),
         _summary(benches),
+        _limits(folder),
     ]
     parts += [_section(bench) for bench in benches]
     return "\n".join([*parts, _slower(benches), _machines(benches)]).rstrip() + "\n"
@@ -105,6 +109,15 @@ def _summary(benches: Sequence[Bench]) -> str:
         + _table(header, (row for bench in benches for row in _summary_rows(bench)))
         + "\n"
     )
+
+
+def _limits(folder: Path) -> str:
+    header, rows, notes = limits.table(folder.parent, folder.name)
+    intro = (
+        "Each row compares what an optimisation report says, the fastest peer that we timed, our time, and\n"
+        "the floor: what the operations or bytes of the work take at the rates that an H200 reaches.\n\n"
+    )
+    return f"## Beside the limit of the card\n{intro}{_table(header, iter(rows))}\n\n{notes}"
 
 
 def _summary_rows(bench: Bench) -> Iterator[tuple[str, ...]]:
@@ -306,7 +319,7 @@ def main() -> None:
     parser.add_argument("records", type=Path, help="Folder of the records.")
     parser.add_argument("-o", "--output", type=Path, required=True, help="The page.")
     args = parser.parse_args()
-    write_text(args.output, render(read(args.records), folder=args.records.name))
+    write_text(args.output, render(read(args.records), folder=args.records))
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ def page(*rows: Row, **changes: Any) -> str:
     head = ("step", "a step", "It claims this.", "points", 1000, {"width": "8"})
     one = Comparison(*head, rows, None, (), "", 1.0, "command", machine, "2026-11-17T00:00:00")
     bench = Bench("cloud", "cuda", "report", (replace(one, **changes),))
-    return import_module("performance").render([bench], folder="bench_h200")
+    return import_module("performance").render([bench], folder=RECORDS)
 
 
 def test_the_page_is_what_the_records_give() -> None:
@@ -45,7 +45,7 @@ def test_the_page_is_what_the_records_give() -> None:
     text = (ROOT / "docs" / "explanation" / "performance.md").read_text(encoding="utf-8")
     benches = performance.read(RECORDS)
     assert [bench.system for bench in benches] == ["density", "cloud", "vmc", "radiance", "operator"]
-    assert text == performance.render(benches, folder=RECORDS.name)
+    assert text == performance.render(benches, folder=RECORDS)
 
 
 def test_ratios_peaks_and_peers_are_in_the_summary() -> None:
@@ -60,7 +60,7 @@ def test_ratios_peaks_and_peers_are_in_the_summary() -> None:
 
 
 def test_a_variant_that_does_other_work_is_not_in_the_summary() -> None:
-    summary = page(BASE, LATE, replace(QUICK, name="quick, bf16")).partition("## Cloud")[0]
+    summary = page(BASE, LATE, replace(QUICK, name="quick, bf16")).partition("## Beside")[0]
     assert "4.00 s (`small`) | 0.500x [0.480, 0.530] slower" in summary and "bf16`" not in summary
 
 
