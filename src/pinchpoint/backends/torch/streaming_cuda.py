@@ -186,4 +186,4 @@ class CudaLane(CpuLane):
 
 
 def _pinned_buffer(shape: Any, dtype: torch.dtype) -> Tensor:
-    return torch.empty(tuple(shape), dtype=dtype).pin_memory()
+    return torch.empty(tuple(shape), dtype=dtype, pin_memory=True)

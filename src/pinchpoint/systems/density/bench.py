@@ -237,7 +237,8 @@ class WholeGrid:
     def __init__(
         self, model: DensityModel, graph: AtomGraph, near: Surroundings, *, own_kernel: bool
     ) -> None:
-        self.form, self.graph, self.near = model.tabulate(KNOTS, own_kernel=own_kernel), graph, near
+        self.form = model.tabulate(KNOTS, own_kernel=own_kernel, radius_a=near.radius_a)
+        self.graph, self.near = graph, near
         with torch.no_grad():
             self.fields = model.fields(graph)
         self.numbers = np.arange(near.bricks.count)

@@ -29,7 +29,7 @@ from pinchpoint.systems.density.data.domain import charge_notes, unfamiliar_note
 from pinchpoint.systems.density.files.formats import check_volume_output, warnings_of, write_volume
 from pinchpoint.systems.density.files.structures import as_structure
 from pinchpoint.systems.density.files.volume import Volume, check_volume
-from pinchpoint.systems.density.grid.bricks import Bricks, bricks_of, surroundings_of
+from pinchpoint.systems.density.grid.bricks import Bricks, bricks_of, radius_a, surroundings_of
 from pinchpoint.systems.density.grid.electron_counts import count_notes, negative_notes
 from pinchpoint.systems.density.grid.elements import SYMBOLS
 from pinchpoint.systems.density.grid.grids import choose_grid, skew_notes
@@ -133,13 +133,14 @@ def predict(
     model.config.index_of(target.species)
     group = symmetry_of(target) if symmetry else None
     points = _grid(target, group, grid, spacing_a)
+    bricks = bricks_of(points, target.lattice, model.config.cutoff_a)
+    radius = radius_a(bricks, target.lattice)
     tell("atoms", 0, 0)
     at = time.perf_counter()
     stage, atoms_bytes = _describe_atoms(
-        lambda: _stage(model, target, form, knots, seed, place), place, budget
+        lambda: _stage(model, target, form, knots, radius, seed, place), place, budget
     )
     atoms_s, at = time.perf_counter() - at, time.perf_counter()
-    bricks = bricks_of(points, target.lattice, model.config.cutoff_a)
     total, spin, result, distinct = _densities(stage, target, bricks, group, budget, chunk, tell)
     probes_s, peak_bytes = time.perf_counter() - at, _peak(place, result, atoms_bytes)
     volume = check_volume(
@@ -211,11 +212,17 @@ class Stage:
 
 
 def _stage(
-    model: DensityModel, structure: Structure, form: str, knots: int | None, seed: int, device: str
+    model: DensityModel,
+    structure: Structure,
+    form: str,
+    knots: int | None,
+    radius: float,
+    seed: int,
+    device: str,
 ) -> Stage:
     config, dtype = model.config, next(model.parameters()).dtype
     atoms = atom_graph(structure, config, device=device, dtype=dtype)
-    network: Any = model if knots is None else model.tabulate(knots)
+    network: Any = model if knots is None else model.tabulate(knots, radius_a=radius)
     if form != "scalar":
         from pinchpoint.systems.density.model.full_form import FullForm
 

@@ -20,7 +20,7 @@ from pinchpoint.core.errors import BadInput
 from pinchpoint.core.workload import Case, Probe
 from pinchpoint.kit.edges.edge_ops import is_fake
 from pinchpoint.systems.density import CHUNK, FULL_CHUNK
-from pinchpoint.systems.density.grid.bricks import Bricks
+from pinchpoint.systems.density.grid.bricks import Bricks, radius_a
 from pinchpoint.systems.density.grid.hafnia import hafnia
 from pinchpoint.systems.density.grid.periodic_images import atom_graph, images_of
 from pinchpoint.systems.density.grid.structure import Structure
@@ -102,11 +102,13 @@ def build(
         "original", ("Hf", "O"), mul=int(settings["mul"]), lmax=int(settings["lmax"])
     )
     model = DensityModel(config, seed=seed).to(device)
+    structure, bricks = hafnia(), Bricks(GRID, BRICK)
     if variant != "scalar":
         form = FullForm(model, seed=seed + 1)
+    elif mode == "train":
+        form = model
     else:
-        form = model if mode == "train" else model.tabulate(KNOTS)
-    structure, bricks = hafnia(), Bricks(GRID, BRICK)
+        form = model.tabulate(KNOTS, radius_a=radius_a(bricks, structure.lattice))
     pieces = list(_pieces(size, bricks.probes, chunk or (CHUNK if variant == "scalar" else FULL_CHUNK)))
     graph, near = (
         atom_graph(structure, config, device=device),

@@ -228,7 +228,7 @@ def test_memory_that_runs_out_late_costs_no_finished_brick_and_the_reported_tile
 def test_the_peak_does_not_grow_with_the_grid() -> None:
     structure = drawn("skewed")
     peaks = []
-    for n in (32, 64):
+    for n in (48, 64):
         near = surroundings_of(structure, Bricks((n, n, n), (4, 4, 4)), CUTOFF)
         swept = sweep(
             bump, lambda: torch.ones(3, 1), torch.zeros(3, dtype=torch.int64), near, outputs=2, budget="64MiB"

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pinchpoint.systems.density.model.harmonics import Exact, Harmonics, coupling, is_rounded
+from pinchpoint.systems.density.model.harmonics import Exact, Harmonics, coupling, is_rounded, polar_factors
 
 o3 = pytest.importorskip("e3nn.o3", reason="the truth is e3nn's")
 
@@ -33,6 +33,19 @@ def test_degree_two_is_the_closed_form() -> None:
         [x * z, x * y, (2 * y * y - x * x - z * z) / 12**0.5, y * z, (z * z - x * x) / 2]
     )
     assert torch.allclose(Harmonics(2)(vectors)[1], wanted, rtol=0, atol=1e-14)
+
+
+def test_harmonics_are_products_of_polar_and_azimuthal_parts() -> None:
+    x, y, z = vectors = directions().t() * 0.7
+    factors, square = polar_factors(5), (vectors**2).sum(0)
+    for degree, wanted in enumerate(Harmonics(5)(vectors), start=1):
+        for order in range(degree + 1):
+            terms = range((degree - order) // 2 + 1)
+            polar = sum(factors[degree, order, k] * y ** (degree - order - 2 * k) * square**k for k in terms)
+            around = torch.complex(z, x) ** order
+            assert torch.allclose(polar * around.real, wanted[degree + order], rtol=0, atol=1e-13)
+            if order:
+                assert torch.allclose(polar * around.imag, wanted[degree - order], rtol=0, atol=1e-13)
 
 
 def test_a_vector_of_another_length_scales_degree_l_by_its_power() -> None:

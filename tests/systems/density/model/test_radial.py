@@ -9,9 +9,12 @@ from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.density.model.config import DensityConfig
 from pinchpoint.systems.density.model.radial import (
     RadialNetworks,
+    RadialPolynomials,
+    RadialSpline,
     RadialTable,
     envelope,
     hidden_layer,
+    pad_count,
     product_in_parts,
     soft_distance,
 )
@@ -126,3 +129,59 @@ def test_a_product_in_parts_and_its_gradients_are_those_of_the_whole() -> None:
     for other in results[1:]:
         for one, two in zip(results[0], other, strict=True):
             assert one is not None and two is not None and torch.allclose(one, two, rtol=1e-12)
+
+
+def unpadded(values: torch.Tensor) -> torch.Tensor:
+    """The columns of groups of 3 networks with 5 and 7 channels, in the order of a table."""
+    assert values.shape[1] == pad_count(15) + pad_count(21) == 48
+    assert not values[:, 15:16].any() and not values[:, 37:].any()
+    return torch.cat([values[:, :15], values[:, 16:37]], dim=1)
+
+
+def exact_columns(networks: RadialNetworks, soft: torch.Tensor) -> torch.Tensor:
+    values = networks(soft.square() - CONFIG.softening_a**2, soft)
+    return torch.cat([part.transpose(0, 1).flatten(1) for part in values.split([5, 7], dim=2)], dim=1)
+
+
+def relative(values: torch.Tensor, wanted: torch.Tensor) -> float:
+    return ((values - wanted).norm() / wanted.norm()).item()
+
+
+def test_a_spline_of_four_rows_gives_what_the_networks_give() -> None:
+    spline = RadialSpline.of(networks(), [5, 7])
+    soft = torch.linspace(0.2, 4.004, 3001, dtype=torch.float64)
+    place = (soft - spline.low) / spline.step
+    row = place.long()
+    x = place - row
+    weights = [(1 - x) ** 3, 4 - 6 * x**2 + 3 * x**3, 1 + 3 * x + 3 * x**2 - 3 * x**3, x**3]
+    rows = [w[:, None] / 6 * spline.coefficients[row + i] for i, w in enumerate(weights)]
+    values = torch.stack(rows).sum(0)
+    assert relative(unpadded(values), exact_columns(networks(), soft)) < 1e-6
+
+
+@pytest.mark.parametrize("radius", [0.1, 0.18])
+def test_polynomials_give_what_the_networks_give_on_every_window(radius: float) -> None:
+    pieces = RadialPolynomials.of(networks(), [5, 7], radius)
+    assert pieces is not None
+    coefficients = pieces.coefficients.view(-1, pieces.degree + 1, 48)
+    centres = pieces.low + torch.arange(len(coefficients), dtype=torch.float64) * pieces.step
+    # All distances of a tile around any middle are in the window whose centre is nearest to it.
+    assert pieces.half >= radius + pieces.step / 2 * (1 - 1e-9)
+    assert centres[0] - pieces.half == pytest.approx(0.2)
+    assert centres[-1] + pieces.half == pytest.approx((16 + 0.04) ** 0.5)
+    x = torch.linspace(-1, 1, 41, dtype=torch.float64)
+    powers = x[:, None] ** torch.arange(pieces.degree + 1)
+    values = unpadded((powers @ coefficients).flatten(0, 1))
+    soft = (centres[:, None] + pieces.half * x).flatten()
+    assert relative(values, exact_columns(networks(), soft)) < 5e-7
+
+
+def test_the_degree_of_polynomials_grows_with_the_radius_until_splines_are_better() -> None:
+    degrees = []
+    for radius in (0.05, 0.1, 0.2):
+        pieces = RadialPolynomials.of(networks(), [5, 7], radius)
+        assert pieces is not None
+        degrees.append(pieces.degree)
+    assert degrees == sorted(set(degrees))
+    assert RadialPolynomials.of(networks(), [5, 7], 0.8) is None
+    assert RadialPolynomials.of(networks(), [5, 7], 3.0) is None, "a window is wider than the cutoff"

@@ -129,8 +129,12 @@ class Surroundings:
         return atoms, self.vectors(apart)
 
     def vectors(self, apart: Tensor) -> Tensor:
-        """Convert the second result of `nearby`, (T, K, 3), to the vectors of every probe, (T, B, K, 3)."""
-        return self.offsets[None, :, None] - apart[:, None]
+        """Convert the second result of `nearby`, (T, K, 3), to the vectors of every probe, (T, B, K, 3).
+
+        In memory, each coordinate is contiguous, by tile, slot and probe: kernels treat pairs in that order.
+        """
+        vectors = self.offsets.T[:, None, None] - apart.permute(2, 0, 1)[..., None]
+        return vectors.permute(1, 3, 2, 0)
 
     def _centres(self, numbers: Tensor) -> Tensor:
         """Return the centres (T, 3) float64 of the bricks with these numbers (T,)."""

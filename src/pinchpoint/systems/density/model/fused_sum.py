@@ -1,9 +1,8 @@
-"""Sums over the neighbours of each probe, computed directly from the radial table.
+"""Sums over the neighbours of each probe by our own kernels, and which tiles they can be used for.
 
-Letters as in `probe_network`. On a GPU, no channel of a pair is stored: a Triton program accumulates the sums
-of some channels for the probes of one tile and loops over the slots. For each pair it reads two rows of the
-table (from the caches), and the fields of one atom once for all probes of the tile. Where that kernel cannot
-run, plain torch is used instead.
+Letters as in `probe_network`. No channel of a pair is stored: a Triton program accumulates the sums of some
+channels for the probes of one tile and loops over the slots. Of a pair, only its place in the table of radial
+functions and its harmonics are in memory.
 """
 
 from __future__ import annotations
@@ -13,9 +12,8 @@ from torch import Tensor
 
 from pinchpoint.kit.edges.edge_ops import is_fake, on_device, own_kernels
 from pinchpoint.systems.density.model.config import DensityConfig
-from pinchpoint.systems.density.model.probe_network import sums_over_neighbours
-from pinchpoint.systems.density.model.radial import RadialTable
-from pinchpoint.systems.density.model.sampled_sum import sampled_floats, sums_by_sampling
+from pinchpoint.systems.density.model.radial import RadialPieces, pad_groups
+from pinchpoint.systems.density.model.sampled_sum import sampled_floats
 
 MOST_PROBES = 64  # per tile: a program accumulates the sums of all of them
 
@@ -37,45 +35,51 @@ def is_sampled(fields: Tensor) -> bool:
 def pair_floats(config: DensityConfig, fields: Tensor, probes: int, *, own_kernel: bool) -> int | None:
     """Return the floats per pair at the peak, or None where whole rows of the table are read.
 
-    These are the vector, the harmonics of all degrees, the monomials of the last two degrees, and the
-    channels of the pair where they are stored.
+    With our kernels, these are the vector, its place in the table, the harmonics of all degrees, what the
+    superposed atoms need, and a few for the states of the probe.
+    Without them, also the monomials of the last two degrees, and the channels of the pair.
     """
     lmax = config.lmax
-    harmonics, last, before = (lmax + 1) ** 2 - 1, (lmax + 1) * (lmax + 2) // 2, lmax * (lmax + 1) // 2
-    geometry = harmonics + 2 * last + before + 28
+    harmonics = (lmax + 1) ** 2 - 1
     if own_kernel and is_fused(fields, probes):
-        return geometry
+        return harmonics + 10 + (12 if config.prior else 0)
+    last, before = (lmax + 1) * (lmax + 2) // 2, lmax * (lmax + 1) // 2
+    geometry = harmonics + 2 * last + before + 28
     return geometry + sampled_floats(config) if is_sampled(fields) else None
 
 
-def sums_from_table(
+def fused_sums(
     config: DensityConfig,
     fields: Tensor,
     neighbours: Tensor,
-    harmonics: list[Tensor],
-    table: RadialTable,
-    soft: Tensor,
-    probes: int,
-    *,
-    own_kernel: bool = True,
+    vectors: Tensor,
+    pieces: RadialPieces,
+    factors: Tensor,
 ) -> Tensor:
-    """Return the sums of each probe, (P, L, C).
-
-    soft: (N,); the other arguments are those of `sums_over_neighbours`. own_kernel: use Triton where
-    possible.
-    """
-    if not (own_kernel and is_fused(fields, probes)):
-        if is_sampled(fields):
-            return sums_by_sampling(config, fields, neighbours, harmonics, table, soft, probes)
-        return sums_over_neighbours(config, fields, neighbours, harmonics, table.read(soft), probes)
-    tiles = len(neighbours)
+    """Return the sums of each probe, (P, L, C). factors: from `polar_factors`; the rest as in the model."""
+    tiles, probes, slots, _ = vectors.shape
+    pairs = tiles * probes * slots
     out = fields.new_empty(tiles * probes, config.interactions, config.aggregates)
-    row, right = table.place(soft)
+    windows = vectors.new_empty(tiles, slots, dtype=torch.int32)
+    places = vectors.new_empty(pairs)
+    harmonics = vectors.new_empty((config.lmax + 1) ** 2 - 1, pairs)
     if not is_fake(fields) and tiles:
         from pinchpoint.systems.density.model import fused_sum_triton
 
+        sizes = [
+            layers * width
+            for degree, (layers, width) in enumerate(pieces.shapes)
+            for _ in range(2 * degree + 1)
+        ]
         with on_device(fields):
-            fused_sum_triton.sums(
-                fields, neighbours, harmonics, row, right, table, out.view(tiles, probes, -1)
+            fused_sum_triton.write_geometry(config, vectors, factors, pieces, windows, places, harmonics)
+            fused_sum_triton.write_sums(
+                pad_groups(fields, sizes),
+                neighbours,
+                windows,
+                places,
+                harmonics,
+                pieces,
+                out.view(tiles, probes, -1),
             )
     return out

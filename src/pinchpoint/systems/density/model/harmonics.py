@@ -99,6 +99,20 @@ def harmonics_of(degree: int) -> list[Polynomial]:
     return [_harmonic(degree, m) for m in range(-degree, degree + 1)]
 
 
+def polar_factors(lmax: int) -> np.ndarray:
+    """Return (lmax + 1, lmax + 1, lmax + 1): by degree l, order m and k, the factor of a polynomial.
+
+    The harmonics of order m and -m are the sum over k of factor * y^(l - m - 2k) |u|^(2k), times the real and
+    the imaginary part of (z + i x)^m.
+    """
+    table = np.zeros((lmax + 1,) * 3)
+    for degree in range(lmax + 1):
+        for order in range(degree + 1):
+            factors = _polar_factors(degree, order)
+            table[degree, order, : len(factors)] = factors
+    return table
+
+
 def coupling(first: int, second: int, third: int) -> np.ndarray:
     """Return the coupling (2 l1 + 1, 2 l2 + 1, 2 l3 + 1) of degrees l1 and l2 to l3.
 
@@ -149,23 +163,31 @@ def _coefficients(degree: int) -> np.ndarray:
 def _harmonic(degree: int, m: int) -> Polynomial:
     """Return one harmonic, normalised so that the squares of all m add up to 2 l + 1 on the unit sphere."""
     order = abs(m)
+    round_axis = _azimuthal(order, sine=m < 0)
+    total: Polynomial = {}
+    for k, factor in enumerate(_polar_factors(degree, order)):
+        part: Polynomial = {(0, degree - 2 * k - order, 0): factor}
+        for _ in range(k):
+            part = _times(part, {(2, 0, 0): 1.0, (0, 2, 0): 1.0, (0, 0, 2): 1.0})
+        for exponents, value in _times(part, round_axis).items():
+            total[exponents] = total.get(exponents, 0.0) + value
+    return total
+
+
+def _polar_factors(degree: int, order: int) -> list[float]:
+    """Return the factors of y^(degree - order - 2k) |u|^(2k) in the harmonics of this order, for each k."""
     scale = math.sqrt(
         (2 * degree + 1)
         * math.factorial(degree - order)
         / math.factorial(degree + order)
         * (2 if order else 1)
     )
-    round_axis = _azimuthal(order, sine=m < 0)
-    total: Polynomial = {}
+    factors = []
     for k in range((degree - order) // 2 + 1):
         weight = (-1) ** k * math.comb(degree, k) * math.comb(2 * degree - 2 * k, degree) / 2**degree
         weight *= math.factorial(degree - 2 * k) / math.factorial(degree - 2 * k - order)
-        part: Polynomial = {(0, degree - 2 * k - order, 0): weight * scale}
-        for _ in range(k):
-            part = _times(part, {(2, 0, 0): 1.0, (0, 2, 0): 1.0, (0, 0, 2): 1.0})
-        for exponents, value in _times(part, round_axis).items():
-            total[exponents] = total.get(exponents, 0.0) + value
-    return total
+        factors.append(weight * scale)
+    return factors
 
 
 def _azimuthal(order: int, *, sine: bool) -> Polynomial:

@@ -20,11 +20,19 @@ from torch import Tensor, nn
 from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.density.model.atom_network import AtomGraph, AtomNetwork
 from pinchpoint.systems.density.model.config import DensityConfig
-from pinchpoint.systems.density.model.fused_sum import pair_floats, sums_from_table
-from pinchpoint.systems.density.model.harmonics import Harmonics, in_full
+from pinchpoint.systems.density.model.fused_readout import FusedReadout
+from pinchpoint.systems.density.model.fused_sum import fused_sums, is_fused, is_sampled, pair_floats
+from pinchpoint.systems.density.model.harmonics import Harmonics, in_full, polar_factors
 from pinchpoint.systems.density.model.local_network import LocalNetwork
 from pinchpoint.systems.density.model.probe_network import Probes, sums_over_neighbours
-from pinchpoint.systems.density.model.radial import RadialTable, soft_distance
+from pinchpoint.systems.density.model.radial import (
+    RadialPieces,
+    RadialPolynomials,
+    RadialSpline,
+    RadialTable,
+    soft_distance,
+)
+from pinchpoint.systems.density.model.sampled_sum import sums_by_sampling
 
 if TYPE_CHECKING:
     from pinchpoint.systems.density.data.domain import TrainingDomain
@@ -32,9 +40,7 @@ if TYPE_CHECKING:
 
 PRIOR_KNOTS = 401
 
-# fields (A, W), neighbours (T, K), harmonics of degrees 1.. (d, N), squared and soft distances (N,), probes
-# -> (P, L, C)
-Sums = Callable[[Tensor, Tensor, list[Tensor], Tensor, Tensor, int], Tensor]
+Sums = Callable[[Tensor, Tensor, Tensor], Tensor]  # fields, neighbours, vectors -> (P, L, C)
 
 
 class DensityModel(nn.Module):
@@ -99,44 +105,69 @@ class DensityModel(nn.Module):
             out = torch.cat([out[:, :1] + prior[:, None], out[:, 1:]], dim=1)
         return out if self.local is None else out + self.local(states, out)
 
-    def tabulate(self, knots: int = 4096, *, own_kernel: bool = True) -> TabulatedModel:
+    def tabulate(
+        self, knots: int = 4096, *, own_kernel: bool = True, radius_a: float | None = None
+    ) -> TabulatedModel:
         """Return this model for inference, with its radial networks tabulated from the current weights.
 
         own_kernel: sum over neighbours with the Triton kernel where possible, instead of with plain torch.
+        Call it after moving the model to its device. radius_a: the probes of every tile are within this
+        distance of one point; the kernel is faster if it is known, and returns NaN for larger tiles.
         """
-        return TabulatedModel(self, knots, own_kernel=own_kernel)
+        return TabulatedModel(self, knots, own_kernel=own_kernel, radius_a=radius_a)
 
-    def _sums(
-        self,
-        fields: Tensor,
-        neighbours: Tensor,
-        harmonics: list[Tensor],
-        squared: Tensor,
-        soft: Tensor,
-        probes: int,
-    ) -> Tensor:
+    def _sums(self, fields: Tensor, neighbours: Tensor, vectors: Tensor) -> Tensor:
         networks, widths = self.probes.radial, self.probes.widths
+        squared, soft, harmonics = self.geometry(vectors)
         if self.training and self.config.train_knots:
             radial = RadialTable.of(networks, widths, self.config.train_knots).read(soft)
         else:
             radial = list(networks(squared, soft).transpose(0, 1).split(widths, dim=2))
         with in_full(soft):
-            return sums_over_neighbours(self.config, fields, neighbours, harmonics, radial, probes)
+            return sums_over_neighbours(self.config, fields, neighbours, harmonics, radial, vectors.shape[1])
+
+    def geometry(self, vectors: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
+        """Return squared and soft distances, each (N,), and the harmonics (d, N) of degrees 1 and up.
+
+        vectors: (T, B, K, 3).
+        """
+        flat = vectors.permute(3, 0, 2, 1).reshape(3, -1)
+        squared, soft = soft_distance(flat, self.config)
+        return squared, soft, self.harmonics(flat / soft)
 
 
 class TabulatedModel(nn.Module):
     """A DensityModel whose radial functions are read from a table. Same methods, no gradients."""
 
     values: Tensor
+    coefficients: Tensor
+    factors: Tensor
 
-    def __init__(self, model: DensityModel, knots: int, *, own_kernel: bool = True) -> None:
+    def __init__(
+        self,
+        model: DensityModel,
+        knots: int,
+        *,
+        own_kernel: bool = True,
+        radius_a: float | None = None,
+    ) -> None:
         super().__init__()
         self.model = model
-        self.own_kernel = own_kernel
         self.config = model.config
+        self.pieces: RadialPieces | None = None
+        self.readout: FusedReadout | None = None
         with torch.no_grad():
-            self.table = RadialTable.of(model.probes.radial, model.probes.widths, knots)
-        self.register_buffer("values", self.table.values, persistent=False)  # moves with the model
+            networks, widths = model.probes.radial, model.probes.widths
+            self.table = RadialTable.of(networks, widths, knots)
+            # Buffers, so that they move with the model.
+            self.register_buffer("values", self.table.values, persistent=False)
+            if own_kernel and is_fused(self.values, 1):
+                polynomials = None if radius_a is None else RadialPolynomials.of(networks, widths, radius_a)
+                self.pieces = polynomials or RadialSpline.of(networks, widths)
+                self.readout = None if model.local is not None else FusedReadout(model.probes)
+                self.register_buffer("coefficients", self.pieces.coefficients, persistent=False)
+                factors = torch.from_numpy(polar_factors(model.config.lmax)).to(self.values)
+                self.register_buffer("factors", factors, persistent=False)
 
     def fields(self, atoms: AtomGraph) -> Tensor:
         return self.model.fields(atoms)
@@ -144,39 +175,58 @@ class TabulatedModel(nn.Module):
     @torch.no_grad()
     def heavy(self, fields: Tensor) -> float:
         """Return how many times more bytes a pair takes than the width of the fields suggests."""
-        floats = pair_floats(self.config, fields, 1, own_kernel=self.own_kernel)
+        floats = pair_floats(self.config, fields, 1, own_kernel=self.pieces is not None)
         return 1.0 if floats is None else 2 * floats / fields.shape[1]
 
     @torch.no_grad()
     def forward(self, fields: Tensor, species: Tensor, neighbours: Tensor, vectors: Tensor) -> Tensor:
+        fields = fields.to(vectors.dtype)
+        is_own = self.pieces is not None and is_fused(fields, vectors.shape[1])
+        sums, readout = (self._fused_sums, self.readout) if is_own else (self._sums, None)
+        return density(self.model, fields, species, neighbours, vectors, sums=sums, readout=readout)
+
+    def _fused_sums(self, fields: Tensor, neighbours: Tensor, vectors: Tensor) -> Tensor:
+        assert self.pieces is not None, "checked by `forward`"
+        pieces = replace(self.pieces, coefficients=self.coefficients)
+        return fused_sums(self.config, fields, neighbours, vectors, pieces, self.factors)
+
+    def _sums(self, fields: Tensor, neighbours: Tensor, vectors: Tensor) -> Tensor:
+        probes = vectors.shape[1]
+        _, soft, harmonics = self.model.geometry(vectors)
         table = replace(self.table, values=self.values)
-
-        def sums(
-            fields: Tensor, near: Tensor, harmonics: list[Tensor], _: Tensor, soft: Tensor, probes: int
-        ) -> Tensor:
-            with in_full(soft):
-                return sums_from_table(
-                    self.config, fields, near, harmonics, table, soft, probes, own_kernel=self.own_kernel
-                )
-
-        return density(self.model, fields, species, neighbours, vectors, sums=sums)
+        with in_full(soft):
+            if is_sampled(fields):
+                return sums_by_sampling(self.config, fields, neighbours, harmonics, table, soft, probes)
+            return sums_over_neighbours(self.config, fields, neighbours, harmonics, table.read(soft), probes)
 
 
 def density(
-    model: DensityModel, fields: Tensor, species: Tensor, neighbours: Tensor, vectors: Tensor, *, sums: Sums
+    model: DensityModel,
+    fields: Tensor,
+    species: Tensor,
+    neighbours: Tensor,
+    vectors: Tensor,
+    *,
+    sums: Sums,
+    readout: FusedReadout | None = None,
 ) -> Tensor:
-    """Run one forward pass of the scalar form with the function `sums`. Shapes as in DensityModel.forward."""
+    """Run one forward pass of the scalar form with the function `sums`. Shapes as in DensityModel.forward.
+
+    readout: what reads the outputs from the sums, if not the model; only for a model without a local network.
+    """
     config = model.config
-    tiles, probes, slots, _ = vectors.shape
-    flat = vectors.permute(3, 0, 2, 1).reshape(3, tiles * slots * probes)
-    squared, soft = soft_distance(flat, config)
-    harmonics = model.harmonics(flat / soft)
-    neighbour_sums = sums(fields.to(flat.dtype), neighbours, harmonics, squared, soft, probes)
+    neighbour_sums = sums(fields.to(vectors.dtype), neighbours, vectors)
     prior = None
     if config.prior:
-        near = squared.view(tiles, slots, probes)
-        prior = prior_density(model.prior, species, neighbours, near, config.cutoff_a).reshape(-1)
-    return model.outputs_of(model.probes.states(neighbour_sums), prior).view(tiles, probes, config.outputs)
+        squared = vectors.square().sum(3).transpose(1, 2)
+        prior = prior_density(model.prior, species, neighbours, squared, config.cutoff_a).reshape(-1)
+    if readout is None:
+        outputs = model.outputs_of(model.probes.states(neighbour_sums), prior)
+    else:
+        outputs = readout(neighbour_sums)
+        if prior is not None:
+            outputs[:, 0] += prior
+    return outputs.view(*vectors.shape[:2], config.outputs)
 
 
 def prior_density(

@@ -9,17 +9,28 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Self
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from pinchpoint.core.errors import BadInput
+from pinchpoint.kit.edges.edge_ops import is_fake
 from pinchpoint.systems.density.model.config import DensityConfig
 
 SILU_GAIN = 1.6791767923989418  # 1 / root mean square of SiLU of a standard normal variable
 _DEEPEST = 60.0  # exp(-60) = 9e-27: negligible beside the nearest Gaussians
+PAD = 16  # groups of columns are padded to multiples of this, so that a GPU reads four at a time
+_INTERVALS = 16  # of a spline for each Gaussian: the error of the fit is below 1e-6
+_SAMPLES = 4  # of the networks in each interval of a spline
+_STEP = 0.125  # from one window of polynomials to the next, in diameters of a tile
+_NODES = 24  # where the networks are evaluated for the polynomials of a window
+_FIT = 2e-7  # relative error that the degree of the polynomials is chosen for
+_HIGHEST = 14  # degree: beyond it, splines are as fast
+_DEGREE = 11  # assumed where the weights have no values: that of the preset `original` on a grid of 80^3
 _OVERLAP = 1.12  # root of the sum of squares of all Gaussians with this spacing, at any distance
 
 
@@ -145,6 +156,129 @@ class RadialTable:
         values = functional.embedding_bag(rows, self.values, per_sample_weights=weights, mode="sum")
         parts = values.split([networks * width for networks, width in self.shapes], dim=1)
         return [part.unflatten(1, shape) for part, shape in zip(parts, self.shapes, strict=True)]
+
+
+@dataclass(frozen=True)
+class RadialSpline:
+    """The values of L networks as cubic B-splines of the soft distance, for the Triton kernel.
+
+    A distance needs four rows instead of two, but the table is so much shorter that the rows of a group of
+    channels stay in the L1 cache of a GPU. coefficients: (intervals + 3, columns), ordered like the values of
+    a `RadialTable`, with each group padded by zeros to `pad_count`. A distance in interval i is interpolated
+    from the rows i to i + 3.
+    """
+
+    coefficients: Tensor
+    low: float
+    step: float
+    shapes: tuple[tuple[int, int], ...]  # (L, channels) of each group
+
+    @classmethod
+    def of(cls, networks: RadialNetworks, widths: list[int]) -> Self:
+        """Fit the networks by least squares. widths: sizes of the groups that C is divided into."""
+        low, high = soft_range(networks.config)
+        intervals = _INTERVALS * networks.config.gaussians
+        table = RadialTable.of(networks, widths, _SAMPLES * intervals)
+        fit = torch.from_numpy(_spline_fit(intervals)).to(table.values.device)
+        coefficients = (fit @ table.values.double()).to(table.values.dtype)
+        coefficients = pad_groups(coefficients, [count * width for count, width in table.shapes])
+        return cls(coefficients, low, (high - low) / intervals, table.shapes)
+
+
+@dataclass(frozen=True)
+class RadialPolynomials:
+    """The values of L networks as polynomials on overlapping windows of soft distances, for the kernel.
+
+    The probes of a small tile have nearly the same distance from an atom. One window contains all of them, so
+    they share its coefficients. coefficients: (windows * (degree + 1), columns), by window and power, with
+    columns as in a `RadialSpline`. Window i is centred at low + i * step; the variable of its polynomial is
+    the distance from there divided by `half`.
+    """
+
+    coefficients: Tensor
+    low: float
+    step: float
+    half: float  # of a window's width: the radius of a tile, and half a step
+    degree: int
+    shapes: tuple[tuple[int, int], ...]  # (L, channels) of each group
+
+    @classmethod
+    def of(cls, networks: RadialNetworks, widths: list[int], radius_a: float) -> Self | None:
+        """Fit the networks by least squares for tiles whose probes are within `radius_a` of one point.
+
+        Returns None if the networks vary so much over such a tile that splines are faster.
+        """
+        config, weights = networks.config, networks.outer
+        low, high = soft_range(config)
+        step = 2 * _STEP * radius_a
+        half = radius_a + step / 2
+        if 2 * half + step > high - low:
+            return None
+        windows = math.ceil((high - low - 2 * half) / step) + 1
+        step = (high - low - 2 * half) / (windows - 1)
+        x = np.cos(np.pi * (np.arange(_NODES) + 0.5) / _NODES)
+        soft = low + half + np.arange(windows)[:, None] * step + half * x
+        soft = torch.from_numpy(soft.reshape(-1)).to(weights.device)
+        exact = {name: value.detach().double() for name, value in networks.named_parameters()}
+        values = torch.func.functional_call(networks, exact, (soft.square() - config.softening_a**2, soft))
+        groups = [part.transpose(0, 1).flatten(1) for part in values.split(widths, dim=2)]
+        shapes = tuple((len(values), width) for width in widths)
+        samples = torch.cat(groups, dim=1).view(windows, _NODES, -1)
+        del values, groups
+        degree = _least_degree(samples, x)
+        if degree is None:
+            return None
+        fit = torch.from_numpy(np.linalg.pinv(np.vander(x, degree + 1, increasing=True))).to(samples.device)
+        coefficients = (fit @ samples).flatten(0, 1).to(weights.dtype)
+        coefficients = pad_groups(coefficients, [count * width for count, width in shapes])
+        return cls(coefficients, low + half, step, half, degree, shapes)
+
+
+def _least_degree(samples: Tensor, x: np.ndarray) -> int | None:
+    """Return the least degree of polynomials that fit the samples (windows, nodes, columns), or None.
+
+    The coefficients of Chebyshev polynomials above the degree are the error of the fit.
+    """
+    fit = torch.from_numpy(np.linalg.pinv(np.polynomial.chebyshev.chebvander(x, _NODES - 1)))
+    squares = (fit.to(samples.device) @ samples).square_().sum(dim=(0, 2))
+    if is_fake(squares):
+        return _DEGREE
+    powers = squares.cpu().numpy()
+    errors = np.sqrt(np.cumsum(powers[::-1])[::-1] / max(powers.sum(), 1e-300))
+    fine = [degree for degree in range(1, _HIGHEST + 1) if errors[degree + 1] < _FIT]
+    return fine[0] if fine else None
+
+
+def pad_count(columns: int) -> int:
+    """Return the columns of a padded group."""
+    return -(-columns // PAD) * PAD
+
+
+def pad_groups(values: Tensor, sizes: list[int]) -> Tensor:
+    """Return values (N, sum of sizes) with each group of columns padded by zeros to `pad_count`."""
+    return functional.pad(values, (0, 1)).index_select(1, _padded_columns(tuple(sizes), values.device))
+
+
+@lru_cache(maxsize=16)
+def _padded_columns(sizes: tuple[int, ...], device: torch.device) -> Tensor:
+    """Return the column that each padded column is read from; the one after the last is zero."""
+    columns, start, end = [], 0, sum(sizes)
+    for size in sizes:
+        columns += [*range(start, start + size), *[end] * (pad_count(size) - size)]
+        start += size
+    return torch.tensor(columns, device=device)
+
+
+@lru_cache(maxsize=4)
+def _spline_fit(intervals: int) -> np.ndarray:
+    """Return the matrix (rows, samples) that maps evenly spaced values to the coefficients of the splines."""
+    places = np.linspace(0, intervals, _SAMPLES * intervals + 1)
+    apart = np.abs(places[:, None] - np.arange(-1, intervals + 2))
+    splines = (np.maximum(2 - apart, 0) ** 3 - 4 * np.maximum(1 - apart, 0) ** 3) / 6
+    return np.linalg.pinv(splines)
+
+
+RadialPieces = RadialSpline | RadialPolynomials
 
 
 def soft_range(config: DensityConfig) -> tuple[float, float]:
