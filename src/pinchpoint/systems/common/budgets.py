@@ -76,9 +76,12 @@ def refuse_recorded_steps(budget: str | int | None, record_steps: bool) -> None:
         )
 
 
-def cuda_bytes(tensor_bytes: float, card: Card) -> int:
-    """Return what a step with these tensors needs on a card, with the allocator's reserve and the context."""
-    return round(tensor_bytes * RESERVED) + card.cublas_workspace_bytes + card.context_high_bytes
+def cuda_bytes(tensor_bytes: float, card: Card, *, reserved: float = RESERVED) -> int:
+    """Return what a step with these tensors needs on a card, with the allocator's reserve and the context.
+
+    reserved: what the caching allocator reserves, relative to the tensors.
+    """
+    return round(tensor_bytes * reserved) + card.cublas_workspace_bytes + card.context_high_bytes
 
 
 def forecast_bytes(forecast: Forecast) -> int:
