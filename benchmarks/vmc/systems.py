@@ -7,7 +7,8 @@ pinchpoint must be importable: installed, or `PYTHONPATH=src`. Each run is `vmc 
 RUNS and then `vmc eval`; --seconds stops the training of a run after that time, with a checkpoint, which is
 then evaluated. The folder holds a run NAME, and NAME.json, its evaluation. `collect` writes one record with
 the evaluation of each run, its training, its commands, the step at which --seconds stopped it, or null, and
-the mean energy of each tenth of its steps. Several processes can share a GPU with
+the mean energy of each tenth of its steps; runs and trainings that are in the record and not in the folder
+stay. Several processes can share a GPU with
 XLA_PYTHON_CLIENT_PREALLOCATE=false.
 """
 
@@ -109,7 +110,13 @@ def _command(verb: str, arguments: list[str]) -> list[str]:
 
 
 def collect(args: argparse.Namespace) -> None:
-    """Write one record with the runs in a folder; the evaluation of a run is null if it has none."""
+    """Write one record with the runs in a folder; the evaluation of a run is null if it has none.
+
+    A record that exists keeps its other runs, and the training of a run that was only evaluated again.
+    """
+    stored: dict[str, Any] = {}
+    if args.output.exists():
+        stored = json.loads(args.output.read_text(encoding="utf-8"))["runs"]
     runs: dict[str, Any] = {}
     for name, (train, evaluate) in RUNS.items():
         training, evaluation = (
@@ -117,6 +124,8 @@ def collect(args: argparse.Namespace) -> None:
             for file in (args.folder / name / "record.json", args.folder / f"{name}.json")
         )
         if training is None:
+            if name in stored:
+                runs[name] = stored[name] | ({} if evaluation is None else {"evaluation": evaluation})
             continue
         device = training["device"]
         runs[name] = {

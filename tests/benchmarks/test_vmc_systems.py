@@ -41,3 +41,20 @@ def test_a_record_has_the_devices_of_its_runs_and_the_steps_at_which_they_were_s
         ]
         assert runs[name]["evaluation"]["target"] == runs[name]["training"]["target"] == name
     assert capsys.readouterr().out.startswith("mg     -1.500000 +- 0.100000 Ha  R-hat 1.0000")
+
+
+def test_a_record_keeps_runs_that_are_not_collected_again(tmp_path: Path) -> None:
+    systems = importlib.import_module("systems")
+    for number, names in enumerate((("mg", "si", "al"), ("si",))):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        for name in names:
+            write_run(folder, name, step=100 * (number + 1), complete=True, device="cpu")
+    evaluation = json.loads((tmp_path / "0" / "al.json").read_text()) | {"energy_ha": -9.0}
+    (tmp_path / "1" / "al.json").write_text(json.dumps(evaluation))
+    for folder in ("0", "1"):
+        systems.collect(Namespace(folder=tmp_path / folder, output=tmp_path / "record.json"))
+    runs = json.loads((tmp_path / "record.json").read_text())["runs"]
+    steps = {name: run["training"]["step"] for name, run in runs.items()}
+    assert steps == {"al": 100, "mg": 100, "si": 200}
+    assert runs["al"]["evaluation"]["energy_ha"] == -9.0
