@@ -47,10 +47,15 @@ RUNS = {
         "--set norm_cap=3e-3 --set spring_decay=1200",
         "--samples 250 --moves 40",
     ),
-    "n2": (
+    "n2-middle": (
         "N2 --net medium --optimizer spring --walkers 1024 --steps 20000 --from {runs}/n2-start "
         f"--set norm_cap=2e-3 --set spring_rate=0.03 --set spring_decay=1200 {SCALED} --set burn=200",
         "--samples 900 --moves 40",
+    ),
+    "n2": (
+        "N2 --net medium --optimizer spring --walkers 1024 --steps 20000 --from {runs}/n2-middle "
+        f"--set norm_cap=5e-4 --set spring_rate=0.02 --set spring_decay=3000 {SCALED} --set burn=200",
+        "--samples 1200 --moves 40",
     ),
     "al": (f"Al {ALUMINIUM}", "--samples 1500 --moves 20"),
     "al+": (f"Al --charge 1 {ALUMINIUM}", "--samples 1500 --moves 20"),

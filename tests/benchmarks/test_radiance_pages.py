@@ -211,3 +211,12 @@ def test_the_page_has_the_distances_of_the_planes() -> None:
         f"({scores['bicubic'][NAME]:.1f} with bicubic enlargement)"
     ) in text
     assert all(command in text for command in result["commands"])
+
+
+def test_the_page_has_what_the_judge_of_labels_found() -> None:
+    result, text = record("radiance_labels_h200.json"), page()
+    for label, name in (("body type", "class_accuracy"), ("sector of the view", "view_accuracy")):
+        values = (result[part][name] for part in ("chance", "unseen", "generated"))
+        assert f"| {label} | {' | '.join(f'{100 * value:.1f} %' for value in values)} |" in text
+    assert f"took {result['training']['seconds']:.0f} s on an H200" in text
+    assert all(command in text for command in result["commands"])

@@ -58,3 +58,14 @@ def test_a_record_keeps_runs_that_are_not_collected_again(tmp_path: Path) -> Non
     steps = {name: run["training"]["step"] for name, run in runs.items()}
     assert steps == {"al": 100, "mg": 100, "si": 200}
     assert runs["al"]["evaluation"]["energy_ha"] == -9.0
+
+
+def test_the_page_has_the_curve_of_the_record() -> None:
+    scan = json.loads((FOLDER.parent / "results" / "vmc_scan_cpu.json").read_text(encoding="utf-8"))
+    text = (FOLDER.parents[1] / "docs" / "systems" / "vmc.md").read_text(encoding="utf-8")
+    assert scan["complete"] and all(command in text for command in scan["commands"])
+    energy = f"{scan['lowest_ha']:.5f} ± {scan['lowest_error_ha']:.5f} Ha"
+    assert f"the minimum is {energy} at {scan['lowest_bond']:.3f} ± {scan['lowest_bond_error']:.3f}" in text
+    worst = max(point["error_ha"] for point in scan["points"])
+    assert f"of the four energies are at most {1e3 * worst:.2f} mHa" in text
+    assert f"took {scan['seconds']:.0f} s" in text

@@ -260,6 +260,18 @@ def test_the_docs_page_agrees_with_the_record() -> None:
         times = f"{row.time_ratio:.2f} [{row.time_low:.2f}, {row.time_high:.2f}]"
         assert line.startswith(f"{peak} | {off} | {times} | {row.gradient_error:.1e} |"), row.trick
     assert f"relative to the {1e3 * (result.row('baseline').time_s or 0):.0f} ms of the baseline" in text
+    half, larger = (
+        MemoryReport.from_json(
+            H200.with_name(f"radiance_explain_{name}_h200.json").read_text(encoding="utf-8")
+        )
+        for name in ("half_batch", "batch_16")
+    )
+    row = half.row("half-batch")
+    peaks = [(one.peak_allocated_bytes or 0) / 2**30 for one in (row, larger.row("amp"))]
+    cells = f"{peaks[0]:.2f} GiB | {100 * (row.peak_ratio or 0):.0f} % | +0.0 % | not timed"
+    assert row.predicted_bytes == row.measured_bytes
+    line = f"| `{row.trick}` | {cells} | {row.gradient_error:.1e} | {row.verdict} | {row.said} |"
+    assert line in text and f"and {peaks[1]:.2f} GiB for 16" in text
 
 
 def test_peaks_predicted_without_a_gpu_match_those_of_an_h200() -> None:
