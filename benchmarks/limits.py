@@ -1,9 +1,7 @@
 """The table of the performance page that sets each work beside the least time an H200 needs for it.
 
 Every time is read from a record under `benchmarks/results`; where there is no record, the table says so. A
-floor is a count of operations, or of bytes, divided by what the card reaches in plain work
-(`rates_h200.json`). Operations are those of the products, counted from the shapes; activations, launches and
-waits are not counted, so a floor is a bound and not a prediction.
+floor is a count of operations, or of bytes, divided by what the card reaches in plain work (`floors.py`).
 """
 
 from __future__ import annotations
@@ -13,23 +11,29 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+from floors import (  # pyright: ignore[reportMissingImports]
+    CHANNELS,
+    COORDINATES,
+    EDGES,
+    NOTES,
+    Rates,
+    edge_mlp_operations,
+    operator_operations,
+    vmc_operations,
+)
 
 from pinchpoint.core.units import show_bytes, show_seconds
 from pinchpoint.systems.common.bench.records import Bench, Comparison, Row
 from pinchpoint.systems.operator.model.config import OperatorConfig
 from pinchpoint.systems.radiance.bench import operations as field_operations
 from pinchpoint.systems.radiance.model.config import FieldConfig
-from pinchpoint.systems.vmc.data.system import system_of
 from pinchpoint.systems.vmc.model.config import NetConfig
 
-# Operations and bytes per second of an H200, until there is a record of them.
-RATES = {"bf16": 790e12, "fp32": 60e12, "bytes": 4.3e12}
 NOT_MEASURED = "not measured"
-EDGES, COORDINATES, CHANNELS = 1_000_000, 6, 16  # of the edge MLPs
 HIDDEN = (128, 128, 128)
 SCANNED = re.compile(r"\d+ steps in a program, Metropolis")
 THREE_VIEWS = "three views, consistency"
@@ -46,27 +50,6 @@ REPORTS: dict[str, str] = {
     "operator": "none: memory only",
 }
 HEADER = ("work", "the report's figure", "best peer", "ours", "floor", "share of the floor", "records")
-NOTES = """- The share is the floor divided by our time: 100 % is the limit of the card. "Before" is the code
-  before its last change, timed in turn with ours. `eager` is plain torch, launched operation by operation.
-- The rates are {bf16:.0f} TFLOP/s for products in bf16, {fp32:.0f} TFLOP/s for products in fp32, and
-  {bytes:.1f} TB/s for a copy ({source}). The units for bf16 and TF32 can also compute products of
-  fp32, in several parts; that can be faster than this floor.
-- Edge MLP: 2 (3 S - c w) operations per edge, where S is the sum of the products of adjacent widths, c the
-  number of coordinates, and w the first hidden width: the forward pass, and in the backward pass the
-  gradients of weights and inputs, except those of the coordinates. The row of other MLPs shows the one that
-  gains least, and the range of all.
-- Density: 2 operations per pair of a probe and an atom and per entry of the atom's field, without the radial
-  and angular functions. The floor of a CHGCAR is the shortest time in which its file was written.
-- Radiance: the linear layers of the folded field in two forward passes and a backward pass. The floor of an
-  iteration is that of the field alone; the discriminators come on top.
-- VMC: an evaluation counts the products of both streams, of the orbitals, and of the determinants. A step has
-  one evaluation per move, three for the gradient, and for the Laplacian one per coordinate and two more (five
-  for pairs). A step of H2 is a chain of small kernels that take longer to start than to run.
-- Cloud: a draw reads the counts of the cells and writes the indices once. Launching it takes longer. The
-  operations of an iteration depend on the voxels of the scene and are not counted.
-- Operator: the edge MLPs as above, and 6 operations per patch and weight of the transformer, with its
-  attention.
-"""
 
 
 @dataclass(frozen=True)
@@ -131,30 +114,11 @@ class Records:
             self.names.append(name)
 
 
-@dataclass(frozen=True)
-class Rates:
-    """Operations and bytes per second, and where they come from."""
-
-    per_s: dict[str, float]
-    source: str
-
-    @classmethod
-    def of(cls, records: Records) -> Rates:
-        record = records.read("rates_h200.json")
-        records.taken()
-        if record is None:
-            return cls(RATES, "rounded, without a record")
-        link = "[record](../../benchmarks/results/rates_h200.json)"
-        return cls({name: rate["per_s"] for name, rate in record["rates"].items()}, link)
-
-    def seconds(self, kind: str, count: float) -> float:
-        return count / self.per_s[kind]
-
-
 def table(folder: Path, bench_folder: str) -> tuple[Sequence[str], list[tuple[str, ...]], str]:
     """Return header, rows and notes. folder: that of the records."""
     records = Records(folder, bench_folder)
-    rates = Rates.of(records)
+    rates = Rates.of(records.read("rates_h200.json"))
+    records.taken()
     shown = {name: rate / 1e12 for name, rate in rates.per_s.items()}
     return (
         HEADER,
@@ -247,12 +211,6 @@ def any_sequential(records: Records, rates: Rates) -> Work:
     return _with_peer(work, [(worst["eager_s"], "eager")], records)
 
 
-def edge_mlp_operations(widths: Sequence[int], edges: float = EDGES, coordinates: int = COORDINATES) -> float:
-    """Return the operations of a training step; the coordinates among the inputs need no gradient."""
-    products = sum(a * b for a, b in pairwise(widths))
-    return 2.0 * edges * (3 * products - coordinates * widths[1])
-
-
 def probes(records: Records, rates: Rates) -> Work:
     work = Work("density, probe stage, HfO2 80^3, mul 500, lmax 4", REPORTS["probes"])
     case = records.case("density", "probes")
@@ -340,28 +298,6 @@ def vmc_n2(records: Records, rates: Rates) -> Work:
     return _with_peer(work, peers, records, reduced)
 
 
-def vmc_operations(net: NetConfig, system_name: str, *, walkers: int, moves: int) -> float:
-    """Return the operations of the products in a step: moves, local energies, and their gradient."""
-    system = system_of(system_name)
-    n, spins = system.electrons, (system.up > 0) + (system.up < system.electrons)
-    paired = n > 1
-    streams, pairs, one, two = 0, 0, 4 * system.nuclei, 4
-    for _ in range(net.layers):
-        if paired:
-            pairs += n * (n - 1) * two * net.two
-            two = net.two
-        mixed = n * (one + spins * two) + spins * one if paired else n * one
-        streams += mixed * net.one
-        one = net.one
-    streams += n * one * n * net.determinants  # orbitals
-    factors = net.determinants * n**3 / 3
-    evaluation = streams + pairs + factors
-    # A value, its derivatives and its Laplacian: those of a pair are with respect to the difference.
-    derivatives = 3 * n
-    laplacian = (derivatives + 2) * streams + 5 * pairs + derivatives * net.determinants * n**3
-    return 2.0 * walkers * (moves * evaluation + laplacian + 3 * evaluation)
-
-
 def cloud_iteration(records: Records) -> Work:
     work = Work("cloud, a training iteration, 1 M points, three views", REPORTS["iteration"])
     record = records.read("cloud_iteration_compare_h200.json")
@@ -405,26 +341,13 @@ def operator_step(records: Records, rates: Rates) -> Work:
     record = records.read("operator_step_h200.json")
     if record is None:
         return work
-    config = OperatorConfig  # its defaults are the preset `base`
-    edges = sum(record["edges"]) / len(record["edges"])
-    count = operator_operations(edges, config)
+    # The defaults of the configuration are the preset `base`.
+    count = operator_operations(sum(record["edges"]) / len(record["edges"]), OperatorConfig)
     seconds = {name: timing["median_s"] for name, timing in record["steps"].items()}
     name = min(seconds, key=lambda one: seconds[one])
     floor_s = rates.seconds(record["precision"], count) if record["preset"] == "base" else None
     work = _with_ours(work, seconds[name], f"{show_seconds(seconds[name])} (`{name}`)", floor_s)
     return _with_peer(work, [(seconds["eager"], "eager")] if "eager" in seconds else [], records)
-
-
-def operator_operations(edges: float, config: type[OperatorConfig] | OperatorConfig) -> float:
-    """Return the operations of a training step: edge MLPs, and the transformer over patches."""
-    widths = (COORDINATES, *config.mlp, config.channels)
-    tokens_per_patch = config.patch**3
-    patches, width = math.prod(config.lattice) // tokens_per_patch, config.width
-    inner = 8 * -(-width // 3)
-    weights = config.depth * (4 * width**2 + 3 * inner * width) + config.depth // 2 * 2 * width**2
-    weights += 2 * tokens_per_patch * config.channels * width
-    attention = config.depth * 2 * patches * width
-    return edge_mlp_operations(widths, edges) + 6.0 * patches * (weights + attention)
 
 
 def _of_case(

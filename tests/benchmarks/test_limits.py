@@ -197,15 +197,15 @@ def test_a_failed_case_is_not_measured(tmp_path: Path) -> None:
 
 
 def test_operations_are_those_of_a_count_by_hand() -> None:
-    limits = import_module("limits")
+    floors = import_module("floors")
     # Widths 4, 3, 5: products of 12 and 15 forward, twice backward, without the gradients of 2 coordinates.
-    assert limits.edge_mlp_operations((4, 3, 5), edges=7, coordinates=2) == 2 * 7 * (3 * 27 - 6)
+    assert floors.edge_mlp_operations((4, 3, 5), edges=7, coordinates=2) == 2 * 7 * (3 * 27 - 6)
     # H: one electron, one nucleus, no pairs: 4 x 3 and 3 x 3 for the layers, 3 orbitals per determinant.
-    net = limits.NetConfig("ferminet", 3, 2, 2, 2)
+    net = floors.NetConfig("ferminet", 3, 2, 2, 2)
     evaluation = 4 * 3 + 3 * 3 + 3 * 2 + 2 / 3
     laplacian = 5 * (evaluation - 2 / 3) + 3 * 2
     expected = 2 * 10 * ((4 + 3) * evaluation + laplacian)
-    assert limits.vmc_operations(net, "H", walkers=10, moves=4) == pytest.approx(expected)
+    assert floors.vmc_operations(net, "H", walkers=10, moves=4) == pytest.approx(expected)
 
 
 def test_operations_of_the_operator_are_those_that_torch_counts() -> None:
@@ -222,7 +222,7 @@ def test_operations_of_the_operator_are_those_that_torch_counts() -> None:
     # The counter does not know the fused attention of a CPU.
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         PatchTransformer(config)(tokens).sum().backward()
-    expected = import_module("limits").operator_operations(0, config)
+    expected = import_module("floors").operator_operations(0, config)
     assert counter.get_total_flops() == pytest.approx(expected, rel=0.02)
 
 
