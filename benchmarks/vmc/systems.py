@@ -55,7 +55,7 @@ RUNS = {
     "n2": (
         "N2 --net medium --optimizer spring --walkers 1024 --steps 20000 --from {runs}/n2-middle "
         f"--set norm_cap=5e-4 --set spring_rate=0.02 --set spring_decay=3000 {SCALED} --set burn=200",
-        "--samples 1200 --moves 40",
+        "--samples 500 --moves 40",
     ),
     "al": (f"Al {ALUMINIUM}", "--samples 1500 --moves 20"),
     "al+": (f"Al --charge 1 {ALUMINIUM}", "--samples 1500 --moves 20"),

@@ -69,3 +69,16 @@ def test_the_page_has_the_curve_of_the_record() -> None:
     worst = max(point["error_ha"] for point in scan["points"])
     assert f"of the four energies are at most {1e3 * worst:.2f} mHa" in text
     assert f"took {scan['seconds']:.0f} s" in text
+
+
+def test_the_page_has_the_energies_of_nitrogen() -> None:
+    record = json.loads((FOLDER.parent / "results" / "vmc_systems_h200.json").read_text(encoding="utf-8"))
+    text = (FOLDER.parents[1] / "docs" / "systems" / "vmc.md").read_text(encoding="utf-8")
+    stages = [record["runs"][name] for name in ("n2-start", "n2-middle", "n2")]
+    for stage in stages:
+        step, seconds = stage["training"]["step"], stage["training"]["seconds"]
+        assert f"{step:,} in {seconds:.0f} s" in text or f"{step:,} steps in {seconds:.0f} s" in text
+    energies = [stage["evaluation"] for stage in stages[1:]]
+    first, last = (f"{1e3 * one['difference_ha']:.1f} ± {1e3 * one['error_ha']:.1f} mHa" for one in energies)
+    assert f"It is {last} above the reference" in text and f"second stage it was {first}" in text
+    assert f"mixed (R-hat {energies[1]['rhat']:.4f})" in text
