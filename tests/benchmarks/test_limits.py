@@ -180,6 +180,12 @@ def test_newer_records_fill_their_rows(tmp_path: Path) -> None:
     assert (peer, floor) == ("2.90 ms (`eager`)", "384.0 us")
     assert ours.startswith("3.00 ms (64,64 GELU nonlinear mean fp32); all 3: 0.97 to 3.00 times as fast")
     assert ours.endswith("peaks of up to 3.00 MiB")
+    sweep = SWEEP["runs"]
+    old = {"label": "before", "rows": [*sweep[0]["rows"], mlp("256", "bf16", 31e-4, 62e-4)]}
+    other = tmp_path / "other"
+    other.mkdir()
+    slow = find(rows_of(other, {"edge_mlp_h200.json": {"runs": [old, *sweep[1:]]}}, BENCHES), "other widths")
+    assert slow[0] == "3.10 ms (`eager`)" and "all 4: 0.50 to 3.00 times" in slow[1]
     assert find(rows, "iteration, 1 M")[:2] == ("33.00 ms (`dense`)", "32.00 ms (before 31.00 ms)")
     assert find(rows, "draw")[1:3] == ("360.0 us (`exact`, before 340.0 us)", "43.0 us")
 
