@@ -1,0 +1,183 @@
+"""Time of a training step with the code of two source trees, in turn: N2, and H2 at the report's size.
+
+    git worktree add ../before REVISION
+    python benchmarks/vmc/steps.py --before ../before/src -o benchmarks/results/vmc_steps_h200.json
+
+Each tree runs in a process of its own, which compiles its step and then waits; the two take turns (A B A B),
+so that only one uses the GPU. N2: one step of Adam at a time, 1,024 walkers, 10 moves, the network ferminet,
+float32. H2: 200 steps in one program, 128 walkers, 10 moves, the network report; the time is that of one
+step. `--warm` only compiles, into the cache of programs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+CASES: dict[str, dict[str, Any]] = {
+    "n2": {"system": "N2", "net": "ferminet", "walkers": 1024, "steps": 1, "rounds": 15, "calls": 4},
+    "h2": {"system": "H2", "net": "report", "walkers": 128, "steps": 200, "rounds": 15, "calls": 1},
+}
+MOVES = 10
+Row = dict[str, Any]
+
+
+class Worker:
+    """A process with the code of one tree, its step compiled."""
+
+    def __init__(self, case: str, tree: Path, device: str) -> None:
+        paths = [str(tree), *filter(None, [os.environ.get("PYTHONPATH")])]
+        self.process = subprocess.Popen(
+            [sys.executable, __file__, "--worker", case, "--device", device],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        )
+        self.about: Row = {}
+
+    def wait(self) -> None:
+        """Wait until the step is compiled."""
+        self.about = self._read()
+
+    def seconds(self) -> float:
+        """Return the time of one step, the mean of a few calls."""
+        assert self.process.stdin is not None
+        self.process.stdin.write("go\n")
+        self.process.stdin.flush()
+        return float(self._read()["seconds"])
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait(timeout=30)
+
+    def _read(self) -> Row:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith("{"):
+                return json.loads(line)
+        raise SystemExit(f"The process of a tree ended with {self.process.wait()}.")
+
+
+def work(case: str, device: str) -> None:
+    """Compile the step of a case, and time it as often as a line is read."""
+    import jax
+
+    from pinchpoint.systems.vmc.data.system import system_of
+    from pinchpoint.systems.vmc.model.config import NetConfig
+    from pinchpoint.systems.vmc.model.wavefunction import wave_function
+    from pinchpoint.systems.vmc.optimization.compile_cache import use_compile_cache
+    from pinchpoint.systems.vmc.optimization.training_step import begin, make_step, make_steps
+    from pinchpoint.systems.vmc.settings import Settings
+
+    about = CASES[case]
+    use_compile_cache()
+    with jax.default_device(jax.devices(device)[0]):
+        system = system_of(about["system"])
+        wave = wave_function(system, NetConfig.preset(about["net"]))
+        settings = Settings.preset(
+            about["net"],
+            electrons=system.electrons,
+            walkers=about["walkers"],
+            moves=MOVES,
+            optimizer="adam",
+            burn=0,
+            method="forward",
+        )
+        state = begin(wave, settings)
+        count = about["steps"]
+        step: Any = make_step(wave, settings) if count == 1 else make_steps(wave, settings, count)
+        start = time.perf_counter()
+        program = step.lower(state).compile()
+        compile_s = time.perf_counter() - start
+        print(
+            json.dumps({"compile_s": compile_s, "temp_bytes": program.memory_analysis().temp_size_in_bytes}),
+            flush=True,
+        )
+        for _ in sys.stdin:
+            start = time.perf_counter()
+            for _ in range(about["calls"]):
+                state, stats = program(state)
+                jax.block_until_ready(stats)
+            seconds = (time.perf_counter() - start) / about["calls"] / count
+            print(json.dumps({"seconds": seconds}), flush=True)
+
+
+def compare(case: str, trees: dict[str, Path], device: str, *, warm: bool) -> Row | None:
+    """Return the times of all trees in one case; None if their programs are only compiled."""
+    from pinchpoint.core.units import show_seconds
+    from pinchpoint.studies.timing import ratio_interval, timing_of
+
+    workers = {name: Worker(case, tree, device) for name, tree in trees.items()}
+    for worker in workers.values():
+        worker.wait()
+    seconds: dict[str, list[float]] = {name: [] for name in workers}
+    for turn in range(0 if warm else 2 + CASES[case]["rounds"]):
+        for name, worker in workers.items():
+            taken = worker.seconds()
+            if turn >= 2:
+                seconds[name].append(taken)
+    for worker in workers.values():
+        worker.close()
+    if warm:
+        print(case, {name: worker.about for name, worker in workers.items()}, flush=True)
+        return None
+    row: Row = {"case": case, **CASES[case], "moves": MOVES, "trees": {}}
+    for name, times in seconds.items():
+        timing = timing_of(times)
+        row["trees"][name] = {
+            "seconds": timing.median_s,
+            "low_s": timing.low_s,
+            "high_s": timing.high_s,
+            "runs": timing.runs,
+            **workers[name].about,
+        }
+        print(f"{case} {name:8} {show_seconds(timing.median_s):>9} per step", flush=True)
+    if {"before", "after"} <= set(seconds):
+        row["before_over_after"] = ratio_interval(seconds["before"], seconds["after"])
+        print(f"{case} before / after {row['before_over_after'][0]:.3f}", flush=True)
+    return row
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--before", type=Path, help="The src of the tree to compare with.")
+    parser.add_argument("--after", type=Path, default=Path(__file__).parents[2] / "src")
+    parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES))
+    parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
+    parser.add_argument("--warm", action="store_true", help="Only compile.")
+    parser.add_argument("--worker", choices=list(CASES), help=argparse.SUPPRESS)
+    parser.add_argument("-o", "--output", type=Path)
+    args = parser.parse_args()
+    if args.worker:
+        work(args.worker, args.device)
+        return 0
+    from pinchpoint.core.files import check_output, write_text
+    from pinchpoint.core.machine import describe
+    from pinchpoint.core.records import now
+
+    if args.output is None and not args.warm:
+        parser.error("name a file with -o")
+    output = None if args.output is None else check_output(args.output)
+    trees = {name: tree for name, tree in (("before", args.before), ("after", args.after)) if tree}
+    record: Row = {"command": "python " + " ".join(sys.argv), "created": now(), "machine": describe()}
+    record["cases"] = []
+    for case in args.cases:
+        row = compare(case, trees, args.device, warm=args.warm)
+        if row is not None and output is not None:
+            record["cases"].append(row)
+            write_text(output, json.dumps(record, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,46 @@
+"""Steps of two source trees are timed in turn, and the ratio is that of their medians."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FOLDER = Path(__file__).parents[2] / "benchmarks" / "vmc"
+
+
+def test_trees_take_turns_and_the_first_rounds_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: Any = importlib.import_module("steps")
+    calls: list[str] = []
+
+    class Worker:
+        def __init__(self, case: str, tree: Path, device: str) -> None:
+            self.name, self.about, self.turn = tree.name, {"compile_s": 1.0, "temp_bytes": 7}, 0
+
+        def wait(self) -> None:
+            calls.append(f"wait {self.name}")
+
+        def seconds(self) -> float:
+            calls.append(self.name)
+            self.turn += 1
+            return 100.0 if self.turn <= 2 else {"old": 3.0, "new": 2.0}[self.name]
+
+        def close(self) -> None:
+            calls.append(f"close {self.name}")
+
+    monkeypatch.setattr(steps, "Worker", Worker)
+    row = steps.compare("h2", {"before": Path("old"), "after": Path("new")}, "cpu", warm=False)
+    rounds = steps.CASES["h2"]["rounds"] + 2
+    assert calls == ["wait old", "wait new", *["old", "new"] * rounds, "close old", "close new"]
+    assert row["trees"]["before"]["seconds"] == 3.0 and row["trees"]["after"]["runs"] == rounds - 2
+    assert row["before_over_after"][0] == pytest.approx(1.5)
+
+
+def test_a_process_that_fails_ends_the_comparison(tmp_path: Path) -> None:
+    steps: Any = importlib.import_module("steps")
+    (tmp_path / "jax.py").write_text("raise SystemExit(3)")
+    worker = steps.Worker("h2", tmp_path, "cpu")
+    with pytest.raises(SystemExit, match="ended with 3"):
+        worker.wait()
