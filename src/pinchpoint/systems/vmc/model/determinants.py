@@ -108,14 +108,22 @@ def _large_rule(
     for block in arguments:
         sign, log, slope, curve = _derivatives(block)
         signs, logs, slopes, curves = signs * sign, logs + log, slopes + slope, curves + curve
-    largest = _largest(jnp.asarray(logs))
+    sign, log, slope, curve = log_of_sum(*(jnp.asarray(value) for value in (signs, logs, slopes, curves)))
+    return sign, kind(log, jacobian.from_dense(slope), curve)
+
+
+def log_of_sum(signs: Array, logs: Array, slopes: Array, curves: Array) -> tuple[Array, ...]:
+    """Return sign, logarithm, its derivatives (d,) and its Laplacian, of a sum of D terms.
+
+    Each has a sign and a logarithm, (D,), with derivatives (d, D) and a Laplacian (D,).
+    """
+    largest = _largest(logs)
     terms = signs * jnp.exp(logs - largest)
     total = jnp.sum(terms)
     shares = terms / total
     slope = jnp.sum(shares * slopes, axis=-1)
-    curve = jnp.sum(shares * (curves + jnp.sum(jnp.asarray(slopes) ** 2, axis=0))) - jnp.sum(slope**2)
-    log = jnp.log(jnp.abs(total)) + largest
-    return jnp.sign(total), kind(log, jacobian.from_dense(slope), curve)
+    curve = jnp.sum(shares * (curves + jnp.sum(slopes**2, axis=0))) - jnp.sum(slope**2)
+    return jnp.sign(total), jnp.log(jnp.abs(total)) + largest, slope, curve
 
 
 def _written_out(block: Array) -> Array:

@@ -24,11 +24,12 @@ _REACH = 4.0  # bohr; beyond it, features grow more slowly than the distance
 
 
 class Geometry(NamedTuple):
-    """Vectors and distances of one walker.
+    """Vectors and distances of one walker x: (n, 3).
 
     to_nuclei: (n, M, 3), with lengths (n, M); to_electrons: (n, n, 3), x_i - x_j, with lengths (n, n).
     """
 
+    x: Array
     to_nuclei: Array
     nuclear: Array
     to_electrons: Array
@@ -39,7 +40,7 @@ def geometry(system: System, x: Array) -> Geometry:
     """Return the vectors and distances of one walker x: (n, 3)."""
     to_nuclei = x[:, None, :] - jnp.asarray(system.positions, dtype=x.dtype)[None]
     to_electrons = x[:, None, :] - x[None, :, :]
-    return Geometry(to_nuclei, _length(to_nuclei), to_electrons, _length(to_electrons))
+    return Geometry(x, to_nuclei, _length(to_nuclei), to_electrons, _length(to_electrons))
 
 
 def _length(vectors: Array) -> Array:
@@ -75,8 +76,16 @@ def one_electron(system: System, places: Geometry) -> Array:
 
 def two_electrons(places: Geometry) -> Array:
     """Return the vector and soft distance of every pair, (n, n, 4); zero for an electron with itself."""
+    return _pair_features(places.to_electrons, places.apart)
+
+
+def pair_features(vectors: Array) -> Array:
+    """Return the features (..., 4) of pairs whose electrons are apart by vectors (..., 3)."""
+    return _pair_features(vectors, _length(vectors))
+
+
+def _pair_features(vectors: Array, apart: Array) -> Array:
     # Even in the distance: a term r x_ij would change the cusp of equal spins, where psi is proportional to
     # x_ij.
-    damp = 1.0 / jnp.sqrt(1.0 + (places.apart / _REACH) ** 2)
-    vectors = places.to_electrons * damp[..., None]
-    return jnp.concatenate([vectors, (soft(places.apart, 1.0) * damp)[..., None]], axis=-1)
+    damp = 1.0 / jnp.sqrt(1.0 + (apart / _REACH) ** 2)
+    return jnp.concatenate([vectors * damp[..., None], (soft(apart, 1.0) * damp)[..., None]], axis=-1)

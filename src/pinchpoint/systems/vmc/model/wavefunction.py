@@ -19,20 +19,14 @@ from pinchpoint.systems.vmc.data.slater import Start, excited_starts, starts
 from pinchpoint.systems.vmc.data.system import System, with_nuclei_at
 from pinchpoint.systems.vmc.model.config import NetConfig
 from pinchpoint.systems.vmc.model.core_potential import cores_near_electron
-from pinchpoint.systems.vmc.model.determinants import sum_of_determinants
-from pinchpoint.systems.vmc.model.envelopes import (
-    envelope,
-    init_cusp,
-    init_envelope,
-    log_cusp,
-    nearest,
-    soft_radii,
-)
+from pinchpoint.systems.vmc.model.determinants import WRITTEN_OUT, sum_of_determinants
+from pinchpoint.systems.vmc.model.envelopes import init_cusp, init_envelope, log_cusp, soft_radii
 from pinchpoint.systems.vmc.model.excited import init_states, total_sign_and_log
 from pinchpoint.systems.vmc.model.features import Geometry, geometry
 from pinchpoint.systems.vmc.model.ferminet import init_streams, spins, streams
 from pinchpoint.systems.vmc.model.jastrow import init_jastrow, log_jastrow
 from pinchpoint.systems.vmc.model.layers import launch_bound, matmul, positive, weights
+from pinchpoint.systems.vmc.model.orbitals import orbital_block, orbital_determinants
 from pinchpoint.systems.vmc.model.psiformer import attention_stream, init_attention
 
 Array = jax.Array
@@ -92,16 +86,21 @@ def _wave_function(system: System, config: NetConfig, near: int) -> WaveFunction
 
     def sign_and_log(params: Params, x: Array) -> tuple[Array, Array]:
         places = geometry(system, x)
-        matrices, shift = _matrices(params, system, config, places)
-        sign, log = sum_of_determinants(matrices)
-        log = log + jnp.sum(_log_rows(params, system, places) - shift)
+        h, radii = _network(params, system, config, places)
+        if config.full and system.electrons > WRITTEN_OUT and not launch_bound(h):
+            sign, log = orbital_determinants(params["orbital"], params["envelope"], system.up, h, radii)
+            log = log + jnp.sum(_log_rows(params, system, places))
+        else:
+            matrices, shift = _matrices(params, system, config, h, radii)
+            sign, log = sum_of_determinants(matrices)
+            log = log + jnp.sum(_log_rows(params, system, places) - shift)
         if config.jastrow:
             log = log + log_jastrow(system, params["jastrow"], places.apart)
         return sign, log
 
     def orbitals(params: Params, x: Array) -> tuple[Array, ...]:
         places = geometry(system, x)
-        matrices, shift = _matrices(params, system, config, places)
+        matrices, shift = _matrices(params, system, config, *_network(params, system, config, places))
         rows = jnp.exp(_log_rows(params, system, places) - shift)
         if config.full:
             return (matrices[0] * rows[:, None],)
@@ -184,15 +183,20 @@ def _init_orbital(key: Array, config: NetConfig, columns: list[tuple[Start, bool
     }
 
 
-def _matrices(
-    params: Params, system: System, config: NetConfig, places: Geometry
-) -> tuple[tuple[Array, ...], Array]:
-    """Return blocks of orbitals, whose rows lack the cusp factor and include e^shift, and shift: (n,)."""
+def _network(params: Params, system: System, config: NetConfig, places: Geometry) -> tuple[Array, Array]:
+    """Return the vector of each electron, (n, one), and its soft distances, (n, M)."""
     if config.kind == "psiformer":
         h = attention_stream(params["network"], system, config, places)
     else:
         h = streams(params["network"], system, places)
-    radii, parts = soft_radii(system, places), spins(system)
+    return h, soft_radii(system, places)
+
+
+def _matrices(
+    params: Params, system: System, config: NetConfig, h: Array, radii: Array
+) -> tuple[tuple[Array, ...], Array]:
+    """Return blocks of orbitals, whose rows lack the cusp factor and include e^shift, and shift: (n,)."""
+    parts = spins(system)
     if config.full and launch_bound(h):
         # Index of the parameters of each electron: its spin, among the spins that occur.
         owner = np.arange(system.electrons) >= (system.up or system.electrons)
@@ -201,29 +205,19 @@ def _matrices(
             for name in ("pi", "sigma")
         )
         # All electrons at once.
-        block, shift = _block(_factors(params["orbital"], system, h), pi, positive(sigma), radii)
+        block, shift = orbital_block(_factors(params["orbital"], system, h), pi, positive(sigma), radii)
         return (block,), shift
     blocks: list[Array] = []
     shifts: list[Array] = []
     for spin, part in parts.items():
         orbital, shape = params["orbital"][spin], params["envelope"][spin]
         factors = matmul(h[part], orbital["weights"]) + orbital["bias"]
-        block, shift = _block(factors, shape["pi"][None], positive(shape["sigma"])[None], radii[part])
+        block, shift = orbital_block(factors, shape["pi"][None], positive(shape["sigma"])[None], radii[part])
         blocks.append(block)
         shifts.append(shift)
     if config.full:
         blocks = [jnp.concatenate(blocks, axis=1)]
     return tuple(blocks), jnp.concatenate(shifts)
-
-
-def _block(factors: Array, pi: Array, sigma: Array, radii: Array) -> tuple[Array, Array]:
-    """Return the orbitals of k electrons, (D, k, columns), and their shifts.
-
-    factors: (k, D columns); pi, sigma: (k or 1, M, D, columns).
-    """
-    shift = nearest(sigma, radii)
-    shaped = envelope(pi, sigma, radii, shift)
-    return jnp.swapaxes(factors.reshape(shaped.shape), 0, 1) * jnp.swapaxes(shaped, 0, 1), shift
 
 
 def _factors(params: Params, system: System, h: Array) -> Array:
