@@ -164,7 +164,8 @@ def predict(
     path = None
     if output is not None:
         tell("writing", 0, 0)
-        path = write_volume(output, volume)
+        # With a budget, everything on the device counts, and the budget may leave no room for text.
+        path = write_volume(output, volume, device=place if budget is None else "cpu")
         notes += warnings_of(volume, path)
     end = time.perf_counter()
     return Prediction(

@@ -8,12 +8,12 @@ import io
 import lzma
 import os
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.core.files import check_output, write_bytes
+from pinchpoint.core.files import check_output, open_output, write_bytes
 from pinchpoint.core.host_memory import free_bytes
 from pinchpoint.core.units import show_bytes
 
@@ -82,14 +82,20 @@ def read_text_blob(path: str | Path) -> bytes:
     return check_text(read_blob(path), name=str(path))
 
 
-def write_blob(path: str | Path, data: bytes) -> Path:
+def write_blob(path: str | Path, data: bytes | Iterable[bytes | memoryview]) -> Path:
     """Write a file, compressed if the name ends in .gz, .bz2 or .xz.
 
-    If the new file cannot be written completely, an old file of that name is kept.
+    data: the bytes, or parts of them, each of which is used before the next is requested. If the new file
+    cannot be written completely, an old file of that name is kept.
     """
     path = check_writable(path)
     compress = _WRITERS.get(path.suffix.lower())
-    return write_bytes(path, data if compress is None else compress(data))
+    if compress is not None:
+        return write_bytes(path, compress(data if isinstance(data, bytes) else b"".join(map(bytes, data))))
+    with open_output(path) as file:
+        for part in (data,) if isinstance(data, bytes) else data:
+            file.write(part)
+    return path
 
 
 def check_writable(path: str | Path) -> Path:

@@ -96,9 +96,12 @@ def holds_density(data: bytes) -> bool:
     return kind in ("cube", "npz") or (kind == "hdf5" and b"probes" in data)
 
 
-def write_volume(path: str | Path, volume: Volume) -> Path:
-    """Write a density in the format given by the file name."""
-    return {"chgcar": write_chgcar, "cube": write_cube, "npz": write_npz}[kind_of(path)](path, volume)
+def write_volume(path: str | Path, volume: Volume, *, device: str = "cpu") -> Path:
+    """Write a density in the format given by the file name. device: where the numbers of a CHGCAR are printed."""
+    kind = kind_of(path)
+    if kind == "chgcar":
+        return write_chgcar(path, volume, device=device)
+    return (write_cube if kind == "cube" else write_npz)(path, volume)
 
 
 def check_volume_output(path: str | Path) -> Path:

@@ -7,18 +7,24 @@ bytes per field.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
 DIGITS = 11
 _BIAS = 340  # added to a decimal exponent to look it up
+FAR_FROM_HALF = 0.4999  # a scaled number whose fraction is nearer to a half is printed by itself
+SMALLEST_SCALED = 1e-280  # the same for smaller numbers, whose scale would overflow
 _CHUNK = 8_192  # numbers per chunk, so that temporaries stay in the cache of one core
+_LINES = 4_096  # per chunk of `HostPrinter`
 
 
 @dataclass(frozen=True)
-class _Tables:
-    """Lookup tables of the writer, indexed by exponent + `_BIAS` unless noted; building them takes 0.3 ms."""
+class Tables:
+    """Lookup tables of the writer, indexed by exponent + `_BIAS` unless noted."""
 
     first: np.ndarray  # (2048,), indexed by exponent bits: exponent + _BIAS of the smallest such number
     power: np.ndarray  # 10^exponent: the smallest number whose exponent is one higher
@@ -29,7 +35,8 @@ class _Tables:
     three: np.ndarray  # (1000,), indexed by number: its three digits and an E
 
 
-def _tables(wide: bool) -> _Tables:
+@lru_cache(maxsize=2)
+def tables_of(wide: bool) -> Tables:
     exponents = np.arange(-_BIAS, _BIAS + 1)
     first = np.floor((np.arange(2048) - 1023) * np.log10(2)) + 1 + _BIAS
     first[0] = _BIAS  # zero; subnormal numbers are printed one by one
@@ -39,8 +46,8 @@ def _tables(wide: bool) -> _Tables:
     digits = [(number // 10 ** (3 - i) % 10 + 48) << np.uint32(8 * i) for i in range(4)]
     four = digits[0] | digits[1] | digits[2] | digits[3]
     three = (four[:1000] >> np.uint32(8)) + np.uint32(ord("E") << 24)
-    scale = np.concatenate([power, np.full(DIGITS, np.inf)])[DIGITS:][::-1]
-    return _Tables(
+    scale = np.concatenate([power, np.full(DIGITS, np.inf)])[DIGITS:][::-1].copy()
+    return Tables(
         first.astype(np.int64),
         power,
         scale,
@@ -67,7 +74,45 @@ def format_lines(values: np.ndarray, *, per_line: int) -> bytes:
 def needs_wide_fields(values: np.ndarray) -> bool:
     """Whether any number needs an exponent of three digits."""
     size = np.abs(values)
-    return bool(size.max(initial=0.0) >= 9.9e98 or size.min(initial=1.0, where=size > 0) < 1e-99)
+    return is_wide(size.max(initial=0.0), size.min(initial=1.0, where=size > 0))
+
+
+def is_wide(largest: float, least: float) -> bool:
+    """Whether numbers up to `largest`, the smallest of which above zero is `least`, need wide fields."""
+    return bool(largest >= 9.9e98 or least < 1e-99)
+
+
+def line_chunks(values: Any, per_line: int, lines: int) -> Iterator[Any]:
+    """Yield values (N,), of numpy or torch, as rows of `per_line` for so many lines at a time.
+
+    The last chunk has the line that is not full, if there is one.
+    """
+    full = len(values) // per_line * per_line
+    for start in range(0, full, lines * per_line):
+        yield values[start : min(start + lines * per_line, full)].reshape(-1, per_line)
+    if full < len(values):
+        yield values[full:].reshape(1, -1)
+
+
+class HostPrinter:
+    """Prints the numbers of a density.
+
+    density: (nx, ny, nz); x is fastest in the text, and every number is multiplied by `factor`. largest: the
+    largest absolute value, infinite or NaN if any number is.
+    """
+
+    def __init__(self, density: np.ndarray, factor: float) -> None:
+        self.values = np.array(density.transpose(2, 1, 0), dtype=np.float64, order="C").reshape(-1)
+        with np.errstate(over="ignore"):
+            self.values *= factor
+        size = np.abs(self.values)
+        self.largest, self.least = float(size.max()), float(size.min(initial=1.0, where=size > 0))
+
+    def chunks(self, *, per_line: int) -> Iterator[memoryview]:
+        """Yield the text, `per_line` numbers per line."""
+        wide = is_wide(self.largest, self.least)
+        for numbers in line_chunks(self.values, per_line, _LINES):
+            yield characters_of(numbers, per_line=per_line, wide=wide).reshape(-1).data
 
 
 def characters_of(values: np.ndarray, *, per_line: int, wide: bool) -> np.ndarray:
@@ -76,14 +121,14 @@ def characters_of(values: np.ndarray, *, per_line: int, wide: bool) -> np.ndarra
     text = np.empty((rows, count * (19 if wide else 18) + -(-count // per_line)), dtype=np.uint8)
     if not text.size:
         return text
-    tables = _tables(wide)
+    tables = tables_of(wide)
     step = max(1, _CHUNK // count)
     for start in range(0, rows, step):
         _write_lines(values[start : start + step], text[start : start + step], per_line, tables, wide)
     return text
 
 
-def _write_lines(values: np.ndarray, text: np.ndarray, per_line: int, tables: _Tables, wide: bool) -> None:
+def _write_lines(values: np.ndarray, text: np.ndarray, per_line: int, tables: Tables, wide: bool) -> None:
     """Write the lines of values (R, n) to text (R, characters)."""
     rows, count = values.shape
     fields = _fields(np.ascontiguousarray(values, dtype=np.float64).reshape(-1), tables, wide)
@@ -99,7 +144,7 @@ def _write_lines(values: np.ndarray, text: np.ndarray, per_line: int, tables: _T
         text[:, -1] = ord("\n")
 
 
-def _fields(values: np.ndarray, tables: _Tables, wide: bool) -> np.ndarray:
+def _fields(values: np.ndarray, tables: Tables, wide: bool) -> np.ndarray:
     """Return the characters (N, w) of values (N,)."""
     size = np.abs(values)
     bits = values.view(np.int64)
@@ -112,12 +157,11 @@ def _fields(values: np.ndarray, tables: _Tables, wide: bool) -> np.ndarray:
         whole = np.rint(scaled)
         # The product is rounded once or twice, so near a half its integer part may be wrong. Those few are
         # printed one by one.
-        odd = np.abs(scaled - whole) > 0.4999
+        odd = np.abs(scaled - whole) > FAR_FROM_HALF
     if wide:
-        odd |= (size < 1e-280) & (size > 0)
-    for i in np.flatnonzero(odd):
-        mantissa, _, power = f"{size[i]:.{DIGITS - 1}E}".partition("E")
-        whole[i], exponent[i] = int(mantissa.replace(".", "")), int(power) + 1 + _BIAS
+        odd |= (size < SMALLEST_SCALED) & (size > 0)
+    if len(at := np.flatnonzero(odd)):
+        whole[at], exponent[at] = exact_digits(size[at])
     over = np.flatnonzero(whole >= 10.0**DIGITS)
     whole[over] = 10.0 ** (DIGITS - 1)
     exponent[over] += 1
@@ -134,6 +178,13 @@ def _fields(values: np.ndarray, tables: _Tables, wide: bool) -> np.ndarray:
     column(fields, 11, "<u4")[:] = tables.three.take(low)
     column(fields, 15 if wide else 14, "<u4")[:] = tables.exponent.take(exponent)
     return fields
+
+
+def exact_digits(sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the digits of positive numbers (N,), printed one by one, and their exponents + `_BIAS`."""
+    texts = [f"{size:.{DIGITS - 1}E}".partition("E") for size in sizes.tolist()]
+    digits = [int(mantissa.replace(".", "")) for mantissa, _, _ in texts]
+    return np.array(digits, np.float64), np.array([int(power) + 1 + _BIAS for _, _, power in texts])
 
 
 def column(fields: np.ndarray, at: int, dtype: str) -> np.ndarray:

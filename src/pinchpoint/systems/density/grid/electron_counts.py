@@ -91,13 +91,15 @@ def _why_absurd(structure: Structure, raw: float) -> str:
 
 def negative_notes(volume: Volume) -> tuple[str, ...]:
     """Return a note if the density is negative by more than rounding errors."""
-    below = volume.total < 0
     least = float(volume.total.min())
-    charge = float(volume.total[below].sum()) * volume.structure.volume / volume.total.size
+    if least >= 0:
+        return ()
+    charge = float(np.minimum(volume.total, 0).mean()) * volume.structure.volume
     if least > -NEGATIVE and charge > -NEGATIVE_CHARGE * max(abs(volume.electrons), 1.0):
         return ()
+    below = np.count_nonzero(volume.total < 0)
     return (
-        f"the density is negative at {int(below.sum()):,} of {below.size:,} grid points: down to {least:.2g} "
+        f"the density is negative at {below:,} of {volume.total.size:,} grid points: down to {least:.2g} "
         f"e/angstrom^3, {charge:.2g} electrons in total",
     )
 
