@@ -22,7 +22,7 @@ from pinchpoint.systems.density.files.number_printing import (
     tables_of,
 )
 
-_LINES = 2**16  # per chunk
+_LINES = 2**15  # per chunk: with temporaries, their numbers take about 20 MiB on the device
 
 
 class DevicePrinter:
@@ -72,9 +72,7 @@ def device_printer(density: np.ndarray, factor: float, device: str) -> DevicePri
         return None
 
 
-def _to_host(
-    text: Tensor, buffers: list[Tensor | None], turn: int
-) -> tuple[Tensor, torch.cuda.Event | None]:
+def _to_host(text: Tensor, buffers: list[Tensor | None], turn: int) -> tuple[Tensor, torch.cuda.Event | None]:
     """Start to copy text to one of two buffers, and return it with the event of its arrival."""
     if not text.is_cuda:
         return text, None

@@ -97,7 +97,10 @@ def holds_density(data: bytes) -> bool:
 
 
 def write_volume(path: str | Path, volume: Volume, *, device: str = "cpu") -> Path:
-    """Write a density in the format given by the file name. device: where the numbers of a CHGCAR are printed."""
+    """Write a density in the format given by the file name.
+
+    device: where the numbers of a CHGCAR are printed.
+    """
     kind = kind_of(path)
     if kind == "chgcar":
         return write_chgcar(path, volume, device=device)
