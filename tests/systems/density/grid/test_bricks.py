@@ -4,6 +4,8 @@ image, one by one.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -12,6 +14,7 @@ from pinchpoint.backends.torch.measurement import account
 from pinchpoint.core.errors import DoesNotFit
 from pinchpoint.core.units import GIB, MIB
 from pinchpoint.systems.density.files.volume import grid_points
+from pinchpoint.systems.density.grid import sweep as sweeping
 from pinchpoint.systems.density.grid.bricks import (
     SLOTS,
     Bricks,
@@ -223,6 +226,34 @@ def test_memory_that_runs_out_late_costs_no_finished_brick_and_the_reported_tile
     assert by(bump, chunk=5 * bricks.probes).tile == 5
     # Only what was under way is computed again, and tiles are filled up.
     assert sum(ran) <= 1.1 * bricks.count + 16 * made.tile
+
+
+@pytest.mark.parametrize("cell", ["skewed", "with empty space"])
+def test_classes_computed_at_once_are_the_same(cell: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    structure = drawn(cell)
+    bricks = bricks_of((24, 24, 24), structure.lattice, CUTOFF)
+    near = surroundings_of(structure, bricks, CUTOFF)
+    fields, species = torch.ones(3, 1), torch.zeros(3, dtype=torch.int64)
+    numbers = torch.arange(bricks.count)
+    classes = classes_of(near, numbers)
+    assert len(classes) > 1 and (classes[-1].slots == 0) == (cell == "with empty space")
+    swept = sweep(bump, lambda: fields, species, near, outputs=2)
+    run = sweeping._Runner(bump, lambda: fields, species, near, 1, 2)
+    tiles = sweeping._Tiles(width=4 * bricks.probes, device="cpu")
+    found = sweeping._sweep_at_once(run, numbers, classes, tiles)
+    assert found is not None
+    np.testing.assert_allclose(found.values, swept.values, rtol=1e-6, atol=1e-7)
+    assert found.slots == tuple(kind.slots for kind in classes)
+    assert found.pairs == sum(len(kind.rows) * kind.slots for kind in classes) * bricks.probes
+    assert found.chunk == max(len(kind.rows) for kind in classes if kind.slots) * bricks.probes
+    with monkeypatch.context() as patch:
+        patch.setattr(sweeping, "TILES", 0)
+        assert sweeping._sweep_at_once(run, numbers, classes, tiles) is None, "more than one chunk"
+
+    def full(*_: object) -> torch.Tensor:
+        raise torch.OutOfMemoryError
+
+    assert sweeping._sweep_at_once(replace(run, forward=full), numbers, classes, tiles) is None
 
 
 def test_the_peak_does_not_grow_with_the_grid() -> None:

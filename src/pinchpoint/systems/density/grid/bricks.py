@@ -198,9 +198,10 @@ def classes_of(surroundings: Surroundings, numbers: Tensor, *, least: int = 1) -
 
     A class with fewer than `least` bricks is merged into the one with the next larger number of slots.
     """
-    slots = (surroundings.counts(numbers) + SLOTS - 1) // SLOTS * SLOTS
-    order = torch.argsort(slots, stable=True)
-    kinds, sizes = (result.tolist() for result in torch.unique(slots, return_counts=True))
+    # On the host, because a GPU would take longer to launch all this than to compute it.
+    units = (surroundings.counts(numbers).cpu().numpy() + SLOTS - 1) // SLOTS
+    order = np.argsort(units.astype(np.min_scalar_type(units.max(initial=0))), kind="stable")
+    kinds, sizes = (result.tolist() for result in np.unique(units * SLOTS, return_counts=True))
     classes: list[SlotClass] = []
     start = stop = 0
     for at, (kind, size) in enumerate(zip(kinds, sizes, strict=True)):
@@ -208,7 +209,7 @@ def classes_of(surroundings: Surroundings, numbers: Tensor, *, least: int = 1) -
         # Empty space is never merged, because it costs nothing.
         if kind and stop - start < least and at + 1 < len(kinds):
             continue
-        rows = order[start:stop]
-        classes.append(SlotClass(kind, rows.sort().values))
+        rows = torch.from_numpy(np.sort(order[start:stop])).to(numbers.device)
+        classes.append(SlotClass(kind, rows))
         start = stop
     return classes[::-1]

@@ -11,18 +11,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from pinchpoint.backends.torch import measurement
 from pinchpoint.core import host_memory
 from pinchpoint.core.errors import DoesNotFit
 from pinchpoint.core.units import show_bytes
 from pinchpoint.forecasting.cards import Card
 from pinchpoint.streaming.stream import Flow, stream
-from pinchpoint.systems.density.grid.bricks import SLOTS, Surroundings, classes_of
+from pinchpoint.systems.density.grid.bricks import SLOTS, SlotClass, Surroundings, classes_of
 
 # Bytes per tile: pairs times the bytes of an atom's fields (times `heavy`), twice what the pairs take at the
 # peak. On a GPU, as much as stays below 1 GiB with weights and workspace, so that kernel launches cost
@@ -85,14 +86,21 @@ def sweep(
             "lengths.",
             need_bytes=need,
         )
+    tell = progress or (lambda count, total: None)
+    run = _Runner(forward, fields, species, surroundings, 1, outputs)
+    if device.type == "cuda" and budget is None and chunk is None:
+        at_once = _sweep_at_once(run, brick_numbers, classes, tiles)
+        if at_once is not None:
+            tell(len(brick_numbers) * probes, len(brick_numbers) * probes)
+            return at_once
     rows_of_host = torch.empty(0, dtype=dtype).numpy().dtype
     # Rows are stored class by class, each filled by its own stream, and reordered at the end.
     values, flows = np.empty((len(brick_numbers), probes, outputs), rows_of_host), []
     largest = 1
-    done, pairs, tell = 0, 0, progress or (lambda count, total: None)
+    done = pairs = 0
     for kind in classes:
         # One unused slot if there are no neighbours, because not every kernel accepts empty inputs.
-        run = _Runner(forward, fields, species, surroundings, max(1, kind.slots), outputs)
+        run = replace(run, slots=max(1, kind.slots))
         start, size = done, len(kind.rows)
         out = values[start : start + size]
         if kind.slots == 0:  # empty space: one brick stands for all
@@ -128,6 +136,45 @@ def sweep(
     )
 
 
+def _sweep_at_once(
+    run: _Runner, numbers: Tensor, classes: list[SlotClass], tiles: _Tiles
+) -> SweepResult | None:
+    """Compute all classes without waiting for the device in between.
+
+    Returns None if a class has more than one chunk, or if memory ran out. run: with any number of slots.
+    """
+    sizes = [tiles.even_tile(kind.slots, len(kind.rows)) if kind.slots else 1 for kind in classes]
+    if not classes or any(
+        kind.slots and len(kind.rows) > TILES * size for kind, size in zip(classes, sizes, strict=True)
+    ):
+        return None
+    probes = run.surroundings.bricks.probes
+    try:
+        values = run.fields().new_empty(len(numbers), probes, run.outputs)
+        for kind, size in zip(classes, sizes, strict=True):
+            # In empty space, one brick stands for all; it has one unused slot.
+            rows = kind.rows if kind.slots else kind.rows[:1]
+            values[kind.rows] = replace(run, slots=max(1, kind.slots)).of(numbers[rows], size)
+        values_on_host = values.cpu().numpy()
+    except Exception as error:
+        if not measurement.is_oom(error):
+            raise
+        error.__traceback__ = None  # its frames refer to the tensors that filled the memory
+        torch.cuda.empty_cache()
+        return None
+    busy = [len(kind.rows) for kind in classes if kind.slots]
+    return SweepResult(
+        values_on_host,
+        pairs=sum(len(kind.rows) * probes * kind.slots for kind in classes),
+        tile=max(sizes),
+        chunk=max(busy, default=0) * probes,
+        calls=len(busy),
+        halvings=0,
+        peak_bytes=None,
+        slots=tuple(kind.slots for kind in classes),
+    )
+
+
 class _Tiles:
     """The number of bricks per tile for a given number of slots. width: bytes per brick and slot."""
 
@@ -147,20 +194,16 @@ class _Tiles:
         return -(-count // max(1, tiles))
 
 
+@dataclass(frozen=True, eq=False)
 class _Runner:
     """Computes the bricks that `stream` requests by number, tile after tile, with constant shapes."""
 
-    def __init__(
-        self,
-        forward: Forward,
-        fields: Callable[[], Tensor],
-        species: Tensor,
-        surroundings: Surroundings,
-        slots: int,
-        outputs: int,
-    ) -> None:
-        self.forward, self.fields, self.species = forward, fields, species
-        self.surroundings, self.slots, self.outputs = surroundings, slots, outputs
+    forward: Forward
+    fields: Callable[[], Tensor]
+    species: Tensor
+    surroundings: Surroundings
+    slots: int
+    outputs: int
 
     def of(self, numbers: Tensor, tile: int) -> Tensor:
         """Return the values (C, B, O) of the bricks with these numbers (C,)."""

@@ -59,15 +59,20 @@ class AtomNetwork(nn.Module):
             widths = after
 
     def forward(self, graph: AtomGraph) -> list[Features]:
+        offsets = None
+        if graph.vectors.is_cuda and not torch.is_grad_enabled():
+            graph, offsets = by_destination(graph)
         vectors = graph.vectors.t().contiguous()
         squared, soft = soft_distance(vectors, self.config)
         harmonics = torch.cat([torch.ones_like(soft)[None], *self.harmonics(vectors / soft)]).t()
-        one_hot = nn.functional.one_hot(graph.species, len(self.config.species)).to(vectors.dtype)
+        # torch's own one_hot waits for the device.
+        kinds = torch.arange(len(self.config.species), device=vectors.device)
+        one_hot = (graph.species[:, None] == kinds).to(vectors.dtype)
         # The mean square of a one-hot vector is 1 / species. It is scaled to 1, as for all later features.
         features: Features = {SCALAR: one_hot[:, :, None] * math.sqrt(len(self.config.species))}
         layers_features = []
         for layer in self.layers:
-            features = layer(features, graph, harmonics, squared, soft)
+            features = layer(features, graph, harmonics, squared, soft, offsets)
             layers_features.append(features)
         return layers_features
 
@@ -100,10 +105,19 @@ class Convolution(nn.Module):
             self.register_buffer(f"columns_{name_of(irrep)}", torch.tensor(columns), persistent=False)
 
     def forward(
-        self, features: Features, graph: AtomGraph, harmonics: Tensor, squared: Tensor, soft: Tensor
+        self,
+        features: Features,
+        graph: AtomGraph,
+        harmonics: Tensor,
+        squared: Tensor,
+        soft: Tensor,
+        offsets: Tensor | None,
     ) -> Features:
-        """Return the features after this interaction. harmonics: (E, (lmax + 1)^2); squared, soft: (E,)."""
-        weights = self.radial(squared, soft)[0]
+        """Return the features after this interaction.
+
+        harmonics: (E, (lmax + 1)^2); squared, soft: (E,); offsets: from `by_destination`.
+        """
+        weights = self.radial(squared, soft)[0] / math.sqrt(self.config.mean_neighbours)
         messages_by_path: dict[Path, Tensor] = {}
         start = 0
         for irrep, width in self.before.items():
@@ -119,8 +133,7 @@ class Convolution(nn.Module):
             edge = product_in_full(harmonics, self.couplings[name_of(irrep)](harmonics))
             edge = edge.view(len(harmonics), 2 * irrep[0] + 1, len(columns))
             messages = (upper.index_select(0, graph.source) @ edge) * path_weights
-            total = sum_by_destination(messages, graph.destination, len(graph.species))
-            total = total / math.sqrt(self.config.mean_neighbours)
+            total = sum_by_destination(messages, graph.destination, len(graph.species), offsets)
             pieces = total.split([2 * path[2][0] + 1 for path in own], dim=2)
             messages_by_path.update(zip(own, pieces, strict=True))
         return self._mix(features, messages_by_path)
@@ -131,13 +144,14 @@ class Convolution(nn.Module):
             i: torch.cat([v for p, v in messages_by_path.items() if p[2] == i], dim=1) for i in self.after
         }
         angle = self.angle + ANGLE_GAIN * (middle[SCALAR][:, :, 0] @ self.turn)[:, None, None]
+        sine, cosine = angle.sin(), angle.cos()
         mixed: Features = {}
         for irrep in self.after:
             name = name_of(irrep)
             mixed[irrep] = map_channels(middle[irrep], self.down[name])
             if name in self.keep:
                 self_part = map_channels(features[irrep], self.keep[name])
-                mixed[irrep] = angle.cos() * self_part + angle.sin() * mixed[irrep]
+                mixed[irrep] = cosine * self_part + sine * mixed[irrep]
         return gate(mixed, self.after)
 
 
@@ -162,14 +176,20 @@ def gate(mixed: Features, after: Widths) -> Features:
     return features
 
 
-def sum_by_destination(messages: Tensor, destination: Tensor, count: int) -> Tensor:
-    """Sum messages (E, ...) by destination (E,) to (count, ...). Without gradients, it is deterministic."""
-    total = messages.new_zeros(count, *messages.shape[1:])
-    # In training on a GPU, the gradients of `index_select` are summed in any order as well.
-    if not messages.is_cuda or torch.is_grad_enabled():
-        return total.index_add(0, destination, messages)
-    # On a GPU, index_add adds in the order in which threads finish; index_put sorts the edges first.
-    return total.index_put((destination,), messages, accumulate=True)
+def by_destination(graph: AtomGraph) -> tuple[AtomGraph, Tensor]:
+    """Return the graph with its edges sorted by destination, and where those of each atom begin: (A + 1,)."""
+    destination, order = graph.destination.sort(stable=True)
+    atoms = torch.arange(len(graph.species) + 1, device=destination.device)
+    edges = graph.source[order], destination, graph.vectors[order]
+    return AtomGraph(graph.species, *edges), torch.searchsorted(destination, atoms)
+
+
+def sum_by_destination(messages: Tensor, destination: Tensor, count: int, offsets: Tensor | None) -> Tensor:
+    """Sum messages (E, ...) by destination (E,) to (count, ...). With offsets, it is deterministic."""
+    if offsets is not None:
+        return torch.segment_reduce(messages, "sum", offsets=offsets, axis=0, unsafe=True)
+    # On a GPU, this adds in the order in which threads finish, as do the gradients of `index_select`.
+    return messages.new_zeros(count, *messages.shape[1:]).index_add(0, destination, messages)
 
 
 def map_channels(values: Tensor, weights: Tensor) -> Tensor:

@@ -216,7 +216,7 @@ class RadialPolynomials:
             return None
         windows = math.ceil((high - low - 2 * half) / step) + 1
         step = (high - low - 2 * half) / (windows - 1)
-        x = np.cos(np.pi * (np.arange(_NODES) + 0.5) / _NODES)
+        x = _nodes()
         soft = low + half + np.arange(windows)[:, None] * step + half * x
         soft = torch.from_numpy(soft.reshape(-1)).to(weights.device)
         exact = {name: value.detach().double() for name, value in networks.named_parameters()}
@@ -225,22 +225,22 @@ class RadialPolynomials:
         shapes = tuple((len(values), width) for width in widths)
         samples = torch.cat(groups, dim=1).view(windows, _NODES, -1)
         del values, groups
-        degree = _least_degree(samples, x)
+        degree = _least_degree(samples)
         if degree is None:
             return None
-        fit = torch.from_numpy(np.linalg.pinv(np.vander(x, degree + 1, increasing=True))).to(samples.device)
+        fit = torch.from_numpy(_power_fit(degree)).to(samples.device)
         coefficients = (fit @ samples).flatten(0, 1).to(weights.dtype)
         coefficients = pad_groups(coefficients, [count * width for count, width in shapes])
         return cls(coefficients, low + half, step, half, degree, shapes)
 
 
-def _least_degree(samples: Tensor, x: np.ndarray) -> int | None:
+def _least_degree(samples: Tensor) -> int | None:
     """Return the least degree of polynomials that fit the samples (windows, nodes, columns), or None.
 
     The coefficients of Chebyshev polynomials above the degree are the error of the fit.
     """
-    fit = torch.from_numpy(np.linalg.pinv(np.polynomial.chebyshev.chebvander(x, _NODES - 1)))
-    squares = (fit.to(samples.device) @ samples).square_().sum(dim=(0, 2))
+    fit = torch.from_numpy(_chebyshev_fit()).to(samples.device)
+    squares = (fit @ samples).square_().sum(dim=(0, 2))
     if is_fake(squares):
         return _DEGREE
     powers = squares.cpu().numpy()
@@ -276,6 +276,23 @@ def _spline_fit(intervals: int) -> np.ndarray:
     apart = np.abs(places[:, None] - np.arange(-1, intervals + 2))
     splines = (np.maximum(2 - apart, 0) ** 3 - 4 * np.maximum(1 - apart, 0) ** 3) / 6
     return np.linalg.pinv(splines)
+
+
+def _nodes() -> np.ndarray:
+    """Return where the networks are evaluated in a window, as variables of its polynomials."""
+    return np.cos(np.pi * (np.arange(_NODES) + 0.5) / _NODES)
+
+
+@lru_cache(maxsize=1)
+def _chebyshev_fit() -> np.ndarray:
+    """Return the matrix that maps the values at the nodes to coefficients of Chebyshev polynomials."""
+    return np.linalg.inv(np.polynomial.chebyshev.chebvander(_nodes(), _NODES - 1))
+
+
+@lru_cache(maxsize=_HIGHEST)
+def _power_fit(degree: int) -> np.ndarray:
+    """Return the matrix that maps the values at the nodes to coefficients of powers up to the degree."""
+    return np.linalg.pinv(np.vander(_nodes(), degree + 1, increasing=True))
 
 
 RadialPieces = RadialSpline | RadialPolynomials
