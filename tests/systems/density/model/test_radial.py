@@ -8,6 +8,8 @@ import torch
 from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.density.model.config import DensityConfig
 from pinchpoint.systems.density.model.radial import (
+    BLOCK,
+    PAD,
     RadialNetworks,
     RadialPolynomials,
     RadialSpline,
@@ -133,7 +135,7 @@ def test_a_product_in_parts_and_its_gradients_are_those_of_the_whole() -> None:
 
 def unpadded(values: torch.Tensor) -> torch.Tensor:
     """The columns of groups of 3 networks with 5 and 7 channels, in the order of a table."""
-    assert values.shape[1] == pad_count(15) + pad_count(21) == 48
+    assert values.shape[1] == pad_count(15) + pad_count(21) + BLOCK - PAD == 96
     assert not values[:, 15:16].any() and not values[:, 37:].any()
     return torch.cat([values[:, :15], values[:, 16:37]], dim=1)
 

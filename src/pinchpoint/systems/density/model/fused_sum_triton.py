@@ -12,16 +12,19 @@ those of the channels of a program are few enough for the L1 cache.
 # pyright: reportMissingImports=false, reportIndexIssue=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
+from functools import lru_cache
+
+import torch
 import triton  # ty: ignore
 import triton.language as tl
 from torch import Tensor
 
 from pinchpoint.kit.triton_launch import Launcher
 from pinchpoint.systems.density.model.config import DensityConfig
-from pinchpoint.systems.density.model.radial import PAD, RadialPieces, RadialPolynomials, pad_count
+from pinchpoint.systems.density.model.radial import BLOCK, PAD, RadialPieces, RadialPolynomials, pad_count
 
 _PAIRS = 256  # per program that computes harmonics
-_CHANNELS = 64  # at most, per program that sums
+_TOGETHER = 64  # tiles
 _LANES = 16  # channels per warp of a program that sums
 _PAD = tl.constexpr(PAD)
 _OUTSIDE = tl.constexpr(2.0)  # the variable of the polynomials beyond the cutoff; inside, it is at most 1
@@ -86,51 +89,47 @@ def write_sums(
     `write_geometry`.
     """
     neighbours, table = neighbours.contiguous(), pieces.coefficients
-    (tiles, slots), probes, total = neighbours.shape, out.shape[1], out.shape[2] // pieces.shapes[0][0]
-    field = column = start = 0
-    for degree, (layers, width) in enumerate(pieces.shapes):
-        size, count = 2 * degree + 1, layers * width
-        padded = pad_count(count)
-        block = _block(padded)
+    (tiles, slots), probes = neighbours.shape, out.shape[1]
+    for low, high, blocks in _launches(pieces.shapes, out.device):
         _sums(
-            tiles * triton.cdiv(count, block),
-            (
-                fields,
-                neighbours,
-                windows,
-                harmonics[degree * degree - 1 :] if degree else harmonics,
-                places,
-                table,
-                out,
-            ),
+            tiles * len(blocks),
+            (fields, neighbours, windows, harmonics, places, table, out, blocks),
             (
                 tiles,
                 slots,
-                len(places),
+                len(blocks),
                 len(table) - 4,
                 fields.stride(0) // PAD,
                 table.stride(0) // PAD,
-                field // PAD,
-                column // PAD,
-                padded // PAD,
-                start,
-                count,
-                width,
-                total,
+                out.shape[2],
+                out.shape[2] // pieces.shapes[0][0],
             ),
-            size,
+            low,
+            high,
             probes,
-            block,
+            BLOCK,
             pieces.degree if isinstance(pieces, RadialPolynomials) else 0,
-            warps=block // _LANES,
+            _TOGETHER,
+            warps=BLOCK // _LANES,
         )
-        field, column, start = field + size * padded, column + padded, start + width
 
 
-def _block(channels: int) -> int:
-    """Return the channels per program: the most of which few are unused."""
-    sizes = [size for size in (64, 32) if size <= _CHANNELS and -channels % size * 16 <= channels]
-    return sizes[0] if sizes else _LANES
+@lru_cache(maxsize=16)
+def _launches(
+    shapes: tuple[tuple[int, int], ...], device: torch.device
+) -> tuple[tuple[int, int, Tensor], ...]:
+    """Return the lowest and the highest degree of each launch, and rows of int32 for its blocks of channels,
+    which `_sums` reads first.
+    """
+    launches, field, column, start = [], 0, 0, 0
+    for degree, (layers, width) in enumerate(shapes):
+        count = layers * width
+        padded = pad_count(count)
+        group = (field // PAD, column // PAD, padded // PAD, start, count, width)
+        rows = [(degree, block, *group) for block in range(-(-count // BLOCK))]
+        launches.append((degree, degree, torch.tensor(rows, dtype=torch.int32, device=device)))
+        field, column, start = field + (2 * degree + 1) * padded, column + padded, start + width
+    return tuple(launches)
 
 
 @Launcher
@@ -231,21 +230,7 @@ def _geometry(
 
 @Launcher
 @triton.jit(
-    do_not_specialize=[
-        "tiles",
-        "slots",
-        "pairs",
-        "last",
-        "field_stride",
-        "table_stride",
-        "field",
-        "column",
-        "padded",
-        "start",
-        "count",
-        "width",
-        "total",
-    ]
+    do_not_specialize=["tiles", "slots", "blocks", "last", "field_stride", "table_stride", "row", "total"]
 )
 def _sums(
     fields,
@@ -255,86 +240,129 @@ def _sums(
     places,
     table,
     out,
+    plan,
     tiles,
+    slots,
+    blocks,
+    last,
+    field_stride,
+    table_stride,
+    row,
+    total,
+    LOW: tl.constexpr,
+    HIGH: tl.constexpr,
+    PROBES: tl.constexpr,
+    BLOCK: tl.constexpr,
+    DEGREE: tl.constexpr,
+    TOGETHER: tl.constexpr,
+):
+    # Some tiles are finished before the next ones are begun, so that their harmonics stay in the L2 cache.
+    first = tl.program_id(0) // (TOGETHER * blocks) * TOGETHER
+    together = tl.minimum(tiles - first, TOGETHER)
+    within = tl.program_id(0) - first * blocks
+    tile = (first + within % together).to(tl.int64)
+    own = plan + within // together * 8
+    kind, channel = tl.load(own), tl.load(own + 1) * BLOCK + tl.arange(0, BLOCK)
+    # In units of PAD columns and of blocks, so that Triton knows that loads of four are aligned.
+    field, column, padded = tl.load(own + 2) * _PAD, tl.load(own + 3) * _PAD, tl.load(own + 4) * _PAD
+    start, count, width = tl.load(own + 5), tl.load(own + 6), tl.load(own + 7)
+    pairs = tl.cast(tiles, tl.int64) * slots * PROBES
+    to = out + tile * PROBES * row + channel // width * total + start + channel % width
+    for degree in tl.static_range(LOW, HIGH + 1):
+        if (LOW == HIGH) or kind == degree:
+            _sum_over_slots(
+                fields + field + channel,
+                neighbours + tile * slots,
+                windows + tile * slots,
+                harmonics + (degree * degree - 1 if degree else 0) * pairs + tile * slots * PROBES,
+                places + tile * slots * PROBES,
+                table + column + channel,
+                to,
+                channel < count,
+                slots,
+                pairs,
+                last,
+                field_stride * _PAD,
+                table_stride * _PAD,
+                padded,
+                row,
+                2 * degree + 1,
+                PROBES,
+                BLOCK,
+                DEGREE,
+            )
+
+
+@triton.jit
+def _sum_over_slots(
+    fields,
+    neighbours,
+    windows,
+    harmonics,
+    places,
+    table,
+    out,
+    is_channel,
     slots,
     pairs,
     last,
     field_stride,
     table_stride,
-    field,
-    column,
     padded,
-    start,
-    count,
-    width,
-    total,
+    row,
     SIZE: tl.constexpr,
     PROBES: tl.constexpr,
     BLOCK: tl.constexpr,
     DEGREE: tl.constexpr,
 ):
-    tile = (tl.program_id(0) % tiles).to(tl.int64)
+    """Of one block of channels of one tile. Pointers to fields, table and out are those of the channels."""
     probe = tl.arange(0, PROBES)
-    channel = tl.program_id(0) // tiles * BLOCK + tl.arange(0, BLOCK)
-    # Passed in units of PAD columns, so that Triton knows that loads of four are aligned.
-    field_stride, table_stride, field, column, padded = (
-        field_stride * _PAD,
-        table_stride * _PAD,
-        field * _PAD,
-        column * _PAD,
-        padded * _PAD,
-    )
-    there = channel < padded
     # Zeros, and never read from memory: without a load of this shape, Triton gives a thread one channel of
     # many probes instead of four channels of fewer, which takes four times as many loads.
-    nothing = table + probe[:, None] * table_stride + channel[None, :]
-    sums_here = tl.load(nothing, mask=(slots < 0) & there[None, :], other=0.0)
+    sums_here = tl.load(table[None, :] + probe[:, None] * table_stride, mask=slots < 0, other=0.0)
     # Of each slot, the first values are loaded one slot ahead, so that their latency is hidden.
-    next_place = tl.load(places + tile * slots * PROBES + probe)
-    next_atom = tl.load(neighbours + tile * slots)
-    next_window = tl.load(windows + tile * slots) if DEGREE else 0
+    next_place = tl.load(places + probe)
+    next_atom = tl.load(neighbours)
+    next_window = tl.load(windows) if DEGREE else 0
     for slot in range(slots):
-        pair = (tile * slots + slot) * PROBES + probe
         place, atom, window = next_place, next_atom, next_window
-        ahead = tile * slots + tl.minimum(slot + 1, slots - 1)  # the last slot again after the last
+        ahead = tl.minimum(slot + 1, slots - 1)  # the last slot again after the last
         next_place = tl.load(places + ahead * PROBES + probe)
         next_atom = tl.load(neighbours + ahead)
+        # Loads are not masked: after the last channel follow those of the next group, or zeros.
         if DEGREE:
             next_window = tl.load(windows + ahead)
-            own = table + (window * (DEGREE + 1) + DEGREE) * table_stride + column + channel
-            radial = tl.zeros((PROBES, BLOCK), tl.float32) + tl.load(own, mask=there, other=0.0)[None, :]
+            own = table + (window * (DEGREE + 1) + DEGREE) * table_stride
+            radial = tl.zeros((PROBES, BLOCK), tl.float32) + tl.load(own)[None, :]
             for _ in tl.static_range(DEGREE):
                 own -= table_stride
-                radial = radial * place[:, None] + tl.load(own, mask=there, other=0.0)[None, :]
+                radial = radial * place[:, None] + tl.load(own)[None, :]
             if SIZE == 1:  # otherwise the harmonics are zero beyond the cutoff
                 radial *= tl.where(place == _OUTSIDE, 0.0, 1.0)[:, None]
         else:
-            row = tl.minimum(
+            interval = tl.minimum(
                 tl.maximum(place.to(tl.int32), 0), last
             )  # inside the table, also if not a number
-            right = place - row
+            right = place - interval
             left = 1 - right
             share = tl.where(place < 0, 0.0, 1 / 6)  # -1: beyond the cutoff
             lowest, highest = share * left * left * left, share * right * right * right
             lower = share * (4 - 3 * right * right * (1 + left))
             higher = share * (4 - 3 * left * left * (1 + right))
-            rows = table + row[:, None] * table_stride + column + channel[None, :]
-            radial = lowest[:, None] * tl.load(rows, mask=there[None, :], other=0.0)
-            radial += lower[:, None] * tl.load(rows + table_stride, mask=there[None, :], other=0.0)
-            radial += higher[:, None] * tl.load(rows + 2 * table_stride, mask=there[None, :], other=0.0)
-            radial += highest[:, None] * tl.load(rows + 3 * table_stride, mask=there[None, :], other=0.0)
-        own = fields + atom * field_stride + field + channel
+            rows = table[None, :] + interval[:, None] * table_stride
+            radial = lowest[:, None] * tl.load(rows)
+            radial += lower[:, None] * tl.load(rows + table_stride)
+            radial += higher[:, None] * tl.load(rows + 2 * table_stride)
+            radial += highest[:, None] * tl.load(rows + 3 * table_stride)
+        own = fields + atom * field_stride
         if SIZE == 1:
-            sums_here += radial * tl.load(own, mask=there, other=0.0)[None, :]
+            sums_here += radial * tl.load(own)[None, :]
         else:
             angular = tl.zeros((PROBES, BLOCK), tl.float32)
-            component = harmonics + pair
+            component = harmonics + slot * PROBES + probe
             for part in tl.static_range(SIZE):
                 harmonic = tl.load(component)
-                component += pairs  # incremented, because the product of both could exceed 2^31
-                angular += harmonic[:, None] * tl.load(own + part * padded, mask=there, other=0.0)[None, :]
+                component += pairs
+                angular += harmonic[:, None] * tl.load(own + part * padded)[None, :]
             sums_here += radial * angular
-    layer = channel // width
-    to = out + (tile * PROBES + probe[:, None]) * (count // width * total)
-    place_of_channel = (layer * total + start + channel % width)[None, :]
-    tl.store(to + place_of_channel, sums_here, mask=(channel < count)[None, :])
+    tl.store(out[None, :] + probe[:, None] * row, sums_here, mask=is_channel[None, :])

@@ -24,6 +24,7 @@ from pinchpoint.systems.density.model.config import DensityConfig
 SILU_GAIN = 1.6791767923989418  # 1 / root mean square of SiLU of a standard normal variable
 _DEEPEST = 60.0  # exp(-60) = 9e-27: negligible beside the nearest Gaussians
 PAD = 16  # groups of columns are padded to multiples of this, so that a GPU reads four at a time
+BLOCK = 64  # columns that a GPU reads together; a row ends in zeros for those that follow the last group
 _INTERVALS = 16  # of a spline for each Gaussian: the error of the fit is below 1e-6
 _SAMPLES = 4  # of the networks in each interval of a spline
 _STEP = 0.125  # from one window of polynomials to the next, in diameters of a tile
@@ -255,7 +256,10 @@ def pad_count(columns: int) -> int:
 
 
 def pad_groups(values: Tensor, sizes: list[int]) -> Tensor:
-    """Return values (N, sum of sizes) with each group of columns padded by zeros to `pad_count`."""
+    """Return values (N, sum of sizes) with each group of columns padded by zeros to `pad_count`.
+
+    A few more zeros follow the last group.
+    """
     return functional.pad(values, (0, 1)).index_select(1, _padded_columns(tuple(sizes), values.device))
 
 
@@ -266,7 +270,7 @@ def _padded_columns(sizes: tuple[int, ...], device: torch.device) -> Tensor:
     for size in sizes:
         columns += [*range(start, start + size), *[end] * (pad_count(size) - size)]
         start += size
-    return torch.tensor(columns, device=device)
+    return torch.tensor([*columns, *[end] * (BLOCK - PAD)], device=device)
 
 
 @lru_cache(maxsize=4)
