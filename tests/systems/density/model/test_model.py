@@ -13,7 +13,7 @@ from pinchpoint.core.errors import BadInput
 from pinchpoint.core.units import MIB
 from pinchpoint.systems.density.grid.hafnia import hafnia
 from pinchpoint.systems.density.model import model as model_module
-from pinchpoint.systems.density.model.atom_network import AtomGraph
+from pinchpoint.systems.density.model.atom_network import AtomGraph, by_destination, sum_by_destination
 from pinchpoint.systems.density.model.config import DensityConfig
 from pinchpoint.systems.density.model.model import DensityModel
 from pinchpoint.systems.density.model.probe_network import sums_over_neighbours
@@ -271,6 +271,24 @@ def test_json_of_another_version_and_unknown_presets_are_refused() -> None:
 def test_species_the_model_never_saw_are_named() -> None:
     with pytest.raises(BadInput, match=r"not trained on Fe, U; it knows H, C, O"):
         config().index_of(["H", "U", "Fe"])
+
+
+def test_edges_sorted_by_destination_give_the_sums_of_edges_in_any_order() -> None:
+    generator = torch.Generator().manual_seed(0)
+    source, destination = (torch.randint(6, (40,), generator=generator) for _ in range(2))
+    destination[destination == 4] = 0  # an atom without edges
+    vectors = torch.randn(40, 3, generator=generator, dtype=torch.float64)
+    graph, offsets = by_destination(
+        AtomGraph(torch.zeros(7, dtype=torch.int64), source, destination, vectors)
+    )
+    assert offsets.tolist() == [int((destination < atom).sum()) for atom in range(8)]
+    messages = [x[:, :, None] * x[:, None] for x in (vectors, graph.vectors)]
+    wanted = sum_by_destination(messages[0], destination, 7, None)
+    assert torch.allclose(sum_by_destination(messages[1], graph.destination, 7, offsets), wanted, rtol=1e-12)
+    assert not wanted[4].any() and not wanted[6].any()
+    assert sorted(zip(source.tolist(), destination.tolist(), strict=True)) == sorted(
+        zip(graph.source.tolist(), graph.destination.tolist(), strict=True)
+    )
 
 
 @pytest.mark.gpu
