@@ -165,7 +165,7 @@ def test_a_spline_of_four_rows_gives_what_the_networks_give() -> None:
 def test_polynomials_give_what_the_networks_give_on_every_window(radius: float) -> None:
     pieces = RadialPolynomials.of(networks(), [5, 7], radius)
     assert pieces is not None
-    coefficients = pieces.coefficients.view(-1, pieces.degree + 1, 48)
+    coefficients = pieces.coefficients.view(-1, pieces.degree + 1, pieces.coefficients.shape[1])
     centres = pieces.low + torch.arange(len(coefficients), dtype=torch.float64) * pieces.step
     # All distances of a tile around any middle are in the window whose centre is nearest to it.
     assert pieces.half >= radius + pieces.step / 2 * (1 - 1e-9)
