@@ -10,6 +10,7 @@ from pinchpoint.systems.density.model.config import DensityConfig
 from pinchpoint.systems.density.model.radial import (
     BLOCK,
     PAD,
+    POWERS,
     RadialNetworks,
     RadialPolynomials,
     RadialSpline,
@@ -165,14 +166,15 @@ def test_a_spline_of_four_rows_gives_what_the_networks_give() -> None:
 def test_polynomials_give_what_the_networks_give_on_every_window(radius: float) -> None:
     pieces = RadialPolynomials.of(networks(), [5, 7], radius)
     assert pieces is not None
-    coefficients = pieces.coefficients.view(-1, pieces.degree + 1, pieces.coefficients.shape[1])
+    coefficients = pieces.coefficients.double().sum(0).transpose(1, 2)  # (windows, powers, columns)
+    assert coefficients.shape[1] == POWERS and not coefficients[:, pieces.degree + 1 :].any()
     centres = pieces.low + torch.arange(len(coefficients), dtype=torch.float64) * pieces.step
     # All distances of a tile around any middle are in the window whose centre is nearest to it.
     assert pieces.half >= radius + pieces.step / 2 * (1 - 1e-9)
     assert centres[0] - pieces.half == pytest.approx(0.2)
     assert centres[-1] + pieces.half == pytest.approx((16 + 0.04) ** 0.5)
     x = torch.linspace(-1, 1, 41, dtype=torch.float64)
-    powers = x[:, None] ** torch.arange(pieces.degree + 1)
+    powers = x[:, None] ** torch.arange(POWERS)
     values = unpadded((powers @ coefficients).flatten(0, 1))
     soft = (centres[:, None] + pieces.half * x).flatten()
     assert relative(values, exact_columns(networks(), soft)) < 5e-7

@@ -7,7 +7,6 @@ reads and writes the states of all probes, and would compute the products withou
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -15,9 +14,9 @@ from pinchpoint.kit.edges.edge_ops import is_fake, on_device
 from pinchpoint.systems.density.model.atom_network import ANGLE_GAIN
 from pinchpoint.systems.density.model.probe_network import Probes
 from pinchpoint.systems.density.model.radial import SILU_GAIN
+from pinchpoint.systems.density.model.tensor_cores import parts_of
 
 _STEP = 32  # rows of a matrix are padded to a multiple of it
-_HIGH = -(2**13)  # the bits of a float32 that TF32 has
 
 
 class FusedReadout(nn.Module):
@@ -69,12 +68,10 @@ class FusedReadout(nn.Module):
 
 
 def both_parts(matrices: Tensor) -> Tensor:
-    """Return matrices (L, K, N) as (2, L, N', K'), the sum of which they are: what TF32 has, and the rest.
+    """Return the parts (2, L, N', K') of matrices (L, K, N) for tensor cores.
 
     They are transposed, and padded by zeros to a power of two and to a multiple of `_STEP`.
     """
     _, rows, columns = matrices.shape
     wide = max(16, 1 << (columns - 1).bit_length())
-    values = functional.pad(matrices.detach().transpose(1, 2), (0, -rows % _STEP, 0, wide - columns))
-    high = (values.contiguous().view(torch.int32) & _HIGH).view(torch.float32)
-    return torch.stack([high, values - high])
+    return parts_of(functional.pad(matrices.detach().transpose(1, 2), (0, -rows % _STEP, 0, wide - columns)))

@@ -2,8 +2,7 @@
 
 With the sums a_l of interaction l, the state is x_l = silu(sin(t_l) a_l D_l + cos(t_l) x_(l-1) K_l), where
 the angle t_l is linear in a_l. The output is x_L r + (silu(h) - silu(b)) o with h = b + sum_l x_l H_l: zero
-where all sums are zero. A product with a matrix has the accuracy of float32 on tensor cores, which round
-factors to TF32 (11 bits): each factor is the sum of two such numbers, and three products of them are added.
+where all sums are zero. Products with matrices are computed by tensor cores in parts (`tensor_cores`).
 """
 
 # Triton reads the source of these functions, so they have no annotations except Triton's own.
@@ -15,10 +14,10 @@ import triton.language as tl
 from torch import Tensor
 
 from pinchpoint.kit.triton_launch import Launcher
+from pinchpoint.systems.density.model.tensor_cores_triton import times_parts
 
 _PROBES = 64  # per program
 _STEP = tl.constexpr(32)  # rows of a matrix that are multiplied at a time
-_HIGH = tl.constexpr(-(2**13))  # the bits of a float32 that TF32 has
 
 
 def write_state(
@@ -93,13 +92,8 @@ def _product(
         value = tl.load(left[:, None] + row[None, :], mask=there[:, None] & (row < count)[None, :], other=0.0)
         if HAS_TURN:
             turned += value * tl.load(turn + row, mask=row < count, other=0.0)[None, :]
-        high = (value.to(tl.int32, bitcast=True) & _HIGH).to(tl.float32, bitcast=True)
-        low = value - high
         own = matrix + column[None, :] * ROWS + row[:, None]
-        matrix_high, matrix_low = tl.load(own), tl.load(own + second)
-        total = tl.dot(high, matrix_high, total, input_precision="tf32")
-        total = tl.dot(high, matrix_low, total, input_precision="tf32")
-        total = tl.dot(low, matrix_high, total, input_precision="tf32")
+        total = times_parts(value, tl.load(own), tl.load(own + second), total)
     return total, tl.sum(turned, axis=1)
 
 

@@ -21,7 +21,15 @@ from torch import Tensor
 
 from pinchpoint.kit.triton_launch import Launcher
 from pinchpoint.systems.density.model.config import DensityConfig
-from pinchpoint.systems.density.model.radial import BLOCK, PAD, RadialPieces, RadialPolynomials, pad_count
+from pinchpoint.systems.density.model.radial import (
+    BLOCK,
+    PAD,
+    POWERS,
+    RadialPieces,
+    RadialPolynomials,
+    pad_count,
+)
+from pinchpoint.systems.density.model.tensor_cores_triton import times_parts
 
 _PAIRS = 256  # per program that computes harmonics
 _TOGETHER = 64  # tiles
@@ -61,9 +69,7 @@ def write_geometry(
             1 / pieces.step,
             pieces.step,
             1 / pieces.half if isinstance(pieces, RadialPolynomials) else 0.0,
-            len(pieces.coefficients) // (pieces.degree + 1) - 1
-            if isinstance(pieces, RadialPolynomials)
-            else 0,
+            pieces.coefficients.shape[1] - 1 if isinstance(pieces, RadialPolynomials) else 0,
         ),
         config.lmax,
         factors.shape[0],
@@ -90,6 +96,7 @@ def write_sums(
     """
     neighbours, table = neighbours.contiguous(), pieces.coefficients
     (tiles, slots), probes = neighbours.shape, out.shape[1]
+    is_split = isinstance(pieces, RadialPolynomials)
     for low, high, blocks in _launches(pieces.shapes, out.device):
         _sums(
             tiles * len(blocks),
@@ -98,8 +105,9 @@ def write_sums(
                 tiles,
                 slots,
                 len(blocks),
-                len(table) - 4,
+                0 if is_split else len(table) - 4,
                 fields.stride(0) // PAD,
+                table.stride(1 if is_split else 0) // PAD,
                 table.stride(0) // PAD,
                 out.shape[2],
                 out.shape[2] // pieces.shapes[0][0],
@@ -108,7 +116,7 @@ def write_sums(
             high,
             probes,
             BLOCK,
-            pieces.degree if isinstance(pieces, RadialPolynomials) else 0,
+            POWERS if is_split else 0,
             _TOGETHER,
             warps=BLOCK // _LANES,
         )
@@ -230,7 +238,17 @@ def _geometry(
 
 @Launcher
 @triton.jit(
-    do_not_specialize=["tiles", "slots", "blocks", "last", "field_stride", "table_stride", "row", "total"]
+    do_not_specialize=[
+        "tiles",
+        "slots",
+        "blocks",
+        "last",
+        "field_stride",
+        "table_stride",
+        "second",
+        "row",
+        "total",
+    ]
 )
 def _sums(
     fields,
@@ -247,13 +265,14 @@ def _sums(
     last,
     field_stride,
     table_stride,
+    second,
     row,
     total,
     LOW: tl.constexpr,
     HIGH: tl.constexpr,
     PROBES: tl.constexpr,
     BLOCK: tl.constexpr,
-    DEGREE: tl.constexpr,
+    POWERS: tl.constexpr,
     TOGETHER: tl.constexpr,
 ):
     # Some tiles are finished before the next ones are begun, so that their harmonics stay in the L2 cache.
@@ -276,7 +295,7 @@ def _sums(
                 windows + tile * slots,
                 harmonics + (degree * degree - 1 if degree else 0) * pairs + tile * slots * PROBES,
                 places + tile * slots * PROBES,
-                table + column + channel,
+                table + (column + channel) * max(1, POWERS),
                 to,
                 channel < count,
                 slots,
@@ -284,12 +303,13 @@ def _sums(
                 last,
                 field_stride * _PAD,
                 table_stride * _PAD,
+                second * _PAD,
                 padded,
                 row,
                 2 * degree + 1,
                 PROBES,
                 BLOCK,
-                DEGREE,
+                POWERS,
             )
 
 
@@ -308,37 +328,55 @@ def _sum_over_slots(
     last,
     field_stride,
     table_stride,
+    second,
     padded,
     row,
     SIZE: tl.constexpr,
     PROBES: tl.constexpr,
     BLOCK: tl.constexpr,
-    DEGREE: tl.constexpr,
+    POWERS: tl.constexpr,
 ):
     """Of one block of channels of one tile. Pointers to fields, table and out are those of the channels."""
     probe = tl.arange(0, PROBES)
-    # Zeros, and never read from memory: without a load of this shape, Triton gives a thread one channel of
-    # many probes instead of four channels of fewer, which takes four times as many loads.
-    sums_here = tl.load(table[None, :] + probe[:, None] * table_stride, mask=slots < 0, other=0.0)
-    # Of each slot, the first values are loaded one slot ahead, so that their latency is hidden.
+    # Of each slot, the first values are loaded one slot ahead, so that their latency is hidden. Loads are not
+    # masked: after the last channel follow those of the next group, or zeros.
     next_place = tl.load(places + probe)
     next_atom = tl.load(neighbours)
-    next_window = tl.load(windows) if DEGREE else 0
-    for slot in range(slots):
-        place, atom, window = next_place, next_atom, next_window
+    if POWERS:
+        sums_here = tl.zeros((PROBES, BLOCK), tl.float32)
+        table = table[None, :] + tl.arange(0, POWERS)[:, None]
+        window = table + tl.load(windows) * table_stride
+        next_high, next_low = tl.load(window), tl.load(window + second)
+        next_window = tl.load(windows + tl.minimum(1, slots - 1))
+    else:
+        # Zeros, and never read from memory: without a load of this shape, Triton gives a thread one channel
+        # of many probes instead of four channels of fewer, which takes four times as many loads.
+        sums_here = tl.load(table[None, :] + probe[:, None] * table_stride, mask=slots < 0, other=0.0)
+        next_high, next_low, next_window = 0.0, 0.0, 0
+    for slot in tl.range(0, slots, num_stages=1):
+        place, atom = next_place, next_atom
         ahead = tl.minimum(slot + 1, slots - 1)  # the last slot again after the last
         next_place = tl.load(places + ahead * PROBES + probe)
         next_atom = tl.load(neighbours + ahead)
-        # Loads are not masked: after the last channel follow those of the next group, or zeros.
-        if DEGREE:
-            next_window = tl.load(windows + ahead)
-            own = table + (window * (DEGREE + 1) + DEGREE) * table_stride
-            radial = tl.zeros((PROBES, BLOCK), tl.float32) + tl.load(own)[None, :]
-            for _ in tl.static_range(DEGREE):
-                own -= table_stride
-                radial = radial * place[:, None] + tl.load(own)[None, :]
-            if SIZE == 1:  # otherwise the harmonics are zero beyond the cutoff
-                radial *= tl.where(place == _OUTSIDE, 0.0, 1.0)[:, None]
+        high, low = next_high, next_low
+        if POWERS:
+            window = table + next_window * table_stride
+            next_high, next_low = tl.load(window), tl.load(window + second)
+            next_window = tl.load(windows + tl.minimum(slot + 2, slots - 1))
+        own = fields + atom * field_stride
+        if SIZE == 1:
+            angular = tl.load(own)[None, :]
+            if POWERS:  # the variable is at most 1 within the cutoff
+                angular = tl.where(place == _OUTSIDE, 0.0, 1.0)[:, None] * angular
+        else:  # the harmonics are zero beyond the cutoff
+            angular = tl.zeros((PROBES, BLOCK), tl.float32)
+            component = harmonics + slot * PROBES + probe
+            for part in tl.static_range(SIZE):
+                harmonic = tl.load(component)
+                component += pairs
+                angular += harmonic[:, None] * tl.load(own + part * padded)[None, :]
+        if POWERS:
+            radial = times_parts(_powers(place, POWERS), high, low, tl.zeros((PROBES, BLOCK), tl.float32))
         else:
             interval = tl.minimum(
                 tl.maximum(place.to(tl.int32), 0), last
@@ -354,15 +392,17 @@ def _sum_over_slots(
             radial += lower[:, None] * tl.load(rows + table_stride)
             radial += higher[:, None] * tl.load(rows + 2 * table_stride)
             radial += highest[:, None] * tl.load(rows + 3 * table_stride)
-        own = fields + atom * field_stride
-        if SIZE == 1:
-            sums_here += radial * tl.load(own)[None, :]
-        else:
-            angular = tl.zeros((PROBES, BLOCK), tl.float32)
-            component = harmonics + slot * PROBES + probe
-            for part in tl.static_range(SIZE):
-                harmonic = tl.load(component)
-                component += pairs
-                angular += harmonic[:, None] * tl.load(own + part * padded)[None, :]
-            sums_here += radial * angular
+        sums_here += radial * angular
     tl.store(out[None, :] + probe[:, None] * row, sums_here, mask=is_channel[None, :])
+
+
+@triton.jit
+def _powers(x, POWERS: tl.constexpr):
+    """Return the powers 0, 1, ... of x (N,) as (N, POWERS)."""
+    power = tl.arange(0, POWERS)[None, :]
+    value = tl.full((x.shape[0], POWERS), 1.0, tl.float32)
+    factor = x[:, None]
+    for bit in tl.static_range(4):
+        value *= tl.where(power & 2**bit != 0, factor, 1.0)
+        factor *= factor
+    return value
