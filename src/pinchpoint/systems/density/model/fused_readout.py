@@ -17,6 +17,7 @@ from pinchpoint.systems.density.model.radial import SILU_GAIN
 from pinchpoint.systems.density.model.tensor_cores import parts_of
 
 _STEP = 32  # rows of a matrix are padded to a multiple of it
+_WIDEST = 256  # columns of a matrix: a program has those of all its probes in registers
 
 
 class FusedReadout(nn.Module):
@@ -65,6 +66,11 @@ class FusedReadout(nn.Module):
                     kernels.write_state(sums, self.down, self.turn, self.keep, self.angle, states, layer)
                 kernels.write_outputs(states, self.head_in, self.head_bias, self.readout, self.head_out, out)
         return out
+
+
+def can_fuse(probes: Probes) -> bool:
+    """Whether the network is narrow enough for the kernels."""
+    return max(probes.config.channels(0), probes.config.head) <= _WIDEST
 
 
 def both_parts(matrices: Tensor) -> Tensor:

@@ -9,6 +9,9 @@ where all sums are zero. Products with matrices are computed by tensor cores in 
 # pyright: reportMissingImports=false, reportIndexIssue=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
+from functools import lru_cache
+
+import torch
 import triton  # ty: ignore
 import triton.language as tl
 from torch import Tensor
@@ -17,7 +20,6 @@ from pinchpoint.kit.triton_launch import Launcher
 from pinchpoint.systems.density.model.tensor_cores_triton import times_parts
 
 _PROBES = 64  # per program
-_STEP = tl.constexpr(32)  # rows of a matrix that are multiplied at a time
 
 
 def write_state(
@@ -39,6 +41,7 @@ def write_state(
         down.shape[3],
         keep.shape[3],
         _PROBES,
+        warps=_warps(sums.device),
     )
 
 
@@ -59,7 +62,14 @@ def write_outputs(
         head_in.shape[2],
         head_in.shape[3],
         _PROBES,
+        warps=_warps(states.device),
     )
+
+
+@lru_cache(maxsize=16)
+def _warps(device: torch.device) -> int:
+    """Four warps share the products of a Hopper card; on others, half of a program's registers would not do."""
+    return 4 if torch.cuda.is_available() and torch.cuda.get_device_capability(device)[0] == 9 else 8
 
 
 @triton.jit
@@ -84,11 +94,14 @@ def _product(
 
     second: how far the second part of the matrix is from the first.
     """
+    # Rows of the matrix that are multiplied at a time: two times as many fit into shared memory, also of
+    # cards that have little.
+    STEP: tl.constexpr = 32 if COLUMNS <= 128 else 16
     column = tl.arange(0, COLUMNS)
     total = tl.zeros((PROBES, COLUMNS), tl.float32)
-    turned = tl.zeros((PROBES, _STEP), tl.float32)
-    for first in range(0, ROWS, _STEP):
-        row = first + tl.arange(0, _STEP)
+    turned = tl.zeros((PROBES, STEP), tl.float32)
+    for first in tl.range(0, ROWS, STEP, num_stages=2):
+        row = first + tl.arange(0, STEP)
         value = tl.load(left[:, None] + row[None, :], mask=there[:, None] & (row < count)[None, :], other=0.0)
         if HAS_TURN:
             turned += value * tl.load(turn + row, mask=row < count, other=0.0)[None, :]

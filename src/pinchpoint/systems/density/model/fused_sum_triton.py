@@ -4,7 +4,8 @@ For a probe p, a neighbour k and a channel c of degree l, the sum over neighbour
 sum_k R_c(s_pk) sum_m Y_lm(u_pk) X_kmc, where s is the soft distance, u the vector divided by it, and X the
 fields of the atom. One kernel writes the place of s in the table of R, and Y, for every pair. The other
 accumulates the sums of some channels for the probes of one tile. With `RadialPolynomials`, all probes of
-the tile use the same few coefficients of R. With a `RadialSpline`, each probe has four rows of coefficients;
+the tile use the same few coefficients of R, so that R is a product of matrices: powers times coefficients,
+computed by tensor cores in parts (`tensor_cores`). With a `RadialSpline`, each probe has four rows of coefficients;
 those of the channels of a program are few enough for the L1 cache.
 """
 
@@ -32,7 +33,7 @@ from pinchpoint.systems.density.model.radial import (
 from pinchpoint.systems.density.model.tensor_cores_triton import times_parts
 
 _PAIRS = 256  # per program that computes harmonics
-_TOGETHER = 64  # tiles
+_TOGETHER = 64  # tiles whose channels are summed before those of the next ones
 _LANES = 16  # channels per warp of a program that sums
 _PAD = tl.constexpr(PAD)
 _OUTSIDE = tl.constexpr(2.0)  # the variable of the polynomials beyond the cutoff; inside, it is at most 1
