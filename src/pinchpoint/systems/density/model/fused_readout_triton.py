@@ -68,7 +68,7 @@ def write_outputs(
 
 @lru_cache(maxsize=16)
 def _warps(device: torch.device) -> int:
-    """Four warps share the products of a Hopper card; on others, half of a program's registers would not do."""
+    """Return four for Hopper cards; on others, a program would need more registers than four warps have."""
     return 4 if torch.cuda.is_available() and torch.cuda.get_device_capability(device)[0] == 9 else 8
 
 

@@ -5,8 +5,8 @@ sum_k R_c(s_pk) sum_m Y_lm(u_pk) X_kmc, where s is the soft distance, u the vect
 fields of the atom. One kernel writes the place of s in the table of R, and Y, for every pair. The other
 accumulates the sums of some channels for the probes of one tile. With `RadialPolynomials`, all probes of
 the tile use the same few coefficients of R, so that R is a product of matrices: powers times coefficients,
-computed by tensor cores in parts (`tensor_cores`). With a `RadialSpline`, each probe has four rows of coefficients;
-those of the channels of a program are few enough for the L1 cache.
+computed by tensor cores in parts (`tensor_cores`). With a `RadialSpline`, each probe has four rows of
+coefficients; those of the channels of a program are few enough for the L1 cache.
 """
 
 # Triton reads the source of these functions, so they have no annotations except Triton's own.
