@@ -80,9 +80,8 @@ def test_a_slot_beyond_the_cutoff_adds_exactly_nothing(crystal, inputs_of) -> No
 def test_where_no_atom_is_near_the_density_is_exactly_zero(slots: int) -> None:
     model = DensityModel(config(spin=True))
     torch.nn.init.normal_(model.probes.head_bias)
-    graph = AtomGraph(
-        torch.zeros(2, dtype=torch.long), *(torch.zeros(0, dtype=torch.long),) * 2, torch.zeros(0, 3)
-    )
+    nothing = torch.zeros(0, dtype=torch.long)
+    graph = AtomGraph(torch.zeros(2, dtype=torch.long), nothing, nothing, torch.zeros(0, 3))
     for form in (model, model.tabulate(64)):
         out = form(
             model.fields(graph),

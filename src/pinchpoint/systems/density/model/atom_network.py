@@ -60,7 +60,7 @@ class AtomNetwork(nn.Module):
 
     def forward(self, graph: AtomGraph) -> list[Features]:
         offsets = None
-        if graph.vectors.is_cuda and not torch.is_grad_enabled():
+        if graph.vectors.is_cuda and len(graph.vectors) and not torch.is_grad_enabled():
             graph, offsets = by_destination(graph)
         vectors = graph.vectors.t().contiguous()
         squared, soft = soft_distance(vectors, self.config)
