@@ -82,23 +82,6 @@ def test_a_pair_takes_no_more_than_tiles_reckon_with(
     assert 0.5 * reckoned < floats < reckoned
 
 
-def test_three_products_of_what_tensor_cores_have_are_a_product_in_float32() -> None:
-    generator = torch.Generator().manual_seed(0)
-    matrices = torch.randn(2, 37, 5, generator=generator)
-    high, low = fused_readout.both_parts(matrices)
-    assert high.shape == (2, 16, 64)
-    whole = (high.double() + low.double())[:, :5, :37].transpose(1, 2)
-    assert torch.allclose(whole, matrices.double(), rtol=2**-22, atol=0)
-    assert not high[:, 5:].any() and not low[:, :, 37:].any()
-    rows = torch.randn(1, 50, 37, generator=generator)
-    row_high, row_low = fused_readout.both_parts(rows.transpose(1, 2))[:, 0, :50, :37]
-    for part in (high, low, row_high.contiguous(), row_low.contiguous()):
-        assert not (part.view(torch.int32) & 0x1FFF).any(), "TF32 has 11 bits"
-    first, second = high[0, :5, :37].T, low[0, :5, :37].T
-    product = row_high @ first + row_high @ second + row_low @ first
-    assert apart(product, rows[0].double() @ matrices[0].double()) < 5e-7
-
-
 def compact_inputs(
     config: DensityConfig, tiles: int, probes: int, slots: int, device: str
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:

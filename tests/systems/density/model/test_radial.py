@@ -8,9 +8,6 @@ import torch
 from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.density.model.config import DensityConfig
 from pinchpoint.systems.density.model.radial import (
-    BLOCK,
-    PAD,
-    POWERS,
     RadialNetworks,
     RadialPolynomials,
     RadialSpline,
@@ -136,7 +133,7 @@ def test_a_product_in_parts_and_its_gradients_are_those_of_the_whole() -> None:
 
 def unpadded(values: torch.Tensor) -> torch.Tensor:
     """The columns of groups of 3 networks with 5 and 7 channels, in the order of a table."""
-    assert values.shape[1] == pad_count(15) + pad_count(21) + BLOCK - PAD == 96
+    assert values.shape[1] == pad_count(15) + pad_count(21) == 48
     assert not values[:, 15:16].any() and not values[:, 37:].any()
     return torch.cat([values[:, :15], values[:, 16:37]], dim=1)
 
@@ -166,15 +163,14 @@ def test_a_spline_of_four_rows_gives_what_the_networks_give() -> None:
 def test_polynomials_give_what_the_networks_give_on_every_window(radius: float) -> None:
     pieces = RadialPolynomials.of(networks(), [5, 7], radius)
     assert pieces is not None
-    coefficients = pieces.coefficients.double().sum(0).transpose(1, 2)  # (windows, powers, columns)
-    assert coefficients.shape[1] == POWERS and not coefficients[:, pieces.degree + 1 :].any()
+    coefficients = pieces.coefficients.view(-1, pieces.degree + 1, 48)
     centres = pieces.low + torch.arange(len(coefficients), dtype=torch.float64) * pieces.step
     # All distances of a tile around any middle are in the window whose centre is nearest to it.
     assert pieces.half >= radius + pieces.step / 2 * (1 - 1e-9)
     assert centres[0] - pieces.half == pytest.approx(0.2)
     assert centres[-1] + pieces.half == pytest.approx((16 + 0.04) ** 0.5)
     x = torch.linspace(-1, 1, 41, dtype=torch.float64)
-    powers = x[:, None] ** torch.arange(POWERS)
+    powers = x[:, None] ** torch.arange(pieces.degree + 1)
     values = unpadded((powers @ coefficients).flatten(0, 1))
     soft = (centres[:, None] + pieces.half * x).flatten()
     assert relative(values, exact_columns(networks(), soft)) < 5e-7

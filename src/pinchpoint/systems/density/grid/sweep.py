@@ -29,7 +29,7 @@ from pinchpoint.systems.density.grid.bricks import SLOTS, SlotClass, Surrounding
 # peak. On a GPU, as much as stays below 1 GiB with weights and workspace, so that kernel launches cost
 # little; on a CPU, what suits its caches.
 TILE_BYTES = {"cuda": 1536 * 2**20, "cpu": 16 * 2**20}
-MOST_BRICKS = 2048  # per tile
+MOST_BRICKS = 1024  # per tile
 TILES = 16  # per chunk
 Forward = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 Progress = Callable[[int, int], None]

@@ -4,36 +4,24 @@ For a probe p, a neighbour k and a channel c of degree l, the sum over neighbour
 sum_k R_c(s_pk) sum_m Y_lm(u_pk) X_kmc, where s is the soft distance, u the vector divided by it, and X the
 fields of the atom. One kernel writes the place of s in the table of R, and Y, for every pair. The other
 accumulates the sums of some channels for the probes of one tile. With `RadialPolynomials`, all probes of
-the tile use the same few coefficients of R, so that R is a product of matrices: powers times coefficients,
-computed by tensor cores in parts (`tensor_cores`). With a `RadialSpline`, each probe has four rows of
-coefficients; those of the channels of a program are few enough for the L1 cache.
+the tile use the same few coefficients of R. With a `RadialSpline`, each probe has four rows of coefficients;
+those of the channels of a program are few enough for the L1 cache.
 """
 
 # Triton reads the source of these functions, so they have no annotations except Triton's own.
 # pyright: reportMissingImports=false, reportIndexIssue=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
-from functools import lru_cache
-
-import torch
 import triton  # ty: ignore
 import triton.language as tl
 from torch import Tensor
 
 from pinchpoint.kit.triton_launch import Launcher
 from pinchpoint.systems.density.model.config import DensityConfig
-from pinchpoint.systems.density.model.radial import (
-    BLOCK,
-    PAD,
-    POWERS,
-    RadialPieces,
-    RadialPolynomials,
-    pad_count,
-)
-from pinchpoint.systems.density.model.tensor_cores_triton import times_parts
+from pinchpoint.systems.density.model.radial import PAD, RadialPieces, RadialPolynomials, pad_count
 
 _PAIRS = 256  # per program that computes harmonics
-_TOGETHER = 64  # tiles whose channels are summed before those of the next ones
+_CHANNELS = 64  # at most, per program that sums
 _LANES = 16  # channels per warp of a program that sums
 _PAD = tl.constexpr(PAD)
 _OUTSIDE = tl.constexpr(2.0)  # the variable of the polynomials beyond the cutoff; inside, it is at most 1
@@ -70,7 +58,9 @@ def write_geometry(
             1 / pieces.step,
             pieces.step,
             1 / pieces.half if isinstance(pieces, RadialPolynomials) else 0.0,
-            pieces.coefficients.shape[1] - 1 if isinstance(pieces, RadialPolynomials) else 0,
+            len(pieces.coefficients) // (pieces.degree + 1) - 1
+            if isinstance(pieces, RadialPolynomials)
+            else 0,
         ),
         config.lmax,
         factors.shape[0],
@@ -96,49 +86,51 @@ def write_sums(
     `write_geometry`.
     """
     neighbours, table = neighbours.contiguous(), pieces.coefficients
-    (tiles, slots), probes = neighbours.shape, out.shape[1]
-    is_split = isinstance(pieces, RadialPolynomials)
-    for low, high, blocks in _launches(pieces.shapes, out.device):
+    (tiles, slots), probes, total = neighbours.shape, out.shape[1], out.shape[2] // pieces.shapes[0][0]
+    field = column = start = 0
+    for degree, (layers, width) in enumerate(pieces.shapes):
+        size, count = 2 * degree + 1, layers * width
+        padded = pad_count(count)
+        block = _block(padded)
         _sums(
-            tiles * len(blocks),
-            (fields, neighbours, windows, harmonics, places, table, out, blocks),
+            tiles * triton.cdiv(count, block),
+            (
+                fields,
+                neighbours,
+                windows,
+                harmonics[degree * degree - 1 :] if degree else harmonics,
+                places,
+                table,
+                out,
+            ),
             (
                 tiles,
                 slots,
-                len(blocks),
-                0 if is_split else len(table) - 4,
+                len(places),
+                len(table) - 4,
                 fields.stride(0) // PAD,
-                table.stride(1 if is_split else 0) // PAD,
                 table.stride(0) // PAD,
-                out.shape[2],
-                out.shape[2] // pieces.shapes[0][0],
+                field // PAD,
+                column // PAD,
+                padded // PAD,
+                start,
+                count,
+                width,
+                total,
             ),
-            low,
-            high,
+            size,
             probes,
-            BLOCK,
-            POWERS if is_split else 0,
-            _TOGETHER,
-            warps=BLOCK // _LANES,
+            block,
+            pieces.degree if isinstance(pieces, RadialPolynomials) else 0,
+            warps=block // _LANES,
         )
+        field, column, start = field + size * padded, column + padded, start + width
 
 
-@lru_cache(maxsize=16)
-def _launches(
-    shapes: tuple[tuple[int, int], ...], device: torch.device
-) -> tuple[tuple[int, int, Tensor], ...]:
-    """Return the lowest and the highest degree of each launch, and rows of int32 for its blocks of channels,
-    which `_sums` reads first.
-    """
-    launches, field, column, start = [], 0, 0, 0
-    for degree, (layers, width) in enumerate(shapes):
-        count = layers * width
-        padded = pad_count(count)
-        group = (field // PAD, column // PAD, padded // PAD, start, count, width)
-        rows = [(degree, block, *group) for block in range(-(-count // BLOCK))]
-        launches.append((degree, degree, torch.tensor(rows, dtype=torch.int32, device=device)))
-        field, column, start = field + (2 * degree + 1) * padded, column + padded, start + width
-    return tuple(launches)
+def _block(channels: int) -> int:
+    """Return the channels per program: the most of which few are unused."""
+    sizes = [size for size in (64, 32) if size <= _CHANNELS and -channels % size * 16 <= channels]
+    return sizes[0] if sizes else _LANES
 
 
 @Launcher
@@ -242,12 +234,16 @@ def _geometry(
     do_not_specialize=[
         "tiles",
         "slots",
-        "blocks",
+        "pairs",
         "last",
         "field_stride",
         "table_stride",
-        "second",
-        "row",
+        "field",
+        "column",
+        "padded",
+        "start",
+        "count",
+        "width",
         "total",
     ]
 )
@@ -259,151 +255,86 @@ def _sums(
     places,
     table,
     out,
-    plan,
     tiles,
-    slots,
-    blocks,
-    last,
-    field_stride,
-    table_stride,
-    second,
-    row,
-    total,
-    LOW: tl.constexpr,
-    HIGH: tl.constexpr,
-    PROBES: tl.constexpr,
-    BLOCK: tl.constexpr,
-    POWERS: tl.constexpr,
-    TOGETHER: tl.constexpr,
-):
-    # Some tiles are finished before the next ones are begun, so that their harmonics stay in the L2 cache.
-    first = tl.program_id(0) // (TOGETHER * blocks) * TOGETHER
-    together = tl.minimum(tiles - first, TOGETHER)
-    within = tl.program_id(0) - first * blocks
-    tile = (first + within % together).to(tl.int64)
-    own = plan + within // together * 8
-    kind, channel = tl.load(own), tl.load(own + 1) * BLOCK + tl.arange(0, BLOCK)
-    # In units of PAD columns and of blocks, so that Triton knows that loads of four are aligned.
-    field, column, padded = tl.load(own + 2) * _PAD, tl.load(own + 3) * _PAD, tl.load(own + 4) * _PAD
-    start, count, width = tl.load(own + 5), tl.load(own + 6), tl.load(own + 7)
-    pairs = tl.cast(tiles, tl.int64) * slots * PROBES
-    to = out + tile * PROBES * row + channel // width * total + start + channel % width
-    for degree in tl.static_range(LOW, HIGH + 1):
-        if (LOW == HIGH) or kind == degree:
-            _sum_over_slots(
-                fields + field + channel,
-                neighbours + tile * slots,
-                windows + tile * slots,
-                harmonics + (degree * degree - 1 if degree else 0) * pairs + tile * slots * PROBES,
-                places + tile * slots * PROBES,
-                table + (column + channel) * max(1, POWERS),
-                to,
-                channel < count,
-                slots,
-                pairs,
-                last,
-                field_stride * _PAD,
-                table_stride * _PAD,
-                second * _PAD,
-                padded,
-                row,
-                2 * degree + 1,
-                PROBES,
-                BLOCK,
-                POWERS,
-            )
-
-
-@triton.jit
-def _sum_over_slots(
-    fields,
-    neighbours,
-    windows,
-    harmonics,
-    places,
-    table,
-    out,
-    is_channel,
     slots,
     pairs,
     last,
     field_stride,
     table_stride,
-    second,
+    field,
+    column,
     padded,
-    row,
+    start,
+    count,
+    width,
+    total,
     SIZE: tl.constexpr,
     PROBES: tl.constexpr,
     BLOCK: tl.constexpr,
-    POWERS: tl.constexpr,
+    DEGREE: tl.constexpr,
 ):
-    """Of one block of channels of one tile. Pointers to fields, table and out are those of the channels."""
+    tile = (tl.program_id(0) % tiles).to(tl.int64)
     probe = tl.arange(0, PROBES)
-    # Of each slot, the first values are loaded one slot ahead, so that their latency is hidden. Loads are not
-    # masked: after the last channel follow those of the next group, or zeros.
-    next_place = tl.load(places + probe)
-    next_atom = tl.load(neighbours)
-    if POWERS:
-        sums_here = tl.zeros((PROBES, BLOCK), tl.float32)
-        table = table[None, :] + tl.arange(0, POWERS)[:, None]
-        window = table + tl.load(windows) * table_stride
-        next_high, next_low = tl.load(window), tl.load(window + second)
-        next_window = tl.load(windows + tl.minimum(1, slots - 1))
-    else:
-        # Zeros, and never read from memory: without a load of this shape, Triton gives a thread one channel
-        # of many probes instead of four channels of fewer, which takes four times as many loads.
-        sums_here = tl.load(table[None, :] + probe[:, None] * table_stride, mask=slots < 0, other=0.0)
-        next_high, next_low, next_window = 0.0, 0.0, 0
-    for slot in tl.range(0, slots, num_stages=1):
-        place, atom = next_place, next_atom
-        ahead = tl.minimum(slot + 1, slots - 1)  # the last slot again after the last
+    channel = tl.program_id(0) // tiles * BLOCK + tl.arange(0, BLOCK)
+    # Passed in units of PAD columns, so that Triton knows that loads of four are aligned.
+    field_stride, table_stride, field, column, padded = (
+        field_stride * _PAD,
+        table_stride * _PAD,
+        field * _PAD,
+        column * _PAD,
+        padded * _PAD,
+    )
+    there = channel < padded
+    # Zeros, and never read from memory: without a load of this shape, Triton gives a thread one channel of
+    # many probes instead of four channels of fewer, which takes four times as many loads.
+    nothing = table + probe[:, None] * table_stride + channel[None, :]
+    sums_here = tl.load(nothing, mask=(slots < 0) & there[None, :], other=0.0)
+    # Of each slot, the first values are loaded one slot ahead, so that their latency is hidden.
+    next_place = tl.load(places + tile * slots * PROBES + probe)
+    next_atom = tl.load(neighbours + tile * slots)
+    next_window = tl.load(windows + tile * slots) if DEGREE else 0
+    for slot in range(slots):
+        pair = (tile * slots + slot) * PROBES + probe
+        place, atom, window = next_place, next_atom, next_window
+        ahead = tile * slots + tl.minimum(slot + 1, slots - 1)  # the last slot again after the last
         next_place = tl.load(places + ahead * PROBES + probe)
         next_atom = tl.load(neighbours + ahead)
-        high, low = next_high, next_low
-        if POWERS:
-            window = table + next_window * table_stride
-            next_high, next_low = tl.load(window), tl.load(window + second)
-            next_window = tl.load(windows + tl.minimum(slot + 2, slots - 1))
-        own = fields + atom * field_stride
-        if SIZE == 1:
-            angular = tl.load(own)[None, :]
-            if POWERS:  # the variable is at most 1 within the cutoff
-                angular = tl.where(place == _OUTSIDE, 0.0, 1.0)[:, None] * angular
-        else:  # the harmonics are zero beyond the cutoff
-            angular = tl.zeros((PROBES, BLOCK), tl.float32)
-            component = harmonics + slot * PROBES + probe
-            for part in tl.static_range(SIZE):
-                harmonic = tl.load(component)
-                component += pairs
-                angular += harmonic[:, None] * tl.load(own + part * padded)[None, :]
-        if POWERS:
-            radial = times_parts(_powers(place, POWERS), high, low, tl.zeros((PROBES, BLOCK), tl.float32))
+        if DEGREE:
+            next_window = tl.load(windows + ahead)
+            own = table + (window * (DEGREE + 1) + DEGREE) * table_stride + column + channel
+            radial = tl.zeros((PROBES, BLOCK), tl.float32) + tl.load(own, mask=there, other=0.0)[None, :]
+            for _ in tl.static_range(DEGREE):
+                own -= table_stride
+                radial = radial * place[:, None] + tl.load(own, mask=there, other=0.0)[None, :]
+            if SIZE == 1:  # otherwise the harmonics are zero beyond the cutoff
+                radial *= tl.where(place == _OUTSIDE, 0.0, 1.0)[:, None]
         else:
-            interval = tl.minimum(
+            row = tl.minimum(
                 tl.maximum(place.to(tl.int32), 0), last
             )  # inside the table, also if not a number
-            right = place - interval
+            right = place - row
             left = 1 - right
             share = tl.where(place < 0, 0.0, 1 / 6)  # -1: beyond the cutoff
             lowest, highest = share * left * left * left, share * right * right * right
             lower = share * (4 - 3 * right * right * (1 + left))
             higher = share * (4 - 3 * left * left * (1 + right))
-            rows = table[None, :] + interval[:, None] * table_stride
-            radial = lowest[:, None] * tl.load(rows)
-            radial += lower[:, None] * tl.load(rows + table_stride)
-            radial += higher[:, None] * tl.load(rows + 2 * table_stride)
-            radial += highest[:, None] * tl.load(rows + 3 * table_stride)
-        sums_here += radial * angular
-    tl.store(out[None, :] + probe[:, None] * row, sums_here, mask=is_channel[None, :])
-
-
-@triton.jit
-def _powers(x, POWERS: tl.constexpr):
-    """Return the powers 0, 1, ... of x (N,) as (N, POWERS)."""
-    power = tl.arange(0, POWERS)[None, :]
-    value = tl.full((x.shape[0], POWERS), 1.0, tl.float32)
-    factor = x[:, None]
-    for bit in tl.static_range(4):
-        value *= tl.where(power & 2**bit != 0, factor, 1.0)
-        factor *= factor
-    return value
+            rows = table + row[:, None] * table_stride + column + channel[None, :]
+            radial = lowest[:, None] * tl.load(rows, mask=there[None, :], other=0.0)
+            radial += lower[:, None] * tl.load(rows + table_stride, mask=there[None, :], other=0.0)
+            radial += higher[:, None] * tl.load(rows + 2 * table_stride, mask=there[None, :], other=0.0)
+            radial += highest[:, None] * tl.load(rows + 3 * table_stride, mask=there[None, :], other=0.0)
+        own = fields + atom * field_stride + field + channel
+        if SIZE == 1:
+            sums_here += radial * tl.load(own, mask=there, other=0.0)[None, :]
+        else:
+            angular = tl.zeros((PROBES, BLOCK), tl.float32)
+            component = harmonics + pair
+            for part in tl.static_range(SIZE):
+                harmonic = tl.load(component)
+                component += pairs  # incremented, because the product of both could exceed 2^31
+                angular += harmonic[:, None] * tl.load(own + part * padded, mask=there, other=0.0)[None, :]
+            sums_here += radial * angular
+    layer = channel // width
+    to = out + (tile * PROBES + probe[:, None]) * (count // width * total)
+    place_of_channel = (layer * total + start + channel % width)[None, :]
+    tl.store(to + place_of_channel, sums_here, mask=(channel < count)[None, :])

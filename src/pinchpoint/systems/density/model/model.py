@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.density.model.atom_network import AtomGraph, AtomNetwork
 from pinchpoint.systems.density.model.config import DensityConfig
-from pinchpoint.systems.density.model.fused_readout import FusedReadout, can_fuse
+from pinchpoint.systems.density.model.fused_readout import FusedReadout
 from pinchpoint.systems.density.model.fused_sum import fused_sums, is_fused, is_sampled, pair_floats
 from pinchpoint.systems.density.model.harmonics import Harmonics, in_full, polar_factors
 from pinchpoint.systems.density.model.local_network import LocalNetwork
@@ -164,8 +164,7 @@ class TabulatedModel(nn.Module):
             if own_kernel and is_fused(self.values, 1):
                 polynomials = None if radius_a is None else RadialPolynomials.of(networks, widths, radius_a)
                 self.pieces = polynomials or RadialSpline.of(networks, widths)
-                is_alone = model.local is None and can_fuse(model.probes)
-                self.readout = FusedReadout(model.probes) if is_alone else None
+                self.readout = None if model.local is not None else FusedReadout(model.probes)
                 self.register_buffer("coefficients", self.pieces.coefficients, persistent=False)
                 factors = torch.from_numpy(polar_factors(model.config.lmax)).to(self.values)
                 self.register_buffer("factors", factors, persistent=False)

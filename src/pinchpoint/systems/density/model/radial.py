@@ -20,18 +20,15 @@ from torch.nn import functional
 from pinchpoint.core.errors import BadInput
 from pinchpoint.kit.edges.edge_ops import is_fake
 from pinchpoint.systems.density.model.config import DensityConfig
-from pinchpoint.systems.density.model.tensor_cores import parts_of
 
 SILU_GAIN = 1.6791767923989418  # 1 / root mean square of SiLU of a standard normal variable
 _DEEPEST = 60.0  # exp(-60) = 9e-27: negligible beside the nearest Gaussians
 PAD = 16  # groups of columns are padded to multiples of this, so that a GPU reads four at a time
-BLOCK = 64  # columns that a GPU reads together; a row ends in zeros for those that follow the last group
 _INTERVALS = 16  # of a spline for each Gaussian: the error of the fit is below 1e-6
 _SAMPLES = 4  # of the networks in each interval of a spline
 _STEP = 0.125  # from one window of polynomials to the next, in diameters of a tile
 _NODES = 24  # where the networks are evaluated for the polynomials of a window
 _FIT = 2e-7  # relative error that the degree of the polynomials is chosen for
-POWERS = 16  # of a polynomial: as many rows as tensor cores multiply
 _HIGHEST = 14  # degree: beyond it, splines are as fast
 _DEGREE = 11  # assumed where the weights have no values: that of the preset `original` on a grid of 80^3
 _OVERLAP = 1.12  # root of the sum of squares of all Gaussians with this spacing, at any distance
@@ -193,9 +190,9 @@ class RadialPolynomials:
     """The values of L networks as polynomials on overlapping windows of soft distances, for the kernel.
 
     The probes of a small tile have nearly the same distance from an atom. One window contains all of them, so
-    they share its coefficients. coefficients: both parts for tensor cores, (2, windows, columns, POWERS),
-    with columns as in a `RadialSpline`, and zeros for powers above the degree. Window i is centred at low + i
-    * step; the variable of its polynomial is the distance from there divided by `half`.
+    they share its coefficients. coefficients: (windows * (degree + 1), columns), by window and power, with
+    columns as in a `RadialSpline`. Window i is centred at low + i * step; the variable of its polynomial is
+    the distance from there divided by `half`.
     """
 
     coefficients: Tensor
@@ -232,11 +229,9 @@ class RadialPolynomials:
         if degree is None:
             return None
         fit = torch.from_numpy(_power_fit(degree)).to(samples.device)
-        coefficients = (fit @ samples).float()
-        coefficients = pad_groups(coefficients.flatten(0, 1), [count * width for count, width in shapes])
-        by_window = coefficients.unflatten(0, (windows, degree + 1)).transpose(1, 2)
-        by_window = functional.pad(by_window, (0, POWERS - 1 - degree))
-        return cls(parts_of(by_window), low + half, step, half, degree, shapes)
+        coefficients = (fit @ samples).flatten(0, 1).to(weights.dtype)
+        coefficients = pad_groups(coefficients, [count * width for count, width in shapes])
+        return cls(coefficients, low + half, step, half, degree, shapes)
 
 
 def _least_degree(samples: Tensor) -> int | None:
@@ -260,10 +255,7 @@ def pad_count(columns: int) -> int:
 
 
 def pad_groups(values: Tensor, sizes: list[int]) -> Tensor:
-    """Return values (N, sum of sizes) with each group of columns padded by zeros to `pad_count`.
-
-    A few more zeros follow the last group.
-    """
+    """Return values (N, sum of sizes) with each group of columns padded by zeros to `pad_count`."""
     return functional.pad(values, (0, 1)).index_select(1, _padded_columns(tuple(sizes), values.device))
 
 
@@ -274,7 +266,7 @@ def _padded_columns(sizes: tuple[int, ...], device: torch.device) -> Tensor:
     for size in sizes:
         columns += [*range(start, start + size), *[end] * (pad_count(size) - size)]
         start += size
-    return torch.tensor([*columns, *[end] * (BLOCK - PAD)], device=device)
+    return torch.tensor(columns, device=device)
 
 
 @lru_cache(maxsize=4)
