@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from pinchpoint.systems.density.model.config import DensityConfig
 from pinchpoint.systems.operator.model.config import OperatorConfig
 from pinchpoint.systems.vmc.data.system import system_of
 from pinchpoint.systems.vmc.model.config import NetConfig
@@ -28,13 +29,15 @@ NOTES = """- The share is the floor divided by our time: 100 % is the limit of t
   number of coordinates, and w the first hidden width: the forward pass, and in the backward pass the
   gradients of weights and inputs, except those of the coordinates. The row of other MLPs shows the one that
   gains least, and the range of all.
-- Density: 2 operations per pair of a probe and an atom and per entry of the atom's field, without the radial
-  and angular functions. The floor of a CHGCAR is the shortest time in which its file was written.
+- Density: 2 operations per pair of a probe and an atom and per entry of the atom's field, and the products of
+  the network of each probe, without the radial and angular functions. The floor of a CHGCAR is that of its
+  probes: the atoms, and the file that the host writes, are not counted.
 - Radiance: the linear layers of the folded field in two forward passes and a backward pass. The floor of an
   iteration is that of the field alone; the discriminators come on top.
 - VMC: an evaluation counts the products of both streams, of the orbitals, and of the determinants. A step has
   one evaluation per move, three for the gradient, and for the Laplacian one per coordinate and two more (five
-  for pairs). A step of H2 is a chain of small kernels that take longer to start than to run.
+  for pairs). Derivatives of the first layer, many of which are zero, are counted in full. A step of H2 is a
+  chain of small kernels that take longer to start than to run.
 - Cloud: a draw reads the counts of the cells and writes the indices once. Launching it takes longer. The
   operations of an iteration depend on the voxels of the scene and are not counted.
 - Operator: the edge MLPs as above, and 6 operations per patch and weight of the transformer, with its
@@ -65,6 +68,14 @@ def edge_mlp_operations(widths: Sequence[int], edges: float = EDGES, coordinates
     """Return the operations of a training step; the coordinates among the inputs need no gradient."""
     products = sum(a * b for a, b in pairwise(widths))
     return 2.0 * edges * (3 * products - coordinates * widths[1])
+
+
+def probe_operations(config: DensityConfig, probes: int) -> float:
+    """Return the operations of the networks of probes, without the sums over their neighbours."""
+    layers, scalars = config.interactions, config.channels(0)
+    read = scalars * config.outputs + (layers * scalars + config.outputs) * config.head
+    mapped = layers * config.aggregates * (scalars + 1) + (layers - 1) * scalars**2
+    return 2.0 * probes * (mapped + read)
 
 
 def vmc_operations(net: NetConfig, system_name: str, *, walkers: int, moves: int) -> float:

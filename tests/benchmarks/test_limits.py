@@ -33,7 +33,13 @@ def mlp(hidden: str, precision: str, eager_s: float, flat_s: float, **changes: A
 
 BENCHES = {
     "density": [
-        case("probes", [row("scalar", 2e-3), row("PaiNN", 3e-3, "peer")], Floor(None, 6e9, None, "")),
+        case(
+            "probes",
+            [row("scalar", 2e-3), row("PaiNN", 3e-3, "peer")],
+            Floor(None, 6e9, None, ""),
+            mul="500",
+            lmax="4",
+        ),
         case("chgcar", [row("pinchpoint", 4e-3), row("ASE", 5e-3, "peer")]),
     ],
     "cloud": [
@@ -64,7 +70,7 @@ RECORDS: dict[str, Any] = {
             for precision, seconds in (("fp32", 14e-9), ("bf16", 15e-9))
         ]
     },
-    "density_whole_h200.json": {"file": {"seconds": 16e-3, "runs": [{"file_s": 0.5}, {"file_s": 4e-3}]}},
+    "density_whole_h200.json": {"file": {"seconds": 16e-3, "first_s": 0.5}},
     "radiance_field_h200.json": {
         "rows": [
             {"row": name, "replayed": {"seconds": s}} for name, s in (("eager bf16", 17e-3), ("o", 1e-3))
@@ -145,10 +151,10 @@ def test_each_row_reads_its_own_record(tmp_path: Path) -> None:
     assert find(rows, "probe") == (
         "3.00 ms (`PaiNN`, another, smaller model)",
         "2.00 ms (`scalar`)",
-        "100.0 us",
+        "100.4 us",  # 6e9 operations, and 2 x 104,134 per probe
         "5 %",
     )
-    assert find(rows, "CHGCAR")[1:] == ("16.00 ms", "4.00 ms (the file alone)", "25 %")
+    assert find(rows, "CHGCAR")[1:] == ("16.00 ms", "100.4 us (the probes alone)", "0.63 %")
     assert find(rows, "CHGCAR")[0] == "5.00 ms (`ASE`, the file alone)"
     assert find(rows, "radiance field")[:2] == (
         "17.00 ms (`eager bf16`, GRAF's field as published)",
@@ -186,6 +192,7 @@ def test_newer_records_fill_their_rows(tmp_path: Path) -> None:
     other.mkdir()
     slow = find(rows_of(other, {"edge_mlp_h200.json": {"runs": [old, *sweep[1:]]}}, BENCHES), "other widths")
     assert slow[0] == "3.10 ms (`eager`)" and "all 4: 0.50 to 3.00 times" in slow[1]
+    assert "; 1 of them timed before the last change" in slow[1]
     assert find(rows, "iteration, 1 M")[:2] == ("33.00 ms (`dense`)", "32.00 ms (before 31.00 ms)")
     assert find(rows, "draw")[1:3] == ("360.0 us (`exact`, before 340.0 us)", "43.0 us")
 
@@ -230,6 +237,20 @@ def test_operations_of_the_operator_are_those_that_torch_counts() -> None:
         PatchTransformer(config)(tokens).sum().backward()
     expected = import_module("floors").operator_operations(0, config)
     assert counter.get_total_flops() == pytest.approx(expected, rel=0.02)
+
+
+def test_operations_of_a_probe_are_those_that_torch_counts() -> None:
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from pinchpoint.systems.density.model.config import DensityConfig
+    from pinchpoint.systems.density.model.probe_network import Probes
+
+    config = DensityConfig(("H",), mul=12, lmax=2, gaussians=3, hidden=4, head=5, interactions=3)
+    network = Probes(config, torch.Generator().manual_seed(0))
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        network.read(network.states(torch.randn(7, 3, config.aggregates)))
+    assert counter.get_total_flops() == import_module("floors").probe_operations(config, 7)
 
 
 def test_figures_of_the_reports_are_those_of_their_pages() -> None:
