@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="recordings are torch's")
 
+from pinchpoint.systems.common.training import recording  # noqa: E402
 from pinchpoint.systems.common.training.recording import SideStream  # noqa: E402
 
 
@@ -31,3 +34,40 @@ def test_all_runs_aside_share_one_stream(monkeypatch: pytest.MonkeyPatch) -> Non
     assert [aside.run(lambda at=at: torch.tensor(at)).item() for at in range(3)] == [0, 1, 2]
     (side,) = streams
     assert waits == [(side, current), (current, side)] * 3
+
+
+@pytest.mark.parametrize(("error", "repairs"), [(RuntimeError, 1), (torch.OutOfMemoryError, 0)])
+def test_a_recording_that_fails_leaves_its_stream_and_ends_the_state_of_the_generator(
+    error: Any, repairs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stand-in for torch, which stays on the stream of a recording that fails."""
+    stream, recordings = ["usual"], []
+
+    @contextmanager
+    def use(other: str) -> Iterator[None]:
+        before = stream[0]
+        stream[0] = other
+        try:
+            yield
+        finally:
+            stream[0] = before
+
+    @contextmanager
+    def record(graph: str, **_: Any) -> Iterator[None]:
+        before, stream[0] = stream[0], "of the recording"
+        yield
+        stream[0] = before
+        recordings.append(graph)
+
+    zeros = torch.zeros
+    monkeypatch.setattr(torch, "zeros", lambda shape, device: zeros(shape))
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: "another")
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream[0])
+    monkeypatch.setattr(torch.cuda, "stream", use)
+    monkeypatch.setattr(torch.cuda, "graph", record)
+    with pytest.raises(error, match="cannot"), recording.recording_into("own"):
+        raise error("cannot be recorded")
+    assert stream == ["usual"] and recordings == ["another"] * repairs
+    with recording.recording_into("own"):
+        assert stream == ["of the recording"]
+    assert stream == ["usual"] and recordings[repairs:] == ["own"]

@@ -5,6 +5,7 @@ Also, no turn of the GAN reads from the device or copies to it, which a graph do
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,7 +19,6 @@ torch = pytest.importorskip("torch", reason="the radiance fields are torch's")
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from torch.utils._pytree import tree_leaves  # noqa: E402
 
-from pinchpoint.core.errors import TargetFailed  # noqa: E402
 from pinchpoint.systems.radiance.data.images import Images  # noqa: E402
 from pinchpoint.systems.radiance.data.patches import Real  # noqa: E402
 from pinchpoint.systems.radiance.model.config import FieldConfig  # noqa: E402
@@ -43,9 +43,11 @@ class Pool:
     @contextmanager
     def recording(self, graph: Any) -> Iterator[None]:
         self.recorded, self.into = self.recorded + 1, graph
-        with self.use_side_stream():
-            yield
-        self.into = None
+        try:
+            with self.use_side_stream():
+                yield
+        finally:
+            self.into, self.on_side_stream = None, False
 
 
 class Graph:
@@ -145,22 +147,65 @@ def test_zero_noise_has_the_same_kind_of_tensors_as_noise_and_changes_nothing() 
     assert torch.equal(result(value).best, result(request).best)
 
 
-def test_a_turn_that_cannot_be_recorded_says_how_to_train_without_graphs() -> None:
+def test_a_turn_that_cannot_be_recorded_is_run_eagerly_with_one_warning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    weight = torch.nn.Parameter(torch.tensor(2.0))
+    turn = Turn(weight, monkeypatch)
+
     def run(x: Any) -> tuple[Any, ...]:
-        if len(runs) == 3:
-            raise RuntimeError("operation not permitted when stream is capturing")
+        result = turn(x)  # leaves a gradient, which the next run must not find
+        if turn.pool.into is not None:
+            raise RuntimeError("operation not permitted when stream is capturing\nSearch for ...")
+        return result
+
+    result = replay.ReplayedTurn(run, [weight], pool=turn.pool)  # pyright: ignore[reportArgumentType]
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        for number in range(1, 7):
+            weight.grad = None
+            assert float(result(torch.tensor(float(number)))[0]) == 2 * number
+            assert weight.grad is not None and float(weight.grad) == number
+    (warning,) = warned
+    assert "(operation not permitted when stream is capturing)" in str(warning.message)
+    assert "--set graphs=false" in str(warning.message)
+    assert turn.pool.recorded == 1 and turn.runs == 7
+
+
+def test_an_error_of_the_turn_itself_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[Any] = []
+
+    def run(x: Any) -> tuple[Any, ...]:
         runs.append(x)
+        if len(runs) > 3:
+            raise RuntimeError("sizes do not match")
         return (x,)
 
-    runs: list[Any] = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch.cuda, "CUDAGraph", Graph)
-        result = replay.ReplayedTurn(run, pool=Pool())  # pyright: ignore[reportArgumentType]
-        for _ in range(3):
-            result(torch.ones(1))
-        with pytest.raises(TargetFailed, match="not permitted when stream is capturing") as excinfo:
-            result(torch.ones(1))
-    assert "--set graphs=false" in excinfo.value.hint
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    result = replay.ReplayedTurn(run, pool=Pool())  # pyright: ignore[reportArgumentType]
+    for _ in range(3):
+        result(torch.ones(1))
+    with pytest.warns(RuntimeWarning), pytest.raises(RuntimeError, match="sizes do not match"):
+        result(torch.ones(1))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_recording_that_fails_leaves_random_numbers_and_earlier_recordings_usable() -> None:
+    pool = replay.new_pool()
+    earlier = replay.ReplayedTurn(lambda x: (x + 1,), pool=pool)
+    waits = replay.ReplayedTurn(lambda x: (x * float(x.sum()),), pool=pool)  # reads from the device
+    ones = torch.ones(3, device="cuda")
+    for _ in range(4):
+        earlier(ones)
+    with pytest.warns(RuntimeWarning, match="could not be recorded"):
+        values = [waits(ones)[0].tolist() for _ in range(5)]
+    assert values == [[3.0] * 3] * 5
+    torch.cuda.manual_seed(0)
+    first = torch.rand(4, device="cuda")
+    torch.cuda.manual_seed(0)
+    assert torch.rand(4, device="cuda").equal(first)
+    assert earlier(2 * ones)[0].tolist() == [3.0] * 3
 
 
 class Host(TorchDispatchMode):

@@ -7,7 +7,8 @@ host, wait for nothing, and find no gradients on the parameters.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,13 +65,43 @@ def record(
     free_bytes, _ = torch.cuda.mem_get_info()
     reserved_bytes = torch.cuda.memory_reserved()
     graph = torch.cuda.CUDAGraph()
-    # Only what this thread does must be recordable: another one may copy the next data to the device.
-    with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+    with recording_into(graph, pool=pool):
         result = function()
     # Other processes may have freed memory meanwhile: the pool is counted at least.
     pool_bytes = torch.cuda.memory_reserved() - reserved_bytes
     taken_bytes = max(free_bytes - torch.cuda.mem_get_info()[0], pool_bytes, 0)
     return Recording(graph, result, taken_bytes), graph.pool()
+
+
+@contextmanager
+def recording_into(graph: Any, *, pool: Any = None, stream: Any = None) -> Iterator[None]:
+    """Record what this thread does into a graph; if that fails, leave the process as it was.
+
+    Only what this thread does must be recordable: another one may copy the next data to the device, or query
+    it, as NCCL's watchdog constantly does.
+    """
+    # A recording that fails stays on its stream; this one is left again.
+    with torch.cuda.stream(torch.cuda.current_stream()):
+        try:
+            with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
+                yield
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError:
+            _repair_generator()
+            raise
+
+
+def _repair_generator() -> None:
+    """Make random numbers available again after a recording that failed.
+
+    Such a recording leaves the device's generator in the state of one that is being recorded, in which
+    neither numbers can be drawn nor earlier recordings be replayed. It leaves that state at the end of the
+    next recording, so one is made of nothing much.
+    """
+    number = torch.zeros((), device="cuda")
+    with torch.cuda.graph(torch.cuda.CUDAGraph(), capture_error_mode="thread_local"):
+        number.zero_()  # an empty recording would be warned of
 
 
 def release_memory() -> None:

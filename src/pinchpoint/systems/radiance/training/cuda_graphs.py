@@ -2,11 +2,12 @@
 
 An iteration of the GAN is about a thousand short kernels, and launching them one by one takes the host longer
 than they run. A graph keeps its memory between replays; turns recorded into one pool share it, because they
-never run at the same time.
+never run at the same time. A turn that cannot be recorded is run eagerly, with a warning.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from pinchpoint.core.errors import TargetFailed
+from pinchpoint.systems.common.training.recording import recording_into
 
 _FIRST = 3  # eager runs before recording: libraries choose their kernels and ours are compiled
 
@@ -41,10 +42,7 @@ class Pool(NamedTuple):
         torch.cuda.current_stream().wait_stream(self.stream)
 
     def recording(self, graph: Any) -> AbstractContextManager[Any]:
-        # Other threads may query the device: NCCL's watchdog does so constantly.
-        return torch.cuda.graph(
-            graph, pool=self.memory, stream=self.stream, capture_error_mode="thread_local"
-        )
+        return recording_into(graph, pool=self.memory, stream=self.stream)
 
 
 class _Recording(NamedTuple):
@@ -67,15 +65,16 @@ class ReplayedTurn:
         self.run, self.parameters, self.pool = run, tuple(parameters), pool
         self._runs: Counter[Any] = Counter()
         self._recordings: dict[Any, _Recording] = {}
+        self._is_over = False  # after a recording that failed
 
     def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         kind = tuple((tensor.shape, tensor.dtype) for tensor in tensors)
         self._runs[kind] += 1
-        if self._runs[kind] <= _FIRST:
-            return self._first(tensors)
-        if kind not in self._recordings:
-            self._recordings[kind] = self._record(tensors)
-        recording = self._recordings[kind]
+        if self._runs[kind] > _FIRST and kind not in self._recordings and not self._is_over:
+            self._record(kind, tensors)
+        recording = self._recordings.get(kind)
+        if recording is None:
+            return self._run_eagerly(tensors)
         for buffer, tensor in zip(recording.inputs, tensors, strict=True):
             buffer.copy_(tensor)
         recording.graph.replay()
@@ -84,15 +83,15 @@ class ReplayedTurn:
         # the next replay overwrites the recorded outputs
         return tuple(value.clone() for value in recording.outputs)
 
-    def _first(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """An eager run under recording conditions: the same stream, and inputs laid out alike, so that
-        everything is allocated.
+    def _run_eagerly(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Run under recording conditions: the same stream, and inputs laid out alike, so that everything is
+        allocated.
         """
         copies = tuple(tensor.clone() for tensor in tensors)
         with self.pool.use_side_stream():
             return self.run(*copies)
 
-    def _record(self, tensors: tuple[Tensor, ...]) -> _Recording:
+    def _record(self, kind: Any, tensors: tuple[Tensor, ...]) -> None:
         for parameter in self.parameters:
             parameter.grad = None
         inputs = tuple(tensor.clone() for tensor in tensors)
@@ -102,12 +101,21 @@ class ReplayedTurn:
                 outputs = self.run(*inputs)
         except torch.OutOfMemoryError:
             raise
-        except RuntimeError as error:
-            raise TargetFailed(
-                f"A step could not be recorded as a CUDA graph: {error}.",
-                hint="Train with --set graphs=false, which launches every kernel each time.",
-            ) from error
-        return _Recording(graph, inputs, outputs, tuple(parameter.grad for parameter in self.parameters))
+        except RuntimeError as error:  # of the turn itself: the eager run that follows raises it again
+            self._is_over = True
+            for parameter in self.parameters:
+                parameter.grad = None
+            first_line, _, _ = str(error).strip().partition("\n")
+            warnings.warn(
+                f"A step could not be recorded as a CUDA graph ({first_line.rstrip('.')}). Its kernels are "
+                "launched every time, which takes longer; --set graphs=false does so from the start.",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+            return
+        self._recordings[kind] = _Recording(
+            graph, inputs, outputs, tuple(parameter.grad for parameter in self.parameters)
+        )
 
 
 def new_pool() -> Pool:
