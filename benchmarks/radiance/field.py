@@ -220,8 +220,8 @@ class Bench:
             "over_folded_bf16": over,
         }
 
-    def iteration(self) -> Row:
-        """Time one iteration of both players: super-resolution x2, images on the device, folded bf16."""
+    def stepper(self) -> Stepper:
+        """Return both players: super-resolution x2, images on the device, folded bf16."""
         args = self.args
         settings = replace(
             Settings(**PRESETS[args.preset]),
@@ -237,7 +237,12 @@ class Bench:
         pixels = torch.randint(
             256, (256, 128, 128, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
         )
-        stepper = Stepper(self.config, settings, Images("noise", pixels.to(self.device)), self.device)
+        return Stepper(self.config, settings, Images("noise", pixels.to(self.device)), self.device)
+
+    def iteration(self) -> Row:
+        """Time one iteration of both players."""
+        args, stepper = self.args, self.stepper()
+        settings = stepper.settings
         numbers = iter(range(1, settings.steps))
         gc.collect()
         self.torch_backend.reset_peak(self.device)

@@ -27,6 +27,7 @@ from pinchpoint.core.files import check_output, write_text
 from pinchpoint.core.machine import describe
 from pinchpoint.core.records import now
 from pinchpoint.studies.timing import interleave
+from pinchpoint.systems.common.training.precision import matmuls
 from pinchpoint.systems.radiance.model.config import FieldConfig
 from pinchpoint.systems.radiance.model.field import Field
 from pinchpoint.systems.radiance.rendering import render as render_module
@@ -94,16 +95,31 @@ def errors(device: str, preset: str, rays: int) -> dict[str, dict[str, float]]:
     return result
 
 
-def kernels(run: Callable[[], Any]) -> dict[str, float]:
-    """Microseconds of the kernels of one run that take longest, by name."""
+def profile_kernels(run: Callable[[], Any]) -> dict[str, tuple[int, float]]:
+    """How often each kernel of one run runs, and its microseconds in all, by name, the longest first."""
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CUDA]) as trace:
         run()
         torch.cuda.synchronize()
-    times = {event.key: event.self_device_time_total for event in trace.key_averages()}
-    longest = sorted(times, key=lambda name: -times[name])[:12]
-    return {name[:80]: times[name] for name in longest}
+    events = [event for event in trace.key_averages() if event.device_type.name == "CUDA"]
+    events.sort(key=lambda event: -event.self_device_time_total)
+    return {event.key: (event.count, event.self_device_time_total) for event in events}
+
+
+def kernels(run: Callable[[], Any]) -> dict[str, float]:
+    """Microseconds of the kernels of one run that take longest, by name."""
+    return {name[:80]: time_us for name, (_, time_us) in list(profile_kernels(run).items())[:12]}
+
+
+def iteration_kernels(bench: Any) -> dict[str, float]:
+    """Number of kernels of a whole iteration, and their microseconds in all."""
+    stepper, numbers = bench.stepper(), iter(range(1, 100))
+    with matmuls("bf16"):
+        for _ in range(5):  # turns are recorded as graphs at their fourth run
+            stepper.step(next(numbers))
+        every = profile_kernels(lambda: stepper.step(next(numbers))).values()
+    return {"count": sum(count for count, _ in every), "total_us": sum(time_us for _, time_us in every)}
 
 
 def measure(args: argparse.Namespace, device: str) -> dict[str, Any]:
@@ -125,6 +141,8 @@ def measure(args: argparse.Namespace, device: str) -> dict[str, Any]:
                 row = bench.iteration()
             names = {"median": "seconds", "low": "low_s", "high": "high_s"}
             result["iteration_ms"][way] = {name: 1e3 * row[key] for name, key in names.items()}
+        if device == "cuda":
+            result["iteration_kernels"] = iteration_kernels(bench)
     return result
 
 
