@@ -23,7 +23,7 @@ def _in_float64() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize(("up", "own"), [(3, True), (3, False), (5, True)])
+@pytest.mark.parametrize(("up", "own"), [(4, True), (3, False), (5, True)])
 def test_the_rule_of_orbitals_gives_the_gradient_and_the_laplacian(up: int, own: bool) -> None:
     folx: Any = pytest.importorskip("folx", reason="the forward Laplacian needs folx")
     rng = np.random.default_rng(0)
@@ -58,3 +58,7 @@ def test_the_rule_of_orbitals_gives_the_gradient_and_the_laplacian(up: int, own:
     assert float(result.x) == pytest.approx(float(value), rel=1e-12)
     assert np.allclose(result.jacobian.dense_array, slope, rtol=1e-9, atol=1e-9)
     assert float(result.laplacian) == pytest.approx(float(curve), rel=1e-9)
+    if own:
+        side_by_side = folx.forward_laplacian(jax.vmap(log), disable_jit=True)
+        with pytest.raises(AssertionError, match="one walker"):
+            jax.eval_shape(side_by_side, jnp.stack([x, x]))

@@ -46,14 +46,18 @@ def derivatives_of(function: Any, x: Any) -> tuple[Any, tuple[Any, ...]]:
     return compiled(folx.forward_laplacian(function, disable_jit=True))(x), plain
 
 
-@pytest.mark.parametrize(("up", "electrons", "own"), [(3, 5, False), (3, 5, True), (5, 5, True)])
+# 4: as many as there are features, so that the first layer is residual too.
+@pytest.mark.parametrize(
+    ("up", "electrons", "own", "width"),
+    [(3, 5, False, 6), (4, 5, True, 4), (5, 5, True, 6)],
+)
 def test_the_rule_of_the_streams_gives_all_first_and_second_derivatives(
-    up: int, electrons: int, own: bool
+    up: int, electrons: int, own: bool, width: int
 ) -> None:
     rng = np.random.default_rng(1)
     system = system_of_spins(up, electrons)
     params = init_streams(
-        jax.random.key(0), system, NetConfig("ferminet", determinants=1, one=6, two=3, layers=2)
+        jax.random.key(0), system, NetConfig("ferminet", determinants=1, one=width, two=3, layers=2)
     )
     mix, turn = rng.normal(size=(7, electrons, 3)), rng.normal(size=(3, 3))
 
@@ -69,7 +73,7 @@ def test_the_rule_of_the_streams_gives_all_first_and_second_derivatives(
         jax.make_jaxpr(vectors)(x)
     )
     result, (value, slopes, laplacian) = derivatives_of(vectors, x)
-    assert result.x.shape == (electrons, 6)
+    assert result.x.shape == (electrons, width)
     assert np.allclose(result.x, value, rtol=1e-12)
     assert np.allclose(result.jacobian.dense_array, slopes, atol=1e-12)
     assert np.allclose(result.laplacian, laplacian, atol=1e-11)
@@ -86,6 +90,20 @@ def test_positions_that_depend_on_another_electrons_coordinates_give_no_wrong_de
 
     result, (value, *_) = derivatives_of(vectors, jnp.arange(15) / 10)
     assert np.allclose(result.x, value) and np.isnan(result.jacobian.dense_array).all()
+
+
+def test_walkers_side_by_side_inside_a_laplacian_are_refused() -> None:
+    folx: Any = pytest.importorskip("folx", reason="the forward Laplacian needs folx")
+    system = system_of_spins(3, 5)
+    params = init_streams(
+        jax.random.key(0), system, NetConfig("ferminet", determinants=1, one=4, two=3, layers=1)
+    )
+
+    def vectors(x: Any) -> Any:
+        return jax.vmap(lambda walker: streams(params, system, geometry(system, walker)))(x)
+
+    with pytest.raises(AssertionError, match="one walker"):
+        jax.eval_shape(folx.forward_laplacian(vectors, disable_jit=True), jnp.ones((2, 5, 3)))
 
 
 def test_few_electrons_take_no_rule() -> None:

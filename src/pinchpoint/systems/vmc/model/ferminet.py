@@ -142,6 +142,7 @@ def _rule(tree: Any, up: int) -> Callable[..., Any]:
     def rule(arguments: Sequence[Any], options: dict[str, Any], sparsity_threshold: int) -> Any:
         del options, sparsity_threshold  # there are no options, and the sparsity is known here
         *flat, h, place = arguments
+        assert h.x.ndim == 2, "the rule is that of one walker"
         params = jax.tree_util.tree_unflatten(tree, flat)
         both = jnp.stack([h.x, h.laplacian])
         slopes = h.jacobian.dense_array  # (d, n, width)

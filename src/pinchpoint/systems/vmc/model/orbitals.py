@@ -86,6 +86,7 @@ def _rule(up: int) -> Callable[..., Any]:
     def rule(arguments: Sequence[Any], options: dict[str, Any], sparsity_threshold: int) -> tuple[Array, Any]:
         del options, sparsity_threshold
         *flat, h, radii = arguments
+        assert h.x.ndim == 2, "the rule is that of one walker"
         by_h, by_radius = h.jacobian.dense_array, radii.jacobian.dense_array  # (d, n, w), (d, n, M)
         squares, mixed = _products(by_radius, by_h)
         rows, slopes, curves, shifts = [], [], [], 0.0
