@@ -41,7 +41,7 @@ def read_chgcar(path: str | Path) -> Volume:
 def write_chgcar(path: str | Path, volume: Volume, *, device: str = "cpu") -> Path:
     """Write a CHGCAR atomically; compressed if the name ends in .gz, .bz2 or .xz.
 
-    device: where the numbers are printed. The text is the same, and takes a tenth of the time on a GPU.
+    device: where the numbers are printed; the text is the same.
     """
     return write_blob(path, _parts(volume, device))
 
