@@ -234,7 +234,8 @@ def test_a_budget_is_kept_and_one_too_small_is_refused() -> None:
         made.volume.total, free.volume.total, rtol=0, atol=1e-6 * np.abs(free.volume.total).max()
     )
     with pytest.raises(
-        DoesNotFit, match=r"features of 3 atoms take 1\.\d+ MiB, but the budget is 64\.00 KiB"
+        DoesNotFit,
+        match=r"3 atoms and the radial functions take 1\.\d+ MiB, but the budget is 64\.00 KiB",
     ) as caught:
         predict(CRYSTAL, weights=model_of(), grid=(24, 20, 18), device="cpu", budget="64KiB")
     assert "--device cpu" not in caught.value.hint, "it is the cpu"

@@ -142,7 +142,7 @@ def predict(
     )
     atoms_s, at = time.perf_counter() - at, time.perf_counter()
     total, spin, result, distinct = _densities(stage, target, bricks, group, budget, chunk, tell)
-    probes_s, peak_bytes = time.perf_counter() - at, _peak(place, result, atoms_bytes)
+    probes_s = time.perf_counter() - at
     volume = check_volume(
         Volume(target, total, spin, comment=f"{target.formula}: density predicted by pinchpoint")
     )
@@ -181,7 +181,7 @@ def predict(
         result.tile * bricks.probes,
         result.calls,
         result.halvings,
-        peak_bytes,
+        _peak(place, result, atoms_bytes),
         place,
         form,
         None if group is None else group.group,
@@ -269,8 +269,8 @@ def _describe_atoms(make: Callable[[], Stage], device: str, budget: Any) -> tupl
     if limit_bytes is not None and peak > limit_bytes:
         count = len(stages[0].atoms.species)
         raise DoesNotFit(
-            f"The features of {count:,} atom{'s' if count != 1 else ''} take {show_bytes(peak)}, but the "
-            f"budget is {show_bytes(limit_bytes)}.",
+            f"The features of {count:,} atom{'s' if count != 1 else ''} and the radial functions take "
+            f"{show_bytes(peak)}, but the budget is {show_bytes(limit_bytes)}.",
             hint=f"Set --budget to at least {math.ceil(peak / 2**20)}MiB"
             + ("." if device == "cpu" else ", or use --device cpu."),
             need_bytes=peak,

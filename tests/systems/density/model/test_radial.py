@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from pinchpoint.backends.torch import compat
 from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.density.model.config import DensityConfig
 from pinchpoint.systems.density.model.radial import (
@@ -185,3 +186,19 @@ def test_the_degree_of_polynomials_grows_with_the_radius_until_splines_are_bette
     assert degrees == sorted(set(degrees))
     assert RadialPolynomials.of(networks(), [5, 7], 0.8) is None
     assert RadialPolynomials.of(networks(), [5, 7], 3.0) is None, "a window is wider than the cutoff"
+
+
+def test_a_forecast_leaves_no_tensor_without_data_to_later_runs() -> None:
+    @torch.no_grad()
+    def both() -> list[torch.Tensor]:
+        own = RadialNetworks(CONFIG, 3, 12, torch.Generator().manual_seed(0))
+        polynomials = RadialPolynomials.of(own, [5, 7], 0.1)
+        assert polynomials is not None
+        return [RadialSpline.of(own, [5, 7]).coefficients, polynomials.coefficients]
+
+    with compat.fake_mode():
+        predicted = both()
+    real = both()
+    assert not any(isinstance(tensor, compat.FakeTensor) for tensor in real)
+    assert all(isinstance(tensor, compat.FakeTensor) for tensor in predicted)
+    assert predicted[0].shape == real[0].shape and predicted[1].numel() >= real[1].numel(), "never too little"

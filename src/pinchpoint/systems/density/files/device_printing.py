@@ -25,6 +25,9 @@ from pinchpoint.systems.density.files.number_printing import (
 _LINES = 2**15  # per chunk: with temporaries, their numbers take about 20 MiB on the device
 
 
+_AT_ONCE = 2**20  # numbers whose size is compared together
+
+
 class DevicePrinter:
     """Prints the numbers of a density on a device, as `characters_of` prints them on the host.
 
@@ -34,27 +37,28 @@ class DevicePrinter:
 
     def __init__(self, density: Tensor, factor: float) -> None:
         self.values = (density.permute(2, 1, 0) * factor).reshape(-1)
-        size = self.values.abs()
-        extremes = torch.stack([size.max(), torch.where(size > 0, size, 1.0).min()])
-        self.largest, self.least = extremes.tolist()
+        sizes = (part.abs() for part in self.values.split(_AT_ONCE))
+        extremes = [torch.stack([size.max(), -torch.where(size > 0, size, 1.0).min()]) for size in sizes]
+        self.largest, least = torch.stack(extremes).amax(dim=0).tolist()
+        self.least = -least
+        self.wide = is_wide(self.largest, self.least)
+        self.tables = {
+            name: torch.from_numpy(table.view(np.int32) if table.dtype == np.uint32 else table).to(
+                density.device
+            )
+            for name, table in vars(tables_of(self.wide)).items()
+        }
 
     def chunks(self, *, per_line: int) -> Iterator[memoryview]:
         """Yield the text, `per_line` numbers per line. A chunk is valid until the next one is requested."""
-        wide = is_wide(self.largest, self.least)
-        tables = {
-            name: torch.from_numpy(table.view(np.int32) if table.dtype == np.uint32 else table).to(
-                self.values.device
-            )
-            for name, table in vars(tables_of(wide)).items()
-        }
         buffers: list[Tensor | None] = [None, None]
         before: tuple[Tensor, torch.cuda.Event | None] | None = None
         for turn, numbers in enumerate(line_chunks(self.values, per_line, _LINES)):
             try:
-                text = _lines(numbers, tables, wide)
+                text = _lines(numbers, self.tables, self.wide)
             except torch.OutOfMemoryError:
                 text = torch.from_numpy(
-                    characters_of(numbers.cpu().numpy(), per_line=numbers.shape[1], wide=wide)
+                    characters_of(numbers.cpu().numpy(), per_line=numbers.shape[1], wide=self.wide)
                 )
             now = _to_host(text, buffers, turn % 2)
             if before is not None:
@@ -123,8 +127,9 @@ def _words(values: Tensor, tables: dict[str, Tensor], wide: bool) -> Tensor:
     over = whole >= 10.0**DIGITS
     whole = torch.where(over, 10.0 ** (DIGITS - 1), whole)
     exponent = exponent + over
-    top = (whole / 1000).floor()
-    first = (top / 10_000).floor()
+    # Not the integer part of a quotient: a GPU multiplies by the reciprocal.
+    top = torch.div(whole, 1000, rounding_mode="floor")
+    first = torch.div(top, 10_000, rounding_mode="floor")
     words = torch.empty(len(values), 5, dtype=torch.int32, device=values.device)
     words[:, 0] = tables["lead"][(values.view(torch.int64) >> 63) & 1]
     words[:, 1] = tables["four"][first.long()]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pinchpoint.kit.edges.edge_ops import is_fake, on_device, own_kernels
 from pinchpoint.systems.density.model.config import DensityConfig
-from pinchpoint.systems.density.model.radial import RadialPieces, pad_groups
+from pinchpoint.systems.density.model.radial import RadialPieces, pad_groups, padded_columns
 from pinchpoint.systems.density.model.sampled_sum import sampled_floats
 
 MOST_PROBES = 64  # per tile: a program accumulates the sums of all of them
@@ -55,26 +55,26 @@ def fused_sums(
     vectors: Tensor,
     pieces: RadialPieces,
     factors: Tensor,
+    columns: Tensor,
 ) -> Tensor:
-    """Return the sums of each probe, (P, L, C). factors: from `polar_factors`; the rest as in the model."""
+    """Return the sums of each probe, (P, L, C).
+
+    factors: from `polar_factors`; columns: from `field_columns`; the rest as in the model.
+    """
     tiles, probes, slots, _ = vectors.shape
     pairs = tiles * probes * slots
     out = fields.new_empty(tiles * probes, config.interactions, config.aggregates)
     windows = vectors.new_empty(tiles, slots, dtype=torch.int32)
     places = vectors.new_empty(pairs)
     harmonics = vectors.new_empty((config.lmax + 1) ** 2 - 1, pairs)
+    padded_fields = pad_groups(fields, columns)
     if not is_fake(fields) and tiles:
         from pinchpoint.systems.density.model import fused_sum_triton
 
-        sizes = [
-            layers * width
-            for degree, (layers, width) in enumerate(pieces.shapes)
-            for _ in range(2 * degree + 1)
-        ]
         with on_device(fields):
             fused_sum_triton.write_geometry(config, vectors, factors, pieces, windows, places, harmonics)
             fused_sum_triton.write_sums(
-                pad_groups(fields, sizes),
+                padded_fields,
                 neighbours,
                 windows,
                 places,
@@ -83,3 +83,11 @@ def fused_sums(
                 out.view(tiles, probes, -1),
             )
     return out
+
+
+def field_columns(pieces: RadialPieces) -> Tensor:
+    """Return the columns that `pad_groups` reads, for the fields of atoms."""
+    sizes = [
+        layers * width for degree, (layers, width) in enumerate(pieces.shapes) for _ in range(2 * degree + 1)
+    ]
+    return padded_columns(sizes, pieces.coefficients.device)

@@ -21,7 +21,13 @@ from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.density.model.atom_network import AtomGraph, AtomNetwork
 from pinchpoint.systems.density.model.config import DensityConfig
 from pinchpoint.systems.density.model.fused_readout import FusedReadout
-from pinchpoint.systems.density.model.fused_sum import fused_sums, is_fused, is_sampled, pair_floats
+from pinchpoint.systems.density.model.fused_sum import (
+    field_columns,
+    fused_sums,
+    is_fused,
+    is_sampled,
+    pair_floats,
+)
 from pinchpoint.systems.density.model.harmonics import Harmonics, in_full, polar_factors
 from pinchpoint.systems.density.model.local_network import LocalNetwork
 from pinchpoint.systems.density.model.probe_network import Probes, sums_over_neighbours
@@ -141,6 +147,7 @@ class TabulatedModel(nn.Module):
 
     values: Tensor
     coefficients: Tensor
+    columns: Tensor
     factors: Tensor
 
     def __init__(
@@ -166,6 +173,7 @@ class TabulatedModel(nn.Module):
                 self.pieces = polynomials or RadialSpline.of(networks, widths)
                 self.readout = None if model.local is not None else FusedReadout(model.probes)
                 self.register_buffer("coefficients", self.pieces.coefficients, persistent=False)
+                self.register_buffer("columns", field_columns(self.pieces), persistent=False)
                 factors = torch.from_numpy(polar_factors(model.config.lmax)).to(self.values)
                 self.register_buffer("factors", factors, persistent=False)
 
@@ -188,7 +196,7 @@ class TabulatedModel(nn.Module):
     def _fused_sums(self, fields: Tensor, neighbours: Tensor, vectors: Tensor) -> Tensor:
         assert self.pieces is not None, "checked by `forward`"
         pieces = replace(self.pieces, coefficients=self.coefficients)
-        return fused_sums(self.config, fields, neighbours, vectors, pieces, self.factors)
+        return fused_sums(self.config, fields, neighbours, vectors, pieces, self.factors, self.columns)
 
     def _sums(self, fields: Tensor, neighbours: Tensor, vectors: Tensor) -> Tensor:
         probes = vectors.shape[1]

@@ -30,7 +30,6 @@ _STEP = 0.125  # from one window of polynomials to the next, in diameters of a t
 _NODES = 24  # where the networks are evaluated for the polynomials of a window
 _FIT = 2e-7  # relative error that the degree of the polynomials is chosen for
 _HIGHEST = 14  # degree: beyond it, splines are as fast
-_DEGREE = 11  # assumed where the weights have no values: that of the preset `original` on a grid of 80^3
 _OVERLAP = 1.12  # root of the sum of squares of all Gaussians with this spacing, at any distance
 
 
@@ -181,7 +180,7 @@ class RadialSpline:
         table = RadialTable.of(networks, widths, _SAMPLES * intervals)
         fit = torch.from_numpy(_spline_fit(intervals)).to(table.values.device)
         coefficients = (fit @ table.values.double()).to(table.values.dtype)
-        coefficients = pad_groups(coefficients, [count * width for count, width in table.shapes])
+        coefficients = _pad_columns(coefficients, table.shapes)
         return cls(coefficients, low, (high - low) / intervals, table.shapes)
 
 
@@ -230,7 +229,7 @@ class RadialPolynomials:
             return None
         fit = torch.from_numpy(_power_fit(degree)).to(samples.device)
         coefficients = (fit @ samples).flatten(0, 1).to(weights.dtype)
-        coefficients = pad_groups(coefficients, [count * width for count, width in shapes])
+        coefficients = _pad_columns(coefficients, shapes)
         return cls(coefficients, low + half, step, half, degree, shapes)
 
 
@@ -242,7 +241,7 @@ def _least_degree(samples: Tensor) -> int | None:
     fit = torch.from_numpy(_chebyshev_fit()).to(samples.device)
     squares = (fit @ samples).square_().sum(dim=(0, 2))
     if is_fake(squares):
-        return _DEGREE
+        return _HIGHEST  # no prediction is too low
     powers = squares.cpu().numpy()
     errors = np.sqrt(np.cumsum(powers[::-1])[::-1] / max(powers.sum(), 1e-300))
     fine = [degree for degree in range(1, _HIGHEST + 1) if errors[degree + 1] < _FIT]
@@ -254,14 +253,24 @@ def pad_count(columns: int) -> int:
     return -(-columns // PAD) * PAD
 
 
-def pad_groups(values: Tensor, sizes: list[int]) -> Tensor:
-    """Return values (N, sum of sizes) with each group of columns padded by zeros to `pad_count`."""
-    return functional.pad(values, (0, 1)).index_select(1, _padded_columns(tuple(sizes), values.device))
+def pad_groups(values: Tensor, columns: Tensor) -> Tensor:
+    """Return values (N, sum of sizes) with each group of columns padded by zeros to `pad_count`.
+
+    columns: from `padded_columns`.
+    """
+    return functional.pad(values, (0, 1)).index_select(1, columns)
 
 
-@lru_cache(maxsize=16)
-def _padded_columns(sizes: tuple[int, ...], device: torch.device) -> Tensor:
-    """Return the column that each padded column is read from; the one after the last is zero."""
+def _pad_columns(coefficients: Tensor, shapes: tuple[tuple[int, int], ...]) -> Tensor:
+    sizes = [count * width for count, width in shapes]
+    return pad_groups(coefficients, padded_columns(sizes, coefficients.device))
+
+
+def padded_columns(sizes: list[int], device: torch.device) -> Tensor:
+    """Return the column that each padded column is read from; the one after the last is zero.
+
+    sizes: of the groups. Not cached: a forecast would leave a tensor without data for the runs after it.
+    """
     columns, start, end = [], 0, sum(sizes)
     for size in sizes:
         columns += [*range(start, start + size), *[end] * (pad_count(size) - size)]
