@@ -22,6 +22,7 @@ RATES = {"bf16": 790e12, "fp32": 60e12, "bytes": 4.3e12}
 EDGES, COORDINATES, CHANNELS = 1_000_000, 6, 16  # of the edge MLPs
 NOTES = """- The share is the floor divided by our time: 100 % is the limit of the card. "Before" is the code
   before its last change, timed in turn with ours. `eager` is plain torch, launched operation by operation.
+- A record is of the code of its date. If that code has changed since, the page of its system says so.
 - The rates are {bf16:.0f} TFLOP/s for products in bf16, {fp32:.0f} TFLOP/s for products in fp32, and
   {bytes:.1f} TB/s for a copy ({source}). The units for bf16 and TF32 can also compute products of
   fp32, in several parts; that can be faster than this floor.
