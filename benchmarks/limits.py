@@ -249,7 +249,13 @@ def chgcar(records: Records, rates: Rates) -> Work:
     record = records.read("density_whole_h200.json")
     if record is not None:
         seconds = record["file"]["seconds"]
-        work = _with_ours(work, seconds, show_seconds(seconds))
+        text = show_seconds(seconds)
+        later = records.read("density_whole_printed_h200.json")
+        if later is not None:
+            text += (
+                f" ({show_seconds(later['file']['seconds'])} in a form whose kernels were since taken back)"
+            )
+        work = _with_ours(work, seconds, text)
     return _with_peer(work, peers, records, ", the file alone")
 
 

@@ -174,6 +174,7 @@ def test_each_row_reads_its_own_record(tmp_path: Path) -> None:
 
 def test_newer_records_fill_their_rows(tmp_path: Path) -> None:
     new: dict[str, Any] = {"edge_mlp_h200.json": SWEEP, "cloud_iteration_compare_h200.json": COMPARED}
+    new["density_whole_printed_h200.json"] = {"file": {"seconds": 37e-3}}
     new["rates_h200.json"] = {
         "rates": {"bf16": {"per_s": 1e15}, "fp32": {"per_s": 1e14}, "bytes": {"per_s": 1e12}}
     }
@@ -186,6 +187,7 @@ def test_newer_records_fill_their_rows(tmp_path: Path) -> None:
     assert (peer, floor) == ("2.90 ms (`eager`)", "384.0 us")
     assert ours.startswith("3.00 ms (64,64 GELU nonlinear mean fp32); all 3: 0.97 to 3.00 times as fast")
     assert ours.endswith("peaks of up to 3.00 MiB")
+    assert find(rows, "CHGCAR")[1].startswith("16.00 ms (37.00 ms in a form whose kernels were since taken")
     sweep = SWEEP["runs"]
     old = {"label": "before", "rows": [*sweep[0]["rows"], mlp("256", "bf16", 31e-4, 62e-4)]}
     other = tmp_path / "other"
