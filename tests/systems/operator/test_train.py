@@ -32,6 +32,7 @@ from pinchpoint.systems.operator.training.recorded_steps import (
     RecordedSteps,
     recorded_steps_of,
     recordings_bytes,
+    refuse_unrecordable,
     with_recordings,
 )
 from pinchpoint.systems.operator.training.runs import Run, begin, read_settings
@@ -623,6 +624,26 @@ def test_the_prediction_of_a_budget_includes_recorded_steps() -> None:
     assert recorded_steps_of(replace(settings, record_steps=False), 3, None, device="cuda") is None
 
 
+@pytest.mark.parametrize(
+    ("choices", "device", "is_recorded"),
+    [
+        ({}, "cuda", True),
+        ({}, "cpu", False),
+        ({"accumulate": 2}, "cuda", False),
+        ({"memory": "checkpoint"}, "cuda", False),
+        ({"record_steps": False}, "cuda", False),
+    ],
+)
+def test_steps_are_recorded_on_a_gpu_unless_settings_forbid_it(
+    choices: dict[str, Any], device: str, is_recorded: bool
+) -> None:
+    notes: list[str] = []
+    settings = Settings(**choices)
+    refuse_unrecordable(settings)
+    steps = recorded_steps_of(settings, 3, None, device=device, note=notes.append)
+    assert (steps is not None) == is_recorded and not notes
+
+
 def test_a_budget_that_leaves_nothing_for_recordings_gives_a_note(
     three_bodies: list[tuple[Sample, Graph]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -718,11 +739,11 @@ def test_recorded_steps_on_a_gpu_are_near_those_on_the_cpu(
     short = {**tiny_model, "validation": 3, "memory": memory}
     losses: dict[tuple[str, str], list[float]] = {}
     for device in ("cpu", "cuda"):
-        recorded: dict[str, Any] = {"record_steps": device == "cuda"}
+        recorded: dict[str, Any] = {"record_steps": None}  # the default
         whole, resumed = (tmp_path / device / name for name in ("whole", "resumed"))
         train(tiny_data, whole, **{**short, "device": device, "steps": 20, **recorded})
         # A run may be resumed with recorded steps or without them.
-        train(tiny_data, resumed, **{**short, "device": device, "steps": 5})
+        train(tiny_data, resumed, **{**short, "device": device, "steps": 5, "record_steps": False})
         count = len(replays)
         record = train(tiny_data, resumed, resume=True, steps=20, **recorded)
         if device == "cuda":

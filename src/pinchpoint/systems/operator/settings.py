@@ -51,9 +51,9 @@ class Settings(TrainSettings):
         default_text="the transform's own, or chosen by --budget",
         may_change=True,
     )
-    record_steps: bool = option(
-        False,
-        "On a GPU, record the step of each body as a CUDA graph and replay it; not with --accumulate or "
-        "--memory checkpoint.",
+    record_steps: bool | None = option(
+        None,
+        "Record the step of each body as a CUDA graph and replay it.",
+        default_text="on a GPU, without --accumulate and --memory checkpoint",
         may_change=True,
     )

@@ -175,14 +175,9 @@ def recordings_bytes(step_bytes: int, graphs: int) -> int:
 
 
 def refuse_unrecordable(settings: Settings) -> None:
-    """Refuse recorded steps together with settings that they do not support."""
-    if not settings.record_steps:
-        return
-    # A checkpoint reads the state of the random numbers, which cannot be recorded.
-    is_checkpointed = settings.memory == "checkpoint"
-    if settings.accumulate > 1 or is_checkpointed:
-        option = "--memory checkpoint" if is_checkpointed else f"--accumulate {settings.accumulate}"
-        instead = "--memory flat" if is_checkpointed else "--accumulate 1"
+    """Refuse recorded steps if they are asked for together with settings that they do not support."""
+    if settings.record_steps and (options := _unrecordable(settings)) is not None:
+        option, instead = options
         raise BadInput(
             f"--set record_steps=true cannot be combined with {option}.",
             hint=f"Use {instead}, or --set record_steps=false.",
@@ -192,15 +187,28 @@ def refuse_unrecordable(settings: Settings) -> None:
 def recorded_steps_of(
     settings: Settings, bodies: int, choice: BudgetChoice | None, *, device: str, note: Note | None = None
 ) -> RecordedSteps | None:
-    """What records the steps of a run, within what the budget leaves; None if they are not recorded."""
-    if not settings.record_steps:
+    """What records the steps of a run, within what the budget leaves; None if they are not recorded.
+
+    Steps are recorded on a GPU if the settings ask for it or leave it open and allow it.
+    """
+    if settings.record_steps is False or _unrecordable(settings) is not None:
         return None
     if device != "cuda":
-        if note is not None:
+        if settings.record_steps and note is not None:
             note(f"No step is recorded: record_steps needs a GPU, and the run is on {device}.")
         return None
     most_bytes = None if choice is None else choice.budget_bytes - choice.predicted_bytes
     return RecordedSteps(bodies=bodies, last_step=settings.steps, most_bytes=most_bytes, note=note)
+
+
+def _unrecordable(settings: Settings) -> tuple[str, str] | None:
+    """The option that keeps steps from being recorded, and another one that does not; None if all may be."""
+    if settings.memory == "checkpoint":
+        # A checkpoint reads the state of the random numbers, which cannot be recorded.
+        return "--memory checkpoint", "--memory flat"
+    if settings.accumulate > 1:
+        return f"--accumulate {settings.accumulate}", "--accumulate 1"
+    return None
 
 
 def with_recordings(choice: BudgetChoice, body_bytes: int, bodies: int) -> BudgetChoice:

@@ -36,7 +36,9 @@ class Stepper:
         model = Operator(config)
         # Fake weights are on the device already and cannot be moved.
         self.model = model if device == "cpu" else model.to(device)
-        self.updates = Updates(self.model, settings, recordable=recorded_steps is not None)
+        self.updates = Updates(
+            self.model, settings, recordable=recorded_steps is not None, fused=device == "cuda"
+        )
         self.scale = torch.tensor(config.target_scale or (1.0,) * config.out_features, device=device)
 
     def step(self, bodies: Iterable[tuple[Sample, Graph]], *, number: int) -> Tensor:
