@@ -64,6 +64,38 @@ def test_a_draw_of_known_size_waits_for_nothing() -> None:
         torch.cuda.set_sync_debug_mode(before)
 
 
+def test_draws_from_many_cells_recorded_draws_and_draws_at_once_are_those_of_the_sort() -> None:
+    """Draws in one launch share a board of sums; those of many cells and recorded ones do without it."""
+    many = Segments.from_ids(torch.arange(400_000, device="cuda") % 140_000)
+    counts = draw_counts(many, 0.5, seed=0)
+    total = int(counts.sum())
+    truth = sample_subset(many, counts, method="sort", seed=0, total=total)
+    assert sample_subset(many, counts, seed=0, total=total).equal(truth)
+
+    segments = Segments.from_ids(CLOUDS["uneven"].cuda())
+    counts = draw_counts(segments, 0.5, seed=0)
+    total = int(counts.sum())
+    truths = [
+        sample_subset(segments, counts, method="sort", seed=0, step=step, total=total) for step in range(2)
+    ]
+    streams = [torch.cuda.Stream() for _ in truths]
+    for _ in range(20):
+        drawn = []
+        for step, stream in enumerate(streams):
+            with torch.cuda.stream(stream):
+                drawn.append(sample_subset(segments, counts, seed=0, step=step, total=total))
+        torch.cuda.synchronize()
+        assert all(points.equal(truth) for points, truth in zip(drawn, truths, strict=True))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        recorded = sample_subset(segments, counts, seed=0, step=1, total=total)
+    fewer = (counts - 1).clamp(min=0)
+    counts.copy_(fewer)
+    graph.replay()
+    truth = sample_subset(segments, fewer, method="sort", seed=0, step=1, total=total)
+    assert recorded.equal(truth) and int(truth[-1]) == -1
+
+
 def test_cells_of_coordinates_are_those_of_the_cpu_also_on_borders() -> None:
     xyz = torch.randint(-50, 50, (50_000, 3), generator=torch.Generator().manual_seed(0)).float() * 0.02
     here, there = Segments.from_coords(xyz, 0.02), Segments.from_coords(xyz.cuda(), 0.02)

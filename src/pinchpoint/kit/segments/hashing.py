@@ -41,9 +41,16 @@ def words(
 ) -> tuple[int, int]:
     """Two 32-bit words that identify this draw."""
     state = 0
-    parts = {"seed": seed, "step": step, "rank": rank, "view": view, "purpose": purpose}
-    for name, value in parts.items():
-        state = _mix((state + 0x9E3779B97F4A7C15) ^ _check_word(name, value))
+    for value in (seed, step, rank, view, purpose):
+        # Plain integers need no conversion; a draw on a GPU takes hardly longer than the general check.
+        if type(value) is not int or not 0 <= value <= _MASK_64:
+            parts = {"seed": seed, "step": step, "rank": rank, "view": view, "purpose": purpose}
+            return words(**{name: _check_word(name, part) for name, part in parts.items()})
+        # The final steps of SplitMix64.
+        state = (state + 0x9E3779B97F4A7C15 ^ value) & _MASK_64
+        state = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 & _MASK_64
+        state = (state ^ state >> 27) * 0x94D049BB133111EB & _MASK_64
+        state ^= state >> 31
     return state >> 32, state & _MASK_32
 
 
@@ -86,17 +93,8 @@ def signed(word: int) -> int:
     return word - ONE if word >= ONE // 2 else word
 
 
-def _mix(state: int) -> int:
-    """The final steps of SplitMix64."""
-    state &= _MASK_64
-    state = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 & _MASK_64
-    state = (state ^ state >> 27) * 0x94D049BB133111EB & _MASK_64
-    return state ^ state >> 31
-
-
 def _check_word(name: str, value: Any) -> int:
-    # Plain integers need no conversion; a draw on a GPU takes hardly longer than the general check.
-    number = value if type(value) is int else whole_number(value)
+    number = whole_number(value)
     if number is None or not 0 <= number <= _MASK_64:
         raise BadInput(
             f"`{name}` is {value!r}, not a whole number from 0 to 2**64 - 1.",

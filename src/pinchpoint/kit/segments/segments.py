@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import sys
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -48,12 +49,12 @@ class Segments:
         content = f"{self.points:,} points in {self.cells:,} cells, at most {self.longest:,} in one"
         return f"Segments({content}, {self.order.device})"
 
-    @property
+    @cached_property
     def points(self) -> int:
         """The number of points, N."""
         return self.order.shape[0]
 
-    @property
+    @cached_property
     def cells(self) -> int:
         """The number of cells, C."""
         return self.offsets.shape[0] - 1

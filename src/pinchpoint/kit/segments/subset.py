@@ -9,8 +9,9 @@ on every device. Letters: N points, C cells, M points drawn.
 from __future__ import annotations
 
 import math
+from functools import cache
 from numbers import Real
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeGuard, get_args
 
 import numpy as np
 import torch
@@ -25,6 +26,7 @@ from pinchpoint.kit.segments.segments import Segments
 from pinchpoint.kit.validation import whole_number
 
 Method = Literal["exact", "nested", "bernoulli", "sort"]
+_METHODS = get_args(Method)
 
 _LONGEST = 16384  # largest number of points of a cell for which the Triton kernel is used
 
@@ -62,10 +64,8 @@ def draw_counts(
     if own_kernels(segments.offsets) and not first_cell:
         points = torch.empty(segments.cells, dtype=torch.int32, device=segments.offsets.device)
         if not is_fake(points):
-            from pinchpoint.kit.segments import subset_triton
-
             with on_device(points):
-                subset_triton.draw_counts(segments, low, high, of_ratio, of, fewest, points)
+                _kernels().draw_counts(segments, low, high, of_ratio, of, fewest, points)
         return points
     lengths = segments.counts.long()
     cells = torch.arange(first_cell, first_cell + segments.cells, device=lengths.device)
@@ -98,16 +98,14 @@ def sample_subset(
     of a cell if none was kept; its counts are correct only on average.
     """
     require_segments(segments)
-    if method not in get_args(Method):
-        raise BadInput(
-            f"The method {method!r} does not exist.", hint=f"Use one of: {', '.join(get_args(Method))}."
-        )
+    if method not in _METHODS:
+        raise BadInput(f"The method {method!r} does not exist.", hint=f"Use one of: {', '.join(_METHODS)}.")
     if method == "nested":
         view = 0
     of = hashing.words(seed=seed, step=step, rank=rank, view=view)
     if method == "bernoulli":
         return _bernoulli(segments, counts, of, total)
-    if isinstance(counts, Real) and not isinstance(counts, bool) and whole_number(counts) is None:
+    if _is_ratio(counts):
         counts = draw_counts(segments, float(counts), seed=seed, step=step, rank=rank, view=view)
     checked_counts = _check_counts(segments, counts)
     if total is not None and ((value := whole_number(total)) is None or not 0 <= value <= segments.points):
@@ -141,10 +139,8 @@ def sample_one(segments: Segments, *, seed: int, step: int = 0, rank: int = 0, v
     if _one_kernel(segments):
         points = torch.empty(segments.cells, dtype=torch.int32, device=segments.order.device)
         if not is_fake(points):
-            from pinchpoint.kit.segments import subset_triton
-
             with on_device(points):
-                subset_triton.draw_one(segments, of, points)
+                _kernels().draw_one(segments, of, points)
         return points
     if _compiled_loop(segments):
         from pinchpoint.kit.segments import subset_cpu
@@ -156,6 +152,13 @@ def sample_one(segments: Segments, *, seed: int, step: int = 0, rank: int = 0, v
     return _least(segments, values).bitwise_and_(INT32_MOST).to(torch.int32)
 
 
+def _is_ratio(counts: object) -> TypeGuard[float]:
+    """Whether a ratio is given, not one number or a tensor of numbers."""
+    if isinstance(counts, Tensor | bool):
+        return False
+    return isinstance(counts, Real) and whole_number(counts) is None
+
+
 def _one_kernel(segments: Segments) -> bool:
     """Whether the GPU kernel is used.
 
@@ -164,19 +167,26 @@ def _one_kernel(segments: Segments) -> bool:
     return segments.longest <= _LONGEST and own_kernels(segments.order)
 
 
+@cache
+def _kernels() -> Any:
+    """The module of the kernels, which needs Triton. Importing it in each draw would take microseconds."""
+    from pinchpoint.kit.segments import subset_triton
+
+    return subset_triton
+
+
 def _compiled_loop(segments: Segments) -> bool:
     """Whether the loop compiled by numba is used."""
     return segments.order.device.type == "cpu" and not is_fake(segments.order) and numba_works()
 
 
 def _by_kernel(segments: Segments, counts: Tensor, of: tuple[int, int], total: int | None) -> Tensor:
-    ends = counts.cumsum(0, dtype=torch.int32)
-    points = torch.empty(int(ends[-1]) if total is None else total, dtype=torch.int32, device=counts.device)
+    if total is None:
+        total = int(counts.sum(dtype=torch.int32))
+    points = counts.new_empty(total)
     if not is_fake(points):
-        from pinchpoint.kit.segments import subset_triton
-
         with on_device(points):
-            subset_triton.draw(segments, counts, ends, of, points)
+            _kernels().draw(segments, counts, of, points)
     return points
 
 
@@ -219,7 +229,7 @@ def _bernoulli(segments: Segments, ratio: object, of: tuple[int, int], total: in
             'method="bernoulli" draws a random number of points, so `total` cannot be given.',
             hint='Leave total out, or use method="exact".',
         )
-    if not isinstance(ratio, Real) or whole_number(ratio) is not None or isinstance(ratio, bool):
+    if not _is_ratio(ratio):
         raise BadInput(
             f'method="bernoulli" needs a ratio, but `counts` is {ratio!r}.',
             hint="Give a ratio in 0..1 as a float, such as 0.5.",
@@ -273,7 +283,7 @@ def _check_counts(segments: Segments, counts: object) -> Tensor:
                 f"`counts` is on {counts.device}, but the cells are on {device}.",
                 hint=f"Move it: counts.to({str(device)!r}).",
             )
-        if device.type == "cpu" and not is_fake(counts):
+        if not counts.is_cuda and device.type == "cpu" and not is_fake(counts):
             # Use NumPy, because torch would wake its threads for each step.
             values, lengths = counts.numpy(), np.diff(segments.offsets.numpy())
             if ((values < 0) | (values > lengths)).any():
@@ -281,7 +291,7 @@ def _check_counts(segments: Segments, counts: object) -> Tensor:
                     "Some counts are below 0 or above the number of points of their cell.",
                     hint="Clamp them to 0 .. segments.counts.",
                 )
-        return counts.to(torch.int32)
+        return counts if counts.dtype is torch.int32 else counts.to(torch.int32)
     same = whole_number(counts)
     if same is None or same < 0:
         raise BadInput(

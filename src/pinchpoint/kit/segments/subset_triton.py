@@ -4,12 +4,23 @@ A program processes several cells, each in a row of lanes. Keys are uniform, so 
 near k / n of their range: from there, all rows together move key by key to the limit that k keys do not
 exceed, which takes a step or two on average. A cell longer than a row is processed by its program alone, one
 tile at a time.
+
+Where a program writes depends on the counts of all cells before its own. In one launch, the first program of
+every group of cells writes the sum of its counts to a board, adds up the sums of the groups before its own,
+and writes that start of its group beside it; every program adds the counts of the cells before its own in the
+group. Each number on the board stands beside the number of the draw, so that one of another draw is never
+taken. A program that does not find a number after some time adds up the counts itself, so that no order of
+programs can make it wait for ever.
 """
 
 # Triton reads these functions' source: only annotations that Triton knows are allowed.
 # pyright: reportMissingImports=false, reportIndexIssue=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
+from functools import lru_cache
+from itertools import count
+
+import torch
 import triton  # ty: ignore
 import triton.language as tl
 from torch import Tensor
@@ -19,36 +30,68 @@ from pinchpoint.kit.segments.segments import Segments
 from pinchpoint.kit.triton_launch import Launcher
 
 _KEYS = 256  # keys per warp
+_TALL = 128  # keys of a long cell at a time: more would need registers that keep programs from running
+_GROUP = 256  # cells with one sum on the board
+_BOARD = tl.constexpr(512)  # groups; for more cells a running sum by torch takes little beside the draw
+_LAST_DRAW = 2**31 - 1  # numbers of draws begin again after this one
 _SPREAD, _FIRST, _SECOND, _THIRD = (
     tl.constexpr(factor) for factor in (hashing.SPREAD, hashing.FIRST, hashing.SECOND, hashing.THIRD)
 )
+_TRIES = tl.constexpr(1000)  # to find a sum: most of a millisecond
 _S0, _S1, _S2, _S3 = (tl.constexpr(shift) for shift in hashing.SHIFTS)
 
 
-def draw(segments: Segments, counts: Tensor, ends: Tensor, of: tuple[int, int], out: Tensor) -> None:
-    """Write the drawn points to `out`, (M,) int32, with -1 where nothing is drawn.
+class _Board:
+    """Sums and starts of groups of cells on one device, each with the number of the draw it belongs to."""
 
-    counts: (C,) int32; ends: (C,) int32, their running sum.
-    """
-    rows, wide, warps = _tile(segments)
+    def __init__(self, device: torch.device) -> None:
+        self.sums = torch.zeros(2 * _BOARD.value, dtype=torch.int64, device=device)
+        self._draws = count()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)  # draws on any stream find zeros
+
+    def next_draw(self) -> int:
+        """The number of a new draw, from 1. The board is empty before numbers begin again."""
+        number = next(self._draws) % _LAST_DRAW + 1
+        if number == _LAST_DRAW:
+            self.sums.zero_()
+        return number
+
+
+_boards: dict[torch.device, _Board] = {}
+
+
+def draw(segments: Segments, counts: Tensor, of: tuple[int, int], out: Tensor) -> None:
+    """Write the drawn points to `out`, (M,) int32, with -1 where nothing is drawn. counts: (C,) int32."""
+    rows, wide, warps = _tile(segments.points, segments.cells, segments.longest)
+    cells = segments.cells
+    number = 0
+    # A recorded draw would have the same number each time.
+    if cells > _GROUP * _BOARD.value or torch.cuda.is_current_stream_capturing():
+        group, sums = 0, counts.cumsum(0, dtype=torch.int32)
+    else:
+        if (board := _boards.get(counts.device)) is None:
+            board = _boards[counts.device] = _Board(counts.device)
+        group, sums, number = _GROUP, board.sums, board.next_draw()
     _draw(
-        triton.cdiv(segments.cells, rows),
-        (segments.order, segments.offsets, counts, ends, out),
-        (segments.cells, len(out), *_signed(of)),
+        -(-cells // rows),
+        (segments.order, segments.offsets, counts, sums, out),
+        (cells, out.shape[0], *_signed(of), number),
         rows,
         wide,
-        max(512, wide),
+        max(_TALL, wide),
         2 if wide > 128 else 0,
+        group,
         warps=warps,
     )
 
 
 def draw_one(segments: Segments, of: tuple[int, int], out: Tensor) -> None:
     """Write the point with the smallest key of each cell to `out`, (C,) int32."""
-    rows, wide, warps = _tile(segments)
+    rows, wide, warps = _tile(segments.points, segments.cells, segments.longest)
     rows *= 2  # a cell needs few registers: more cells fit in a program
     _draw_one(
-        triton.cdiv(segments.cells, rows),
+        -(-segments.cells // rows),
         (segments.order, segments.offsets, out),
         (segments.cells, *_signed(of)),
         rows,
@@ -71,7 +114,7 @@ def draw_counts(
     # The ends are passed as halves of 32 bits, so that their size does not change their argument type.
     ratio = low >> 16, low & 0xFFFF, (high - low) >> 16, (high - low) & 0xFFFF
     _draw_counts(
-        triton.cdiv(segments.cells, block),
+        -(-segments.cells // block),
         (segments.offsets, out),
         (segments.cells, min(least, 2**31 - 1), *ratio, *_signed(of_ratio), *_signed(of)),
         low < high,
@@ -79,13 +122,14 @@ def draw_counts(
     )
 
 
-def _tile(segments: Segments) -> tuple[int, int, int]:
+@lru_cache(maxsize=64)
+def _tile(points: int, cells: int, longest: int) -> tuple[int, int, int]:
     """Cells per program, lanes per cell (so that most cells fit and few lanes stay empty), and warps.
 
     One warp is used if possible: a sum over a row then needs no synchronisation of warps.
     """
-    mean = segments.points // segments.cells + 1
-    wide = max(16, min(triton.next_power_of_2(min(segments.longest, 5 * mean // 2)), 1024))
+    mean = points // cells + 1
+    wide = max(16, min(triton.next_power_of_2(min(longest, 5 * mean // 2)), 1024))
     return max(1, _KEYS // wide), wide, max(1, wide // _KEYS)
 
 
@@ -137,28 +181,35 @@ def _step(limit, least, missing):
 
 # The kernels are not specialised on a draw's numbers: each new seed or size would compile them again.
 @Launcher
-@triton.jit(do_not_specialize=["cells", "total", "k0", "k1"])
+@triton.jit(do_not_specialize=["cells", "total", "k0", "k1", "number"])
 def _draw(
     order,
     offsets,
     counts,
-    ends,
+    sums,
     out,
     cells,
     total,
     k0,
     k1,
+    number,
     ROWS: tl.constexpr,
     WIDE: tl.constexpr,
     TALL: tl.constexpr,
     JUMPS: tl.constexpr,
+    GROUP: tl.constexpr,
 ):
-    cell = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    """sums: the board of a draw with this number, or without GROUP the running sum of the counts, (C,)."""
+    first_cell = tl.program_id(0) * ROWS
+    if GROUP > 0:
+        if first_cell % GROUP == 0:
+            _write_start(counts, sums, first_cell, cells, number, GROUP)
+        in_group = _sum_in_group(counts, first_cell, GROUP)
+    cell = first_cell + tl.arange(0, ROWS)
     there = cell < cells
     begin = tl.load(offsets + cell, mask=there, other=0)
     length = tl.load(offsets + cell + 1, mask=there, other=0) - begin
     quota = tl.load(counts + cell, mask=there, other=0)
-    start = tl.load(ends + cell, mask=there, other=0) - quota
     longest = tl.max(length, axis=0)
 
     rank = tl.where(length <= WIDE, tl.minimum(quota, length), 0)
@@ -178,6 +229,12 @@ def _draw(
         limit = _step(limit, least, missing)
         missing -= (missing > 0).to(tl.int32) - (missing < 0).to(tl.int32)
         steps -= 1
+    if GROUP > 0:
+        begins_at = in_group + _start(counts, sums, first_cell // GROUP, number, GROUP)  # pyright: ignore[reportPossiblyUnboundVariable]
+    else:
+        begins_at = tl.load(sums + first_cell) - tl.load(counts + first_cell)
+    ends = begins_at + tl.cumsum(quota, axis=0)
+    start = ends - quota
     is_drawn = inside & (key <= limit[:, None])
     to = start[:, None] + tl.cumsum(is_drawn.to(tl.int32), axis=1) - 1
     tl.store(out + to, point, mask=is_drawn & (to >= 0) & (to < total))
@@ -186,13 +243,13 @@ def _draw(
     for past in range(0, tl.max(short, axis=0), WIDE):
         beyond = past + lane
         _clear(out, (start + rank)[:, None] + beyond[None, :], beyond[None, :] < short[:, None], total)
-    if tl.program_id(0) == 0:
-        for past in range(tl.load(ends + cells - 1), total, WIDE):
+    if first_cell + ROWS >= cells:
+        for past in range(begins_at + tl.sum(quota, axis=0), total, WIDE):
             _clear(out, past + lane, lane >= 0, total)
 
     if longest > WIDE:
         for row in range(ROWS):
-            at = tl.program_id(0) * ROWS + row
+            at = first_cell + row
             if at < cells:
                 first = tl.load(offsets + at)
                 count = tl.load(offsets + at + 1) - first
@@ -203,12 +260,73 @@ def _draw(
                         out,
                         count,
                         long_quota,
-                        tl.load(ends + at) - long_quota,
+                        tl.sum(tl.where(cell == at, start, 0), axis=0),
                         total,
                         k0,
                         k1,
                         TALL,
                     )
+
+
+@triton.jit
+def _write_start(counts, board, first_cell, cells, number, GROUP: tl.constexpr):
+    """Write the sum of a group's counts to the board, and then the sum of all counts before the group."""
+    group = first_cell // GROUP
+    lane = tl.arange(0, GROUP)
+    whole = tl.sum(tl.load(counts + first_cell + lane, mask=first_cell + lane < cells, other=0), axis=0)
+    tl.atomic_xchg(board + group, _word(whole, number), sem="relaxed")
+    start = tl.zeros((), tl.int32)
+    for first in range(0, group, GROUP):
+        asked = first + lane < group
+        words = tl.load(board + first + lane, mask=asked, other=0, volatile=True)
+        late = tl.max((asked & ((words >> 32) != number)).to(tl.int32), axis=0)
+        tries = 0
+        while (late > 0) & (tries < _TRIES):
+            words = tl.load(board + first + lane, mask=asked, other=0, volatile=True)
+            late = tl.max((asked & ((words >> 32) != number)).to(tl.int32), axis=0)
+            tries += 1
+        if late > 0:
+            start += _sum_of_groups(counts, first, tl.minimum(first + GROUP, group), GROUP)
+        else:
+            start += tl.sum(words.to(tl.int32), axis=0)
+    tl.atomic_xchg(board + _BOARD + group, _word(start, number), sem="relaxed")
+
+
+@triton.jit
+def _start(counts, board, group, number, GROUP: tl.constexpr):
+    """The sum of all counts before a group, from the board."""
+    word = tl.load(board + _BOARD + group, volatile=True)
+    tries = 0
+    while ((word >> 32) != number) & (tries < _TRIES):
+        word = tl.load(board + _BOARD + group, volatile=True)
+        tries += 1
+    start = word.to(tl.int32)
+    if (word >> 32) != number:
+        start = _sum_of_groups(counts, 0, group, GROUP)
+    return start
+
+
+@triton.jit
+def _word(total, number):
+    """A number on the board: the total in the low half, below the number of the draw."""
+    return (number.to(tl.int64) << 32) | (total.to(tl.int64) & 0xFFFFFFFF)
+
+
+@triton.jit
+def _sum_in_group(counts, first_cell, GROUP: tl.constexpr):
+    """The sum of the counts of the cells before this one in its group."""
+    cell = first_cell // GROUP * GROUP + tl.arange(0, GROUP)
+    return tl.sum(tl.load(counts + cell, mask=cell < first_cell, other=0), axis=0)
+
+
+@triton.jit
+def _sum_of_groups(counts, first, last, GROUP: tl.constexpr):
+    """The sum of the counts of whole groups, from the first to before the last."""
+    lane = tl.arange(0, 32)  # few, because this is rare, and its registers would slow down every draw
+    found = tl.zeros((32,), tl.int32)
+    for cell in range(first * GROUP, last * GROUP, 32):
+        found += tl.load(counts + cell + lane)
+    return tl.sum(found, axis=0)
 
 
 @triton.jit

@@ -15,11 +15,11 @@ _TILE = 2048  # values per program
 
 def take(values: Tensor, index: Tensor, out: Tensor, width: int) -> None:
     """Fill out, (M, width), with the rows of values, (N, width); with zeros for an index out of range."""
-    wide = triton.next_power_of_2(width)
+    wide = 1 << (width - 1).bit_length()  # the next power of two
     tall = max(1, _TILE // wide)
     count = index.shape[0]
     _take(
-        triton.cdiv(count, tall),
+        -(-count // tall),
         (values, index.contiguous(), out),
         (count, values.shape[0]),
         width,
