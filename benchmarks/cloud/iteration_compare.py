@@ -8,12 +8,10 @@ pinchpoint must be importable: installed, or `PYTHONPATH=src`. If the folder doe
 made. Every contender is a process of its own, and blocks of five steps run in turn, so that drift affects all
 alike. A step is that of a training run: its points are read, copied and drawn ahead of time, on a GPU on a
 stream of their own; all contenders see the same points. The dense gather is this commit with convolutions in
-plain torch: rows[neighbours] @ weight, with the gradient of torch's own indexing. With --draw-after-forward,
-there is also this commit with a thread that draws the next step only when the forward pass is queued. The
-record has the median seconds of a step with their interval, the speed-ups, the peak of the allocator, and the
-kernels that a profiler found in three steps. The loss of the first step shows that all contenders compute the
-same. `draws` are single draws from a million points: waited for one by one, queued, and their parts on the
-host.
+plain torch: rows[neighbours] @ weight, with the gradient of torch's own indexing. The record has the median
+seconds of a step with their interval, the speed-ups, the peak of the allocator, and the kernels that a
+profiler found in three steps. The loss of the first step shows that all contenders compute the same. `draws`
+are single draws from a million points: waited for one by one, queued, and their parts on the host.
 """
 
 from __future__ import annotations
@@ -23,13 +21,10 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-from pinchpoint.systems.cloud.training.breakdown import Parts
 
 RECIPES: dict[str, dict[str, Any]] = {
     "recommended": {},
@@ -57,7 +52,6 @@ class Worker:
         from pinchpoint.systems.cloud.data.prefetch import Prefetcher, PreparedStep, SideStream, receive
         from pinchpoint.systems.cloud.data.sources import open_source
         from pinchpoint.systems.cloud.model.config import CloudConfig
-        from pinchpoint.systems.cloud.model.views import Batch
         from pinchpoint.systems.cloud.settings import Settings
         from pinchpoint.systems.cloud.training.training_step import Stepper
 
@@ -77,8 +71,7 @@ class Worker:
             features=list(source.features),
             **RECIPES[recipe],
         )
-        parts = _LateParts(args.device) if args.late else None
-        stepper = Stepper(config, settings, args.device, parts=parts)
+        stepper = Stepper(config, settings, args.device)
         side_stream = SideStream() if args.device == "cuda" else None
         supply, names = Supply(source), source.names("train")
 
@@ -86,10 +79,7 @@ class Worker:
             scenes = step_scenes(supply, names, settings, step=number, rank=0)
 
             def draw() -> tuple[Any, Any]:
-                batch = Batch.from_scenes(scenes, device=args.device)
-                if parts is not None and number > 1:
-                    parts.forward_done.acquire()
-                return batch, stepper.draw(batch, number=number)
+                return _draw(stepper, scenes, number, args.device)
 
             return PreparedStep(*draw()) if side_stream is None else side_stream.prepare(draw)
 
@@ -104,23 +94,18 @@ class Worker:
         return {"first_loss": float(self._run(recipe, 1)[0])}
 
     def run(self, recipe: str) -> dict[str, Any]:
-        """Time a block of steps."""
+        """Time a block of steps; `peak_bytes` is the peak of the allocator."""
+        import torch
+
+        has_peak = self.args.device == "cuda"
+        if has_peak:
+            torch.cuda.reset_peak_memory_stats()
         self._wait()
         start = time.perf_counter()
         self._run(recipe, BLOCK)
         self._wait()
-        return {"seconds": (time.perf_counter() - start) / BLOCK}
-
-    def peak(self, recipe: str) -> dict[str, Any]:
-        """Return the peak of the allocator over a block of steps."""
-        import torch
-
-        if self.args.device != "cuda":
-            return {"peak_bytes": None}
-        torch.cuda.reset_peak_memory_stats()
-        self._run(recipe, BLOCK)
-        self._wait()
-        return {"peak_bytes": torch.cuda.max_memory_allocated()}
+        seconds = (time.perf_counter() - start) / BLOCK
+        return {"seconds": seconds, "peak_bytes": torch.cuda.max_memory_allocated() if has_peak else None}
 
     def profile(self, recipe: str) -> dict[str, Any]:
         """Return the kernels with the most time on the device, and totals per step."""
@@ -205,17 +190,11 @@ class Worker:
         wait(self.args.device)
 
 
-class _LateParts(Parts):
-    """Parts whose `forward_done` is released when a backward pass begins."""
+def _draw(stepper: Any, scenes: Any, number: int, device: str) -> tuple[Any, Any]:
+    from pinchpoint.systems.cloud.model.views import Batch
 
-    def __init__(self, device: str) -> None:
-        super().__init__(device)
-        self.forward_done = threading.Semaphore(0)
-
-    def part(self, name: Any) -> Any:
-        if name == "backward":
-            self.forward_done.release()
-        return super().part(name)
+    batch = Batch.from_scenes(scenes, device=device)
+    return batch, stepper.draw(batch, number=number)
 
 
 def _largest(rows: list[tuple[str, float, float]]) -> list[tuple[str, float, float]]:
@@ -278,13 +257,13 @@ def serve(args: argparse.Namespace) -> None:
     os._exit(0)  # a prefetched step may still be under way
 
 
-def compare(args: argparse.Namespace) -> dict[str, Any]:
+def compare(args: argparse.Namespace, write: Callable[[dict[str, Any]], None]) -> None:
+    """Time all contenders in turn. write: called with the rows so far after each recipe."""
     from pinchpoint.studies.timing import ratio_interval, timing_of
 
     contenders = {
         **({} if args.before is None else {"before": Contender(args, source=args.before)}),
         "now": Contender(args),
-        **({"draw after forward": Contender(args, "--late")} if args.draw_after_forward else {}),
         "dense gather": Contender(args, "--dense-gather"),
     }
     rows, draws = [], []
@@ -293,7 +272,10 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
     for what, recipe in [("draw", ""), *(("prepare", recipe) for recipe in RECIPES)]:
         for one in contenders.values():
             one.send(what, recipe)
-        results[recipe] = {name: one.receive() for name, one in contenders.items()}
+        results[recipe] = {}
+        for name, one in contenders.items():
+            results[recipe][name] = one.receive()
+            print(f"{what} {recipe}, {name}: ready", flush=True)
     while args.wait_for is not None and not args.wait_for.exists():
         time.sleep(0.1)
     for _ in range(3):
@@ -302,13 +284,16 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
         ]
     for recipe in RECIPES:
         times: dict[str, list[float]] = {name: [] for name in contenders}
+        peaks: dict[str, list[int | None]] = {name: [] for name in contenders}
         for turn in range(WARMUP + args.blocks):
             # The order alternates, so that no contender always follows the same other one.
             for name in list(contenders) if turn % 2 else reversed(list(contenders)):
-                seconds = contenders[name].ask("run", recipe)["seconds"]
+                result = contenders[name].ask("run", recipe)
+                print(f"{recipe}, {name}: {1e3 * result['seconds']:.1f} ms per step", flush=True)
                 if turn >= WARMUP:
-                    times[name].append(seconds)
-        for name, one in contenders.items():
+                    times[name].append(result["seconds"])
+                    peaks[name].append(result["peak_bytes"])
+        for name in contenders:
             timing = timing_of(times[name])
             speedup, low, high = ratio_interval(times[name], times["now"])
             rows.append(
@@ -323,13 +308,16 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
                     "times_low": low,
                     "times_high": high,
                     **results[recipe][name],
-                    **one.ask("peak", recipe),
-                    **(one.ask("profile", recipe) if name == "now" else {"kernels": []}),
+                    "peak_bytes": max((peak for peak in peaks[name] if peak is not None), default=None),
+                    "kernels": [],
                 }
             )
+        write({"rows": rows, "draws": draws})
+        own_row = next(row for row in rows if (row["recipe"], row["contender"]) == (recipe, "now"))
+        own_row.update(contenders["now"].ask("profile", recipe))
+        write({"rows": rows, "draws": draws})
     for one in contenders.values():
         one.close()
-    return {"rows": rows, "draws": draws}
 
 
 def main() -> None:
@@ -344,13 +332,9 @@ def main() -> None:
     parser.add_argument("--precision", default="bf16")
     parser.add_argument("--preset", default="base", help="Preset of the model.")
     parser.add_argument("-o", "--output", type=Path, help="File of the record.")
-    parser.add_argument(
-        "--draw-after-forward", action="store_true", help="Also time draws that begin after the forward pass."
-    )
     parser.add_argument("--wait-for", type=Path, help="Start to time when this file exists.")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--dense-gather", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--late", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.worker:
         serve(args)
@@ -365,15 +349,20 @@ def main() -> None:
     args.own = [argument for argument in sys.argv[1:] if argument != "--worker"]
     if not args.data.exists():
         make_dataset(args.data, train=2, test=1, points=args.points, jobs=3)
-    record = {
+    about = {
         "what": "a whole training iteration: an earlier commit, this one and a dense gather in turn",
         "command": "python " + " ".join(sys.argv),
         "created": now(),
         "machine": describe(),
         **{name: getattr(args, name) for name in ("points", "precision", "preset", "device")},
-        **compare(args),
     }
-    write_text(args.output, json.dumps(record, indent=1) + "\n")
+    record: dict[str, Any] = {}
+
+    def write(result: dict[str, Any]) -> None:
+        record.update(about, **result)
+        write_text(args.output, json.dumps(record, indent=1) + "\n")
+
+    compare(args, write)
     for row in record["draws"]:
         parts = ", ".join(f"{name[:-2]} {1e6 * row[name]:.1f}" for name in row if name.endswith("_s"))
         print(f"draw, {row['contender']}, us: {parts}")
