@@ -5,13 +5,14 @@
     -o benchmarks/results/cloud_iteration_compare_h200.json
 
 pinchpoint must be importable: installed, or `PYTHONPATH=src`. If the folder does not exist, the rooms are
-made. Every contender is a process of its own, and blocks of five steps run in turn, so that drift affects all
-alike. A step is that of a training run: its points are read, copied and drawn ahead of time, on a GPU on a
-stream of their own; all contenders see the same points. The dense gather is this commit with convolutions in
-plain torch: rows[neighbours] @ weight, with the gradient of torch's own indexing. The record has the median
-seconds of a step with their interval, the speed-ups, the peak of the allocator, and the kernels that a
-profiler found in three steps. The loss of the first step shows that all contenders compute the same. `draws`
-are single draws from a million points: waited for one by one, queued, and their parts on the host.
+made. Each of the two commits has a process of its own, and blocks of five steps run in turn, so that drift
+affects all alike. A step is that of a training run: its points are read, copied and drawn ahead of time, on a
+GPU on a stream of their own; all contenders see the same points. The dense gather is this commit with
+convolutions in plain torch: rows[neighbours] @ weight, with the gradient of torch's own indexing. The record
+has the median seconds of a step with their interval, the speed-ups, the peak of the allocator, and the
+kernels that a profiler found in three steps. The loss of the first step shows that all contenders compute the
+same. `draws` are single draws from a million points: waited for one by one, queued, and their parts on the
+host.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -37,17 +39,26 @@ DRAWN = ("before", "now")  # whose draws are timed
 
 
 class Worker:
-    """The steps of every recipe, in the process of one contender."""
+    """The steps of one contender with every recipe, in the process of its commit."""
 
-    def __init__(self, args: argparse.Namespace) -> None:
-        self.args = args
-        if args.dense_gather:
-            _use_dense_gather()
+    def __init__(self, args: argparse.Namespace, *, uses_dense_gather: bool) -> None:
+        self.args, self.uses_dense_gather = args, uses_dense_gather
         self.steps: dict[str, Callable[[int], float]] = {}
         self.numbers = dict.fromkeys(RECIPES, 0)
+        self.held_bytes = dict.fromkeys(RECIPES, 0)  # between steps
+
+    def answer(self, what: str, recipe: str) -> dict[str, Any]:
+        with _dense_gather() if self.uses_dense_gather else nullcontext():
+            return getattr(self, what)(recipe)
 
     def prepare(self, recipe: str) -> dict[str, Any]:
         """Build the model of a recipe, take its first step, and return the loss."""
+        before_bytes = self._allocated_bytes()
+        result = self._prepare(recipe)
+        self.held_bytes[recipe] = self._allocated_bytes() - before_bytes
+        return result
+
+    def _prepare(self, recipe: str) -> dict[str, Any]:
         from pinchpoint.systems.cloud.data.batches import Supply, step_scenes
         from pinchpoint.systems.cloud.data.prefetch import Prefetcher, PreparedStep, SideStream, receive
         from pinchpoint.systems.cloud.data.sources import open_source
@@ -94,18 +105,20 @@ class Worker:
         return {"first_loss": float(self._run(recipe, 1)[0])}
 
     def run(self, recipe: str) -> dict[str, Any]:
-        """Time a block of steps; `peak_bytes` is the peak of the allocator."""
+        """Time a block of steps; `peak_bytes` is their peak, without what other contenders hold."""
         import torch
 
         has_peak = self.args.device == "cuda"
+        self._wait()
+        other_bytes = self._allocated_bytes() - self.held_bytes[recipe]
         if has_peak:
             torch.cuda.reset_peak_memory_stats()
-        self._wait()
         start = time.perf_counter()
         self._run(recipe, BLOCK)
         self._wait()
         seconds = (time.perf_counter() - start) / BLOCK
-        return {"seconds": seconds, "peak_bytes": torch.cuda.max_memory_allocated() if has_peak else None}
+        peak_bytes = torch.cuda.max_memory_allocated() - other_bytes if has_peak else None
+        return {"seconds": seconds, "peak_bytes": peak_bytes}
 
     def profile(self, recipe: str) -> dict[str, Any]:
         """Return the kernels with the most time on the device, and totals per step."""
@@ -184,6 +197,12 @@ class Worker:
             result = self.steps[recipe](self.numbers[recipe])
         return result
 
+    def _allocated_bytes(self) -> int:
+        import torch
+
+        self._wait()
+        return torch.cuda.memory_allocated() if self.args.device == "cuda" else 0
+
     def _wait(self) -> None:
         from pinchpoint.backends.torch.measurement import wait
 
@@ -201,7 +220,8 @@ def _largest(rows: list[tuple[str, float, float]]) -> list[tuple[str, float, flo
     return [(name[:120], *rest) for name, *rest in sorted(rows, key=lambda row: -row[1])[:KERNELS]]  # pyright: ignore[reportReturnType]
 
 
-def _use_dense_gather() -> None:
+@contextmanager
+def _dense_gather() -> Iterator[None]:
     """Replace the convolutions by plain torch."""
     import torch
 
@@ -213,35 +233,24 @@ def _use_dense_gather() -> None:
         rows = torch.cat([values.to(dtype), values.new_zeros(1, values.shape[1], dtype=dtype)])
         return rows[level.neighbours.long()].reshape(len(values), -1) @ self.weight.to(dtype)
 
+    own = Conv3.forward
     Conv3.forward = forward  # ty: ignore[invalid-assignment]
+    try:
+        yield
+    finally:
+        Conv3.forward = own  # ty: ignore[invalid-assignment]
 
 
-class Contender:
-    """A worker process."""
+class Source:
+    """A process with the code of one commit."""
 
-    def __init__(self, args: argparse.Namespace, *options: str, source: Path | None = None) -> None:
+    def __init__(self, args: argparse.Namespace, source: Path | None = None) -> None:
         path = [] if source is None else [str(source.resolve())]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*path, os.environ.get("PYTHONPATH", "")])}
-        command = [sys.executable, __file__, *args.own, "--worker", *options]
+        command = [sys.executable, __file__, *args.own, "--worker"]
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         )
-
-    def ask(self, what: str, recipe: str) -> dict[str, Any]:
-        self.send(what, recipe)
-        return self.receive()
-
-    def send(self, what: str, recipe: str) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps([what, recipe]) + "\n")
-        self.process.stdin.flush()
-
-    def receive(self) -> dict[str, Any]:
-        assert self.process.stdout is not None
-        while line := self.process.stdout.readline():
-            if line.startswith("{"):
-                return json.loads(line)
-        raise SystemExit(f"A worker ended with {self.process.wait()}.")
 
     def close(self) -> None:
         assert self.process.stdin is not None
@@ -249,11 +258,27 @@ class Contender:
         self.process.wait()
 
 
+class Contender:
+    """A way to take steps, in the process of its commit."""
+
+    def __init__(self, source: Source, *, uses_dense_gather: bool = False) -> None:
+        self.process, self.uses_dense_gather = source.process, uses_dense_gather
+
+    def ask(self, what: str, recipe: str) -> dict[str, Any]:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write(json.dumps([what, recipe, self.uses_dense_gather]) + "\n")
+        self.process.stdin.flush()
+        while line := self.process.stdout.readline():
+            if line.startswith("{"):
+                return json.loads(line)
+        raise SystemExit(f"A worker ended with {self.process.wait()}.")
+
+
 def serve(args: argparse.Namespace) -> None:
-    worker = Worker(args)
+    workers = {dense: Worker(args, uses_dense_gather=dense) for dense in (False, True)}
     for line in sys.stdin:
-        what, recipe = json.loads(line)
-        print(json.dumps(getattr(worker, what)(recipe)), flush=True)
+        what, recipe, dense = json.loads(line)
+        print(json.dumps(workers[dense].answer(what, recipe)), flush=True)
     os._exit(0)  # a prefetched step may still be under way
 
 
@@ -261,21 +286,22 @@ def compare(args: argparse.Namespace, write: Callable[[dict[str, Any]], None]) -
     """Time all contenders in turn. write: called with the rows so far after each recipe."""
     from pinchpoint.studies.timing import ratio_interval, timing_of
 
+    own = Source(args)
+    earlier = None if args.before is None else Source(args, args.before)
     contenders = {
-        **({} if args.before is None else {"before": Contender(args, source=args.before)}),
-        "now": Contender(args),
-        "dense gather": Contender(args, "--dense-gather"),
+        **({} if earlier is None else {"before": Contender(earlier)}),
+        "now": Contender(own),
+        "dense gather": Contender(own, uses_dense_gather=True),
     }
     rows, draws = [], []
     results: dict[str, dict[str, Any]] = {}
     # Everything is compiled, and every recipe has its first steps, before the first timing.
     for what, recipe in [("draw", ""), *(("prepare", recipe) for recipe in RECIPES)]:
-        for one in contenders.values():
-            one.send(what, recipe)
         results[recipe] = {}
         for name, one in contenders.items():
-            results[recipe][name] = one.receive()
-            print(f"{what} {recipe}, {name}: ready", flush=True)
+            if what == "prepare" or name in DRAWN:
+                results[recipe][name] = one.ask(what, recipe)
+                print(f"{what} {recipe}, {name}: ready", flush=True)
     while args.wait_for is not None and not args.wait_for.exists():
         time.sleep(0.1)
     for _ in range(3):
@@ -316,8 +342,9 @@ def compare(args: argparse.Namespace, write: Callable[[dict[str, Any]], None]) -
         own_row = next(row for row in rows if (row["recipe"], row["contender"]) == (recipe, "now"))
         own_row.update(contenders["now"].ask("profile", recipe))
         write({"rows": rows, "draws": draws})
-    for one in contenders.values():
-        one.close()
+    for source in (own, earlier):
+        if source is not None:
+            source.close()
 
 
 def main() -> None:
@@ -334,7 +361,6 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, help="File of the record.")
     parser.add_argument("--wait-for", type=Path, help="Start to time when this file exists.")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--dense-gather", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.worker:
         serve(args)
