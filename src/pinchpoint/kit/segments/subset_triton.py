@@ -48,7 +48,7 @@ class _Board:
         self.sums = torch.zeros(2 * _BOARD.value, dtype=torch.int64, device=device)
         self._draws = count()
         if device.type == "cuda":
-            torch.cuda.synchronize(device)  # draws on any stream find zeros
+            torch.cuda.current_stream(device).synchronize()  # draws on other streams find zeros, too
 
     def next_draw(self) -> int:
         """The number of a new draw, from 1. The board is empty before numbers begin again."""
