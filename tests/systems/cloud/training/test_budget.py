@@ -23,7 +23,9 @@ from pinchpoint.systems.cloud.training.training_step import Stepper
 CONFIG = CloudConfig(
     in_features=0, classes=2, cell=0.1, widths=(16, 16), blocks=(1, 1), attention=(0, 0), point_width=32
 )
-SETTINGS = Settings(views=["dense", "log-uniform:0.5:1", "uniform:0.2:0.9"], points=4000, scenes=1)
+SETTINGS = Settings(
+    views=["dense", "log-uniform:0.5:1", "uniform:0.2:0.9"], points=4000, scenes=1, augment=False
+)
 
 
 def scene(points: int = 4000) -> Scene:
@@ -97,9 +99,9 @@ def test_the_peak_of_a_large_scene_is_extrapolated_from_parts_of_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     whole = need(views_mode="batched")
-    monkeypatch.setattr(budget, "WHOLE", 3000)
+    monkeypatch.setattr(budget, "WHOLE_POINTS", 3000)
     assert whole <= need(views_mode="batched") < 1.3 * whole
-    monkeypatch.setattr(budget, "PART", 3000)
+    monkeypatch.setattr(budget, "PART_POINTS", 3000)
     assert whole <= need(views_mode="batched") < 1.5 * whole
 
 
@@ -111,11 +113,41 @@ def test_a_step_whose_parts_are_mostly_weights_is_not_predicted_too_low(
     config, settings = replace(CONFIG, widths=(16, 128)), replace(SETTINGS, views_mode="batched")
     measure = lambda: views_mode_for(config, settings, [scene()], budget="1TB", device="cpu").predicted_bytes  # noqa: E731
     whole = measure()
-    monkeypatch.setattr(budget, "WHOLE", 600)
-    monkeypatch.setattr(budget, "PART", 3000)
+    monkeypatch.setattr(budget, "WHOLE_POINTS", 600)
+    monkeypatch.setattr(budget, "PART_POINTS", 3000)
     assert whole <= measure() < 2 * whole
-    small = budget._live(config, settings, scene(), 200, prepares_ahead=False)
+    small = budget._live(config, settings, scene(200), prepares_ahead=False)
     assert small < 1.2 * budget._weight_bytes(config, settings) < 0.7 * whole
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("first", ["dense", "sparse"])
+def test_a_scene_of_uneven_density_is_not_predicted_too_low(
+    monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    """A crop around a point of the dense half has few voxels."""
+    rng = np.random.default_rng(0)
+    halves = [rng.uniform(size=(2000, 3)) * (side, side, 0.05) for side in (1, 12)]
+    xyz = np.concatenate(halves if first == "dense" else halves[::-1]).astype(np.float32)
+    uneven = Scene("uneven", xyz, np.zeros((4000, 0), np.float32), np.zeros(4000, np.int64))
+    settings = replace(SETTINGS, views=["dense"])
+    measure = lambda: views_mode_for(CONFIG, settings, [uneven], budget="1TB", device="cpu").predicted_bytes  # noqa: E731
+    whole = measure()
+    monkeypatch.setattr(budget, "WHOLE_POINTS", 600)
+    monkeypatch.setattr(budget, "PART_POINTS", 1000)
+    assert whole <= measure() < 3 * whole
+    # With another scene that has as many points in fewer voxels, the same voxels decide.
+    flat = replace(uneven, xyz=(xyz * (0.1, 0.1, 1)).astype(np.float32))
+    both = views_mode_for(CONFIG, settings, [flat, uneven], budget="1TB", device="cpu")
+    assert whole <= both.predicted_bytes
+
+
+def test_scenes_that_are_moved_at_random_have_more_voxels() -> None:
+    growths = [
+        budget._part(CONFIG, replace(SETTINGS, augment=moves), [scene()], 4000).growth
+        for moves in (False, True)
+    ]
+    assert growths[0] == 1 < growths[1] < 3
 
 
 def test_the_prediction_for_a_card_includes_its_context() -> None:
@@ -134,7 +166,7 @@ def test_the_prediction_for_a_card_includes_the_larger_chunks_of_convolutions(
     peak_bytes = (
         measurement.account(lambda: [stepper.step([scene()], number=number) for number in (1, 2)]) or 0
     )
-    result = (on_card - h200.cublas_workspace_bytes - h200.context_high_bytes) / budget.RESERVED
+    result = (on_card - h200.cublas_workspace_bytes - h200.context_high_bytes) / budget.RESERVED_RATIO
     assert peak_bytes <= result < 2 * peak_bytes
 
 
@@ -146,7 +178,9 @@ def test_the_prediction_for_a_card_includes_a_step_and_the_draw_of_the_next_one(
     settings = replace(SETTINGS, views=["dense", "uniform:0.9:0.9"], views_mode=mode)
     on_card = views_mode_for(CONFIG, settings, [scene()], budget="h200", device="cuda").predicted_bytes
     h200 = budget.budget_of("h200")
-    result = math.ceil((on_card - h200.cublas_workspace_bytes - h200.context_high_bytes) / budget.RESERVED)
+    result = math.ceil(
+        (on_card - h200.cublas_workspace_bytes - h200.context_high_bytes) / budget.RESERVED_RATIO
+    )
     stepper = Stepper(CONFIG, settings, "cpu", prepares_ahead=True)
 
     def steps() -> None:

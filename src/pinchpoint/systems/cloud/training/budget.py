@@ -5,10 +5,12 @@ number of voxels of a scene is known only after building them, so fake tensors c
 memory that this process already uses is added; on CUDA the prefetched points of the next step, the context
 and a margin for the allocator.
 
-A step of many points is extrapolated from a crop with as many points per voxel. The peak of a small step lies
-where the weights need most, the peak of a large one where the points do: a line through two small steps would
-be too low. Weights, gradients and the optimizer's state are therefore counted apart, and the rest of the step
-grows at most as its points do, because whatever else it holds at that instant does not shrink.
+A step of many points is extrapolated from a crop. The peak of a small step lies where the weights need most,
+the peak of a large one where the points do: a line through two small steps would be too low. Weights,
+gradients and the optimizer's state are therefore counted apart. The rest of a step grows with its points and
+with its voxels at every level, none of which shrinks, so it grows at most as the number that grows most.
+Scenes are rarely of even density: points and voxels are counted in crops of the full size, moved as in
+training, at several places of the scenes.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import torch
 
 from pinchpoint.backends.torch import measurement
 from pinchpoint.core.host_memory import resident_bytes
+from pinchpoint.systems.cloud.data.augmentation import augment
 from pinchpoint.systems.cloud.data.batches import crop
 from pinchpoint.systems.cloud.data.scene import Scene
 from pinchpoint.systems.cloud.model.config import CloudConfig
@@ -37,12 +40,12 @@ from pinchpoint.systems.cloud.settings import Settings
 from pinchpoint.systems.cloud.training.training_step import Stepper
 from pinchpoint.systems.common.budgets import budget_of, cuda_bytes, does_not_fit
 
-WHOLE = 40_000  # points per step, over all views, up to which the step is measured whole
-PART = 120_000  # points of the part from which a larger step is extrapolated, over all views
-OTHER = 1.1  # margin for crops with more voxels than the one that is counted
-# What the caching allocator reserves, relative to the tensors. It is more than in steps of one size: 1.28 to
-# 1.33 with a million points.
-RESERVED = 1.4
+WHOLE_POINTS = 40_000  # points per step, over all views, up to which the step is counted whole
+PART_POINTS = 120_000  # points of the part from which a larger step is extrapolated, over all views
+PLACES = 8  # of crops in which voxels are counted
+CROP_MARGIN = 1.1  # for crops of a run with more voxels than those in which they are counted
+# What the caching allocator reserves, relative to the tensors: more than in steps of one size.
+RESERVED_RATIO = 1.4
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,7 @@ def views_mode_for(
         else:
             live += _gather_bytes(config, mode_settings, scenes)
             live += _prefetch_bytes(config, mode_settings, scenes)
-            need = cuda_bytes(live, within, reserved=RESERVED)
+            need = cuda_bytes(live, within, reserved=RESERVED_RATIO)
         candidates.append(ViewsModeChoice(mode, need, budget_bytes))
         if need <= budget_bytes:
             return candidates[-1]
@@ -117,17 +120,61 @@ def _count_bytes(
 
     prepares_ahead: whether the points and voxels of a step are prepared before it and live until its end.
     """
-    largest = max(scenes, key=lambda scene: scene.points)
     views = [_fullest(view) for view in parse_views(settings.views)]
-    settings = replace(settings, views=[view.name for view in views], augment=False)
-    points = min(settings.points, largest.points)
+    step_settings = replace(settings, views=[view.name for view in views], augment=False)
+    points = min(settings.points, max(scene.points for scene in scenes))
     most = points * settings.scenes * len(views)
-    if most <= WHOLE:
-        return _live(config, settings, largest, points, prepares_ahead=prepares_ahead)
-    # A crop has as many points per voxel as the whole scene.
-    size = max(1, min(points, round(points * PART / most)))
-    part = _gradient_bytes(config, settings, largest, size, prepares_ahead=prepares_ahead)
-    return _weight_bytes(config, settings) + round(OTHER * part * points / size)
+    if most <= WHOLE_POINTS:
+        part = _part(config, settings, scenes, points)
+        return round(part.growth * _live(config, step_settings, part.scene, prepares_ahead=prepares_ahead))
+    part = _part(config, settings, scenes, max(1, min(points, round(points * PART_POINTS / most))))
+    bytes_of_part = _gradient_bytes(config, step_settings, part.scene, prepares_ahead=prepares_ahead)
+    return _weight_bytes(config, step_settings) + round(CROP_MARGIN * part.growth * bytes_of_part)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A crop of a scene, and how many times as many points or voxels a step can have, at least 1."""
+
+    scene: Scene
+    growth: float
+
+
+def _part(config: CloudConfig, settings: Settings, scenes: Sequence[Scene], points: int) -> _Part:
+    """Return the crop of `points` points that is most like a step."""
+    full = np.zeros(len(config.widths) + 1)
+    for scene, number in _places(scenes):
+        rng = np.random.default_rng(number)
+        whole = crop(scene, settings.points, rng)
+        moved = augment(whole, rng) if settings.augment else whole
+        full = np.maximum(full, _sizes(moved, config, settings))
+    parts = [
+        crop(scene, points, np.random.default_rng(number))
+        for scene, number in _places([max(scenes, key=lambda scene: scene.points)])
+    ]
+    growths = [float(np.max(full / _sizes(part, config, settings))) for part in parts]
+    best = int(np.argmin(growths))
+    return _Part(parts[best], max(1.0, growths[best]))
+
+
+def _places(scenes: Sequence[Scene]) -> list[tuple[Scene, int]]:
+    """Return every scene at least once, and few scenes several times, each with a number of its own."""
+    return [(scenes[number % len(scenes)], number) for number in range(max(PLACES, len(scenes)))]
+
+
+def _sizes(scene: Scene, config: CloudConfig, settings: Settings) -> np.ndarray:
+    """Return the number of points, and of voxels at every level, with the thinnest of the fullest views."""
+    shares = [
+        view.hi if isinstance(view, LogUniform) else 1.0 for view in parse_views(settings.views)
+    ]  # other views keep a point of every cell
+    kept = scene.xyz[np.random.default_rng(0).random(scene.points) < min(shares)]
+    cells = np.floor(kept.astype(np.float64) / config.cell).astype(np.int64)
+    counts = [float(scene.points)]
+    for _ in config.widths:
+        cells = np.unique(cells, axis=0) if len(cells) else cells
+        counts.append(float(max(1, len(cells))))
+        cells >>= 1
+    return np.array(counts)
 
 
 def _gather_bytes(config: CloudConfig, settings: Settings, scenes: Sequence[Scene]) -> int:
@@ -145,25 +192,24 @@ def _prefetch_bytes(config: CloudConfig, settings: Settings, scenes: Sequence[Sc
     """Return the peak bytes of prefetching: on CUDA the next step's points are copied, drawn and sorted into
     voxels during this step, and those of no later step (see `SideStream`).
     """
-    largest = max(scenes, key=lambda scene: scene.points)
-    points = min(settings.points, largest.points)
-    part = crop(largest, max(1, min(points, WHOLE // settings.scenes)), np.random.default_rng(0))
+    points = min(settings.points, max(scene.points for scene in scenes))
+    part = _part(config, settings, scenes, max(1, min(points, WHOLE_POINTS // settings.scenes)))
     views = [_fullest(view).name for view in parse_views(settings.views)]
     stepper = Stepper(config, replace(settings, views=views), "cpu", prepares_ahead=True)
 
     def prefetch() -> None:
-        stepper.draw(Batch.from_scenes([part] * settings.scenes), number=1)
+        stepper.draw(Batch.from_scenes([part.scene] * settings.scenes), number=1)
 
-    return round((measurement.account(prefetch) or 0) * points / part.points)
+    return round(part.growth * (measurement.account(prefetch) or 0))
 
 
-def _live(config: CloudConfig, settings: Settings, scene: Scene, points: int, *, prepares_ahead: bool) -> int:
-    part = crop(scene, points, np.random.default_rng(0))
+def _live(config: CloudConfig, settings: Settings, scene: Scene, *, prepares_ahead: bool) -> int:
+    """Return the peak bytes of whole steps with a scene."""
 
     def steps() -> None:
         stepper = Stepper(config, settings, "cpu", prepares_ahead=prepares_ahead)
         for number in (1, 2):  # the optimizer's state exists after the first step
-            stepper.step([part] * settings.scenes, number=number)
+            stepper.step([scene] * settings.scenes, number=number)
 
     return measurement.account(steps) or 0
 
@@ -181,17 +227,14 @@ def _weight_bytes(config: CloudConfig, settings: Settings) -> int:
     return measurement.account(updates) or 0
 
 
-def _gradient_bytes(
-    config: CloudConfig, settings: Settings, scene: Scene, points: int, *, prepares_ahead: bool
-) -> int:
-    """Return the peak bytes of the gradients of a crop, beyond the weights and all their gradients."""
-    part = crop(scene, points, np.random.default_rng(0))
+def _gradient_bytes(config: CloudConfig, settings: Settings, scene: Scene, *, prepares_ahead: bool) -> int:
+    """Return the peak bytes of the gradients of a scene, beyond the weights and all their gradients."""
     stepper = Stepper(config, settings, "cpu", prepares_ahead=prepares_ahead)
     weight_bytes = sum(weight.nbytes for weight in stepper.model.parameters())
 
     def gradients() -> None:
         _fill_gradients(stepper)  # all of them are counted from here on
-        batch = Batch.from_scenes([part] * settings.scenes)
+        batch = Batch.from_scenes([scene] * settings.scenes)
         stepper.gradients(batch, stepper.draw(batch, number=1))
 
     return max(0, (measurement.account(gradients) or 0) - 2 * weight_bytes)
