@@ -78,6 +78,8 @@ def test_draws_from_many_cells_recorded_draws_and_draws_at_once_are_those_of_the
     truths = [
         sample_subset(segments, counts, method="sort", seed=0, step=step, total=total) for step in range(2)
     ]
+    apart = torch.stack([counts, counts], 1)[:, 0]
+    assert sample_subset(segments, apart, seed=0, total=total).equal(truths[0])
     streams = [torch.cuda.Stream() for _ in truths]
     for _ in range(20):
         drawn = []

@@ -644,6 +644,15 @@ def test_steps_are_recorded_on_a_gpu_unless_settings_forbid_it(
     assert (steps is not None) == is_recorded and not notes
 
 
+@pytest.mark.parametrize("missing_bytes", [0, 1])
+def test_with_a_budget_steps_are_recorded_by_default_only_if_all_recordings_fit(missing_bytes: int) -> None:
+    need_bytes = 10**9 + 1234 + recordings_bytes(round(1.1 * 5 * 10**8), 3)
+    choice = BudgetChoice(64, 10**9, need_bytes - missing_bytes, live_bytes=5 * 10**8)
+    notes: list[str] = []
+    steps = recorded_steps_of(Settings(), 3, choice, device="cuda", body_bytes=1234, note=notes.append)
+    assert (steps is None) == bool(missing_bytes) and len(notes) == missing_bytes
+
+
 def test_a_budget_that_leaves_nothing_for_recordings_gives_a_note(
     three_bodies: list[tuple[Sample, Graph]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -705,7 +714,7 @@ def test_replays_of_a_run_need_no_body_and_its_record_counts_the_recorded_ones(
     card = _Card(monkeypatch, free=10**12, step=10**6)
     monkeypatch.setattr(
         "pinchpoint.systems.operator.train.recorded_steps_of",
-        lambda settings, *args, device, note: recorded_steps_of(settings, *args, device="cuda", note=note),
+        lambda *args, **options: recorded_steps_of(*args, **{**options, "device": "cuda"}),
     )
     loads: list[str] = []
     get = Supply.get

@@ -186,7 +186,7 @@ def _by_kernel(segments: Segments, counts: Tensor, of: tuple[int, int], total: i
     points = counts.new_empty(total)
     if not is_fake(points):
         with on_device(points):
-            _kernels().draw(segments, counts, of, points)
+            _kernels().draw(segments, counts.contiguous(), of, points)
     return points
 
 

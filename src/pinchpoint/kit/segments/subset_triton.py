@@ -58,6 +58,7 @@ class _Board:
         return number
 
 
+# For all draws of the process, because a new board would have to be cleared, which is another launch.
 _boards: dict[torch.device, _Board] = {}
 
 

@@ -93,6 +93,7 @@ def train(
         len(names),
         choice,
         device=device,
+        body_bytes=body_bytes,
         note=lambda text: tell(Report(NOTE, 0, 0, note=text)),
     )
     if recorded_steps is not None and choice is not None:

@@ -185,11 +185,18 @@ def refuse_unrecordable(settings: Settings) -> None:
 
 
 def recorded_steps_of(
-    settings: Settings, bodies: int, choice: BudgetChoice | None, *, device: str, note: Note | None = None
+    settings: Settings,
+    bodies: int,
+    choice: BudgetChoice | None,
+    *,
+    device: str,
+    body_bytes: int = 0,
+    note: Note | None = None,
 ) -> RecordedSteps | None:
     """What records the steps of a run, within what the budget leaves; None if they are not recorded.
 
-    Steps are recorded on a GPU if the settings ask for it or leave it open and allow it.
+    Steps are recorded on a GPU if the settings ask for it, or leave it open and allow it; then, with a
+    budget, only if the recordings of all bodies are predicted to fit into it. body_bytes: of all bodies.
     """
     if settings.record_steps is False or _unrecordable(settings) is not None:
         return None
@@ -197,6 +204,15 @@ def recorded_steps_of(
         if settings.record_steps and note is not None:
             note(f"No step is recorded: record_steps needs a GPU, and the run is on {device}.")
         return None
+    if choice is not None and settings.record_steps is None:
+        need_bytes = _need_bytes(choice, body_bytes, bodies)
+        if need_bytes > choice.budget_bytes:
+            if note is not None:
+                note(
+                    f"No step is recorded: with recorded steps, the run would need {show_bytes(need_bytes)} "
+                    f"of memory, and the budget is {show_bytes(choice.budget_bytes)}."
+                )
+            return None
     most_bytes = None if choice is None else choice.budget_bytes - choice.predicted_bytes
     return RecordedSteps(bodies=bodies, last_step=settings.steps, most_bytes=most_bytes, note=note)
 
@@ -212,11 +228,15 @@ def _unrecordable(settings: Settings) -> tuple[str, str] | None:
 
 
 def with_recordings(choice: BudgetChoice, body_bytes: int, bodies: int) -> BudgetChoice:
-    """The choice with the memory of recorded steps.
+    """The choice with the memory of recorded steps, at most the budget.
 
-    It is within the budget because `RecordedSteps` records nothing that is expected to exceed what the budget
-    leaves, and drops its recordings if they do. body_bytes: of all bodies.
+    `RecordedSteps` records nothing that is expected to exceed what the budget leaves. If a recording takes
+    more after all, it is dropped, but only after it was made. body_bytes: of all bodies.
     """
-    step_bytes = round(RESERVED * choice.live_bytes)
-    need_bytes = choice.predicted_bytes + body_bytes + recordings_bytes(step_bytes, bodies)
+    need_bytes = _need_bytes(choice, body_bytes, bodies)
     return replace(choice, predicted_bytes=min(need_bytes, choice.budget_bytes))
+
+
+def _need_bytes(choice: BudgetChoice, body_bytes: int, bodies: int) -> int:
+    step_bytes = round(RESERVED * choice.live_bytes)
+    return choice.predicted_bytes + body_bytes + recordings_bytes(step_bytes, bodies)
