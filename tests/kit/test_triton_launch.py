@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 
 import pinchpoint
@@ -20,7 +23,7 @@ class Kernel:
         self.direct: list[tuple[Any, ...]] = []
 
     def __getitem__(self, grid: tuple[int, ...]) -> Any:
-        def launch(*args: Any, num_warps: int) -> Any:
+        def launch(*args: Any, num_warps: int, num_stages: int) -> Any:
             self.compiled.append(args)
             return Compiled(self)
 
@@ -35,13 +38,23 @@ class Compiled:
         return lambda *args: self.kernel.direct.append((grid, *args))
 
 
+class LaunchInC:
+    """What Triton 3.6 keeps of a compiled kernel's launcher."""
+
+    global_scratch_size = profile_scratch_size = 0
+    launch_cooperative_grid, launch_pdl = False, True
+
+    def __init__(self, calls: list[tuple[Any, ...]]) -> None:
+        self.launch = lambda *arguments: calls.append(arguments)
+
+
 def test_a_second_launch_of_a_kind_goes_to_what_was_compiled_with_its_own_numbers() -> None:
     launch = Launcher(kernel := Kernel())
     x = torch.zeros(8)
     launch(2, (x,), (5, 0.5), 16)
     launch(3, (x,), (7, 0.25), 16)
     assert len(kernel.compiled) == 1
-    assert kernel.direct == [((3, 1, 1), x, 7, 0.25, 16)]
+    assert kernel.direct == [((3, 1, 1), x.data_ptr(), 7, 0.25, 16)]
 
 
 def test_other_types_constants_and_warps_are_compiled_apart() -> None:
@@ -52,7 +65,48 @@ def test_other_types_constants_and_warps_are_compiled_apart() -> None:
     launch(1, (x.double(),), (3.0,), 16)
     launch(1, (x,), (3.0,), 32)
     launch(1, (x,), (3.0,), 16, warps=8)
-    assert len(kernel.compiled) == 5 and not kernel.direct
+    launch(1, (x,), (3.0,), 16, stages=1)
+    assert len(kernel.compiled) == 6 and not kernel.direct
+
+
+def test_a_second_launch_calls_what_triton_compiled_in_c_unless_a_profiler_has_hooks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls: list[tuple[Any, ...]] = []
+    hooks = SimpleNamespace(calls=[]), SimpleNamespace(calls=[])
+    runtime = SimpleNamespace(launch_enter_hook=hooks[0], launch_exit_hook=hooks[1])
+    driver = SimpleNamespace(active=SimpleNamespace(get_current_stream=lambda device: ("stream", device)))
+    triton = SimpleNamespace(knobs=SimpleNamespace(runtime=runtime), __path__=[], __version__="3.6.0")
+    monkeypatch.setitem(sys.modules, "triton", triton)
+    monkeypatch.setitem(sys.modules, "triton.runtime", SimpleNamespace(driver=driver))
+    monkeypatch.setattr(Compiled, "run", LaunchInC(calls), raising=False)
+    monkeypatch.setattr(Compiled, "function", "function", raising=False)
+    monkeypatch.setattr(Compiled, "packed_metadata", "metadata", raising=False)
+    launch = Launcher(kernel := Kernel())
+    x = torch.zeros(8)
+    for number in (5, 7):
+        launch(number, (x,), (number,), 16)
+    start = (7, 1, 1, ("stream", None), "function", False, True, None, None, "metadata", None, None, None)
+    assert calls == [(*start, x.data_ptr(), 7, 16)] and not kernel.direct
+    hooks[1].calls.append(print)
+    launch(9, (x,), (9,), 16)
+    assert len(calls) == 1 and kernel.direct == [((9, 1, 1), x.data_ptr(), 9, 16)]
+    triton.__version__ = "3.7.0"
+    launch = Launcher(kernel := Kernel())
+    for number in (5, 7):
+        launch(number, (x,), (number,), 16)
+    assert len(calls) == 1 and len(kernel.direct) == 1
+
+
+def test_a_kernel_that_needs_memory_of_its_own_is_launched_by_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[Any, ...]] = []
+    in_c = LaunchInC(calls)
+    in_c.global_scratch_size = 128
+    monkeypatch.setattr(Compiled, "run", in_c, raising=False)
+    launch = Launcher(kernel := Kernel())
+    for _ in range(2):
+        launch(1, (torch.zeros(8),), (), 16)
+    assert not calls and len(kernel.direct) == 1
 
 
 def test_whole_numbers_of_32_and_64_bits_are_compiled_apart() -> None:

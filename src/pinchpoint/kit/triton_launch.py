@@ -1,16 +1,21 @@
 """A launcher for Triton kernels with little host time: compiled code is looked up by argument types.
 
 Launching with `kernel[grid](...)` inspects every argument again, which takes longer than running many of our
-kernels.
+kernels. A second launch of a kind passes addresses straight to the launcher that Triton compiled.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import reduce
+from operator import or_
 from typing import Any
 
 from torch import Tensor
 
+_TESTED_TRITON = "3.6."  # whose launcher in C takes the arguments in this order
 _ALIGNED = 16  # bytes: Triton compiles different code for tensors that are not aligned
+Launch = Callable[[int, tuple[Any, ...]], None]
 
 
 class Launcher:
@@ -22,7 +27,7 @@ class Launcher:
 
     def __init__(self, kernel: Any) -> None:
         self.kernel = kernel
-        self._compiled: dict[tuple[Any, ...], Any] = {}
+        self._compiled: dict[tuple[Any, ...], Launch] = {}
 
     def __call__(
         self,
@@ -31,16 +36,76 @@ class Launcher:
         numbers: tuple[float, ...],
         *constants: Any,
         warps: int = 4,
+        stages: int = 3,
     ) -> None:
-        grid = (programs, 1, 1)
+        addresses = [one.data_ptr() for one in tensors]
         device = tensors[0].device.index
-        key = (device, warps, constants, *(one.dtype for one in tensors), *map(_kind, numbers))
-        if any(one.data_ptr() % _ALIGNED for one in tensors):
-            self.kernel[grid](*tensors, *numbers, *constants, num_warps=warps)
-        elif (kernel := self._compiled.get(key)) is not None:
-            kernel[grid](*tensors, *numbers, *constants)
+        # Tensors of the CPU among those of a GPU are an error that Triton raises.
+        if len({one.is_cuda for one in tensors}) == 1 and not reduce(or_, addresses) % _ALIGNED:
+            dtypes = [one.dtype for one in tensors]
+            key = (device, warps, stages, constants, *dtypes, *map(_kind, numbers))
+            launch = self._compiled.get(key)
+            if launch is not None:
+                launch(programs, (*addresses, *numbers, *constants))
+                return
+            kernel = self._compile(programs, (*tensors, *numbers, *constants), warps, stages)
+            if kernel is not None:  # Triton's interpreter compiles nothing
+                self._compiled[key] = _direct(kernel, device)
         else:
-            self._compiled[key] = self.kernel[grid](*tensors, *numbers, *constants, num_warps=warps)
+            self._compile(programs, (*tensors, *numbers, *constants), warps, stages)
+
+    def _compile(self, programs: int, arguments: tuple[Any, ...], warps: int, stages: int) -> Any:
+        """Launch by Triton itself, and return what it compiled."""
+        return self.kernel[(programs, 1, 1)](*arguments, num_warps=warps, num_stages=stages)
+
+
+def _direct(kernel: Any, device: int | None) -> Launch:
+    """A function that launches a compiled kernel with addresses, numbers and constants.
+
+    The launcher in C is called as Triton 3.6 calls it, without hooks and without memory for the kernel's own
+    use. In other versions, or if a profiler has set hooks, Triton launches.
+    """
+
+    def by_triton(programs: int, arguments: tuple[Any, ...]) -> None:
+        kernel[(programs, 1, 1)](*arguments)
+
+    run: Any = getattr(kernel, "run", None)
+    launch = getattr(run, "launch", None)
+    needs = [getattr(run, name, 1) for name in ("global_scratch_size", "profile_scratch_size")]
+    if launch is None or any(needs):
+        return by_triton
+    import triton  # pyright: ignore[reportMissingImports]  # ty: ignore
+    from triton.runtime import driver  # pyright: ignore[reportMissingImports]  # ty: ignore
+
+    if not triton.__version__.startswith(_TESTED_TRITON):
+        return by_triton
+    hooks = triton.knobs.runtime
+    stream_of = driver.active.get_current_stream
+    function, metadata = kernel.function, kernel.packed_metadata
+    cooperative, dependent = run.launch_cooperative_grid, run.launch_pdl
+
+    def by_address(programs: int, arguments: tuple[Any, ...]) -> None:
+        if hooks.launch_enter_hook.calls or hooks.launch_exit_hook.calls:
+            by_triton(programs, arguments)
+            return
+        launch(
+            programs,
+            1,
+            1,
+            stream_of(device),
+            function,
+            cooperative,
+            dependent,
+            None,
+            None,
+            metadata,
+            None,
+            None,
+            None,
+            *arguments,
+        )
+
+    return by_address
 
 
 def _kind(number: float) -> tuple[type, bool]:
