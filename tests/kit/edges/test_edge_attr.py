@@ -108,7 +108,8 @@ def test_attributes_for_edges_of_the_kit_are_in_its_order() -> None:
     assert torch.equal(edge_transform(**inputs), edge_transform(**same))
 
 
-def test_edges_that_are_equally_large_share_the_gradient_of_a_maximum() -> None:
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_edges_that_are_equally_large_share_the_gradient_of_a_maximum(sign: float) -> None:
     """Every edge into row 2 comes from one source, so all of them are its maximum."""
     x, y = torch.zeros(Q, D).double(), torch.rand(S, D).double()
     index = torch.stack([torch.full((E,), 3), torch.tensor([2] * 15 + [1, 3, 4, 5, 3] * 5)])
@@ -128,10 +129,30 @@ def test_edges_that_are_equally_large_share_the_gradient_of_a_maximum() -> None:
             memory=memory,  # pyright: ignore[reportArgumentType]
             chunk=4,
         )
-        gradients.append(torch.autograd.grad(out.sum(), attr)[0])
+        gradients.append(torch.autograd.grad(sign * out.sum(), attr)[0])
     assert torch.allclose(gradients[0], gradients[1], rtol=1e-12)
-    assert torch.allclose(gradients[1][:15], mlp.weight[:, -1].sum() / 15, rtol=1e-12)
+    assert torch.allclose(gradients[1][:15], sign * mlp.weight[:, -1].sum() / 15, rtol=1e-12)
     assert out[0].tolist() == [0.0] * C
+
+
+def test_the_maximum_of_a_row_may_be_infinite() -> None:
+    index = torch.tensor([[0, 1], [0, 0]])
+    attr = torch.tensor([[torch.inf], [1.0]], dtype=torch.float64, requires_grad=True)
+    mlp = nn.Linear(2 * D + 1, 1).double()
+    nn.init.ones_(mlp.weight)
+    points = torch.zeros(2, D).double()
+    out = edge_transform(
+        mlp,
+        points,
+        points,
+        None,
+        index,
+        edge_attr=attr,
+        weights="max",
+        transform="linear_kernelonly",
+        memory="eager",
+    )
+    assert out[0].isinf().all()
 
 
 def test_integer_attributes_and_lazy_layers_are_refused_with_what_to_do() -> None:

@@ -74,8 +74,15 @@ class Rows:
         """
         if values.shape[0] == 0:
             return self.sum(values)
-        largest = torch.segment_reduce(values, "max", lengths=self.degrees(), axis=0, unsafe=True)
-        return torch.where(self.degrees()[:, None] > 0, largest, 0)
+        fixed, local = values.detach(), self.local()
+        largest = torch.where(self.degrees()[:, None] > 0, self.largest(fixed), 0)
+        if not values.requires_grad:
+            return largest
+        # torch shares a positive gradient among equal values, but gives each of them all of a negative one.
+        holds = fixed == largest.index_select(0, local)
+        ties = self.sum(holds.to(torch.float32)).clamp_min_(1).to(values.dtype)
+        shares = self.sum(torch.where(holds & fixed.isfinite(), values - fixed, 0)) / ties
+        return largest + shares
 
     def softmax(self, scores: Tensor) -> Tensor:
         """(e, 1) to (e, 1): the softmax over the edges of each row, shifted by the row's largest score."""
