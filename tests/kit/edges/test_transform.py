@@ -10,8 +10,8 @@ from torch import nn
 
 from pinchpoint.core.errors import BadInput, DoesNotFit
 from pinchpoint.kit import Edges, edge_transform, radius_edges
+from pinchpoint.kit.edges.auto_chunk import auto_chunk
 from pinchpoint.kit.edges.edge_mlp import layers_of
-from pinchpoint.kit.edges.transform import auto_chunk
 
 Q, S, D, C = 23, 31, 3, 5
 CASES = [

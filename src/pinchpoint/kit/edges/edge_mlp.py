@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from pinchpoint.backends.torch import compat
-from pinchpoint.kit.edges import fused_mlp
+from pinchpoint.kit.edges import fused_mlp, tile_mlp
 from pinchpoint.kit.edges.autograd_mlp import AutogradMLP, Gradients, saved_bytes
-from pinchpoint.kit.edges.edge_ops import own_kernels
+from pinchpoint.kit.edges.edge_ops import is_fake, own_kernels
 
 _aten = torch.ops.aten
 _SAMPLE = 64  # edges sent through a module of unknown type, to measure what autograd saves
@@ -66,17 +66,19 @@ class Network(Protocol):
         ...
 
 
-def network_of(module: nn.Module, *, edges: int, inputs: Tensor) -> Network:
+def network_of(module: nn.Module, *, edges: int, inputs: Tensor, path: FlatPath | None = None) -> Network:
     """The fastest `Network` for a module.
 
     edges: the largest number of edges in a chunk. inputs: any tensor with the dtype and device of the inputs.
+    path: `flat_path` of the module and these inputs, if it is known.
     """
     device, dtype = inputs.device.type, arithmetic(inputs)
-    path = flat_path(module, like=inputs)
+    path = path or flat_path(module, like=inputs)
     if path.layers is None:
         return AutogradMLP(module, (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)))
     if path.name == "one kernel":
-        return fused_mlp.FusedMLP(list(cast("nn.Sequential", module)), dtype, inputs)
+        kernels = tile_mlp.TileMLP if path.in_tiles else fused_mlp.FusedMLP
+        return kernels(list(cast("nn.Sequential", module)), dtype, inputs)
     return _Perceptron([_Layer.of(layer, act, dtype) for layer, act in path.layers], edges, dtype)
 
 
@@ -85,12 +87,14 @@ class FlatPath:
     """How `flat` runs a network. reason: why it is not the fastest way on this device; "" if it is.
 
     name: "one kernel", all layers at once; "layers", torch layer by layer with a backward pass by hand;
-    "autograd", any module, chunk by chunk. layers: None for autograd.
+    "autograd", any module, chunk by chunk. layers: None for autograd. in_tiles: one kernel with its weights
+    in shared memory (`tile_mlp`, not `fused_mlp`).
     """
 
     name: Literal["one kernel", "layers", "autograd"]
     reason: str = ""
     layers: Layers | None = field(default=None, repr=False, compare=False)
+    in_tiles: bool = field(default=False, repr=False, compare=False)
 
     def __str__(self) -> str:
         words = {"one kernel": "as one kernel", "layers": "layer by layer", "autograd": "through autograd"}
@@ -99,24 +103,30 @@ class FlatPath:
 
 def flat_path(module: nn.Module, *, like: Tensor) -> FlatPath:
     """How `flat` runs this network. like: a tensor with the dtype and device of its inputs."""
-    layers = _by_hand(module, like)
+    return path_of(module, layers_of(module), like)
+
+
+def path_of(module: nn.Module, layers: Layers | None, like: Tensor) -> FlatPath:
+    """`flat_path` of a module whose layers are known."""
+    dtype = arithmetic(like)
+    if any(layer.weight.dtype is not dtype and dtype is like.dtype for layer, _ in layers or ()):
+        layers = None
     if layers is None:
         return FlatPath("autograd", _NOT_PLAIN if like.is_cuda else "")
     if not own_kernels(like):
         return FlatPath("layers", _NO_KERNELS if like.is_cuda else "", layers)
     parts = list(module) if type(module) is nn.Sequential else [module]
-    reason = fused_mlp.refusal(parts, arithmetic(like), like.device)
-    return FlatPath("one kernel", "", layers) if reason is None else FlatPath("layers", reason, layers)
-
-
-def _by_hand(module: nn.Module, inputs: Tensor) -> Layers | None:
-    """The layers, if the module needs no autograd and its weights have the inputs' dtype; else None."""
-    dtype, layers = arithmetic(inputs), layers_of(module)
-    if layers is None or any(
-        layer.weight.dtype is not dtype and dtype is inputs.dtype for layer, _ in layers
-    ):
-        return None
-    return layers
+    fused = fused_mlp.refusal(parts, dtype, like.device)
+    if dtype is torch.float32 and fused is None and torch.backends.cuda.matmul.allow_tf32:
+        return FlatPath("one kernel", "", layers)  # in tf32, which the tiles do not use
+    reason = tile_mlp.refusal(parts, dtype, like.device)
+    # A forecast on a machine without Triton does not know its version elsewhere, and takes the larger peak:
+    # that of the tiles where the fused kernel would run, else that of the layers.
+    if reason is None and not (is_fake(like) and fused is None and not tile_mlp.has_triton()):
+        reason = tile_mlp.triton_refusal()
+    if reason is None:
+        return FlatPath("one kernel", "", layers, in_tiles=True)
+    return FlatPath("layers" if fused else "one kernel", reason if fused else "", layers)
 
 
 def is_one_kernel(module: nn.Module, *, like: Tensor) -> bool:
@@ -139,6 +149,16 @@ def edge_bytes(module: nn.Module, width: int, *, like: Tensor, path: FlatPath | 
             between = []
         return (sum(between) + 2 * max(between, default=0) + last) * arithmetic(like).itemsize
     return saved_bytes(module, like.new_zeros(_SAMPLE, width)) // _SAMPLE
+
+
+def fixed_bytes(path: FlatPath, *, like: Tensor) -> int:
+    """Bytes that the backward pass of a network takes for any number of edges.
+
+    like: a tensor with the dtype and device of its inputs.
+    """
+    if path.layers is None or not path.in_tiles:
+        return 0
+    return tile_mlp.fixed_bytes([layer for layer, _ in path.layers], arithmetic(like), like.device)
 
 
 def arithmetic(inputs: Tensor) -> torch.dtype:

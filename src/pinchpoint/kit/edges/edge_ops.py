@@ -55,44 +55,74 @@ def reduce_into(out: Tensor, kernel: Tensor, f: Tensor | None, weights: Tensor |
     out[rows.first : rows.last] += rows.sum(values)
 
 
+def reduce_rows(kernel: Tensor, f: Tensor | None, rows: Rows, dtype: torch.dtype, *, mean: bool) -> Tensor:
+    """The sum, or the mean, of kernel * f[source] over every row of a graph whose rows are whole: (q, C)."""
+    wide = torch.promote_types(dtype, torch.float32)
+    if own_kernels(kernel):
+        out = torch.empty(rows.last - rows.first, kernel.shape[1], dtype=dtype, device=kernel.device)
+        if not is_fake(out):
+            from pinchpoint.kit.edges import edge_ops_triton
+
+            edge_ops_triton.reduce_into(out, kernel, f, None, rows, once=True, mean=mean)
+        return out
+    out = torch.zeros(rows.last - rows.first, kernel.shape[1], dtype=wide, device=kernel.device)
+    reduce_into(out, kernel, f, None, rows)
+    return (out / rows.degrees().clamp_min_(1)[:, None] if mean else out).to(dtype)
+
+
 def spread(
-    gradient: Tensor, f: Tensor | None, weights: Tensor | None, rows: Rows, at: Tensor, dtype: torch.dtype
+    gradient: Tensor,
+    f: Tensor | None,
+    weights: Tensor | None,
+    rows: Rows,
+    at: Tensor,
+    dtype: torch.dtype,
+    *,
+    mean: bool = False,
 ) -> Tensor:
     """Gradient of `reduce_into` for the kernel: (e, C) of weights * gradient[row] * f[source], in `dtype`.
 
-    gradient: (Q, C) of the rows; at: (e,) the row of every edge.
+    gradient: (Q, C) of the rows; at: (e,) the row of every edge. mean: divide by the edges of the row, which
+    our own kernels can do (`divides`).
     """
     if own_kernels(gradient):
         values = torch.empty(rows.count, gradient.shape[1], dtype=dtype, device=gradient.device)
         if not is_fake(gradient):
             from pinchpoint.kit.edges import edge_ops_triton
 
-            edge_ops_triton.spread(gradient, f, weights, rows, at, values)
+            edge_ops_triton.spread(gradient, f, weights, rows, at, values, mean=mean)
         return values
+    assert not mean
     values = gradient.index_select(0, at)
     if f is not None:
         values = values * f.index_select(0, rows.sources())
     return (values if weights is None else values * weights[:, None]).to(dtype)
 
 
-def spread_to_f(gradient: Tensor, kernel: Tensor, weights: Tensor | None, rows: Rows, at: Tensor) -> Tensor:
-    """Gradient for f, edge by edge: (e, C) of weights * gradient[row] * kernel.
+def add_to_f(
+    total: Tensor,
+    gradient: Tensor,
+    kernel: Tensor,
+    weights: Tensor | None,
+    rows: Rows,
+    at: Tensor,
+    *,
+    mean: bool = False,
+) -> None:
+    """Add the gradient for f, weights * gradient[row] * kernel of the chunk's edges, to total (S, C).
 
-    Overwrites `kernel` if the dtypes agree.
+    mean: as in `spread`.
     """
-    if own_kernels(gradient):
-        values = (
-            kernel
-            if kernel.dtype is gradient.dtype
-            else torch.empty(kernel.shape, dtype=gradient.dtype, device=kernel.device)
-        )
-        if not is_fake(gradient):
+    if own_kernels(total):
+        ordered, order = torch.sort(rows.sources(), stable=True)
+        if not is_fake(total):
             from pinchpoint.kit.edges import edge_ops_triton
 
-            edge_ops_triton.spread_to_f(gradient, kernel, weights, rows, at, values)
-        return values
+            edge_ops_triton.add_runs(total, kernel, ordered, order, (gradient, weights, rows, at, mean))
+        return
+    assert not mean
     values = gradient.index_select(0, at) * kernel
-    return values if weights is None else values * weights[:, None]
+    add_by_source(total, values if weights is None else values * weights[:, None], rows)
 
 
 def spread_to_weights(gradient: Tensor, kernel: Tensor, f: Tensor | None, rows: Rows, at: Tensor) -> Tensor:
@@ -101,6 +131,11 @@ def spread_to_weights(gradient: Tensor, kernel: Tensor, f: Tensor | None, rows: 
     values = values if f is None else values * f.index_select(0, rows.sources())
     # At least float32: a softmax later subtracts the row's mean.
     return values.sum(1, dtype=torch.promote_types(values.dtype, torch.float32))
+
+
+def divides(tensor: Tensor) -> bool:
+    """Whether `spread` and `add_to_f` divide by the edges of a row themselves on the tensor's device."""
+    return own_kernels(tensor)
 
 
 def add_by_source(total: Tensor, values: Tensor, rows: Rows) -> None:

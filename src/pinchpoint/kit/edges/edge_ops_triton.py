@@ -15,136 +15,167 @@ import triton.language as tl
 from torch import Tensor
 
 from pinchpoint.kit.edges.row_chunks import Rows
+from pinchpoint.kit.triton_launch import Launcher
 
 _TILE = 2048  # values that a program processes at one time
+_NARROW_TILE = 512  # values for which one warp is enough
 
 
 def gather(x: Tensor, y: Tensor, f: Tensor | None, rows: Rows, at: Tensor, inputs: Tensor) -> None:
     block = 256
-    first_offset = rows.edges.offsets[rows.first :]
     channels = 0 if f is None else f.shape[1]
-    _gather[(triton.cdiv(rows.count, block),)](
-        x,
-        y,
-        x if f is None else f,
-        first_offset,
-        rows.sources(),
-        at,
-        inputs,
-        rows.count,
-        rows.begin,
-        rows.first,
-        rows.last - rows.first,
-        max(1, (rows.last - rows.first).bit_length()),
+    _gather(
+        -(-rows.count // block),
+        (x, y, x if f is None else f, rows.edges.offsets, rows.edges.sources, at, inputs),
+        (
+            rows.count,
+            rows.begin,
+            rows.first,
+            rows.last - rows.first,
+            max(1, (rows.last - rows.first).bit_length()),
+        ),
         x.stride(0),
         y.stride(0),
         0 if f is None else f.stride(0),
-        DX=x.shape[1],
-        DY=y.shape[1],
-        C=channels,
-        BLOCK=block,
+        x.shape[1],
+        y.shape[1],
+        channels,
+        block,
     )
 
 
-def reduce_into(out: Tensor, kernel: Tensor, f: Tensor | None, weights: Tensor | None, rows: Rows) -> None:
+def reduce_into(
+    out: Tensor,
+    kernel: Tensor,
+    f: Tensor | None,
+    weights: Tensor | None,
+    rows: Rows,
+    *,
+    once: bool = False,
+    mean: bool = False,
+) -> None:
+    """once: `out` need not have values yet; mean: divide by the edges of a row (with once)."""
     channels = kernel.shape[1]
-    wide = triton.next_power_of_2(channels)
+    wide = _power_of_2(channels)
     mean_degree = rows.count // max(rows.last - rows.first, 1)
-    tall = max(1, min(_TILE // wide, triton.next_power_of_2(max(mean_degree, 1)), 64))
-    _reduce[(rows.last - rows.first,)](
-        out,
-        kernel,
-        kernel if f is None else f,
-        kernel if weights is None else weights,
-        rows.edges.offsets,
-        rows.edges.sources,
-        rows.first,
-        rows.begin,
-        rows.end,
+    tall = max(1, min(_TILE // wide, _power_of_2(mean_degree), 64))
+    _reduce(
+        rows.last - rows.first,
+        (
+            out,
+            kernel,
+            kernel if f is None else f,
+            kernel if weights is None else weights,
+            rows.edges.offsets,
+            rows.edges.sources,
+        ),
+        (rows.first, rows.begin, rows.end),
         out.stride(0),
         kernel.stride(0),
         0 if f is None else f.stride(0),
-        C=channels,
-        WIDE=wide,
-        TALL=tall,
-        HAS_F=f is not None,
-        HAS_W=weights is not None,
-        SUM=_sum_type(out, kernel),
+        channels,
+        wide,
+        tall,
+        f is not None,
+        weights is not None,
+        once,
+        mean,
+        _sum_type(out, kernel),
+        warps=1 if wide * tall <= _NARROW_TILE else 4,
     )
 
 
 def spread(
-    gradient: Tensor, f: Tensor | None, weights: Tensor | None, rows: Rows, at: Tensor, out: Tensor
-) -> None:
-    _spread_to(out, gradient, f, weights, rows.sources(), at, by_edge=False)
-
-
-def spread_to_f(
-    gradient: Tensor, kernel: Tensor, weights: Tensor | None, rows: Rows, at: Tensor, out: Tensor
-) -> None:
-    _spread_to(out, gradient, kernel, weights, rows.sources(), at, by_edge=True)
-
-
-def _spread_to(
-    out: Tensor,
     gradient: Tensor,
-    factor: Tensor | None,
+    f: Tensor | None,
     weights: Tensor | None,
-    sources: Tensor,
+    rows: Rows,
     at: Tensor,
+    out: Tensor,
     *,
-    by_edge: bool,
+    mean: bool = False,
 ) -> None:
     channels = out.shape[1]
-    wide = triton.next_power_of_2(channels)
+    wide = _power_of_2(channels)
     tall = max(1, _TILE // wide)
-    _spread[(triton.cdiv(len(out), tall),)](
-        gradient,
-        gradient if factor is None else factor,
-        gradient if weights is None else weights,
-        sources,
-        at,
-        out,
-        len(out),
+    _spread(
+        -(-len(out) // tall),
+        (
+            gradient,
+            gradient if f is None else f,
+            gradient if weights is None else weights,
+            rows.edges.offsets,
+            rows.edges.sources,
+            at,
+            out,
+        ),
+        (len(out), rows.begin),
         gradient.stride(0),
-        0 if factor is None else factor.stride(0),
-        C=channels,
-        WIDE=wide,
-        TALL=tall,
-        HAS_F=factor is not None,
-        BY_EDGE=by_edge,
-        HAS_W=weights is not None,
-        SUM=_sum_type(gradient, out),
+        0 if f is None else f.stride(0),
+        channels,
+        wide,
+        tall,
+        f is not None,
+        weights is not None,
+        mean,
+        _sum_type(gradient, out),
     )
 
 
-def add_runs(total: Tensor, values: Tensor, ordered: Tensor, order: Tensor) -> None:
-    """Add values (e, W), taken in `order`, to total (S, W); `ordered` are their sources, sorted."""
-    width = values.shape[1]
-    wide = triton.next_power_of_2(width)
-    tall = 16
-    count = ordered.shape[0]
-    _add_runs[(count,)](
-        total,
-        values,
-        ordered,
-        order,
-        count,
+def add_runs(
+    total: Tensor,
+    values: Tensor,
+    ordered: Tensor,
+    order: Tensor,
+    of_rows: tuple[Tensor, Tensor | None, Rows, Tensor, bool] | None = None,
+) -> None:
+    """Add values (e, W), taken in `order`, to total (S, W); `ordered` are their sources, sorted.
+
+    of_rows: multiply each by the gradient of its row, (Q, W), and the edge's weight, (e,); the chunk, the row
+    of each edge, (e,), and whether to divide by the edges of the row.
+    """
+    width, count = values.shape[1], ordered.shape[0]
+    by_source = total.shape[0] <= count
+    gradient, weights, rows, at, mean = of_rows or (None, None, None, None, False)
+    _add_runs(
+        min(total.shape[0], count),
+        (
+            total,
+            values,
+            ordered,
+            order,
+            total if gradient is None else gradient,
+            total if weights is None else weights,
+            order if rows is None else rows.edges.offsets,
+            order if at is None else at,
+        ),
+        (count, count.bit_length()),
         total.stride(0),
         values.stride(0),
-        W=width,
-        WIDE=wide,
-        TALL=tall,
-        SUM=_sum_type(total, values),
-        num_warps=1,
+        0 if gradient is None else gradient.stride(0),
+        width,
+        _power_of_2(width),
+        16,
+        _sum_type(total, values),
+        by_source,
+        gradient is not None,
+        weights is not None,
+        mean,
+        warps=1,
     )
+
+
+def _power_of_2(number: int) -> int:
+    """The least power of 2 that is not below a number. That of Triton takes as long as a launch."""
+    return 1 << max(number - 1, 0).bit_length()
 
 
 def _sum_type(*tensors: Tensor) -> Any:
     return tl.float64 if any(tensor.dtype is torch.float64 for tensor in tensors) else tl.float32
 
 
-@triton.jit
+@Launcher
+@triton.jit(do_not_specialize=["count", "begin", "first", "rows", "steps"])
 def _gather(
     x,
     y,
@@ -158,9 +189,9 @@ def _gather(
     first,
     rows,
     steps,
-    x_stride,
-    y_stride,
-    f_stride,
+    X_STRIDE: tl.constexpr,
+    Y_STRIDE: tl.constexpr,
+    F_STRIDE: tl.constexpr,
     DX: tl.constexpr,
     DY: tl.constexpr,
     C: tl.constexpr,
@@ -174,22 +205,23 @@ def _gather(
     number = edge + begin
     for _ in range(steps):
         middle = low + (high - low) // 2
-        below = tl.load(offsets + middle, mask=there, other=0) <= number
+        below = tl.load(offsets + first + middle, mask=there, other=0) <= number
         low = tl.where(below, middle, low)
         high = tl.where(below, high, middle)
     row = low + first
     tl.store(at + edge, row, mask=there)
-    source = tl.load(sources + edge, mask=there, other=0).to(tl.int64)
+    source = tl.load(sources + number, mask=there, other=0).to(tl.int64)
     to = inputs + edge * (DX + DY + C)
     for d in tl.static_range(DY):
-        tl.store(to + d, tl.load(y + source * y_stride + d, mask=there), mask=there)
+        tl.store(to + d, tl.load(y + source * Y_STRIDE + d, mask=there), mask=there)
     for d in tl.static_range(DX):
-        tl.store(to + DY + d, tl.load(x + row.to(tl.int64) * x_stride + d, mask=there), mask=there)
+        tl.store(to + DY + d, tl.load(x + row.to(tl.int64) * X_STRIDE + d, mask=there), mask=there)
     for c in tl.static_range(C):
-        tl.store(to + DX + DY + c, tl.load(f + source * f_stride + c, mask=there), mask=there)
+        tl.store(to + DX + DY + c, tl.load(f + source * F_STRIDE + c, mask=there), mask=there)
 
 
-@triton.jit
+@Launcher
+@triton.jit(do_not_specialize=["first", "begin", "end"])
 def _reduce(
     out,
     kernel,
@@ -200,14 +232,16 @@ def _reduce(
     first,
     begin,
     end,
-    out_stride,
-    kernel_stride,
-    f_stride,
+    OUT_STRIDE: tl.constexpr,
+    KERNEL_STRIDE: tl.constexpr,
+    F_STRIDE: tl.constexpr,
     C: tl.constexpr,
     WIDE: tl.constexpr,
     TALL: tl.constexpr,
     HAS_F: tl.constexpr,
     HAS_W: tl.constexpr,
+    ONCE: tl.constexpr,
+    MEAN: tl.constexpr,
     SUM: tl.constexpr,
 ):
     row = (first + tl.program_id(0)).to(tl.int64)
@@ -221,36 +255,50 @@ def _reduce(
         there = edge < stop
         both = there[:, None] & in_width[None, :]
         value = tl.load(
-            kernel + (edge - begin)[:, None] * kernel_stride + channel[None, :], mask=both, other=0
+            kernel + (edge - begin)[:, None] * KERNEL_STRIDE + channel[None, :], mask=both, other=0
         ).to(SUM)
         if HAS_F:
             source = tl.load(sources + edge, mask=there, other=0).to(tl.int64)
-            value *= tl.load(f + source[:, None] * f_stride + channel[None, :], mask=both, other=0).to(SUM)
+            value *= tl.load(f + source[:, None] * F_STRIDE + channel[None, :], mask=both, other=0).to(SUM)
         if HAS_W:
             value *= tl.load(weights + edge - begin, mask=there, other=0).to(SUM)[:, None]
         total += value
-    place = out + row * out_stride + channel
-    row_sum = tl.sum(total, axis=0) + tl.load(place, mask=in_width, other=0).to(SUM)
+    place = out + row * OUT_STRIDE + channel
+    row_sum = tl.sum(total, axis=0)
+    if not ONCE:
+        row_sum += tl.load(place, mask=in_width, other=0).to(SUM)
+    if MEAN:
+        row_sum = row_sum / tl.maximum(stop - start, 1).to(SUM)
     tl.store(place, row_sum.to(out.dtype.element_ty), mask=in_width)
 
 
 @triton.jit
+def _row_edges(offsets, row, there, SUM: tl.constexpr):
+    """The number of edges of some rows, in the dtype of a sum."""
+    edges = tl.load(offsets + row + 1, mask=there, other=1) - tl.load(offsets + row, mask=there, other=0)
+    return edges.to(SUM)
+
+
+@Launcher
+@triton.jit(do_not_specialize=["count", "begin"])
 def _spread(
     gradient,
     factor,
     weights,
+    offsets,
     sources,
     at,
     out,
     count,
-    g_stride,
-    factor_stride,
+    begin,
+    G_STRIDE: tl.constexpr,
+    FACTOR_STRIDE: tl.constexpr,
     C: tl.constexpr,
     WIDE: tl.constexpr,
     TALL: tl.constexpr,
     HAS_F: tl.constexpr,
-    BY_EDGE: tl.constexpr,
     HAS_W: tl.constexpr,
+    MEAN: tl.constexpr,
     SUM: tl.constexpr,
 ):
     edge = tl.program_id(0).to(tl.int64) * TALL + tl.arange(0, TALL)
@@ -258,12 +306,12 @@ def _spread(
     channel = tl.arange(0, WIDE)
     both = there[:, None] & (channel < C)[None, :]
     row = tl.load(at + edge, mask=there, other=0).to(tl.int64)
-    value = tl.load(gradient + row[:, None] * g_stride + channel[None, :], mask=both, other=0).to(SUM)
+    value = tl.load(gradient + row[:, None] * G_STRIDE + channel[None, :], mask=both, other=0).to(SUM)
+    if MEAN:
+        value = value / _row_edges(offsets, row, there, SUM)[:, None]
     if HAS_F:
-        place = edge
-        if not BY_EDGE:
-            place = tl.load(sources + edge, mask=there, other=0).to(tl.int64)
-        value *= tl.load(factor + place[:, None] * factor_stride + channel[None, :], mask=both, other=0).to(
+        place = tl.load(sources + begin + edge, mask=there, other=0).to(tl.int64)
+        value *= tl.load(factor + place[:, None] * FACTOR_STRIDE + channel[None, :], mask=both, other=0).to(
             SUM
         )
     if HAS_W:
@@ -271,39 +319,76 @@ def _spread(
     tl.store(out + edge[:, None] * C + channel[None, :], value.to(out.dtype.element_ty), mask=both)
 
 
-@triton.jit
+@Launcher
+@triton.jit(do_not_specialize=["count", "steps"])
 def _add_runs(
     total,
     values,
     ordered,
     order,
+    gradient,
+    weights,
+    offsets,
+    rows,
     count,
-    total_stride,
-    values_stride,
+    steps,
+    TOTAL_STRIDE: tl.constexpr,
+    VALUES_STRIDE: tl.constexpr,
+    G_STRIDE: tl.constexpr,
     W: tl.constexpr,
     WIDE: tl.constexpr,
     TALL: tl.constexpr,
     SUM: tl.constexpr,
+    BY_SOURCE: tl.constexpr,
+    HAS_G: tl.constexpr,
+    HAS_W: tl.constexpr,
+    MEAN: tl.constexpr,
 ):
-    place = tl.program_id(0).to(tl.int64)
-    source = tl.load(ordered + place)
-    before = tl.load(ordered + place - 1, mask=place > 0, other=-1)
-    if source != before:  # the first of its run adds the whole run
+    """A program for each source, which searches its run; or for each place, if it is the first of a run.
+
+    HAS_G: each value is multiplied by the gradient of the edge's row.
+    """
+    at = tl.program_id(0).to(tl.int64)
+    source = at
+    if BY_SOURCE:
+        low = at * 0
+        high = low + count
+        for _ in range(steps):
+            middle = (low + high) // 2
+            below = tl.load(ordered + middle, mask=middle < count, other=2147483647) < source
+            low = tl.where(below & (low < high), middle + 1, low)
+            high = tl.where(below, high, middle)
+        at = low
+        mine = tl.load(ordered + at, mask=at < count, other=-1) == source
+    else:
+        source = tl.load(ordered + at).to(tl.int64)
+        mine = tl.load(ordered + at - 1, mask=at > 0, other=-1) != source
+    if mine:
         column = tl.arange(0, WIDE)
         in_width = column < W
         sums = tl.zeros((TALL, WIDE), SUM)
-        at = place
         same = 1
         while same > 0:
             among = at + tl.arange(0, TALL)
-            mine = tl.load(ordered + among, mask=among < count, other=-1) == source
-            edge = tl.load(order + among, mask=mine, other=0)
-            both = mine[:, None] & in_width[None, :]
-            sums += tl.load(values + edge[:, None] * values_stride + column[None, :], mask=both, other=0).to(
+            here = tl.load(ordered + among, mask=among < count, other=-1) == source
+            edge = tl.load(order + among, mask=here, other=0)
+            both = here[:, None] & in_width[None, :]
+            value = tl.load(values + edge[:, None] * VALUES_STRIDE + column[None, :], mask=both, other=0).to(
                 SUM
             )
-            same = tl.sum(mine.to(tl.int32), axis=0) // TALL  # the tile is full: more may follow
+            if HAS_G:
+                row = tl.load(rows + edge, mask=here, other=0).to(tl.int64)
+                of_row = tl.load(gradient + row[:, None] * G_STRIDE + column[None, :], mask=both, other=0).to(
+                    SUM
+                )
+                if MEAN:
+                    of_row = of_row / _row_edges(offsets, row, here, SUM)[:, None]
+                value *= of_row
+            if HAS_W:
+                value *= tl.load(weights + edge, mask=here, other=0).to(SUM)[:, None]
+            sums += value
+            same = tl.sum(here.to(tl.int32), axis=0) // TALL  # the tile is full: more may follow
             at += TALL
-        to = total + source.to(tl.int64) * total_stride + column
+        to = total + source * TOTAL_STRIDE + column
         row_sum = tl.sum(sums, axis=0) + tl.load(to, mask=in_width, other=0).to(SUM)
         tl.store(to, row_sum.to(total.dtype.element_ty), mask=in_width)

@@ -14,6 +14,7 @@ with the largest value, else 0. The values are recomputed chunk by chunk, bit fo
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from torch import Tensor, nn
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.kit.edges import edge_ops
-from pinchpoint.kit.edges.edge_mlp import Gradients, Network, network_of
+from pinchpoint.kit.edges.edge_mlp import FlatPath, Gradients, Network, network_of
 from pinchpoint.kit.edges.row_chunks import Rows
 
 
@@ -30,7 +31,8 @@ class Job:
     """One transform and the chunks in which it is computed.
 
     reads_f: f is also an input of the network. times_f: the kernel is multiplied by f.
-    weights: mean, sum, max, quadrature or attention.
+    weights: mean, sum, max, quadrature or attention. mlp_path, attention_path: how the networks run, if that
+    is known.
     """
 
     mlp: nn.Module
@@ -39,6 +41,21 @@ class Job:
     times_f: bool
     weights: str
     parts: list[Rows]
+    mlp_path: FlatPath | None = None
+    attention_path: FlatPath | None = None
+
+    @cached_property
+    def mlp_parameters(self) -> list[nn.Parameter]:
+        return list(self.mlp.parameters())
+
+    @cached_property
+    def attention_parameters(self) -> list[nn.Parameter]:
+        return [] if self.attention is None else list(self.attention.parameters())
+
+    @property
+    def whole(self) -> bool:
+        """Whether one chunk has all rows, so that nothing has to be added up."""
+        return len(self.parts) == 1 and not self.parts[0].piece
 
     @property
     def longest(self) -> int:
@@ -63,8 +80,7 @@ def flat_rows(
     x: (Q, d), y: (S, d), f: (S, C), quadrature: (S,), edge_attr: (E, A) in the order of the edges.
     """
     x, y, f = _dense(x), _dense(y), None if f is None else _dense(f)
-    attention_parameters = [] if job.attention is None else list(job.attention.parameters())
-    parameters = [*job.mlp.parameters(), *attention_parameters]
+    parameters = [*job.mlp_parameters, *job.attention_parameters]
     return _FlatTransform.apply(job, x, y, f, quadrature, edge_attr, *parameters)  # type: ignore[no-any-return]
 
 
@@ -87,11 +103,13 @@ class _FlatTransform(torch.autograd.Function):
     ) -> Tensor:
         mlp_inputs = x.new_empty(0, dtype=edge_ops.widest(x, y, f if job.reads_f else None, edge_attr))
         attention_inputs = x.new_empty(0, dtype=edge_ops.widest(x, y))
-        network = network_of(job.mlp, edges=job.longest, inputs=mlp_inputs)
+        network = network_of(job.mlp, edges=job.longest, inputs=mlp_inputs, path=job.mlp_path)
         scores = (
             None
             if job.attention is None
-            else network_of(job.attention, edges=job.longest, inputs=attention_inputs)
+            else network_of(
+                job.attention, edges=job.longest, inputs=attention_inputs, path=job.attention_path
+            )
         )
         lse = None if scores is None else _lse(job, scores, x, y)
         out: Tensor | None = None
@@ -109,6 +127,9 @@ class _FlatTransform(torch.autograd.Function):
                 if factor is not None:
                     check_channels(kernel, factor)
                 dtype = edge_ops.widest(kernel, factor, quadrature, score)
+                if job.whole and job.weights in ("mean", "sum"):
+                    out = edge_ops.reduce_rows(kernel, factor, part, dtype, mean=job.weights == "mean")
+                    break
                 # At least float32: a row that is split into many pieces is added to many times.
                 sum_dtype = torch.promote_types(dtype, torch.float32)
                 out = torch.zeros(x.shape[0], kernel.shape[1], dtype=sum_dtype, device=x.device)
@@ -123,7 +144,7 @@ class _FlatTransform(torch.autograd.Function):
         largest = None
         if ties is not None:  # a row without edges is 0, and no edge compares with it
             largest, out = out, torch.where(job.rows.degrees()[:, None] > 0, out, 0)
-        if job.weights == "mean":
+        if job.weights == "mean" and not job.whole:
             out /= job.rows.degrees().clamp_min_(1)[:, None]
         out = out.to(dtype)
         network.finish({})
@@ -177,8 +198,8 @@ class _OnceDifferentiable(torch.autograd.Function):
 
 
 def _row_gradient(job: Job, gradient: Tensor) -> Tensor:
-    """The gradient of each row's plain sum, as a contiguous tensor."""
-    if job.weights == "mean":
+    """The gradient of each row's sum as a contiguous tensor; of its mean, where our kernels divide."""
+    if job.weights == "mean" and not edge_ops.divides(gradient):
         gradient = gradient / job.rows.degrees().clamp_min_(1)[:, None]
     return gradient.contiguous()
 
@@ -205,12 +226,9 @@ class _BackwardPass:
             for value, want in zip(inputs, needs_grad[: len(inputs)], strict=True)
         ]
         self.network, self.scores = networks
-        own = list(job.mlp.parameters())
-        split = len(inputs) + len(own)
-        self.of_mlp = _sums(own, needs_grad[len(inputs) : split])
-        self.of_attention = (
-            {} if job.attention is None else _sums(list(job.attention.parameters()), needs_grad[split:])
-        )
+        split = len(inputs) + len(job.mlp_parameters)
+        self.of_mlp = _sums(job.mlp_parameters, needs_grad[len(inputs) : split])
+        self.of_attention = _sums(job.attention_parameters, needs_grad[split:])
 
     def run(self, gradient: Tensor, out: Tensor | None) -> None:
         """Run all chunks. gradient: (Q, C) of the plain sums; out: (Q, C), the output, for softmax only."""
@@ -226,13 +244,14 @@ class _BackwardPass:
 
     def _chunk(self, gradient: Tensor, row_dots: Tensor | None, part: Rows) -> None:
         job = self.job
+        mean = job.weights == "mean" and edge_ops.divides(gradient)
         of_x, of_y, of_f, of_quadrature, of_attr = self.of_points
         factor = self.f if job.times_f else None
         inputs, at = edge_ops.gather(self.x, self.y, self.f if job.reads_f else None, part)
         moves = of_x is not None or of_y is not None
-        relative = _relative(inputs, self.x, self.y) if self.scores is not None else inputs
+        relative = None if self.scores is None else _relative(inputs, self.x, self.y)
         inputs = _with_attr(inputs, self.edge_attr, part)
-        score = None if self.scores is None else self.scores.forward(relative)
+        score = None if self.scores is None or relative is None else self.scores.forward(relative)
         weights = _weights(score, self.lse, self.quadrature, at, part)
         dtype = self.network.dtype or gradient.dtype
         share = None
@@ -241,7 +260,7 @@ class _BackwardPass:
             times_f = share if factor is None else share * factor.index_select(0, part.sources())
             of_kernel = times_f.to(dtype)
         else:
-            of_kernel = edge_ops.spread(gradient, factor, weights, part, at, dtype)
+            of_kernel = edge_ops.spread(gradient, factor, weights, part, at, dtype, mean=mean)
         want_f = of_f is not None and factor is not None
         want_weights = self.scores is not None or of_quadrature is not None
         of_inputs, kernel = self.network.backward(
@@ -251,15 +270,17 @@ class _BackwardPass:
             want_inputs=moves or (job.reads_f and of_f is not None) or of_attr is not None,
             want_values=want_f or want_weights,
         )
+        del inputs, of_kernel  # the sums by source need memory of their own
         if of_inputs is not None:
             self._add_inputs(of_inputs, part)
+            del of_inputs
         if want_weights:
             assert kernel is not None
             of_weights = edge_ops.spread_to_weights(gradient, kernel, factor, part, at)
             if of_quadrature is not None:
                 edge_ops.add_by_source(of_quadrature[:, None], of_weights[:, None], part)
             if self.scores is not None:
-                assert weights is not None and row_dots is not None
+                assert weights is not None and row_dots is not None and relative is not None
                 of_score = (weights * (of_weights - row_dots.index_select(0, at)))[:, None]
                 of_relative, _ = self.scores.backward(
                     relative, of_score, self.of_attention, want_inputs=moves, want_values=False
@@ -268,10 +289,10 @@ class _BackwardPass:
                     self._add_inputs(torch.cat([of_relative, -of_relative], dim=1), part)
         if want_f:
             assert kernel is not None and of_f is not None
-            of_edges = (
-                edge_ops.spread_to_f(gradient, kernel, weights, part, at) if share is None else share * kernel
-            )
-            edge_ops.add_by_source(of_f, of_edges, part)
+            if share is None:
+                edge_ops.add_to_f(of_f, gradient, kernel, weights, part, at, mean=mean)
+            else:
+                edge_ops.add_by_source(of_f, share * kernel, part)
 
     def _share_of_maximum(
         self, gradient: Tensor, kernel: Tensor, factor: Tensor | None, part: Rows, at: Tensor
@@ -300,7 +321,7 @@ class _BackwardPass:
 
     def gradients(self, parameters: list[Tensor]) -> list[Tensor | None]:
         """The gradients in the order and the dtypes of the inputs."""
-        own = len(list(self.job.mlp.parameters()))
+        own = len(self.job.mlp_parameters)
         of_parameters = [self.of_mlp.get(at) for at in range(own)]
         of_parameters += [self.of_attention.get(at) for at in range(len(parameters) - own)]
         every_input = [*self.inputs, *parameters]
@@ -311,17 +332,25 @@ class _BackwardPass:
 
 
 def _sums(parameters: list[Any], needs_grad: tuple[bool, ...]) -> Gradients:
-    return {
-        at: _sum_like(value)
+    """Zeros like the parameters whose gradients are wanted, made by one launch."""
+    sums = {
+        at: torch.empty_like(value, dtype=_sum_dtype(value), memory_format=torch.contiguous_format)
         for at, (value, want) in enumerate(zip(parameters, needs_grad, strict=True))
         if want
     }
+    if sums:
+        torch.ops.aten._foreach_zero_(list(sums.values()))
+    return sums
+
+
+def _sum_dtype(value: Any) -> torch.dtype:
+    """float32 or wider: 16 bits would lose the later of many chunks."""
+    return torch.promote_types(value.dtype, torch.float32)
 
 
 def _sum_like(value: Any) -> Tensor:
-    """Zeros to which many chunks are added, in float32 or wider: 16 bits would lose the later chunks."""
-    wide = torch.promote_types(value.dtype, torch.float32)
-    return torch.zeros_like(value, dtype=wide, memory_format=torch.contiguous_format)
+    """Zeros to which many chunks are added."""
+    return torch.zeros_like(value, dtype=_sum_dtype(value), memory_format=torch.contiguous_format)
 
 
 def _lse(job: Job, scores: Network, x: Tensor, y: Tensor) -> Tensor:

@@ -19,31 +19,22 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.core.units import MIB
-from pinchpoint.kit.edges.edge_mlp import arithmetic, edge_bytes, flat_path, layers_of
+from pinchpoint.kit.edges.auto_chunk import auto_chunk
+from pinchpoint.kit.edges.edge_mlp import FlatPath, Layers, arithmetic, layers_of, path_of
 from pinchpoint.kit.edges.edge_ops import is_fake
 from pinchpoint.kit.edges.edges import INT32_MOST, Edges
 from pinchpoint.kit.edges.flat_transform import Job, check_channels, check_score, flat_rows
 from pinchpoint.kit.edges.row_chunks import Rows, chunks_to_trace, row_chunks
 from pinchpoint.kit.validation import require_module, require_tensor, whole_number
-from pinchpoint.planning.chunk_size import largest_chunk
 
 Memory = Literal["eager", "checkpoint", "flat"]
 Transform = Literal["linear", "nonlinear", "linear_kernelonly", "nonlinear_kernelonly"]
 Weights = Literal["mean", "sum", "max", "quadrature", "attention"]
 
-# The bytes of a chunk with chunk="auto": larger chunks save little time, smaller ones little memory.
-CHUNK_BYTES = 96 * MIB
-# The share of a GPU's memory if each layer launches its own kernels: the launches cost as much time as
-# 50,000 edges.
-CHUNK_SHARE = 0.02
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 _BATCH_NORMS = (nn.BatchNorm1d, nn.SyncBatchNorm)
 # Limit of edges in a chunk: a kernel's last block may extend beyond them, and its indices must fit 32 bits.
 _CHUNK_MOST = 2**30
-_INDEX_BYTES = (
-    36  # a row (4), a sorted source with its position (4 + 8), and the temporary memory of the sort (20)
-)
 
 
 def edge_transform(
@@ -102,16 +93,25 @@ def edge_transform(
     )
     if edge_attr is not None:
         inputs_dtype = torch.promote_types(inputs_dtype, edge_attr.dtype)
-    _check_module("mlp", mlp, x.new_empty(0, wide, dtype=inputs_dtype), memory)
+    # What each network reads, without edges, and its layers.
+    networks = {"mlp": (mlp, x.new_empty(0, wide, dtype=inputs_dtype), layers_of(mlp))}
     if attention is not None:
-        _check_module("attention", attention, x.new_empty(0, x.shape[1], dtype=points_dtype), memory)
-    modules = nn.ModuleDict({"mlp": mlp} | ({"attention": attention} if attention is not None else {}))
+        like = x.new_empty(0, x.shape[1], dtype=points_dtype)
+        networks["attention"] = attention, like, layers_of(attention)
+    for name, (module, like, layers) in networks.items():
+        _check_module(name, module, layers, like, memory)
     fixed_chunk = _chunk(chunk)
+    modules = nn.ModuleDict()
+    if memory != "flat" or not graph.count:
+        modules.update({name: module for name, (module, *_) in networks.items()})
     if memory == "eager" or not graph.count:
         return kernel.rows(modules, x, y, f, quadrature, edge_attr, Rows.all_of(graph))
     by_hand = memory == "flat"
-    if by_hand and not is_fake(x):
-        _note_slow_paths(modules, x.new_empty(0, dtype=inputs_dtype), x.new_empty(0, dtype=points_dtype))
+    paths: dict[str, FlatPath] = {}
+    if by_hand:
+        paths = {name: path_of(module, layers, like) for name, (module, like, layers) in networks.items()}
+        if not is_fake(x):
+            _note_slow_paths(paths)
     size = fixed_chunk or auto_chunk(
         mlp,
         x,
@@ -122,6 +122,8 @@ def edge_transform(
         attention=attention,
         edge_attr=edge_attr,
         by_hand=by_hand,
+        paths=paths,
+        moves=_need_gradient(x, y, f if transform.startswith("nonlinear") else None, edge_attr),
     )
     size = min(size, _CHUNK_MOST)
     if memory == "checkpoint":
@@ -135,51 +137,9 @@ def edge_transform(
     reads_f = f is not None and transform.startswith("nonlinear")
     times_f = f is not None and not transform.endswith("kernelonly")
     parts = list(row_chunks(graph, size, split_rows=True))
-    job = Job(mlp, attention, reads_f, times_f, weights, chunks_to_trace(parts) if is_fake(x) else parts)
+    parts = chunks_to_trace(parts) if is_fake(x) else parts
+    job = Job(mlp, attention, reads_f, times_f, weights, parts, paths["mlp"], paths.get("attention"))
     return flat_rows(job, x, y, f if reads_f or times_f else None, quadrature, edge_attr)
-
-
-def auto_chunk(
-    mlp: nn.Module,
-    x: Tensor,
-    y: Tensor,
-    f: Tensor | None,
-    *,
-    transform: Transform = "linear",
-    weights: Weights = "mean",
-    attention: nn.Module | None = None,
-    edge_attr: Tensor | None = None,
-    budget_bytes: int | None = None,
-    by_hand: bool = True,
-) -> int:
-    """The number of edges for which a training chunk takes at most `budget_bytes`.
-
-    The default budget is 96 MiB, or a fiftieth of the GPU's memory if that is more and the network does not
-    run as one kernel. by_hand: assume the backward pass of `flat`; autograd saves more bytes per edge.
-    """
-    path = flat_path(mlp, like=x) if by_hand else None
-    if budget_bytes is None:
-        budget_bytes = CHUNK_BYTES
-        if x.is_cuda and (path is None or path.name != "one kernel"):
-            budget_bytes = max(
-                CHUNK_BYTES, int(CHUNK_SHARE * torch.cuda.get_device_properties(x.device).total_memory)
-            )
-    dims = x.shape[1] + y.shape[1]
-    width = dims + (f.shape[1] if f is not None and transform.startswith("nonlinear") else 0)
-    wide = max(x.element_size(), 4)
-    own = 0
-    if edge_attr is not None:  # also while both parts of the inputs are joined
-        own += width * wide
-        width += edge_attr.shape[1]
-    # Inputs, row and sorted sources; the gradients of the kernel and of f; and what the network itself needs.
-    own += width * wide + _INDEX_BYTES + 2 * (f.shape[1] if f is not None else 1) * wide
-    own += edge_bytes(mlp, width, like=x, path=path)
-    if weights == "max":  # the values, their largest and the comparison, beside the gradient
-        own += 4 * (f.shape[1] if f is not None else 1) * wide
-    if attention is not None:
-        path = flat_path(attention, like=x) if by_hand else None
-        own += edge_bytes(attention, x.shape[1], like=x, path=path) + 4 * wide
-    return largest_chunk(fixed_bytes=0, bytes_per_point=own, budget_bytes=budget_bytes)
 
 
 @dataclass(frozen=True)
@@ -249,10 +209,13 @@ class EdgeKernel:
         return sums / rows.degrees().clamp_min(1)[:, None] if self.weights == "mean" else sums
 
 
-def _note_slow_paths(modules: nn.ModuleDict, mlp_inputs: Tensor, attention_inputs: Tensor) -> None:
+def _need_gradient(*tensors: Tensor | None) -> bool:
+    return torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in tensors)
+
+
+def _note_slow_paths(paths: dict[str, FlatPath]) -> None:
     """Warn if a network does not run by our kernels on a GPU, and say why."""
-    for name, module in modules.items():
-        path = flat_path(module, like=mlp_inputs if name == "mlp" else attention_inputs)
+    for name, path in paths.items():
         if path.reason:
             warnings.warn(f"With memory='flat', `{name}` runs {path}", stacklevel=3)
 
@@ -359,13 +322,15 @@ def _check(
         )
 
 
-def _check_module(name: str, module: nn.Module, inputs: Tensor, memory: Memory) -> None:
+def _check_module(
+    name: str, module: nn.Module, layers: Layers | None, inputs: Tensor, memory: Memory
+) -> None:
     """Raise `BadInput` if a network does not match the edges' inputs, or if its outputs depend on the chunks.
 
-    inputs: (0, width) in the dtype of an edge's inputs.
+    layers: `layers_of` it; inputs: (0, width) in the dtype of an edge's inputs.
     """
-    layers, width, dtype = layers_of(module), inputs.shape[1], arithmetic(inputs)
-    if any(isinstance(parameter, nn.UninitializedParameter) for parameter in module.parameters()):
+    width, dtype = inputs.shape[1], arithmetic(inputs)
+    if layers is None and any(isinstance(one, nn.UninitializedParameter) for one in module.parameters()):
         raise BadInput(
             f"`{name}` has lazy layers that do not have weights yet.",
             hint=f"Give its layers their width, {width}, or call it once on (1, {width}).",

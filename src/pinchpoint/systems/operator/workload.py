@@ -19,7 +19,9 @@ from pinchpoint.core.errors import BadInput
 from pinchpoint.core.units import MIB
 from pinchpoint.core.workload import Case, Probe
 from pinchpoint.kit import Edges, edge_transform
-from pinchpoint.kit.edges.transform import Memory, auto_chunk
+from pinchpoint.kit.edges.auto_chunk import auto_chunk
+from pinchpoint.kit.edges.edge_mlp import fixed_bytes, flat_path
+from pinchpoint.kit.edges.transform import Memory
 from pinchpoint.systems.operator import CHUNK
 from pinchpoint.systems.operator.data.sheet import LATTICE, Sheet, reach
 from pinchpoint.systems.operator.model.config import OperatorConfig
@@ -206,7 +208,8 @@ def _whole(
 
 
 def _flat_chunk(mlp: nn.Module, x: Tensor, y: Tensor, f: Tensor) -> int:
-    return min(CHUNK, auto_chunk(mlp, x, y, f, budget_bytes=FLAT_CHUNK_BYTES))
+    budget_bytes = FLAT_CHUNK_BYTES + fixed_bytes(flat_path(mlp, like=x), like=x)
+    return min(CHUNK, auto_chunk(mlp, x, y, f, budget_bytes=budget_bytes))
 
 
 def _without_last(edges: Edges) -> Edges:

@@ -1,0 +1,312 @@
+"""A training step of the edge transform on a GPU: `eager`, `flat`, and `flat` of older code in turn.
+
+    python benchmarks/kit/edge_mlp.py measure --before OLD/src -o benchmarks/results/edge_mlp_h200.json
+    python benchmarks/kit/edge_mlp.py measure --cases 1 --precision bf16 -o RECORD      # the first case alone
+    python benchmarks/kit/edge_mlp.py compile --share 0/4                               # a quarter, run once
+    python benchmarks/kit/edge_mlp.py show benchmarks/results/edge_mlp_h200.json
+
+A random graph with 1 M edges and 31,250 points on either side, 3 coordinates and 16 channels; the gradients
+are those of the MLP and of f. The older code runs in a process of its own, one step at a time when it is its
+turn. Peaks are allocated bytes beside the inputs, of a separate step. The record is written after every case.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from pinchpoint.core.files import write_text
+from pinchpoint.core.machine import describe
+from pinchpoint.core.records import now
+from pinchpoint.core.units import MIB
+from pinchpoint.kit import Edges, edge_transform
+from pinchpoint.studies.timing import ratio_interval, timing_of
+
+EDGES, POINTS, CHANNELS, WARMUP, REPEATS = 1_000_000, 31_250, 16, 3, 15
+ACTIVATIONS = {"GELU": nn.GELU, "SiLU": nn.SiLU, "ReLU": nn.ReLU, "tanh": nn.Tanh}
+PRECISIONS = ("bf16", "fp32")
+
+
+class Case(NamedTuple):
+    hidden: str
+    activation: str = "GELU"
+    transform: str = "linear"
+    weights: str = "mean"
+
+
+def cases() -> list[Case]:
+    """Five MLPs first; then the transforms and weights; then every width with every number of layers."""
+    wide = "128,128,128"
+    first = [Case(wide), Case("64,64"), Case(wide, "SiLU"), Case("256,256,256"), Case("32,32")]
+    kinds = [
+        Case("64,64", "SiLU", "nonlinear"),
+        Case("64,64", "SiLU", "nonlinear_kernelonly", "sum"),
+        Case("64,64", "GELU", "linear_kernelonly"),
+        Case("64,64", "GELU", "linear", "quadrature"),
+        Case("64,64", "GELU", "linear", "attention"),
+        Case("64,64", "GELU", "linear", "max"),
+    ]
+    names = list(ACTIVATIONS)
+    sweep = [
+        Case(",".join([str(width)] * layers), names[(at + layers) % len(names)])
+        for (at, width), layers in product(enumerate((16, 32, 64, 128, 256)), (1, 2, 3, 4))
+    ]
+    return list(dict.fromkeys([*first, *kinds, *sweep]))
+
+
+def step_of(case: Case, precision: str) -> Callable[[str], list[Tensor]]:
+    """A training step, called with the memory mode; it returns the gradients."""
+    torch.manual_seed(0)
+    wide = 6 + (CHANNELS if case.transform.startswith("non") else 0)
+    widths = [wide, *map(int, case.hidden.split(",")), CHANNELS]
+    parts: list[nn.Module] = []
+    for i in range(len(widths) - 1):
+        parts += [nn.Linear(widths[i], widths[i + 1]), ACTIVATIONS[case.activation]()]
+    mlp = nn.Sequential(*parts[:-1]).cuda()
+    x, y = (torch.rand(POINTS, 3, device="cuda") for _ in "xy")
+    f = torch.randn(POINTS, CHANNELS, device="cuda", requires_grad=True)
+    index = torch.randint(0, POINTS, (2, EDGES), device="cuda")
+    options: dict[str, Any] = {"transform": case.transform, "weights": case.weights}
+    leaves = [*mlp.parameters()] + ([] if case.transform == "linear_kernelonly" else [f])
+    if case.weights == "quadrature":
+        options["quadrature"] = torch.rand(POINTS, device="cuda")
+    if case.weights == "attention":
+        options["attention"] = nn.Sequential(nn.Linear(3, 16), nn.GELU(), nn.Linear(16, 1)).cuda()
+        leaves += options["attention"].parameters()
+    edges = Edges.from_index(index, queries=POINTS, sources=POINTS)
+
+    def step(memory: Any) -> list[Tensor]:
+        with torch.autocast("cuda", torch.bfloat16, enabled=precision == "bf16"):
+            out = edge_transform(mlp, x, y, f, edges, memory=memory, **options)
+        return list(torch.autograd.grad(out.float().square().mean(), leaves))
+
+    return step
+
+
+class Steps:
+    """The steps of one case at a time, in this process."""
+
+    def __init__(self) -> None:
+        self._case: tuple[Case, str] | None = None
+        self._step: Callable[[str], list[Tensor]] | None = None
+
+    def step(self, case: Case, precision: str) -> Callable[[str], list[Tensor]]:
+        if self._case != (case, precision) or self._step is None:
+            self.clear()
+            self._case, self._step = (case, precision), step_of(case, precision)
+        return self._step
+
+    def clear(self) -> None:
+        self._case = self._step = None
+        gc.collect()
+        torch.cuda.empty_cache()
+
+    def seconds(self, case: Case, precision: str, memory: str) -> float:
+        step = self.step(case, precision)
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        step(memory)
+        torch.cuda.synchronize()
+        return time.perf_counter() - start
+
+    def peak_bytes(self, case: Case, precision: str, memory: str) -> int:
+        step = self.step(case, precision)
+        gc.collect()
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        step(memory)
+        torch.cuda.synchronize()
+        return torch.cuda.max_memory_allocated() - before
+
+
+class OtherSteps:
+    """The steps of other code, in a process that takes a line of JSON and answers with one."""
+
+    def __init__(self, source: Path) -> None:
+        environment = {**os.environ, "PYTHONPATH": str(source)}
+        self._process = subprocess.Popen(
+            [sys.executable, __file__, "serve"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+
+    def ask(self, what: str, case: Case, precision: str, memory: str) -> float:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(json.dumps([what, list(case), precision, memory]) + "\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        if not answer:
+            raise RuntimeError("The process with the older code has ended; its error is above.")
+        return json.loads(answer)  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+
+def serve() -> None:
+    """Answer requests until the input ends."""
+    own = Steps()
+    for line in sys.stdin:
+        what, case, precision, memory = json.loads(line)
+        if what == "clear":
+            own.clear()
+            answer: float = 0
+        else:
+            answer = getattr(own, what)(Case(*case), precision, memory)
+        print(json.dumps(answer), flush=True)
+
+
+def measure_case(
+    case: Case, precision: str, own: Steps, other: OtherSteps | None
+) -> dict[str, dict[str, Any]]:
+    """A row for the code of this process, `after`, and one for the other, `before`."""
+    turns: dict[str, Callable[[], float]] = {
+        "eager": lambda: own.seconds(case, precision, "eager"),
+        "after": lambda: own.seconds(case, precision, "flat"),
+    }
+    if other is not None:
+        turns["before"] = lambda: other.ask("seconds", case, precision, "flat")
+    times: dict[str, list[float]] = {name: [] for name in turns}
+    for turn in range(WARMUP + REPEATS):
+        for name in turns if turn % 2 == 0 else reversed(turns):
+            seconds = turns[name]()
+            if turn >= WARMUP:
+                times[name].append(seconds)
+    peaks = {
+        "eager": own.peak_bytes(case, precision, "eager"),
+        "after": own.peak_bytes(case, precision, "flat"),
+    }
+    if other is not None:
+        peaks["before"] = int(other.ask("peak_bytes", case, precision, "flat"))
+        other.ask("clear", case, precision, "flat")
+    step = own.step(case, precision)
+    pairs = zip(step("eager"), step("flat"), strict=True)
+    # The bias of an attention's last layer changes nothing: its gradient is rounding alone.
+    differences = [float((a - b).norm() / a.norm()) for a, b in pairs if float(a.norm()) > 1e-7]
+    rows = {}
+    for name in [name for name in ("before", "after") if name in times]:
+        ratio, low, high = ratio_interval(times["eager"], times[name])
+        row: dict[str, Any] = {
+            **case._asdict(),
+            "precision": precision,
+            "eager_over_flat": ratio,
+            "ratio_low": low,
+            "ratio_high": high,
+            "runs": REPEATS,
+        }
+        for kind, key in (("eager", "eager"), ("flat", name)):
+            timing = timing_of(times[key])
+            row |= {f"{kind}_s": timing.median_s, f"{kind}_low_s": timing.low_s}
+            row |= {f"{kind}_high_s": timing.high_s, f"{kind}_peak_bytes": peaks[key]}
+        if name == "after":
+            row["gradient_difference"] = max(differences)
+        rows[name] = row
+    return rows
+
+
+def measure(output: Path, before: Path | None, chosen: list[tuple[Case, str]], limit_s: float) -> None:
+    start = time.monotonic()
+    own, other = Steps(), None if before is None else OtherSteps(before)
+    runs: dict[str, dict[str, Any]] = {
+        label: {"label": label, "created": now(), "rows": []}
+        for label in ("before", "after")
+        if label == "after" or other is not None
+    }
+    record = {
+        "command": f"python benchmarks/kit/edge_mlp.py {' '.join(sys.argv[1:])}",
+        "machine": describe(),
+        "edges": EDGES,
+        "points": POINTS,
+        "runs": list(runs.values()),
+    }
+    for case, precision in chosen:
+        if time.monotonic() - start > limit_s:
+            print(f"Stopped before {case}, {precision}: {limit_s:g} s are over.", flush=True)
+            break
+        for label, row in measure_case(case, precision, own, other).items():
+            runs[label]["rows"].append(row)
+            print(f"{time.monotonic() - start:.1f} s {label}{_line(row)}", flush=True)
+        write_text(output, json.dumps(record, indent=1))
+    if other is not None:
+        other.close()
+
+
+def compile_kernels(chosen: list[tuple[Case, str]]) -> None:
+    own = Steps()
+    for case, precision in chosen:
+        print(case, precision, f"{own.seconds(case, precision, 'flat'):.1f} s", flush=True)
+
+
+def _line(row: dict[str, Any]) -> str:
+    difference = row.get("gradient_difference")
+    return (
+        f"| {row['hidden']} | {row['activation']} | {row['transform']}, {row['weights']} "
+        f"| {row['precision']} | {row['eager_s'] * 1e3:.2f} ms | {row['flat_s'] * 1e3:.2f} ms "
+        f"| {row['eager_over_flat']:.2f} [{row['ratio_low']:.2f}, {row['ratio_high']:.2f}] "
+        f"| {row['eager_peak_bytes'] / MIB:,.0f} | {row['flat_peak_bytes'] / MIB:,.0f} "
+        f"| {'' if difference is None else f'{difference:.1e}'} |"
+    )
+
+
+def show(path: Path) -> None:
+    """Print the record as a table."""
+    print(
+        "| code | hidden | activation | transform, weights | precision | eager | flat | eager / flat | "
+        "eager MiB | flat MiB | difference |\n|" + "---|" * 11
+    )
+    for run in json.loads(path.read_text())["runs"]:
+        for row in run["rows"]:
+            print(f"| {run['label']} {_line(row)}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=("measure", "compile", "serve", "show"), help="The action.")
+    parser.add_argument("record", nargs="?", type=Path, help="The record that `show` reads.")
+    parser.add_argument("-o", "--output", type=Path, help="The record that `measure` writes.")
+    parser.add_argument("--before", type=Path, help="Source folder of the older code.")
+    parser.add_argument("--cases", type=int, help="Take the first so many cases. Default: all.")
+    parser.add_argument("--skip", type=int, default=0, help="Leave out the first so many cases. Default: 0.")
+    parser.add_argument("--precision", choices=PRECISIONS, help="Take one precision. Default: both.")
+    parser.add_argument(
+        "--share", default="0/1", help="Take every N-th row from the I-th: I/N. Default: 0/1."
+    )
+    parser.add_argument("--seconds", type=float, default=1e9, help="Begin no case after so many seconds.")
+    args = parser.parse_args()
+    warnings.simplefilter("ignore")  # which networks do not run as one kernel
+    listed = cases()[args.skip : args.cases]
+    chosen = list(product(listed, [args.precision] if args.precision else PRECISIONS))
+    part, parts = map(int, args.share.split("/"))
+    chosen = chosen[part::parts]
+    if args.what == "show":
+        show(args.record)
+    elif args.what == "serve":
+        serve()
+    elif args.what == "compile":
+        compile_kernels(chosen)
+    else:
+        measure(args.output, args.before, chosen, args.seconds)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Triton kernels of small MLPs over edges, used by `tile_mlp`."""
