@@ -36,6 +36,7 @@ from pinchpoint.systems.vmc.model.config import NetConfig
 
 NOT_MEASURED = "not measured"
 HIDDEN = (128, 128, 128)
+SWEEPS = ("edge_mlp_h200.json", "edge_mlp_transforms_h200.json")
 SCANNED = re.compile(r"\d+ steps in a program, Metropolis")
 THREE_VIEWS = "three views, consistency"
 # What the optimisation reports say, as on their pages under docs/reports.
@@ -175,11 +176,14 @@ def _mlp_of(row: dict[str, Any]) -> tuple[str, ...]:
     return tuple(row[name] for name in ("hidden", "activation", "transform", "weights", "precision"))
 
 
-def _sweep(records: Records, label: str) -> list[dict[str, Any]]:
-    """Return the rows of the last run of a version in the sweep over MLPs."""
-    record = records.read("edge_mlp_h200.json")
-    runs = [] if record is None else [run for run in record["runs"] if run["label"] == label]
-    return runs[-1]["rows"] if runs else []
+def _sweep(records: Records, label: str, names: Sequence[str] = SWEEPS[:1]) -> list[dict[str, Any]]:
+    """Return the rows of the last run of a version in each sweep over MLPs."""
+    rows = []
+    for name in names:
+        record = records.read(name)
+        runs = [] if record is None else [run for run in record["runs"] if run["label"] == label]
+        rows += runs[-1]["rows"] if runs else []
+    return rows
 
 
 def _earlier_row(records: Records, precision: str) -> dict[str, Any] | None:
@@ -195,13 +199,13 @@ def _earlier_row(records: Records, precision: str) -> dict[str, Any] | None:
 
 def any_sequential(records: Records, rates: Rates) -> Work:
     work = Work("edge MLPs of other widths, activations, transforms and weights", REPORTS["edge MLP"])
-    rows = _sweep(records, "after")
+    rows = _sweep(records, "after", SWEEPS)
     if not rows:
         records.taken()
         return work
     # An MLP without a new row still takes the path that was timed as the one before.
     new = {_mlp_of(row) for row in rows}
-    older = [row for row in _sweep(records, "before") if _mlp_of(row) not in new]
+    older = [row for row in _sweep(records, "before", SWEEPS) if _mlp_of(row) not in new]
     rows = rows + older
     ratios = [row["eager_over_flat"] for row in rows]
     worst = rows[ratios.index(min(ratios))]

@@ -189,6 +189,14 @@ def test_newer_records_fill_their_rows(tmp_path: Path) -> None:
     assert ours.endswith("peaks of up to 3.00 MiB")
     assert find(rows, "CHGCAR")[1].startswith("16.00 ms (37.00 ms in a form whose kernels were since taken")
     sweep = SWEEP["runs"]
+    attention = mlp("64,64", "bf16", 32e-4, 64e-4, weights="attention")
+    with_attention = {"edge_mlp_transforms_h200.json": {"runs": [{"label": "after", "rows": [attention]}]}}
+    separate = tmp_path / "transforms"
+    separate.mkdir()
+    text = find(rows_of(separate, {"edge_mlp_h200.json": SWEEP, **with_attention}, BENCHES), "other widths")[
+        1
+    ]
+    assert text.startswith("6.40 ms (64,64 GELU linear attention bf16); all 4: 0.50 to 3.00 times")
     old = {"label": "before", "rows": [*sweep[0]["rows"], mlp("256", "bf16", 31e-4, 62e-4)]}
     other = tmp_path / "other"
     other.mkdir()
