@@ -256,6 +256,52 @@ def test_torchrun_with_one_process_is_a_plain_run(
     assert replace(read_settings(tmp_path / "run"), steps=2).ranks == 1
 
 
+@pytest.mark.parametrize(
+    ("setting", "option"),
+    [
+        ({"model": {"norm": "batch"}}, "--set norm=batch"),
+        ({"views_mode": "accumulate"}, "--set views_mode=accumulate"),
+    ],
+)
+def test_recorded_steps_are_refused_with_settings_that_they_do_not_support(
+    tiny_rooms: Path, tmp_path: Path, tiny_net: dict[str, Any], setting: dict[str, Any], option: str
+) -> None:
+    model = {**tiny_net["model"], **setting.get("model", {})}
+    choices = {**tiny_net, **setting, "model": model, "steps": 1, "record_steps": True}
+    with pytest.raises(BadInput, match=f"record_steps=true cannot be combined with {option}"):
+        train(tiny_rooms, tmp_path / "run", **choices)
+    with pytest.raises(BadInput, match="--budget cannot be used with them"):
+        train(tiny_rooms, tmp_path / "run", **tiny_net, steps=1, record_steps=True, budget="8GiB")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_on_a_cpu_notes_that_no_step_is_recorded(
+    tiny_rooms: Path, tmp_path: Path, tiny_net: dict[str, Any]
+) -> None:
+    notes: list[str] = []
+    choices = {**tiny_net, "record_steps": True, "steps": 1}
+    record = train(tiny_rooms, tmp_path / "run", progress=lambda report: notes.append(report.note), **choices)
+    assert "No step is recorded: record_steps needs a GPU, and the run is on cpu." in notes
+    assert record.recorded_sizes is None and "recorded steps" not in dict(record.summary())
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_run_with_recorded_steps_on_a_gpu_learns_as_an_eager_one_does(
+    tiny_rooms: Path, tmp_path: Path, tiny_net: dict[str, Any]
+) -> None:
+    choices = {**tiny_net, "device": "cuda", "validation": 1, "views": "dense"}
+    losses = {}
+    for records in (False, True):
+        folder = tmp_path / str(records)
+        train(tiny_rooms, folder, steps=12, record_steps=records, **choices)
+        # A run may be resumed with recorded steps or without them.
+        record = train(tiny_rooms, folder, resume=True, steps=30, record_steps=records)
+        losses[records] = [row.loss for row in Log.read(folder / "log.csv")]
+    assert record.recorded_sizes and dict(record.summary())["recorded steps"].startswith("of ")  # pyright: ignore[reportPossiblyUnboundVariable]
+    assert losses[True] == pytest.approx(losses[False], rel=1e-2)
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_on_a_gpu_some_steps_are_timed_and_sampling_is_a_small_part(

@@ -81,6 +81,11 @@ class Settings(TrainSettings):
         choices=MODES,
         may_change=True,
     )
+    record_steps: bool = option(
+        False,
+        "On a GPU, record steps as CUDA graphs and replay them; draws are padded to a few sizes.",
+        may_change=True,
+    )
     augment: bool = option(True, "Rotate, mirror, scale and jitter the scenes.")
     ranks: int = 1  # processes
 

@@ -30,10 +30,11 @@ from pinchpoint.systems.cloud.model.voxels import check_extent, grid_keys, group
 from pinchpoint.systems.cloud.settings import Settings
 from pinchpoint.systems.cloud.training.breakdown import Log, Parts, mean_seconds
 from pinchpoint.systems.cloud.training.budget import ViewsModeChoice, possible_views_modes, views_mode_for
+from pinchpoint.systems.cloud.training.recorded_steps import refuse_unrecordable
 from pinchpoint.systems.cloud.training.records import COSINE, MIOU, Training
 from pinchpoint.systems.cloud.training.runs import Run, begin, read_settings
 from pinchpoint.systems.cloud.training.training_step import Stepper
-from pinchpoint.systems.common.budgets import budget_of, refuse_budget_in_use
+from pinchpoint.systems.common.budgets import budget_of, refuse_budget_in_use, refuse_recorded_steps
 from pinchpoint.systems.common.training import logs
 from pinchpoint.systems.common.training.distributed import NEXT, Ranks, follow, join_ranks, lead
 from pinchpoint.systems.common.training.optimizer import count_parameters
@@ -92,6 +93,11 @@ def train(
         read = _ReadReporter(supply, len(source.names("train")), tell)
         run = begin(Path(output), source, resume=resume, choices=choices, ranks=ranks.world, read=read)
         run = at_data(run, folder, data)
+        refuse_recorded_steps(budget, run.settings.record_steps)
+        refuse_unrecordable(run.config, run.settings, processes=ranks.world)
+        if run.settings.record_steps and device != "cuda":
+            note = f"No step is recorded: record_steps needs a GPU, and the run is on {device}."
+            tell(Report(NOTE, 0, 0, note=note))
         check_precision(run.settings.precision, device)
         ranks.check_first(lambda: check_folder(run.folder))
         names, validation_names = run.split_names(source.names("train"))
@@ -106,7 +112,15 @@ def train(
             )
         parts = Parts(device, clock=clock)
         learner = _Learner(
-            run, supply, names, validation_names, score=score, device=device, parts=parts, ranks=ranks
+            run,
+            supply,
+            names,
+            validation_names,
+            score=score,
+            device=device,
+            parts=parts,
+            ranks=ranks,
+            note=lambda text: tell(Report(NOTE, 0, 0, note=text)),
         )
         with learner.prefetcher:
             if not ranks.leads:
@@ -122,6 +136,7 @@ def train(
                     views_mode=run.settings.views_mode,
                     score=score,
                     breakdown=mean_seconds(outcome.rows),
+                    recorded_sizes=learner.stepper.recorded_sizes,
                 )
 
             how: dict[str, Any] = {
@@ -226,6 +241,7 @@ class _Learner:
         device: str,
         parts: Parts,
         ranks: Ranks,
+        note: Callable[[str], None],
     ) -> None:
         self.settings, self.supply, self.validation_names, self.parts, self.ranks = (
             run.settings,
@@ -236,7 +252,7 @@ class _Learner:
         )
         self.score, self.device = score, device
         self.validates = bool(validation_names)
-        self.stepper = Stepper(run.config, run.settings, device, parts=parts, ranks=ranks)
+        self.stepper = Stepper(run.config, run.settings, device, parts=parts, ranks=ranks, note=note)
         self.names = names
         self.side_stream = SideStream() if device == "cuda" else None
         self.prefetcher: Prefetcher[list[Scene] | PreparedStep] = Prefetcher(
@@ -249,7 +265,8 @@ class _Learner:
 
     def take(self, number: int) -> Tensor:
         """Take this process's part of step 1, 2, ..."""
-        self.parts.begin(number)
+        if self.stepper.recorded_steps is None:  # a replay has no parts
+            self.parts.begin(number)
         with self.parts.part("data"):
             points = self.prefetcher.get(number)
         if not isinstance(points, PreparedStep):

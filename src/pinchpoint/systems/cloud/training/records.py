@@ -33,6 +33,7 @@ class Training(TrainingRecord):
     score: str = ""
     # Mean seconds of the parts of a timed step: data, sampling, forward, ...
     breakdown: dict[str, float] = field(default_factory=dict)
+    recorded_sizes: int | None = None  # of steps that were replayed at the end; None without recorded steps
 
     def summary(self) -> list[tuple[str, str]]:
         trained_on = (
@@ -52,6 +53,8 @@ class Training(TrainingRecord):
             whole = sum(self.breakdown.values()) or 1.0
             parts = ", ".join(f"{name} {seconds / whole:.1%}" for name, seconds in self.breakdown.items())
             rows.insert(-1, ("a step", f"{show_seconds(whole)}: {parts}"))
+        if self.recorded_sizes is not None:
+            rows.insert(-1, ("recorded steps", f"of {self.recorded_sizes:,} sizes"))
         return rows
 
 

@@ -20,6 +20,7 @@ from pinchpoint.systems.cloud.model.objective import TEACHER, Objective, Teacher
 from pinchpoint.systems.cloud.model.views import Batch, ViewDraw, draw_views, parse_views
 from pinchpoint.systems.cloud.settings import Settings
 from pinchpoint.systems.cloud.training.breakdown import Parts
+from pinchpoint.systems.cloud.training.recorded_steps import Note, RecordedSteps
 from pinchpoint.systems.common.training.distributed import Ranks
 from pinchpoint.systems.common.training.optimizer import Updates
 
@@ -28,7 +29,8 @@ class Stepper:
     """A model and the updates of its weights, determined by the seed.
 
     prepares_ahead: whether a draw also prepares the points and what the network reads of them; by default on
-    a GPU, where the draw of the next step runs beside this step.
+    a GPU, where the draw of the next step runs beside this step. note: called with the reason if steps that
+    should be recorded cannot be.
     """
 
     def __init__(
@@ -40,6 +42,7 @@ class Stepper:
         parts: Parts | None = None,
         ranks: Ranks | None = None,
         prepares_ahead: bool | None = None,
+        note: Note | None = None,
     ) -> None:
         self.settings, self.device = settings, device
         self.prepares_ahead = device == "cuda" if prepares_ahead is None else prepares_ahead
@@ -47,9 +50,21 @@ class Stepper:
         self.views, self.cell = parse_views(settings.views), settings.cell or config.cell
         torch.manual_seed(settings.seed)
         self.model = CloudModel(config).to(device)
-        self.updates = Updates(self.model, settings, fused=device == "cuda")
+        self.recorded_steps = (
+            RecordedSteps(compares_cells=settings.consistency != "none", note=note)
+            if settings.record_steps and device == "cuda" and self.ranks.world == 1
+            else None
+        )
+        self.updates = Updates(
+            self.model, settings, recordable=self.recorded_steps is not None, fused=device == "cuda"
+        )
         self.objective = self.ranks.wrap(Objective(self.model, settings), device)
         self.points_seen = 0  # points of all views in all steps of this process
+
+    @property
+    def recorded_sizes(self) -> int | None:
+        """The number of sizes of steps that are replayed; None if steps are not recorded."""
+        return None if self.recorded_steps is None else self.recorded_steps.recorded_sizes
 
     def step(self, scenes: Sequence[Scene], *, number: int) -> Tensor:
         """Take step `number`, counted from 1; returns (2,): the loss and the norm of its gradient."""
@@ -75,19 +90,30 @@ class Stepper:
 
     def step_on(self, batch: Batch, draw: ViewDraw, *, number: int) -> Tensor:
         """Take step `number` with a batch that is on the device and views that are drawn already."""
-        self.updates.begin(number)
-        loss = self.gradients(batch, draw)
-        with self.parts.part("optimizer"):
+        self.updates.set_step(number)
+        self.points_seen += sum(draw.sizes)
+        if self.recorded_steps is None:
+            return self._step_on(batch, draw, self.parts, number)
+        # A recorded step has no parts that could be timed.
+        untimed = Parts(self.device)
+        return self.recorded_steps.run(
+            draw, lambda views: self._step_on(batch, views, untimed, number), clear=self.updates.clear
+        )
+
+    def _step_on(self, batch: Batch, draw: ViewDraw, parts: Parts, number: int) -> Tensor:
+        self.updates.clear()
+        loss = self.gradients(batch, draw, parts)
+        with parts.part("optimizer"):
             norm = self.updates.finish(number)
             self._keep_statistics()
-        self.points_seen += sum(draw.sizes)
         return torch.stack([self.ranks.mean(loss), norm])
 
-    def gradients(self, batch: Batch, draw: ViewDraw) -> Tensor:
+    def gradients(self, batch: Batch, draw: ViewDraw, parts: Parts | None = None) -> Tensor:
         """Add the gradients of all views to those of the weights; returns (): the loss of this process."""
+        parts = self.parts if parts is None else parts
         compared = None
         if self.settings.consistency != "none":
-            with self.parts.part("consistency"):
+            with parts.part("consistency"):
                 # Every process divides by the mean count of all processes: the mean of their losses is then
                 # the mean over the cells of all of them.
                 compared = self.ranks.mean(compared_cells(draw))
@@ -96,9 +122,9 @@ class Stepper:
         passes = self._passes(draw)
         for index, views in enumerate(passes):
             with self.ranks.unsynchronised(self.objective, when=index < len(passes) - 1):
-                loss, teacher_means = self.objective(batch, views, self.parts, compared, teacher)
+                loss, teacher_means = self.objective(batch, views, parts, compared, teacher)
                 teacher = teacher or teacher_means
-                with self.parts.part("backward"):
+                with parts.part("backward"):
                     loss.backward()
             losses.append(loss.detach())
         return torch.stack(losses).sum()

@@ -1,0 +1,148 @@
+"""Recorded steps: padding changes neither the loss nor its gradient, and sizes are recorded once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pinchpoint.systems.cloud.data.scene import Scene
+from pinchpoint.systems.cloud.model.config import CloudConfig
+from pinchpoint.systems.cloud.model.views import Batch, ViewDraw
+from pinchpoint.systems.cloud.settings import Settings
+from pinchpoint.systems.cloud.training import recorded_steps
+from pinchpoint.systems.cloud.training.recorded_steps import DEAD, RecordedSteps, Sizes, pad_draw, sizes_of
+from pinchpoint.systems.cloud.training.training_step import Stepper
+
+CONFIG = CloudConfig(
+    in_features=0,
+    classes=2,
+    cell=0.1,
+    widths=(8, 16),
+    blocks=(1, 1),
+    attention=(0, 2),
+    heads=2,
+    window=16,
+    point_width=8,
+    features=8,
+)
+SETTINGS = Settings(views=["uniform:0.3:0.7", "dense"], points=400, scenes=2, lr=1e-3)
+
+
+def scene(number: int, points: int = 400) -> Scene:
+    rng = np.random.default_rng(number)
+    flat = (rng.uniform(size=(points, 3)) * (1.5, 1.5, 0.3)).astype(np.float32)
+    labels = (flat[:, 0] > 0.7).astype(np.int64)
+    labels[::7] = -1
+    return Scene("flat", flat, np.zeros((points, 0), np.float32), labels)
+
+
+def drawn(stepper: Stepper, number: int = 1) -> tuple[Batch, ViewDraw]:
+    batch = Batch.from_scenes([scene(0, 300), scene(1, 200)], device=stepper.device)
+    return batch, stepper.draw(batch, number=number)
+
+
+@pytest.mark.parametrize("consistency", ["none", "kl", "cos"])
+def test_padding_changes_neither_the_loss_nor_its_gradient(consistency: str) -> None:
+    settings = replace(SETTINGS, consistency=consistency)
+    stepper = Stepper(CONFIG, settings, "cpu", prepares_ahead=True)
+    batch, draw = drawn(stepper)
+    results = []
+    sizes = sizes_of(draw, compares_cells=consistency != "none")
+    room = Sizes(
+        sizes.points + 137,
+        (sizes.voxels[0] + 33, sizes.voxels[1] + 1),
+        sizes.scene_points and sizes.scene_points + DEAD + 5,
+        sizes.cells and sizes.cells + DEAD + 7,
+    )
+    assert room.hold(sizes) and not room.hold(replace(sizes, voxels=(sizes.voxels[0], room.voxels[1])))
+    for views in (draw, pad_draw(draw, room)):
+        stepper.updates.clear()
+        loss = stepper.gradients(batch, views)
+        results.append((loss, [weight.grad for weight in stepper.model.parameters()]))
+    (loss, gradients), (padded_loss, padded_gradients) = results
+    torch.testing.assert_close(padded_loss, loss)
+    torch.testing.assert_close(padded_gradients, gradients, rtol=1e-4, atol=1e-6)
+
+
+class _Card:
+    """Stands in for a GPU that records by running a function whenever it is replayed."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, error: RuntimeError | None = None) -> None:
+        self.calls: list[str] = []
+        self.error = error
+        monkeypatch.setattr(recorded_steps.recording, "SideStream", lambda: SimpleNamespace(run=self.run))
+        monkeypatch.setattr(recorded_steps.recording, "record", self.record)
+        monkeypatch.setattr(recorded_steps.recording, "release_memory", lambda: self.calls.append("released"))
+
+    def run(self, function: Callable[[], torch.Tensor]) -> torch.Tensor:
+        self.calls.append("eager")
+        return function()
+
+    def record(self, function: Callable[[], torch.Tensor], *, clear: Callable[[], None], pool: Any) -> Any:
+        if self.error is not None:
+            raise self.error
+        self.calls.append("recorded")
+        return SimpleNamespace(replay=lambda: self.calls.append("replayed") or function()), "the pool"
+
+
+def test_draws_of_a_size_share_a_recording_that_reads_their_own_points(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    card = _Card(monkeypatch)
+    stepper = Stepper(CONFIG, SETTINGS, "cpu", prepares_ahead=True)
+    steps = RecordedSteps()
+
+    def sum_of_inputs(draw: ViewDraw) -> torch.Tensor:
+        assert draw.tables is not None
+        return draw.tables.inputs.double().sum()
+
+    for number in range(1, 5):
+        _, draw = drawn(stepper, number)
+        result = steps.run(draw, sum_of_inputs, clear=lambda: None)
+        torch.testing.assert_close(result, sum_of_inputs(draw))
+    assert card.calls == ["eager", "recorded", "replayed", "replayed", "replayed"]
+    assert steps.recorded_sizes == 1
+    card.calls.clear()
+    # A draw with more voxels than there is room for makes the size grow, which is then recorded again.
+    finer = Stepper(replace(CONFIG, cell=0.05), SETTINGS, "cpu", prepares_ahead=True)
+    for number in range(1, 4):
+        steps.run(drawn(finer, number)[1], sum_of_inputs, clear=lambda: None)
+    assert card.calls == ["eager", "recorded", "replayed", "replayed"]
+    assert steps.recorded_sizes == 1
+
+
+def test_steps_are_eager_after_a_recording_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    card = _Card(monkeypatch, torch.OutOfMemoryError("CUDA out of memory.\nmore"))
+    stepper = Stepper(CONFIG, SETTINGS, "cpu", prepares_ahead=True)
+    notes: list[str] = []
+    steps = RecordedSteps(note=notes.append)
+    for number in range(1, 4):
+        steps.run(drawn(stepper, number)[1], lambda draw: torch.zeros(2), clear=lambda: None)
+    assert card.calls == ["eager", "released", "eager", "eager"]
+    assert notes == ["All further steps are eager: a step could not be recorded (CUDA out of memory.)."]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("precision", "consistency"), [("fp32", "none"), ("fp32", "kl"), ("bf16", "kl")])
+def test_recorded_steps_on_a_gpu_are_near_eager_ones(precision: str, consistency: str) -> None:
+    losses = {}
+    for records in (False, True):
+        settings = replace(
+            SETTINGS, precision=precision, consistency=consistency, record_steps=records, steps=30
+        )
+        notes: list[str] = []
+        stepper = Stepper(CONFIG, settings, "cuda", note=notes.append)
+        losses[records] = [
+            float(stepper.step([scene(0, 300), scene(1, 200)], number=number)[0]) for number in range(1, 31)
+        ]
+        assert not notes
+        if records:
+            assert stepper.recorded_steps is not None and stepper.recorded_steps.recorded_sizes >= 1
+    assert losses[True][-1] < losses[True][0]
+    assert losses[True] == pytest.approx(losses[False], rel=1e-3 if precision == "fp32" else 3e-2)
