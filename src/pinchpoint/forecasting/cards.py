@@ -110,9 +110,15 @@ def select_cards(names: str | Sequence[str]) -> list[Card]:
 
 
 def card(text: str) -> Card:
-    """The card with this name (`rtx4090`, `RTX 4090`), or a nameless card (`24GiB`, `card:24GiB`)."""
+    """The card with this name (`rtx4090`, `RTX 4090`), or a nameless card (`24GiB`, `card:24GiB`).
+
+    A nameless card is like an H200, or like another with `24GiB like a100-80`.
+    """
     by_name = cards()
     text = text.strip().removeprefix("card:")
+    memory, like, other_name = text.partition(" like ")
+    if like and _BYTES.fullmatch(memory.strip()):
+        return nameless(text, parse_bytes(memory), like=card(other_name))
     name = re.sub(r"[\s_]+", "", text.lower())
     if name in by_name:
         return by_name[name]
@@ -132,7 +138,7 @@ def card(text: str) -> Card:
 
 def budget_card(budget: str | int) -> Card:
     """The card of a budget: a named card, or one that is known only by its bytes."""
-    if isinstance(budget, int) or budget.strip()[:1].isdigit():
+    if isinstance(budget, int) or (budget.strip()[:1].isdigit() and " like " not in budget):
         return card(f"{parse_bytes(budget, or_card=True)}B")
     return card(budget)
 
@@ -143,6 +149,13 @@ def nameless(name: str, memory_bytes: int, *, like: Card) -> Card:
     return replace(
         like, name=name, title=f"any card of {name}", memory_bytes=memory_bytes, context_source=source
     )
+
+
+def of_capability(capability: tuple[int, int]) -> Card:
+    """The largest card of this compute capability; of the next lower one, if there is none."""
+    by_capability = {one.capability: one for one in cards().values()}  # smallest first: the largest remains
+    at_most = [one for one in by_capability if one <= capability]
+    return by_capability[max(at_most) if at_most else min(by_capability)]
 
 
 def user_file() -> Path | None:

@@ -6,10 +6,12 @@ import importlib
 from pathlib import Path
 
 import pytest
+import torch
 
 from pinchpoint.core.errors import BadInput, DoesNotFit
+from pinchpoint.forecasting.cards import card
 from pinchpoint.systems.common import budgets
-from pinchpoint.systems.common.budgets import budget_of, refuse_both, refuse_budget_in_use
+from pinchpoint.systems.common.budgets import as_installed, budget_of, refuse_both, refuse_budget_in_use
 
 
 @pytest.mark.parametrize("budget", ["-1", "0", "0.0", "-1GiB", "-.5 GB", "-1e3MiB", " 0GiB ", "0b", 0, -3])
@@ -28,6 +30,28 @@ def test_only_valid_byte_counts_are_accepted(budget: str | int, memory_bytes: in
         return
     with pytest.raises(BadInput, match=r"There is no card|not a number of bytes"):
         budget_of(budget)
+
+
+@pytest.mark.parametrize(
+    ("budget", "capability", "name"),
+    [
+        ("8GiB", (8, 9), f"{2**33}B like rtx6000ada"),
+        ("h100", (8, 0), f"{card('h100').memory_bytes}B like a100-80"),
+        ("8GiB", (9, 0), f"{2**33}B"),
+        ("rtx4090", (8, 9), "rtx4090"),
+        ("8GiB like rtx4090", (8, 9), "8GiB like rtx4090"),
+        ("8GiB", (8, 7), f"{2**33}B like a6000"),
+    ],
+)
+def test_kernels_are_those_of_the_installed_gpu(
+    budget: str, capability: tuple[int, int], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
+    within = as_installed(budget_of(budget))
+    assert within.name == name and within == card(name)
+    assert within.memory_bytes == budget_of(budget).memory_bytes
+    assert (within.capability == (9, 0)) is (capability == (9, 0))
 
 
 def test_a_budget_or_a_chunk_alone_is_accepted() -> None:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pinchpoint.core.errors import BadInput, DoesNotFit
 from pinchpoint.core.host_memory import resident_bytes
 from pinchpoint.core.records import Forecast
-from pinchpoint.core.units import parse_bytes, show_bytes
-from pinchpoint.forecasting.cards import Card, card, cards, nameless
+from pinchpoint.core.units import show_bytes
+from pinchpoint.forecasting.cards import Card, budget_card, nameless, of_capability
 
 RESERVED = 1.1  # what CUDA's caching allocator reserves, relative to the tensors
 _NOT_ABOVE_0 = re.compile(r"-\s*\.?[0-9].*|0*\.?0+\s*[a-z]*", re.IGNORECASE)
@@ -32,10 +32,23 @@ def budget_of(budget: str | int) -> Card:
             f"--budget {budget} is not possible: a budget must be above 0.",
             hint="Give bytes, such as 8GiB, or the name of a card.",
         )
-    if isinstance(budget, int) or budget.strip()[:1].isdigit():
-        memory_bytes = parse_bytes(budget, or_card=True)
-        return nameless(f"{memory_bytes}B", memory_bytes, like=cards()["h200"])
-    return card(budget)
+    return budget_card(budget)
+
+
+def as_installed(within: Card) -> Card:
+    """Return a card with the memory of this one and the kernels of the installed GPU, if there is one.
+
+    Some kernels that save memory run on some compute capabilities only.
+    """
+    import torch
+
+    if not torch.cuda.is_available():
+        return within
+    installed = of_capability(torch.cuda.get_device_capability())
+    if installed.capability == within.capability:
+        return within
+    memory_bytes = within.memory_bytes
+    return nameless(f"{memory_bytes}B like {installed.name}", memory_bytes, like=installed)
 
 
 def refuse_both(budget: str | int | None, chunk: int | None) -> None:

@@ -20,7 +20,13 @@ from pinchpoint.core.host_memory import resident_bytes
 from pinchpoint.forecasting.forecaster import Forecaster
 from pinchpoint.planning.search import Sample as Trial
 from pinchpoint.planning.search import largest_that_fits
-from pinchpoint.systems.common.budgets import BudgetChoice, budget_of, does_not_fit, forecast_bytes
+from pinchpoint.systems.common.budgets import (
+    BudgetChoice,
+    as_installed,
+    budget_of,
+    does_not_fit,
+    forecast_bytes,
+)
 from pinchpoint.systems.operator.model.config import OperatorConfig
 from pinchpoint.systems.operator.model.graph import Graph
 from pinchpoint.systems.operator.settings import Settings
@@ -52,7 +58,7 @@ def chunk_for(
         predictor = (
             _on_cpu(Path(folder), settings, mode)
             if device == "cpu"
-            else _on_card(folder, settings, graph, mode, within.name)
+            else _on_card(folder, settings, graph, mode, as_installed(within).name)
         )
         with predictor as peaks:
 

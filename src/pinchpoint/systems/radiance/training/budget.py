@@ -28,6 +28,7 @@ from pinchpoint.forecasting.forecaster import Forecaster
 from pinchpoint.planning.search import Sample
 from pinchpoint.systems.common.budgets import (
     BudgetChoice,
+    as_installed,
     budget_of,
     does_not_fit,
     forecast_bytes,
@@ -106,7 +107,7 @@ def chunk_for(
     predictor = (
         _on_cpu(settings, most, memory, mode)
         if device == "cpu"
-        else _on_card(settings, most, memory, mode, within.name, counted)
+        else _on_card(settings, most, memory, mode, as_installed(within).name, counted)
     )
     with predictor as peaks:
 
