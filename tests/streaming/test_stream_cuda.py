@@ -104,7 +104,11 @@ def late(monkeypatch: pytest.MonkeyPatch) -> Iterator[LateCopies]:
     }
     for name, value in cuda.items():
         monkeypatch.setattr(torch.cuda, name, value)
-    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self.fill_(99))
+    monkeypatch.setattr(
+        streaming_cuda,
+        "_pinned_buffer",
+        lambda shape, dtype: torch.empty(tuple(shape), dtype=dtype).fill_(99),
+    )
     monkeypatch.setattr(streaming, "CpuLane", streaming_cuda.CudaLane)
     with mode:
         yield mode

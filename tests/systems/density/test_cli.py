@@ -338,7 +338,7 @@ def test_a_budget_too_small_says_what_is_needed(
     args: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, what, hint = failed([*args, "-o", tmp_path / "CHGCAR", "--budget", "4KiB"], capsys)
-    assert code == 1 and "features of 3 atoms take" in what and "--budget" in hint
+    assert code == 1 and "features of 3 atoms and the radial functions take" in what and "--budget" in hint
 
 
 def test_damaged_densities_are_refused_by_eval(
