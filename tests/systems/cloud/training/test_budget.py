@@ -143,10 +143,12 @@ def test_a_scene_of_uneven_density_is_not_predicted_too_low(
 
 
 def test_scenes_that_are_moved_at_random_have_more_voxels() -> None:
-    growths = [
-        budget._part(CONFIG, replace(SETTINGS, augment=moves), [scene()], 4000).growth
-        for moves in (False, True)
-    ]
+    scenes = [scene()]
+    growths = []
+    for moves in (False, True):
+        settings = replace(SETTINGS, augment=moves)
+        full = budget._full_sizes(CONFIG, settings, scenes)
+        growths.append(budget._part(CONFIG, settings, scenes, full, 4000).growth)
     assert growths[0] == 1 < growths[1] < 3
 
 

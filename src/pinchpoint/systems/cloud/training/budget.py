@@ -36,6 +36,7 @@ from pinchpoint.systems.cloud.model.views import (
     View,
     parse_views,
 )
+from pinchpoint.systems.cloud.model.voxels import check_extent, grid_keys
 from pinchpoint.systems.cloud.settings import Settings
 from pinchpoint.systems.cloud.training.training_step import Stepper
 from pinchpoint.systems.common.budgets import budget_of, cuda_bytes, does_not_fit
@@ -76,17 +77,18 @@ def views_mode_for(
         most = max(parse_views(settings.views), key=_largest_share)
         settings = replace(settings, schedule="together", views=[most.name])
     budget_bytes = within.memory_bytes
+    full = _full_sizes(config, settings, scenes)
     candidates: list[ViewsModeChoice] = []
     for mode in possible_views_modes(config, settings):
         if progress is not None:
             progress("all views at once" if mode == "batched" else "view after view")
         mode_settings = replace(settings, views_mode=mode)
-        live = _count_bytes(config, mode_settings, scenes, prepares_ahead=device == "cuda")
+        live = _count_bytes(config, mode_settings, scenes, full, prepares_ahead=device == "cuda")
         if device == "cpu":
             need = resident_bytes() + live
         else:
             live += _gather_bytes(config, mode_settings, scenes)
-            live += _prefetch_bytes(config, mode_settings, scenes)
+            live += _prefetch_bytes(config, mode_settings, scenes, full)
             need = cuda_bytes(live, within, reserved=RESERVED_RATIO)
         candidates.append(ViewsModeChoice(mode, need, budget_bytes))
         if need <= budget_bytes:
@@ -114,20 +116,26 @@ def possible_views_modes(config: CloudConfig, settings: Settings) -> tuple[str, 
 
 
 def _count_bytes(
-    config: CloudConfig, settings: Settings, scenes: Sequence[Scene], *, prepares_ahead: bool
+    config: CloudConfig,
+    settings: Settings,
+    scenes: Sequence[Scene],
+    full: np.ndarray,
+    *,
+    prepares_ahead: bool,
 ) -> int:
     """Return the peak tensor bytes of a step with the largest scenes and the most points a view can have.
 
-    prepares_ahead: whether the points and voxels of a step are prepared before it and live until its end.
+    full: from `_full_sizes`. prepares_ahead: whether the points and voxels of a step are prepared before it
+    and live until its end.
     """
     views = [_fullest(view) for view in parse_views(settings.views)]
     step_settings = replace(settings, views=[view.name for view in views], augment=False)
     points = min(settings.points, max(scene.points for scene in scenes))
     most = points * settings.scenes * len(views)
     if most <= WHOLE_POINTS:
-        part = _part(config, settings, scenes, points)
+        part = _part(config, settings, scenes, full, points)
         return round(part.growth * _live(config, step_settings, part.scene, prepares_ahead=prepares_ahead))
-    part = _part(config, settings, scenes, max(1, min(points, round(points * PART_POINTS / most))))
+    part = _part(config, settings, scenes, full, max(1, min(points, round(points * PART_POINTS / most))))
     bytes_of_part = _gradient_bytes(config, step_settings, part.scene, prepares_ahead=prepares_ahead)
     return _weight_bytes(config, step_settings) + round(CROP_MARGIN * part.growth * bytes_of_part)
 
@@ -140,14 +148,21 @@ class _Part:
     growth: float
 
 
-def _part(config: CloudConfig, settings: Settings, scenes: Sequence[Scene], points: int) -> _Part:
-    """Return the crop of `points` points that is most like a step."""
+def _full_sizes(config: CloudConfig, settings: Settings, scenes: Sequence[Scene]) -> np.ndarray:
+    """Return the most points, and voxels at every level, of crops of the full size at several places."""
     full = np.zeros(len(config.widths) + 1)
     for scene, number in _places(scenes):
         rng = np.random.default_rng(number)
         whole = crop(scene, settings.points, rng)
         moved = augment(whole, rng) if settings.augment else whole
         full = np.maximum(full, _sizes(moved, config, settings))
+    return full
+
+
+def _part(
+    config: CloudConfig, settings: Settings, scenes: Sequence[Scene], full: np.ndarray, points: int
+) -> _Part:
+    """Return the crop of `points` points that is most like a step. full: from `_full_sizes`."""
     parts = [
         crop(scene, points, np.random.default_rng(number))
         for scene, number in _places([max(scenes, key=lambda scene: scene.points)])
@@ -167,14 +182,17 @@ def _sizes(scene: Scene, config: CloudConfig, settings: Settings) -> np.ndarray:
     shares = [
         view.hi if isinstance(view, LogUniform) else 1.0 for view in parse_views(settings.views)
     ]  # other views keep a point of every cell
-    kept = scene.xyz[np.random.default_rng(0).random(scene.points) < min(shares)]
-    cells = np.floor(kept.astype(np.float64) / config.cell).astype(np.int64)
-    counts = [float(scene.points)]
+    kept = torch.from_numpy(scene.xyz[np.random.default_rng(0).random(scene.points) < min(shares)])
+    counts = [scene.points]
+    if not len(kept):
+        return np.array([*counts, *[1] * len(config.widths)], np.float64)
+    keys, _, largest = grid_keys(kept, torch.zeros(len(kept), dtype=torch.int64), 1, cell=config.cell)
+    check_extent(float(largest), config.cell)
     for _ in config.widths:
-        cells = np.unique(cells, axis=0) if len(cells) else cells
-        counts.append(float(max(1, len(cells))))
-        cells >>= 1
-    return np.array(counts)
+        keys = torch.unique(keys)
+        counts.append(len(keys))
+        keys = keys >> 3
+    return np.array(counts, np.float64)
 
 
 def _gather_bytes(config: CloudConfig, settings: Settings, scenes: Sequence[Scene]) -> int:
@@ -188,12 +206,14 @@ def _gather_bytes(config: CloudConfig, settings: Settings, scenes: Sequence[Scen
     return max(0, min(GPU_BYTES, whole) - CPU_BYTES)
 
 
-def _prefetch_bytes(config: CloudConfig, settings: Settings, scenes: Sequence[Scene]) -> int:
+def _prefetch_bytes(
+    config: CloudConfig, settings: Settings, scenes: Sequence[Scene], full: np.ndarray
+) -> int:
     """Return the peak bytes of prefetching: on CUDA the next step's points are copied, drawn and sorted into
     voxels during this step, and those of no later step (see `SideStream`).
     """
     points = min(settings.points, max(scene.points for scene in scenes))
-    part = _part(config, settings, scenes, max(1, min(points, WHOLE_POINTS // settings.scenes)))
+    part = _part(config, settings, scenes, full, max(1, min(points, WHOLE_POINTS // settings.scenes)))
     views = [_fullest(view).name for view in parse_views(settings.views)]
     stepper = Stepper(config, replace(settings, views=views), "cpu", prepares_ahead=True)
 
