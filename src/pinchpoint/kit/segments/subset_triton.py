@@ -324,10 +324,10 @@ def _sum_in_group(counts, first_cell, GROUP: tl.constexpr):
 def _sum_of_groups(counts, first, last, GROUP: tl.constexpr):
     """The sum of the counts of whole groups, from the first to before the last."""
     lane = tl.arange(0, 32)  # few, because this is rare, and its registers would slow down every draw
-    found = tl.zeros((32,), tl.int32)
+    sums = tl.zeros((32,), tl.int32)
     for cell in range(first * GROUP, last * GROUP, 32):
-        found += tl.load(counts + cell + lane)
-    return tl.sum(found, axis=0)
+        sums += tl.load(counts + cell + lane)
+    return tl.sum(sums, axis=0)
 
 
 @triton.jit

@@ -240,12 +240,12 @@ def test_classes_computed_at_once_are_the_same(cell: str, monkeypatch: pytest.Mo
     swept = sweep(bump, lambda: fields, species, near, outputs=2)
     run = sweeping._Runner(bump, lambda: fields, species, near, 1, 2)
     tiles = sweeping._Tiles(width=4 * bricks.probes, device="cpu")
-    found = sweeping._sweep_at_once(run, numbers, classes, tiles)
-    assert found is not None
-    np.testing.assert_allclose(found.values, swept.values, rtol=1e-6, atol=1e-7)
-    assert found.slots == tuple(kind.slots for kind in classes)
-    assert found.pairs == sum(len(kind.rows) * kind.slots for kind in classes) * bricks.probes
-    assert found.chunk == max(len(kind.rows) for kind in classes if kind.slots) * bricks.probes
+    at_once = sweeping._sweep_at_once(run, numbers, classes, tiles)
+    assert at_once is not None
+    np.testing.assert_allclose(at_once.values, swept.values, rtol=1e-6, atol=1e-7)
+    assert at_once.slots == tuple(kind.slots for kind in classes)
+    assert at_once.pairs == sum(len(kind.rows) * kind.slots for kind in classes) * bricks.probes
+    assert at_once.chunk == max(len(kind.rows) for kind in classes if kind.slots) * bricks.probes
     with monkeypatch.context() as patch:
         patch.setattr(sweeping, "TILES", 0)
         assert sweeping._sweep_at_once(run, numbers, classes, tiles) is None, "more than one chunk"

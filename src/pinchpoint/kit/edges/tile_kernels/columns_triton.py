@@ -268,9 +268,9 @@ def layer_columns(
 ):
     """One layer alone, z of hidden layer LOW >= 1: from z of the layer below in `below`, or from the inputs.
 
-    Edges are columns, and w_low is packed. TOP: go on with the last layer, and write its outputs to `values`
-    (WANT_VALUES); BACK: also begin the backward pass, and leave dz in `stored`, (tiles, H, BE). Without TOP,
-    leave z there.
+    Edges are columns, and w_low is packed. TOP: the last layer follows, and its outputs go to `values` if
+    WANT_VALUES. BACK: the backward pass begins here too, and dz is left in `stored`, (tiles, H, BE);
+    without TOP, z is left there.
     """
     if LOW == 1:
         i1, i2, i3 = load_weight(w_in, b_in, D0, IN, H, KIN, HAS_BIAS, DTYPE, PARTS)

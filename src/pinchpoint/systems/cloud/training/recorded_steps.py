@@ -283,7 +283,7 @@ def _pad_table(table: Tensor, rows: int, absent: int, absent_now: int) -> Tensor
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
-    """Yield the tensors of a dataclass and of everything in it."""
+    """Yield the tensors in the fields of a dataclass, in order, without those that it has cached."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, tuple):

@@ -97,7 +97,7 @@ def _repair_generator() -> None:
 
     Such a recording leaves the device's generator in the state of one that is being recorded, in which
     neither numbers can be drawn nor earlier recordings be replayed. It leaves that state at the end of the
-    next recording, so one is made of nothing much.
+    next recording, so a tiny one is made.
     """
     number = torch.zeros((), device="cuda")
     with torch.cuda.graph(torch.cuda.CUDAGraph(), capture_error_mode="thread_local"):
