@@ -221,6 +221,6 @@ def test_the_page_has_what_the_judge_of_labels_found() -> None:
     count = result["generated"]["images"]
     shares = (result["generated"][name] for name in ("class_accuracy", "view_accuracy"))
     errors = " and ".join(f"{100 * (share * (1 - share) / count) ** 0.5:.1f}" for share in shares)
-    assert f"With {count} generated images, the standard errors are {errors} percentage points" in text
+    assert f"The standard errors over {count} generated images are {errors} percentage points" in text
     assert f"took {result['training']['seconds']:.0f} s on an H200" in text
     assert all(command in text for command in result["commands"])
