@@ -19,10 +19,13 @@ torch = pytest.importorskip("torch", reason="the radiance fields are torch's")
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from torch.utils._pytree import tree_leaves  # noqa: E402
 
+from pinchpoint.backends.torch import compat  # noqa: E402
+from pinchpoint.kit.edges.edge_ops import is_fake  # noqa: E402
 from pinchpoint.systems.radiance.data.images import Images  # noqa: E402
 from pinchpoint.systems.radiance.data.patches import Real  # noqa: E402
 from pinchpoint.systems.radiance.model.config import FieldConfig  # noqa: E402
 from pinchpoint.systems.radiance.model.objective import Request, draw_request  # noqa: E402
+from pinchpoint.systems.radiance.rendering import passes, points  # noqa: E402
 from pinchpoint.systems.radiance.settings import Settings  # noqa: E402
 from pinchpoint.systems.radiance.training import cuda_graphs as replay  # noqa: E402
 from pinchpoint.systems.radiance.training.training_step import Stepper, _noisy  # noqa: E402
@@ -209,12 +212,28 @@ def test_a_recording_that_fails_leaves_random_numbers_and_earlier_recordings_usa
 
 
 class Host(TorchDispatchMode):
-    """Records operations that would wait for a device, or copy to it from unpinned memory."""
+    """Records operations that would wait for a device, or copy to it from unpinned memory.
+
+    Printing a tensor waits too, but no mode sees it. It happens without a print: if an operator has several
+    overloads and the first one does not match, the error that is then dropped contains the arguments.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.found: list[str] = []
         self.seen = 0
+
+    def __enter__(self) -> Host:
+        def record(tensor: Any, **_: Any) -> str:
+            self.found.append("printed")
+            return "a tensor"
+
+        self.shown, torch.Tensor.__repr__ = torch.Tensor.__repr__, record
+        return super().__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        torch.Tensor.__repr__ = self.shown
+        super().__exit__(*error)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
@@ -287,6 +306,40 @@ def test_no_turn_reads_from_the_device_or_copies_to_it(
     assert host.seen > 300 and not host.found
 
 
+@pytest.mark.parametrize("more", [{"label_weight": 1.0, "view_sectors": 4}, {"bound": 1.0}])
+def test_no_turn_with_kernels_of_a_gpu_waits_for_it(
+    more: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On fake tensors, which have no values to read: our own kernels are not run, all else is."""
+    for module in (passes, points):
+        monkeypatch.setattr(module, "own_kernels", is_fake)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
+    settings = Settings(
+        steps=9,
+        size=32,
+        samples=2,
+        batch=2,
+        superres=2,
+        sr_width=4,
+        precision="bf16",
+        noise_until=1.0,
+        **more,
+    )
+    with compat.fake_mode(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # copying fake weights asks for their address
+        labelled = replace(images(), labels=torch.tensor([0, 1, 1]), turns=torch.tensor([0.1, 0.5, 0.9]))
+        result = Stepper(FieldConfig.preset("graf"), settings, labelled, "cpu")
+        request, real, penalty = result.request(1, "made"), result.real(1), torch.full((), 4.0)
+        with Host() as host:
+            result.critics.refresh()
+            result._discriminator_part(real, request, None)
+            result._discriminator_part(real, request, penalty)
+            result._generator_part(real if result.generator.learns_from_pairs else None, request)
+    assert host.seen > 300 and not host.found
+    assert all(parameter.grad is not None for parameter in result.critics.parameters())
+    assert all(parameter.grad is not None for parameter in result.generator.parameters())
+
+
 def test_an_fp16_step_does_not_wait_for_the_device() -> None:
     """Whether the scale was halved to nothing is computed on the device."""
     settings = Settings(preset="tiny", steps=9, size=32, samples=3, batch=2, critic_width=4, precision="fp16")
@@ -306,6 +359,7 @@ def test_operations_that_wait_or_copy_are_recorded() -> None:
         lambda: bool(values.any()),
         lambda: values[values > 1],
         lambda: values.nonzero(),
+        lambda: torch.ops.aten._foreach_div_([values], [values]),
     ):
         with Host() as host:
             wrong()
