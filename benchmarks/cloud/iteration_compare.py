@@ -8,11 +8,11 @@ pinchpoint must be importable: installed, or `PYTHONPATH=src`. If the folder doe
 made. Each of the two commits has a process of its own, and blocks of five steps run in turn, so that drift
 affects all alike. A step is that of a training run: its points are read, copied and drawn ahead of time, on a
 GPU on a stream of their own; all contenders see the same points. The dense gather is this commit with
-convolutions in plain torch: rows[neighbours] @ weight, with the gradient of torch's own indexing. The record
-has the median seconds of a step with their interval, the speed-ups, the peak of the allocator, and the
-kernels that a profiler found in three steps. The loss of the first step shows that all contenders compute the
-same. `draws` are single draws from a million points: waited for one by one, queued, and their parts on the
-host.
+convolutions in plain torch: rows[neighbours] @ weight, with the gradient of torch's own indexing; it is so
+slow that its blocks have one step. The record has the median seconds of a step with their interval, the
+speed-ups, the peak of the allocator, and the kernels that a profiler found in three steps. The loss of the
+first step shows that all contenders compute the same. `draws` are single draws from a million points: waited
+for one by one, queued, and their parts on the host. The record is written after every draw and every turn.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ RECIPES: dict[str, dict[str, Any]] = {
     "three views, consistency": {"views": ["dense", "uniform:0.3:0.7", "one-per-cell"], "consistency": "kl"},
 }
 BLOCK = 5  # steps that are timed together
+SLOW = "dense gather"  # whose blocks have one step, and which needs no block to warm up
 WARMUP = 1  # blocks
 KERNELS = 12  # rows of the profile
 DRAWN = ("before", "now")  # whose draws are timed
@@ -50,6 +51,10 @@ class Worker:
     def answer(self, what: str, recipe: str) -> dict[str, Any]:
         with _dense_gather() if self.uses_dense_gather else nullcontext():
             return getattr(self, what)(recipe)
+
+    @property
+    def steps_a_block(self) -> int:
+        return 1 if self.uses_dense_gather else BLOCK
 
     def prepare(self, recipe: str) -> dict[str, Any]:
         """Build the model of a recipe, take its first step, and return the loss."""
@@ -114,9 +119,9 @@ class Worker:
         if has_peak:
             torch.cuda.reset_peak_memory_stats()
         start = time.perf_counter()
-        self._run(recipe, BLOCK)
+        self._run(recipe, self.steps_a_block)
         self._wait()
-        seconds = (time.perf_counter() - start) / BLOCK
+        seconds = (time.perf_counter() - start) / self.steps_a_block
         peak_bytes = torch.cuda.max_memory_allocated() - other_bytes if has_peak else None
         return {"seconds": seconds, "peak_bytes": peak_bytes}
 
@@ -283,17 +288,16 @@ def serve(args: argparse.Namespace) -> None:
 
 
 def compare(args: argparse.Namespace, write: Callable[[dict[str, Any]], None]) -> None:
-    """Time all contenders in turn. write: called with the rows so far after each recipe."""
-    from pinchpoint.studies.timing import ratio_interval, timing_of
-
+    """Time all contenders in turn. write: called with all results so far, after each of them."""
     own = Source(args)
     earlier = None if args.before is None else Source(args, args.before)
     contenders = {
         **({} if earlier is None else {"before": Contender(earlier)}),
         "now": Contender(own),
-        "dense gather": Contender(own, uses_dense_gather=True),
+        SLOW: Contender(own, uses_dense_gather=True),
     }
-    rows, draws = [], []
+    rows: list[dict[str, Any]] = []
+    draws: list[dict[str, Any]] = []
     results: dict[str, dict[str, Any]] = {}
     # Everything is compiled, and every recipe has its first steps, before the first timing.
     for what, recipe in [("draw", ""), *(("prepare", recipe) for recipe in RECIPES)]:
@@ -305,46 +309,68 @@ def compare(args: argparse.Namespace, write: Callable[[dict[str, Any]], None]) -
     while args.wait_for is not None and not args.wait_for.exists():
         time.sleep(0.1)
     for _ in range(3):
-        draws += [
-            {"contender": name, **one.ask("draw", "")} for name, one in contenders.items() if name in DRAWN
-        ]
+        for name in contenders:
+            if name in DRAWN:
+                draws.append({"contender": name, **contenders[name].ask("draw", "")})
+                print(f"draw, {name}: {1e6 * draws[-1]['waited_s']:.1f} us waited for", flush=True)
+                write({"rows": rows, "draws": draws})
     for recipe in RECIPES:
         times: dict[str, list[float]] = {name: [] for name in contenders}
         peaks: dict[str, list[int | None]] = {name: [] for name in contenders}
+        own_rows: list[dict[str, Any]] = []
         for turn in range(WARMUP + args.blocks):
             # The order alternates, so that no contender always follows the same other one.
             for name in list(contenders) if turn % 2 else reversed(list(contenders)):
+                if turn < WARMUP and name == SLOW:
+                    continue
                 result = contenders[name].ask("run", recipe)
                 print(f"{recipe}, {name}: {1e3 * result['seconds']:.1f} ms per step", flush=True)
                 if turn >= WARMUP:
                     times[name].append(result["seconds"])
                     peaks[name].append(result["peak_bytes"])
-        for name in contenders:
-            timing = timing_of(times[name])
-            speedup, low, high = ratio_interval(times[name], times["now"])
-            rows.append(
-                {
-                    "recipe": recipe,
-                    "contender": name,
-                    "step_s": timing.median_s,
-                    "step_low_s": timing.low_s,
-                    "step_high_s": timing.high_s,
-                    "blocks": timing.runs,
-                    "times_as_long_as_now": speedup,
-                    "times_low": low,
-                    "times_high": high,
-                    **results[recipe][name],
-                    "peak_bytes": max((peak for peak in peaks[name] if peak is not None), default=None),
-                    "kernels": [],
-                }
-            )
-        write({"rows": rows, "draws": draws})
-        own_row = next(row for row in rows if (row["recipe"], row["contender"]) == (recipe, "now"))
+            if turn >= WARMUP:
+                own_rows = rows_of(recipe, times, peaks, results[recipe])
+                write({"rows": rows + own_rows, "draws": draws})
+        rows += own_rows
+        own_row = next(row for row in own_rows if row["contender"] == "now")
         own_row.update(contenders["now"].ask("profile", recipe))
         write({"rows": rows, "draws": draws})
     for source in (own, earlier):
         if source is not None:
             source.close()
+
+
+def rows_of(
+    recipe: str,
+    times: dict[str, list[float]],
+    peaks: dict[str, list[int | None]],
+    results: dict[str, dict[str, Any]],
+) -> list[dict[str, Any]]:
+    """The rows of a recipe. times, peaks: of every block so far; results: of the first steps."""
+    from pinchpoint.studies.timing import ratio_interval, timing_of
+
+    rows = []
+    for name, seconds in times.items():
+        timing = timing_of(seconds)
+        speedup, low, high = ratio_interval(seconds, times["now"])
+        rows.append(
+            {
+                "recipe": recipe,
+                "contender": name,
+                "step_s": timing.median_s,
+                "step_low_s": timing.low_s,
+                "step_high_s": timing.high_s,
+                "blocks": timing.runs,
+                "steps_a_block": 1 if name == SLOW else BLOCK,
+                "times_as_long_as_now": speedup,
+                "times_low": low,
+                "times_high": high,
+                **results[name],
+                "peak_bytes": max((peak for peak in peaks[name] if peak is not None), default=None),
+                "kernels": [],
+            }
+        )
+    return rows
 
 
 def main() -> None:

@@ -5,7 +5,8 @@
 
 Both variants train the same network on the same points, which are read, copied and drawn ahead of time. After
 their first steps, in which most sizes are recorded, blocks of five steps run in turn. The record has the
-milliseconds of a step in each block, the losses of the first steps, and the number of recorded sizes.
+milliseconds of a step in each block, the losses of the first steps, and the number of recorded sizes; it is
+written after every block.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import json
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +75,8 @@ def prepare(args: argparse.Namespace, recipe: dict[str, Any], *, records: bool) 
     return stepper, lambda number: stepper.step_on(*receive(prefetcher.get(number)), number=number)
 
 
-def measure(args: argparse.Namespace, name: str) -> dict[str, Any]:
+def measure(args: argparse.Namespace, name: str, write: Callable[[dict[str, Any]], None]) -> None:
+    """Measure one recipe. write: called with its results so far, after every block."""
     recipe, first, blocks = RECIPES[name]
     variants = {kind: prepare(args, recipe, records=kind == "recorded") for kind in ("eager", "recorded")}
     losses = {
@@ -89,7 +92,7 @@ def measure(args: argparse.Namespace, name: str) -> dict[str, Any]:
                 step(first + block * BLOCK + number + 1)
             torch.cuda.synchronize()
             times[kind].append(1e3 * (time.perf_counter() - start) / BLOCK)
-    return {"losses": losses, "ms": times, "sizes": variants["recorded"][0].recorded_sizes}
+        write({"losses": losses, "ms": times, "sizes": variants["recorded"][0].recorded_sizes})
 
 
 def main() -> None:
@@ -104,8 +107,9 @@ def main() -> None:
     args = parser.parse_args()
     check_output(args.output)
     recipes: dict[str, Any] = {}
-    for name in RECIPES:
-        recipes[name] = measure(args, name)
+
+    def write(name: str, result: dict[str, Any]) -> None:
+        recipes[name] = result
         record = {
             "what": "training steps on point clouds, eager and recorded, in turn",
             "command": script_command(),
@@ -117,7 +121,11 @@ def main() -> None:
             "created": now(),
         }
         write_text(args.output, json.dumps(record, indent=1) + "\n")
-        print(name, {kind: [round(ms, 1) for ms in times] for kind, times in recipes[name]["ms"].items()})
+        last = {kind: round(times[-1], 1) for kind, times in result["ms"].items()}
+        print(f"{name}: {last} ms per step", flush=True)
+
+    for name in RECIPES:
+        measure(args, name, partial(write, name))
     os._exit(0)  # a prefetched step may still be under way
 
 
