@@ -18,6 +18,7 @@ from pinchpoint.systems.cloud.settings import Settings
 from pinchpoint.systems.cloud.training import recorded_steps
 from pinchpoint.systems.cloud.training.recorded_steps import DEAD, RecordedSteps, Sizes, pad_draw, sizes_of
 from pinchpoint.systems.cloud.training.training_step import Stepper
+from pinchpoint.systems.common.training.checkpoints import TORCH
 
 CONFIG = CloudConfig(
     in_features=0,
@@ -146,3 +147,32 @@ def test_recorded_steps_on_a_gpu_are_near_eager_ones(precision: str, consistency
             assert stepper.recorded_steps is not None and stepper.recorded_steps.recorded_sizes >= 1
     assert losses[True][-1] < losses[True][0]
     assert losses[True] == pytest.approx(losses[False], rel=1e-3 if precision == "fp32" else 3e-2)
+
+
+@pytest.mark.gpu
+def test_a_run_continues_after_a_step_that_cuda_refused_to_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The step waits for its loss, which is not possible while it is recorded."""
+    losses, notes = {}, []
+    for records in (False, True):
+        stepper = Stepper(CONFIG, replace(SETTINGS, record_steps=records, steps=8), "cuda", note=notes.append)
+
+        def waiting(*arguments: Any, own: Any = stepper.gradients) -> torch.Tensor:
+            loss = own(*arguments)
+            if torch.cuda.is_current_stream_capturing():
+                loss.item()
+            return loss
+
+        monkeypatch.setattr(stepper, "gradients", waiting)
+        losses[records] = [
+            float(stepper.step([scene(0, 300), scene(1, 200)], number=number)[0]) for number in range(1, 9)
+        ]
+        assert stepper.recorded_sizes == (0 if records else None)
+    assert len(notes) == 1 and "could not be recorded" in notes[0]
+    assert losses[True] == pytest.approx(losses[False], rel=1e-3)
+    assert torch.rand(3, device="cuda").min() >= 0
+    # Another run resumes from a checkpoint and takes the same step.
+    state = TORCH.decode(TORCH.encode(stepper.updates.state()))
+    other = Stepper(CONFIG, replace(SETTINGS, steps=8), "cuda")
+    other.updates.restore(state)
+    steps = [float(one.step([scene(0, 300), scene(1, 200)], number=9)[0]) for one in (stepper, other)]
+    assert steps[0] == pytest.approx(steps[1], rel=1e-3)

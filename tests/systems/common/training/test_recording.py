@@ -71,3 +71,37 @@ def test_a_recording_that_fails_leaves_its_stream_and_ends_the_state_of_the_gene
     with recording.recording_into("own"):
         assert stream == ["of the recording"]
     assert stream == ["usual"] and recordings[repairs:] == ["own"]
+
+
+def _random_numbers() -> Any:
+    return torch.rand(4, device="cuda")
+
+
+def _record_with_a_wait(number: Any, wait: str) -> None:
+    with recording.recording_into(torch.cuda.CUDAGraph()):
+        number += _random_numbers()
+        if wait == "for a number":
+            number.sum().item()
+        else:
+            torch.cuda.synchronize()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("wait", ["for a number", "for the device"])
+def test_random_numbers_are_the_same_after_a_recording_that_cuda_refused(wait: str) -> None:
+    """A recording must not wait: CUDA invalidates it, and torch leaves its generator in the state of one."""
+    number = torch.zeros(4, device="cuda")
+    recording.SideStream().run(_random_numbers)
+    recorded, _ = recording.record(_random_numbers, clear=lambda: None)
+    state = torch.cuda.get_rng_state()
+    expected = torch.stack([_random_numbers(), recorded.replay(), _random_numbers()])
+    torch.cuda.set_rng_state(state)
+    with pytest.raises(RuntimeError, match="captur"):
+        _record_with_a_wait(number, wait)
+    assert not torch.cuda.is_current_stream_capturing()
+    assert torch.equal(torch.cuda.get_rng_state(), state)
+    values = torch.stack([_random_numbers(), recorded.replay(), _random_numbers()])
+    assert torch.equal(values, expected)
+    again, _ = recording.record(_random_numbers, clear=lambda: None)
+    torch.cuda.set_rng_state(state)
+    assert torch.equal(again.replay(), expected[0])
