@@ -1,12 +1,13 @@
-"""Time of a training step with the code of two source trees, in turn: N2, and H2 at the report's size.
+"""Time of a training step with the code of several source trees, in turn: N2, and H2 at the report's size.
 
     git worktree add ../before REVISION
     python benchmarks/vmc/steps.py --before ../before/src -o benchmarks/results/vmc_steps_h200.json
 
-Each tree runs in a process of its own, which compiles its step and then waits; the two take turns (A B A B),
-so that only one uses the GPU. N2: one step of Adam at a time, 1,024 walkers, 10 moves, the network ferminet,
-float32. H2: 200 steps in one program, 128 walkers, 10 moves, the network report; the time is that of one
-step. `--warm` only compiles, into the cache of programs.
+Each tree runs in a process of its own, which compiles its step and then waits; they take turns (A B A B), so
+that only one uses the GPU. `--also NAME=SRC` adds further trees. A tree whose step does not compile or run is
+left out, with the reason in the record. N2: one step of Adam at a time, 1,024 walkers, 10 moves, the network
+ferminet, float32. H2: 200 steps in one program, 128 walkers, 10 moves, the network report; the time is that
+of one step. `--warm` only compiles, into the cache of programs.
 """
 
 from __future__ import annotations
@@ -26,6 +27,10 @@ CASES: dict[str, dict[str, Any]] = {
 }
 MOVES = 10
 Row = dict[str, Any]
+
+
+class Ended(Exception):
+    """The process of a tree ended before its result."""
 
 
 class Worker:
@@ -63,7 +68,7 @@ class Worker:
         for line in self.process.stdout:
             if line.startswith("{"):
                 return json.loads(line)
-        raise SystemExit(f"The process of a tree ended with {self.process.wait()}.")
+        raise Ended(f"The process of a tree ended with {self.process.wait()}.")
 
 
 def work(case: str, device: str) -> None:
@@ -97,10 +102,12 @@ def work(case: str, device: str) -> None:
         start = time.perf_counter()
         program = step.lower(state).compile()
         compile_s = time.perf_counter() - start
-        print(
-            json.dumps({"compile_s": compile_s, "temp_bytes": program.memory_analysis().temp_size_in_bytes}),
-            flush=True,
-        )
+        about_program = {
+            "compile_s": compile_s,
+            "temp_bytes": program.memory_analysis().temp_size_in_bytes,
+            "device": jax.devices(device)[0].device_kind,
+        }
+        print(json.dumps(about_program), flush=True)
         for _ in sys.stdin:
             start = time.perf_counter()
             for _ in range(about["calls"]):
@@ -116,21 +123,33 @@ def compare(case: str, trees: dict[str, Path], device: str, *, warm: bool) -> Ro
     from pinchpoint.studies.timing import ratio_interval, timing_of
 
     workers = {name: Worker(case, tree, device) for name, tree in trees.items()}
-    for worker in workers.values():
-        worker.wait()
     seconds: dict[str, list[float]] = {name: [] for name in workers}
-    for turn in range(0 if warm else 2 + CASES[case]["rounds"]):
-        for name, worker in workers.items():
-            taken = worker.seconds()
-            if turn >= 2:
+    failures: dict[str, str] = {}
+    for turn in range(1 if warm else 3 + CASES[case]["rounds"]):
+        for name in [name for name in workers if name not in failures]:
+            worker = workers[name]
+            try:
+                if turn == 0:
+                    worker.wait()
+                    continue
+                taken = worker.seconds()
+            except (Ended, BrokenPipeError) as error:
+                failures[name] = str(error)
+                print(f"{case} {name}: {error}", flush=True)
+                continue
+            if turn >= 3:
                 seconds[name].append(taken)
-    for worker in workers.values():
-        worker.close()
+    for name in [name for name in workers if name not in failures]:
+        workers[name].close()
     if warm:
         print(case, {name: worker.about for name, worker in workers.items()}, flush=True)
         return None
     row: Row = {"case": case, **CASES[case], "moves": MOVES, "trees": {}}
+    if failures:
+        row["failures"] = failures
     for name, times in seconds.items():
+        if name in failures:
+            continue
         timing = timing_of(times)
         row["trees"][name] = {
             "seconds": timing.median_s,
@@ -140,9 +159,10 @@ def compare(case: str, trees: dict[str, Path], device: str, *, warm: bool) -> Ro
             **workers[name].about,
         }
         print(f"{case} {name:8} {show_seconds(timing.median_s):>9} per step", flush=True)
-    if {"before", "after"} <= set(seconds):
-        row["before_over_after"] = ratio_interval(seconds["before"], seconds["after"])
-        print(f"{case} before / after {row['before_over_after'][0]:.3f}", flush=True)
+    for name in row["trees"] if "before" in row["trees"] else ():
+        if name != "before":
+            ratio = row[f"before_over_{name}"] = ratio_interval(seconds["before"], seconds[name])
+            print(f"{case} before / {name} {ratio[0]:.3f}", flush=True)
     return row
 
 
@@ -152,6 +172,10 @@ def main() -> int:
     )
     parser.add_argument("--before", type=Path, help="The src of the tree to compare with.")
     parser.add_argument("--after", type=Path, default=Path(__file__).parents[2] / "src")
+    parser.add_argument("--revision", default="", help="The revision of the tree to compare with.")
+    parser.add_argument(
+        "--also", metavar="NAME=SRC", action="append", default=[], help="A further tree; repeatable."
+    )
     parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES))
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--warm", action="store_true", help="Only compile.")
@@ -169,12 +193,22 @@ def main() -> int:
         parser.error("name a file with -o")
     output = None if args.output is None else check_output(args.output)
     trees = {name: tree for name, tree in (("before", args.before), ("after", args.after)) if tree}
-    record: Row = {"command": "python " + " ".join(sys.argv), "created": now(), "machine": describe()}
+    for also in args.also:
+        name, _, tree = also.partition("=")
+        if not name or name in trees or not Path(tree).is_dir():
+            parser.error(f"--also {also}: give a new name and a folder, NAME=SRC")
+        trees[name] = Path(tree)
+    # The folders of the trees differ between machines and say nothing; their names and the revision do.
+    further = "".join(f" --also {name}=SRC" for name in list(trees) if name not in ("before", "after"))
+    command = f"python benchmarks/vmc/steps.py --before SRC{further} --cases {' '.join(args.cases)} -o RECORD"
+    record: Row = {"command": command, "before": args.revision, "created": now(), "machine": describe()}
     record["cases"] = []
     for case in args.cases:
         row = compare(case, trees, args.device, warm=args.warm)
         if row is not None and output is not None:
             record["cases"].append(row)
+            kinds = [tree["device"] for tree in row["trees"].values()]
+            record["machine"]["gpu"] = kinds[0] if kinds and args.device == "cuda" else None
             write_text(output, json.dumps(record, indent=1) + "\n")
     return 0
 

@@ -17,7 +17,8 @@ def test_trees_take_turns_and_the_first_rounds_do_not_count(monkeypatch: pytest.
 
     class Worker:
         def __init__(self, case: str, tree: Path, device: str) -> None:
-            self.name, self.about, self.turn = tree.name, {"compile_s": 1.0, "temp_bytes": 7}, 0
+            self.name, self.turn = tree.name, 0
+            self.about = {"compile_s": 1.0, "temp_bytes": 7, "device": "H200"}
 
         def wait(self) -> None:
             calls.append(f"wait {self.name}")
@@ -38,9 +39,37 @@ def test_trees_take_turns_and_the_first_rounds_do_not_count(monkeypatch: pytest.
     assert row["before_over_after"][0] == pytest.approx(1.5)
 
 
-def test_a_process_that_fails_ends_the_comparison(tmp_path: Path) -> None:
+def test_a_tree_whose_process_ends_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: Any = importlib.import_module("steps")
+
+    class Worker:
+        def __init__(self, case: str, tree: Path, device: str) -> None:
+            self.name, self.about, self.turn = tree.name, {"device": "H200"}, 0
+
+        def wait(self) -> None:
+            if self.name == "never":
+                raise steps.Ended("ended with 3")
+
+        def seconds(self) -> float:
+            self.turn += 1
+            if self.name == "late" and self.turn > 4:
+                raise steps.Ended("ended with 9")
+            return 2.0
+
+        def close(self) -> None:
+            assert self.name not in ("never", "late")
+
+    monkeypatch.setattr(steps, "Worker", Worker)
+    trees = {"before": Path("old"), "after": Path("never"), "other": Path("late"), "fast": Path("new")}
+    row = steps.compare("h2", trees, "cpu", warm=False)
+    assert row["failures"] == {"after": "ended with 3", "other": "ended with 9"}
+    assert set(row["trees"]) == {"before", "fast"}
+    assert row["before_over_fast"][0] == pytest.approx(1.0) and "before_over_after" not in row
+
+
+def test_a_process_that_fails_is_noticed(tmp_path: Path) -> None:
     steps: Any = importlib.import_module("steps")
     (tmp_path / "jax.py").write_text("raise SystemExit(3)")
     worker = steps.Worker("h2", tmp_path, "cpu")
-    with pytest.raises(SystemExit, match="ended with 3"):
+    with pytest.raises(steps.Ended, match="ended with 3"):
         worker.wait()
