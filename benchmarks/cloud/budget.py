@@ -3,9 +3,10 @@
     pinchpoint cloud data -o rooms-1m --train 2 --test 1 --points 1000000
     python benchmarks/cloud/budget.py rooms-1m --device cuda -o benchmarks/results/cloud_budget_h200.json
 
-Every recipe is trained for a few steps by a process of its own. `predicted_bytes` is what the budget has to
-hold, with the context of CUDA and what the allocator reserves beyond the tensors; `peak_bytes` is the peak of
-the tensors, and `reserved_bytes` what the allocator reserved at most.
+Every recipe is trained for a few steps by a process of its own; with --together all of them at one time,
+which changes nothing but the seconds. `predicted_bytes` is what the budget has to hold, with the context of
+CUDA and what the allocator reserves beyond the tensors; `peak_bytes` is the peak of the tensors, and
+`reserved_bytes` what the allocator reserved at most. The exit code is 1 if a recipe could not be trained.
 """
 
 from __future__ import annotations
@@ -73,6 +74,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("-o", "--output", type=Path, required=True, help="File of the record.")
     parser.add_argument("--recipes", nargs="+", choices=RECIPES, default=list(RECIPES), metavar="RECIPE")
+    parser.add_argument("--together", action="store_true", help="Start the processes of all recipes at once.")
     parser.add_argument("--recipe", choices=RECIPES, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.recipe is not None:
@@ -83,10 +85,19 @@ def main() -> None:
     from pinchpoint.core.records import now, script_command
 
     check_output(args.output)
-    rows: list[dict[str, Any]] = []
-    for recipe in args.recipes:
+
+    def start(recipe: str) -> subprocess.Popen[str]:
         command = [sys.executable, __file__, *sys.argv[1:], "--recipe", recipe]
-        output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+    rows: list[dict[str, Any]] = []
+    started = {recipe: start(recipe) for recipe in args.recipes if args.together}
+    for recipe in args.recipes:
+        process = started.get(recipe) or start(recipe)
+        output, _ = process.communicate()
+        if process.returncode:
+            print(f"{recipe}: failed with exit code {process.returncode}", flush=True)
+            continue
         row = json.loads(output.splitlines()[-1])
         rows.append(row)
         sizes = [(row[f"{name}_bytes"] or 0) / 1e9 for name in ("predicted", "peak", "reserved")]
@@ -105,6 +116,8 @@ def main() -> None:
             "created": now(),
         }
         write_text(args.output, json.dumps(record, indent=1) + "\n")
+    if len(rows) < len(args.recipes):
+        raise SystemExit(1)
 
 
 if __name__ == "__main__":
