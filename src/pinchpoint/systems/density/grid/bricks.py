@@ -49,11 +49,13 @@ class Bricks:
 
     def on_grid(self, values: np.ndarray) -> np.ndarray:
         """Arrange the values of all bricks in order, (N, B, ...), on the grid: (nx, ny, nz, ...)."""
-        rest = values.shape[2:]
-        apart = values.reshape(*self.along, *self.sides, *rest)
-        together = apart.transpose(0, 3, 1, 4, 2, 5, *range(6, apart.ndim))
-        whole = together.reshape(*(a * s for a, s in zip(self.along, self.sides, strict=True)), *rest)
-        nx, ny, nz = self.grid
+        rest, (nx, ny, nz) = values.shape[2:], self.grid
+        # The probes of a brick along z stay together, so they are copied as one item, which takes less time.
+        line = np.dtype((np.void, values.itemsize * self.sides[2] * math.prod(rest)))
+        lines = np.ascontiguousarray(values).reshape(-1).view(line)
+        apart = lines.reshape(*self.along, *self.sides[:2]).transpose(0, 3, 1, 4, 2)
+        whole = np.ascontiguousarray(apart).reshape(-1).view(values.dtype)
+        whole = whole.reshape(*(a * s for a, s in zip(self.along, self.sides, strict=True)), *rest)
         return whole[:nx, :ny, :nz]
 
 
