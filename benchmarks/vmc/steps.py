@@ -117,27 +117,38 @@ def work(case: str, device: str) -> None:
             print(json.dumps({"seconds": seconds}), flush=True)
 
 
-def compare(case: str, trees: dict[str, Path], device: str, *, warm: bool) -> Row | None:
+def start(case: str, trees: dict[str, Path], device: str) -> dict[str, Worker]:
+    """Start a process for each tree; all compile at the same time."""
+    return {name: Worker(case, tree, device) for name, tree in trees.items()}
+
+
+def wait(case: str, workers: dict[str, Worker]) -> dict[str, str]:
+    """Wait until all have compiled; returns why some did not."""
+    failures: dict[str, str] = {}
+    for name, worker in workers.items():
+        try:
+            worker.wait()
+        except Ended as error:
+            failures[name] = str(error)
+            print(f"{case} {name}: {error}", flush=True)
+    return failures
+
+
+def compare(case: str, workers: dict[str, Worker], failures: dict[str, str], *, warm: bool) -> Row | None:
     """Return the times of all trees in one case; None if their programs are only compiled."""
     from pinchpoint.core.units import show_seconds
     from pinchpoint.studies.timing import ratio_interval, timing_of
 
-    workers = {name: Worker(case, tree, device) for name, tree in trees.items()}
     seconds: dict[str, list[float]] = {name: [] for name in workers}
-    failures: dict[str, str] = {}
-    for turn in range(1 if warm else 3 + CASES[case]["rounds"]):
+    for turn in range(0 if warm else 2 + CASES[case]["rounds"]):
         for name in [name for name in workers if name not in failures]:
-            worker = workers[name]
             try:
-                if turn == 0:
-                    worker.wait()
-                    continue
-                taken = worker.seconds()
+                taken = workers[name].seconds()
             except (Ended, BrokenPipeError) as error:
                 failures[name] = str(error)
                 print(f"{case} {name}: {error}", flush=True)
                 continue
-            if turn >= 3:
+            if turn >= 2:
                 seconds[name].append(taken)
     for name in [name for name in workers if name not in failures]:
         workers[name].close()
@@ -203,8 +214,11 @@ def main() -> int:
     command = f"python benchmarks/vmc/steps.py --before SRC{further} --cases {' '.join(args.cases)} -o RECORD"
     record: Row = {"command": command, "before": args.revision, "created": now(), "machine": describe()}
     record["cases"] = []
+    # All processes compile at once; none is timed before the last one waits.
+    workers = {case: start(case, trees, args.device) for case in args.cases}
+    failures = {case: wait(case, workers[case]) for case in args.cases}
     for case in args.cases:
-        row = compare(case, trees, args.device, warm=args.warm)
+        row = compare(case, workers[case], failures[case], warm=args.warm)
         if row is not None and output is not None:
             record["cases"].append(row)
             kinds = [tree["device"] for tree in row["trees"].values()]

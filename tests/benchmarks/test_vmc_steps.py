@@ -32,7 +32,8 @@ def test_trees_take_turns_and_the_first_rounds_do_not_count(monkeypatch: pytest.
             calls.append(f"close {self.name}")
 
     monkeypatch.setattr(steps, "Worker", Worker)
-    row = steps.compare("h2", {"before": Path("old"), "after": Path("new")}, "cpu", warm=False)
+    workers = steps.start("h2", {"before": Path("old"), "after": Path("new")}, "cpu")
+    row = steps.compare("h2", workers, steps.wait("h2", workers), warm=False)
     rounds = steps.CASES["h2"]["rounds"] + 2
     assert calls == ["wait old", "wait new", *["old", "new"] * rounds, "close old", "close new"]
     assert row["trees"]["before"]["seconds"] == 3.0 and row["trees"]["after"]["runs"] == rounds - 2
@@ -61,7 +62,8 @@ def test_a_tree_whose_process_ends_is_left_out(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(steps, "Worker", Worker)
     trees = {"before": Path("old"), "after": Path("never"), "other": Path("late"), "fast": Path("new")}
-    row = steps.compare("h2", trees, "cpu", warm=False)
+    workers = steps.start("h2", trees, "cpu")
+    row = steps.compare("h2", workers, steps.wait("h2", workers), warm=False)
     assert row["failures"] == {"after": "ended with 3", "other": "ended with 9"}
     assert set(row["trees"]) == {"before", "fast"}
     assert row["before_over_fast"][0] == pytest.approx(1.0) and "before_over_after" not in row
