@@ -39,12 +39,20 @@ clean:
 
 # The demo needs the systems only; the tests and linters come on top, into the same .venv.
 .venv/.installed: pyproject.toml constraints.txt
+	$(call install,all)
+	touch $@
+
+.venv/.ready: pyproject.toml constraints.txt
+	$(call install,all$(comma)dev)
+	touch .venv/.installed $@
+
+comma := ,
+
+# pip compiles what it installs on one core, compileall on all of them; it passes over templates that are not Python.
+define install
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "pinchpoint needs Python 3.11 or newer; choose one: make PYTHON=python3.12 ..."; exit 1; }
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[all]'
-	touch $@
-
-.venv/.ready: .venv/.installed
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[all,dev]'
-	touch $@
+	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e '.[$(1)]'
+	@$(BIN)/python -m compileall -qq -j 0 -x /tests/ .venv/lib || true
+endef

@@ -61,7 +61,7 @@ def test_the_container_installs_what_the_makefile_installs_for_the_demo() -> Non
     install = next(text for name, text in steps if name == "RUN" and "pip install" in text)
     extras = re.search(r"'\.\[([\w,-]+)\]'", install)
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    demo = re.search(r"pip install .* -e '\.\[([\w,-]+)\]'", makefile)
+    demo = re.search(r"\.venv/\.installed:.*\n\t\$\(call install,([\w,-]+)\)", makefile)
     assert extras is not None and demo is not None
     assert extras[1] == demo[1]
     assert set(extras[1].split(",")) <= set(PROJECT["project"]["optional-dependencies"])
