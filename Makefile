@@ -8,8 +8,9 @@ demo: .venv/.installed
 	$(BIN)/pinchpoint demo -o demo
 
 # With worksteal, most tests of a file run in the same worker, so that their shared fixtures are built once.
+# Three workers keep two cores busy: many tests wait for processes that they start.
 test: .venv/.ready
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal
+	$(BIN)/python -m pytest -q -n 3 --dist worksteal
 
 # The toolkit without its slow tests, in under two minutes on two cores: systems, kit, workloads and benchmarks are left out.
 test-fast: .venv/.ready
