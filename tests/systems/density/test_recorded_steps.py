@@ -11,10 +11,14 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="density models are torch's")
 
-from pinchpoint.core.errors import BadInput  # noqa: E402
+from tests.systems.common.training.recording_card import RecordingCard  # noqa: E402
+
 from pinchpoint.systems.common.training import logs  # noqa: E402
 from pinchpoint.systems.common.training.checkpoints import Checkpoints  # noqa: E402
+from pinchpoint.systems.common.training.recorder import room_for_recordings  # noqa: E402
+from pinchpoint.systems.common.training.training_loop import NOTE, Report  # noqa: E402
 from pinchpoint.systems.density.data.batches import (  # noqa: E402
+    Item,
     choose_structures,
     common_shape,
     item_of,
@@ -25,7 +29,13 @@ from pinchpoint.systems.density.data.stacked_items import StackedItems  # noqa: 
 from pinchpoint.systems.density.model.config import DensityConfig  # noqa: E402
 from pinchpoint.systems.density.settings import Settings  # noqa: E402
 from pinchpoint.systems.density.train import train  # noqa: E402
-from pinchpoint.systems.density.training.training_step import new_model  # noqa: E402
+from pinchpoint.systems.density.training import budget as budget_module  # noqa: E402
+from pinchpoint.systems.density.training.budget import chunk_for  # noqa: E402
+from pinchpoint.systems.density.training.training_step import (  # noqa: E402
+    RecordedStep,
+    Stepper,
+    new_model,
+)
 
 TINY: dict[str, Any] = {
     "mul": 16,
@@ -131,8 +141,18 @@ def test_recorded_steps_are_the_same_steps_and_a_run_resumes_with_or_without_the
         assert more.complete and more.step == 5
     ends = [last_state(tmp_path / name)["model"] for name in ("plain", "recorded")]
     assert all(torch.allclose(ends[0][key], ends[1][key], rtol=1e-2, atol=1e-4) for key in ends[0])
-    with pytest.raises(BadInput, match="cannot be predicted"):
-        train(density_data, tmp_path / "recorded", resume=True, steps=6, record_steps=True, budget="8GiB")
+    said: list[Report] = []
+    train(
+        density_data,
+        tmp_path / "recorded",
+        resume=True,
+        steps=6,
+        record_steps=True,
+        budget="64GiB",
+        progress=said.append,
+    )
+    notes = [report.note for report in said if report.stage == NOTE]
+    assert notes == ["No step is recorded: record_steps needs a GPU, and the run is on cpu."]
 
 
 def test_structures_are_not_kept_beside_their_joint_tensors(
@@ -154,6 +174,75 @@ def test_structures_are_not_kept_beside_their_joint_tensors(
     monkeypatch.setattr(StackedItems, "batch", gather_and_count)
     train(density_data, tmp_path / "run", **{**CHOICES, "steps": 2}, record_steps=True)
     assert references and alive == [0, 0]
+
+
+def steps_on(card: RecordingCard, items: dict[str, Item], config: DensityConfig, count: int) -> list[float]:
+    """The losses of some recorded steps with one structure."""
+    settings = Settings(molecules=1, probes=8, steps=count, record_steps=True)
+    names = list(items)
+    shape = common_shape(items, names, settings, config)
+    step = RecordedStep(note=card.notes.append)
+    stepper = Stepper(new_model(config, seed=0), settings, "cpu", recorded_step=step)
+    return [
+        float(stepper.step(step_batch(items, names, settings, config, number=at, shape=shape), number=at)[0])
+        for at in range(1, count + 1)
+    ]
+
+
+@pytest.mark.parametrize("error", [None, RuntimeError("not permitted\nwhen capturing")])
+def test_a_step_is_recorded_after_three_and_a_run_goes_on_without_if_that_fails(
+    density_data: Path, monkeypatch: pytest.MonkeyPatch, error: RuntimeError | None
+) -> None:
+    config = DensityConfig(("C", "H", "O"), mean_neighbours=3.0, prior=True, **TINY)
+    data = open_dataset(density_data)
+    items = {name: item_of(data.sample(name), config) for name in data.names("train")[:1]}
+    card = RecordingCard(monkeypatch, free=10**12, step=10**6)
+    card.error = error
+    losses = steps_on(card, items, config, 6)
+    if error is None:
+        assert card.calls == ["aside"] * 3 + ["recorded"] + ["replayed"] * 3 and not card.notes
+    else:
+        assert card.calls == ["aside"] * 3 + ["released"] + ["aside"] * 3
+        assert card.notes == ["All further steps are eager: a step could not be recorded (not permitted)."]
+    full = RecordingCard(monkeypatch, free=10**6, step=10**6)
+    assert losses == pytest.approx(steps_on(full, items, config, 6), rel=1e-5)
+    assert full.calls == ["aside"] * 6
+    (note,) = full.notes
+    assert note.startswith("No step is recorded: the recordings would need ")
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_a_budget_counts_what_recorded_steps_take_besides(
+    device: str, density_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(budget_module, "resident_bytes", lambda: 10**9)
+    config = DensityConfig(("C", "H", "O"), mean_neighbours=3.0, **TINY)
+    data = open_dataset(density_data)
+    names = data.names("train")[:2]
+    items = {name: item_of(data.sample(name), config) for name in names}
+    settings = Settings(molecules=2, probes=64, record_steps=True, steps=3)
+    shape = common_shape(items, names, settings, config)
+    batch = step_batch(items, names, settings, config, number=1, shape=shape)
+    eager, recorded = (
+        chunk_for(
+            config,
+            replace(settings, record_steps=records),
+            list(items.values()),
+            budget="8GiB",
+            device=device,
+            padded=batch if records else None,
+        )
+        for records in (False, True)
+    )
+    stored = sum(tensor.nbytes for item in items.values() for tensor in (item.probes, item.values))
+    own = sum(tensor.nbytes for tensor in batch.tensors())
+    more = recorded.predicted_bytes - eager.predicted_bytes
+    if device == "cuda":
+        assert more > stored + own
+        assert recorded.live_bytes > eager.live_bytes > 0, "products in parts"
+    else:  # where nothing is recorded, but batches are gathered from joint tensors too
+        assert more >= stored + recorded.live_bytes - eager.live_bytes
+    assert room_for_recordings(recorded) == recorded.budget_bytes - recorded.predicted_bytes
 
 
 @pytest.mark.gpu

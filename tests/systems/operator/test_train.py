@@ -6,20 +6,21 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from tests.systems.common.training.recording_card import RecordingCard
 
 from pinchpoint.core.errors import BadInput, Diverged, Missing
 from pinchpoint.systems.common.budgets import BudgetChoice
 from pinchpoint.systems.common.training import logs, recording
 from pinchpoint.systems.common.training.checkpoints import Checkpoints
 from pinchpoint.systems.common.training.progress import show_progress
+from pinchpoint.systems.common.training.recorder import recordings_bytes, with_recordings
 from pinchpoint.systems.common.training.training_loop import Report
 from pinchpoint.systems.operator.data.dataset import open_dataset
 from pinchpoint.systems.operator.data.loading import Supply, tensor_bytes
@@ -31,9 +32,7 @@ from pinchpoint.systems.operator.train import train
 from pinchpoint.systems.operator.training.recorded_steps import (
     RecordedSteps,
     recorded_steps_of,
-    recordings_bytes,
     refuse_unrecordable,
-    with_recordings,
 )
 from pinchpoint.systems.operator.training.runs import Run, begin, read_settings
 from pinchpoint.systems.operator.training.training_step import Stepper
@@ -416,43 +415,11 @@ def test_a_cached_graph_is_read_from_disk_and_computed_again_if_it_is_damaged(
     assert len(list(tmp_path.iterdir())) == 2, "another radius is another graph"
 
 
-class _Card:
-    """The memory of a GPU, and stand-ins for what records on it, which list their calls.
-
-    graph: the bytes of each recording; more is taken from `taken`, one for each, as long as it has any.
-    """
-
-    def __init__(
-        self, patch: pytest.MonkeyPatch, *, free: int, step: int, graph: int = 1000, taken: Sequence[int] = ()
-    ) -> None:
-        self.calls: list[str] = []
-        self.notes: list[str] = []
-        self.error: RuntimeError | None = None  # that the next recording raises
-        self.free, self.graph, self.taken = free, graph, list(taken)
-        patch.setattr(torch.cuda, "mem_get_info", lambda: (self.free, 10 * free))
-        patch.setattr(torch.cuda, "memory_reserved", lambda: step + 500)
-        patch.setattr(torch.cuda, "memory_allocated", lambda: 500)
-        patch.setattr(recording.SideStream, "run", self.run_aside)
-        patch.setattr(recording, "record", self.record)
-        patch.setattr(recording, "release_memory", lambda: self.calls.append("released"))
-
+class _Card(RecordingCard):
     def steps(self, *, bodies: int, last_step: int = 10**6, most_bytes: int | None = None) -> RecordedSteps:
         return RecordedSteps(
             bodies=bodies, last_step=last_step, most_bytes=most_bytes, note=self.notes.append
         )
-
-    def run_aside(self, function: Callable[[], torch.Tensor]) -> torch.Tensor:
-        self.calls.append("aside")
-        return function()
-
-    def record(self, function: Callable[[], torch.Tensor], *, clear: Callable[[], None], pool: Any) -> Any:
-        clear()
-        if self.error is not None:
-            raise self.error
-        self.calls.append("recorded" if pool is None else f"recorded in {pool}")
-        replay = lambda: self.calls.append("replayed") or function()  # noqa: E731
-        taken_bytes = self.taken.pop(0) if self.taken else self.graph
-        return SimpleNamespace(replay=replay, taken_bytes=taken_bytes), "the pool"
 
     def take(self, steps: RecordedSteps, body: tuple[Sample, Graph], *, number: int = 1) -> None:
         loss = steps.run(

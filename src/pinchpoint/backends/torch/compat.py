@@ -6,9 +6,10 @@ benchmarks/versions. If torch moves one of these APIs, this is the only file to 
 
 from __future__ import annotations
 
+import ctypes
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache, partial
 from itertools import islice
 from typing import Any, cast
@@ -43,6 +44,7 @@ __all__ = [
     "cuda_autocasts",
     "cudnn_version",
     "default_device",
+    "end_failed_capture",
     "fake_device",
     "fake_factory",
     "fake_in_foreach",
@@ -52,6 +54,7 @@ __all__ = [
     "has_dispatch",
     "has_fused_rms_norm",
     "has_hooks",
+    "has_parts",
     "hide_fake_tensors",
     "in_kernel",
     "is_fake_mode_error",
@@ -67,6 +70,7 @@ __all__ = [
     "own_device",
     "own_parameters",
     "pass_over",
+    "products_use_tf32",
     "remember_factories",
     "restart_loader",
     "returns_nothing",
@@ -327,6 +331,11 @@ def has_hooks(module: torch.nn.Module) -> bool:
     )
 
 
+def has_parts(module: torch.nn.Module) -> bool:
+    """Whether a module has modules of its own."""
+    return bool(module._modules)
+
+
 def apply_to_module(module: torch.nn.Module, fn: Callable[[torch.Tensor], torch.Tensor]) -> torch.nn.Module:
     """Apply `fn` to each parameter and buffer and replace it by the result, as `Module.to` does."""
     return module._apply(fn)
@@ -402,6 +411,38 @@ def cudnn_version() -> int | None:
     return 10_000 * major + 100 * minor + patch
 
 
+def end_failed_capture(graph: Any, pool: Any, *, has_begun: bool) -> None:
+    """Make the caching allocator forget the capture of a CUDA graph into a pool if CUDA invalidated it.
+
+    Some versions of torch (2.11) do not end such a capture in the allocator. As long as one is under way
+    there, memory that another stream has used is never given back, nor any memory to the device. Later ones
+    (2.12) end it and do not release the pool. has_begun: whether the capture has begun.
+
+    In the allocator of pinned memory, 2.11 does not end it either, and nothing here can: a later capture into
+    the same pool is refused, so it needs another pool.
+    """
+    try:
+        graph.pool()
+    except RuntimeError:  # the capture did not end well
+        pass
+    else:
+        return
+    device, has_ended = torch.cuda.current_device(), False
+    for name in ("_cuda_endAllocateToPool", "_cuda_endAllocateCurrentStreamToPool"):  # the second until 2.7
+        end = getattr(torch._C, name, None)
+        if end is not None:
+            with suppress(RuntimeError):  # torch has ended it
+                end(device, pool)
+                has_ended = True
+            break
+    if has_begun or has_ended:
+        with suppress(RuntimeError):  # torch has released it
+            torch._C._cuda_releasePool(device, pool)  # pyright: ignore[reportAttributeAccessIssue]
+        # The allocator of pinned memory still points to the graph (2.11), and versions that release the pool
+        # with the graph would release it twice. So the graph is never destroyed.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(graph))
+
+
 def variable_functions() -> dict[str, Any]:
     """Every function of torch's C namespace, from which the recurrent modules call their kernels."""
     namespace = torch._C._VariableFunctions  # pyright: ignore[reportAttributeAccessIssue]
@@ -446,6 +487,12 @@ def cuda_autocasts(name: str) -> bool:
 def has_fused_rms_norm() -> bool:
     """Whether CUDA has a kernel for RMS norm in this torch, as since 2.9; it came with its backward pass."""
     return hasattr(torch.ops.aten, "_fused_rms_norm_backward")
+
+
+def products_use_tf32() -> bool:
+    """Whether cuBLAS may round fp32 to tf32; torch refuses the old question if the new setting was used."""
+    precision = getattr(torch.backends.cuda.matmul, "fp32_precision", None)
+    return bool(torch.backends.cuda.matmul.allow_tf32) if precision is None else precision == "tf32"
 
 
 def convolutions_use_tf32() -> bool:

@@ -80,15 +80,6 @@ def refuse_budget_in_use(budget: str | int | None, device: str, *, resume: bool)
         )
 
 
-def refuse_recorded_steps(budget: str | int | None, record_steps: bool) -> None:
-    """Refuse a budget for recorded steps."""
-    if budget is not None and record_steps:
-        raise BadInput(
-            "The memory of recorded steps cannot be predicted, so --budget cannot be used with them.",
-            hint="Leave out --budget, or set --set record_steps=false.",
-        )
-
-
 def cuda_bytes(tensor_bytes: float, card: Card, *, reserved: float = RESERVED) -> int:
     """Return what a step with these tensors needs on a card, with the allocator's reserve and the context.
 

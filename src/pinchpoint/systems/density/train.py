@@ -24,16 +24,30 @@ from pinchpoint.systems.common.budgets import (
     budget_of,
     refuse_both,
     refuse_budget_in_use,
-    refuse_recorded_steps,
 )
 from pinchpoint.systems.common.training import logs
 from pinchpoint.systems.common.training.optimizer import count_parameters
 from pinchpoint.systems.common.training.precision import check_precision
+from pinchpoint.systems.common.training.recorder import can_record, room_for_recordings, with_recordings
+from pinchpoint.systems.common.training.recording import release_memory
 from pinchpoint.systems.common.training.records import TrainingRecord, shared_fields
 from pinchpoint.systems.common.training.runs import at_data, data_folder
-from pinchpoint.systems.common.training.torch_loop import take_steps
-from pinchpoint.systems.common.training.training_loop import Outcome, Progress, Report, keep_run_on_stop
-from pinchpoint.systems.density.data.batches import Item, choose_structures, common_shape, item_of, step_batch
+from pinchpoint.systems.common.training.torch_loop import peak_reserved_bytes, take_steps
+from pinchpoint.systems.common.training.training_loop import (
+    NOTE,
+    Outcome,
+    Progress,
+    Report,
+    keep_run_on_stop,
+)
+from pinchpoint.systems.density.data.batches import (
+    Batch,
+    Item,
+    choose_structures,
+    common_shape,
+    item_of,
+    step_batch,
+)
 from pinchpoint.systems.density.data.dataset import open_dataset, unfinished_notes
 from pinchpoint.systems.density.data.domain import TrainingDomain, merge_domains, sample_domain
 from pinchpoint.systems.density.data.stacked_items import StackedItems
@@ -42,6 +56,7 @@ from pinchpoint.systems.density.settings import Settings
 from pinchpoint.systems.density.training.budget import chunk_for
 from pinchpoint.systems.density.training.runs import DOMAIN_FILE, Run, begin, read_domain
 from pinchpoint.systems.density.training.training_step import (
+    RecordedStep,
     Stepper,
     correct_model,
     new_model,
@@ -105,7 +120,6 @@ def train(
         first=None if first is None else first.config,
     )
     run = at_data(begun, where, data)
-    refuse_recorded_steps(budget, run.settings.record_steps)
     if resume and run.settings.first and run.checkpoints.last() is None:
         first = load_weights(run.settings.first)
     device = resolve_device(run.settings.device, backend("torch"))
@@ -125,11 +139,28 @@ def train(
             tell(Report("data", len(items), len(names) + len(validation_names)))
         if budget is not None:
             tell(Report("budget", 0, 0, note="largest structures"))
-            choice = chunk_for(run.config, run.settings, list(items.values()), budget=budget, device=device)
+            choice = chunk_for(
+                run.config,
+                run.settings,
+                list(items.values()),
+                budget=budget,
+                device=device,
+                padded=_padded_batch(run, items, names) if run.settings.record_steps else None,
+            )
             run = replace(run, settings=replace(run.settings, chunk=choice.chunk))
-    learner = _Learner(run, items, names, validation_names, first=first, device=device)
+    recorded_step: RecordedStep | None = None
+    if run.settings.record_steps and can_record(
+        device, note := lambda text: tell(Report(NOTE, 0, 0, note=text))
+    ):
+        recorded_step = RecordedStep(most_bytes=room_for_recordings(choice), note=note)
+        choice = None if choice is None else with_recordings(choice, 0, 1)
+    learner = _Learner(
+        run, items, names, validation_names, first=first, device=device, recorded_step=recorded_step
+    )
     probes = sum(len(items[name].probes) for name in names)
     del items  # a learner whose batches are gathered from joint tensors does not need them
+    if recorded_step is not None:
+        release_memory()  # which would be taken for that of steps
 
     def record(outcome: Outcome[logs.Row]) -> Training:
         return Training(
@@ -139,6 +170,7 @@ def train(
             parameters=count_parameters(learner.stepper.model),
             structures=len(names),
             probes=probes,
+            peak_reserved_bytes=peak_reserved_bytes(device),
             notes=(
                 *unfinished_notes(dataset, "train", use="the run uses the others"),
                 *loss_notes([row.loss for row in outcome.rows], run.settings, best_step=outcome.best_step),
@@ -183,6 +215,7 @@ class _Learner:
         *,
         first: DensityModel | None,
         device: str,
+        recorded_step: RecordedStep | None,
     ) -> None:
         self.settings, self.config, self.names = run.settings, run.config, names
         self.validation_items = [_first(items[name], VALIDATION_PROBES) for name in validation_names]
@@ -192,7 +225,7 @@ class _Learner:
         model = (
             new_model(run.config, seed=seed) if first is None else correct_model(first, run.config, seed=seed)
         )
-        self.stepper = Stepper(model, run.settings, device)
+        self.stepper = Stepper(model, run.settings, device, recorded_step=recorded_step)
         pads = run.settings.record_steps
         self.shape = common_shape(items, names, run.settings, run.config) if pads else None
         shared = self.shape is not None and self.shape.shared
@@ -229,6 +262,12 @@ class _Learner:
 
     def restore(self, state: dict[str, Any]) -> None:
         self.stepper.updates.restore(state)
+
+
+def _padded_batch(run: Run, items: Mapping[str, Item], names: list[str]) -> Batch:
+    """Return the batch of the first step, padded to the shape of all steps."""
+    shape = common_shape(items, names, run.settings, run.config)
+    return step_batch(items, names, run.settings, run.config, number=1, shape=shape)
 
 
 def _joined(domain: TrainingDomain, of_first: TrainingDomain | None) -> TrainingDomain:

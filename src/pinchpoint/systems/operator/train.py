@@ -16,6 +16,7 @@ from pinchpoint.systems.common.budgets import BudgetChoice, budget_of, refuse_bo
 from pinchpoint.systems.common.training import logs
 from pinchpoint.systems.common.training.optimizer import count_parameters
 from pinchpoint.systems.common.training.precision import check_precision
+from pinchpoint.systems.common.training.recorder import with_recordings
 from pinchpoint.systems.common.training.records import shared_fields
 from pinchpoint.systems.common.training.runs import at_data, data_folder
 from pinchpoint.systems.common.training.sample_order import at_turn
@@ -36,7 +37,6 @@ from pinchpoint.systems.operator.training.recorded_steps import (
     RecordedSteps,
     recorded_steps_of,
     refuse_unrecordable,
-    with_recordings,
 )
 from pinchpoint.systems.operator.training.records import Training
 from pinchpoint.systems.operator.training.runs import Run, begin

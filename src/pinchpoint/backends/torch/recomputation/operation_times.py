@@ -111,14 +111,8 @@ def _share(name: str) -> float:
 def _flops_per_s(name: str, dtype: torch.dtype, speed: Speed) -> float:
     if dtype in _HALF:
         return speed.half_flops
-    is_allowed = compat.convolutions_use_tf32() if "conv" in name else _products_use_tf32()
+    is_allowed = compat.convolutions_use_tf32() if "conv" in name else compat.products_use_tf32()
     return speed.half_flops / 2 if is_allowed and dtype is torch.float32 else speed.single_flops
-
-
-def _products_use_tf32() -> bool:
-    """Whether cuBLAS may round fp32 to tf32; torch refuses the old question if the new setting was used."""
-    precision = getattr(torch.backends.cuda.matmul, "fp32_precision", None)
-    return bool(torch.backends.cuda.matmul.allow_tf32) if precision is None else precision == "tf32"
 
 
 def _tensors(values: Any) -> list[torch.Tensor]:

@@ -7,13 +7,17 @@ host, wait for nothing, and find no gradients on the parameters.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+
+from pinchpoint.backends.torch.compat import end_failed_capture
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -22,7 +26,7 @@ class Recording:
 
     graph: Any  # torch.cuda.CUDAGraph
     result: Tensor
-    taken_bytes: int  # of the device: the graph, and what its pool of memory grew by
+    graph_bytes: int  # of the device, besides the pool of memory; less or more if other processes use it
 
     def replay(self) -> Tensor:
         """Run the function again. Returns a copy of its result."""
@@ -39,7 +43,7 @@ class SideStream:
     def __init__(self) -> None:
         self._stream: Any = None
 
-    def run(self, function: Callable[[], Tensor]) -> Tensor:
+    def run(self, function: Callable[[], Result]) -> Result:
         """Return function()."""
         if self._stream is None:
             self._stream = torch.cuda.Stream()
@@ -48,6 +52,16 @@ class SideStream:
             result = function()
         torch.cuda.current_stream().wait_stream(self._stream)
         return result
+
+    def unused_bytes(self) -> int:
+        """What the caching allocator holds for the stream and no tensor uses: what functions allocated."""
+        if self._stream is None:
+            return 0
+        return sum(
+            segment["total_size"] - segment["allocated_size"]
+            for segment in torch.cuda.memory_snapshot()
+            if segment["stream"] == self._stream.cuda_stream and tuple(segment["segment_pool_id"]) == (0, 0)
+        )
 
 
 def record(
@@ -61,16 +75,23 @@ def record(
     overwrite it.
     """
     clear()
-    release_memory()  # as the capture does, which would hide what it takes
+    release_memory()  # as the capture does, which would hide what the graph takes
     free_bytes, _ = torch.cuda.mem_get_info()
     reserved_bytes = torch.cuda.memory_reserved()
     graph = torch.cuda.CUDAGraph()
     with recording_into(graph, pool=pool):
         result = function()
-    # Other processes may have freed memory meanwhile: the pool is counted at least.
-    pool_bytes = torch.cuda.memory_reserved() - reserved_bytes
-    taken_bytes = max(free_bytes - torch.cuda.mem_get_info()[0], pool_bytes, 0)
-    return Recording(graph, result, taken_bytes), graph.pool()
+    # Another thread may have reserved memory meanwhile, as the pool did: neither is the graph's.
+    grown_bytes = torch.cuda.memory_reserved() - reserved_bytes
+    graph_bytes = max(free_bytes - torch.cuda.mem_get_info()[0] - grown_bytes, 0)
+    return Recording(graph, result, graph_bytes), graph.pool()
+
+
+def pool_bytes(pools: Sequence[Any]) -> int:
+    """The bytes that the caching allocator holds for some pools of memory of recordings."""
+    own = {tuple(pool) for pool in pools}
+    segments = torch.cuda.memory_snapshot()
+    return sum(one["total_size"] for one in segments if tuple(one["segment_pool_id"]) in own)
 
 
 @contextmanager
@@ -78,16 +99,20 @@ def recording_into(graph: Any, *, pool: Any = None, stream: Any = None) -> Itera
     """Record what this thread does into a graph; if that fails, leave the process as it was.
 
     Only what this thread does must be recordable: another one may copy the next data to the device, or query
-    it, as NCCL's watchdog constantly does.
+    it, as NCCL's watchdog constantly does. After a recording that fails, its pool takes no other one.
     """
+    pool = torch.cuda.graph_pool_handle() if pool is None else pool  # known even if the recording fails
     # A recording that fails stays on its stream; this one is left again.
+    has_begun = False
     with torch.cuda.stream(torch.cuda.current_stream()):
         try:
             with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
+                has_begun = True
                 yield
         except torch.OutOfMemoryError:
             raise
         except RuntimeError:
+            end_failed_capture(graph, pool, has_begun=has_begun)
             _repair_generator()
             raise
 
@@ -97,7 +122,8 @@ def _repair_generator() -> None:
 
     Such a recording leaves the device's generator in the state of one that is being recorded, in which
     neither numbers can be drawn nor earlier recordings be replayed. It leaves that state at the end of the
-    next recording, so a tiny one is made.
+    next recording, so a tiny one is made. Later versions than torch 2.11 have a state for each recording and
+    need no repair.
     """
     number = torch.zeros((), device="cuda")
     with torch.cuda.graph(torch.cuda.CUDAGraph(), capture_error_mode="thread_local"):

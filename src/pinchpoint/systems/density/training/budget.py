@@ -22,27 +22,42 @@ from pinchpoint.systems.density.model.atom_network import AtomGraph
 from pinchpoint.systems.density.model.config import DensityConfig
 from pinchpoint.systems.density.model.model import DensityModel
 from pinchpoint.systems.density.settings import Settings
-from pinchpoint.systems.density.training.training_step import Stepper
+from pinchpoint.systems.density.training.training_step import RADIAL_PARTS, Stepper
 
 LEAST = 16  # probes per chunk: below this a step is mostly overhead
 BENT = 1.02  # allowance for the error of a straight line through two sizes
 
 
 def chunk_for(
-    config: DensityConfig, settings: Settings, items: Sequence[Item], *, budget: str | int, device: str
+    config: DensityConfig,
+    settings: Settings,
+    items: Sequence[Item],
+    *,
+    budget: str | int,
+    device: str,
+    padded: Batch | None = None,
 ) -> BudgetChoice:
     """Return the largest chunk that fits for any step with these structures, all of them on the device.
 
-    Raises DoesNotFit where even the smallest chunk does not fit.
+    padded: a batch of a run whose steps are all padded to one shape, and recorded on a GPU. Raises DoesNotFit
+    where even the smallest chunk does not fit.
     """
+    if device == "cpu":  # where nothing is recorded
+        settings = replace(settings, record_steps=False)
     within = budget_of(budget)
     budget_bytes = within.memory_bytes
     data_bytes = sum(tensor.nbytes for item in items for tensor in _tensors(item))
+    joint_bytes = copied_bytes = 0
     # A structure may occur twice in a step, at the end of one pass and the start of the next: no batch is
     # larger.
-    largest = max(items, key=lambda item: (len(item.images), len(item.atoms.source)))
-    probes = choose_probes(largest, settings.probes, seed=0, step=1)
-    batch = batch_of([largest] * settings.molecules, config, probe_indices=[probes] * settings.molecules)
+    if padded is None:
+        largest = max(items, key=lambda item: (len(item.images), len(item.atoms.source)))
+        probes = choose_probes(largest, settings.probes, seed=0, step=1)
+        batch = batch_of([largest] * settings.molecules, config, probe_indices=[probes] * settings.molecules)
+    else:
+        batch = padded
+        joint_bytes = data_bytes  # of tensors that are built beside the structures
+        copied_bytes = sum(tensor.nbytes for tensor in batch.tensors())  # a recording has its own batch
     most = batch.probes
     low = -(-most // 2)
     first, last = (_step_bytes(config, settings, batch, chunk) for chunk in (low, most))
@@ -51,14 +66,16 @@ def chunk_for(
 
     resident = resident_bytes() if device == "cpu" else 0
 
+    def live(chunk: int) -> float:
+        return BENT * (fixed + each * chunk)
+
     def need(chunk: int) -> int:
         """Return the bytes of a whole step, including the data; a CPU's resident bytes hold the data
         already.
         """
-        live = BENT * (fixed + each * chunk)
         if device == "cpu":
-            return resident + round(live)
-        return cuda_bytes(live + data_bytes, within)
+            return resident + joint_bytes + round(live(chunk))
+        return cuda_bytes(live(chunk) + data_bytes + joint_bytes + copied_bytes, within)
 
     chunk = bisect_right(range(most + 1), budget_bytes, key=need) - 1  # `need` is linear in the chunk
     least = min(most, max(LEAST, settings.molecules))  # a chunk has some probes of every structure
@@ -69,7 +86,7 @@ def chunk_for(
             how=f" with {least} probes per chunk",
             otherwise="give fewer --molecules or --probes",
         )
-    return BudgetChoice(chunk, need(chunk), budget_bytes)
+    return BudgetChoice(chunk, need(chunk), budget_bytes, live_bytes=round(live(chunk)))
 
 
 def _step_bytes(config: DensityConfig, settings: Settings, batch: Batch, chunk: int) -> int:
@@ -81,6 +98,8 @@ def _step_bytes(config: DensityConfig, settings: Settings, batch: Batch, chunk: 
     def step() -> None:
         with compat.fake_mode(), matmuls(settings.precision):
             stepper = Stepper(DensityModel(config), replace(settings, chunk=chunk, ema=0.0), "cpu")
+            if settings.record_steps:
+                stepper.model.probes.radial.parts = RADIAL_PARTS
             atoms = AtomGraph(
                 *(
                     _blank(getattr(batch.atoms, name))

@@ -13,9 +13,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from pinchpoint.systems.common.training import recording
 from pinchpoint.systems.common.training.optimizer import Updates
 from pinchpoint.systems.common.training.precision import autocast
+from pinchpoint.systems.common.training.recorder import Note, Recorder
 from pinchpoint.systems.density.data.atomic import radial_tables
 from pinchpoint.systems.density.data.batches import Batch, Item, batch_of
 from pinchpoint.systems.density.model.config import DensityConfig
@@ -26,19 +26,27 @@ from pinchpoint.systems.density.settings import Settings
 # much.
 FIRST_OUTPUT = 0.01
 EAGER_STEPS = 3  # before a step is recorded
-RADIAL_PARTS = 64  # of the products in the radial networks of recorded steps; a budget does not count them
+RADIAL_PARTS = 64  # of the products in the radial networks of recorded steps
+_NAME = "step"  # of the recording
 AT_ONCE = 4096  # probes per chunk in evaluation, unless a chunk is given
 
 
 class Stepper:
     """A model being trained on a device, and the updates of its weights.
 
-    With `Settings.record_steps` on a GPU, the first steps are eager, the next is recorded as a CUDA graph,
-    and it and all others replay the graph; every batch must then have the same shape.
+    recorded_step: records one step on a GPU, which all others replay; every batch must then have the same
+    shape.
     """
 
-    def __init__(self, model: DensityModel, settings: Settings, device: str) -> None:
-        self.settings, self.device = settings, device
+    def __init__(
+        self,
+        model: DensityModel,
+        settings: Settings,
+        device: str,
+        *,
+        recorded_step: RecordedStep | None = None,
+    ) -> None:
+        self.settings, self.device, self.recorded_step = settings, device, recorded_step
         # Fake weights are on the CPU already and cannot be moved.
         self.model = model if device == "cpu" else model.to(device)
         # The first network of a pair stays as it is.
@@ -47,8 +55,7 @@ class Stepper:
             for name, parameter in self.model.named_parameters():
                 parameter.requires_grad_(name.startswith("local."))
         self.updates = Updates(self.model, settings, recordable=settings.record_steps)
-        self.recorded_step = RecordedStep() if settings.record_steps and device == "cuda" else None
-        if self.recorded_step is not None:
+        if recorded_step is not None:
             self.model.probes.radial.parts = RADIAL_PARTS
 
     def step(self, batch: Batch, *, number: int) -> Tensor:
@@ -79,13 +86,20 @@ class Stepper:
 
 
 class RecordedStep:
-    """A function of a batch that is recorded as a CUDA graph and replayed with other batches."""
+    """A function of batches of one shape, recorded as a CUDA graph and replayed with other batches.
 
-    def __init__(self) -> None:
+    The first calls are eager, and so are all others if a `Recorder` has no room or fails. most_bytes, note:
+    as in `Recorder`.
+    """
+
+    def __init__(self, *, most_bytes: int | None = None, note: Note | None = None) -> None:
         self.calls = 0
         self.batch: Batch | None = None
-        self.recording: recording.Recording | None = None
-        self._aside = recording.SideStream()
+        self._recorder = Recorder(some="Some steps", most_bytes=most_bytes, note=note)
+
+    @property
+    def is_recorded(self) -> bool:
+        return len(self._recorder) > 0
 
     def run(self, function: Callable[[Batch], Tensor], batch: Batch, *, clear: Callable[[], None]) -> Tensor:
         """Return function(batch). clear: frees what an eager call left and a recorded one must allocate."""
@@ -96,11 +110,10 @@ class RecordedStep:
             for own, new in zip(self.batch.tensors(), batch.tensors(), strict=True):
                 own.copy_(new)
         own = self.batch
-        if self.calls <= EAGER_STEPS:
-            return self._aside.run(lambda: function(own))
-        if self.recording is None:
-            self.recording, _ = recording.record(lambda: function(own), clear=clear)
-        return self.recording.replay()
+        result = self._recorder.replay(_NAME)
+        if result is None and self.calls > EAGER_STEPS:
+            result = self._recorder.record(_NAME, lambda: function(own), clear=clear)
+        return self._recorder.run_eagerly(lambda: function(own)) if result is None else result
 
 
 def new_model(config: DensityConfig, *, seed: int) -> DensityModel:
