@@ -66,6 +66,7 @@ def time_recipe(
             "device": device,
             "validation": 0,
             "augment": False,
+            "record_steps": False,  # recorded steps have no parts
         }
         record = train(data, Path(folder) / "run", **settings, **choices)
         rows = sum(

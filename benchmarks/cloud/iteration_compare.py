@@ -5,14 +5,18 @@
     -o benchmarks/results/cloud_iteration_compare_h200.json
 
 pinchpoint must be importable: installed, or `PYTHONPATH=src`. If the folder does not exist, the rooms are
-made. Each of the two commits has a process of its own, and blocks of five steps run in turn, so that drift
-affects all alike. A step is that of a training run: its points are read, copied and drawn ahead of time, on a
-GPU on a stream of their own; all contenders see the same points. The dense gather is this commit with
+made. Each contender has a process of its own, and blocks of five steps run in turn, so that drift affects all
+alike. A step is that of a training run: its points are read, copied and drawn ahead of time, on a GPU on a
+stream of their own; all contenders see the same points, without augmentation. `now` is what a run of this
+commit does by default, which is to record steps on a GPU and replay them; its first steps, in which sizes are
+recorded, are not timed. `eager` is the same without recorded steps. The dense gather is `eager` with
 convolutions in plain torch: rows[neighbours] @ weight, with the gradient of torch's own indexing; it is so
-slow that its blocks have one step. The record has the median seconds of a step with their interval, the
-speed-ups, the peak of the allocator, and the kernels that a profiler found in three steps. The loss of the
-first step shows that all contenders compute the same. `draws` are single draws from a million points: waited
-for one by one, queued, and their parts on the host. The record is written after every draw and every turn.
+slow that it has fewer blocks, of one step each, after those of the others. The record has the median seconds
+of a step with their interval, the speed-ups, the peak of the tensors, which does not contain the memory of
+recorded steps (`recorded_bytes`), and the kernels that a profiler found in three steps of `now`. The loss of
+the first step shows that all contenders compute the same. `draws` are single draws from a million points:
+waited for one by one, queued, and their parts on the host. The record is written after every draw and every
+turn.
 """
 
 from __future__ import annotations
@@ -24,7 +28,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,37 +39,39 @@ RECIPES: dict[str, dict[str, Any]] = {
     "three views, consistency": {"views": ["dense", "uniform:0.3:0.7", "one-per-cell"], "consistency": "kl"},
 }
 BLOCK = 5  # steps that are timed together
-SLOW = "dense gather"  # whose blocks have one step, and which needs no block to warm up
 WARMUP = 1  # blocks
+# Steps of `now` before those that are timed: draws of the recommended recipe have ten sizes.
+FIRST = {"recommended": 60, "three views, consistency": 5}
+SLOW = "dense gather"
+SLOW_BLOCKS = {"recommended": 2, "three views, consistency": 1}  # of one step, without a block to warm up
 KERNELS = 12  # rows of the profile
 DRAWN = ("before", "now")  # whose draws are timed
 
 
 class Worker:
-    """The steps of one contender with every recipe, in the process of its commit."""
+    """The steps of one contender with every recipe, in its own process."""
 
-    def __init__(self, args: argparse.Namespace, *, uses_dense_gather: bool) -> None:
-        self.args, self.uses_dense_gather = args, uses_dense_gather
-        self.steps: dict[str, Callable[[int], float]] = {}
-        self.numbers = dict.fromkeys(RECIPES, 0)
+    def __init__(self, args: argparse.Namespace, contender: str) -> None:
+        self.args, self.contender = args, contender
+        self.steps: dict[str, Callable[[int], Any]] = {}
+        self.steppers: dict[str, Any] = {}
         self.held_bytes = dict.fromkeys(RECIPES, 0)  # between steps
 
-    def answer(self, what: str, recipe: str) -> dict[str, Any]:
-        with _dense_gather() if self.uses_dense_gather else nullcontext():
-            return getattr(self, what)(recipe)
-
-    @property
-    def steps_a_block(self) -> int:
-        return 1 if self.uses_dense_gather else BLOCK
+    def answer(self, what: str, recipe: str, **options: int) -> dict[str, Any]:
+        with _dense_gather() if self.contender == SLOW else nullcontext():
+            return getattr(self, what)(recipe, **options)
 
     def prepare(self, recipe: str) -> dict[str, Any]:
-        """Build the model of a recipe, take its first step, and return the loss."""
+        """Build the model of a recipe, take its first steps, and return the loss of the very first."""
         before_bytes = self._allocated_bytes()
-        result = self._prepare(recipe)
+        self._prepare(recipe)
+        loss = float(self.steps[recipe](1)[0])
+        if self.contender != SLOW:
+            self._run(recipe, 2, (FIRST[recipe] if self.contender == "now" else BLOCK) - 1)
         self.held_bytes[recipe] = self._allocated_bytes() - before_bytes
-        return result
+        return {"first_loss": loss}
 
-    def _prepare(self, recipe: str) -> dict[str, Any]:
+    def _prepare(self, recipe: str) -> None:
         from pinchpoint.systems.cloud.data.batches import Supply, step_scenes
         from pinchpoint.systems.cloud.data.prefetch import Prefetcher, PreparedStep, SideStream, receive
         from pinchpoint.systems.cloud.data.sources import open_source
@@ -87,7 +95,9 @@ class Worker:
             features=list(source.features),
             **RECIPES[recipe],
         )
-        stepper = Stepper(config, settings, args.device)
+        if self.contender != "before":
+            settings = self._with_recorded_steps(config, settings)
+        stepper = self.steppers[recipe] = Stepper(config, settings, args.device)
         side_stream = SideStream() if args.device == "cuda" else None
         supply, names = Supply(source), source.names("train")
 
@@ -103,14 +113,17 @@ class Worker:
         bound = {"side_stream": side_stream} if hasattr(SideStream, "mark_queued_work") else {}
         prefetcher = Prefetcher(make, last=10**9, **bound)
 
-        def step(number: int) -> float:
-            return stepper.step_on(*receive(prefetcher.get(number)), number=number)  # pyright: ignore[reportReturnType]
+        self.steps[recipe] = lambda number: stepper.step_on(*receive(prefetcher.get(number)), number=number)
 
-        self.steps[recipe] = step
-        return {"first_loss": float(self._run(recipe, 1)[0])}
+    def _with_recorded_steps(self, config: Any, settings: Any) -> Any:
+        """The settings with the choice that a run makes by default, or with eager steps."""
+        from pinchpoint.systems.cloud.training.recorded_steps import may_record
 
-    def run(self, recipe: str) -> dict[str, Any]:
-        """Time a block of steps; `peak_bytes` is their peak, without what other contenders hold."""
+        can_record = may_record(config, settings, device=self.args.device, processes=1)
+        return replace(settings, record_steps=can_record and self.contender == "now")
+
+    def run(self, recipe: str, *, first: int, steps: int) -> dict[str, Any]:
+        """Time a block of steps; `peak_bytes` is their peak, without what the other recipe holds."""
         import torch
 
         has_peak = self.args.device == "cuda"
@@ -119,13 +132,16 @@ class Worker:
         if has_peak:
             torch.cuda.reset_peak_memory_stats()
         start = time.perf_counter()
-        self._run(recipe, self.steps_a_block)
+        self._run(recipe, first, steps)
         self._wait()
-        seconds = (time.perf_counter() - start) / self.steps_a_block
+        seconds = (time.perf_counter() - start) / steps
         peak_bytes = torch.cuda.max_memory_allocated() - other_bytes if has_peak else None
-        return {"seconds": seconds, "peak_bytes": peak_bytes}
+        recorded = {
+            name: getattr(self.steppers[recipe], name, None) for name in ("recorded_sizes", "recorded_bytes")
+        }
+        return {"seconds": seconds, "peak_bytes": peak_bytes, **recorded}
 
-    def profile(self, recipe: str) -> dict[str, Any]:
+    def profile(self, recipe: str, *, first: int) -> dict[str, Any]:
         """Return the kernels with the most time on the device, and totals per step."""
         import torch
         from torch.profiler import ProfilerActivity, profile
@@ -135,7 +151,7 @@ class Worker:
         steps = 3
         self._wait()
         with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
-            self._run(recipe, steps)
+            self._run(recipe, first, steps)
             torch.cuda.synchronize()
         averages = profiler.key_averages()
         events = [
@@ -195,12 +211,9 @@ class Worker:
             ),
         }
 
-    def _run(self, recipe: str, steps: int) -> Any:
-        result = None
-        for _ in range(steps):
-            self.numbers[recipe] += 1
-            result = self.steps[recipe](self.numbers[recipe])
-        return result
+    def _run(self, recipe: str, first: int, steps: int) -> None:
+        for number in range(first, first + steps):
+            self.steps[recipe](number)
 
     def _allocated_bytes(self) -> int:
         import torch
@@ -246,16 +259,25 @@ def _dense_gather() -> Iterator[None]:
         Conv3.forward = own  # ty: ignore[invalid-assignment]
 
 
-class Source:
-    """A process with the code of one commit."""
+class Contender:
+    """A way to take steps, in a process of its own. source: the folder of an earlier commit."""
 
-    def __init__(self, args: argparse.Namespace, source: Path | None = None) -> None:
+    def __init__(self, args: argparse.Namespace, name: str, source: Path | None = None) -> None:
         path = [] if source is None else [str(source.resolve())]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*path, os.environ.get("PYTHONPATH", "")])}
-        command = [sys.executable, __file__, *args.own, "--worker"]
+        command = [sys.executable, __file__, *args.own, "--worker", name]
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         )
+
+    def ask(self, what: str, recipe: str, **options: int) -> dict[str, Any]:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write(json.dumps([what, recipe, options]) + "\n")
+        self.process.stdin.flush()
+        while line := self.process.stdout.readline():
+            if line.startswith("{"):
+                return json.loads(line)
+        raise SystemExit(f"A worker ended with {self.process.wait()}.")
 
     def close(self) -> None:
         assert self.process.stdin is not None
@@ -263,96 +285,106 @@ class Source:
         self.process.wait()
 
 
-class Contender:
-    """A way to take steps, in the process of its commit."""
-
-    def __init__(self, source: Source, *, uses_dense_gather: bool = False) -> None:
-        self.process, self.uses_dense_gather = source.process, uses_dense_gather
-
-    def ask(self, what: str, recipe: str) -> dict[str, Any]:
-        assert self.process.stdin is not None and self.process.stdout is not None
-        self.process.stdin.write(json.dumps([what, recipe, self.uses_dense_gather]) + "\n")
-        self.process.stdin.flush()
-        while line := self.process.stdout.readline():
-            if line.startswith("{"):
-                return json.loads(line)
-        raise SystemExit(f"A worker ended with {self.process.wait()}.")
-
-
 def serve(args: argparse.Namespace) -> None:
-    workers = {dense: Worker(args, uses_dense_gather=dense) for dense in (False, True)}
+    worker = Worker(args, args.worker)
     for line in sys.stdin:
-        what, recipe, dense = json.loads(line)
-        print(json.dumps(workers[dense].answer(what, recipe)), flush=True)
+        what, recipe, options = json.loads(line)
+        print(json.dumps(worker.answer(what, recipe, **options)), flush=True)
     os._exit(0)  # a prefetched step may still be under way
 
 
 def compare(args: argparse.Namespace, write: Callable[[dict[str, Any]], None]) -> None:
     """Time all contenders in turn. write: called with all results so far, after each of them."""
-    own = Source(args)
-    earlier = None if args.before is None else Source(args, args.before)
-    contenders = {
-        **({} if earlier is None else {"before": Contender(earlier)}),
-        "now": Contender(own),
-        SLOW: Contender(own, uses_dense_gather=True),
-    }
-    rows: list[dict[str, Any]] = []
-    draws: list[dict[str, Any]] = []
-    results: dict[str, dict[str, Any]] = {}
-    # Everything is compiled, and every recipe has its first steps, before the first timing.
-    for what, recipe in [("draw", ""), *(("prepare", recipe) for recipe in RECIPES)]:
-        results[recipe] = {}
-        for name, one in contenders.items():
-            if what == "prepare" or name in DRAWN:
-                results[recipe][name] = one.ask(what, recipe)
-                print(f"{what} {recipe}, {name}: ready", flush=True)
+    earlier = {} if args.before is None else {"before": Contender(args, "before", args.before)}
+    own = {name: Contender(args, name) for name in ("now", "eager", SLOW)}
+    contenders: dict[str, Contender] = earlier | own
+
+    def prepare(name: str) -> dict[str, dict[str, Any]]:
+        """Compile everything and take the first steps of every recipe; returns their results."""
+        if name in DRAWN:
+            contenders[name].ask("draw", "")
+        results = {}
+        for recipe in RECIPES:
+            results[recipe] = contenders[name].ask("prepare", recipe)
+            print(f"{recipe}, {name}: ready", flush=True)
+        return results
+
+    with ThreadPoolExecutor(len(contenders)) as pool:
+        first_steps = dict(zip(contenders, pool.map(prepare, contenders), strict=True))
+    print("all are ready", flush=True)
     while args.wait_for is not None and not args.wait_for.exists():
         time.sleep(0.1)
+    draws: list[dict[str, Any]] = []
     for _ in range(3):
         for name in contenders:
             if name in DRAWN:
                 draws.append({"contender": name, **contenders[name].ask("draw", "")})
                 print(f"draw, {name}: {1e6 * draws[-1]['waited_s']:.1f} us waited for", flush=True)
-                write({"rows": rows, "draws": draws})
+                write({"rows": [], "draws": draws})
+    blocks: dict[str, dict[str, list[dict[str, Any]]]] = {
+        recipe: {name: [] for name in contenders} for recipe in RECIPES
+    }
+    profiles: dict[str, dict[str, Any]] = {}
+
+    def write_rows() -> None:
+        rows: list[dict[str, Any]] = []
+        for recipe, timed in blocks.items():
+            own_first_steps = {name: first_steps[name][recipe] for name in contenders}
+            rows += rows_of(recipe, timed, own_first_steps, profiles.get(recipe, {}))
+        write({"rows": rows, "draws": draws})
+
+    def run(name: str, recipe: str, turn: int) -> None:
+        steps = 1 if name == SLOW else BLOCK
+        result = contenders[name].ask("run", recipe, first=_first_of(recipe, turn), steps=steps)
+        print(f"{recipe}, {name}: {1e3 * result['seconds']:.1f} ms per step", flush=True)
+        if turn >= WARMUP:
+            blocks[recipe][name].append(result)
+
+    fast = [name for name in contenders if name != SLOW]
     for recipe in RECIPES:
-        times: dict[str, list[float]] = {name: [] for name in contenders}
-        peaks: dict[str, list[int | None]] = {name: [] for name in contenders}
-        own_rows: list[dict[str, Any]] = []
         for turn in range(WARMUP + args.blocks):
             # The order alternates, so that no contender always follows the same other one.
-            for name in list(contenders) if turn % 2 else reversed(list(contenders)):
-                if turn < WARMUP and name == SLOW:
-                    continue
-                result = contenders[name].ask("run", recipe)
-                print(f"{recipe}, {name}: {1e3 * result['seconds']:.1f} ms per step", flush=True)
-                if turn >= WARMUP:
-                    times[name].append(result["seconds"])
-                    peaks[name].append(result["peak_bytes"])
+            for name in fast if turn % 2 else reversed(fast):
+                run(name, recipe, turn)
             if turn >= WARMUP:
-                own_rows = rows_of(recipe, times, peaks, results[recipe])
-                write({"rows": rows + own_rows, "draws": draws})
-        rows += own_rows
-        own_row = next(row for row in own_rows if row["contender"] == "now")
-        own_row.update(contenders["now"].ask("profile", recipe))
-        write({"rows": rows, "draws": draws})
-    for source in (own, earlier):
-        if source is not None:
-            source.close()
+                write_rows()
+    for turn in range(max(SLOW_BLOCKS.values())):
+        for recipe in RECIPES:
+            if turn < SLOW_BLOCKS[recipe]:
+                run(SLOW, recipe, WARMUP + turn)
+                write_rows()
+    for recipe in RECIPES:
+        first = _first_of(recipe, WARMUP + args.blocks)
+        profiles[recipe] = contenders["now"].ask("profile", recipe, first=first)
+        write_rows()
+    for contender in contenders.values():
+        contender.close()
+
+
+def _first_of(recipe: str, turn: int) -> int:
+    """The number of the first step of a block."""
+    return FIRST[recipe] + BLOCK * turn + 1
 
 
 def rows_of(
     recipe: str,
-    times: dict[str, list[float]],
-    peaks: dict[str, list[int | None]],
-    results: dict[str, dict[str, Any]],
+    blocks: dict[str, list[dict[str, Any]]],
+    first_steps: dict[str, dict[str, Any]],
+    profile: dict[str, Any],
 ) -> list[dict[str, Any]]:
-    """The rows of a recipe. times, peaks: of every block so far; results: of the first steps."""
+    """The rows of a recipe. blocks: the results of each contender so far; profile: of `now`."""
     from pinchpoint.studies.timing import ratio_interval, timing_of
 
     rows = []
-    for name, seconds in times.items():
+    now = [one["seconds"] for one in blocks["now"]]
+    for name, timed in blocks.items():
+        if not timed:
+            continue
+        seconds = [one["seconds"] for one in timed]
         timing = timing_of(seconds)
-        speedup, low, high = ratio_interval(seconds, times["now"])
+        speedup, low, high = ratio_interval(seconds, now)
+        peaks = [one["peak_bytes"] for one in timed if one["peak_bytes"] is not None]
+        recorded = {key: timed[-1].get(key) for key in ("recorded_sizes", "recorded_bytes")}
         rows.append(
             {
                 "recipe": recipe,
@@ -365,9 +397,11 @@ def rows_of(
                 "times_as_long_as_now": speedup,
                 "times_low": low,
                 "times_high": high,
-                **results[name],
-                "peak_bytes": max((peak for peak in peaks[name] if peak is not None), default=None),
+                **first_steps[name],
+                "peak_bytes": max(peaks, default=None),
+                **recorded,
                 "kernels": [],
+                **(profile if name == "now" else {}),
             }
         )
     return rows
@@ -379,31 +413,31 @@ def main() -> None:
     )
     parser.add_argument("data", type=Path, help="Folder of rooms; made if it does not exist.")
     parser.add_argument("--points", type=int, default=1_000_000, help="Points per room.")
-    parser.add_argument("--blocks", type=int, default=7, help=f"Blocks of {BLOCK} steps to time.")
+    parser.add_argument("--blocks", type=int, default=7, help=f"Blocks of {BLOCK} steps to time, at least 1.")
     parser.add_argument("--before", type=Path, help="Folder src of an earlier commit.")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--precision", default="bf16")
     parser.add_argument("--preset", default="base", help="Preset of the model.")
     parser.add_argument("-o", "--output", type=Path, help="File of the record.")
     parser.add_argument("--wait-for", type=Path, help="Start to time when this file exists.")
-    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.worker:
         serve(args)
     from pinchpoint.core.files import check_output, write_text
     from pinchpoint.core.machine import describe
-    from pinchpoint.core.records import now
+    from pinchpoint.core.records import now, script_command
     from pinchpoint.systems.cloud.data.dataset import make_dataset
 
     if args.output is None:
         parser.error("Name a file for the record: -o FILE.")
     check_output(args.output)
-    args.own = [argument for argument in sys.argv[1:] if argument != "--worker"]
+    args.own = sys.argv[1:]
     if not args.data.exists():
         make_dataset(args.data, train=2, test=1, points=args.points, jobs=3)
     about = {
-        "what": "a whole training iteration: an earlier commit, this one and a dense gather in turn",
-        "command": "python " + " ".join(sys.argv),
+        "what": "a whole training iteration: an earlier commit, this one, eager steps and a dense gather",
+        "command": script_command(),
         "created": now(),
         "machine": describe(),
         **{name: getattr(args, name) for name in ("points", "precision", "preset", "device")},

@@ -3,7 +3,8 @@
     pinchpoint cloud data -o rooms-1m --train 2 --test 1 --points 1000000
     python benchmarks/cloud/recorded_steps.py rooms-1m -o benchmarks/results/cloud_recorded_steps_h200.json
 
-Both variants train the same network on the same points, which are read, copied and drawn ahead of time. After
+Both variants train the same network on the same points, which are read, copied and drawn ahead of time. With
+--augment, scenes are scaled and rotated as in a run: sizes are recorded later, and some grow. After
 their first steps, in which most sizes are recorded, blocks of five steps run in turn. The record has the
 milliseconds of a step in each block, the losses of the first steps, and the number of recorded sizes; it is
 written after every block.
@@ -52,7 +53,7 @@ def prepare(args: argparse.Namespace, recipe: dict[str, Any], *, records: bool) 
         scenes=1,
         steps=10**6,
         precision=args.precision,
-        augment=False,
+        augment=args.augment,
         model=json.loads(config.to_json()),
         classes=list(source.classes),
         features=list(source.features),
@@ -103,6 +104,7 @@ def main() -> None:
     parser.add_argument("--points", type=int, default=1_000_000, help="Points per scene.")
     parser.add_argument("--preset", default="base", help="Preset of the model.")
     parser.add_argument("--precision", default="bf16")
+    parser.add_argument("--augment", action="store_true", help="Scale and rotate the scenes.")
     parser.add_argument("-o", "--output", type=Path, required=True, help="File of the record.")
     args = parser.parse_args()
     check_output(args.output)
@@ -116,6 +118,7 @@ def main() -> None:
             "points": args.points,
             "preset": args.preset,
             "precision": args.precision,
+            "augment": args.augment,
             "recipes": recipes,
             "machine": describe(),
             "created": now(),

@@ -112,6 +112,7 @@ def run(args: argparse.Namespace) -> None:
                 where / "run",
                 resume=(where / "run").exists(),
                 **{
+                    "record_steps": False,  # recorded steps depend on how much memory is free
                     **changes,
                     "steps": steps,
                     "views": list(recipe.views),

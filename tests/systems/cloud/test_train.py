@@ -13,14 +13,21 @@ from typing import Any
 
 import pytest
 import torch
+from tests.systems.common.training.recording_card import RecordingCard
 
 from pinchpoint.core.errors import BadInput, DoesNotFit
-from pinchpoint.systems.cloud.train import train
+from pinchpoint.systems.cloud.model.config import CloudConfig
+from pinchpoint.systems.cloud.settings import Settings
+from pinchpoint.systems.cloud.train import _decide_recorded_steps, _Learner, train
+from pinchpoint.systems.cloud.training import recorded_steps
 from pinchpoint.systems.cloud.training.breakdown import Log, Row
+from pinchpoint.systems.cloud.training.budget import ViewsModeChoice
+from pinchpoint.systems.cloud.training.recorded_steps import RecordedSteps, may_record
 from pinchpoint.systems.cloud.training.runs import load_trained, read_settings
+from pinchpoint.systems.cloud.training.training_step import Stepper
 from pinchpoint.systems.common.training import logs
 from pinchpoint.systems.common.training.checkpoints import Checkpoints
-from pinchpoint.systems.common.training.training_loop import Report
+from pinchpoint.systems.common.training.training_loop import NOTE, Report
 
 STEPS = 6
 
@@ -270,16 +277,101 @@ def test_recorded_steps_are_refused_with_settings_that_they_do_not_support(
     choices = {**tiny_net, **setting, "model": model, "steps": 1, "record_steps": True}
     with pytest.raises(BadInput, match=f"record_steps=true cannot be combined with {option}"):
         train(tiny_rooms, tmp_path / "run", **choices)
-    with pytest.raises(BadInput, match="--budget cannot be used with them"):
-        train(tiny_rooms, tmp_path / "run", **tiny_net, steps=1, record_steps=True, budget="8GiB")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("asked", [None, True])
+@pytest.mark.parametrize(
+    ("choice", "reason"),
+    [
+        (None, None),
+        (ViewsModeChoice("batched", 9 * 2**30, 10 * 2**30, 5 * 2**30, 9 * 2**30), None),
+        (
+            ViewsModeChoice("batched", 4 * 2**30, 8 * 2**30, 0, 9 * 2**30),
+            "with recorded steps, the run would need 9.00 GiB of memory, and the budget is 8.00 GiB.",
+        ),
+        (
+            ViewsModeChoice("accumulate", 4 * 2**30, 8 * 2**30),
+            "to fit into the budget, the views are processed one after another.",
+        ),
+    ],
+)
+def test_steps_are_recorded_if_the_budget_has_room_and_otherwise_a_note_says_why_not(
+    asked: bool | None, choice: ViewsModeChoice | None, reason: str | None
+) -> None:
+    notes: list[str] = []
+    tell = lambda report: notes.append(report.note)  # noqa: E731
+    assert _decide_recorded_steps(asked, choice, tell) is (reason is None)
+    assert notes == ([] if reason is None else [f"No step is recorded: {reason}"])
+    notes.clear()
+    assert not _decide_recorded_steps(False, choice, tell) and not notes
+
+
+def test_the_choice_of_recorded_steps_is_not_stored_with_a_run(
+    tiny_rooms: Path, tmp_path: Path, tiny_net: dict[str, Any]
+) -> None:
+    """A run that began on a CPU records its steps when it is resumed on a GPU."""
+    train(tiny_rooms, tmp_path / "run", steps=1, **tiny_net)
+    assert read_settings(tmp_path / "run").record_steps is None
+    # Settings that cannot be recorded are possible later, because nobody asked for recorded steps.
+    train(tiny_rooms, tmp_path / "run", resume=True, steps=2, views_mode="accumulate")
+    assert read_settings(tmp_path / "run").record_steps is None
+
+
+def test_a_run_whose_budget_leaves_no_room_for_recorded_steps_can_be_resumed(
+    tiny_rooms: Path, tmp_path: Path, tiny_net: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Views one after another cannot be recorded, and a run that asks for both is refused."""
+    one_by_one = ViewsModeChoice("accumulate", 2**30, 2**33)
+    monkeypatch.setattr("pinchpoint.systems.cloud.train.views_mode_for", lambda *_, **__: one_by_one)
+    choices = {**tiny_net, "views": ["dense", "one-per-cell"], "record_steps": True}
+    train(tiny_rooms, tmp_path / "run", steps=1, budget="8GiB", **choices)
+    record = train(tiny_rooms, tmp_path / "run", resume=True, steps=2)
+    assert (record.step, record.views_mode) == (2, "accumulate")
+
+
+def test_a_validation_beside_recorded_steps_uses_the_memory_of_eager_ones(
+    tiny_rooms: Path, tmp_path: Path, tiny_net: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Recorded steps are stand-ins; on a GPU, eager ones have a stream of their own."""
+    calls: list[str] = []
+    card = RecordingCard(monkeypatch, free=10**9, step=10**6)
+    monkeypatch.setattr(recorded_steps, "release_memory", lambda: calls.append("released"))
+    own, steps = _Learner._validate, RecordedSteps()
+    as_recorded = property(lambda stepper: steps, lambda stepper, value: None)
+    monkeypatch.setattr(Stepper, "recorded_steps", as_recorded, raising=False)
+    monkeypatch.setattr(_Learner, "_validate", lambda learner: calls.append(card.calls[-1]) or own(learner))
+    record = train(tiny_rooms, tmp_path / "run", steps=1, **{**tiny_net, "validation": 1})
+    assert card.calls == ["aside"] * 2, "the step and the validation"
+    assert calls == ["aside", "released"] and record.validation is not None
+
+
+@pytest.mark.parametrize(
+    ("device", "processes", "changes", "possible"),
+    [
+        ("cuda", 1, {}, True),
+        ("cuda", 1, {"record_steps": True}, True),
+        ("cuda", 1, {"record_steps": False}, False),
+        ("cpu", 1, {}, False),
+        ("cuda", 2, {}, False),
+        ("cuda", 1, {"target": "lang_feat"}, False),
+        ("cuda", 1, {"views_mode": "accumulate"}, False),
+    ],
+)
+def test_steps_may_be_recorded_on_a_gpu_in_one_process(
+    device: str, processes: int, changes: dict[str, Any], possible: bool
+) -> None:
+    config = CloudConfig(in_features=0, classes=2, cell=0.1)
+    settings = replace(Settings(), **changes)
+    assert may_record(config, settings, device=device, processes=processes) is possible
+    assert not may_record(replace(config, norm="batch"), settings, device=device, processes=processes)
 
 
 def test_a_run_on_a_cpu_notes_that_no_step_is_recorded(
     tiny_rooms: Path, tmp_path: Path, tiny_net: dict[str, Any]
 ) -> None:
     notes: list[str] = []
-    choices = {**tiny_net, "record_steps": True, "steps": 1}
+    choices = {**tiny_net, "record_steps": True, "steps": 1, "budget": "8GiB"}
     record = train(tiny_rooms, tmp_path / "run", progress=lambda report: notes.append(report.note), **choices)
     assert "No step is recorded: record_steps needs a GPU, and the run is on cpu." in notes
     assert record.recorded_sizes is None and "recorded steps" not in dict(record.summary())
@@ -291,15 +383,30 @@ def test_a_run_with_recorded_steps_on_a_gpu_learns_as_an_eager_one_does(
     tiny_rooms: Path, tmp_path: Path, tiny_net: dict[str, Any]
 ) -> None:
     choices = {**tiny_net, "device": "cuda", "validation": 1, "views": "dense"}
+    notes: list[str] = []
     losses = {}
     for records in (False, True):
         folder = tmp_path / str(records)
         train(tiny_rooms, folder, steps=12, record_steps=records, **choices)
         # A run may be resumed with recorded steps or without them.
-        record = train(tiny_rooms, folder, resume=True, steps=30, record_steps=records)
+        record = train(
+            tiny_rooms,
+            folder,
+            resume=True,
+            steps=30,
+            record_steps=records,
+            progress=lambda report: notes.append(report.note) if report.stage == NOTE else None,
+        )
         losses[records] = [row.loss for row in Log.read(folder / "log.csv")]
     assert record.recorded_sizes and dict(record.summary())["recorded steps"].startswith("of ")  # pyright: ignore[reportPossiblyUnboundVariable]
     assert losses[True] == pytest.approx(losses[False], rel=1e-2)
+    assert not notes
+    # The default records steps, with a budget that has room for them, too.
+    for budget in (None, "24GiB"):
+        folder = tmp_path / f"default-{budget}"
+        record = train(tiny_rooms, folder, steps=20, budget=budget, **choices)
+        assert record.recorded_sizes and record.recorded_bytes
+        assert read_settings(folder).record_steps is None
 
 
 @pytest.mark.gpu
@@ -314,6 +421,7 @@ def test_on_a_gpu_some_steps_are_timed_and_sampling_is_a_small_part(
         "views": "dense,log-uniform:0.2:1",
         "consistency": "kl",
     }
+    choices["record_steps"] = False  # recorded steps have no parts
     record = train(tiny_rooms, tmp_path / "run", steps=20, precision="bf16", **choices)
     rows = [row for row in Log.read(tmp_path / "run" / "log.csv") if isinstance(row, Row)]
     assert [row.step for row in rows if row.sampling_s is not None] == [10, 20]

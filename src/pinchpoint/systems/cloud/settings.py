@@ -81,9 +81,11 @@ class Settings(TrainSettings):
         choices=MODES,
         may_change=True,
     )
-    record_steps: bool = option(
-        False,
-        "On a GPU, record steps as CUDA graphs and replay them; draws are padded to a few sizes.",
+    record_steps: bool | None = option(
+        None,
+        "Record steps as CUDA graphs and replay them; draws are padded to a few sizes.",
+        default_text="on a GPU, in one process, with norm=layer, without --target and views_mode=accumulate; "
+        "with --budget, if the recordings are predicted to fit",
         may_change=True,
     )
     augment: bool = option(True, "Rotate, mirror, scale and jitter the scenes.")

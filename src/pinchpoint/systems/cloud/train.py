@@ -17,6 +17,7 @@ from torch import Tensor
 
 from pinchpoint.backends.base import backend, resolve_device
 from pinchpoint.core.files import check_folder
+from pinchpoint.core.units import show_bytes
 from pinchpoint.systems.cloud.data import eval_subsampling
 from pinchpoint.systems.cloud.data.batches import Supply, step_scenes
 from pinchpoint.systems.cloud.data.prefetch import Prefetcher, PreparedStep, SideStream, receive
@@ -30,11 +31,11 @@ from pinchpoint.systems.cloud.model.voxels import check_extent, grid_keys, group
 from pinchpoint.systems.cloud.settings import Settings
 from pinchpoint.systems.cloud.training.breakdown import Log, Parts, mean_seconds
 from pinchpoint.systems.cloud.training.budget import ViewsModeChoice, possible_views_modes, views_mode_for
-from pinchpoint.systems.cloud.training.recorded_steps import refuse_unrecordable
+from pinchpoint.systems.cloud.training.recorded_steps import may_record, refuse_unrecordable
 from pinchpoint.systems.cloud.training.records import COSINE, MIOU, Training
 from pinchpoint.systems.cloud.training.runs import Run, begin, read_settings
 from pinchpoint.systems.cloud.training.training_step import Stepper
-from pinchpoint.systems.common.budgets import budget_of, refuse_budget_in_use, refuse_recorded_steps
+from pinchpoint.systems.common.budgets import budget_of, refuse_budget_in_use
 from pinchpoint.systems.common.training import logs
 from pinchpoint.systems.common.training.distributed import NEXT, Ranks, follow, join_ranks, lead
 from pinchpoint.systems.common.training.optimizer import count_parameters
@@ -93,7 +94,6 @@ def train(
         read = _ReadReporter(supply, len(source.names("train")), tell)
         run = begin(Path(output), source, resume=resume, choices=choices, ranks=ranks.world, read=read)
         run = at_data(run, folder, data)
-        refuse_recorded_steps(budget, run.settings.record_steps)
         refuse_unrecordable(run.config, run.settings, processes=ranks.world)
         if run.settings.record_steps and device != "cuda":
             note = f"No step is recorded: record_steps needs a GPU, and the run is on {device}."
@@ -107,9 +107,13 @@ def train(
             if score == COSINE:
                 tell(Report("score", 0, 0, note=score))
             _check_cells(run, step_scenes(supply, names, run.settings, step=1, rank=ranks.rank))
+            asked = run.settings.record_steps
+            if not may_record(run.config, run.settings, device=device, processes=ranks.world):
+                asked = False
             run, choice = _choose_views_mode(
-                run, supply, names, ranks, budget=budget, device=device, tell=tell
+                run, supply, names, ranks, budget=budget, device=device, record_steps=asked, tell=tell
             )
+            records = _decide_recorded_steps(asked, choice, tell)
         parts = Parts(device, clock=clock)
         learner = _Learner(
             run,
@@ -120,6 +124,8 @@ def train(
             device=device,
             parts=parts,
             ranks=ranks,
+            records=records,
+            recordings_bytes=None if choice is None else choice.recordings_bytes,
             note=lambda text: tell(Report(NOTE, 0, 0, note=text)),
         )
         with learner.prefetcher:
@@ -137,6 +143,7 @@ def train(
                     score=score,
                     breakdown=mean_seconds(outcome.rows),
                     recorded_sizes=learner.stepper.recorded_sizes,
+                    recorded_bytes=learner.stepper.recorded_bytes,
                 )
 
             how: dict[str, Any] = {
@@ -208,23 +215,50 @@ def _choose_views_mode(
     *,
     budget: str | int | None,
     device: str,
+    record_steps: bool | None,
     tell: Progress,
 ) -> tuple[Run, ViewsModeChoice | None]:
     """Return the run with its views mode, which the first process chooses for all, as their memory use
-    differs.
+    differs. record_steps: as in the settings; False if steps cannot be recorded.
     """
     modes, choice = possible_views_modes(run.config, run.settings), None
     if budget is not None and ranks.leads:
         choice = views_mode_for(
             run.config,
-            run.settings,
+            replace(run.settings, record_steps=record_steps),
             [supply.scene(name) for name in names],
             budget=budget,
             device=device,
             progress=lambda text: tell(Report("budget", 0, 0, note=text)),
         )
-    place = ranks.agree(0 if choice is None else modes.index(choice.views_mode))
-    return replace(run, settings=replace(run.settings, views_mode=modes[place])), choice
+    mode = modes[ranks.agree(0 if choice is None else modes.index(choice.views_mode))]
+    settings = replace(run.settings, views_mode=mode)
+    if mode == "accumulate" and settings.record_steps:
+        # The run is stored with its views mode, and resuming it would refuse both together.
+        settings = replace(settings, record_steps=None)
+    return replace(run, settings=settings), choice
+
+
+def _decide_recorded_steps(asked: bool | None, choice: ViewsModeChoice | None, tell: Progress) -> bool:
+    """Return whether steps are recorded. asked: as in the settings; False if they cannot be.
+
+    If the settings leave that open, steps are recorded with a budget only if the recordings of all sizes are
+    predicted to fit into it. The settings of the run stay open: a resumed run decides again.
+    """
+    if choice is None or asked is False:
+        return asked is not False
+    if choice.recordings_bytes:
+        return True
+    if choice.recorded_need_bytes:
+        reason = (
+            "with recorded steps, the run would need "
+            f"{show_bytes(choice.recorded_need_bytes)} of memory, and the budget is "
+            f"{show_bytes(choice.budget_bytes)}"
+        )
+    else:
+        reason = "to fit into the budget, the views are processed one after another"
+    tell(Report(NOTE, 0, 0, note=f"No step is recorded: {reason}."))
+    return False
 
 
 class _Learner:
@@ -241,6 +275,8 @@ class _Learner:
         device: str,
         parts: Parts,
         ranks: Ranks,
+        records: bool,
+        recordings_bytes: int | None,
         note: Callable[[str], None],
     ) -> None:
         self.settings, self.supply, self.validation_names, self.parts, self.ranks = (
@@ -252,7 +288,15 @@ class _Learner:
         )
         self.score, self.device = score, device
         self.validates = bool(validation_names)
-        self.stepper = Stepper(run.config, run.settings, device, parts=parts, ranks=ranks, note=note)
+        self.stepper = Stepper(
+            run.config,
+            replace(run.settings, record_steps=records),
+            device,
+            parts=parts,
+            ranks=ranks,
+            recordings_bytes=recordings_bytes,
+            note=note,
+        )
         self.names = names
         self.side_stream = SideStream() if device == "cuda" else None
         self.prefetcher: Prefetcher[list[Scene] | PreparedStep] = Prefetcher(
@@ -301,6 +345,10 @@ class _Learner:
         """Return 1 - the score of the validation scenes, averaged over densities: the mIoU, or the mean
         cosine of predicted and true targets.
         """
+        recorded_steps = self.stepper.recorded_steps
+        return self._validate() if recorded_steps is None else recorded_steps.run_eagerly(self._validate)
+
+    def _validate(self) -> float:
         model = self.stepper.updates.trained()
         scores = []
         for fraction in VALIDATION_DENSITIES:

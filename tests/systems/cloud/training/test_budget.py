@@ -11,20 +11,43 @@ import pytest
 
 from pinchpoint.backends.torch import measurement
 from pinchpoint.core.errors import DoesNotFit
+from pinchpoint.systems.cloud.data.augmentation import augment
 from pinchpoint.systems.cloud.data.scene import Scene
 from pinchpoint.systems.cloud.model import convolution
 from pinchpoint.systems.cloud.model.config import CloudConfig
 from pinchpoint.systems.cloud.model.views import Batch
 from pinchpoint.systems.cloud.settings import Settings
-from pinchpoint.systems.cloud.training import budget
-from pinchpoint.systems.cloud.training.budget import possible_views_modes, views_mode_for
+from pinchpoint.systems.cloud.training import budget, recorded_steps
+from pinchpoint.systems.cloud.training.budget import (
+    StepBytes,
+    forecast_recordings,
+    possible_views_modes,
+    views_mode_for,
+)
+from pinchpoint.systems.cloud.training.recorded_steps import (
+    Sizes,
+    largest_of_size,
+    pad_draw,
+    size_number,
+    sizes_of,
+)
 from pinchpoint.systems.cloud.training.training_step import Stepper
+from pinchpoint.systems.common.training.recorder import (
+    GAPS,
+    MOST_GRAPH_BYTES,
+    WORKSPACE_BYTES,
+    recordings_bytes,
+)
 
 CONFIG = CloudConfig(
     in_features=0, classes=2, cell=0.1, widths=(16, 16), blocks=(1, 1), attention=(0, 0), point_width=32
 )
 SETTINGS = Settings(
-    views=["dense", "log-uniform:0.5:1", "uniform:0.2:0.9"], points=4000, scenes=1, augment=False
+    views=["dense", "log-uniform:0.5:1", "uniform:0.2:0.9"],
+    points=4000,
+    scenes=1,
+    augment=False,
+    record_steps=False,
 )
 
 
@@ -193,3 +216,112 @@ def test_the_prediction_for_a_card_includes_a_step_and_the_draw_of_the_next_one(
     draw_bytes = measurement.account(lambda: stepper.draw(Batch.from_scenes([scene()]), number=1)) or 0
     assert 0 < draw_bytes < step_bytes
     assert step_bytes + draw_bytes <= result < 1.1 * (step_bytes + draw_bytes)
+
+
+@pytest.mark.usefixtures("compiled")
+@pytest.mark.parametrize("whole_points", [40_000, 500])
+@pytest.mark.parametrize(("cell", "moves"), [(0.1, False), (0.35, True)])
+def test_a_recorder_with_what_is_predicted_expects_room_for_all_sizes(
+    whole_points: int, cell: float, moves: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The truth: the tensors of a padded step of every size that a run draws, and the draws that are kept.
+
+    With many points in a voxel, thin draws have almost as many voxels as full ones.
+    """
+    monkeypatch.setattr(budget, "WHOLE_POINTS", whole_points)
+    monkeypatch.setattr(budget, "PART_POINTS", 1500)
+    settings = replace(SETTINGS, views=["log-uniform:0.1:1"], points=2000, record_steps=True, augment=moves)
+    config = replace(CONFIG, cell=cell)
+    scenes = [scene(2000), scene(500)]
+    choice = views_mode_for(config, settings, scenes, budget="1TB", device="cuda")
+    eager = replace(settings, record_steps=False)
+    eager_bytes = views_mode_for(config, eager, scenes, budget="1TB", device="cuda").predicted_bytes
+    stepper = Stepper(config, settings, "cpu", prepares_ahead=True)
+    sizes: dict[int, Sizes] = {}
+    computed: dict[int, int] = {}
+    read: dict[int, int] = {}
+    rng = np.random.default_rng(0)
+    for number in range(1, 25):
+        one = augment(scenes[number % 2], rng) if moves else scenes[number % 2]
+        batch = Batch.from_scenes([one])
+        draw = stepper.draw(batch, number=number)
+        own = sizes_of(draw)
+        size = size_number(own.points)
+        if size not in sizes or not sizes[size].hold(own):
+            sizes[size] = own.with_room(largest_of_size(size), sizes.get(size))
+            padded = pad_draw(draw, sizes[size])
+            stepper.updates.clear()
+            computed[size] = (
+                measurement.account(lambda batch=batch, padded=padded: stepper.gradients(batch, padded)) or 0
+            )
+            read[size] = sum(one.nbytes for one in recorded_steps._tensors(padded))
+    assert len(sizes) >= 5
+    # The allocator reserves more than the tensors.
+    reserved_bytes = round(budget.RESERVED_RATIO * max(computed.values()))
+    expected_bytes = recordings_bytes(reserved_bytes, len(sizes)) + sum(read.values())
+    assert expected_bytes <= choice.recordings_bytes
+    assert eager_bytes < choice.predicted_bytes - choice.recordings_bytes, "padded steps are larger"
+
+
+def test_recordings_have_one_memory_and_a_draw_and_a_graph_for_each_size() -> None:
+    step = StepBytes(fixed_bytes=1000, growing_bytes=10_000)
+    memory_bytes = round(1.4 * GAPS * (1000 + 14_000)) + WORKSPACE_BYTES
+    assert forecast_recordings(step, 500, 1000, 1000) == memory_bytes + 700 + MOST_GRAPH_BYTES
+    # Sizes are 1.4 times as large as the next smaller one; no draw takes more than the largest.
+    assert forecast_recordings(step, 500, 510, 1000) == memory_bytes + 3 * 700 + 3 * MOST_GRAPH_BYTES
+
+
+@pytest.mark.parametrize("view", ["log-uniform:0.1:1", "uniform:0.1:0.2"])
+def test_no_draw_has_fewer_points_than_the_smallest_size(view: str) -> None:
+    settings = replace(SETTINGS, views=[view], points=500)
+    fewest = budget._fewest_points(settings, [scene(400)])
+    stepper = Stepper(CONFIG, settings, "cpu", prepares_ahead=True)
+    batch = Batch.from_scenes([scene(400)])
+    draws = [sum(stepper.draw(batch, number=number).sizes) for number in range(1, 300)]
+    assert fewest <= min(draws)
+
+
+def test_recordings_get_what_the_budget_leaves() -> None:
+    settings = replace(SETTINGS, views=["dense"], points=500, record_steps=True)
+    whole = views_mode_for(CONFIG, settings, [scene(500)], budget="1TB", device="cuda")
+    padded_bytes = whole.predicted_bytes - whole.recordings_bytes
+    for left, expected in ((whole.recordings_bytes + 9, whole.recordings_bytes), (1234, 1234)):
+        choice = views_mode_for(CONFIG, settings, [scene(500)], budget=padded_bytes + left, device="cuda")
+        assert (choice.recordings_bytes, choice.predicted_bytes) == (expected, padded_bytes + expected)
+        assert choice.recorded_need_bytes == whole.predicted_bytes
+
+
+def test_views_are_batched_without_recordings_before_they_are_accumulated() -> None:
+    settings = replace(SETTINGS, points=500, record_steps=True)
+    whole = views_mode_for(CONFIG, settings, [scene(500)], budget="1TB", device="cuda")
+    padded_bytes = whole.predicted_bytes - whole.recordings_bytes
+    eager = views_mode_for(
+        CONFIG, replace(settings, record_steps=False), [scene(500)], budget="1TB", device="cuda"
+    )
+    for budget_bytes, mode in (
+        (padded_bytes, "batched"),
+        (eager.predicted_bytes, "batched"),
+        (eager.predicted_bytes - 1, "accumulate"),
+    ):
+        choice = views_mode_for(CONFIG, settings, [scene(500)], budget=budget_bytes, device="cuda")
+        assert (choice.views_mode, choice.recordings_bytes) == (mode, 0)
+        if mode == "batched":
+            assert choice.predicted_bytes == eager.predicted_bytes < padded_bytes
+            assert choice.recorded_need_bytes == whole.predicted_bytes
+
+
+def test_steps_are_eager_by_default_if_their_recordings_do_not_fit() -> None:
+    settings = replace(SETTINGS, views=["dense"], points=500, record_steps=Settings().record_steps)
+    assert settings.record_steps is None
+    eager, whole = (
+        views_mode_for(
+            CONFIG, replace(settings, record_steps=records), [scene(500)], budget="1TB", device="cuda"
+        )
+        for records in (False, True)
+    )
+    assert eager.recordings_bytes == eager.recorded_need_bytes == 0
+    for budget_bytes, expected in ((whole.predicted_bytes, whole), (whole.predicted_bytes - 1, eager)):
+        choice = views_mode_for(CONFIG, settings, [scene(500)], budget=budget_bytes, device="cuda")
+        assert choice.predicted_bytes == expected.predicted_bytes
+        assert choice.recordings_bytes == expected.recordings_bytes
+        assert choice.recorded_need_bytes == whole.predicted_bytes

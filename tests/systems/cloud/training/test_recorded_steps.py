@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tests.systems.common.training.recording_card import RecordingCard
 
 from pinchpoint.systems.cloud.data.scene import Scene
 from pinchpoint.systems.cloud.model.config import CloudConfig
@@ -32,7 +31,7 @@ CONFIG = CloudConfig(
     point_width=8,
     features=8,
 )
-SETTINGS = Settings(views=["uniform:0.3:0.7", "dense"], points=400, scenes=2, lr=1e-3)
+SETTINGS = Settings(views=["uniform:0.3:0.7", "dense"], points=400, scenes=2, lr=1e-3, augment=False)
 
 
 def scene(number: int, points: int = 400) -> Scene:
@@ -71,31 +70,10 @@ def test_padding_changes_neither_the_loss_nor_its_gradient(consistency: str) -> 
     torch.testing.assert_close(padded_gradients, gradients, rtol=1e-4, atol=1e-6)
 
 
-class _Card:
-    """Stands in for a GPU that records by running a function whenever it is replayed."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, error: RuntimeError | None = None) -> None:
-        self.calls: list[str] = []
-        self.error = error
-        monkeypatch.setattr(recorded_steps.recording, "SideStream", lambda: SimpleNamespace(run=self.run))
-        monkeypatch.setattr(recorded_steps.recording, "record", self.record)
-        monkeypatch.setattr(recorded_steps.recording, "release_memory", lambda: self.calls.append("released"))
-
-    def run(self, function: Callable[[], torch.Tensor]) -> torch.Tensor:
-        self.calls.append("eager")
-        return function()
-
-    def record(self, function: Callable[[], torch.Tensor], *, clear: Callable[[], None], pool: Any) -> Any:
-        if self.error is not None:
-            raise self.error
-        self.calls.append("recorded")
-        return SimpleNamespace(replay=lambda: self.calls.append("replayed") or function()), "the pool"
-
-
 def test_draws_of_a_size_share_a_recording_that_reads_their_own_points(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    card = _Card(monkeypatch)
+    card = RecordingCard(monkeypatch, free=10**9, step=10**6)
     stepper = Stepper(CONFIG, SETTINGS, "cpu", prepares_ahead=True)
     steps = RecordedSteps()
 
@@ -107,26 +85,70 @@ def test_draws_of_a_size_share_a_recording_that_reads_their_own_points(
         _, draw = drawn(stepper, number)
         result = steps.run(draw, sum_of_inputs, clear=lambda: None)
         torch.testing.assert_close(result, sum_of_inputs(draw))
-    assert card.calls == ["eager", "recorded", "replayed", "replayed", "replayed"]
+    assert card.calls == ["aside", "recorded", "replayed", "replayed", "replayed"]
     assert steps.recorded_sizes == 1
+    read_bytes = steps.recorded_bytes - card.graph
+    assert read_bytes > 0
     card.calls.clear()
     # A draw with more voxels than there is room for makes the size grow, which is then recorded again.
     finer = Stepper(replace(CONFIG, cell=0.05), SETTINGS, "cpu", prepares_ahead=True)
     for number in range(1, 4):
         steps.run(drawn(finer, number)[1], sum_of_inputs, clear=lambda: None)
-    assert card.calls == ["eager", "recorded", "replayed", "replayed"]
+    # Its recording was the only one: the memory in which it computed is freed, with the smaller draw.
+    assert card.calls == ["aside", "recorded", "replayed", "replayed"]
     assert steps.recorded_sizes == 1
+    assert steps.recorded_bytes - card.graph > read_bytes
+
+
+def test_a_size_gets_room_for_the_most_voxels_of_its_first_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    card = RecordingCard(monkeypatch, free=10**9, step=10**6)
+    stepper = Stepper(
+        CONFIG, replace(SETTINGS, views=["dense"], consistency="none"), "cpu", prepares_ahead=True
+    )
+    steps, seen = RecordedSteps(first_draws=3), []
+    spread = 1.0, 1.6, 1.2, 1.65, 1.6  # scenes are scaled at random
+    for number, scale in enumerate(spread, start=1):
+        scenes = [replace(one, xyz=one.xyz * np.float32(scale)) for one in (scene(0, 300), scene(1, 200))]
+        draw = stepper.draw(Batch.from_scenes(scenes), number=number)
+
+        def note_voxels(views: ViewDraw) -> torch.Tensor:
+            seen.append(sizes_of(views).voxels[0])
+            return torch.zeros(2)
+
+        steps.run(draw, note_voxels, clear=lambda: None)
+    assert card.calls == ["aside"] * 3 + ["recorded", "replayed", "replayed"], "and it does not grow"
+    assert seen[0] < seen[1] < seen[2] == seen[3] == seen[4]
+
+
+def test_batches_of_somewhat_more_points_need_no_larger_size() -> None:
+    sizes = Sizes(500, (300, 80), scene_points=1000, cells=400)
+    room = sizes.with_room(600, None)
+    assert room.hold(replace(sizes, scene_points=1090)) and not room.hold(replace(sizes, scene_points=1200))
 
 
 def test_steps_are_eager_after_a_recording_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    card = _Card(monkeypatch, torch.OutOfMemoryError("CUDA out of memory.\nmore"))
+    card = RecordingCard(monkeypatch, free=10**9, step=10**6)
+    card.error = torch.OutOfMemoryError("CUDA out of memory.\nmore")
     stepper = Stepper(CONFIG, SETTINGS, "cpu", prepares_ahead=True)
-    notes: list[str] = []
-    steps = RecordedSteps(note=notes.append)
+    steps = RecordedSteps(note=card.notes.append)
     for number in range(1, 4):
         steps.run(drawn(stepper, number)[1], lambda draw: torch.zeros(2), clear=lambda: None)
-    assert card.calls == ["eager", "released", "eager", "eager"]
-    assert notes == ["All further steps are eager: a step could not be recorded (CUDA out of memory.)."]
+    assert card.calls == ["aside", "released", "aside", "aside"]
+    assert card.notes == ["All further steps are eager: a step could not be recorded (CUDA out of memory)."]
+
+
+def test_a_step_without_room_for_its_recording_is_eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    card = RecordingCard(monkeypatch, free=10**9, step=10**6)
+    stepper = Stepper(CONFIG, SETTINGS, "cpu", prepares_ahead=True)
+    steps = RecordedSteps(most_bytes=2 * 10**6, note=card.notes.append)
+    for number in range(1, 4):
+        steps.run(drawn(stepper, number)[1], lambda draw: torch.zeros(2), clear=lambda: None)
+    assert card.calls == ["aside"] * 3 and steps.recorded_sizes == steps.recorded_bytes == 0
+    # Draws of a size that is known to have no room are not padded.
+    monkeypatch.setattr(recorded_steps, "pad_draw", lambda *_: pytest.fail("padded in vain"))
+    steps.run(drawn(stepper, 4)[1], lambda draw: torch.zeros(2), clear=lambda: None)
+    (note,) = card.notes
+    assert note.startswith("No step is recorded: the recordings would need") and "1.91 MiB" in note
 
 
 @pytest.mark.gpu
@@ -176,3 +198,24 @@ def test_a_run_continues_after_a_step_that_cuda_refused_to_record(monkeypatch: p
     other.updates.restore(state)
     steps = [float(one.step([scene(0, 300), scene(1, 200)], number=9)[0]) for one in (stepper, other)]
     assert steps[0] == pytest.approx(steps[1], rel=1e-3)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("consistency", ["none", "kl"])
+def test_a_size_that_grows_on_a_gpu_is_recorded_again(consistency: str) -> None:
+    """Its recording is the only one, and cuBLAS has its workspace in the memory of that."""
+    views = ["dense"] if consistency == "none" else ["dense", "uniform:0.5:0.5"]
+    losses, notes = {}, []
+    torch._C._cuda_clearCublasWorkspaces()  # pyright: ignore[reportAttributeAccessIssue]
+    for records in (True, False):
+        settings = replace(SETTINGS, views=views, consistency=consistency, record_steps=records, steps=12)
+        stepper = Stepper(CONFIG, settings, "cuda", note=notes.append)
+        losses[records] = []
+        for number in range(1, 13):
+            scale = np.float32((number + 3) // 4)  # it grows in the fifth and in the ninth step
+            scenes = [replace(one, xyz=one.xyz * scale) for one in (scene(0, 300), scene(1, 200))]
+            losses[records].append(float(stepper.step(scenes, number=number)[0]))
+        assert stepper.recorded_sizes == (1 if records else None)
+        assert bool(stepper.recorded_bytes) is records
+    assert not notes
+    assert losses[True] == pytest.approx(losses[False], rel=1e-3)

@@ -11,10 +11,18 @@ gradients and the optimizer's state are therefore counted apart. The rest of a s
 with its voxels at every level, none of which shrinks, so it grows at most as the number that grows most.
 Scenes are rarely of even density: points and voxels are counted in crops of the full size, moved as in
 training, at several places of the scenes.
+
+Recorded steps are padded to sizes, and every size has a recording. Recordings use the same memory one after
+another, and it gets gaps where the tensors of one do not fit between those of others. The forecast is that of
+a `Recorder`, which makes no recording that it does not expect to fit, and drops all of them if they take more
+than was predicted after all: the forecast is a limit that the run keeps. While a recording is made, eager
+steps hold no memory, so that what it adds takes their place. A size that grows is recorded again; where the
+gaps that it leaves would take more than was predicted, all recordings begin anew.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -38,11 +46,14 @@ from pinchpoint.systems.cloud.model.views import (
 )
 from pinchpoint.systems.cloud.model.voxels import check_extent, grid_keys
 from pinchpoint.systems.cloud.settings import Settings
+from pinchpoint.systems.cloud.training.recorded_steps import STEP, size_number
 from pinchpoint.systems.cloud.training.training_step import Stepper
 from pinchpoint.systems.common.budgets import budget_of, cuda_bytes, does_not_fit
+from pinchpoint.systems.common.training import recorder
 
 WHOLE_POINTS = 40_000  # points per step, over all views, up to which the step is counted whole
 PART_POINTS = 120_000  # points of the part from which a larger step is extrapolated, over all views
+DEVIATIONS = 5  # standard deviations by which a draw can have fewer points than its mean
 PLACES = 8  # of crops in which voxels are counted
 CROP_MARGIN = 1.1  # for crops of a run with more voxels than those in which they are counted
 # What the caching allocator reserves, relative to the tensors: more than in steps of one size.
@@ -56,6 +67,9 @@ class ViewsModeChoice:
     views_mode: str  # batched or accumulate
     predicted_bytes: int
     budget_bytes: int
+    recordings_bytes: int = 0  # of the predicted ones, for recorded steps
+    # What the run would need with recorded steps; 0 if they cannot be recorded.
+    recorded_need_bytes: int = 0
 
 
 def views_mode_for(
@@ -72,6 +86,7 @@ def views_mode_for(
     scenes: the training scenes. Raises `DoesNotFit` if none fits.
     """
     within = budget_of(budget)
+    fewest_points = _fewest_points(settings, scenes)
     if settings.schedule == "alternate":
         # A step has one view; the one with the most points decides.
         most = max(parse_views(settings.views), key=_largest_share)
@@ -83,14 +98,34 @@ def views_mode_for(
         if progress is not None:
             progress("all views at once" if mode == "batched" else "view after view")
         mode_settings = replace(settings, views_mode=mode)
-        live = _count_bytes(config, mode_settings, scenes, full, prepares_ahead=device == "cuda")
+        step = _count_bytes(config, mode_settings, scenes, full, prepares_ahead=device == "cuda")
+        recordings_bytes = recorded_need_bytes = 0
         if device == "cpu":
-            need = resident_bytes() + live
+            need = resident_bytes() + step.live_bytes
         else:
-            live += _gather_bytes(config, mode_settings, scenes)
-            live += _prefetch_bytes(config, mode_settings, scenes, full)
-            need = cuda_bytes(live, within, reserved=RESERVED_RATIO)
-        candidates.append(ViewsModeChoice(mode, need, budget_bytes))
+            draw_bytes = _prefetch_bytes(config, mode_settings, scenes, full)
+            step = replace(step, fixed_bytes=step.fixed_bytes + _gather_bytes(config, mode_settings, scenes))
+            need = cuda_bytes(step.live_bytes + draw_bytes, within, reserved=RESERVED_RATIO)
+            if settings.record_steps is not False and mode == "batched":
+                # Without room for any recording, steps are eager and not padded.
+                padded_bytes = step.padded().live_bytes + draw_bytes + round(STEP * draw_bytes)
+                padded_need = cuda_bytes(padded_bytes, within, reserved=RESERVED_RATIO)
+                most_points = _most_points(mode_settings, scenes)
+                recordings_bytes = forecast_recordings(step, draw_bytes, fewest_points, most_points)
+                recorded_need_bytes = padded_need + recordings_bytes
+                if recorded_need_bytes <= budget_bytes or (
+                    settings.record_steps and padded_need < budget_bytes
+                ):
+                    # Recordings for which the budget leaves no room are not made.
+                    need = padded_need
+                    recordings_bytes = min(recordings_bytes, budget_bytes - need)
+                else:
+                    recordings_bytes = 0
+        candidates.append(
+            ViewsModeChoice(
+                mode, need + recordings_bytes, budget_bytes, recordings_bytes, recorded_need_bytes
+            )
+        )
         if need <= budget_bytes:
             return candidates[-1]
     least = min(candidates, key=lambda choice: choice.predicted_bytes)
@@ -101,6 +136,49 @@ def views_mode_for(
     )
     scope = "including what this process already uses" if device == "cpu" else "including context and margin"
     raise does_not_fit(least.predicted_bytes, budget_bytes, how=f", {scope}", otherwise=f"use fewer {fewer}")
+
+
+@dataclass(frozen=True)
+class StepBytes:
+    """The peak tensor bytes of a step: those that grow with its points and voxels, and the others."""
+
+    fixed_bytes: int
+    growing_bytes: int
+
+    @property
+    def live_bytes(self) -> int:
+        return self.fixed_bytes + self.growing_bytes
+
+    def padded(self) -> StepBytes:
+        """The same of a step whose draw is padded, at most to the next size."""
+        return replace(self, growing_bytes=round(STEP * self.growing_bytes))
+
+
+def forecast_recordings(step: StepBytes, draw_bytes: int, fewest_points: int, most_points: int) -> int:
+    """Return the bytes that the recordings of all sizes may take beside eager steps.
+
+    step: of the largest step, without padding. draw_bytes: of its draw, which a recording reads and keeps;
+    a thin draw can have almost as many voxels as a full one, so every size is counted with the largest.
+    fewest_points, most_points: of a draw.
+    """
+    sizes = size_number(most_points) - size_number(fewest_points) + 1
+    reserved_bytes = round(RESERVED_RATIO * step.padded().live_bytes)
+    read_bytes = round(sizes * STEP * draw_bytes)
+    spare_bytes = sizes * (recorder.MOST_GRAPH_BYTES - recorder.GRAPH_BYTES)
+    return recorder.recordings_bytes(reserved_bytes, sizes) + read_bytes + spare_bytes
+
+
+def _fewest_points(settings: Settings, scenes: Sequence[Scene]) -> int:
+    """Return the fewest points a draw can have."""
+    points = min(settings.points, min(scene.points for scene in scenes)) * settings.scenes
+    fewest = [_fewest_of_view(view, points) for view in parse_views(settings.views)]
+    return max(1, int(min(fewest) if settings.schedule == "alternate" else sum(fewest)))
+
+
+def _most_points(settings: Settings, scenes: Sequence[Scene]) -> int:
+    """Return the most points a draw can have."""
+    points = min(settings.points, max(scene.points for scene in scenes)) * settings.scenes
+    return points * len(settings.views)
 
 
 def possible_views_modes(config: CloudConfig, settings: Settings) -> tuple[str, ...]:
@@ -122,7 +200,7 @@ def _count_bytes(
     full: np.ndarray,
     *,
     prepares_ahead: bool,
-) -> int:
+) -> StepBytes:
     """Return the peak tensor bytes of a step with the largest scenes and the most points a view can have.
 
     full: from `_full_sizes`. prepares_ahead: whether the points and voxels of a step are prepared before it
@@ -134,10 +212,12 @@ def _count_bytes(
     most = points * settings.scenes * len(views)
     if most <= WHOLE_POINTS:
         part = _part(config, settings, scenes, full, points)
-        return round(part.growth * _live(config, step_settings, part.scene, prepares_ahead=prepares_ahead))
+        whole = _live(config, step_settings, part.scene, prepares_ahead=prepares_ahead)
+        return StepBytes(0, round(part.growth * whole))
     part = _part(config, settings, scenes, full, max(1, min(points, round(points * PART_POINTS / most))))
     bytes_of_part = _gradient_bytes(config, step_settings, part.scene, prepares_ahead=prepares_ahead)
-    return _weight_bytes(config, step_settings) + round(CROP_MARGIN * part.growth * bytes_of_part)
+    weight_bytes = _weight_bytes(config, step_settings)
+    return StepBytes(weight_bytes, round(CROP_MARGIN * part.growth * bytes_of_part))
 
 
 @dataclass(frozen=True)
@@ -270,6 +350,14 @@ def _largest_share(view: View) -> float:
     if isinstance(view, Uniform | LogUniform):
         return view.hi
     return 1.0 if isinstance(view, Dense) else 0.0
+
+
+def _fewest_of_view(view: View, points: int) -> float:
+    """Return the fewest of these points that a view can have; one per cell can be any number."""
+    if isinstance(view, Uniform | LogUniform):
+        mean = view.lo * points
+        return max(0.0, mean - DEVIATIONS * math.sqrt(mean))  # numbers are rounded at random in every cell
+    return float(points) if isinstance(view, Dense) else 0.0
 
 
 def _fullest(view: View) -> View:

@@ -25,12 +25,13 @@ from pinchpoint.systems.cloud.model.model import Tables
 from pinchpoint.systems.cloud.model.views import Batch, ViewDraw
 from pinchpoint.systems.cloud.model.voxels import Level, Stride, Voxels
 from pinchpoint.systems.cloud.settings import Settings
-from pinchpoint.systems.common.training import recording
+from pinchpoint.systems.common.training.recorder import Note, Recorder
+from pinchpoint.systems.common.training.recording import Result, release_memory
 
 STEP = 1.4  # ratio of the numbers of points of one recorded size and the next
 SPARE = 1.1  # room for more voxels and cells than in the draw for which a size was recorded
+MOVED_DRAWS = 3  # of a size before it is padded, if scenes are scaled and rotated, which changes their voxels
 DEAD = 1024  # cells for the points of the padding: a sum over one cell is not computed in parallel
-Note = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -56,115 +57,151 @@ class Sizes:
             and self.cells >= other.cells + dead
         )
 
+    def or_more(self, other: Sizes | None) -> Sizes:
+        """The larger one of each number of both."""
+        if other is None:
+            return self
+        return Sizes(
+            max(self.points, other.points),
+            tuple(map(max, self.voxels, other.voxels)),
+            max(self.scene_points, other.scene_points),
+            max(self.cells, other.cells),
+        )
+
     def with_room(self, points: int, before: Sizes | None) -> Sizes:
         """Sizes for draws like this one with up to this number of points, and for those before."""
         dead = DEAD if self.cells else 0
         room = Sizes(
             points,
             tuple(math.ceil(SPARE * count) + 1 for count in self.voxels),
-            self.scene_points + dead,
+            math.ceil(SPARE * self.scene_points) + dead,
             math.ceil(SPARE * self.cells) + dead,
         )
-        if before is None:
-            return room
-        return Sizes(
-            points,
-            tuple(map(max, room.voxels, before.voxels)),
-            max(room.scene_points, before.scene_points),
-            max(room.cells, before.cells),
-        )
-
-
-@dataclass
-class _Recorded:
-    """The recorded step of one size, and the tensors that it reads."""
-
-    inputs: list[Tensor]
-    step: recording.Recording
+        return room.or_more(before)
 
 
 class RecordedSteps:
     """Steps recorded for draws of similar numbers of points, on a GPU.
 
     The first step of a size is eager and padded, so that all its kernels are compiled; the second one is
-    recorded. If a draw has more voxels than the size has room for, the size grows and begins again. If a
-    recording fails, all further steps are eager, and `note` is called with the reason. compares_cells:
-    whether the loss compares views cell by cell.
+    recorded. If a draw has more voxels than the size has room for, the size grows and begins again. Steps for
+    which a `Recorder` has no room, and all steps after a recording that failed, are eager. compares_cells:
+    whether the loss compares views cell by cell. first_draws: of a size, for the most voxels of which it gets
+    room; all but the last of them are not padded. most_bytes, note: as in `Recorder`.
     """
 
-    def __init__(self, *, compares_cells: bool = False, note: Note | None = None) -> None:
-        self.compares_cells, self._note = compares_cells, note or (lambda text: None)
+    def __init__(
+        self,
+        *,
+        compares_cells: bool = False,
+        first_draws: int = 1,
+        most_bytes: int | None = None,
+        note: Note | None = None,
+    ) -> None:
+        self.compares_cells, self.first_draws = compares_cells, first_draws
+        self._draws: dict[int, int] = {}  # of each size, until it has room
+        self._largest: dict[int, Sizes] = {}  # of those
+        self._read_bytes: dict[int, int] = {}  # of the padded draw of each size, once there was one
+        self._recorder = Recorder(some="The steps of some sizes", most_bytes=most_bytes, note=note)
         self._sizes: dict[int, Sizes] = {}
-        self._recorded: dict[int, _Recorded] = {}
-        self._side_stream = recording.SideStream()
-        self._pool: Any = None
-        self._is_over = False
 
     @property
     def recorded_sizes(self) -> int:
         """The number of sizes whose steps are replayed."""
-        return len(self._recorded)
+        return len(self._recorder)
+
+    @property
+    def recorded_bytes(self) -> int:
+        """The bytes of all recordings, and of the draws that they read."""
+        return self._recorder.taken_bytes
 
     def run(self, draw: ViewDraw, step: Callable[[ViewDraw], Tensor], *, clear: Callable[[], None]) -> Tensor:
         """Return step(draw). clear: frees the gradients of the last step."""
-        if self._is_over or draw.tables is None:
-            return self._side_stream.run(lambda: step(draw))
+        recorder = self._recorder
+        if recorder.is_over or draw.tables is None:
+            return recorder.run_eagerly(lambda: step(draw))
         own = sizes_of(draw, compares_cells=self.compares_cells)
-        number = math.ceil(math.log(max(own.points, 2)) / math.log(STEP))
+        number = size_number(own.points)
         sizes = self._sizes.get(number)
+        if sizes is None:
+            self._draws[number] = self._draws.get(number, 0) + 1
+            own = self._largest[number] = own.or_more(self._largest.get(number))
+            if self._draws[number] < self.first_draws:
+                return recorder.run_eagerly(lambda: step(draw))
         if sizes is None or not sizes.hold(own):
-            self._recorded.pop(number, None)
-            sizes = self._sizes[number] = own.with_room(math.floor(STEP**number) + 1, sizes)
-            return self._side_stream.run(lambda: step(pad_draw(draw, sizes)))
-        padded = pad_draw(draw, sizes)
-        recorded = self._recorded.get(number)
-        if recorded is None:
-            recorded = self._record(number, padded, step, clear)
-            if recorded is None:
-                return self._side_stream.run(lambda: step(draw))
-        else:
-            for buffer, value in zip(recorded.inputs, _tensors(padded), strict=True):
-                buffer.copy_(value)
-        return recorded.step.replay()
+            recorder.forget(str(number))
+            sizes = self._sizes[number] = own.with_room(largest_of_size(number), sizes)
+            self._read_bytes.pop(number, None)
+            return recorder.run_eagerly(lambda: step(pad_draw(draw, sizes)))
+        result = self._replay_or_record(number, draw, step, clear)
+        return recorder.run_eagerly(lambda: step(draw)) if result is None else result
 
-    def _record(
-        self, number: int, padded: ViewDraw, step: Callable[[ViewDraw], Tensor], clear: Callable[[], None]
-    ) -> _Recorded | None:
-        """Record the step of a size; if that fails, drop all recordings."""
-        inputs = [value.clone() for value in _tensors(padded)]
-        try:
-            # The draw is put together anew, so that nothing that an earlier step computed is stored in it.
-            step_recording, self._pool = recording.record(
-                lambda: step(_with_tensors(padded, iter(inputs))), clear=clear, pool=self._pool
-            )
-        except RuntimeError as error:  # torch.OutOfMemoryError is one
-            first_line, _, _ = str(error).strip().partition("\n")
-            clear()
-            self._recorded.clear()
-            self._pool, self._is_over = None, True
-            recording.release_memory()
-            self._note(f"All further steps are eager: a step could not be recorded ({first_line}).")
+    def run_eagerly(self, function: Callable[[], Result]) -> Result:
+        """Return function(), run with the memory of eager steps, which is given back."""
+        result = self._recorder.run_eagerly(function)
+        release_memory()  # a step may take less, and recordings get room by what steps take
+        return result
+
+    def _replay_or_record(
+        self, number: int, draw: ViewDraw, step: Callable[[ViewDraw], Tensor], clear: Callable[[], None]
+    ) -> Tensor | None:
+        """Return step(draw) by the recording of this size; None if it is not recorded."""
+        recorder, name = self._recorder, str(number)
+        inputs = recorder.reads(name)
+        if inputs is None and not recorder.could_record(self._read_bytes.get(number, 0)):
             return None
-        self._recorded[number] = _Recorded(inputs, step_recording)
-        return self._recorded[number]
+        padded = pad_draw(draw, self._sizes[number])
+        if inputs is not None:
+            for buffer, value in zip(inputs, _tensors(padded), strict=True):
+                buffer.copy_(value)
+            return recorder.replay(name)
+        inputs = [value.clone() for value in _tensors(padded)]
+        read_bytes = self._read_bytes[number] = sum(value.nbytes for value in inputs)
+        # The draw is put together anew, so that nothing that an earlier step computed is stored in it.
+        return recorder.record(
+            name,
+            lambda: step(_with_tensors(padded, iter(inputs))),
+            clear=clear,
+            reads=inputs,
+            read_bytes=read_bytes,
+        )
+
+
+def size_number(points: int) -> int:
+    """The number of the size to which draws of this many points are padded."""
+    return math.ceil(math.log(max(points, 2)) / math.log(STEP))
+
+
+def largest_of_size(number: int) -> int:
+    """The points to which the draws of a size are padded."""
+    return math.floor(STEP**number) + 1
 
 
 def refuse_unrecordable(config: CloudConfig, settings: Settings, *, processes: int) -> None:
-    """Refuse recorded steps together with settings that they do not support."""
-    if not settings.record_steps:
-        return
+    """Refuse recorded steps if they are asked for together with settings that they do not support."""
+    if settings.record_steps and (option := _unrecordable(config, settings, processes)) is not None:
+        raise BadInput(
+            f"--set record_steps=true cannot be combined with {option}.",
+            hint="Leave one of them out: steps are eager with --set record_steps=false.",
+        )
+
+
+def may_record(config: CloudConfig, settings: Settings, *, device: str, processes: int) -> bool:
+    """Whether steps on this device can be recorded, and the settings ask for it or leave it open."""
+    if settings.record_steps is False or device != "cuda":
+        return False
+    return _unrecordable(config, settings, processes) is None
+
+
+def _unrecordable(config: CloudConfig, settings: Settings, processes: int) -> str | None:
+    """The option that keeps steps from being recorded; None if there is none."""
     reasons = {
         "--target": bool(settings.target),
         f"--set norm={config.norm}": config.norm != "layer",
         "--set views_mode=accumulate": settings.views_mode == "accumulate",
         "several processes": processes > 1,
     }
-    for option, holds in reasons.items():
-        if holds:
-            raise BadInput(
-                f"--set record_steps=true cannot be combined with {option}.",
-                hint="Leave one of them out: steps are eager with --set record_steps=false.",
-            )
+    return next((option for option, holds in reasons.items() if holds), None)
 
 
 def sizes_of(draw: ViewDraw, *, compares_cells: bool = False) -> Sizes:
@@ -205,7 +242,9 @@ def pad_draw(draw: ViewDraw, sizes: Sizes) -> ViewDraw:
     padded_voxels = Voxels(
         segments, tuple(levels), tuple(strides), voxels.inside[:1], voxels.group[:1], voxels.groups
     )
-    index, view, cells = draw.index[:1], draw.view[:1], segments
+    # Cells are read only if they are compared; the first one takes their place.
+    first = Segments(segments.order[:1], segments.offsets[:2], segments.of_place[:1], None, 1, empty=True)
+    index, view, cells = draw.index[:1], draw.view[:1], first
     if sizes.cells:
         index, view, cells = _pad_cells(draw, sizes)
     return replace(

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from pinchpoint.core import machine as _machine
 from pinchpoint.core.records import Record, now
-from pinchpoint.core.units import show_seconds, show_size
+from pinchpoint.core.units import show_bytes, show_seconds, show_size
 from pinchpoint.systems.common.training.records import TrainingRecord
 
 MIOU, COSINE = "mIoU", "cosine"  # the scores of validation scenes
@@ -34,6 +34,7 @@ class Training(TrainingRecord):
     # Mean seconds of the parts of a timed step: data, sampling, forward, ...
     breakdown: dict[str, float] = field(default_factory=dict)
     recorded_sizes: int | None = None  # of steps that were replayed at the end; None without recorded steps
+    recorded_bytes: int | None = None  # that their recordings took then, with the draws that these read
 
     def summary(self) -> list[tuple[str, str]]:
         trained_on = (
@@ -54,7 +55,8 @@ class Training(TrainingRecord):
             parts = ", ".join(f"{name} {seconds / whole:.1%}" for name, seconds in self.breakdown.items())
             rows.insert(-1, ("a step", f"{show_seconds(whole)}: {parts}"))
         if self.recorded_sizes is not None:
-            rows.insert(-1, ("recorded steps", f"of {self.recorded_sizes:,} sizes"))
+            taken = "" if self.recorded_bytes is None else f", {show_bytes(self.recorded_bytes)}"
+            rows.insert(-1, ("recorded steps", f"of {self.recorded_sizes:,} sizes{taken}"))
         return rows
 
 

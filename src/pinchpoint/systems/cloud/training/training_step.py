@@ -20,17 +20,19 @@ from pinchpoint.systems.cloud.model.objective import TEACHER, Objective, Teacher
 from pinchpoint.systems.cloud.model.views import Batch, ViewDraw, draw_views, parse_views
 from pinchpoint.systems.cloud.settings import Settings
 from pinchpoint.systems.cloud.training.breakdown import Parts
-from pinchpoint.systems.cloud.training.recorded_steps import Note, RecordedSteps
+from pinchpoint.systems.cloud.training.recorded_steps import MOVED_DRAWS, RecordedSteps
 from pinchpoint.systems.common.training.distributed import Ranks
 from pinchpoint.systems.common.training.optimizer import Updates
+from pinchpoint.systems.common.training.recorder import Note
 
 
 class Stepper:
     """A model and the updates of its weights, determined by the seed.
 
     prepares_ahead: whether a draw also prepares the points and what the network reads of them; by default on
-    a GPU, where the draw of the next step runs beside this step. note: called with the reason if steps that
-    should be recorded cannot be.
+    a GPU, where the draw of the next step runs beside this step. recordings_bytes: what recorded steps may
+    take, by default half of the free memory. note: called with the reason if steps that should be recorded
+    cannot be.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class Stepper:
         parts: Parts | None = None,
         ranks: Ranks | None = None,
         prepares_ahead: bool | None = None,
+        recordings_bytes: int | None = None,
         note: Note | None = None,
     ) -> None:
         self.settings, self.device = settings, device
@@ -51,7 +54,12 @@ class Stepper:
         torch.manual_seed(settings.seed)
         self.model = CloudModel(config).to(device)
         self.recorded_steps = (
-            RecordedSteps(compares_cells=settings.consistency != "none", note=note)
+            RecordedSteps(
+                compares_cells=settings.consistency != "none",
+                first_draws=MOVED_DRAWS if settings.augment else 1,
+                most_bytes=recordings_bytes,
+                note=note,
+            )
             if settings.record_steps and device == "cuda" and self.ranks.world == 1
             else None
         )
@@ -65,6 +73,11 @@ class Stepper:
     def recorded_sizes(self) -> int | None:
         """The number of sizes of steps that are replayed; None if steps are not recorded."""
         return None if self.recorded_steps is None else self.recorded_steps.recorded_sizes
+
+    @property
+    def recorded_bytes(self) -> int | None:
+        """The bytes that recorded steps take beside eager ones; None if steps are not recorded."""
+        return None if self.recorded_steps is None else self.recorded_steps.recorded_bytes
 
     def step(self, scenes: Sequence[Scene], *, number: int) -> Tensor:
         """Take step `number`, counted from 1; returns (2,): the loss and the norm of its gradient."""
