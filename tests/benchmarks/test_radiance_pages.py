@@ -198,7 +198,7 @@ def test_the_page_has_the_times_and_errors_of_whole_layers() -> None:
     assert f"the replayed step takes {pair('replayed_ms', 'median', 2)} ms" in text
     assert f"a whole iteration {pair('iteration_ms', 'median', 2)} ms" in text
     assert f"the largest error of a gradient beside float64 is {pair('errors', 'largest', 4)}" in text
-    iteration = result["iteration_kernels"]
+    iteration = result["iteration_kernels"]["after"]
     assert f"{iteration['count']:,}, take {iteration['total_us'] / 1e3:.1f} ms" in text
 
 

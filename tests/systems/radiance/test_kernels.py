@@ -145,6 +145,17 @@ def test_half_precision_errors_are_no_larger_than_those_of_plain_torch(
     assert 1e-5 < worst(image_and_gradients(inputs, precision=precision, **options), truth) <= tolerance
 
 
+@pytest.mark.parametrize("rays", [3, 17])
+@pytest.mark.parametrize("options", [{}, {"features": True}])
+def test_gradients_match_where_a_program_has_several_rays(
+    rays: int, options: dict[str, Any], plain_torch: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As for thousands of rays, with two or more tiles each; with 3 x 3 of them, two programs have none."""
+    monkeypatch.setattr(points, "PROGRAMS", 7)
+    inputs = scene(FieldConfig.preset("small"), 3, rays, 70)
+    assert worst(image_and_gradients(inputs, **options), plain_torch(inputs, **options)) <= 1e-5
+
+
 def test_expanded_offsets_and_missing_noise_are_read_correctly(plain_torch: Any) -> None:
     field, rays, codes, draws = scene(TINY, 2, 6, 5)
     assert draws.noise is not None
@@ -199,11 +210,16 @@ def test_a_gradient_is_masked_and_summed(count: int, width: int, dtype: torch.dt
     )
 
 
+@pytest.mark.parametrize("programs", [2, 132])
 @pytest.mark.parametrize("encoded", [48, 64])
 @pytest.mark.parametrize("each", [1, 64, 1000])
-def test_kernels_of_whole_layers_match_float64(encoded: int, each: int) -> None:
+def test_kernels_of_whole_layers_match_float64(
+    encoded: int, each: int, programs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With two programs each has many tiles, as for half a million points."""
     from pinchpoint.systems.radiance.rendering import layers_triton
 
+    monkeypatch.setattr(layers_triton, "_PROGRAMS", programs)
     random, images, groups = torch.Generator().manual_seed(each), 3, 5
 
     def numbers(*shape: int) -> Tensor:
@@ -216,24 +232,57 @@ def test_kernels_of_whole_layers_match_float64(encoded: int, each: int) -> None:
     hidden = torch.empty(images * each, 256, device=DEVICE, dtype=torch.bfloat16)
     layers_triton.read(encoding, entry, hidden)
     assert off(hidden, (encoding.double() @ entry.double()).relu().flatten(0, 1)) < 4e-3
+    weights, again = numbers(images, 256 + encoded, 256), torch.full_like(hidden, float("nan"))
+    layers_triton.read_again(hidden, encoding, weights, again)
+    both = torch.cat((hidden.view(images, each, 256), encoding), dim=2).double()
+    assert off(again, (both @ weights.double()).relu().flatten(0, 1)) < 4e-3
+    once_more = torch.full_like(hidden, float("nan"))
+    layers_triton.read_again(hidden, encoding, weights, once_more)
+    assert once_more.equal(again)
     for wide in (256, 136):
         slope, weight = numbers(images * each, wide), numbers(wide, 256)
         products = torch.full((groups, wide, 256), float("nan"), device=DEVICE)
         sums, out = torch.ones(groups, 256, device=DEVICE), torch.empty_like(hidden)
         layers_triton.back(slope, weight, hidden, out, products, sums)
-        assert off(out, torch.where(hidden > 0, slope.double() @ weight.double(), 0)) < 4e-3
+        truth = torch.where(hidden > 0, slope.double() @ weight.double(), 0)
+        assert off(out, truth) < 4e-3
         assert off(products.sum(0), slope.double().t() @ hidden.double()) < 1e-5
-        assert torch.allclose(sums.double().sum(0) - groups, out.double().sum(0), rtol=1e-4, atol=0.1)
+        assert off(sums.double().sum(0) - groups, truth.sum(0)) < 1e-4
     gathered = torch.full((images, groups, encoded, 256), float("nan"), device=DEVICE)
     layers_triton.gather(encoding, out, gathered)
     assert off(gathered.sum(1), encoding.double().mT @ out.double().view(images, each, 256)) < 1e-5
 
 
+@pytest.mark.parametrize("wide", [256, 136])
+def test_products_that_run_beside_loads_are_the_same_every_time(wide: int) -> None:
+    """A product that read a tile while the next one overwrites it would differ from run to run."""
+    from pinchpoint.systems.radiance.rendering import layers_triton
+
+    random = torch.Generator(DEVICE).manual_seed(wide)
+
+    def numbers(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=random, device=DEVICE, dtype=torch.bfloat16)
+
+    slope, weight, hidden = numbers(65_536, wide), numbers(wide, 256), numbers(65_536, 256).relu()
+    runs = []
+    for _ in range(3):
+        out = torch.full_like(hidden, float("nan"))
+        products = torch.full((points.GROUPS, wide, 256), float("nan"), device=DEVICE)
+        sums = torch.zeros(points.GROUPS, 256, device=DEVICE)
+        layers_triton.back(slope, weight, hidden, out, products, sums)
+        runs.append((out, products, sums))
+    assert all(one.equal(first) for run in runs[1:] for one, first in zip(run, runs[0], strict=True))
+    truth = slope.double().t() @ hidden.double()
+    assert float((runs[0][1].double().sum(0) - truth).norm() / truth.norm()) < 1e-5
+
+
+@pytest.mark.parametrize("programs", [7, points.PROGRAMS])
 @pytest.mark.parametrize("options", [{}, {"features": True}, {"memory": "checkpoint", "chunk": 100}])
 @pytest.mark.parametrize("preset", ["graf", "tuned"])
 def test_errors_of_whole_layers_are_no_larger_than_those_of_plain_torch(
-    preset: str, options: dict[str, Any], plain_torch: Any
+    preset: str, options: dict[str, Any], programs: int, plain_torch: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(points, "PROGRAMS", programs)  # with seven, each has several rays
     inputs = scene(FieldConfig.preset(preset), 3, 96, 32)
     if torch.cuda.get_device_capability()[0] == 9:
         assert points.runs_fused(inputs[0].config, inputs[3].offsets, torch.bfloat16)

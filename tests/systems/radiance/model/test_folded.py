@@ -11,7 +11,7 @@ import torch
 from pinchpoint.backends.torch import compat, measurement
 from pinchpoint.systems.radiance.model.config import FieldConfig
 from pinchpoint.systems.radiance.model.field import Field
-from pinchpoint.systems.radiance.model.folded import FoldedField
+from pinchpoint.systems.radiance.model.folded import FoldedField, _product_in_parts
 from pinchpoint.systems.radiance.rendering import points, shading
 from pinchpoint.systems.radiance.rendering.compositing import Scene
 from pinchpoint.systems.radiance.rendering.rays import Camera, Rays
@@ -61,6 +61,18 @@ def test_values_and_features_match_those_of_the_field(changes: dict[str, Any]) -
     assert len(layers) == config.depth and images.shape[1] % 8 == encoding.shape[2] % 8 == 0
 
 
+def test_every_weight_and_bias_is_cast() -> None:
+    config = FieldConfig.preset("tiny")
+    codes = torch.zeros(1, config.z_shape), torch.zeros(1, config.z_app)
+    parameters = {name: value.detach() for name, value in Field(config).named_parameters()}
+    for at in range(1, config.depth):
+        field = FoldedField(config, parameters, *codes, dtype=torch.bfloat16)
+        assert field.bias(at).equal(parameters[f"trunk.{at}.bias"].to(torch.bfloat16))
+        skip_columns = config.encoded_point + config.z_shape if at == config.skip + 1 else 0
+        own = parameters[f"trunk.{at}.weight"][:, skip_columns:]
+        assert field.weight(at).equal(own.t().to(torch.bfloat16))
+
+
 def render_inputs(rays: int, samples: int = SAMPLES) -> tuple[Any, ...]:
     generator = generator_for(0, 0, "held")
     images = Camera().rays(torch.rand(BATCH), torch.rand(BATCH) / 2, 2 * torch.rand(rays, 2) - 1)
@@ -95,6 +107,14 @@ def peak_bytes(field: Field, rays: int, **options: Any) -> int:
         render(field, *inputs, **options).rgb.square().sum().backward()
 
     return measurement.account(step) or 0
+
+
+def test_a_product_in_parts_is_that_of_the_whole_also_for_columns_of_a_wider_matrix() -> None:
+    random = torch.Generator().manual_seed(0)
+    wide, right = (torch.randn(*size, generator=random).double() for size in ((5, 27), (16, 7)))
+    left = wide[:, 3:19]
+    torch.testing.assert_close(_product_in_parts(left, right), left @ right, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(_product_in_parts(right.t(), left.t()), right.t() @ left.t())
 
 
 @pytest.mark.parametrize(

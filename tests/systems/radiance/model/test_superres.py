@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="the radiance fields are torch's")
 
+from pinchpoint.backends.torch import compat  # noqa: E402
 from pinchpoint.core.errors import BadInput  # noqa: E402
 from pinchpoint.systems.radiance.model.losses import check_gradients  # noqa: E402
 from pinchpoint.systems.radiance.model.superres import (  # noqa: E402
@@ -48,6 +50,20 @@ def test_the_projection_is_the_nearest_image_with_the_given_averages() -> None:
     )
     with pytest.raises(BadInput, match="whole multiple"):
         project(torch.rand(1, 1, 3, 3), torch.rand(1, 1, 2, 2))
+
+
+def test_a_forecast_counts_the_copy_that_a_gpu_convolves() -> None:
+    layouts = []
+
+    def note(_: Any, given: tuple[Any, ...]) -> None:
+        layouts.append(given[0].is_contiguous(memory_format=torch.channels_last))
+
+    for mode in (nullcontext, compat.fake_mode):
+        with mode():
+            network = SuperRes(2, features=4, width=8)
+            network.read.register_forward_pre_hook(note)
+            network(torch.zeros(1, 3, 8, 8))
+    assert layouts == [False, True]
 
 
 def repeat_pixels(low: Any, factor: int) -> Any:

@@ -5,11 +5,13 @@ Also, no turn of the GAN reads from the device or copies to it, which a graph do
 
 from __future__ import annotations
 
+import gc
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from typing import Any
 
 import pytest
@@ -23,6 +25,7 @@ from pinchpoint.backends.torch import compat  # noqa: E402
 from pinchpoint.kit.edges.edge_ops import is_fake  # noqa: E402
 from pinchpoint.systems.radiance.data.images import Images  # noqa: E402
 from pinchpoint.systems.radiance.data.patches import Real  # noqa: E402
+from pinchpoint.systems.radiance.model import critic_passes, discriminator  # noqa: E402
 from pinchpoint.systems.radiance.model.config import FieldConfig  # noqa: E402
 from pinchpoint.systems.radiance.model.objective import Request, draw_request  # noqa: E402
 from pinchpoint.systems.radiance.rendering import passes, points  # noqa: E402
@@ -192,23 +195,91 @@ def test_an_error_of_the_turn_itself_is_raised(monkeypatch: pytest.MonkeyPatch) 
         result(torch.ones(1))
 
 
+def test_after_a_recording_that_fails_turns_are_recorded_into_other_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Into the memory of one that fails, torch 2.11 records nothing more."""
+    handles, given = count(1), []
+
+    @contextmanager
+    def recording_into(graph: str, *, pool: int, stream: str) -> Iterator[None]:
+        given.append((graph, pool, stream))
+        yield
+
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: next(handles))
+    monkeypatch.setattr(torch.cuda, "Stream", lambda: "a stream")
+    monkeypatch.setattr(replay, "recording_into", recording_into)
+    pool = replay.new_pool()
+    for graph in ("first", "second"):
+        with pool.recording(graph):
+            pass
+    with pytest.raises(RuntimeError, match="refused"), pool.recording("third"):
+        raise RuntimeError("refused")
+    for graph in ("fourth", "fifth"):
+        with pool.recording(graph):
+            pass
+    memory = {"first": 1, "second": 1, "third": 1, "fourth": 2, "fifth": 2}
+    assert given == [(graph, number, "a stream") for graph, number in memory.items()]
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_a_recording_that_fails_leaves_random_numbers_and_earlier_recordings_usable() -> None:
+def test_a_recording_that_fails_leaves_the_device_as_it_was() -> None:
+    """Random numbers continue; earlier recordings are replayed, later ones made; memory can be released."""
     pool = replay.new_pool()
-    earlier = replay.ReplayedTurn(lambda x: (x + 1,), pool=pool)
+    earlier, later = (replay.ReplayedTurn(lambda x: (x + 1,), pool=pool) for _ in range(2))
     waits = replay.ReplayedTurn(lambda x: (x * float(x.sum()),), pool=pool)  # reads from the device
     ones = torch.ones(3, device="cuda")
     for _ in range(4):
         earlier(ones)
+    torch.cuda.manual_seed(0)
+    first, second = (torch.rand(4, device="cuda") for _ in range(2))
+    torch.cuda.manual_seed(0)
+    assert torch.rand(4, device="cuda").equal(first)
+    state = torch.cuda.get_rng_state()
     with pytest.warns(RuntimeWarning, match="could not be recorded"):
         values = [waits(ones)[0].tolist() for _ in range(5)]
     assert values == [[3.0] * 3] * 5
-    torch.cuda.manual_seed(0)
-    first = torch.rand(4, device="cuda")
-    torch.cuda.manual_seed(0)
-    assert torch.rand(4, device="cuda").equal(first)
+    assert torch.cuda.get_rng_state().equal(state), "as a checkpoint would save it"
+    assert torch.rand(4, device="cuda").equal(second)
+    torch.cuda.set_rng_state(state)
+    assert torch.rand(4, device="cuda").equal(second)
     assert earlier(2 * ones)[0].tolist() == [3.0] * 3
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert [later(number * ones)[0].tolist() for number in range(6)] == [
+            [number + 1.0] * 3 for number in range(6)
+        ]
+    assert len(later._recordings) == 1
+    large = torch.empty(64 << 20, dtype=torch.uint8, device="cuda")
+    reserved = torch.cuda.memory_reserved()
+    del large
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() <= reserved - (64 << 20)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_memory_of_a_recording_that_fails_is_released() -> None:
+    def wait_with_much_memory(x: Any) -> tuple[Any, ...]:
+        many = x.new_ones(64 << 20)  # 256 MiB
+        return (x * float(many[:2].sum()),)
+
+    ones = torch.ones(3, device="cuda")
+    gc.collect()
+    torch.cuda.empty_cache()
+    reserved = torch.cuda.memory_reserved()
+    pool = replay.new_pool()
+    turn = replay.ReplayedTurn(wait_with_much_memory, pool=pool)
+    with pytest.warns(RuntimeWarning, match="could not be recorded"):
+        assert [turn(ones)[0].tolist() for _ in range(5)] == [[2.0] * 3] * 5
+    later = replay.ReplayedTurn(lambda x: (x + 1,), pool=pool)
+    assert [later(ones)[0].tolist() for _ in range(5)] == [[2.0] * 3] * 5
+    assert len(later._recordings) == 1
+    del turn
+    gc.collect()
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() <= reserved + (32 << 20)
 
 
 class Host(TorchDispatchMode):
@@ -311,7 +382,7 @@ def test_no_turn_with_kernels_of_a_gpu_waits_for_it(
     more: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On fake tensors, which have no values to read: our own kernels are not run, all else is."""
-    for module in (passes, points):
+    for module in (critic_passes, discriminator, passes, points):
         monkeypatch.setattr(module, "own_kernels", is_fake)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
     settings = Settings(

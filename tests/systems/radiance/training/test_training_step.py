@@ -176,6 +176,28 @@ def test_memory_chunk_and_form_do_not_change_losses_and_gradients(
     assert all(share < 1e-4 for share in apart.values()), apart
 
 
+def test_numbers_drawn_ahead_are_those_of_their_step_and_are_used_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    result, drawn = stepper(), list[int]()
+    numbers = {number: result._first_request(number).places for number in (2, 3)}
+    draw_request = training_step.draw_request
+
+    def draw(*args: Any, step: int, **options: Any) -> Request:
+        drawn.append(step)
+        return draw_request(*args, step=step, **options)
+
+    monkeypatch.setattr(training_step, "draw_request", draw)
+    result.draw_ahead(2)
+    assert drawn == [2]
+    assert result._first_request(2).places.equal(numbers[2]) and drawn == [2]
+    assert result._first_request(2).places.equal(numbers[2]) and drawn == [2, 2]
+    result.draw_ahead(2)
+    assert result._first_request(3).places.equal(numbers[3]) and drawn == [2, 2, 2, 3]
+    result.draw_ahead(SETTINGS.steps + 1)
+    assert len(drawn) == 4, "there is no such step"
+
+
 def test_each_process_uses_its_own_part_of_a_common_draw() -> None:
     together = stepper(replace(SETTINGS, batch=4))
     halves = [stepper(replace(SETTINGS, batch=2), Ranks(rank, 2)) for rank in (0, 1)]

@@ -22,6 +22,7 @@ from torch import Tensor
 from pinchpoint.systems.radiance.model.config import FieldConfig
 
 _EIGHT = 8
+_PARTS, _FEW = 8, 32  # parts of a product on a GPU, if there are few rows (images)
 NamedTensors = Mapping[str, Tensor]  # a field's parameters, or their gradients
 
 
@@ -56,6 +57,12 @@ class FoldedField:
     def again(self) -> Tensor:
         """(B, K, H) weights of the encoded point in the layer after the skip connection."""
         return self._entry(self.config.skip + 1)
+
+    @cached_property
+    def joined(self) -> Tensor:
+        """(B, H + K, H) weights of the layer after the skip connection, for its input and encoded points."""
+        own = self.weight(self.config.skip + 1).expand(len(self._z_shape), -1, -1)
+        return torch.cat((own, self.again), dim=1)
 
     @cached_property
     def head(self) -> Tensor:
@@ -94,20 +101,32 @@ class FoldedField:
     def weight(self, at: int) -> Tensor:
         """(H, H) weight of a layer after the first, without the columns of the skip connection."""
         name = f"trunk.{at}.weight"
+        if at != self.config.skip + 1:
+            return self._of(name).t()
         if name not in self._cast:
-            skip_columns = (
-                self.config.encoded_point + self.config.z_shape if at == self.config.skip + 1 else 0
-            )
-            self._cast[name] = self._parameters[name][:, skip_columns:].to(self.dtype).t()
-        return self._cast[name]
+            skip_columns = self.config.encoded_point + self.config.z_shape
+            self._cast[name] = self._parameters[name][:, skip_columns:].to(self.dtype)
+        return self._cast[name].t()
 
     def bias(self, at: int) -> Tensor:
         return self._of(f"trunk.{at}.bias")
 
     def _of(self, name: str) -> Tensor:
+        if self._parameters[name].dtype is self.dtype:
+            return self._parameters[name]
         if name not in self._cast:
-            self._cast[name] = self._parameters[name].to(self.dtype)
+            self._cast_all()
         return self._cast[name]
+
+    def _cast_all(self) -> None:
+        """Cast all parameters that are used whole, on a GPU in one kernel."""
+        layers, after = range(1, self.config.depth), self.config.skip + 1
+        names = [f"trunk.{at}.weight" for at in layers if at != after]
+        names += [f"trunk.{at}.bias" for at in layers] + ["colour.weight", "colour.bias"]
+        values = [self._parameters[name] for name in names]
+        copies = [torch.empty_like(value, dtype=self.dtype) for value in values]
+        torch.ops.aten._foreach_copy_.default(copies, values)
+        self._cast.update(zip(names, copies, strict=True))
 
     def _entry(self, at: int) -> Tensor:
         """Weights of an encoded point and, for each image, the bias that its code produces."""
@@ -162,8 +181,8 @@ def unfold(
     of["trunk.0.weight"], of["trunk.0.bias"] = _of_entry(slopes.entry, z_shape, point)
     of_inputs, of[f"trunk.{after}.bias"] = _of_entry(slopes.again, z_shape, point)
     of[f"trunk.{after}.weight"] = torch.cat((of_inputs, slopes.weights[after - 1]), dim=1)
-    of_shape = torch.addmm(
-        slopes.entry[:, point] @ first[:, point:], slopes.again[:, point], again[:, point:inputs]
+    of_shape = _product(slopes.entry[:, point], first[:, point:]) + _product(
+        slopes.again[:, point], again[:, point:inputs]
     )
 
     of_hidden, _, of_app = _view_parts(config, parameters)
@@ -185,7 +204,7 @@ def unfold(
     of["density.weight"] = slopes.head[half : half + 1]
     of["density.bias"] = bias[:, half].sum(0, keepdim=True)
     of["colour.weight"], of["colour.bias"] = slopes.colour[:, :half], slopes.colour[:, half]
-    return of_shape, tint @ of_app, of
+    return of_shape, _product(tint, of_app), of
 
 
 def some(tensor: Tensor, images: slice) -> Tensor:
@@ -196,6 +215,17 @@ def some(tensor: Tensor, images: slice) -> Tensor:
 def multiple_of_eight(count: int) -> int:
     """The next multiple of eight."""
     return -(-count // _EIGHT) * _EIGHT
+
+
+def _product(left: Tensor, right: Tensor) -> Tensor:
+    """left @ right in fp32: of few rows on a GPU in parts, because a few programs would do all of it."""
+    in_parts = left.is_cuda and len(left) <= _FEW and len(right) % _PARTS == 0
+    return _product_in_parts(left, right) if in_parts else left @ right
+
+
+def _product_in_parts(left: Tensor, right: Tensor) -> Tensor:
+    parts = left.unflatten(1, (_PARTS, -1)).transpose(0, 1)
+    return torch.bmm(parts, right.unflatten(0, (_PARTS, -1))).sum(0)
 
 
 def _view_parts(config: FieldConfig, parameters: NamedTensors) -> tuple[Tensor, Tensor, Tensor]:

@@ -49,18 +49,21 @@ def slope_penalty(
     Computed in fp32 with autocast off: squares of small gradients vanish in half precision. real: (B, C, p,
     p).
     """
-    if reduction not in REDUCTIONS:
-        raise BadInput(
-            f"The reduction {reduction!r} is unknown.", hint=f"Use one of: {', '.join(REDUCTIONS)}."
-        )
     with torch.autocast(real.device.type, enabled=False):
         real = real.detach().float().requires_grad_()
         logits = critic(real)
         (slope,) = torch.autograd.grad(logits.sum(), real, create_graph=True)
-        penalty = slope.square().sum(dim=(1, 2, 3)).mean()
-        if reduction == "graf":
-            penalty = penalty / (real.shape[2] * real.shape[3])
-        return penalty, logits
+        return mean_square(slope.square().sum(dim=(1, 2, 3)), real, reduction=reduction), logits
+
+
+def mean_square(squares: Tensor, images: Tensor, *, reduction: Reduction) -> Tensor:
+    """The R1 penalty (), from the squared norms (B,) of the slopes at images (B, C, p, p)."""
+    if reduction not in REDUCTIONS:
+        raise BadInput(
+            f"The reduction {reduction!r} is unknown.", hint=f"Use one of: {', '.join(REDUCTIONS)}."
+        )
+    penalty = squares.mean()
+    return penalty / (images.shape[2] * images.shape[3]) if reduction == "graf" else penalty
 
 
 def check_gradients(module: nn.Module, *, what: str) -> None:

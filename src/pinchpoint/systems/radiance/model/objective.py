@@ -17,13 +17,14 @@ from torch.nn import functional
 from pinchpoint.systems.common.training.precision import autocast
 from pinchpoint.systems.radiance.data.patches import Real, draw_step_patches, rows_among, whole_rows
 from pinchpoint.systems.radiance.model.config import FieldConfig
-from pinchpoint.systems.radiance.model.discriminator import Discriminator
+from pinchpoint.systems.radiance.model.discriminator import Discriminator, refresh
 from pinchpoint.systems.radiance.model.field import Field
 from pinchpoint.systems.radiance.model.labels import MARK, draw_classes, mark_classes, sector_rows
 from pinchpoint.systems.radiance.model.losses import (
     label_loss,
     loss_as_generated,
     loss_as_real,
+    mean_square,
     slope_penalty,
 )
 from pinchpoint.systems.radiance.model.superres import SuperRes, confine, stack_pair
@@ -310,11 +311,15 @@ class Critics(nn.Module):
         generated_inputs = self.inputs(images.low.detach(), generated_high, request, self.labels(request))
         real_inputs = self.inputs(real.low, real_high, request, real.labels)
         for false, true in zip(generated_inputs, real_inputs, strict=True):
-            if penalty is None:
+            if penalty is None or true.critic.has_passes(true.images):
                 labels = None if true.labels is None else _join(true.labels, false.labels)
-                logits, scores = true.critic.judge(torch.cat([true.images, false.images]), labels)
-                of_real, of_generated = logits.chunk(2)
-                of_labels = None if scores is None else scores.chunk(2)[0]
+                of_real, of_generated, of_labels, squares = true.critic.judge_both(
+                    true.images, false.images, labels, penalised=penalty is not None
+                )
+                if penalty is not None and squares is not None:
+                    reduction: Any = self.settings.r1_reduction
+                    slope = mean_square(squares, true.images, reduction=reduction)
+                    slopes.append(true.weight * penalty * slope)
             else:
                 slope, of_real, of_labels = self._penalise(true)
                 of_generated, _ = true.critic.judge(false.images, false.labels)
@@ -329,7 +334,7 @@ class Critics(nn.Module):
         """The generator's adversarial loss, ()."""
         parts = []
         for one in self.inputs(images.low, images.high, request, self.labels(request)):
-            logits, scores = one.critic.judge(one.images, one.labels)
+            logits, scores = one.critic.judge(one.images, one.labels, twice=False)
             parts.append(one.share * one.weight * loss_as_real(logits))
             if scores is not None:
                 parts.append(self._label_part(scores, one.labels))
@@ -353,9 +358,9 @@ class Critics(nn.Module):
         return self.settings.label_weight * label_loss(scores, labels, self.groups)
 
     def refresh(self) -> None:
-        self.low.refresh()
-        if self.high is not None:
-            self.high.refresh()
+        """Advance every power iteration by one round. Call it once per step, before the first pass."""
+        critics = [self.low] if self.high is None else [self.low, self.high]
+        refresh([conv for critic in critics for conv in critic.spectral_convs()])
 
 
 def draw_request(

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pinchpoint.core.errors import BadInput
+from pinchpoint.kit.edges.edge_ops import is_fake
 from pinchpoint.systems.radiance.settings import FACTORS
 
 _SLOPE = 0.2
@@ -86,7 +87,12 @@ class SuperRes(nn.Module):
         h), the covered fraction of each pixel; where a pixel and its neighbours are empty, no detail is
         added.
         """
-        hidden = self.read(torch.cat([low, *self._about(low, features, turns)], dim=1))
+        inputs = torch.cat([low, *self._about(low, features, turns)], dim=1)
+        # The layout in which tensor cores convolve; others are copied before every layer. A forecast counts
+        # this copy on any device.
+        if inputs.is_cuda or is_fake(inputs):
+            inputs = inputs.contiguous(memory_format=torch.channels_last)
+        hidden = self.read(inputs)
         for block in self.blocks:
             hidden = hidden + block(functional.leaky_relu(hidden, _SLOPE))
         fine = functional.pixel_shuffle(self.write(functional.leaky_relu(hidden, _SLOPE)), self.factor)

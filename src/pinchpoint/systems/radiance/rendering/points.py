@@ -3,7 +3,8 @@
 Encoded points, hidden layers and the view layer are stored for the backward pass. On CUDA, one Triton kernel
 encodes the points, and another one masks a gradient by its activation and adds it to the gradient of a bias
 in one pass; on other devices plain torch does both. On Hopper cards in bf16, a layer of width 256 is one
-kernel in the backward pass: both products, mask and sum (`layers_triton`).
+kernel in the backward pass: both products, mask and sum (`layers_triton`). So are the first layer and the one
+after the skip connection in the forward pass.
 
 Letters: B images, r rays per image, S points per ray, P = r S, N = B P; H and others as in `folded`.
 """
@@ -104,7 +105,9 @@ def forward(
         hidden = torch.bmm(encoding, some(field.entry, images)).relu_().flatten(0, 1)
     layers = [hidden]
     for at in range(1, field.config.depth):
-        if at == field.config.skip + 1:
+        if at == field.config.skip + 1 and fused:
+            hidden = _read_again(hidden, encoding, some(field.joined, images))
+        elif at == field.config.skip + 1:
             hidden = torch.mm(hidden, field.weight(at))
             hidden.view(*encoding.shape[:2], -1).baddbmm_(encoding, some(field.again, images)).relu_()
         else:  # product and relu are one kernel on CUDA
@@ -123,6 +126,16 @@ def _read(encoding: Tensor, entry: Tensor) -> Tensor:
         from pinchpoint.systems.radiance.rendering import layers_triton
 
         layers_triton.read(encoding, entry, out)
+    return out
+
+
+def _read_again(hidden: Tensor, encoding: Tensor, weights: Tensor) -> Tensor:
+    """relu of (hidden, encoding) @ weights, (N, H), in one kernel."""
+    out = torch.empty_like(hidden)
+    if not is_fake(hidden):
+        from pinchpoint.systems.radiance.rendering import layers_triton
+
+        layers_triton.read_again(hidden, encoding, weights, out)
     return out
 
 

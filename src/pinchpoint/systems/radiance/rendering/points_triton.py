@@ -18,8 +18,10 @@ from torch import Tensor
 
 from pinchpoint.kit.triton_launch import Launcher
 
-_ENCODED = 2048  # numbers per program
+_ENCODED = 8192  # numbers per program
+_POINTS = 128  # points per program at most: one per thread, which computes where it is
 _MASKED = 4096  # numbers per program at a time
+_ROUND = tl.constexpr(12582912.0)  # 1.5 x 2^23: a sum with it has no bits behind the point
 # pi / 2 as a sum of three parts; the first two have so few bits that products with integers up to 2^17 are
 # exact.
 _HALF_1, _HALF_2, _HALF_3 = (
@@ -69,7 +71,7 @@ def _launch(
 ) -> None:
     count, wide = out.shape[0] * out.shape[1], out.shape[2]
     lanes = triton.next_power_of_2(wide)
-    rows = max(1, _ENCODED // lanes)
+    rows = max(1, min(_POINTS, _ENCODED // lanes))
     _encode(
         triton.cdiv(count, rows),
         (origins, directions, offsets, out),
@@ -146,17 +148,19 @@ def _wave(angle, quarters):
 
     The hardware's functions are inaccurate for angles in the thousands.
     """
-    turns = tl.floor(angle * 0.6366197723675814 + 0.5)
-    rest = tl.fma(turns, tl.full(turns.shape, -_HALF_1, tl.float32), angle)
-    rest = tl.fma(turns, tl.full(turns.shape, -_HALF_2, tl.float32), rest)
-    rest = tl.fma(turns, tl.full(turns.shape, -_HALF_3, tl.float32), rest)
+    # A multiple of pi, or for the cosine one that is half a turn of pi further, leaves at most pi / 2. Adding
+    # the large number rounds to an integer, which is in the last bits of the sum.
+    shifted = angle * 0.3183098861837907 - 0.5 * quarters.to(tl.float32) + _ROUND
+    halves = 2 * (shifted - _ROUND) + quarters.to(tl.float32)
+    rest = tl.fma(halves, tl.full(halves.shape, -_HALF_1, tl.float32), angle)
+    rest = tl.fma(halves, tl.full(halves.shape, -_HALF_2, tl.float32), rest)
+    rest = tl.fma(halves, tl.full(halves.shape, -_HALF_3, tl.float32), rest)
     square = rest * rest
-    sine = ((-1.9515295891e-4 * square + 8.3321608736e-3) * square - 1.6666654611e-1) * square * rest + rest
-    cosine = (2.443315711809948e-5 * square - 1.388731625493765e-3) * square + 4.166664568298827e-2
-    cosine = cosine * square * square - 0.5 * square + 1.0
-    quarter = turns.to(tl.int32) + quarters
-    wave = tl.where((quarter & 1) != 0, cosine, sine)
-    return tl.where((quarter & 2) != 0, -wave, wave)
+    series = (2.5999031412e-6 * square - 1.98065470522e-4) * square + 8.333016354653e-3
+    wave = (series * square - 1.66666570585568e-1) * (square * rest) + rest
+    # Odd multiples of pi change the sign.
+    sign = (shifted.to(tl.int32, bitcast=True) + quarters) << 31
+    return (wave.to(tl.int32, bitcast=True) ^ sign).to(tl.float32, bitcast=True)
 
 
 @Launcher

@@ -291,7 +291,7 @@ def beside_bytes(
     total += (settings.ranks - 1) * request_bytes  # drawn for all processes, then released
     if not uses_graphs(settings, device):
         return lambda chunk: total
-    total += _TURNS * (real_bytes + request_bytes)
+    total += (_TURNS + 1) * (real_bytes + request_bytes)  # and those of the next step, drawn ahead
     if settings.r1 and settings.r1_every > 1:  # turns with and without a penalty have gradients of their own
         total += weights + _of_turn(config, settings, images)
     if settings.eval_images:

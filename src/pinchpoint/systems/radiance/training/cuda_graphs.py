@@ -10,7 +10,8 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -23,7 +24,8 @@ _FIRST = 3  # eager runs before recording: libraries choose their kernels and ou
 Turn = Callable[..., tuple[Tensor, ...]]
 
 
-class Pool(NamedTuple):
+@dataclass
+class Pool:
     """What turns share: the memory of their graphs, and the stream on which they first run
     and are recorded.
     """
@@ -41,8 +43,15 @@ class Pool(NamedTuple):
             yield
         torch.cuda.current_stream().wait_stream(self.stream)
 
-    def recording(self, graph: Any) -> AbstractContextManager[Any]:
-        return recording_into(graph, pool=self.memory, stream=self.stream)
+    @contextmanager
+    def recording(self, graph: Any) -> Iterator[None]:
+        """Record what is done meanwhile. After one that fails, later turns are recorded into other memory."""
+        try:
+            with recording_into(graph, pool=self.memory, stream=self.stream):
+                yield
+        except RuntimeError:
+            self.memory = torch.cuda.graph_pool_handle()
+            raise
 
 
 class _Recording(NamedTuple):

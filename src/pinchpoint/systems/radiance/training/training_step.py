@@ -29,6 +29,7 @@ from pinchpoint.systems.radiance.rendering.strategies import wider
 from pinchpoint.systems.radiance.settings import Settings
 from pinchpoint.systems.radiance.training import cuda_graphs
 
+_FOR_DISCRIMINATOR = "made for the discriminator"
 _HOPELESS = 1e-4  # an fp16 loss scale this small was halved for a reason other than overflow
 
 
@@ -67,6 +68,7 @@ class Stepper:
         self.scaler = torch.amp.GradScaler(device, enabled=settings.precision == "fp16")
         self._turns = self._record_turns() if uses_graphs(settings, device) else None
         self._real_of_step: tuple[int, Real] | None = None
+        self._request_ahead: tuple[int, Request] | None = None
 
     def averaged_generator(self) -> Generator:
         """The generator for images: with averaged weights if they are kept."""
@@ -93,14 +95,25 @@ class Stepper:
         if self.averaged is not None:
             update_average(self.averaged, self.generator, ema=self.settings.ema, number=number)
         means = self.ranks.mean(torch.stack([loss_g, loss_d, slope]))
-        return torch.stack(
+        result = torch.stack(
             [means[0], self._reported_norm(torch.hypot(norm_g, norm_d), means[1]), means[1], means[2]]
         )
+        if self._turns is not None:
+            self.draw_ahead(number + 1)
+        return result
+
+    def draw_ahead(self, number: int) -> None:
+        """Draw what the first turn of a step reads, while the GPU is busy with the step before: at the start
+        of a step it would wait for the host.
+        """
+        if number <= self.settings.steps:
+            self._request_ahead = number, self.request(number, _FOR_DISCRIMINATOR)
+            self.real(number)
 
     def discriminate(self, number: int) -> tuple[Tensor, Tensor]:
         """Add the gradients of the discriminators' loss to theirs. (), (): the loss, and R1's share of it."""
         self.optimizer_d.zero_grad(set_to_none=True)
-        request = self.request(number, "made for the discriminator")
+        request = self._first_request(number)
         real = self.real(number)
         weight = self.settings.penalty_at(number)
         penalty = torch.full((), weight, device=self.device) if weight else None
@@ -213,6 +226,13 @@ class Stepper:
         own = every.part(self._own())
         # releases the draws of the other processes
         return Request.of(*(tensor.clone() for tensor in own.tensors()), whole=own.whole)
+
+    def _first_request(self, number: int) -> Request:
+        """The patches generated for the discriminators."""
+        ahead, self._request_ahead = self._request_ahead, None
+        if ahead is not None and ahead[0] == number:
+            return ahead[1]
+        return self.request(number, _FOR_DISCRIMINATOR)
 
     def real(self, number: int) -> Real:
         """The real patches this process uses: the same in both players' turns."""
