@@ -5,9 +5,10 @@
 
 Each tree runs in a process of its own, which compiles its step and then waits; they take turns (A B A B), so
 that only one uses the GPU. `--also NAME=SRC` adds further trees. A tree whose step does not compile or run is
-left out, with the reason in the record. N2: one step of Adam at a time, 1,024 walkers, 10 moves, the network
-ferminet, float32. H2: 200 steps in one program, 128 walkers, 10 moves, the network report; the time is that
-of one step. `--warm` only compiles, into the cache of programs.
+left out, with the reason in the record; so is one that has not compiled after `--patience` seconds. N2: one
+step of Adam at a time, 1,024 walkers, 10 moves, the network ferminet, float32. H2: 200 steps in one program,
+128 walkers, 10 moves, the network report; the time is that of one step. `--warm` only compiles, into the
+cache of programs.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import queue
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -30,7 +33,7 @@ Row = dict[str, Any]
 
 
 class Ended(Exception):
-    """The process of a tree ended before its result."""
+    """The process of a tree ended before its result, or was ended because it took too long."""
 
 
 class Worker:
@@ -46,10 +49,12 @@ class Worker:
             env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
         )
         self.about: Row = {}
+        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        threading.Thread(target=self._listen, daemon=True).start()
 
-    def wait(self) -> None:
-        """Wait until the step is compiled."""
-        self.about = self._read()
+    def wait(self, seconds: float | None = None) -> None:
+        """Wait until the step is compiled; the process is ended if it takes more seconds."""
+        self.about = self._read(seconds)
 
     def seconds(self) -> float:
         """Return the time of one step, the mean of a few calls."""
@@ -63,12 +68,23 @@ class Worker:
         self.process.stdin.close()
         self.process.wait(timeout=30)
 
-    def _read(self) -> Row:
+    def _listen(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             if line.startswith("{"):
-                return json.loads(line)
-        raise Ended(f"The process of a tree ended with {self.process.wait()}.")
+                self._lines.put(line)
+        self._lines.put(None)
+
+    def _read(self, seconds: float | None = None) -> Row:
+        try:
+            line = self._lines.get(timeout=seconds)
+        except queue.Empty:
+            self.process.kill()
+            self.process.wait()
+            raise Ended("The process of a tree had not compiled its step in time.") from None
+        if line is None:
+            raise Ended(f"The process of a tree ended with {self.process.wait()}.")
+        return json.loads(line)
 
 
 def work(case: str, device: str) -> None:
@@ -122,12 +138,12 @@ def start(case: str, trees: dict[str, Path], device: str) -> dict[str, Worker]:
     return {name: Worker(case, tree, device) for name, tree in trees.items()}
 
 
-def wait(case: str, workers: dict[str, Worker]) -> dict[str, str]:
-    """Wait until all have compiled; returns why some did not."""
+def wait(case: str, workers: dict[str, Worker], until: float | None = None) -> dict[str, str]:
+    """Wait until all have compiled; returns why some did not. until: on the monotonic clock."""
     failures: dict[str, str] = {}
     for name, worker in workers.items():
         try:
-            worker.wait()
+            worker.wait(None if until is None else max(0.0, until - time.monotonic()))
         except Ended as error:
             failures[name] = str(error)
             print(f"{case} {name}: {error}", flush=True)
@@ -190,6 +206,7 @@ def main() -> int:
     parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES))
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--warm", action="store_true", help="Only compile.")
+    parser.add_argument("--patience", type=float, help="Seconds for all trees to compile.")
     parser.add_argument("--worker", choices=list(CASES), help=argparse.SUPPRESS)
     parser.add_argument("-o", "--output", type=Path)
     args = parser.parse_args()
@@ -215,8 +232,9 @@ def main() -> int:
     record: Row = {"command": command, "before": args.revision, "created": now(), "machine": describe()}
     record["cases"] = []
     # All processes compile at once; none is timed before the last one waits.
+    until = None if args.patience is None else time.monotonic() + args.patience
     workers = {case: start(case, trees, args.device) for case in args.cases}
-    failures = {case: wait(case, workers[case]) for case in args.cases}
+    failures = {case: wait(case, workers[case], until) for case in args.cases}
     for case in args.cases:
         row = compare(case, workers[case], failures[case], warm=args.warm)
         if row is not None and output is not None:

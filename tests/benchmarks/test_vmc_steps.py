@@ -20,7 +20,7 @@ def test_trees_take_turns_and_the_first_rounds_do_not_count(monkeypatch: pytest.
             self.name, self.turn = tree.name, 0
             self.about = {"compile_s": 1.0, "temp_bytes": 7, "device": "H200"}
 
-        def wait(self) -> None:
+        def wait(self, seconds: float | None = None) -> None:
             calls.append(f"wait {self.name}")
 
         def seconds(self) -> float:
@@ -47,7 +47,7 @@ def test_a_tree_whose_process_ends_is_left_out(monkeypatch: pytest.MonkeyPatch) 
         def __init__(self, case: str, tree: Path, device: str) -> None:
             self.name, self.about, self.turn = tree.name, {"device": "H200"}, 0
 
-        def wait(self) -> None:
+        def wait(self, seconds: float | None = None) -> None:
             if self.name == "never":
                 raise steps.Ended("ended with 3")
 
@@ -75,3 +75,11 @@ def test_a_process_that_fails_is_noticed(tmp_path: Path) -> None:
     worker = steps.Worker("h2", tmp_path, "cpu")
     with pytest.raises(steps.Ended, match="ended with 3"):
         worker.wait()
+
+
+def test_a_tree_that_does_not_compile_in_time_is_left_out_and_ended(tmp_path: Path) -> None:
+    steps: Any = importlib.import_module("steps")
+    (tmp_path / "jax.py").write_text("import time\ntime.sleep(600)")
+    workers = {"slow": steps.Worker("h2", tmp_path, "cpu")}
+    assert "in time" in steps.wait("h2", workers, until=0.0)["slow"]
+    assert workers["slow"].process.returncode is not None

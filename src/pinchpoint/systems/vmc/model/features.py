@@ -7,6 +7,7 @@ meet nuclei or one another, and they grow slowly at large distances.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -74,6 +75,13 @@ def one_electron(system: System, places: Geometry) -> Array:
     return jnp.concatenate([vectors, lengths[..., None]], axis=-1).reshape(vectors.shape[0], -1)
 
 
+def damped_nuclear(vector: Sequence[Array], charge: int) -> tuple[Array, list[Array]]:
+    """Return the distance and the four features of one nucleus, from the components of the vectors to it."""
+    distance = pair_distance(vector)
+    damp = 1.0 / (1.0 + distance / _REACH)
+    return distance, [*(value * damp for value in vector), soft(distance, 1.0 / charge) * damp]
+
+
 def two_electrons(places: Geometry) -> Array:
     """Return the vector and soft distance of every pair, (n, n, 4); zero for an electron with itself."""
     return _pair_features(places.to_electrons, places.apart)
@@ -82,6 +90,18 @@ def two_electrons(places: Geometry) -> Array:
 def pair_features(vectors: Array) -> Array:
     """Return the features (..., 4) of pairs whose electrons are apart by vectors (..., 3)."""
     return _pair_features(vectors, _length(vectors))
+
+
+def pair_distance(vector: Sequence[Array]) -> Array:
+    """Return the length of vectors from their three components."""
+    return jnp.sqrt(vector[0] * vector[0] + vector[1] * vector[1] + vector[2] * vector[2] + _TINY)
+
+
+def pair_components(vector: Sequence[Array]) -> list[Array]:
+    """Return the same features as a list of four, from a list of the three components of the vectors."""
+    apart = pair_distance(vector)
+    damp = 1.0 / jnp.sqrt(1.0 + (apart / _REACH) ** 2)
+    return [*(value * damp for value in vector), soft(apart, 1.0) * damp]
 
 
 def _pair_features(vectors: Array, apart: Array) -> Array:

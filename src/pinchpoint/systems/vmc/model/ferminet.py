@@ -20,8 +20,9 @@ from pinchpoint.systems.vmc.data.system import System
 from pinchpoint.systems.vmc.model.config import NetConfig
 from pinchpoint.systems.vmc.model.features import Geometry, one_electron
 from pinchpoint.systems.vmc.model.folx_rules import register_rules
-from pinchpoint.systems.vmc.model.layers import launch_bound, matmul, residual, weights
+from pinchpoint.systems.vmc.model.layers import LAUNCH_BOUND, launch_bound, matmul, residual, weights
 from pinchpoint.systems.vmc.model.pairs import pair_derivatives, pair_means, spin_means
+from pinchpoint.systems.vmc.model.tensor_products import applies, linear, slopes_of_layer, values_of_layer
 
 Array = jax.Array
 Params = dict[str, Any]
@@ -81,7 +82,14 @@ def streams(params: Params, system: System, places: Geometry) -> Array:
         *flat, h, x = arguments
         layers = jax.tree_util.tree_unflatten(tree, flat)
         for one, pairs in zip(layers["one"], pair_means(layers["two"], system.up, x), strict=True):
-            h = residual(h, jnp.tanh(_mix(one, system.up, h, pairs)))
+            width = one["bias"].shape[0]
+            # Without a rule, folx would trace the kernel.
+            few = system.electrons <= _FEW or system.electrons * width <= LAUNCH_BOUND
+            if few or not applies(width=width, dtype=jnp.result_type(h, one["self"])):
+                h = residual(h, jnp.tanh(_mix(one, system.up, h, pairs)))
+                continue
+            shift = matmul(spin_means(h, system.up), _both_spins(one, "mean")) + one["bias"]
+            h = values_of_layer(h, pairs, shift, one["self"], _both_spins(one, "pairs"))
         return h
 
     if system.electrons <= _FEW:
@@ -106,6 +114,25 @@ def _mix(params: Params, up: int, h: Array, pairs: Array) -> Array:
         + matmul(pairs, _both_spins(params, "pairs"))
         + (matmul(means, _both_spins(params, "mean")) + params["bias"])
     )
+
+
+def _new_slopes(
+    slopes: Array, slope: Array, by_pairs: Array, by_means: Array, own: Array, of_pairs: Array, *, last: bool
+) -> tuple[Array, Array]:
+    """Return the derivatives after a layer, and the sum of squares before its tanh: see `slopes_of_layer`."""
+    dtype = jnp.result_type(slopes, own)
+    if applies(width=slope.shape[-1], dtype=dtype, coordinates=slopes.shape[0]):
+        return slopes_of_layer(slopes, by_pairs, by_means, slope, own, of_pairs)
+    if slopes.shape[-1] == slope.shape[-1]:
+        before = _joined(matmul(by_pairs, of_pairs), matmul(slopes, own))
+    else:  # the features of the first layer are few
+        rows = jnp.concatenate([slopes, by_pairs], axis=-1)
+        before = jax.lax.optimization_barrier(matmul(rows, jnp.concatenate([own, of_pairs])))
+    before = before + by_means[:, None]
+    slopes, squares = residual(slopes, slope * before), _sum_of_squares(before)
+    squares = jax.lax.optimization_barrier(squares)
+    # Written once and then read by the next layer: fused, they would be computed again.
+    return slopes if last else jax.lax.optimization_barrier(slopes), squares
 
 
 def _joined(first: Array, second: Array) -> Array:
@@ -150,13 +177,8 @@ def _rule(tree: Any, up: int) -> Callable[..., Any]:
         for number, (pairs, by_pairs) in enumerate(pair_derivatives(params["two"], up, place)):
             one = layers[number]
             of_pairs, of_means = _both_spins(one, "pairs"), _both_spins(one, "mean")
-            by_means = matmul(spin_means(slopes, up), of_means)
-            if slopes.shape[-1] == one["bias"].shape[0]:
-                before = _joined(matmul(by_pairs, of_pairs), matmul(slopes, one["self"]))
-            else:  # the features of the first layer are few
-                rows = jnp.concatenate([slopes, by_pairs], axis=-1)
-                before = jax.lax.optimization_barrier(matmul(rows, jnp.concatenate([one["self"], of_pairs])))
-            before = before + by_means[:, None]
+            by_means = linear(spin_means(slopes, up), of_means)
+            parts = by_pairs, by_means, one["self"], of_pairs
             # XLA joins products with the same weights, and would copy all derivatives for it.
             own, of_pairs, of_means = jax.lax.optimization_barrier((one["self"], of_pairs, of_means))
             value, curve = (
@@ -164,11 +186,7 @@ def _rule(tree: Any, up: int) -> Callable[..., Any]:
             )
             new = jnp.tanh(value + one["bias"])
             slope = 1 - new * new
-            slopes, squares = residual(slopes, slope * before), _sum_of_squares(before)
-            squares = jax.lax.optimization_barrier(squares)
-            if number + 1 < len(layers):
-                # Written once and then read by the next layer: fused, they would be computed again.
-                slopes = jax.lax.optimization_barrier(slopes)
+            slopes, squares = _new_slopes(slopes, slope, *parts, last=number + 1 == len(layers))
             curve = slope * curve - 2 * new * slope * squares
             both = residual(both, jnp.stack([new, curve]))
         return type(h)(both[0], type(h.jacobian).from_dense(slopes), both[1])

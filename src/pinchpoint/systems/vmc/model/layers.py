@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 Array = jax.Array
 
-_LAUNCH_BOUND = 256  # numbers per walker: two electrons with vectors of 128, or four with 64
+LAUNCH_BOUND = 256  # numbers per walker: two electrons with vectors of 128, or four with 64
 
 
 def matmul(x: Array, weights: Array) -> Array:
@@ -24,7 +24,7 @@ def launch_bound(rows: Array) -> bool:
 
     One large product is then faster than several small ones.
     """
-    return rows.shape[0] * rows.shape[-1] <= _LAUNCH_BOUND
+    return rows.shape[0] * rows.shape[-1] <= LAUNCH_BOUND
 
 
 def einsum(sum_of: str, a: Array, b: Array) -> Array:

@@ -23,22 +23,23 @@ from pinchpoint.systems.vmc.model.envelopes import envelope, nearest
 from pinchpoint.systems.vmc.model.folx_rules import register_rules
 from pinchpoint.systems.vmc.model.layers import einsum, matmul, positive
 from pinchpoint.systems.vmc.model.pairs import own_derivatives
+from pinchpoint.systems.vmc.model.tensor_products import linear_of_part, plain_linear_of_part
 
 Array = jax.Array
 Params = dict[str, Any]
 
-_NAME = (
-    "pinchpoint_orbital_determinants_of_{up}_up"  # folx looks up the rule of a jitted function by its name
-)
+# folx looks up the rule of a jitted function by its name.
+_NAME = "pinchpoint_orbital_determinants_of_{up}_up{kernels}"
 _PER_SPIN = ("weights", "bias", "pi", "sigma")
 
 
 def orbital_determinants(
-    orbital: Params, envelopes: Params, up: int, h: Array, radii: Array
+    orbital: Params, envelopes: Params, up: int, h: Array, radii: Array, *, kernels: bool = False
 ) -> tuple[Array, Array]:
     """Return sign and logarithm of the sum of the determinants of all orbitals.
 
     orbital, envelopes: the parameters of each spin that occurs; h: (n, w); radii: (n, M), soft distances.
+    kernels: use those of `tensor_products` where they exist.
     """
 
     def run(*arguments: Array) -> tuple[Array, Array]:
@@ -46,15 +47,18 @@ def orbital_determinants(
         blocks, shifts = [], []
         for part, (weights, bias, pi, raw) in _by_spin(flat, up, h.shape[0]):
             block, shift = orbital_block(
-                matmul(h[part], weights) + bias, pi[None], positive(raw)[None], radii[part]
+                _product(kernels)((part.start, part.stop), h, weights) + bias,
+                pi[None],
+                positive(raw)[None],
+                radii[part],
             )
             blocks.append(block)
             shifts.append(jnp.sum(shift))
         sign, log = sum_of_determinants([jnp.concatenate(blocks, axis=1)])
         return sign, log - sum(shifts)
 
-    run.__name__ = _NAME.format(up=up)
-    register_rules({run.__name__: _rule(up)})
+    run.__name__ = _NAME.format(up=up, kernels="_by_kernels" if kernels else "")
+    register_rules({run.__name__: _rule(up, kernels=kernels)})
     flat = [
         (orbital if name in ("weights", "bias") else envelopes)[spin][name]
         for spin in ("up", "down")  # not the order of the dict: JAX sorts its keys
@@ -80,7 +84,11 @@ def _by_spin(flat: Sequence[Any], up: int, electrons: int) -> list[tuple[slice, 
     return [(part, flat[at * count : (at + 1) * count]) for at, part in enumerate(parts)]
 
 
-def _rule(up: int) -> Callable[..., Any]:
+def _product(kernels: bool) -> Callable[[tuple[int, int], Array, Array], Array]:
+    return linear_of_part if kernels else plain_linear_of_part
+
+
+def _rule(up: int, *, kernels: bool) -> Callable[..., Any]:
     """Return the rule that folx calls instead of `run`."""
 
     def rule(arguments: Sequence[Any], options: dict[str, Any], sparsity_threshold: int) -> tuple[Array, Any]:
@@ -96,7 +104,7 @@ def _rule(up: int) -> Callable[..., Any]:
             shift = nearest(sigma[None], r)
             parts = pi * jnp.exp(shift[:, None, None, None] - r[..., None, None] * sigma)  # (k, M, D, n)
             shape, slope, curve = jnp.sum(parts, axis=1), -sigma * parts, sigma**2 * parts
-            by_network = matmul(by_h[:, part], weights)
+            by_network = _product(kernels)((part.start, part.stop), by_h, weights)
             # XLA joins products with the same weights, and would copy all derivatives for it.
             weights = jax.lax.optimization_barrier(weights)
             of, by_network, curved, bent = (

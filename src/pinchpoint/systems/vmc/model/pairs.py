@@ -21,6 +21,7 @@ import numpy as np
 
 from pinchpoint.systems.vmc.model.features import pair_features
 from pinchpoint.systems.vmc.model.layers import einsum, matmul, residual
+from pinchpoint.systems.vmc.model.tensor_products import pair_values, pairs_apply
 
 Array = jax.Array
 Params = dict[str, Any]
@@ -32,6 +33,14 @@ def pair_means(layers: Sequence[Params], up: int, x: Array) -> list[Array]:
     layers: weights (f or w, w) and bias (w,) of each; x: (n, 3), positions. A spin without electrons has no
     columns.
     """
+    first = layers[0]["weights"]
+    if pairs_apply(electrons=x.shape[-2], width=first.shape[-1], dtype=jnp.result_type(x, first)):
+        return pair_values(plain_pair_means, layers, up, x)
+    return plain_pair_means(layers, up, x)
+
+
+def plain_pair_means(layers: Sequence[Params], up: int, x: Array) -> list[Array]:
+    """Return the same by ordinary operations."""
     pairs, means = pair_features(x[:, None] - x), []
     for layer in layers:
         pairs = residual(pairs, jnp.tanh(matmul(pairs, layer["weights"]) + layer["bias"]))

@@ -88,7 +88,11 @@ def _wave_function(system: System, config: NetConfig, near: int) -> WaveFunction
         places = geometry(system, x)
         h, radii = _network(params, system, config, places)
         if config.full and system.electrons > WRITTEN_OUT and not launch_bound(h):
-            sign, log = orbital_determinants(params["orbital"], params["envelope"], system.up, h, radii)
+            # With kernels, a psiformer would need more memory than a forecast without a GPU counts.
+            kernels = config.kind == "ferminet"
+            sign, log = orbital_determinants(
+                params["orbital"], params["envelope"], system.up, h, radii, kernels=kernels
+            )
             log = log + jnp.sum(_log_rows(params, system, places))
         else:
             matrices, shift = _matrices(params, system, config, h, radii)

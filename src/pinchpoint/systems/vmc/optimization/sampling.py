@@ -72,14 +72,19 @@ def moves(
     kind: Kind = "metropolis",
     system: System | None = None,
     renew: bool = False,
+    walk: Any = None,
 ) -> tuple[Walkers, Any]:
     """Take `steps` moves of every walker; returns the walkers and the accepted fraction.
 
     system: needed for scaled moves, whose lengths depend on the nuclei. walkers.log must belong to these
-    parameters, unless `renew` is set: then it is computed with the first move.
+    parameters, unless `renew` is set: then it is computed with the first move. walk: that of `walk_of`, which
+    takes all Metropolis moves in one kernel.
     """
     shape = walkers.x.shape
     numbers = jax.random.normal(key, (steps, shape[0], shape[1] * 3 + 2), walkers.x.dtype)
+    if walk is not None and kind == "metropolis":
+        x, log, accepted = walk(params, walkers.x, walkers.log, walkers.width, numbers, renew=renew)
+        return Walkers(x, log, walkers.width), accepted.mean() / steps
     noise = numbers[..., :-2].reshape(steps, *shape)
     # The log of a uniform random number between 0 and 1.
     threshold = -(numbers[..., -2] ** 2 + numbers[..., -1] ** 2) / 2

@@ -34,6 +34,7 @@ from pinchpoint.systems.vmc.optimization.sampling import (
     stage_key,
     start,
 )
+from pinchpoint.systems.vmc.optimization.walk_kernel import walk_of
 from pinchpoint.systems.vmc.settings import OptimizerStage, Settings, Stage
 
 
@@ -282,6 +283,7 @@ def _steps(
                 kind=settings.kind,
                 system=own.system,
                 renew=True,
+                walk=walk_of(own, len(walkers.x), walkers.x.dtype),
             )
             energies = energies_of(params, walkers.x)
             within, outside = clip(energies, settings.clip)
