@@ -11,9 +11,9 @@
 
 pinchpoint must be importable. `study` runs one study per part, with the MLPs as its second axis; `widths`
 runs one per part over coordinate dimensions and feature widths, with one MLP. Several processes can share
-the work of `widths`, each with one dimension and one width (`--dimensions 2 --channels 32 -o part1.json`);
-`merge` makes one record of theirs. `page` writes the tables between the page's markers from the existing
-records.
+the work of `widths`, each with one dimension and one width (`--dimensions 2 --channels 32 -o part1.json`)
+or also one variant (`--variants flat`); `merge` makes one record of theirs. `page` writes the tables between
+the page's markers from the existing records.
 """
 
 from __future__ import annotations
@@ -140,10 +140,21 @@ def merge(paths: list[Path], output: Path) -> None:
             missing = [name for name in AXES if name not in one.settings]
             if missing:
                 raise SystemExit(f"The study of the {part} has several values of {missing[0]}, not one.")
-            studies.setdefault(part, []).append(one)
+            _add(studies.setdefault(part, []), one)
             commands.setdefault(part, []).extend(record["commands"][part])
     merged = {part: joined_study(studies[part]).to_dict() for part in PARTS if part in studies}
     write_text(output, json.dumps({"commands": commands, "studies": merged}, indent=1) + "\n")
+
+
+def _add(parts: list[Study], one: Study) -> None:
+    """Add a study to others; if one of the same dimension and width has other variants, join both."""
+    variants = {point.variant for point in one.points}
+    for place, other in enumerate(parts):
+        same = (other.settings, other.on) == (one.settings, one.on)
+        if same and variants.isdisjoint(point.variant for point in other.points):
+            parts[place] = with_earlier_lines(one, other)
+            return
+    parts.append(one)
 
 
 def joined_study(parts: list[Study]) -> Study:

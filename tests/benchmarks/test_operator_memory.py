@@ -125,6 +125,15 @@ def test_records_of_one_width_each_become_one_record(script: Any, tmp_path: Path
         script.merge([paths[0], paths[0]], tmp_path / "twice.json")
     with pytest.raises(SystemExit, match="several values"):
         script.merge([tmp_path / "whole.json"], tmp_path / "again.json")
+    # Another variant of one of the widths joins its study.
+    flat = json.loads(paths[2].read_text().replace('"eager"', '"flat"').replace("command 2", "command 3"))
+    paths.append(tmp_path / "flat.json")
+    paths[-1].write_text(json.dumps(flat))
+    script.merge(paths, tmp_path / "both.json")
+    both = script.read(tmp_path / "both.json")["full"]
+    assert [p.variant for p in both.points] == [names[0], names[0].replace("eager", "flat"), *names[1:]]
+    commands = json.loads((tmp_path / "both.json").read_text())["commands"]
+    assert commands == {"full": [f"command {number}" for number in range(4)]}
 
 
 def test_lines_that_are_not_run_again_stay_in_the_record(
