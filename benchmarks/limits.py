@@ -37,6 +37,8 @@ from pinchpoint.systems.vmc.model.config import NetConfig
 NOT_MEASURED = "not measured"
 HIDDEN = (128, 128, 128)
 SWEEPS = ("edge_mlp_h200.json", "edge_mlp_transforms_h200.json")
+# Records of two source trees that were timed in turn.
+DENSITY, VMC = "density_revisions_h200.json", "vmc_steps_h200.json"
 SCANNED = re.compile(r"\d+ steps in a program, Metropolis")
 THREE_VIEWS = "three views, consistency"
 # What the optimisation reports say, as on their pages under docs/reports.
@@ -230,7 +232,8 @@ def probes(records: Records, rates: Rates) -> Work:
     if case is None:
         return work
     floor_s = _probes_floor(case, rates)
-    return _of_case(work, case, "scalar", records, floor_s=floor_s, remark=", another, smaller model")
+    work = _of_case(work, case, "scalar", None, floor_s=floor_s, remark=", another, smaller model")
+    return replace(_with_steps(work, records, "probes", DENSITY), records=records.taken())
 
 
 def _probes_floor(case: Comparison, rates: Rates) -> float | None:
@@ -254,11 +257,10 @@ def chgcar(records: Records, rates: Rates) -> Work:
     if record is not None:
         seconds = record["file"]["seconds"]
         text = show_seconds(seconds)
-        later = records.read("density_whole_printed_h200.json")
-        if later is not None:
-            text += (
-                f" ({show_seconds(later['file']['seconds'])} in a form whose kernels were since taken back)"
-            )
+        trees = _tree_seconds(records, "file", DENSITY)
+        if {"before", "after"} <= set(trees):
+            after, before = (show_seconds(trees[name]) for name in ("after", "before"))
+            text += f" ({after} in turn with earlier code, which took {before})"
         work = _with_ours(work, seconds, text)
     return _with_peer(work, peers, records, ", the file alone")
 
@@ -306,7 +308,23 @@ def vmc_step(records: Records, rates: Rates) -> Work:
         net, case.settings["molecule"], walkers=case.size, moves=int(case.settings["moves"])
     )
     name = next((row.name for row in case.rows if SCANNED.fullmatch(row.name)), "")
-    return _of_case(work, case, name, records, floor_s=rates.seconds("fp32", count))
+    work = _of_case(work, case, name, None, floor_s=rates.seconds("fp32", count))
+    return replace(_with_steps(work, records, "h2"), records=records.taken())
+
+
+def _with_steps(work: Work, records: Records, case: str, name: str = VMC) -> Work:
+    """Return the work with the times of a case in a record of two source trees, if there are any."""
+    seconds = _tree_seconds(records, case, name)
+    if "after" not in seconds:
+        return work
+    return _with_ours(work, seconds["after"], _with_before(seconds["after"], "", seconds.get("before")))
+
+
+def _tree_seconds(records: Records, case: str, name: str) -> dict[str, float]:
+    """Return the seconds of a case in a record of two source trees, by tree."""
+    record = records.read(name)
+    rows = [] if record is None else [row for row in record["cases"] if row["case"] == case]
+    return {name: tree["seconds"] for row in rows for name, tree in row["trees"].items()}
 
 
 def vmc_n2(records: Records, rates: Rates) -> Work:
@@ -320,6 +338,7 @@ def vmc_n2(records: Records, rates: Rates) -> Work:
     if "ours" in seconds:
         ours = _with_before(seconds["ours"], "ours", seconds.get("before"))
         work = _with_ours(work, seconds["ours"], ours, rates.seconds("fp32", count))
+    work = _with_steps(work, records, "n2")
     reduced = (
         f", JAX with folx; {show_seconds(seconds['plain, tf32'])} in TF32"
         if "plain, tf32" in seconds
@@ -337,7 +356,7 @@ def cloud_iteration(records: Records) -> Work:
         if "now" in steps:
             ours = _with_before(steps["now"], "", steps.get("before"))
             work = _with_ours(work, steps["now"], ours)
-        others = {"before", "now", "draw after forward"}
+        others = {"before", "now", "eager", "draw after forward"}
         return _with_peer(
             work, [(seconds, name) for name, seconds in steps.items() if name not in others], records
         )
@@ -364,6 +383,8 @@ def cloud_draw(records: Records, rates: Rates) -> Work:
     if "now" in waited:
         ours = _with_before(waited["now"], "exact", waited.get("before"))
         work = _with_ours(work, waited["now"], ours, work.floor_s)
+    elif "before" in waited:  # nothing has changed since
+        work = _with_ours(work, waited["before"], f"{show_seconds(waited['before'])} (`exact`)", work.floor_s)
     return replace(work, records=records.taken())
 
 

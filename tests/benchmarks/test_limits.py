@@ -120,7 +120,12 @@ COMPARED = {
     "rows": [
         {"recipe": recipe, "contender": name, "step_s": seconds}
         for recipe, factor in (("recommended", 9), ("three views, consistency", 1))
-        for name, seconds in (("before", factor * 31e-3), ("now", factor * 32e-3), ("dense", factor * 33e-3))
+        for name, seconds in (
+            ("before", factor * 31e-3),
+            ("now", factor * 32e-3),
+            ("eager", factor * 30e-3),
+            ("dense", factor * 33e-3),
+        )
     ],
     "draws": [
         {"contender": name, "waited_s": seconds}
@@ -174,7 +179,16 @@ def test_each_row_reads_its_own_record(tmp_path: Path) -> None:
 
 def test_newer_records_fill_their_rows(tmp_path: Path) -> None:
     new: dict[str, Any] = {"edge_mlp_h200.json": SWEEP, "cloud_iteration_compare_h200.json": COMPARED}
-    new["density_whole_printed_h200.json"] = {"file": {"seconds": 37e-3}}
+    revisions = [
+        {"case": "probes", "trees": {"before": {"seconds": 29e-3}, "after": {"seconds": 14e-3}}},
+        {"case": "file", "trees": {"before": {"seconds": 82e-3}, "after": {"seconds": 71e-3}}},
+    ]
+    new["vmc_steps_h200.json"] = {
+        "cases": [
+            {"case": "n2", "trees": {"before": {"seconds": 38e-3}, "after": {"seconds": 39e-3}}},
+            {"case": "h2", "trees": {"after": {"seconds": 40e-5}}},
+        ]
+    }
     new["rates_h200.json"] = {
         "rates": {"bf16": {"per_s": 1e15}, "fp32": {"per_s": 1e14}, "bytes": {"per_s": 1e12}}
     }
@@ -187,7 +201,14 @@ def test_newer_records_fill_their_rows(tmp_path: Path) -> None:
     assert (peer, floor) == ("2.90 ms (`eager`)", "384.0 us")
     assert ours.startswith("3.00 ms (64,64 GELU nonlinear mean fp32); all 3: 0.97 to 3.00 times as fast")
     assert ours.endswith("peaks of up to 3.00 MiB")
-    assert find(rows, "CHGCAR")[1].startswith("16.00 ms (37.00 ms in a form whose kernels were since taken")
+    in_turn = tmp_path / "in turn"
+    in_turn.mkdir()
+    both = {**new, "density_revisions_h200.json": {"cases": revisions}}
+    timed = rows_of(in_turn, RECORDS | both, BENCHES)
+    assert find(timed, "probe")[1] == "14.00 ms (before 29.00 ms)"
+    peer, ours, _, share = find(timed, "CHGCAR")
+    assert ours == "16.00 ms (71.00 ms in turn with earlier code, which took 82.00 ms)"
+    assert (peer, share) == find(rows, "CHGCAR")[::3]
     sweep = SWEEP["runs"]
     attention = mlp("64,64", "bf16", 32e-4, 64e-4, weights="attention")
     with_attention = {"edge_mlp_transforms_h200.json": {"runs": [{"label": "after", "rows": [attention]}]}}
@@ -205,6 +226,7 @@ def test_newer_records_fill_their_rows(tmp_path: Path) -> None:
     assert "; 1 of them timed before the last change" in slow[1]
     assert find(rows, "iteration, 1 M")[:2] == ("33.00 ms (`dense`)", "32.00 ms (before 31.00 ms)")
     assert find(rows, "draw")[1:3] == ("360.0 us (`exact`, before 340.0 us)", "43.0 us")
+    assert find(rows, "N2")[1] == "39.00 ms (before 38.00 ms)" and find(rows, "H2")[1] == "400.0 us"
 
 
 def test_without_records_every_row_stays_and_says_so(tmp_path: Path) -> None:

@@ -254,6 +254,7 @@ class WholeGrid:
             self.near,
             outputs=outputs,
             heavy=self.form.heavy(self.fields),
+            probe_bytes=self.form.probe_bytes,
         )
         self.values, self.chunk, self.pairs = result.values, result.chunk, result.pairs
 

@@ -209,7 +209,8 @@ class Stage:
     dtype: torch.dtype
     outputs: int
     cutoff_a: float
-    heavy: float  # as in `sweep`
+    heavy: float  # this and the next as in `sweep`
+    probe_bytes: int
 
 
 def _stage(
@@ -234,7 +235,8 @@ def _stage(
         torch.cuda.synchronize()
     fields = (lambda: network.fields(atoms)) if form == "original" else (lambda: once)
     heavy = _FULL if form != "scalar" else 1.0 if knots is None else network.heavy(once)
-    return Stage(network, fields, atoms, dtype, config.outputs, config.cutoff_a, heavy)
+    probe_bytes = network.probe_bytes if form == "scalar" and knots is not None else 0
+    return Stage(network, fields, atoms, dtype, config.outputs, config.cutoff_a, heavy, probe_bytes)
 
 
 def _estimate(model: DensityModel, structure: Structure, stage: Stage, form: str) -> Estimate | None:
@@ -304,6 +306,7 @@ def _densities(
         budget=budget,
         chunk=chunk,
         heavy=stage.heavy,
+        probe_bytes=stage.probe_bytes,
         numbers=None if equal is None else equal.bricks,
         progress=lambda done, total: tell("probes", done, total),
     )

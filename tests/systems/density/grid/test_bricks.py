@@ -5,6 +5,7 @@ image, one by one.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -256,6 +257,21 @@ def test_classes_computed_at_once_are_the_same(cell: str, monkeypatch: pytest.Mo
     assert sweeping._sweep_at_once(replace(run, forward=full), numbers, classes, tiles) is None
 
 
+def test_memory_that_cannot_be_pinned_is_not_memory_of_the_gpu_that_ran_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    empty = torch.empty
+
+    def refuse(*shape: Any, pin_memory: bool = False, **options: Any) -> torch.Tensor:
+        if pin_memory:
+            raise RuntimeError("CUDA error: out of memory")
+        return empty(*shape, **options)
+
+    monkeypatch.setattr(torch, "empty", refuse)
+    values = sweeping._host_memory(torch.Size((2, 3)), torch.float32, pinned=True)
+    assert values.shape == (2, 3) and values.dtype is torch.float32
+
+
 def test_the_peak_does_not_grow_with_the_grid() -> None:
     structure = drawn("skewed")
     peaks = []
@@ -280,6 +296,14 @@ def test_a_tile_of_a_gpu_stays_below_a_gibibyte_at_the_original_width() -> None:
     bricks = TILE_BYTES["cuda"] // (model.config.field_width * 4 * 64 * 32)
     # On a line, as nothing grows faster than the bricks; cuBLAS takes 32 MiB on its own.
     assert 0.5 * GIB < few + (more - few) * (bricks - 4) / 4 + 32 * MIB < GIB
+
+
+def test_tiles_have_room_for_what_probes_take_besides_their_pairs() -> None:
+    pair, probes = 100, 100_000  # bytes of a brick
+    for slots in (4, 32):
+        bricks = sweeping._Tiles(width=pair, fixed=probes, device="cpu").bricks(slots)
+        brick = slots * pair + probes
+        assert bricks * brick <= TILE_BYTES["cpu"] < (bricks + 1) * brick
 
 
 def test_progress_counts_probes_up_to_all_of_them() -> None:

@@ -5,6 +5,8 @@ GPU that they are the same.
 from __future__ import annotations
 
 from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -73,13 +75,17 @@ def test_a_pair_takes_no_more_than_tiles_reckon_with(
     monkeypatch.setattr(model_module, "is_sampled", lambda _: True)
     monkeypatch.setattr(fused_sum, "is_sampled", lambda _: True)
     model = model_of(lmax).tabulate(64, own_kernel=own_kernel)
-    peaks = [account(lambda t=t: model(*inputs(model.config, t, 64, 32, "cpu"))) or 0 for t in (8, 16)]
-    sums = model.config.interactions * model.config.aggregates / 32  # of a probe, which 32 pairs share
-    floats = (peaks[1] - peaks[0]) / (8 * 64 * 32) / 4 - sums
     with torch.no_grad():
-        reckoned = fused_sum.pair_floats(model.config, torch.zeros(1), 64, own_kernel=own_kernel)
-    assert reckoned is not None
-    assert 0.5 * reckoned < floats < reckoned
+        of_pair = fused_sum.pair_floats(model.config, torch.zeros(1), 64, own_kernel=own_kernel)
+    assert of_pair is not None
+    sums = model.config.interactions * model.config.aggregates
+    of_probe = model.probe_bytes // 4 if own_kernel else sums
+    # With few atoms around, as in the corner of a molecule's box, most is not of pairs.
+    for slots in (4, 32) if own_kernel else (32,):
+        cases = [inputs(model.config, tiles, 64, slots, "cpu") for tiles in (8, 16)]
+        peaks = [account(lambda case=case: model(*case)) or 0 for case in cases]
+        floats = (peaks[1] - peaks[0]) / (8 * 64) / 4
+        assert 0.5 * (slots * of_pair + of_probe) < floats < slots * of_pair + of_probe
 
 
 def compact_inputs(
@@ -105,6 +111,70 @@ def error_of(own: TabulatedModel, cases: list[tuple[Tensor, Tensor, Tensor, Tens
     return apart(torch.cat(values), torch.cat(truth))
 
 
+@pytest.mark.parametrize(
+    ("is_copied", "probes", "degree", "has_gluon", "capability"),
+    [
+        (True, 64, 12, True, (9, 0)),
+        (True, 32, 15, True, (8, 0)),
+        (False, 16, 12, True, (9, 0)),
+        (False, 64, 16, True, (9, 0)),
+        (False, 64, 12, False, (9, 0)),
+        (False, 64, 12, True, (7, 5)),
+    ],
+)
+def test_what_a_slot_needs_is_copied_ahead_where_it_can_be(
+    is_copied: bool,
+    probes: int,
+    degree: int,
+    has_gluon: bool,
+    capability: tuple[int, int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fused_sum, "has_gluon", lambda: has_gluon)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    pieces: Any = SimpleNamespace(degree=degree)
+    assert fused_sum._is_copied_ahead(torch.zeros(1), pieces, probes) is is_copied
+
+
+@pytest.mark.parametrize(
+    ("version", "hip", "is_used"),
+    [("3.6.0", None, True), ("3.5.1", None, False), ("3.8.0", None, False), ("3.6.0", "7.0", False)],
+)
+def test_gluon_is_used_only_in_the_version_that_the_kernel_is_written_for(
+    version: str, hip: str | None, is_used: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fused_sum, "import_module", lambda _: SimpleNamespace(__version__=version))
+    monkeypatch.setattr(torch.version, "hip", hip)
+    assert fused_sum.has_gluon.__wrapped__() is is_used
+
+
+@pytest.fixture
+def sums_written(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Tensor]]:
+    """Which kernel wrote sums, and the sums, launch after launch."""
+    from pinchpoint.systems.density.model import fused_sum_gluon, fused_sum_triton
+
+    written: list[tuple[str, Tensor]] = []
+
+    def count(kernels: Any, name: str) -> None:
+        write = kernels.write_sums
+
+        def write_and_count(*tensors: Any) -> None:
+            write(*tensors)
+            written.append((name, tensors[-1].clone()))
+
+        monkeypatch.setattr(kernels, "write_sums", write_and_count)
+
+    count(fused_sum_gluon, "gluon")
+    count(fused_sum_triton, "triton")
+    return written
+
+
+def kernel_of(probes: int) -> str:
+    """The kernel that is expected to write sums of tiles with so many probes."""
+    is_copied = probes >= 32 and fused_sum.has_gluon() and torch.cuda.get_device_capability() >= (8, 0)
+    return "gluon" if is_copied else "triton"
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("lmax", [0, 4, 6])
@@ -118,23 +188,59 @@ def test_on_a_gpu_splines_give_what_the_networks_give_in_float64(lmax: int) -> N
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("lmax", [0, 2, 4])
-def test_on_a_gpu_polynomials_give_what_the_networks_give_in_float64(lmax: int) -> None:
+def test_on_a_gpu_polynomials_give_what_the_networks_give_in_float64(
+    lmax: int, sums_written: list[tuple[str, Tensor]]
+) -> None:
     config = DensityConfig.preset("original", ("H", "C"), mul=90, lmax=lmax)
     own = DensityModel(config, seed=1).eval().cuda().tabulate(64, radius_a=RADIUS_A)
     assert isinstance(own.pieces, RadialPolynomials)
-    shapes = ((3, 8, 5), (1, 64, 1), (5, 64, 28))
+    shapes = ((3, 8, 5), (1, 64, 1), (5, 64, 28), (70, 64, 3))
     assert error_of(own, [compact_inputs(config, *shape, "cuda") for shape in shapes]) < 5e-6
+    assert [name for name, _ in sums_written] == [kernel_of(probes) for _, probes, _ in shapes]
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_on_a_gpu_probes_that_do_not_fit_a_window_become_nan() -> None:
+@pytest.mark.parametrize("probes", [8, 64])
+@pytest.mark.parametrize("slots", [1, 5])
+def test_on_a_gpu_neighbours_beyond_the_cutoff_add_nothing(
+    probes: int, slots: int, sums_written: list[tuple[str, Tensor]]
+) -> None:
+    config = DensityConfig.preset("original", ("H", "C"), mul=90, lmax=4)
+    own = DensityModel(config, seed=1).eval().cuda().tabulate(64, radius_a=RADIUS_A)
+    fields, species, near, vectors = compact_inputs(config, 4, probes, slots, "cuda")
+    first = vectors[:, :1]
+    vectors += (config.cutoff_a / 2 / first.norm(dim=3, keepdim=True) - 1) * first  # all within the cutoff
+    assert (vectors.norm(dim=3) < config.cutoff_a).all()
+    vectors[0] += 2 * config.cutoff_a  # empty space
+    beyond = [slot for slot in range(slots) if slot != slots // 2]
+    vectors[1, :, beyond] += 2 * config.cutoff_a
+    vectors[3] += 2 * config.cutoff_a
+    assert error_of(own, [(fields, species, near, vectors)]) < 1e-5
+    ((name, sums),) = sums_written
+    assert name == kernel_of(probes) and sums.isfinite().all()
+    assert not sums[0].any() and not sums[3].any()
+    assert sums[1].any() and sums[2].any()
+    middle = slice(slots // 2, slots // 2 + 1)
+    own(fields, species, near[1:2, middle], vectors[1:2, :, middle])
+    assert apart(sums_written[1][1][0], sums[1]) < 1e-6
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("probes", [8, 64])
+def test_on_a_gpu_probes_that_do_not_fit_a_window_become_nan(
+    probes: int, sums_written: list[tuple[str, Tensor]]
+) -> None:
     config = DensityConfig.preset("original", ("H", "C"), mul=20, lmax=1)
     own = DensityModel(config, seed=1).eval().cuda().tabulate(64, radius_a=RADIUS_A)
-    fields, species, near, vectors = compact_inputs(config, 2, 8, 3, "cuda")
-    vectors[0, 0] += 3 * RADIUS_A
+    fields, species, near, vectors = compact_inputs(config, 2, probes, 3, "cuda")
+    # Within the cutoff, beyond which no probe has to fit: one probe of a tile is farther than the others.
+    vectors[0] = vectors.new_tensor([config.cutoff_a / 2, 0, 0])
+    vectors[0, 0, :, 0] += 3 * RADIUS_A
     values = own(fields, species, near, vectors)
-    assert torch.isnan(values[0]).any()
+    assert [name for name, _ in sums_written] == [kernel_of(probes)]
+    assert torch.isnan(values[0]).all()
     assert torch.isfinite(values[1]).all()
 
 

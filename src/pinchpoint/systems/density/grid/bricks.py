@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pinchpoint.kit.edges.edge_ops import is_fake, on_device, own_kernels
 from pinchpoint.systems.density.files.volume import check_grid
 from pinchpoint.systems.density.grid.periodic_images import images_of
 from pinchpoint.systems.density.grid.structure import Structure
@@ -91,11 +92,35 @@ class Surroundings:
     atom: Tensor  # (I,) int64
     middle: Tensor  # (3,) float64, centre of the cell: the origin of float32 distances
 
+    @property
+    def reach_a(self) -> float:
+        """Images whose distance from the centre of a brick is less than this are near it."""
+        return self.cutoff_a + self.radius_a + _MARGIN_A
+
+    @property
+    def far_a(self) -> float:
+        """The coordinates of an unused slot."""
+        return 2 * (self.cutoff_a + self.radius_a)
+
+    @property
+    def of_kernel(self) -> tuple[tuple[int, int, int], tuple[Tensor, ...], float, float]:
+        """What our kernel needs to know, in the order of its arguments."""
+        tensors = (self.sides, self.steps, self.middle, self.positions, self.atom)
+        return self.bricks.along, tensors, self.reach_a, self.far_a
+
     def counts(self, numbers: Tensor) -> Tensor:
         """Return how many images are near each of the bricks with these numbers (T,), as (T,) int64.
 
-        Works on a few bricks at a time.
+        Without our kernel, works on a few bricks at a time.
         """
+        if own_kernels(numbers):
+            found = torch.empty_like(numbers)
+            if not is_fake(numbers) and len(numbers):
+                from pinchpoint.systems.density.grid import bricks_triton
+
+                with on_device(numbers):
+                    bricks_triton.write_counts(self.of_kernel, numbers, found)
+            return found
         block = max(1, _AT_ONCE // max(1, len(self.atom)))
         counts = [self._near(part).sum(dim=1) for part in numbers.split(block)]
         return torch.cat(counts) if counts else numbers.new_zeros(0)
@@ -113,6 +138,15 @@ class Surroundings:
         Images keep their order. A brick with more neighbours than slots loses the last ones: call `counts`
         first.
         """
+        if own_kernels(numbers):
+            atoms = numbers.new_empty(len(numbers), slots)
+            apart = self.offsets.new_empty(len(numbers), slots, 3)
+            if not is_fake(numbers) and atoms.numel():
+                from pinchpoint.systems.density.grid import bricks_triton
+
+                with on_device(numbers):
+                    bricks_triton.write_nearby(self.of_kernel, numbers, atoms, apart)
+            return atoms, apart
         near = self._near(numbers)
         slot = torch.where(near, near.cumsum(dim=1) - 1, slots).clamp_(max=slots)
         every = torch.arange(near.shape[1], device=near.device).expand_as(slot)
@@ -122,8 +156,8 @@ class Surroundings:
         image = image.clamp_(min=0)
         # In float64 up to here. Relative to the brick, float32 resolves a few 1e-7 angstrom.
         apart = self.positions[image] - self._centres(numbers)[:, None]
-        far = 2 * (self.cutoff_a + self.radius_a)
-        return self.atom[image], torch.where(used[..., None], apart, far).to(self.offsets.dtype)
+        apart = torch.where(used[..., None], apart, self.far_a).to(self.offsets.dtype)
+        return self.atom[image], apart
 
     def neighbours(self, numbers: Tensor, slots: int) -> tuple[Tensor, Tensor]:
         """Return the atoms in the slots (T, K), and the vectors from them to the probes (T, B, K, 3)."""
@@ -152,7 +186,7 @@ class Surroundings:
         for axis in (1, 2):
             apart = centres[:, axis, None] - images[:, axis]
             square.addcmul_(apart, apart)
-        return square < (self.cutoff_a + self.radius_a + _MARGIN_A) ** 2
+        return square < self.reach_a**2
 
     def to(self, device: str | torch.device) -> Surroundings:
         tensors = {
@@ -202,16 +236,16 @@ def classes_of(surroundings: Surroundings, numbers: Tensor, *, least: int = 1) -
     """
     # On the host, because a GPU would take longer to launch all this than to compute it.
     units = (surroundings.counts(numbers).cpu().numpy() + SLOTS - 1) // SLOTS
-    order = np.argsort(units.astype(np.min_scalar_type(units.max(initial=0))), kind="stable")
-    kinds, sizes = (result.tolist() for result in np.unique(units * SLOTS, return_counts=True))
+    sizes = np.bincount(units)
+    kinds = np.flatnonzero(sizes).tolist()
     classes: list[SlotClass] = []
-    start = stop = 0
-    for at, (kind, size) in enumerate(zip(kinds, sizes, strict=True)):
-        stop += size
+    lowest = waiting = 0
+    for kind in kinds:
+        waiting += int(sizes[kind])
         # Empty space is never merged, because it costs nothing.
-        if kind and stop - start < least and at + 1 < len(kinds):
+        if kind and waiting < least and kind != kinds[-1]:
             continue
-        rows = torch.from_numpy(np.sort(order[start:stop])).to(numbers.device)
-        classes.append(SlotClass(kind, rows))
-        start = stop
+        rows = np.flatnonzero((units >= lowest) & (units <= kind))
+        classes.append(SlotClass(kind * SLOTS, torch.from_numpy(rows).to(numbers.device)))
+        lowest, waiting = kind + 1, 0
     return classes[::-1]

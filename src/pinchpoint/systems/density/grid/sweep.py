@@ -26,8 +26,8 @@ from pinchpoint.streaming.stream import Flow, stream
 from pinchpoint.systems.density.grid.bricks import SLOTS, SlotClass, Surroundings, classes_of
 
 # Bytes per tile: pairs times the bytes of an atom's fields (times `heavy`), twice what the pairs take at the
-# peak. On a GPU, as much as stays below 1 GiB with weights and workspace, so that kernel launches cost
-# little; on a CPU, what suits its caches.
+# peak, and twice what the probes take besides. On a GPU, as much as stays below 1 GiB with weights and
+# workspace, so that kernel launches cost little; on a CPU, what suits its caches.
 TILE_BYTES = {"cuda": 1536 * 2**20, "cpu": 16 * 2**20}
 MOST_BRICKS = 1024  # per tile
 TILES = 16  # per chunk
@@ -60,24 +60,29 @@ def sweep(
     budget: str | int | Card | None = None,
     chunk: int | None = None,
     heavy: float = 1.0,
+    probe_bytes: int = 0,
     progress: Progress | None = None,
 ) -> SweepResult:
     """Evaluate `forward(fields, species, neighbours, vectors)` for all bricks, or those in `numbers`.
 
     fields: called once per chunk, returns (A, W). chunk: probes processed together. heavy: how many times
-    more bytes a pair takes than the width of the fields suggests. progress(done, total): counts probes.
+    more bytes a pair takes than the width of the fields suggests. probe_bytes: what a probe takes at the peak
+    besides its pairs. progress(done, total): counts probes.
     """
     device, dtype, probes = species.device, surroundings.offsets.dtype, surroundings.bricks.probes
     brick_numbers = (
-        torch.arange(surroundings.bricks.count)
+        torch.arange(surroundings.bricks.count, device=device)
         if numbers is None
-        else torch.from_numpy(np.asarray(numbers, np.int64))
+        else torch.from_numpy(np.asarray(numbers, np.int64)).to(device)
     )
-    brick_numbers = brick_numbers.to(device)
-    tiles = _Tiles(width=round(fields().shape[1] * dtype.itemsize * heavy * probes), device=device.type)
+    tiles = _Tiles(
+        width=round(fields().shape[1] * dtype.itemsize * heavy * probes),
+        fixed=2 * probe_bytes * probes,
+        device=device.type,
+    )
     classes = classes_of(surroundings, brick_numbers, least=tiles.bricks(2 * SLOTS))
     # Half, see TILE_BYTES. Out of memory is an error on a GPU, but on the host it kills the process.
-    need = tiles.width * classes[0].slots // 2 if classes else 0
+    need = (tiles.width * classes[0].slots + tiles.fixed) // 2 if classes else 0
     if device.type == "cpu" and need > host_memory.free_bytes():
         raise DoesNotFit(
             f"One brick of {probes} probes has {classes[0].slots:,} atoms around it, which takes "
@@ -155,7 +160,8 @@ def _sweep_at_once(
             # In empty space, one brick stands for all; it has one unused slot.
             rows = kind.rows if kind.slots else kind.rows[:1]
             values[kind.rows] = replace(run, slots=max(1, kind.slots)).of(numbers[rows], size)
-        values_on_host = values.cpu().numpy()
+        values_on_host = _host_memory(values.shape, values.dtype, pinned=values.is_cuda)
+        values_on_host.copy_(values)
     except Exception as error:
         if not measurement.is_oom(error):
             raise
@@ -164,7 +170,7 @@ def _sweep_at_once(
         return None
     busy = [len(kind.rows) for kind in classes if kind.slots]
     return SweepResult(
-        values_on_host,
+        values_on_host.numpy(),
         pairs=sum(len(kind.rows) * probes * kind.slots for kind in classes),
         tile=max(sizes),
         chunk=max(busy, default=0) * probes,
@@ -175,14 +181,31 @@ def _sweep_at_once(
     )
 
 
-class _Tiles:
-    """The number of bricks per tile for a given number of slots. width: bytes per brick and slot."""
+def _host_memory(shape: torch.Size, dtype: torch.dtype, *, pinned: bool) -> Tensor:
+    """Return memory of the host, pinned if the system permits it.
 
-    def __init__(self, *, width: int, device: str) -> None:
-        self.width, self.bytes, self.halvings = width, TILE_BYTES.get(device, TILE_BYTES["cpu"]), 0
+    A GPU copies to pinned memory without a detour; torch keeps it for the next sweep.
+    """
+    try:
+        return torch.empty(shape, dtype=dtype, pin_memory=pinned)
+    except RuntimeError:
+        if not pinned:
+            raise
+        return torch.empty(shape, dtype=dtype)
+
+
+class _Tiles:
+    """The number of bricks per tile for a given number of slots.
+
+    width: bytes per brick and slot; fixed: bytes per brick besides.
+    """
+
+    def __init__(self, *, width: int, device: str, fixed: int = 0) -> None:
+        self.width, self.fixed, self.halvings = width, fixed, 0
+        self.bytes = TILE_BYTES.get(device, TILE_BYTES["cpu"])
 
     def bricks(self, slots: int) -> int:
-        most = self.bytes // (self.width * max(slots, 1))
+        most = self.bytes // (self.width * max(slots, 1) + self.fixed)
         return max(1, min(most, MOST_BRICKS) >> self.halvings)
 
     def even_tile(self, slots: int, count: int) -> int:

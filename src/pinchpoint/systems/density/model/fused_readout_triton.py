@@ -13,6 +13,7 @@ import triton  # ty: ignore
 import triton.language as tl
 from torch import Tensor
 
+from pinchpoint.kit.edges.edge_ops_triton import power_of_2
 from pinchpoint.kit.triton_launch import Launcher
 
 _PROBES = 16  # per program
@@ -26,12 +27,21 @@ def write_state(
     mapped: (P, columns), whose column C_0 is the part of the angle that depends on the sums; kept: (P, C_0);
     angle: (L,), the constant parts of the angles.
     """
+    unit = _unit(mapped.stride(0), states.stride(0), scalars)
     _state(
-        triton.cdiv(len(states), _PROBES),
+        -(-len(states) // _PROBES),
         (mapped, mapped if kept is None else kept, angle, states),
-        (len(states), layer, layer * scalars, mapped.stride(0), states.stride(0), scalars),
+        (
+            len(states),
+            layer,
+            layer * scalars // unit,
+            mapped.stride(0) // unit,
+            states.stride(0) // unit,
+            scalars // unit,
+        ),
         kept is not None,
-        triton.next_power_of_2(scalars),
+        unit,
+        power_of_2(scalars),
         _PROBES,
     )
 
@@ -40,16 +50,32 @@ def write_outputs(
     states: Tensor, hidden: Tensor, bias: Tensor, readout: Tensor, head_out: Tensor, out: Tensor
 ) -> None:
     """Write the outputs of each probe to out: (P, outputs). hidden: (P, H), without the bias."""
-    scalars = len(readout)
+    scalars, units = len(readout), hidden.shape[1]
+    unit = _unit(states.stride(0), scalars, units)
     _outputs(
-        triton.cdiv(len(out), _PROBES),
+        -(-len(out) // _PROBES),
         (states, hidden, bias, readout, head_out, out),
-        (len(out), states.shape[1] - scalars, states.stride(0), scalars, hidden.shape[1]),
+        (
+            len(out),
+            (states.shape[1] - scalars) // unit,
+            states.stride(0) // unit,
+            scalars // unit,
+            units // unit,
+        ),
         out.shape[1],
-        triton.next_power_of_2(scalars),
-        triton.next_power_of_2(hidden.shape[1]),
+        unit,
+        power_of_2(scalars),
+        power_of_2(units),
         _PROBES,
     )
+
+
+def _unit(*columns: int) -> int:
+    """Return four if all numbers of columns are multiples of four, otherwise one.
+
+    The kernels get them in this unit, so that Triton knows that loads of four columns are aligned.
+    """
+    return 1 if any(count % 4 for count in columns) else 4
 
 
 @triton.jit
@@ -71,9 +97,16 @@ def _state(
     state_stride,
     scalars,
     HAS_KEPT: tl.constexpr,
+    UNIT: tl.constexpr,
     COLUMNS: tl.constexpr,
     PROBES: tl.constexpr,
 ):
+    first, mapped_stride, state_stride, scalars = (
+        first * UNIT,
+        mapped_stride * UNIT,
+        state_stride * UNIT,
+        scalars * UNIT,
+    )
     probe = tl.program_id(0).to(tl.int64) * PROBES + tl.arange(0, PROBES)
     column = tl.arange(0, COLUMNS)[None, :]
     there = (probe < probes)[:, None] & (column < scalars)
@@ -103,10 +136,12 @@ def _outputs(
     scalars,
     units,
     OUTPUTS: tl.constexpr,
+    UNIT: tl.constexpr,
     COLUMNS: tl.constexpr,
     HIDDEN: tl.constexpr,
     PROBES: tl.constexpr,
 ):
+    first, state_stride, scalars, units = first * UNIT, state_stride * UNIT, scalars * UNIT, units * UNIT
     probe = tl.program_id(0).to(tl.int64) * PROBES + tl.arange(0, PROBES)
     here = (probe < probes)[:, None]
     column, unit = tl.arange(0, COLUMNS), tl.arange(0, HIDDEN)

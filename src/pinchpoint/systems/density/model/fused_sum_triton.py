@@ -4,8 +4,8 @@ For a probe p, a neighbour k and a channel c of degree l, the sum over neighbour
 sum_k R_c(s_pk) sum_m Y_lm(u_pk) X_kmc, where s is the soft distance, u the vector divided by it, and X the
 fields of the atom. One kernel writes the place of s in the table of R, and Y, for every pair. The other
 accumulates the sums of some channels for the probes of one tile. With `RadialPolynomials`, all probes of
-the tile use the same few coefficients of R. With a `RadialSpline`, each probe has four rows of coefficients;
-those of the channels of a program are few enough for the L1 cache.
+the tile use the same few coefficients of R; for large tiles, see `fused_sum_gluon`. With a `RadialSpline`,
+each probe has four rows of coefficients; those of the channels of a program are few enough for the L1 cache.
 """
 
 # Triton reads the source of these functions, so they have no annotations except Triton's own.
@@ -33,21 +33,22 @@ def write_geometry(
     factors: Tensor,
     pieces: RadialPieces,
     windows: Tensor,
-    places: Tensor,
-    harmonics: Tensor,
+    used: Tensor,
+    geometry: Tensor,
 ) -> None:
     """Write the place of each pair in the table of radial functions, and its harmonics.
 
     vectors: (T, B, K, 3); factors: from `polar_factors`; windows: (T, K) int32, written only for polynomials;
-    places: (N,), the variable of the polynomials, or the row of the splines and the fraction of the way to
-    the next one, -1 beyond the cutoff; harmonics: (sum of d, N), where N counts pairs by tile, slot and
-    probe.
+    used: (T,) int32, zeros, in which the slots are counted up to the last one with a probe within the cutoff;
+    geometry: (T, K, sum of d, B): the harmonics, and in place of the one of degree 0, which is always 1, the
+    variable of the polynomials, or the row of the splines and the fraction of the way to the next one, -1
+    beyond the cutoff.
     """
     tiles, probes, slots, _ = vectors.shape
     groups = max(1, _PAIRS // probes)
     _geometry(
-        triton.cdiv(tiles * slots, groups),
-        (vectors, factors, windows, places, harmonics),
+        -(-tiles * slots // groups),
+        (vectors, factors, windows, used, geometry),
         (
             tiles * slots,
             slots,
@@ -75,8 +76,8 @@ def write_sums(
     fields: Tensor,
     neighbours: Tensor,
     windows: Tensor,
-    places: Tensor,
-    harmonics: Tensor,
+    used: Tensor,
+    geometry: Tensor,
     pieces: RadialPieces,
     out: Tensor,
 ) -> None:
@@ -85,7 +86,7 @@ def write_sums(
     fields: (A, W), padded by `pad_groups` like the coefficients; neighbours: (T, K); the rest is from
     `write_geometry`.
     """
-    neighbours, table = neighbours.contiguous(), pieces.coefficients
+    table = pieces.coefficients
     (tiles, slots), probes, total = neighbours.shape, out.shape[1], out.shape[2] // pieces.shapes[0][0]
     field = column = start = 0
     for degree, (layers, width) in enumerate(pieces.shapes):
@@ -93,20 +94,11 @@ def write_sums(
         padded = pad_count(count)
         block = _block(padded)
         _sums(
-            tiles * triton.cdiv(count, block),
-            (
-                fields,
-                neighbours,
-                windows,
-                harmonics[degree * degree - 1 :] if degree else harmonics,
-                places,
-                table,
-                out,
-            ),
+            tiles * -(-count // block),
+            (fields, neighbours, windows, used, geometry, table, out),
             (
                 tiles,
                 slots,
-                len(places),
                 len(table) - 4,
                 fields.stride(0) // PAD,
                 table.stride(0) // PAD,
@@ -118,7 +110,8 @@ def write_sums(
                 width,
                 total,
             ),
-            size,
+            degree,
+            len(pieces.shapes) - 1,
             probes,
             block,
             pieces.degree if isinstance(pieces, RadialPolynomials) else 0,
@@ -155,8 +148,8 @@ def _geometry(
     vectors,
     factors,
     windows,
-    places,
-    harmonics,
+    used,
+    geometry,
     groups,
     slots,
     tile_stride,
@@ -205,14 +198,17 @@ def _geometry(
         place = tl.where(outside, _OUTSIDE, place)
     else:
         place = tl.where(outside, -1.0, (soft - low) * per_step)
-    tl.store(places + pair, place, mask=there)
+    is_used = (tl.max(tl.where(outside, 0, 1), axis=1) > 0) & (group < groups)
+    tl.atomic_max(used + group // slots, (group % slots + 1).to(tl.int32), mask=is_used, sem="relaxed")
+    own = geometry + group[:, None] * ((LMAX + 1) * (LMAX + 1) * PROBES) + probe
+    tl.store(own, place, mask=there)
     x, y, z = x / soft, y / soft, z / soft
     squared = x * x + y * y + z * z
     for degree in tl.static_range(1, LMAX + 1):
         # Zero beyond the cutoff. Of the angle about the axis y, times |(x, z)|^order.
         cosine = tl.where(outside, 0.0, 1.0)
         sine = tl.zeros((GROUPS, PROBES), tl.float32)
-        to = harmonics + (degree * degree + degree - 1) * pairs + pair
+        to = own + (degree * degree + degree) * PROBES
         for order in tl.static_range(degree + 1):
             # A polynomial in y^2 and |u|^2, by Horner's rule, times y if its degree is odd.
             factor = factors + (degree * DEGREES + order) * DEGREES
@@ -223,9 +219,9 @@ def _geometry(
                 power *= squared
             if (degree - order) % 2 == 1:
                 polar *= y
-            tl.store(to + order * pairs, polar * cosine, mask=there)
+            tl.store(to + order * PROBES, polar * cosine, mask=there)
             if order:
-                tl.store(to - order * pairs, polar * sine, mask=there)
+                tl.store(to - order * PROBES, polar * sine, mask=there)
             cosine, sine = z * cosine - x * sine, x * cosine + z * sine
 
 
@@ -234,7 +230,6 @@ def _geometry(
     do_not_specialize=[
         "tiles",
         "slots",
-        "pairs",
         "last",
         "field_stride",
         "table_stride",
@@ -251,13 +246,12 @@ def _sums(
     fields,
     neighbours,
     windows,
-    harmonics,
-    places,
+    used,
+    geometry,
     table,
     out,
     tiles,
     slots,
-    pairs,
     last,
     field_stride,
     table_stride,
@@ -268,11 +262,14 @@ def _sums(
     count,
     width,
     total,
-    SIZE: tl.constexpr,
+    KIND: tl.constexpr,
+    LMAX: tl.constexpr,
     PROBES: tl.constexpr,
     BLOCK: tl.constexpr,
     DEGREE: tl.constexpr,
 ):
+    SIZE: tl.constexpr = 2 * KIND + 1
+    LINES: tl.constexpr = (LMAX + 1) * (LMAX + 1) * PROBES
     tile = (tl.program_id(0) % tiles).to(tl.int64)
     probe = tl.arange(0, PROBES)
     channel = tl.program_id(0) // tiles * BLOCK + tl.arange(0, BLOCK)
@@ -290,17 +287,17 @@ def _sums(
     nothing = table + probe[:, None] * table_stride + channel[None, :]
     sums_here = tl.load(nothing, mask=(slots < 0) & there[None, :], other=0.0)
     # Of each slot, the first values are loaded one slot ahead, so that their latency is hidden.
-    next_place = tl.load(places + tile * slots * PROBES + probe)
+    own_geometry = geometry + tile * slots * LINES + probe
+    next_place = tl.load(own_geometry)
     next_atom = tl.load(neighbours + tile * slots)
     next_window = tl.load(windows + tile * slots) if DEGREE else 0
-    for slot in range(slots):
-        pair = (tile * slots + slot) * PROBES + probe
+    for slot in range(tl.load(used + tile)):
         place, atom, window = next_place, next_atom, next_window
-        ahead = tile * slots + tl.minimum(slot + 1, slots - 1)  # the last slot again after the last
-        next_place = tl.load(places + ahead * PROBES + probe)
-        next_atom = tl.load(neighbours + ahead)
+        ahead = tl.minimum(slot + 1, slots - 1).to(tl.int64)  # the last slot again after the last
+        next_place = tl.load(own_geometry + ahead * LINES)
+        next_atom = tl.load(neighbours + tile * slots + ahead)
         if DEGREE:
-            next_window = tl.load(windows + ahead)
+            next_window = tl.load(windows + tile * slots + ahead)
             own = table + (window * (DEGREE + 1) + DEGREE) * table_stride + column + channel
             radial = tl.zeros((PROBES, BLOCK), tl.float32) + tl.load(own, mask=there, other=0.0)[None, :]
             for _ in tl.static_range(DEGREE):
@@ -328,10 +325,9 @@ def _sums(
             sums_here += radial * tl.load(own, mask=there, other=0.0)[None, :]
         else:
             angular = tl.zeros((PROBES, BLOCK), tl.float32)
-            component = harmonics + pair
+            component = own_geometry + tl.cast(slot, tl.int64) * LINES + KIND * KIND * PROBES
             for part in tl.static_range(SIZE):
-                harmonic = tl.load(component)
-                component += pairs  # incremented, because the product of both could exceed 2^31
+                harmonic = tl.load(component + part * PROBES)
                 angular += harmonic[:, None] * tl.load(own + part * padded, mask=there, other=0.0)[None, :]
             sums_here += radial * angular
     layer = channel // width

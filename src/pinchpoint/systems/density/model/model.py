@@ -22,11 +22,13 @@ from pinchpoint.systems.density.model.atom_network import AtomGraph, AtomNetwork
 from pinchpoint.systems.density.model.config import DensityConfig
 from pinchpoint.systems.density.model.fused_readout import FusedReadout
 from pinchpoint.systems.density.model.fused_sum import (
+    channel_plan,
     field_columns,
     fused_sums,
     is_fused,
     is_sampled,
     pair_floats,
+    probe_floats,
 )
 from pinchpoint.systems.density.model.harmonics import Harmonics, in_full, polar_factors
 from pinchpoint.systems.density.model.local_network import LocalNetwork
@@ -148,6 +150,7 @@ class TabulatedModel(nn.Module):
     values: Tensor
     coefficients: Tensor
     columns: Tensor
+    plan: Tensor
     factors: Tensor
 
     def __init__(
@@ -174,6 +177,7 @@ class TabulatedModel(nn.Module):
                 self.readout = None if model.local is not None else FusedReadout(model.probes)
                 self.register_buffer("coefficients", self.pieces.coefficients, persistent=False)
                 self.register_buffer("columns", field_columns(self.pieces), persistent=False)
+                self.register_buffer("plan", channel_plan(self.pieces), persistent=False)
                 factors = torch.from_numpy(polar_factors(model.config.lmax)).to(self.values)
                 self.register_buffer("factors", factors, persistent=False)
 
@@ -186,6 +190,11 @@ class TabulatedModel(nn.Module):
         floats = pair_floats(self.config, fields, 1, own_kernel=self.pieces is not None)
         return 1.0 if floats is None else 2 * floats / fields.shape[1]
 
+    @property
+    def probe_bytes(self) -> int:
+        """The bytes that a probe takes at the peak besides its pairs, where they are known."""
+        return 0 if self.pieces is None else probe_floats(self.config) * self.values.itemsize
+
     @torch.no_grad()
     def forward(self, fields: Tensor, species: Tensor, neighbours: Tensor, vectors: Tensor) -> Tensor:
         fields = fields.to(vectors.dtype)
@@ -196,7 +205,9 @@ class TabulatedModel(nn.Module):
     def _fused_sums(self, fields: Tensor, neighbours: Tensor, vectors: Tensor) -> Tensor:
         assert self.pieces is not None, "checked by `forward`"
         pieces = replace(self.pieces, coefficients=self.coefficients)
-        return fused_sums(self.config, fields, neighbours, vectors, pieces, self.factors, self.columns)
+        return fused_sums(
+            self.config, fields, neighbours, vectors, pieces, self.factors, self.columns, self.plan
+        )
 
     def _sums(self, fields: Tensor, neighbours: Tensor, vectors: Tensor) -> Tensor:
         probes = vectors.shape[1]
