@@ -1,13 +1,16 @@
 """A training step of the edge transform on a GPU: `eager`, `flat`, and `flat` of older code in turn.
 
-    python benchmarks/kit/edge_mlp.py measure --before OLD/src -o benchmarks/results/edge_mlp_h200.json
+    python benchmarks/kit/edge_mlp.py measure --before OLD/src --revision REVISION -o RECORD
     python benchmarks/kit/edge_mlp.py measure --cases 1 --precision bf16 -o RECORD      # the first case alone
+    python benchmarks/kit/edge_mlp.py measure --pick attention max 256,256,256 -o RECORD   # these cases
     python benchmarks/kit/edge_mlp.py compile --share 0/4                               # a quarter, run once
     python benchmarks/kit/edge_mlp.py show benchmarks/results/edge_mlp_h200.json
 
 A random graph with 1 M edges and 31,250 points on either side, 3 coordinates and 16 channels; the gradients
 are those of the MLP and of f. The older code runs in a process of its own, one step at a time when it is its
-turn. Peaks are allocated bytes beside the inputs, of a separate step. The record is written after every case.
+turn. Peaks are allocated bytes beside the inputs, of a separate step. The record is written after every case;
+`way` is how `flat` ran the MLP: `tiles`, `wide` or `pairs` by kernels of that name in `kit/edges`, else as
+`flat_path` names it.
 """
 
 from __future__ import annotations
@@ -38,6 +41,7 @@ from pinchpoint.studies.timing import ratio_interval, timing_of
 EDGES, POINTS, CHANNELS, WARMUP, REPEATS = 1_000_000, 31_250, 16, 3, 15
 ACTIVATIONS = {"GELU": nn.GELU, "SiLU": nn.SiLU, "ReLU": nn.ReLU, "tanh": nn.Tanh}
 PRECISIONS = ("bf16", "fp32")
+MARKS = {"layers": "\\*", "wide": "\\*\\*"}  # of the times of `flat`, by the way that an MLP ran
 
 
 class Case(NamedTuple):
@@ -67,15 +71,30 @@ def cases() -> list[Case]:
     return list(dict.fromkeys([*first, *kinds, *sweep]))
 
 
-def step_of(case: Case, precision: str) -> Callable[[str], list[Tensor]]:
-    """A training step, called with the memory mode; it returns the gradients."""
-    torch.manual_seed(0)
+def mlp_of(case: Case) -> nn.Sequential:
     wide = 6 + (CHANNELS if case.transform.startswith("non") else 0)
     widths = [wide, *map(int, case.hidden.split(",")), CHANNELS]
     parts: list[nn.Module] = []
     for i in range(len(widths) - 1):
         parts += [nn.Linear(widths[i], widths[i + 1]), ACTIVATIONS[case.activation]()]
-    mlp = nn.Sequential(*parts[:-1]).cuda()
+    return nn.Sequential(*parts[:-1])
+
+
+def way_of(case: Case, precision: str, device: str = "cuda") -> str:
+    """How `flat` of this process runs the MLP."""
+    from pinchpoint.kit import flat_path
+
+    with torch.autocast(device, torch.bfloat16, enabled=precision == "bf16"):
+        path = flat_path(mlp_of(case).to(device), like=torch.zeros(0, 3, device=device))
+    if path.wide:
+        return "pairs" if path.pairs else "wide"
+    return "tiles" if path.in_tiles else path.name
+
+
+def step_of(case: Case, precision: str) -> Callable[[str], list[Tensor]]:
+    """A training step, called with the memory mode; it returns the gradients."""
+    torch.manual_seed(0)
+    mlp = mlp_of(case).cuda()
     x, y = (torch.rand(POINTS, 3, device="cuda") for _ in "xy")
     f = torch.randn(POINTS, CHANNELS, device="cuda", requires_grad=True)
     index = torch.randint(0, POINTS, (2, EDGES), device="cuda")
@@ -218,11 +237,14 @@ def measure_case(
             row |= {f"{kind}_high_s": timing.high_s, f"{kind}_peak_bytes": peaks[key]}
         if name == "after":
             row["gradient_difference"] = max(differences)
+            row["way"] = way_of(case, precision)
         rows[name] = row
     return rows
 
 
-def measure(output: Path, before: Path | None, chosen: list[tuple[Case, str]], limit_s: float) -> None:
+def measure(
+    output: Path, before: Path | None, revision: str, chosen: list[tuple[Case, str]], limit_s: float
+) -> None:
     start = time.monotonic()
     own, other = Steps(), None if before is None else OtherSteps(before)
     runs: dict[str, dict[str, Any]] = {
@@ -235,6 +257,7 @@ def measure(output: Path, before: Path | None, chosen: list[tuple[Case, str]], l
         "machine": describe(),
         "edges": EDGES,
         "points": POINTS,
+        **({"before": revision} if revision else {}),
         "runs": list(runs.values()),
     }
     for case, precision in chosen:
@@ -266,15 +289,32 @@ def _line(row: dict[str, Any]) -> str:
     )
 
 
-def show(path: Path) -> None:
-    """Print the record as a table."""
-    print(
-        "| code | hidden | activation | transform, weights | precision | eager | flat | eager / flat | "
-        "eager MiB | flat MiB | difference |\n|" + "---|" * 11
-    )
-    for run in json.loads(path.read_text())["runs"]:
-        for row in run["rows"]:
-            print(f"| {run['label']} {_line(row)}")
+def show(path: Path) -> str:
+    """The record as a table in Markdown, as in docs/toolkit/kit.md, with the marks of `MARKS`."""
+    runs = {run["label"]: run["rows"] for run in json.loads(path.read_text())["runs"]}
+    older = {_names(row): row for row in runs.get("before", [])}
+    kinds = [("eager", "eager"), ("before", "flat"), ("flat", "flat")]
+    kinds = [kind for kind in kinds if older or kind[0] != "before"]
+    heads = ["hidden layers", "precision", *(name for name, _ in kinds), "eager / flat"]
+    heads += [f"{name} MiB" for name, _ in kinds]
+    lines = [f"| {' | '.join(heads)} |", "|---|---|" + "--:|" * (len(heads) - 2)]
+    for row in runs["after"]:
+        rows = [older.get(_names(row)) if name == "before" else row for name, _ in kinds]
+        both = list(zip(rows, (key for _, key in kinds), strict=True))
+        times = ["-" if own is None else f"{own[f'{key}_s'] * 1e3:.1f} ms" for own, key in both]
+        peaks = ["-" if own is None else f"{own[f'{key}_peak_bytes'] / MIB:,.0f}" for own, key in both]
+        times[-1] += MARKS.get(row.get("way", ""), "")
+        cells = [*_names(row), *times, f"{row['eager_over_flat']:.2f}", *peaks]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _names(row: dict[str, Any]) -> tuple[str, str]:
+    """The network, with the transform and the weights if they are not `linear` and `mean`; the precision."""
+    kinds = [
+        row[name] for name, usual in (("transform", "linear"), ("weights", "mean")) if row[name] != usual
+    ]
+    return f"{row['hidden'].replace(',', ', ')} {' '.join([row['activation'], *kinds])}", row["precision"]
 
 
 def main() -> None:
@@ -285,8 +325,18 @@ def main() -> None:
     parser.add_argument("record", nargs="?", type=Path, help="The record that `show` reads.")
     parser.add_argument("-o", "--output", type=Path, help="The record that `measure` writes.")
     parser.add_argument("--before", type=Path, help="Source folder of the older code.")
+    parser.add_argument("--revision", default="", help="The revision of the older code, for the record.")
     parser.add_argument("--cases", type=int, help="Take the first so many cases. Default: all.")
     parser.add_argument("--skip", type=int, default=0, help="Leave out the first so many cases. Default: 0.")
+    parser.add_argument(
+        "--pick",
+        nargs="+",
+        metavar="WORD",
+        help="Take cases with one of these hidden widths, activations, transforms or weights.",
+    )
+    parser.add_argument(
+        "--drop", nargs="+", metavar="WORD", default=[], help="Leave out cases with one of these."
+    )
     parser.add_argument("--precision", choices=PRECISIONS, help="Take one precision. Default: both.")
     parser.add_argument(
         "--share", default="0/1", help="Take every N-th row from the I-th: I/N. Default: 0/1."
@@ -294,18 +344,22 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1e9, help="Begin no case after so many seconds.")
     args = parser.parse_args()
     warnings.simplefilter("ignore")  # which networks do not run as one kernel
-    listed = cases()[args.skip : args.cases]
+    listed = [
+        case
+        for case in cases()[args.skip : args.cases]
+        if (not args.pick or set(args.pick) & set(case)) and not set(args.drop) & set(case)
+    ]
     chosen = list(product(listed, [args.precision] if args.precision else PRECISIONS))
     part, parts = map(int, args.share.split("/"))
     chosen = chosen[part::parts]
     if args.what == "show":
-        show(args.record)
+        print(show(args.record))
     elif args.what == "serve":
         serve()
     elif args.what == "compile":
         compile_kernels(chosen)
     else:
-        measure(args.output, args.before, chosen, args.seconds)
+        measure(args.output, args.before, args.revision, chosen, args.seconds)
 
 
 if __name__ == "__main__":

@@ -196,6 +196,23 @@ def test_a_layer_used_twice_and_a_hook_are_left_to_autograd() -> None:
     assert layers_of(hooked) is None
 
 
+@pytest.mark.parametrize("weights", ["max", "attention"])
+def test_a_module_that_writes_over_its_inputs_has_eagers_gradients(weights: str) -> None:
+    given = problem("linear_kernelonly", weights)
+    given["mlp"] = nn.Sequential(nn.SiLU(inplace=True), nn.Linear(2 * D, C)).double()
+    if weights == "attention":
+        given["attention"] = nn.Sequential(nn.SiLU(inplace=True), nn.Linear(D, 1)).double()
+    for name in ("x", "y"):
+        given[name] = given[name].detach()
+    leaves = [*given["mlp"].parameters(), *(given["attention"] or nn.Identity()).parameters()]
+
+    def gradients(**how: Any) -> list[Any]:
+        return list(torch.autograd.grad(edge_transform(**given, **how).sin().sum(), leaves))
+
+    for value, right in zip(gradients(memory="flat", chunk=50), gradients(memory="eager"), strict=True):
+        torch.testing.assert_close(value, right)
+
+
 def test_frozen_weights_get_no_gradient_and_the_rest_theirs() -> None:
     given = problem("linear", "mean")
     given["mlp"][0].weight.requires_grad_(False)

@@ -6,13 +6,15 @@ import torch
 from torch import Tensor, nn
 
 from pinchpoint.core.units import MIB
+from pinchpoint.kit.edges import tile_mlp
 from pinchpoint.kit.edges.edge_mlp import FlatPath, arithmetic, edge_bytes, fixed_bytes, flat_path
 from pinchpoint.planning.chunk_size import largest_chunk
 
 # The bytes of a chunk with chunk="auto": larger chunks save little time, smaller ones little memory.
 CHUNK_BYTES = 96 * MIB
-# The same for kernels with weights in shared memory, with their buffers: fewer chunks have fewer launches.
-TILE_CHUNK_BYTES = 140 * MIB
+# The same for the kernels of `tile_mlp` and `wide_mlp`, with their buffers: fewer chunks have fewer launches.
+TILE_CHUNK_BYTES = 136 * MIB
+_LEAST_ROOM = 16 * MIB  # for what grows with the edges, if the buffers of two networks take the rest
 # The share of a GPU's memory if each layer launches its own kernels: the launches cost as much time as
 # 50,000 edges.
 CHUNK_SHARE = 0.02
@@ -37,19 +39,12 @@ def auto_chunk(
 ) -> int:
     """The number of edges for which a training chunk takes at most `budget_bytes`.
 
-    The default budget is 96 MiB; 140 MiB for kernels with weights in shared memory; a fiftieth of the GPU's
-    memory if that is more and the network does not run as one kernel. by_hand: assume the backward pass of
-    `flat`; autograd saves more bytes per edge.
-    paths: `flat_path` of `mlp` and of `attention`, if they are known. moves: whether what the network reads
-    needs a gradient.
+    The default budget is that of `chunk_bytes`. by_hand: assume the backward pass of `flat`; autograd saves
+    more bytes per edge. paths: `flat_path` of `mlp` and of `attention`, if they are known. moves: whether
+    what the network reads needs a gradient.
     """
     paths = paths or {}
     path = (paths.get("mlp") or flat_path(mlp, like=x)) if by_hand else None
-    if budget_bytes is None:
-        budget_bytes = TILE_CHUNK_BYTES if path is not None and path.in_tiles else CHUNK_BYTES
-        if x.is_cuda and (path is None or path.name != "one kernel"):
-            total = torch.cuda.get_device_properties(x.device).total_memory
-            budget_bytes = max(budget_bytes, int(CHUNK_SHARE * total))
     dims = x.shape[1] + y.shape[1]
     width = dims + (f.shape[1] if f is not None and transform.startswith("nonlinear") else 0)
     wide = max(x.element_size(), 4)
@@ -57,29 +52,53 @@ def auto_chunk(
     if edge_attr is not None:  # also while both parts of the inputs are joined
         own += width * wide
         width += edge_attr.shape[1]
-    if path is not None and path.in_tiles and attention is None and weights != "max":
-        assert path.layers is not None
-        linear, dtype = [layer for layer, _ in path.layers], arithmetic(x)
-        inputs = own + width * wide
-        # Its inputs and their gradient, its row, and the gradient and the values of the kernel; later its
-        # values, its row, and what sorts the sources. A weight per edge stays all the time.
-        outputs, of_inputs = linear[-1].out_features * dtype.itemsize, inputs if moves else 0
-        own = of_inputs + max(inputs + 2 * outputs, outputs + _SORT_BYTES)
-        own += 4 + (0 if weights in ("mean", "sum") else 2 * wide)
-        return largest_chunk(
-            fixed_bytes=fixed_bytes(path, like=x),
-            bytes_per_point=own,
-            budget_bytes=budget_bytes,
-        )
+    score_path = None
+    if attention is not None:
+        score_path = (paths.get("attention") or flat_path(attention, like=x)) if by_hand else None
+    fixed = sum(fixed_bytes(one, like=x) for one in (path, score_path) if one is not None)
+    budget_bytes = chunk_bytes(path, score_path, x) if budget_bytes is None else budget_bytes
+    flat = path is not None and path.is_flat and (score_path or path).is_flat
+    if flat and path is not None and path.layers is not None:
+        outputs = path.layers[-1][0].out_features * arithmetic(x).itemsize
+        # A weight per edge and its gradient.
+        of_weights = 0 if weights in ("mean", "sum", "max") else 2 * wide
+        overwrites = path.wide or tile_mlp.OVERWRITES
+        own = _flat_bytes(own + width * wide, outputs, moves=moves, overwrites=overwrites)
+        own += of_weights + (outputs if weights == "max" and overwrites else 0)  # with the values themselves
+        if attention is not None:  # vectors y - x; their gradient, also while both its parts are joined
+            own += (4 if moves else 1) * x.shape[1] * wide
+        return largest_chunk(fixed_bytes=fixed, bytes_per_point=own, budget_bytes=budget_bytes)
     # Inputs, row and sorted sources; the gradients of the kernel and of f; and what the network itself needs.
     own += width * wide + _INDEX_BYTES + 2 * (f.shape[1] if f is not None else 1) * wide
     own += edge_bytes(mlp, width, like=x, path=path)
     if weights == "max":  # the values, their largest and the comparison, beside the gradient
         own += 4 * (f.shape[1] if f is not None else 1) * wide
-    score_path = None
     if attention is not None:
-        score_path = (paths.get("attention") or flat_path(attention, like=x)) if by_hand else None
         own += edge_bytes(attention, x.shape[1], like=x, path=score_path) + 4 * wide
-    fixed = 0 if path is None else fixed_bytes(path, like=x)
-    fixed += 0 if score_path is None else fixed_bytes(score_path, like=x)
     return largest_chunk(fixed_bytes=fixed, bytes_per_point=own, budget_bytes=budget_bytes)
+
+
+def chunk_bytes(path: FlatPath | None, score_path: FlatPath | None, x: Tensor) -> int:
+    """The bytes of a chunk with chunk="auto", with the buffers of a fixed size.
+
+    96 MiB; 136 MiB for the kernels of `tile_mlp` and `wide_mlp`; a fiftieth of the GPU's memory if that is
+    more and the network does not run as one kernel; and always 16 MiB more than the buffers. path: how the
+    network runs; None: through autograd. score_path: the same of `attention`.
+    """
+    budget = TILE_CHUNK_BYTES if path is not None and path.is_flat else CHUNK_BYTES
+    if x.is_cuda and (path is None or path.name != "one kernel"):
+        budget = max(budget, int(CHUNK_SHARE * torch.cuda.get_device_properties(x.device).total_memory))
+    fixed = sum(fixed_bytes(one, like=x) for one in (path, score_path) if one is not None)
+    return max(budget, fixed + _LEAST_ROOM)
+
+
+def _flat_bytes(inputs: int, outputs: int, *, moves: bool, overwrites: bool) -> int:
+    """Bytes per edge in the backward pass of kernels that store nothing between layers for all edges.
+
+    First its inputs and their gradient, its row, and the gradient and the values of the kernel; later its
+    values, its row, and what sorts the sources. overwrites: the values replace the gradient of the kernel,
+    and the gradient of the inputs replaces these.
+    """
+    of_inputs = inputs if moves else 0
+    network = inputs + outputs if overwrites else of_inputs + inputs + 2 * outputs
+    return 4 + max(network, of_inputs + outputs + _SORT_BYTES)

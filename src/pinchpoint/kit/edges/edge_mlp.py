@@ -15,13 +15,16 @@ import torch
 from torch import Tensor, nn
 
 from pinchpoint.backends.torch import compat
-from pinchpoint.kit.edges import fused_mlp, tile_mlp
+from pinchpoint.kit.edges import fused_mlp, tile_mlp, wide_mlp, wide_pairs
 from pinchpoint.kit.edges.autograd_mlp import AutogradMLP, Gradients, saved_bytes
 from pinchpoint.kit.edges.edge_ops import is_fake, own_kernels
 
 _aten = torch.ops.aten
 _SAMPLE = 64  # edges sent through a module of unknown type, to measure what autograd saves
 _NOT_PLAIN = "It is not an nn.Sequential of linear layers with GELU, SiLU, ReLU or tanh."
+_TF32 = "TF32 is allowed, in which torch multiplies; the kernels of wide MLPs do not."
+_OLDER = "Its kernels are older ones; with three hidden layers, an H200 takes 1.2 times as long as for eager."
+_WIDE = "On an H200, eager was faster wherever both were timed; some of these kernels are newer."
 _NO_KERNELS = "Triton, a C compiler or a GPU of compute capability 8.0 is missing."
 
 
@@ -57,7 +60,7 @@ class Network(Protocol):
     ) -> tuple[Tensor | None, Tensor | None]:
         """Add the parameters' gradients to `into`; return the inputs' gradient (e, W) and the outputs (e, C).
 
-        Each of the two is None unless it is requested. gradient: (e, C), which may be overwritten.
+        Each of the two is None unless it is requested. inputs and gradient, (e, C), may be overwritten.
         """
         ...
 
@@ -74,12 +77,26 @@ def network_of(module: nn.Module, *, edges: int, inputs: Tensor, path: FlatPath 
     """
     device, dtype = inputs.device.type, arithmetic(inputs)
     path = path or flat_path(module, like=inputs)
+    if path.perhaps is not None and _peak(path.perhaps, edges, inputs) > _peak(path, edges, inputs):
+        path = path.perhaps
     if path.layers is None:
         return AutogradMLP(module, (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)))
     if path.name == "one kernel":
-        kernels = tile_mlp.TileMLP if path.in_tiles else fused_mlp.FusedMLP
-        return kernels(list(cast("nn.Sequential", module)), dtype, inputs)
+        parts = list(cast("nn.Sequential", module))
+        if path.wide:
+            return wide_pairs.wide_network(parts, dtype, inputs, edges)
+        return (tile_mlp.TileMLP if path.in_tiles else fused_mlp.FusedMLP)(parts, dtype, inputs)
     return _Perceptron([_Layer.of(layer, act, dtype) for layer, act in path.layers], edges, dtype)
+
+
+def _peak(path: FlatPath, edges: int, inputs: Tensor) -> int:
+    """About the bytes of a training chunk of some edges; `path` has layers."""
+    assert path.layers is not None
+    own = _bytes_between(path.layers, inputs, one_kernel=path.name == "one kernel")
+    if not path.is_flat:  # the gradient of the inputs and the values have memory of their own
+        ends = path.layers[0][0].in_features + path.layers[-1][0].out_features
+        own += ends * arithmetic(inputs).itemsize
+    return fixed_bytes(path, like=inputs, edges=edges) + edges * own
 
 
 @dataclass(frozen=True)
@@ -88,17 +105,29 @@ class FlatPath:
 
     name: "one kernel", all layers at once; "layers", torch layer by layer with a backward pass by hand;
     "autograd", any module, chunk by chunk. layers: None for autograd. in_tiles: one kernel with its weights
-    in shared memory (`tile_mlp`, not `fused_mlp`).
+    in shared memory (`tile_mlp`, not `fused_mlp`). wide: so wide that each layer is a kernel (`wide_mlp`).
+    pairs: wide, and one kernel does two steps (`wide_pairs`).
+    perhaps: how it runs with the tested Triton, if a forecast does not know the version; the larger peak
+    counts, which depends on the edges.
     """
 
     name: Literal["one kernel", "layers", "autograd"]
     reason: str = ""
     layers: Layers | None = field(default=None, repr=False, compare=False)
     in_tiles: bool = field(default=False, repr=False, compare=False)
+    wide: bool = field(default=False, repr=False, compare=False)
+    pairs: bool = field(default=False, repr=False, compare=False)
+    perhaps: FlatPath | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether an edge takes its inputs and outputs alone, beside buffers of a fixed size."""
+        return self.in_tiles or self.wide
 
     def __str__(self) -> str:
         words = {"one kernel": "as one kernel", "layers": "layer by layer", "autograd": "through autograd"}
-        return words[self.name] + (f", which may be slower than eager. {self.reason}" if self.reason else ".")
+        way = "as one kernel per layer" if self.wide else words[self.name]
+        return way + (f", which may be slower than eager. {self.reason}" if self.reason else ".")
 
 
 def flat_path(module: nn.Module, *, like: Tensor) -> FlatPath:
@@ -116,17 +145,31 @@ def path_of(module: nn.Module, layers: Layers | None, like: Tensor) -> FlatPath:
     if not own_kernels(like):
         return FlatPath("layers", _NO_KERNELS if like.is_cuda else "", layers)
     parts = list(module) if type(module) is nn.Sequential else [module]
-    fused = fused_mlp.refusal(parts, dtype, like.device)
-    if dtype is torch.float32 and fused is None and torch.backends.cuda.matmul.allow_tf32:
-        return FlatPath("one kernel", "", layers)  # in tf32, which the tiles do not use
     reason = tile_mlp.refusal(parts, dtype, like.device)
+    tf32 = dtype is torch.float32 and compat.products_use_tf32()
+    if reason is None and not tf32 and tile_mlp.triton_refusal() is None:  # the usual case, which is short
+        return FlatPath("one kernel", tile_mlp.slowness(parts, dtype), layers, in_tiles=True)
+    fused = fused_mlp.refusal(parts, dtype, like.device)
+    if tf32 and fused is None:
+        return FlatPath("one kernel", _OLDER, layers)  # in tf32, which the tiles do not use
     # A forecast on a machine without Triton does not know its version elsewhere, and takes the larger peak:
-    # that of the tiles where the fused kernel would run, else that of the layers.
-    if reason is None and not (is_fake(like) and fused is None and not tile_mlp.has_triton()):
-        reason = tile_mlp.triton_refusal()
+    # that of the tiles where the fused kernel would run, else that of the layers or of the kernels.
+    unknown = is_fake(like) and not tile_mlp.has_triton()
+    wide = any(layer.out_features >= wide_mlp.MIN_HIDDEN for layer, _ in layers[:-1])
+    if wide:
+        reason = wide_mlp.refusal(parts, dtype, like.device) or (_TF32 if tf32 else None)
+    perhaps = None
     if reason is None:
-        return FlatPath("one kernel", "", layers, in_tiles=True)
-    return FlatPath("layers" if fused else "one kernel", reason if fused else "", layers)
+        slow = tile_mlp.slowness(parts, dtype) or (_WIDE if wide else "")
+        pairs = wide and wide_pairs.uses_pairs(parts)
+        kernels = FlatPath("one kernel", slow, layers, in_tiles=not wide, wide=wide, pairs=pairs)
+        reason = tile_mlp.triton_refusal()
+        if reason is None or (unknown and fused is None):
+            return kernels
+        perhaps = kernels if unknown else None
+    if fused is None:
+        return FlatPath("one kernel", _OLDER, layers)
+    return FlatPath("layers", reason, layers, perhaps=perhaps)
 
 
 def is_one_kernel(module: nn.Module, *, like: Tensor) -> bool:
@@ -144,21 +187,29 @@ def edge_bytes(module: nn.Module, width: int, *, like: Tensor, path: FlatPath | 
     if autograd differentiates it in any case.
     """
     if path is not None and path.layers is not None:
-        *between, last = (layer.out_features for layer, _ in path.layers)
-        if path.name == "one kernel":
-            between = []
-        return (sum(between) + 2 * max(between, default=0) + last) * arithmetic(like).itemsize
+        return _bytes_between(path.layers, like, one_kernel=path.name == "one kernel")
     return saved_bytes(module, like.new_zeros(_SAMPLE, width)) // _SAMPLE
 
 
-def fixed_bytes(path: FlatPath, *, like: Tensor) -> int:
-    """Bytes that the backward pass of a network takes for any number of edges.
+def _bytes_between(layers: Layers, like: Tensor, *, one_kernel: bool) -> int:
+    """`edge_bytes` of layers that autograd does not differentiate."""
+    *between, last = (layer.out_features for layer, _ in layers)
+    if one_kernel:
+        between = []
+    return (sum(between) + 2 * max(between, default=0) + last) * arithmetic(like).itemsize
 
-    like: a tensor with the dtype and device of its inputs.
+
+def fixed_bytes(path: FlatPath, *, like: Tensor, edges: int | None = None) -> int:
+    """Bytes that the backward pass of a network takes beside its inputs and outputs.
+
+    like: a tensor with the dtype and device of its inputs. edges: those of a chunk; None: any number.
     """
-    if path.layers is None or not path.in_tiles:
+    if path.layers is None or not path.is_flat:
         return 0
-    return tile_mlp.fixed_bytes([layer for layer, _ in path.layers], arithmetic(like), like.device)
+    linear, dtype = [layer for layer, _ in path.layers], arithmetic(like)
+    if path.wide:
+        return wide_mlp.fixed_bytes(linear, dtype, like.device, edges, pairs=path.pairs)
+    return tile_mlp.fixed_bytes(linear, dtype, like.device, edges)
 
 
 def arithmetic(inputs: Tensor) -> torch.dtype:
@@ -172,24 +223,46 @@ def arithmetic(inputs: Tensor) -> torch.dtype:
 def layers_of(module: nn.Module) -> Layers | None:
     """The linear layers and the activation after each, or None if the module is, or may be, anything else."""
     layers: Layers = []
-    parts = list(module) if type(module) is nn.Sequential else [module]
-    if len(set(parts)) < len(parts) or any(compat.has_hooks(part) for part in {module, *parts}):
-        return None  # a layer used twice adds to one gradient twice; a hook may do anything
-    own = [
-        parameter
-        for part in parts
-        for parameter in (getattr(part, "weight", None), getattr(part, "bias", None))
-    ]
-    if sum(parameter is not None for parameter in own) != len(list(module.parameters())):
-        return None  # layers that share a weight add to one gradient too
+    sequence = type(module) is nn.Sequential
+    parts = list(module) if sequence else [module]
+    if sequence and (compat.has_hooks(module) or compat.own_parameters(module)):
+        return None
+    own: list[int] = []
     for part in parts:
+        if compat.has_hooks(part) or compat.has_parts(part):
+            return None  # a hook may do anything
+        parameters = compat.own_parameters(part)
         if type(part) is nn.Linear:
+            if len(parameters) != 2:
+                return None
+            own += [id(one) for one in parameters.values() if one is not None]
             layers.append((part, None))
+        elif parameters:
+            return None
         elif (activation := _activation(part)) is not None and layers and layers[-1][1] is None:
             layers[-1] = layers[-1][0], activation
         elif type(part) is not nn.Identity:
             return None
+    if len(set(parts)) < len(parts) or len(set(own)) < len(own):
+        return None  # a layer used twice, or a weight that layers share, adds to one gradient twice
     return layers or None
+
+
+def parameters_of(layers: Layers) -> list[nn.Parameter]:
+    """The parameters of a module in its own order, for the layers that `layers_of` returns."""
+    every = (one for layer, _ in layers for one in compat.own_parameters(layer).values())
+    return [one for one in every if one is not None]
+
+
+def structure_of(module: nn.Module) -> tuple[Any, ...]:
+    """What `flat_path` depends on, for a module with layers (`layers_of`): equal for equal networks."""
+    parts = list(module) if type(module) is nn.Sequential else [module]
+    return tuple(
+        (type(part), part.in_features, part.out_features, part.bias is None, part.weight.dtype)
+        if isinstance(part, nn.Linear)
+        else (type(part), getattr(part, "approximate", None))
+        for part in parts
+    )
 
 
 def _activation(module: nn.Module) -> Activation | None:

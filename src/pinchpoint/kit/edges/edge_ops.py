@@ -20,22 +20,31 @@ from pinchpoint.backends.torch import compat
 from pinchpoint.kit.edges.row_chunks import Rows
 
 
-def gather(x: Tensor, y: Tensor, f: Tensor | None, rows: Rows) -> tuple[Tensor, Tensor]:
-    """The network's inputs, [y, x] of (e, 2d) or [y, x, f] of (e, 2d + C), and every edge's row, (e,)."""
+def gather(
+    x: Tensor, y: Tensor, f: Tensor | None, rows: Rows, *, relative: bool = False
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The network's inputs, [y, x] of (e, 2d) or [y, x, f] of (e, 2d + C), and every edge's row, (e,).
+
+    relative: also the vectors y - x, (e, d), in the dtype of x and y.
+    """
+    vectors: Tensor | None = None
     if own_kernels(x):
         at = torch.empty(rows.count, dtype=torch.int32, device=x.device)
         width = x.shape[1] + y.shape[1] + (0 if f is None else f.shape[1])
         inputs = torch.empty(rows.count, width, dtype=widest(x, y, f), device=x.device)
+        if relative:
+            vectors = torch.empty(rows.count, x.shape[1], dtype=widest(x, y), device=x.device)
         if not is_fake(x):
             from pinchpoint.kit.edges import edge_ops_triton
 
-            edge_ops_triton.gather(x, y, f, rows, at, inputs)
-        return inputs, at
+            edge_ops_triton.gather(x, y, f, rows, at, inputs, vectors)
+        return inputs, at, vectors
     at, sources = rows.destinations(), rows.sources()
-    parts = [y.index_select(0, sources), x.index_select(0, at)] + (
-        [] if f is None else [f.index_select(0, sources)]
-    )
-    return torch.cat(parts, dim=1), at
+    parts = [y.index_select(0, sources), x.index_select(0, at)]
+    if relative:
+        vectors = parts[0] - parts[1]
+    parts += [] if f is None else [f.index_select(0, sources)]
+    return torch.cat(parts, dim=1), at, vectors
 
 
 def reduce_into(out: Tensor, kernel: Tensor, f: Tensor | None, weights: Tensor | None, rows: Rows) -> None:
@@ -55,18 +64,29 @@ def reduce_into(out: Tensor, kernel: Tensor, f: Tensor | None, weights: Tensor |
     out[rows.first : rows.last] += rows.sum(values)
 
 
-def reduce_rows(kernel: Tensor, f: Tensor | None, rows: Rows, dtype: torch.dtype, *, mean: bool) -> Tensor:
-    """The sum, or the mean, of kernel * f[source] over every row of a graph whose rows are whole: (q, C)."""
-    wide = torch.promote_types(dtype, torch.float32)
+def reduce_rows(
+    kernel: Tensor,
+    f: Tensor | None,
+    weights: Tensor | None,
+    rows: Rows,
+    dtype: torch.dtype,
+    *,
+    mean: bool,
+) -> Tensor:
+    """The sum or mean of weights * kernel * f[source] over every row of a graph with whole rows: (q, C).
+
+    The arguments are those of `reduce_into`.
+    """
     if own_kernels(kernel):
         out = torch.empty(rows.last - rows.first, kernel.shape[1], dtype=dtype, device=kernel.device)
         if not is_fake(out):
             from pinchpoint.kit.edges import edge_ops_triton
 
-            edge_ops_triton.reduce_into(out, kernel, f, None, rows, once=True, mean=mean)
+            edge_ops_triton.reduce_into(out, kernel, f, weights, rows, once=True, mean=mean)
         return out
+    wide = at_least_float32(dtype)
     out = torch.zeros(rows.last - rows.first, kernel.shape[1], dtype=wide, device=kernel.device)
-    reduce_into(out, kernel, f, None, rows)
+    reduce_into(out, kernel, f, weights, rows)
     return (out / rows.degrees().clamp_min_(1)[:, None] if mean else out).to(dtype)
 
 
@@ -99,6 +119,18 @@ def spread(
     return (values if weights is None else values * weights[:, None]).to(dtype)
 
 
+Order = tuple[Tensor, Tensor]
+
+
+def source_order(rows: Rows) -> Order | None:
+    """The sources of a chunk, sorted, and the place of each among its edges: (e,) int32 and int64.
+
+    With it, our own kernels add each source's values in the order of their edges; atomics would add them in
+    a different order every time. None where plain torch adds.
+    """
+    return torch.sort(rows.sources(), stable=True) if own_kernels(rows.edges.sources) else None
+
+
 def add_to_f(
     total: Tensor,
     gradient: Tensor,
@@ -108,29 +140,26 @@ def add_to_f(
     at: Tensor,
     *,
     mean: bool = False,
+    more: tuple[Tensor, int] | None = None,
+    order: Order | None = None,
 ) -> None:
     """Add the gradient for f, weights * gradient[row] * kernel of the chunk's edges, to total (S, C).
 
-    mean: as in `spread`.
+    mean: as in `spread`. more: further gradients of the same sources, in C columns from the given one. order:
+    `source_order`, if it is known.
     """
     if own_kernels(total):
-        ordered, order = torch.sort(rows.sources(), stable=True)
+        ordered, places = order or torch.sort(rows.sources(), stable=True)
         if not is_fake(total):
             from pinchpoint.kit.edges import edge_ops_triton
 
-            edge_ops_triton.add_runs(total, kernel, ordered, order, (gradient, weights, rows, at, mean))
+            of_rows = gradient, weights, rows, at, mean
+            edge_ops_triton.add_runs(total, kernel, ordered, places, of_rows, more=more)
         return
     assert not mean
     values = gradient.index_select(0, at) * kernel
-    add_by_source(total, values if weights is None else values * weights[:, None], rows)
-
-
-def spread_to_weights(gradient: Tensor, kernel: Tensor, f: Tensor | None, rows: Rows, at: Tensor) -> Tensor:
-    """Gradient for the weights: (e,), the sum over channels of gradient[row] * kernel * f[source]."""
-    values = gradient.index_select(0, at) * kernel
-    values = values if f is None else values * f.index_select(0, rows.sources())
-    # At least float32: a softmax later subtracts the row's mean.
-    return values.sum(1, dtype=torch.promote_types(values.dtype, torch.float32))
+    values = values if weights is None else values * weights[:, None]
+    add_by_source(total, values, rows, more=more)
 
 
 def divides(tensor: Tensor) -> bool:
@@ -138,25 +167,44 @@ def divides(tensor: Tensor) -> bool:
     return own_kernels(tensor)
 
 
-def add_by_source(total: Tensor, values: Tensor, rows: Rows) -> None:
-    """Add the values of the chunk's edges, (e, W), to their sources: total (S, W)."""
+def add_by_source(
+    total: Tensor,
+    values: Tensor,
+    rows: Rows,
+    *,
+    column: int = 0,
+    more: tuple[Tensor, int] | None = None,
+    order: Order | None = None,
+) -> None:
+    """Add values of the chunk's edges to their sources: total (S, W), W columns of values from `column`.
+
+    more: further values and their first column. order: `source_order`, if it is known.
+    """
     if not rows.count:
         return
     if own_kernels(total):
-        # Sort, so that one program adds each source's values in the order of their edges; atomics would add
-        # them in a different order every time.
-        ordered, order = torch.sort(rows.sources(), stable=True)
+        ordered, places = order or torch.sort(rows.sources(), stable=True)
         if not is_fake(total):
             from pinchpoint.kit.edges import edge_ops_triton
 
-            edge_ops_triton.add_runs(total, values, ordered, order)
+            edge_ops_triton.add_runs(total, values, ordered, places, column=column, more=more)
         return
+    width = total.shape[1]
+    values = values[:, column : column + width]
+    if more is not None:
+        values = values + more[0][:, more[1] : more[1] + width]
     total.index_put_((rows.sources().long(),), values.to(total.dtype), accumulate=True)
 
 
-def add_by_row(total: Tensor, values: Tensor, rows: Rows) -> None:
-    """Add the values of the chunk's edges, (e, W), to their destination rows: total (Q, W)."""
-    reduce_into(total, values, None, None, rows)
+def add_by_row(total: Tensor, values: Tensor, rows: Rows, *, column: int = 0) -> None:
+    """Add values of the chunk's edges to their rows: total (Q, W), W columns of values from `column`."""
+    if own_kernels(total):
+        if not is_fake(total):
+            from pinchpoint.kit.edges import edge_ops_triton
+
+            edge_ops_triton.reduce_into(total, values, None, None, rows, column=column)
+        return
+    total[rows.first : rows.last] += rows.sum(values[:, column : column + total.shape[1]])
 
 
 def widest(*tensors: Tensor | None) -> torch.dtype:
@@ -164,8 +212,16 @@ def widest(*tensors: Tensor | None) -> torch.dtype:
     dtypes = [tensor.dtype for tensor in tensors if tensor is not None]
     widest = dtypes[0]
     for dtype in dtypes[1:]:
-        widest = torch.promote_types(widest, dtype)
+        if dtype is not widest:
+            widest = torch.promote_types(widest, dtype)
     return widest
+
+
+def at_least_float32(dtype: torch.dtype) -> torch.dtype:
+    """The dtype, or float32 if it is narrower."""
+    if dtype is torch.float32 or dtype is torch.float64:  # torch takes longer to say so than to allocate
+        return dtype
+    return torch.promote_types(dtype, torch.float32)
 
 
 def own_kernels(tensor: Tensor) -> bool:

@@ -21,12 +21,30 @@ _TILE = 2048  # values that a program processes at one time
 _NARROW_TILE = 512  # values for which one warp is enough
 
 
-def gather(x: Tensor, y: Tensor, f: Tensor | None, rows: Rows, at: Tensor, inputs: Tensor) -> None:
+def gather(
+    x: Tensor,
+    y: Tensor,
+    f: Tensor | None,
+    rows: Rows,
+    at: Tensor,
+    inputs: Tensor,
+    relative: Tensor | None = None,
+) -> None:
+    """relative: (e, d), filled with y - x."""
     block = 256
     channels = 0 if f is None else f.shape[1]
     _gather(
         -(-rows.count // block),
-        (x, y, x if f is None else f, rows.edges.offsets, rows.edges.sources, at, inputs),
+        (
+            x,
+            y,
+            x if f is None else f,
+            rows.edges.offsets,
+            rows.edges.sources,
+            at,
+            inputs,
+            inputs if relative is None else relative,
+        ),
         (
             rows.count,
             rows.begin,
@@ -40,6 +58,7 @@ def gather(x: Tensor, y: Tensor, f: Tensor | None, rows: Rows, at: Tensor, input
         x.shape[1],
         y.shape[1],
         channels,
+        relative is not None,
         block,
     )
 
@@ -53,12 +72,14 @@ def reduce_into(
     *,
     once: bool = False,
     mean: bool = False,
+    column: int = 0,
 ) -> None:
-    """once: `out` need not have values yet; mean: divide by the edges of a row (with once)."""
-    channels = kernel.shape[1]
-    wide = _power_of_2(channels)
-    mean_degree = rows.count // max(rows.last - rows.first, 1)
-    tall = max(1, min(_TILE // wide, _power_of_2(mean_degree), 64))
+    """once: `out` need not have values yet; mean: divide by the edges of a row (with once).
+
+    column: the first column of `kernel` that is read.
+    """
+    channels = out.shape[1]
+    wide, tall, warps = row_tile(channels, rows)
     _reduce(
         rows.last - rows.first,
         (
@@ -80,8 +101,9 @@ def reduce_into(
         weights is not None,
         once,
         mean,
-        _sum_type(out, kernel),
-        warps=1 if wide * tall <= _NARROW_TILE else 4,
+        column,
+        sum_type(out, kernel),
+        warps=warps,
     )
 
 
@@ -96,7 +118,7 @@ def spread(
     mean: bool = False,
 ) -> None:
     channels = out.shape[1]
-    wide = _power_of_2(channels)
+    wide = power_of_2(channels)
     tall = max(1, _TILE // wide)
     _spread(
         -(-len(out) // tall),
@@ -118,7 +140,7 @@ def spread(
         f is not None,
         weights is not None,
         mean,
-        _sum_type(gradient, out),
+        sum_type(gradient, out),
     )
 
 
@@ -128,13 +150,18 @@ def add_runs(
     ordered: Tensor,
     order: Tensor,
     of_rows: tuple[Tensor, Tensor | None, Rows, Tensor, bool] | None = None,
+    *,
+    column: int = 0,
+    more: tuple[Tensor, int] | None = None,
 ) -> None:
     """Add values (e, W), taken in `order`, to total (S, W); `ordered` are their sources, sorted.
 
     of_rows: multiply each by the gradient of its row, (Q, W), and the edge's weight, (e,); the chunk, the row
-    of each edge, (e,), and whether to divide by the edges of the row.
+    of each edge, (e,), and whether to divide by the edges of the row. column: the first column of `values`
+    that is added: a view that begins there is not aligned, and Triton launches it slowly. more: further
+    values that are added as they are, and their first column.
     """
-    width, count = values.shape[1], ordered.shape[0]
+    width, count = total.shape[1], ordered.shape[0]
     by_source = total.shape[0] <= count
     gradient, weights, rows, at, mean = of_rows or (None, None, None, None, False)
     _add_runs(
@@ -148,29 +175,42 @@ def add_runs(
             total if weights is None else weights,
             order if rows is None else rows.edges.offsets,
             order if at is None else at,
+            total if more is None else more[0],
         ),
         (count, count.bit_length()),
         total.stride(0),
         values.stride(0),
         0 if gradient is None else gradient.stride(0),
+        0 if more is None else more[0].stride(0),
+        column,
+        0 if more is None else more[1],
         width,
-        _power_of_2(width),
+        power_of_2(width),
         16,
-        _sum_type(total, values),
+        sum_type(total, values),
         by_source,
         gradient is not None,
         weights is not None,
         mean,
+        more is not None,
         warps=1,
     )
 
 
-def _power_of_2(number: int) -> int:
+def row_tile(channels: int, rows: Rows) -> tuple[int, int, int]:
+    """For a program that goes through a row: the channels and the edges of a tile, and the warps."""
+    wide = power_of_2(channels)
+    mean_degree = rows.count // max(rows.last - rows.first, 1)
+    tall = max(1, min(_TILE // wide, power_of_2(mean_degree), 64))
+    return wide, tall, 1 if wide * tall <= _NARROW_TILE else 4
+
+
+def power_of_2(number: int) -> int:
     """The least power of 2 that is not below a number. That of Triton takes as long as a launch."""
     return 1 << max(number - 1, 0).bit_length()
 
 
-def _sum_type(*tensors: Tensor) -> Any:
+def sum_type(*tensors: Tensor) -> Any:
     return tl.float64 if any(tensor.dtype is torch.float64 for tensor in tensors) else tl.float32
 
 
@@ -184,6 +224,7 @@ def _gather(
     sources,
     at,
     inputs,
+    relative,
     count,
     begin,
     first,
@@ -195,6 +236,7 @@ def _gather(
     DX: tl.constexpr,
     DY: tl.constexpr,
     C: tl.constexpr,
+    RELATIVE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     edge = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
@@ -216,6 +258,11 @@ def _gather(
         tl.store(to + d, tl.load(y + source * Y_STRIDE + d, mask=there), mask=there)
     for d in tl.static_range(DX):
         tl.store(to + DY + d, tl.load(x + row.to(tl.int64) * X_STRIDE + d, mask=there), mask=there)
+    if RELATIVE:
+        for d in tl.static_range(DX):
+            here = tl.load(x + row.to(tl.int64) * X_STRIDE + d, mask=there).to(relative.dtype.element_ty)
+            far = tl.load(y + source * Y_STRIDE + d, mask=there).to(relative.dtype.element_ty)
+            tl.store(relative + edge * DX + d, far - here, mask=there)
     for c in tl.static_range(C):
         tl.store(to + DX + DY + c, tl.load(f + source * F_STRIDE + c, mask=there), mask=there)
 
@@ -242,6 +289,7 @@ def _reduce(
     HAS_W: tl.constexpr,
     ONCE: tl.constexpr,
     MEAN: tl.constexpr,
+    COLUMN: tl.constexpr,
     SUM: tl.constexpr,
 ):
     row = (first + tl.program_id(0)).to(tl.int64)
@@ -255,7 +303,7 @@ def _reduce(
         there = edge < stop
         both = there[:, None] & in_width[None, :]
         value = tl.load(
-            kernel + (edge - begin)[:, None] * KERNEL_STRIDE + channel[None, :], mask=both, other=0
+            kernel + (edge - begin)[:, None] * KERNEL_STRIDE + COLUMN + channel[None, :], mask=both, other=0
         ).to(SUM)
         if HAS_F:
             source = tl.load(sources + edge, mask=there, other=0).to(tl.int64)
@@ -330,11 +378,15 @@ def _add_runs(
     weights,
     offsets,
     rows,
+    more,
     count,
     steps,
     TOTAL_STRIDE: tl.constexpr,
     VALUES_STRIDE: tl.constexpr,
     G_STRIDE: tl.constexpr,
+    MORE_STRIDE: tl.constexpr,
+    COLUMN: tl.constexpr,
+    MORE_COLUMN: tl.constexpr,
     W: tl.constexpr,
     WIDE: tl.constexpr,
     TALL: tl.constexpr,
@@ -343,6 +395,7 @@ def _add_runs(
     HAS_G: tl.constexpr,
     HAS_W: tl.constexpr,
     MEAN: tl.constexpr,
+    HAS_MORE: tl.constexpr,
 ):
     """A program for each source, which searches its run; or for each place, if it is the first of a run.
 
@@ -373,9 +426,8 @@ def _add_runs(
             here = tl.load(ordered + among, mask=among < count, other=-1) == source
             edge = tl.load(order + among, mask=here, other=0)
             both = here[:, None] & in_width[None, :]
-            value = tl.load(values + edge[:, None] * VALUES_STRIDE + column[None, :], mask=both, other=0).to(
-                SUM
-            )
+            place = edge[:, None] * VALUES_STRIDE + COLUMN + column[None, :]
+            value = tl.load(values + place, mask=both, other=0).to(SUM)
             if HAS_G:
                 row = tl.load(rows + edge, mask=here, other=0).to(tl.int64)
                 of_row = tl.load(gradient + row[:, None] * G_STRIDE + column[None, :], mask=both, other=0).to(
@@ -386,6 +438,9 @@ def _add_runs(
                 value *= of_row
             if HAS_W:
                 value *= tl.load(weights + edge, mask=here, other=0).to(SUM)[:, None]
+            if HAS_MORE:
+                place = edge[:, None] * MORE_STRIDE + MORE_COLUMN + column[None, :]
+                value += tl.load(more + place, mask=both, other=0).to(SUM)
             sums += value
             same = tl.sum(here.to(tl.int32), axis=0) // TALL  # the tile is full: more may follow
             at += TALL

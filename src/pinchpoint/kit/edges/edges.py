@@ -96,6 +96,11 @@ class Edges:
             )
         return starts
 
+    @cached_property
+    def plans(self) -> dict[tuple[Any, ...], Any]:
+        """How transforms of this graph run, by what that depends on: plain values, a few and no tensors."""
+        return {}
+
     def degrees(self) -> Tensor:
         """The number of edges of each row: (Q,) int64."""
         return self.offsets.diff()

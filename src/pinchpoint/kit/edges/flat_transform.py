@@ -4,11 +4,9 @@ Only inputs are saved. With weights w, kernel k and gradient g of a row, the gra
 
     dk = w g f      df = w g k      dw = sum over channels of g k f
 
-and those of softmax scores are w (dw - sum over channels of g out), where w = exp(score - lse) and lse
-is the row's log-sum-exp: one number per row, so that a row may be split into pieces.
-
-For the maximum of a row, the weight of an edge is 1 / n in the channels in which it is one of the n edges
-with the largest value, else 0. The values are recomputed chunk by chunk, bit for bit, to find these edges.
+For softmax scores and for the maximum of a row, see `weight_ops`. Both keep a few numbers per row, so that a
+row may be split into pieces: its log-sum-exp; or its maxima and how many edges have them. To find these edges
+again, the values are recomputed chunk by chunk, bit for bit.
 """
 
 from __future__ import annotations
@@ -21,8 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.kit.edges import edge_ops
-from pinchpoint.kit.edges.edge_mlp import FlatPath, Gradients, Network, network_of
+from pinchpoint.kit.edges import edge_ops, weight_ops
+from pinchpoint.kit.edges.autograd_mlp import AutogradMLP
+from pinchpoint.kit.edges.edge_mlp import FlatPath, Gradients, Network, network_of, parameters_of
 from pinchpoint.kit.edges.row_chunks import Rows
 
 
@@ -46,11 +45,11 @@ class Job:
 
     @cached_property
     def mlp_parameters(self) -> list[nn.Parameter]:
-        return list(self.mlp.parameters())
+        return _parameters(self.mlp, self.mlp_path)
 
     @cached_property
     def attention_parameters(self) -> list[nn.Parameter]:
-        return [] if self.attention is None else list(self.attention.parameters())
+        return [] if self.attention is None else _parameters(self.attention, self.attention_path)
 
     @property
     def whole(self) -> bool:
@@ -65,6 +64,12 @@ class Job:
     @property
     def rows(self) -> Rows:
         return Rows.all_of(self.parts[0].edges)
+
+
+def _parameters(module: nn.Module, path: FlatPath | None) -> list[nn.Parameter]:
+    """The parameters of a module, in its own order; a search for them takes longer than a launch."""
+    layers = None if path is None else path.layers
+    return list(module.parameters()) if layers is None else parameters_of(layers)
 
 
 def flat_rows(
@@ -101,8 +106,8 @@ class _FlatTransform(torch.autograd.Function):
         edge_attr: Tensor | None,
         *parameters: Tensor,
     ) -> Tensor:
-        mlp_inputs = x.new_empty(0, dtype=edge_ops.widest(x, y, f if job.reads_f else None, edge_attr))
-        attention_inputs = x.new_empty(0, dtype=edge_ops.widest(x, y))
+        mlp_inputs = _like(x, edge_ops.widest(x, y, f if job.reads_f else None, edge_attr))
+        attention_inputs = _like(x, edge_ops.widest(x, y))
         network = network_of(job.mlp, edges=job.longest, inputs=mlp_inputs, path=job.mlp_path)
         scores = (
             None
@@ -111,49 +116,59 @@ class _FlatTransform(torch.autograd.Function):
                 job.attention, edges=job.longest, inputs=attention_inputs, path=job.attention_path
             )
         )
-        lse = None if scores is None else _lse(job, scores, x, y)
+        lse, ties = None, None
         out: Tensor | None = None
-        ties: Tensor | None = None
         dtype: torch.dtype | None = None
         for part in job.parts:
             if not part.count:
                 continue
-            inputs, at = edge_ops.gather(x, y, f if job.reads_f else None, part)
+            inputs, _, relative = edge_ops.gather(
+                x, y, f if job.reads_f else None, part, relative=scores is not None
+            )
             kernel = network.forward(_with_attr(inputs, edge_attr, part))
-            score = None if scores is None else scores.forward(_relative(inputs, x, y))
-            weights = _weights(score, lse, quadrature, at, part)
+            score = None if scores is None or relative is None else scores.forward(relative)
+            del inputs, relative
             factor = f if job.times_f else None
             if out is None:
                 if factor is not None:
                     check_channels(kernel, factor)
+                if score is not None:
+                    check_score(score)
                 dtype = edge_ops.widest(kernel, factor, quadrature, score)
-                if job.whole and job.weights in ("mean", "sum"):
-                    out = edge_ops.reduce_rows(kernel, factor, part, dtype, mean=job.weights == "mean")
+                if score is not None and x.is_cuda and torch.is_autocast_enabled("cuda"):
+                    # Autocast computes powers, and so the rows of `eager`, in float32.
+                    dtype = edge_ops.at_least_float32(dtype)
+                if job.whole and job.weights not in ("attention", "max"):
+                    by_source, mean = _source_weights(quadrature, part), job.weights == "mean"
+                    out = edge_ops.reduce_rows(kernel, factor, by_source, part, dtype, mean=mean)
                     break
-                # At least float32: a row that is split into many pieces is added to many times.
-                sum_dtype = torch.promote_types(dtype, torch.float32)
-                out = torch.zeros(x.shape[0], kernel.shape[1], dtype=sum_dtype, device=x.device)
+                # At least float32: a row that is split into many pieces is added to many times, and the
+                # gradient of a score is a small difference to its row.
+                wide = edge_ops.at_least_float32(dtype)
+                fill = torch.empty if job.whole else torch.zeros
+                shape = x.shape[0], kernel.shape[1]
+                out = fill(shape, dtype=wide, device=x.device)
                 if job.weights == "max":
-                    out.fill_(-torch.inf)
-                    ties = torch.zeros_like(out)
-            if ties is not None:
-                _raise_largest(out, ties, _values(kernel, factor, part).to(out.dtype), part)
+                    ties = torch.empty_like(out) if job.whole else torch.zeros_like(out)
+                elif score is not None:
+                    lse = fill(shape[0], dtype=edge_ops.at_least_float32(x.dtype), device=x.device)
+            if score is not None and lse is not None:
+                weight_ops.softmax_into(out, lse, kernel, factor, score, part)
+            elif ties is not None:
+                weight_ops.raise_largest(out, ties, kernel, factor, part)
             else:
-                edge_ops.reduce_into(out, kernel, factor, weights, part)
+                edge_ops.reduce_into(out, kernel, factor, _source_weights(quadrature, part), part)
         assert out is not None and dtype is not None
-        largest = None
-        if ties is not None:  # a row without edges is 0, and no edge compares with it
-            largest, out = out, torch.where(job.rows.degrees()[:, None] > 0, out, 0)
         if job.weights == "mean" and not job.whole:
             out /= job.rows.degrees().clamp_min_(1)[:, None]
-        out = out.to(dtype)
+        largest, wide_out = out if ties is not None else None, out if lse is not None else None
+        # The maxima are copied, because the caller may write over the result.
+        out = out.to(dtype, copy=largest is not None)
         network.finish({})
         if scores is not None:
             scores.finish({})
         ctx.job, ctx.network, ctx.scores = job, network, scores
-        ctx.save_for_backward(
-            x, y, f, quadrature, edge_attr, lse, out if lse is not None else None, largest, ties, *parameters
-        )
+        ctx.save_for_backward(x, y, f, quadrature, edge_attr, lse, wide_out, largest, ties, *parameters)
         device = x.device.type
         ctx.autocast = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
         return out
@@ -222,102 +237,112 @@ class _BackwardPass:
         self.job, self.lse, self.maxima = job, lse, maxima
         self.inputs, (self.x, self.y, self.f, self.quadrature, self.edge_attr) = inputs, inputs
         self.of_points = [
-            _sum_like(value) if want else None
+            _empty_sum(value) if want else None
             for value, want in zip(inputs, needs_grad[: len(inputs)], strict=True)
         ]
         self.network, self.scores = networks
         split = len(inputs) + len(job.mlp_parameters)
-        self.of_mlp = _sums(job.mlp_parameters, needs_grad[len(inputs) : split])
-        self.of_attention = _sums(job.attention_parameters, needs_grad[split:])
+        self.of_mlp = _empty_sums(job.mlp_parameters, needs_grad[len(inputs) : split])
+        self.of_attention = _empty_sums(job.attention_parameters, needs_grad[split:])
+        every = [*self.of_points, *self.of_mlp.values(), *self.of_attention.values()]
+        if sums := [one for one in every if one is not None]:
+            torch.ops.aten._foreach_zero_(sums)  # all by one launch
 
     def run(self, gradient: Tensor, out: Tensor | None) -> None:
         """Run all chunks. gradient: (Q, C) of the plain sums; out: (Q, C), the output, for softmax only."""
-        row_dots = None if out is None or self.lse is None else (gradient * out.to(self.lse.dtype)).sum(1)
         try:
             for part in self.job.parts:
                 if part.count:
-                    self._chunk(gradient, row_dots, part)
+                    self._chunk(gradient, out, part)
         finally:  # after a failure too: a retained graph may run backward again
             self.network.finish(self.of_mlp)
             if self.scores is not None:
                 self.scores.finish(self.of_attention)
 
-    def _chunk(self, gradient: Tensor, row_dots: Tensor | None, part: Rows) -> None:
+    def _chunk(self, gradient: Tensor, out: Tensor | None, part: Rows) -> None:
         job = self.job
         mean = job.weights == "mean" and edge_ops.divides(gradient)
         of_x, of_y, of_f, of_quadrature, of_attr = self.of_points
         factor = self.f if job.times_f else None
-        inputs, at = edge_ops.gather(self.x, self.y, self.f if job.reads_f else None, part)
+        inputs, at, relative = edge_ops.gather(
+            self.x, self.y, self.f if job.reads_f else None, part, relative=self.scores is not None
+        )
         moves = of_x is not None or of_y is not None
-        relative = None if self.scores is None else _relative(inputs, self.x, self.y)
         inputs = _with_attr(inputs, self.edge_attr, part)
-        score = None if self.scores is None or relative is None else self.scores.forward(relative)
-        weights = _weights(score, self.lse, self.quadrature, at, part)
         dtype = self.network.dtype or gradient.dtype
-        share = None
-        if self.maxima is not None:
-            share = self._share_of_maximum(gradient, self.network.forward(inputs), factor, part, at)
-            times_f = share if factor is None else share * factor.index_select(0, part.sources())
-            of_kernel = times_f.to(dtype)
+        weights, of_f_edges = None, None
+        if self.scores is not None and relative is not None:
+            assert self.lse is not None
+            score = self.scores.forward(_to_read_again(self.scores, relative))
+            of_kernel, weights = weight_ops.spread_softmax(gradient, factor, score, self.lse, part, at, dtype)
+            del score
+        elif self.maxima is not None:
+            kernel = self.network.forward(_to_read_again(self.network, inputs))
+            if isinstance(self.network, AutogradMLP):
+                kernel = kernel.clone()  # it may be a tensor of the module, and it is overwritten
+            of_kernel, of_f_edges = weight_ops.spread_maximum(
+                gradient, self.maxima, kernel, factor, part, at, dtype
+            )
+            del kernel
         else:
+            weights = _source_weights(self.quadrature, part)
             of_kernel = edge_ops.spread(gradient, factor, weights, part, at, dtype, mean=mean)
         want_f = of_f is not None and factor is not None
+        of_f_edges = of_f_edges if want_f else None
         want_weights = self.scores is not None or of_quadrature is not None
         of_inputs, kernel = self.network.backward(
             inputs,
             of_kernel,
             self.of_mlp,
             want_inputs=moves or (job.reads_f and of_f is not None) or of_attr is not None,
-            want_values=want_f or want_weights,
+            want_values=want_weights or (want_f and of_f_edges is None),
         )
         del inputs, of_kernel  # the sums by source need memory of their own
-        if of_inputs is not None:
-            self._add_inputs(of_inputs, part)
-            del of_inputs
-        if want_weights:
+        if self.scores is not None:
+            assert kernel is not None and weights is not None and relative is not None and out is not None
+            of_score = weight_ops.spread_to_scores(
+                gradient, out, kernel, factor, weights, part, at, self.scores.dtype or weights.dtype
+            )
+            of_relative, _ = self.scores.backward(
+                relative, of_score, self.of_attention, want_inputs=moves, want_values=False
+            )
+            del relative, of_score
+            if of_relative is not None:
+                self._add_points(torch.cat([of_relative, -of_relative], dim=1), part, None)
+            del of_relative
+        # One sort for all sums by source.
+        order = (
+            edge_ops.source_order(part) if any(v is not None for v in (of_y, of_f, of_quadrature)) else None
+        )
+        if of_quadrature is not None:
             assert kernel is not None
-            of_weights = edge_ops.spread_to_weights(gradient, kernel, factor, part, at)
-            if of_quadrature is not None:
-                edge_ops.add_by_source(of_quadrature[:, None], of_weights[:, None], part)
-            if self.scores is not None:
-                assert weights is not None and row_dots is not None and relative is not None
-                of_score = (weights * (of_weights - row_dots.index_select(0, at)))[:, None]
-                of_relative, _ = self.scores.backward(
-                    relative, of_score, self.of_attention, want_inputs=moves, want_values=False
-                )
-                if of_relative is not None:
-                    self._add_inputs(torch.cat([of_relative, -of_relative], dim=1), part)
-        if want_f:
-            assert kernel is not None and of_f is not None
-            if share is None:
-                edge_ops.add_to_f(of_f, gradient, kernel, weights, part, at, mean=mean)
-            else:
-                edge_ops.add_by_source(of_f, share * kernel, part)
-
-    def _share_of_maximum(
-        self, gradient: Tensor, kernel: Tensor, factor: Tensor | None, part: Rows, at: Tensor
-    ) -> Tensor:
-        """(e, C): the gradient of each edge's value: that of its row where it is the maximum, else 0."""
-        assert self.maxima is not None
-        largest, ties = (values.index_select(0, at) for values in self.maxima)
-        holds = _values(kernel, factor, part).to(largest.dtype) == largest
-        return torch.where(holds, gradient.index_select(0, at) / ties.clamp_min(1), 0)
-
-    def _add_inputs(self, gradient: Tensor, part: Rows) -> None:
-        """Add the gradient of the network's inputs: (e, 2d) of [y, x], or (e, 2d + C) with f."""
-        dims = self.x.shape[1]
-        of_x, of_y, of_f, _, of_attr = self.of_points
-        if of_y is not None:
-            edge_ops.add_by_source(of_y, gradient[:, :dims], part)
-        if of_x is not None:
-            edge_ops.add_by_row(of_x, gradient[:, dims : 2 * dims], part)
-        if gradient.shape[1] == 2 * dims:  # that of the attention, or of nothing else
+            of_weights = weight_ops.spread_to_weights(gradient, kernel, factor, part, at)
+            edge_ops.add_by_source(of_quadrature[:, None], of_weights[:, None], part, order=order)
+        more = None
+        if of_inputs is not None:
+            self._add_points(of_inputs, part, order)
+            column = 2 * self.x.shape[1]
+            if of_f is not None and job.reads_f:
+                more = of_inputs, column
+            if of_attr is not None:
+                of_attr[part.begin : part.end] += of_inputs[:, of_inputs.shape[1] - of_attr.shape[1] :]
+        if of_f is None:
             return
-        channels = self.f.shape[1] if self.f is not None and self.job.reads_f else 0
-        if of_f is not None and channels:
-            edge_ops.add_by_source(of_f, gradient[:, 2 * dims : 2 * dims + channels], part)
-        if of_attr is not None:
-            of_attr[part.begin : part.end] += gradient[:, 2 * dims + channels :]
+        if of_f_edges is not None:
+            edge_ops.add_by_source(of_f, of_f_edges, part, more=more, order=order)
+        elif want_f:
+            assert kernel is not None
+            edge_ops.add_to_f(of_f, gradient, kernel, weights, part, at, mean=mean, more=more, order=order)
+        elif more is not None:
+            edge_ops.add_by_source(of_f, more[0], part, column=more[1], order=order)
+
+    def _add_points(self, gradient: Tensor, part: Rows, order: edge_ops.Order | None) -> None:
+        """Add the gradient of the points, which begins with that of [y, x]: (e, 2d) or more columns."""
+        of_x, of_y, *_ = self.of_points
+        if of_y is not None:
+            edge_ops.add_by_source(of_y, gradient, part, order=order)
+        if of_x is not None:
+            edge_ops.add_by_row(of_x, gradient, part, column=self.x.shape[1])
 
     def gradients(self, parameters: list[Tensor]) -> list[Tensor | None]:
         """The gradients in the order and the dtypes of the inputs."""
@@ -326,75 +351,38 @@ class _BackwardPass:
         of_parameters += [self.of_attention.get(at) for at in range(len(parameters) - own)]
         every_input = [*self.inputs, *parameters]
         return [
-            None if value is None or like is None else value.to(like.dtype)
+            value if value is None or like is None or value.dtype is like.dtype else value.to(like.dtype)
             for value, like in zip([*self.of_points, *of_parameters], every_input, strict=True)
         ]
 
 
-def _sums(parameters: list[Any], needs_grad: tuple[bool, ...]) -> Gradients:
-    """Zeros like the parameters whose gradients are wanted, made by one launch."""
-    sums = {
-        at: torch.empty_like(value, dtype=_sum_dtype(value), memory_format=torch.contiguous_format)
+def _to_read_again(network: Network, inputs: Tensor) -> Tensor:
+    """The inputs, or a copy for a module that may write over them."""
+    return inputs.clone() if isinstance(network, AutogradMLP) else inputs
+
+
+def _empty_sums(parameters: list[Any], needs_grad: tuple[bool, ...]) -> Gradients:
+    """`_empty_sum` of the parameters whose gradients are wanted, by their numbers."""
+    return {
+        at: _empty_sum(value)
         for at, (value, want) in enumerate(zip(parameters, needs_grad, strict=True))
         if want
     }
-    if sums:
-        torch.ops.aten._foreach_zero_(list(sums.values()))
-    return sums
 
 
-def _sum_dtype(value: Any) -> torch.dtype:
-    """float32 or wider: 16 bits would lose the later of many chunks."""
-    return torch.promote_types(value.dtype, torch.float32)
+def _empty_sum(value: Any) -> Tensor:
+    """For the sum of many chunks, in float32 or wider: 16 bits would lose the later chunks."""
+    return torch.empty(value.shape, dtype=edge_ops.at_least_float32(value.dtype), device=value.device)
 
 
-def _sum_like(value: Any) -> Tensor:
-    """Zeros to which many chunks are added."""
-    return torch.zeros_like(value, dtype=_sum_dtype(value), memory_format=torch.contiguous_format)
-
-
-def _lse(job: Job, scores: Network, x: Tensor, y: Tensor) -> Tensor:
-    """(Q,) log-sum-exp of each row's scores, piece by piece if a row is split."""
-    lse = torch.full(
-        (x.shape[0],), -torch.inf, dtype=torch.promote_types(x.dtype, torch.float32), device=x.device
-    )
-    for part in job.parts:
-        if part.count:
-            inputs, _ = edge_ops.gather(x, y, None, part)
-            score = scores.forward(_relative(inputs, x, y)).to(lse.dtype)
-            check_score(score)
-            largest = part.largest(score)
-            # The maximum of a row without edges is -inf: it is not shifted, and its sum is empty.
-            shift = torch.where(largest.isinf(), 0, largest)
-            sums = part.sum(torch.exp(score - shift.index_select(0, part.local())))
-            here = lse[part.first : part.last]
-            torch.logaddexp(here, (shift + torch.log(sums))[:, 0], out=here)
-    return lse
+def _like(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Any tensor with the device of x and a dtype."""
+    return x if x.dtype is dtype else x.new_empty(0, dtype=dtype)
 
 
 def _with_attr(inputs: Tensor, edge_attr: Tensor | None, part: Rows) -> Tensor:
     """The inputs (e, W) of a chunk, followed by the attributes of its edges."""
     return inputs if edge_attr is None else torch.cat([inputs, edge_attr[part.begin : part.end]], dim=1)
-
-
-def _values(kernel: Tensor, factor: Tensor | None, part: Rows) -> Tensor:
-    """(e, C): the kernel, times f at the sources."""
-    return kernel if factor is None else kernel * factor.index_select(0, part.sources())
-
-
-def _raise_largest(largest: Tensor, ties: Tensor, values: Tensor, part: Rows) -> None:
-    """Raise the rows' maxima (Q, C) to those of a chunk, and count the edges that have them."""
-    here, count = largest[part.first : part.last], ties[part.first : part.last]
-    higher = torch.maximum(here, part.largest(values))
-    count *= here == higher
-    count += part.sum((values == higher.index_select(0, part.local())).to(values.dtype))
-    here.copy_(higher)
-
-
-def _relative(inputs: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """Vectors y - x of the edges, (e, d), from inputs that begin with [y, x], in the dtype of x and y."""
-    dims = x.shape[1]
-    return (inputs[:, :dims] - inputs[:, dims : 2 * dims]).to(edge_ops.widest(x, y))
 
 
 def _dense(points: Tensor) -> Tensor:
@@ -420,10 +408,6 @@ def check_score(score: Tensor) -> None:
         )
 
 
-def _weights(
-    score: Tensor | None, lse: Tensor | None, quadrature: Tensor | None, at: Tensor, part: Rows
-) -> Tensor | None:
-    """(e,) the weight of every edge in its row's sum, or None if all weights are equal."""
-    if score is not None and lse is not None:
-        return torch.exp(score[:, 0].to(lse.dtype) - lse.index_select(0, at))
+def _source_weights(quadrature: Tensor | None, part: Rows) -> Tensor | None:
+    """(e,) the weight of every edge's source, or None if all weights are equal."""
     return None if quadrature is None else quadrature.index_select(0, part.sources())

@@ -6,7 +6,7 @@ verified. The kernels themselves also implement SiLU and ReLU. Nothing is stored
 costs only its inputs and outputs.
 
 float32 products are computed on the matrix units from bf16 parts, with the accuracy of float32, or in tf32
-if `torch.backends.cuda.matmul.allow_tf32` is set.
+if torch is allowed to (`torch.backends.cuda.matmul`).
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class FusedMLP:
     def __init__(self, parts: list[nn.Module], dtype: torch.dtype, like: Tensor) -> None:
         self.layers: list[Any] = parts[0::2]
         self.dtype = dtype
-        self._parts = 3 if dtype is torch.float32 and not torch.backends.cuda.matmul.allow_tf32 else 1
+        self._parts = 3 if dtype is torch.float32 and not compat.products_use_tf32() else 1
         self._act = _ACTIVATIONS[type(parts[1])]
         self._mid = len(self.layers) - 2
         first, *mid, last = self.layers

@@ -34,6 +34,11 @@ class Rows:
         """The number of edges, e."""
         return self.end - self.begin
 
+    @property
+    def continues(self) -> bool:
+        """Whether this is a later piece of a row."""
+        return self.piece and self.begin > int(self.edges.starts[self.first])
+
     def degrees(self) -> Tensor:
         """(q,) int64: the number of edges of each row in this chunk."""
         if self.piece:

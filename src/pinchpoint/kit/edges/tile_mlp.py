@@ -1,15 +1,17 @@
-"""A small MLP as one CUDA kernel forward and a few backward, used by `flat_path` where it is supported.
+"""A small MLP as one CUDA kernel forward and one backward, used by `flat_path` where it is supported.
 
 The kernels take two to five linear layers of up to 128 columns with GELU, SiLU, ReLU or tanh between them,
-nothing after the last, and up to 63 inputs and 64 outputs. Only shapes whose values and gradients were
-compared with float64 on an H200 are used (`_TESTED`). Nothing is stored between layers; backward passes the
-gradient of a slice of edges from one layer to the next in buffers whose size does not depend on the edges.
+nothing after the last, and up to 63 inputs and 64 outputs. Only networks whose values and gradients were
+compared with float64 on an H200, by shape and activation, are used (`tile_kernels.tested`). Nothing is stored
+between layers; backward passes the gradient of some edges from one layer to the next in a buffer whose size
+does not depend on the edges.
 
-float32 products are computed on the matrix units from bf16 parts, with the accuracy of float32.
+float32 products are computed on the matrix units from fp16 parts, with the accuracy of float32.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from itertools import pairwise
@@ -20,6 +22,7 @@ from torch import Tensor, nn
 
 from pinchpoint.backends.torch import compat
 from pinchpoint.core.units import MIB
+from pinchpoint.kit.edges.tile_kernels import tested
 
 Gradients = dict[int, Tensor]
 # The numbers by which the kernels know the activations.
@@ -29,34 +32,21 @@ _GELU, _GELU_BY_TANH = 1, 5
 _FAST = True
 _MIN_TILE = 16  # the narrowest tile of the matrix units
 _BUFFER_BYTES = 32 * MIB  # of what backward passes from one layer to the next
-_STORED_BYTES = 40 * MIB  # the same, where it holds several layers in float32
 _SUM_BYTES = 24 * MIB  # of the programs' own sums
-_MOST_BETWEEN = 3  # weights between hidden layers that the kernels have arguments for
-_PARTS = {torch.float32: 3, torch.bfloat16: 1, torch.float16: 1}
-_TESTED_DTYPES = (torch.float32, torch.bfloat16)
+_MOST_LAYERS = 5  # linear layers that the kernels have arguments for
+_PARTS = {torch.float32: 2, torch.bfloat16: 1, torch.float16: 1}
+_SHARED_BYTES = 227 * 2**10  # of one program on a GPU of compute capability 9.0
 _TESTED_CAPABILITY = (9, 0)  # compute capability on which they are tested; on others, layers run one by one
+_WITHOUT_BIAS = " without bias"  # follows an activation in the table of tested networks
 _TESTED_TRITON = "3.6."  # other versions may compile some tiles wrongly
-
-
-# By the padded width and the number of the hidden layers: the most inputs and outputs that were compared with
-# float64 on an H200, in float32 and in bf16.
-_TESTED = {
-    (16, 1): (15, 16),
-    (16, 2): (15, 16),
-    (32, 1): (15, 16),
-    (32, 2): (31, 16),
-    (64, 2): (31, 16),
-    (128, 3): (31, 16),
-}
-_MAX_HIDDEN = max(width for width, _ in _TESTED)
-_TESTED_ACTIVATIONS = (nn.GELU, nn.SiLU)
+OVERWRITES = True  # backward writes the gradient of the inputs over them, and the values over their gradient
 
 
 class Plan(NamedTuple):
     """How a kernel is launched: edges in a tile, warps, and programs per multiprocessor.
 
-    columns: a tile's edges are columns, not rows. stored: backward computes the values of hidden layers in
-    launches of their own, so that only one weight between hidden layers is in shared memory (with columns).
+    columns: a tile's edges are columns, not rows. stored: backward computes the values of hidden layers by
+    visits of their own, so that only one weight between hidden layers is in shared memory.
     """
 
     edges: int
@@ -73,20 +63,29 @@ _FORWARD = {
     (1, 32): Plan(64, 2, 8),
     (1, 64): Plan(32, 2, 8),
     (1, 128): Plan(64, 4, 3),
-    (3, 16): Plan(32, 2, 8),
-    (3, 32): Plan(32, 2, 8),
-    (3, 64): Plan(32, 2, 4),
-    (3, 128): Plan(64, 4, 1),
+    (2, 16): Plan(32, 2, 8),
+    (2, 32): Plan(32, 2, 8),
+    (2, 64): Plan(32, 2, 6),
+    (2, 128): Plan(64, 8, 1, columns=True),
 }
 _BACKWARD = {
     (1, 16): Plan(64, 2, 8),
     (1, 32): Plan(64, 2, 4),
     (1, 64): Plan(32, 2, 4),
     (1, 128): Plan(64, 8, 1, columns=True),
-    (3, 16): Plan(32, 2, 8),
-    (3, 32): Plan(32, 2, 4),
-    (3, 64): Plan(32, 2, 4),
-    (3, 128): Plan(32, 8, 1, columns=True, stored=True),
+    (2, 16): Plan(32, 2, 8),
+    (2, 32): Plan(32, 2, 4),
+    (2, 64): Plan(32, 2, 4),
+    (2, 128): Plan(64, 8, 1, columns=True),
+}
+# The same for networks whose weights do not fit into shared memory together, by their size (`_size`) too.
+# With many inputs or outputs, edges are rows in backward: as columns, the ptxas of Triton 3.6 loads the
+# address of an operand from local memory before it stores it, which is right only after the same kernel ran.
+_FORWARD_LARGER = {(2, 128, 2): Plan(64, 4, 1), (2, 128, 3): Plan(64, 4, 1)}
+_BACKWARD_LARGER = {
+    (2, 128, 1): Plan(32, 8, 1, columns=True),
+    (2, 128, 2): Plan(32, 8, 1, columns=True, stored=True),
+    (2, 128, 3): Plan(32, 8, 1, stored=True),
 }
 
 
@@ -104,36 +103,66 @@ def refusal(parts: list[nn.Module], dtype: torch.dtype, device: torch.device) ->
     """
     if torch.cuda.get_device_capability(device) != _TESTED_CAPABILITY:
         return "The kernels are tested on GPUs of compute capability 9.0 alone (H100, H200)."
-    if dtype not in _TESTED_DTYPES:
-        return f"{dtype} is not float32 or bfloat16."
+    if (name := _dtype_name(dtype)) not in tested.NETWORKS:
+        return f"{dtype} is not {' or '.join(tested.NETWORKS)}."
     linear: list[Any] = parts[0::2]
     if len(parts) < 3 or len(parts) % 2 == 0 or any(type(layer) is not nn.Linear for layer in linear):
         return "The MLP does not alternate linear layers and activations, with a linear layer at both ends."
     if any(above.in_features != below.out_features for below, above in pairwise(linear)):
         return "The widths of two layers do not match."  # torch itself will raise the error
-    if any(layer.bias is None for layer in linear):
-        return "A linear layer has no bias."
-    if (
-        any(type(act) not in _TESTED_ACTIVATIONS for act in parts[1::2])
-        or len(set(map(type, parts[1::2]))) > 1
-    ):
-        return "The activations are not all GELU or all SiLU."
-    if any(getattr(act, "approximate", "none") != "none" for act in parts[1::2]):
-        return "GELU is approximated by tanh."
-    hidden = max(layer.out_features for layer in linear[:-1])
-    if hidden > _MAX_HIDDEN:
-        return f"A hidden layer has {hidden} columns, more than {_MAX_HIDDEN}."
-    tested = _TESTED.get((pad_width(hidden), len(linear) - 1))
-    if tested is None:
-        layers = [str(count) for width, count in _TESTED if width == pad_width(hidden)]
-        words = " or ".join(layers)
-        return (
-            f"The number of hidden layers is {len(linear) - 1}, not {words} as tested with {hidden} columns."
-        )
+    if len({layer.bias is None for layer in linear}) > 1:
+        return "Some linear layers have a bias, and others do not."
+    networks, without = tested.NETWORKS[name], "" if linear[0].bias is not None else _WITHOUT_BIAS
+    activations = {_activation_name(act) + without for act in parts[1::2]}
+    hidden, layers = max(layer.out_features for layer in linear[:-1]), len(linear) - 1
     inputs, outputs = linear[0].in_features, linear[-1].out_features
-    if inputs > tested[0] or outputs > tested[1]:
-        return f"There are {inputs} inputs and {outputs} outputs, more than {tested[0]} and {tested[1]}."
-    return None
+    width = pad_width(hidden)
+    tried = set(networks.get((width, layers, pad_width(inputs + 1), pad_width(outputs)), ()))
+    if len(activations) == 1 and activations <= tried:
+        return None
+    alike = {act for every in networks.values() for act in every}
+    alike = {act for act in alike if act.endswith(_WITHOUT_BIAS) == bool(without)}
+    if not alike:
+        return "A linear layer has no bias." if without else "The linear layers have a bias."
+    if len(activations) > 1 or not activations <= alike:
+        return f"The activations are not all {' or all '.join(sorted(alike))}."
+    if hidden > (most := max(own[0] for own in networks)):
+        return f"A hidden layer has {hidden} columns, more than {most}."
+    if (problem := misfit([inputs, *(layer.out_features for layer in linear)], dtype)) is not None:
+        return problem
+    if not (ends := [own[2:] for own in networks if own[:2] == (width, layers)]):
+        counts = " or ".join(str(count) for count in sorted({own[1] for own in networks if own[0] == width}))
+        return (
+            f"The number of hidden layers is {layers}, not {counts or 'any'} as tested with {hidden} columns."
+        )
+    if not tried:
+        pairs = ", or ".join(f"{below - 1} and {above}" for below, above in ends)
+        return f"There are {inputs} inputs and {outputs} outputs; the kernels are tested with up to {pairs}."
+    return f"It has {activations.pop()}; such a network is tested with {' or '.join(sorted(tried))}."
+
+
+def misfit(widths: list[int], dtype: torch.dtype) -> str | None:
+    """Why a network of at most 128 columns does not fit into shared memory, a sentence; None if it may."""
+    if (need := _least_shared_bytes(widths, dtype)) <= _SHARED_BYTES:
+        return None
+    return f"Its weights take {need // 2**10} KiB of shared memory, which has {_SHARED_BYTES // 2**10} KiB."
+
+
+def slowness(parts: list[nn.Module], dtype: torch.dtype) -> str:
+    """A sentence on how much slower than eager a supported network was on an H200; "" if it was not."""
+    linear: list[Any] = parts[0::2]
+    shape = pad_width(max(layer.out_features for layer in linear[:-1])), len(linear) - 1
+    ratio = tested.SLOWER.get(_dtype_name(dtype), {}).get(shape)
+    return "" if ratio is None else f"On an H200, such a network takes {ratio:.2f} times as long as eager."
+
+
+def _dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _activation_name(act: nn.Module) -> str:
+    by_tanh = getattr(act, "approximate", "none") == "tanh"
+    return f"{type(act).__name__} by tanh" if by_tanh else type(act).__name__
 
 
 def has_triton() -> bool:
@@ -149,12 +178,47 @@ def triton_refusal() -> str | None:
     return f"The kernels are tested with Triton {_TESTED_TRITON}x; this machine has {own or 'none'}."
 
 
-def fixed_bytes(linear: list[nn.Linear], dtype: torch.dtype, device: torch.device) -> int:
-    """The bytes that backward needs for any number of edges."""
+def fixed_bytes(
+    linear: list[nn.Linear], dtype: torch.dtype, device: torch.device, edges: int | None = None
+) -> int:
+    """The bytes that backward needs beside inputs and outputs, for any number of edges or for some."""
     widths = [linear[0].in_features, *(layer.out_features for layer in linear)]
-    plan = _BACKWARD[_PARTS[dtype], pad_width(max(widths[1:-1]))]
-    buffers = _buffer_bytes(plan) if len(linear) > (2 if plan.stored else 3) else 0
+    plan = backward_plan(widths, dtype)
+    layers = _passed_layers(widths, plan)
+    buffers = _BUFFER_BYTES if layers else 0
+    if edges is not None:
+        tile_bytes = layers * plan.edges * pad_width(max(widths[1:-1])) * dtype.itemsize
+        buffers = min(buffers, -(-edges // plan.edges) * tile_bytes)
     return buffers + 4 * _places(widths)[-1] * _backward_programs(widths, dtype, device)
+
+
+@dataclass(frozen=True)
+class Net:
+    """What the kernels are compiled for.
+
+    widths: those of the hidden layers, of which the last has the number `last`. padded: the width as tiles of
+    the matrix units, that of the inputs with a column of ones. places: where each layer's gradients begin
+    among the sums, its weight before its bias, and the end. bf16: products of bf16 numbers, else of fp16.
+    parts: how many of them add up to a number. fast: activations with the accuracy of 16 bits. columns,
+    stored, edges: those of the `Plan`.
+    """
+
+    inputs: int
+    widths: tuple[int, ...]
+    outputs: int
+    inputs_padded: int
+    hidden_padded: int
+    outputs_padded: int
+    last: int
+    places: tuple[int, ...]
+    activation: int | None
+    bias: bool
+    bf16: bool
+    parts: int
+    fast: bool
+    columns: bool
+    stored: bool
+    edges: int
 
 
 class TileMLP:
@@ -163,68 +227,78 @@ class TileMLP:
     def __init__(self, parts: list[nn.Module], dtype: torch.dtype, like: Tensor) -> None:
         layers: list[Any] = parts[0::2]
         self.dtype = dtype
-        self._parts = _PARTS[dtype]
         self._act = activation_code(parts[1])
-        self._mid = len(layers) - 2
         self._has_bias = layers[0].bias is not None
         self._widths = [layers[0].in_features, *(layer.out_features for layer in layers)]
-        self._kin = pad_width(self._widths[0] + 1)  # with a column of ones
-        self._wide, self._cout = pad_width(max(self._widths[1:-1])), pad_width(self._widths[-1])
-        self._weights: list[tuple[Tensor, Tensor]] = [
-            (layer.weight.contiguous(), (layer.bias if self._has_bias else layer.weight).contiguous())
-            for layer in layers
-        ]
         self._places = _places(self._widths)
-        self._forward = _FORWARD[self._parts, self._wide]
-        self._backward = _BACKWARD[self._parts, self._wide]
-        self._stored = self._backward.stored and self._mid > 0
+        weights: list[Tensor] = []
+        for layer in layers:
+            weights += [layer.weight, layer.bias if self._has_bias else layer.weight]
+        weights += weights[:2] * (_MOST_LAYERS - len(layers))  # arguments that are not read
+        self._weights = tuple(one.contiguous() for one in weights)
+        self._forward = forward_plan(self._widths, dtype)
+        self._backward = backward_plan(self._widths, dtype)
         self._forward_programs = _processors(like.device) * self._forward.programs
         self._backward_programs = _backward_programs(self._widths, dtype, like.device)
-        self._fixed: tuple[Any, ...] = ()
-        self._packed: list[tuple[Tensor, Tensor]] = []
         self._sums: Tensor | None = None
+        self._packed: tuple[Tensor, Tensor] | None = None
 
     def forward(self, inputs: Tensor) -> Tensor:
-        out = torch.empty(inputs.shape[0], self._widths[-1], dtype=self.dtype, device=inputs.device)
-        step = self._slice_edges(inputs.shape[0])
-        buffers = self._buffers(inputs, step, self._mid - 1) if self._stored else []
-        if self._stored:
-            self._pack()
-        if isinstance(inputs, compat.FakeTensor):
-            return out
-        if not self._stored:
-            self._run_forward(inputs, out)
-            return out
-        for low in range(0, inputs.shape[0], step):
-            here = slice(low, low + step)
-            for layer in range(1, self._mid + 1):
-                self._run_layer(layer, inputs[here], buffers, None, out[here])
+        edges, plan = inputs.shape[0], self._forward
+        out = torch.empty(edges, self._widths[-1], dtype=self.dtype, device=inputs.device)
+        packed = self._pack(plan)
+        if not isinstance(inputs, compat.FakeTensor):
+            from pinchpoint.kit.edges.tile_kernels import mlp_triton
+
+            programs = min(self._forward_programs, -(-edges // plan.edges))
+            tensors = inputs, out, *packed, *self._weights
+            mlp_triton.forward(
+                programs, tensors, (edges, programs), self._net(plan), warps=plan.warps, stages=1
+            )
         return out
 
     def backward(
         self, inputs: Tensor, gradient: Tensor, into: Gradients, *, want_inputs: bool, want_values: bool
     ) -> tuple[Tensor | None, Tensor | None]:
-        of_inputs = torch.empty_like(inputs) if want_inputs else None
-        values = torch.empty(gradient.shape, dtype=self.dtype, device=inputs.device) if want_values else None
+        """As a `Network`; the results replace the inputs and, in the same dtype, the gradient."""
+        edges, plan = inputs.shape[0], self._backward
+        of_inputs = inputs if want_inputs else None
+        values = gradient if want_values and gradient.dtype is self.dtype else None
+        if want_values and values is None:
+            values = torch.empty(gradient.shape, dtype=self.dtype, device=inputs.device)
         if self._sums is None:
             shape = self._backward_programs, self._places[-1]
             self._sums = torch.zeros(shape, dtype=torch.float32, device=inputs.device)
-        step = self._slice_edges(inputs.shape[0])
-        buffers = self._buffers(inputs, step, self._passed())
-        if self._backward.columns:
-            self._pack()
-        if isinstance(inputs, compat.FakeTensor):
-            return of_inputs, values
-        for low in range(0, inputs.shape[0], step):
-            here = slice(low, low + step)
-            edges, of_edges = inputs[here], gradient[here]
-            of_here = None if of_inputs is None else of_inputs[here]
-            values_here = None if values is None else values[here]
-            if self._stored:
-                for layer in range(1, self._mid + 1):
-                    self._run_layer(layer, edges, buffers, of_edges, values_here)
-            for layer in range(self._mid, min(self._mid, 1) - 1, -1):
-                self._visit(layer, edges, of_edges, buffers, of_here, values_here)
+        packed = self._pack(plan)
+        tiles = -(-edges // plan.edges)
+        round_tiles = self._round_tiles(tiles)
+        buffer = None
+        if layers := _passed_layers(self._widths, plan):
+            shape = layers, round_tiles, plan.edges * pad_width(max(self._widths[1:-1]))
+            buffer = torch.empty(shape, dtype=self.dtype, device=inputs.device)
+        if not isinstance(inputs, compat.FakeTensor):
+            from pinchpoint.kit.edges.tile_kernels import mlp_triton
+
+            programs = min(self._backward_programs, tiles)
+            mlp_triton.backward(
+                programs,
+                (
+                    inputs,
+                    gradient,
+                    gradient if buffer is None else buffer,
+                    inputs,
+                    gradient if values is None else values,
+                    self._sums,
+                    *packed,
+                    *self._weights,
+                ),
+                (edges, programs, round_tiles),
+                self._net(plan),
+                want_inputs,
+                want_values,
+                warps=plan.warps,
+                stages=1,
+            )
         return of_inputs, values
 
     def finish(self, into: Gradients) -> None:
@@ -234,207 +308,108 @@ class TileMLP:
         totals, self._sums = self._sums, None
         if not into:
             return
-        totals = totals.sum(0)
-        own, sums = [], []
-        number = 0
-        for at, (below, above) in enumerate(pairwise(self._widths)):
-            split = self._places[at] + above * below
-            pair = totals[self._places[at] : split].view(above, below), totals[split : self._places[at + 1]]
-            for total in pair if self._has_bias else pair[:1]:
-                if number in into:
-                    own.append(into[number])
-                    sums.append(total)
-                number += 1
+        sizes = [size for below, above in pairwise(self._widths) for size in (above * below, above)]
+        pieces = totals.sum(0).split(sizes)  # each weight, then its bias
+        if not self._has_bias:
+            pieces = pieces[0::2]
+        own = list(into.values())
+        sums = [pieces[number].view_as(one) for number, one in into.items()]
         torch.ops.aten._foreach_add_.List(own, sums)  # named: a search for it prints the tensors
 
-    def _passed(self) -> int:
-        """The number of hidden layers of which backward holds z or dz of a slice in memory."""
-        return self._mid if self._stored else min(1, max(0, self._mid - 1))
-
-    def _buffers(self, inputs: Tensor, edges: int, layers: int) -> list[Tensor]:
-        """Memory for z or dz of some hidden layers; the first is that of layer 1."""
+    def _round_tiles(self, tiles: int) -> int:
+        """The tiles of a round: all, if nothing is passed on; else rounds of about the same length."""
+        plan = self._backward
+        layers = _passed_layers(self._widths, plan)
         if not layers:
-            return []
-        shape = layers, edges, self._wide
-        return list(torch.empty(shape, dtype=self.dtype, device=inputs.device).unbind())
+            return tiles
+        tile_bytes = layers * plan.edges * pad_width(max(self._widths[1:-1])) * self.dtype.itemsize
+        most = max(1, _BUFFER_BYTES // (tile_bytes * self._backward_programs))  # of one program
+        rounds = -(-tiles // (most * self._backward_programs))
+        return min(tiles, -(-tiles // (rounds * self._backward_programs)) * self._backward_programs)
 
-    def _slice_edges(self, edges: int) -> int:
-        """The edges of a slice: all, if no gradient is passed on; else slices of about the same length."""
-        tile, layers = self._backward.edges, self._passed()
-        most = _buffer_bytes(self._backward) // (max(1, layers) * self._wide * self.dtype.itemsize)
-        most = max(1, most // tile) * tile
-        slices = max(1, -(-edges // most)) if layers else 1
-        return -(-edges // (slices * tile)) * tile
+    def _pack(self, plan: Plan) -> tuple[Tensor, ...]:
+        """The weights between hidden layers, padded and converted once for all chunks, if they are read."""
+        layers = len(self._widths) - 3
+        if not plan.columns or not layers:
+            return self._weights[:2]
+        if self._packed is None:
+            parts, wide, device = (
+                _PARTS[self.dtype],
+                pad_width(max(self._widths[1:-1])),
+                self._weights[0].device,
+            )
+            kind = self.dtype if parts == 1 else torch.float16
+            packed = torch.empty(layers, parts, wide, wide, dtype=kind, device=device)
+            self._packed = packed, torch.empty(layers, dtype=torch.float32, device=device)
+            if not isinstance(packed, compat.FakeTensor):
+                from pinchpoint.kit.edges.tile_kernels import mlp_triton
 
-    def _run_forward(self, inputs: Tensor, out: Tensor) -> None:
-        from pinchpoint.kit.edges.tile_kernels import rows_triton
-
-        plan, between = self._forward, self._weights[1:-1]
-        between += self._weights[:1] * (_MOST_BETWEEN - len(between))
-        hidden = self._widths[1:-1]
-        rows_triton.forward(
-            min(self._forward_programs, -(-inputs.shape[0] // plan.edges)),
-            (
-                inputs,
-                out,
-                *self._weights[0],
-                *(tensor for pair in between for tensor in pair),
-                *self._weights[-1],
-            ),
-            (inputs.shape[0], self._forward_programs),
-            self._widths[0],
-            *hidden,
-            *[hidden[0]] * (_MOST_BETWEEN + 1 - len(hidden)),
-            self._widths[-1],
-            self._kin,
-            self._wide,
-            self._cout,
-            self._mid,
-            *self._constants(),
-            plan.edges,
-            warps=plan.warps,
-            stages=1,
-        )
-
-    def _run_layer(
-        self,
-        layer: int,
-        inputs: Tensor,
-        buffers: list[Tensor],
-        gradient: Tensor | None,
-        values: Tensor | None,
-    ) -> None:
-        """Compute z of a hidden layer; of the last one, the outputs and, with a gradient, dz."""
-        from pinchpoint.kit.edges.tile_kernels import columns_triton
-
-        plan, hidden = self._backward, self._widths[1:-1]
-        top = layer == self._mid
-        of_outputs = gradient if top else None
-        back = of_outputs is not None
-        columns_triton.layer_columns(
-            min(self._backward_programs, -(-inputs.shape[0] // plan.edges)),
-            (
-                inputs,
-                inputs if of_outputs is None else of_outputs,
-                buffers[layer - 2] if layer > 1 else inputs,
-                buffers[layer - 1] if back or not top else inputs,
-                values if top and values is not None else inputs,
-                inputs if self._sums is None else self._sums,
-                *self._weights[0],
-                *self._pack()[layer],
-                *self._weights[-1],
-            ),
-            (inputs.shape[0], self._backward_programs),
-            self._widths[0],
-            hidden[0],
-            hidden[layer - 1],
-            hidden[layer],
-            self._widths[-1],
-            self._places[-2],
-            self._places[-1],
-            self._kin,
-            self._wide,
-            self._cout,
-            layer,
-            top,
-            back,
-            top and values is not None,
-            *self._constants(),
-            plan.edges,
-            warps=plan.warps,
-            stages=1,
-        )
-
-    def _visit(
-        self,
-        low: int,
-        inputs: Tensor,
-        gradient: Tensor,
-        buffers: list[Tensor],
-        of_inputs: Tensor | None,
-        values: Tensor | None,
-    ) -> None:
-        """Compute the gradients of layer `low`, and of the last and the first layer next to it."""
-        from pinchpoint.kit.edges.tile_kernels import columns_triton, rows_triton
-
-        plan, hidden = self._backward, self._widths[1:-1]
-        top, bottom = low == self._mid and not self._stored, low <= 1
-        kernel = columns_triton.backward_columns if plan.columns else rows_triton.backward
-        weights = self._pack() if plan.columns else self._weights
-        below = [weights[at] if at < low else weights[0] for at in (1, 2)]
-        # dz of layer `low`, if it is not computed here; then dz or z of the layer below.
-        passed = [buffers[low - 1 if self._stored else 0] if buffers else inputs]
-        if plan.columns:
-            passed.append(buffers[low - 2] if self._stored and not bottom else passed[0])
-        assert self._sums is not None
-        kernel(
-            min(self._backward_programs, -(-inputs.shape[0] // plan.edges)),
-            (
-                inputs,
-                gradient,
-                *passed,
-                inputs if of_inputs is None else of_inputs,
-                gradient if values is None else values,
-                self._sums,
-                *self._weights[0],
-                *below[0],
-                *below[1],
-                *weights[low],
-                *self._weights[-1],
-            ),
-            (inputs.shape[0], self._backward_programs),
-            self._widths[0],
-            hidden[0],
-            hidden[min(1, self._mid)],
-            hidden[min(2, self._mid)],
-            hidden[max(low - 1, 0)],
-            hidden[low],
-            self._widths[-1],
-            self._places[low],
-            self._places[-2],
-            self._places[-1],
-            self._kin,
-            self._wide,
-            self._cout,
-            low,
-            top,
-            bottom and of_inputs is not None,
-            top and values is not None,
-            *self._constants(),
-            *([self._stored] if plan.columns else []),
-            plan.edges,
-            warps=plan.warps,
-            stages=1,
-        )
-
-    def _pack(self) -> list[tuple[Tensor, Tensor]]:
-        """The weights, of which those between hidden layers are padded and converted, once for all chunks."""
-        if not self._packed:
-            self._packed = list(self._weights)
-            kind = torch.bfloat16 if self._parts == 3 else self.dtype
-            for at, (weight, bias) in list(enumerate(self._weights))[1:-1]:
-                to = torch.empty(self._parts, self._wide, self._wide, dtype=kind, device=weight.device)
-                self._packed[at] = to, bias
-                if not isinstance(to, compat.FakeTensor):
-                    from pinchpoint.kit.edges.tile_kernels import columns_triton
-
-                    _, _, dtype, parts, _ = self._constants()
-                    sizes = (*weight.shape, self._wide, self._wide)
-                    columns_triton.pack(self._wide, (weight, to), (), *sizes, dtype, parts, warps=1)
+                tensors = *self._packed, *self._weights
+                mlp_triton.pack(layers, tensors, (), self._net(plan), warps=8, stages=1)
         return self._packed
 
-    def _constants(self) -> tuple[Any, ...]:
-        if not self._fixed:
-            import triton.language as tl  # pyright: ignore[reportMissingImports]
+    def _net(self, plan: Plan) -> Net:
+        widths, parts = self._widths, _PARTS[self.dtype]
+        assert not plan.stored or len(widths) > 3
+        return Net(
+            inputs=widths[0],
+            widths=tuple(widths[1:-1]),
+            outputs=widths[-1],
+            inputs_padded=pad_width(widths[0] + 1),
+            hidden_padded=pad_width(max(widths[1:-1])),
+            outputs_padded=pad_width(widths[-1]),
+            last=len(widths) - 3,
+            places=tuple(self._places),
+            activation=self._act,
+            bias=self._has_bias,
+            bf16=self.dtype is torch.bfloat16,
+            parts=parts,
+            fast=_FAST and parts == 1,
+            columns=plan.columns,
+            stored=plan.stored,
+            edges=plan.edges,
+        )
 
-            kinds = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
-            fast = _FAST and self._parts == 1
-            self._fixed = self._act, self._has_bias, kinds[self.dtype], self._parts, fast
-        return self._fixed
+
+def forward_plan(widths: list[int], dtype: torch.dtype) -> Plan:
+    key = _PARTS[dtype], pad_width(max(widths[1:-1]))
+    return _FORWARD_LARGER.get((*key, _size(widths)), _FORWARD[key])
 
 
-def _buffer_bytes(plan: Plan) -> int:
-    return _STORED_BYTES if plan.stored else _BUFFER_BYTES
+def backward_plan(widths: list[int], dtype: torch.dtype) -> Plan:
+    key = _PARTS[dtype], pad_width(max(widths[1:-1]))
+    plan = _BACKWARD_LARGER.get((*key, _size(widths)), _BACKWARD[key])
+    # With one hidden layer, no visit would store anything, nor add the gradients of the last layer.
+    return plan._replace(stored=plan.stored and len(widths) > 3)
+
+
+def _size(widths: list[int]) -> int:
+    """How large a network is.
+
+    0: one tile of inputs and of outputs, at most three hidden layers; 1: two tiles of inputs; 2: four hidden
+    layers, or one with more inputs or outputs; 3: several hidden layers with more inputs or outputs.
+    """
+    if widths[0] >= 2 * _MIN_TILE or widths[-1] > _MIN_TILE:
+        return 3 if len(widths) > 3 else 2
+    return 2 if len(widths) > 5 else int(widths[0] >= _MIN_TILE)
+
+
+def _least_shared_bytes(widths: list[int], dtype: torch.dtype) -> int:
+    """The shared memory of weights that a kernel reads in one visit, and forward of a tile of inputs."""
+    wide, inputs = pad_width(max(widths[1:-1])), pad_width(widths[0] + 1)
+    first, last, between = wide * inputs, wide * pad_width(widths[-1]), wide * wide
+    layers = len(widths) - 3
+    forward = first + last + layers * between + forward_plan(widths, dtype).edges * inputs
+    backward = first + last + layers * between
+    if backward_plan(widths, dtype).stored:  # one weight between hidden layers, and what is next to it
+        backward = between + (first + last if layers == 1 else max(first, last))
+    return 2 * _PARTS[dtype] * max(forward, backward)
+
+
+def _passed_layers(widths: list[int], plan: Plan) -> int:
+    """The number of hidden layers of which backward holds z or dz of a round in memory."""
+    between = len(widths) - 3
+    return between if plan.stored else min(1, max(0, between - 1))
 
 
 def pad_width(width: int) -> int:
@@ -453,7 +428,7 @@ def _places(widths: list[int]) -> list[int]:
 def _backward_programs(widths: list[int], dtype: torch.dtype, device: torch.device) -> int:
     processors = _processors(device)
     most = max(1, _SUM_BYTES // (4 * _places(widths)[-1] * processors))
-    return processors * min(_BACKWARD[_PARTS[dtype], pad_width(max(widths[1:-1]))].programs, most)
+    return processors * min(backward_plan(widths, dtype).programs, most)
 
 
 @cache

@@ -19,10 +19,12 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.kit.edges.auto_chunk import auto_chunk
+from pinchpoint.core.units import MIB
+from pinchpoint.kit.edges.auto_chunk import auto_chunk, chunk_bytes
 from pinchpoint.kit.edges.edge_mlp import FlatPath, Layers, arithmetic, layers_of, path_of
 from pinchpoint.kit.edges.edge_ops import is_fake
 from pinchpoint.kit.edges.edges import INT32_MOST, Edges
+from pinchpoint.kit.edges.flat_plan import FlatPlan, plan_key
 from pinchpoint.kit.edges.flat_transform import Job, check_channels, check_score, flat_rows
 from pinchpoint.kit.edges.row_chunks import Rows, chunks_to_trace, row_chunks
 from pinchpoint.kit.validation import require_module, require_tensor, whole_number
@@ -71,75 +73,87 @@ def edge_transform(
         _check_edge_attr(edge_attr, graph)
         if not isinstance(edges, Edges):
             edge_attr = edge_attr.index_select(0, torch.sort(edges[1], stable=True).indices)
-    _check(
-        x,
-        y,
-        f,
-        graph,
-        memory=memory,
-        transform=transform,
-        weights=weights,
-        quadrature=quadrature,
-        attention=attention,
-    )
-    kernel = EdgeKernel(transform, weights)
-    wide = 2 * x.shape[1] + (f.shape[1] if f is not None and transform.startswith("nonlinear") else 0)
-    wide += 0 if edge_attr is None else edge_attr.shape[1]
-    points_dtype = torch.promote_types(x.dtype, y.dtype)
-    inputs_dtype = (
-        torch.promote_types(points_dtype, f.dtype)
-        if f is not None and transform.startswith("nonlinear")
-        else points_dtype
-    )
-    if edge_attr is not None:
-        inputs_dtype = torch.promote_types(inputs_dtype, edge_attr.dtype)
-    # What each network reads, without edges, and its layers.
-    networks = {"mlp": (mlp, x.new_empty(0, wide, dtype=inputs_dtype), layers_of(mlp))}
+    networks = {"mlp": (mlp, layers_of(mlp))}
     if attention is not None:
-        like = x.new_empty(0, x.shape[1], dtype=points_dtype)
-        networks["attention"] = attention, like, layers_of(attention)
-    for name, (module, like, layers) in networks.items():
-        _check_module(name, module, layers, like, memory)
-    fixed_chunk = _chunk(chunk)
-    modules = nn.ModuleDict()
-    if memory != "flat" or not graph.count:
-        modules.update({name: module for name, (module, *_) in networks.items()})
-    if memory == "eager" or not graph.count:
-        return kernel.rows(modules, x, y, f, quadrature, edge_attr, Rows.all_of(graph))
-    by_hand = memory == "flat"
-    paths: dict[str, FlatPath] = {}
-    if by_hand:
-        paths = {name: path_of(module, layers, like) for name, (module, like, layers) in networks.items()}
-        if not is_fake(x):
-            _note_slow_paths(paths)
-    size = fixed_chunk or auto_chunk(
-        mlp,
-        x,
-        y,
-        f,
-        transform=transform,
-        weights=weights,
-        attention=attention,
-        edge_attr=edge_attr,
-        by_hand=by_hand,
-        paths=paths,
-        moves=_need_gradient(x, y, f if transform.startswith("nonlinear") else None, edge_attr),
-    )
-    size = min(size, _CHUNK_MOST)
-    if memory == "checkpoint":
-        parts = row_chunks(graph, size)
-        return torch.cat(
-            [
-                checkpoint(kernel.rows, modules, x, y, f, quadrature, edge_attr, part, use_reentrant=False)
-                for part in parts
-            ]
+        networks["attention"] = attention, layers_of(attention)
+    reads_f = f is not None and transform in ("nonlinear", "nonlinear_kernelonly")
+    moves = _need_gradient(x, y, f if reads_f else None, edge_attr)
+    plan, key = None, None
+    if memory == "flat" and not is_fake(x):
+        key = plan_key(networks, x, (y, f, quadrature, edge_attr), (chunk, transform, weights, moves))
+        plan = None if key is None else graph.plans.get(key)
+    if plan is None:
+        _check(
+            x,
+            y,
+            f,
+            graph,
+            memory=memory,
+            transform=transform,
+            weights=weights,
+            quadrature=quadrature,
+            attention=attention,
         )
-    reads_f = f is not None and transform.startswith("nonlinear")
+        likes = _inputs_of(x, y, f if reads_f else None, edge_attr)
+        for name, (module, layers) in networks.items():
+            _check_module(name, module, layers, likes[name], memory)
+        fixed_chunk = _chunk(chunk)
+        kernel = EdgeKernel(transform, weights)
+        if memory == "eager" or not graph.count:
+            modules = nn.ModuleDict({name: module for name, (module, _) in networks.items()})
+            return kernel.rows(modules, x, y, f, quadrature, edge_attr, Rows.all_of(graph))
+        paths: dict[str, FlatPath] = {}
+        if memory == "flat":
+            paths = {name: path_of(*network, likes[name]) for name, network in networks.items()}
+        size = fixed_chunk or auto_chunk(
+            mlp,
+            x,
+            y,
+            f,
+            transform=transform,
+            weights=weights,
+            attention=attention,
+            edge_attr=edge_attr,
+            by_hand=memory == "flat",
+            paths=paths,
+            moves=moves,
+        )
+        size = min(size, _CHUNK_MOST)
+        if memory == "checkpoint":
+            modules = nn.ModuleDict({name: module for name, (module, _) in networks.items()})
+            inputs = modules, x, y, f, quadrature, edge_attr
+            rows = [
+                checkpoint(kernel.rows, *inputs, part, use_reentrant=False)
+                for part in row_chunks(graph, size)
+            ]
+            return torch.cat(rows)
+        parts = list(row_chunks(graph, size, split_rows=True))
+        parts = chunks_to_trace(parts) if is_fake(x) else parts
+        budget = None if fixed_chunk else chunk_bytes(paths["mlp"], paths.get("attention"), x)
+        plan = FlatPlan.of(parts, paths, budget)
+        if key is not None:
+            plan.keep(graph, key)
+    if not is_fake(x):
+        _note_slow_paths(plan.paths, plan.chunk_bytes)
+    ways = [plan.path(name, layers) for name, (_, layers) in networks.items()]
     times_f = f is not None and not transform.endswith("kernelonly")
-    parts = list(row_chunks(graph, size, split_rows=True))
-    parts = chunks_to_trace(parts) if is_fake(x) else parts
-    job = Job(mlp, attention, reads_f, times_f, weights, parts, paths["mlp"], paths.get("attention"))
+    job = Job(mlp, attention, reads_f, times_f, weights, plan.parts(graph), *ways)
     return flat_rows(job, x, y, f if reads_f or times_f else None, quadrature, edge_attr)
+
+
+def _inputs_of(x: Tensor, y: Tensor, f: Tensor | None, edge_attr: Tensor | None) -> dict[str, Tensor]:
+    """What each network reads, without edges: (0, width). f: only if the network reads it."""
+    points = torch.promote_types(x.dtype, y.dtype)
+    wide = x.shape[1] + y.shape[1]
+    dtype = points
+    for more in (f, edge_attr):
+        if more is not None:
+            wide += more.shape[1]
+            dtype = torch.promote_types(dtype, more.dtype)
+    return {
+        "mlp": x.new_empty(0, wide, dtype=dtype),
+        "attention": x.new_empty(0, x.shape[1], dtype=points),
+    }
 
 
 @dataclass(frozen=True)
@@ -213,11 +227,12 @@ def _need_gradient(*tensors: Tensor | None) -> bool:
     return torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in tensors)
 
 
-def _note_slow_paths(paths: dict[str, FlatPath]) -> None:
-    """Warn if a network does not run by our kernels on a GPU, and say why."""
+def _note_slow_paths(paths: dict[str, FlatPath], budget_bytes: int | None) -> None:
+    """Warn if a network does not run by our kernels on a GPU, and say why and what a chunk takes."""
     for name, path in paths.items():
         if path.reason:
-            warnings.warn(f"With memory='flat', `{name}` runs {path}", stacklevel=3)
+            chunks = "" if budget_bytes is None else f" Chunks take up to {budget_bytes / MIB:,.0f} MiB."
+            warnings.warn(f"With memory='flat', `{name}` runs {path}{chunks}", stacklevel=3)
 
 
 def _chunk(chunk: int | str) -> int | None:

@@ -3,8 +3,12 @@
 Widths are padded to the sizes of the matrix units; padding is zero, and the activations map zero to zero. The
 first padded input is 1, and its weights are the first bias.
 
-PARTS = 1: products in DTYPE. PARTS = 3: float32 on the matrix units, where each number is the sum of three
-bf16 numbers (24 bits in total) and the six largest of their nine products are added up.
+NET: a `tile_mlp.Net`, what the kernels are compiled for. With one part, products are those of bf16 or fp16
+numbers. With two parts, they are those of float32 on the matrix units: each number is the sum of two fp16
+numbers (22 bits in total), and the three largest of their four products are added up; a power of 2 brings the
+largest number of a tile to the upper end of fp16's range. With columns, the edges of a tile are columns,
+(features, edges), so that wide weights fill the matrix units and a tile may have few edges; else they are
+rows, (edges, features).
 """
 
 # pyright: reportMissingImports=false, reportIndexIssue=false, reportAttributeAccessIssue=false
@@ -30,7 +34,7 @@ def _normal(z):
 
 @triton.jit
 def _tanh(z, FAST: tl.constexpr):
-    """tanh; with FAST by one instruction of the special function units, with a relative error of 5e-4."""
+    """tanh with a relative error of 3e-7; FAST: 5e-4, by one instruction of the special function units."""
     if FAST:
         result = tl.inline_asm_elementwise(
             "tanh.approx.f32 $0, $1;", "=f,f", [z], dtype=tl.float32, is_pure=True, pack=1
@@ -38,16 +42,21 @@ def _tanh(z, FAST: tl.constexpr):
     else:
         small = tl.exp(-2.0 * tl.abs(z))
         size = (1.0 - small) / (1.0 + small)
-        result = tl.where(z < 0.0, -size, size)
+        square = z * z
+        series = ((0.0218694885 * square - 0.053968254) * square + 0.1333333333) * square - 0.3333333333
+        # Near zero the difference above loses digits.
+        result = tl.where(tl.abs(z) < 0.3, z + z * square * series, tl.where(z < 0.0, -size, size))
     return result
 
 
 @triton.jit
-def activation(z, ACT: tl.constexpr, FAST: tl.constexpr):
+def activation(z, NET: tl.constexpr):
     """The value and the slope of an activation; the compiler drops the one that is not used.
 
-    FAST: with absolute errors of 3e-4, which is less than the rounding of 16-bit numbers of size 1.
+    Fast: with absolute errors of 3e-4, which is less than the rounding of 16-bit numbers of size 1.
     """
+    ACT: tl.constexpr = NET.activation
+    FAST: tl.constexpr = NET.fast
     if ACT == 1 and FAST:  # GELU: the normal law as a tanh of a polynomial, fitted with an error of 5e-5
         square = tl.minimum(z * z, 50.0)  # beyond, tanh is 1; the polynomial holds up to there
         t = _tanh(z * ((-0.00034091753 * square + 0.036978658) * square + 0.79747416), FAST)
@@ -81,36 +90,116 @@ def activation(z, ACT: tl.constexpr, FAST: tl.constexpr):
 
 
 @triton.jit
-def split(v, DTYPE: tl.constexpr, PARTS: tl.constexpr):
-    """The operands of a product: v in DTYPE, or three bf16 numbers whose sum is v to float32's rounding."""
-    if PARTS == 3:
-        first = v.to(tl.bfloat16)
-        rest = v - first.to(tl.float32)
-        second = rest.to(tl.bfloat16)
-        third = (rest - second.to(tl.float32)).to(tl.bfloat16)
+def split(v, NET: tl.constexpr):
+    """The operand of a product, a tuple: v in 16 bits, or two fp16 numbers and the factor of their sum."""
+    if NET.parts == 2:
+        largest = tl.max(tl.max(tl.abs(v), axis=1), axis=0)
+        # The power of 2 below it, which is its exponent alone; from 2^-100 to 2^127.
+        power = tl.minimum(tl.maximum(largest.to(tl.int32, bitcast=True) & 0x7F800000, 27 << 23), 254 << 23)
+        v *= ((254 << 23) - power + (14 << 23)).to(tl.float32, bitcast=True)  # now below 2^15
+        first = v.to(tl.float16)
+        second = (v - first.to(tl.float32)).to(tl.float16)
+        parts = first, second, (power - (14 << 23)).to(tl.float32, bitcast=True)
     else:
-        first = v.to(DTYPE)
-        second = first
-        third = first
-    return first, second, third
+        parts = (to_16_bits(v, NET),)
+    return parts
 
 
 @triton.jit
-def add_product(a1, a2, a3, b1, b2, b3, total, PARTS: tl.constexpr):
-    """total + a b; the smallest products first.
-
-    Three parts are added up from zero: the matrix units cut digits off each sum, relative to its size.
-    """
-    if PARTS == 3:
-        product = tl.dot(a1, b3)
-        product = tl.dot(a3, b1, product)
-        product = tl.dot(a2, b2, product)
-        product = tl.dot(a1, b2, product)
-        product = tl.dot(a2, b1, product)
-        total += tl.dot(a1, b1, product)
+def to_16_bits(v, NET: tl.constexpr):
+    if NET.bf16:
+        short = v.to(tl.bfloat16)
     else:
-        total = tl.dot(a1, b1, total)
+        short = v.to(tl.float16)
+    return short
+
+
+@triton.jit
+def flip(a, NET: tl.constexpr):
+    """The transposed operand."""
+    if NET.parts == 2:
+        turned = tl.trans(a[0]), tl.trans(a[1]), a[2]
+    else:
+        turned = (tl.trans(a[0]),)
+    return turned
+
+
+@triton.jit
+def add_product(a, b, total, NET: tl.constexpr):
+    """total + a b.
+
+    Parts are added up from zero, the smallest first: the matrix units cut digits off each sum, relative to
+    its size.
+    """
+    if NET.parts == 2:
+        product = tl.dot(a[0], b[1])
+        product = tl.dot(a[1], b[0], product)
+        product = tl.dot(a[0], b[0], product)
+        total += product * (a[2] * b[2])
+    else:
+        total = tl.dot(a[0], b[0], total)
     return total
+
+
+@triton.jit
+def add_layer(weight, a, total, NET: tl.constexpr):
+    """total + W a of each edge."""
+    if NET.columns:
+        total = add_product(weight, a, total, NET)
+    else:
+        total = add_product(a, flip(weight, NET), total, NET)
+    return total
+
+
+@triton.jit
+def back_layer(weight, d, WIDTH: tl.constexpr, NET: tl.constexpr):
+    """W' d of each edge: the gradient of the WIDTH features below a layer."""
+    if NET.columns:
+        product = add_product(flip(weight, NET), d, zeros(WIDTH, NET), NET)
+    else:
+        product = add_product(d, weight, zeros(WIDTH, NET), NET)
+    return product
+
+
+@triton.jit
+def add_outer(d, a, total, NET: tl.constexpr):
+    """total + the sum over a tile's edges of d a': the gradient of a weight."""
+    if NET.columns:
+        total = add_product(d, flip(a, NET), total, NET)
+    else:
+        total = add_product(flip(d, NET), a, total, NET)
+    return total
+
+
+@triton.jit
+def sum_edges(tile, NET: tl.constexpr):
+    """The sum over the edges of a tile."""
+    if NET.columns:
+        total = tl.sum(tile, axis=1)
+    else:
+        total = tl.sum(tile, axis=0)
+    return total
+
+
+@triton.jit
+def zeros(WIDTH: tl.constexpr, NET: tl.constexpr):
+    """Zeros for WIDTH features of each edge of a tile."""
+    EDGES: tl.constexpr = NET.edges
+    if NET.columns:
+        tile = tl.zeros((WIDTH, EDGES), tl.float32)
+    else:
+        tile = tl.zeros((EDGES, WIDTH), tl.float32)
+    return tile
+
+
+@triton.jit
+def along(feature, edge, NET: tl.constexpr):
+    """A number for each feature and one for each edge, which broadcast to a tile."""
+    if NET.columns:
+        both = feature[:, None], edge[None, :]
+    else:
+        both = feature[None, :], edge[:, None]
+    return both
 
 
 @triton.jit
@@ -118,38 +207,46 @@ def load_weight(
     weight,
     bias,
     ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
+    WIDE: tl.constexpr,
     R: tl.constexpr,
     C: tl.constexpr,
     BIAS_COLUMN: tl.constexpr,
-    DTYPE: tl.constexpr,
-    PARTS: tl.constexpr,
+    NET: tl.constexpr,
 ):
-    """A weight in memory (ROWS, COLUMNS), padded to (R, C), in parts; with the bias as a further column."""
+    """A weight in memory (ROWS, WIDE), padded to (R, C), in parts; with the bias as a further column."""
     r = tl.arange(0, R)[:, None]
     c = tl.arange(0, C)[None, :]
-    here = tl.load(weight + r * COLUMNS + c, mask=(r < ROWS) & (c < COLUMNS), other=0.0).to(tl.float32)
+    here = tl.load(weight + r * WIDE + c, mask=(r < ROWS) & (c < WIDE), other=0.0).to(tl.float32)
     if BIAS_COLUMN:
         row = tl.arange(0, R)
         column = tl.load(bias + row, mask=row < ROWS, other=0.0).to(tl.float32)
-        here = tl.where(c == COLUMNS, column[:, None], here)
-    return split(here, DTYPE, PARTS)
+        here = tl.where(c == WIDE, column[:, None], here)
+    return split(here, NET)
 
 
 @triton.jit
-def load_bias(bias, WIDE: tl.constexpr, BE: tl.constexpr, H: tl.constexpr, HAS_BIAS: tl.constexpr):
-    """The value with which the sum of a layer's products starts, (BE, H)."""
-    total = tl.zeros((BE, H), tl.float32)
-    if HAS_BIAS:
-        h = tl.arange(0, H)
-        total += tl.load(bias + h, mask=h < WIDE, other=0.0).to(tl.float32)[None, :]
+def load_bias(bias, WIDE: tl.constexpr, WIDTH: tl.constexpr, NET: tl.constexpr):
+    """The value with which the sum of a layer's products starts: WIDE features, padded to WIDTH."""
+    total = zeros(WIDTH, NET)
+    if NET.bias:
+        h = tl.arange(0, WIDTH)
+        row = tl.load(bias + h, mask=h < WIDE, other=0.0).to(tl.float32)
+        if NET.columns:
+            total += row[:, None]
+        else:
+            total += row[None, :]
     return total
 
 
 @triton.jit
-def load_inputs(inputs, edge, count, IN: tl.constexpr, KIN: tl.constexpr):
-    """(BE, KIN): the inputs of a tile, then a column of ones."""
-    k = tl.arange(0, KIN)[None, :]
-    mask = (edge < count)[:, None] & (k < IN)
-    x = tl.load(inputs + edge[:, None] * IN + k, mask=mask, other=0.0).to(tl.float32)
-    return tl.where(k == IN, 1.0, x)
+def load_inputs(inputs, edge, count, NET: tl.constexpr):
+    """The inputs of a tile's edges, followed by 1 and zeros."""
+    k, e = along(tl.arange(0, NET.inputs_padded), edge, NET)
+    x = tl.load(inputs + e * NET.inputs + k, mask=(e < count) & (k < NET.inputs), other=0.0).to(tl.float32)
+    return tl.where(k == NET.inputs, 1.0, x)
+
+
+@triton.jit
+def add_to(place, value, mask):
+    """Add a value to that in memory."""
+    tl.store(place, tl.load(place, mask=mask, other=0.0) + value, mask=mask)
