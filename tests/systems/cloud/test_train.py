@@ -346,6 +346,46 @@ def test_a_validation_beside_recorded_steps_uses_the_memory_of_eager_ones(
     assert calls == ["aside", "released"] and record.validation is not None
 
 
+def test_a_draw_without_memory_beside_recordings_is_made_again_without_them(
+    tiny_rooms: Path, tmp_path: Path, tiny_net: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    card = RecordingCard(monkeypatch, free=10**12, step=10**6)
+    steps = RecordedSteps(note=card.notes.append)
+    steps._recorder.record("one", lambda: torch.zeros(2), clear=lambda: None)
+    as_recorded = property(lambda stepper: steps, lambda stepper, value: None)
+    monkeypatch.setattr(Stepper, "recorded_steps", as_recorded, raising=False)
+    own, attempts = _Learner._prepare, []
+
+    def prepare(learner: _Learner, number: int) -> Any:
+        attempts.append(number)
+        if attempts == [1, 2]:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return own(learner, number)
+
+    monkeypatch.setattr(_Learner, "_prepare", prepare)
+    record = train(tiny_rooms, tmp_path / "run", steps=2, **tiny_net)
+    assert record.complete and attempts == [1, 2, 2]
+    assert steps.recorded_sizes == 0
+    assert card.notes == ["All further steps are eager: the run ran out of memory beside the recorded steps."]
+
+
+def test_the_record_has_the_peak_of_the_reserved_memory(
+    tiny_rooms: Path, tmp_path: Path, tiny_net: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pinchpoint.systems.cloud.train.peak_reserved_bytes", lambda device: 3 * 2**20)
+    record = train(tiny_rooms, tmp_path / "run", steps=1, **tiny_net)
+    assert dict(record.summary())["peak"].endswith(", 3.00 MiB reserved")
+
+
+def test_the_summary_names_the_recorded_sizes_and_their_memory(
+    tiny_rooms: Path, tmp_path: Path, tiny_net: dict[str, Any]
+) -> None:
+    record = train(tiny_rooms, tmp_path / "run", steps=1, **tiny_net)
+    for sizes, text in ((7, "7 sizes, 2.00 GiB"), (1, "1 size, 2.00 GiB")):
+        recorded = replace(record, recorded_sizes=sizes, recorded_bytes=2 * 2**30)
+        assert dict(recorded.summary())["recorded steps"] == text
+
+
 @pytest.mark.parametrize(
     ("device", "processes", "changes", "possible"),
     [
@@ -359,12 +399,17 @@ def test_a_validation_beside_recorded_steps_uses_the_memory_of_eager_ones(
     ],
 )
 def test_steps_may_be_recorded_on_a_gpu_in_one_process(
-    device: str, processes: int, changes: dict[str, Any], possible: bool
+    device: str, processes: int, changes: dict[str, Any], possible: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(torch.cuda, "get_allocator_backend", lambda: "native")
     config = CloudConfig(in_features=0, classes=2, cell=0.1)
     settings = replace(Settings(), **changes)
     assert may_record(config, settings, device=device, processes=processes) is possible
     assert not may_record(replace(config, norm="batch"), settings, device=device, processes=processes)
+    notes: list[str] = []
+    monkeypatch.setattr(torch.cuda, "get_allocator_backend", lambda: "cudaMallocAsync")
+    assert not may_record(config, settings, device=device, processes=processes, note=notes.append)
+    assert [note.partition(":")[0] for note in notes] == ["No step is recorded"] * possible
 
 
 def test_a_run_on_a_cpu_notes_that_no_step_is_recorded(

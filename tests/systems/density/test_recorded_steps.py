@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch", reason="density models are torch's")
 
 from tests.systems.common.training.recording_card import RecordingCard  # noqa: E402
 
+from pinchpoint.backends.torch import measurement  # noqa: E402
 from pinchpoint.systems.common.training import logs  # noqa: E402
 from pinchpoint.systems.common.training.checkpoints import Checkpoints  # noqa: E402
 from pinchpoint.systems.common.training.recorder import room_for_recordings  # noqa: E402
@@ -26,6 +27,7 @@ from pinchpoint.systems.density.data.batches import (  # noqa: E402
 )
 from pinchpoint.systems.density.data.dataset import open_dataset  # noqa: E402
 from pinchpoint.systems.density.data.stacked_items import StackedItems  # noqa: E402
+from pinchpoint.systems.density.model.atom_network import AtomGraph  # noqa: E402
 from pinchpoint.systems.density.model.config import DensityConfig  # noqa: E402
 from pinchpoint.systems.density.settings import Settings  # noqa: E402
 from pinchpoint.systems.density.train import train  # noqa: E402
@@ -35,6 +37,7 @@ from pinchpoint.systems.density.training.training_step import (  # noqa: E402
     RecordedStep,
     Stepper,
     new_model,
+    values_at,
 )
 
 TINY: dict[str, Any] = {
@@ -176,6 +179,26 @@ def test_structures_are_not_kept_beside_their_joint_tensors(
     assert references and alive == [0, 0]
 
 
+def test_a_validation_beside_recorded_steps_uses_the_memory_of_eager_ones(
+    density_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    card = RecordingCard(monkeypatch, free=10**12, step=10**6)
+    module = "pinchpoint.systems.density.train"
+    monkeypatch.setattr(f"{module}.can_record", lambda *_, **__: True)
+    monkeypatch.setattr(f"{module}.release_memory", lambda: None)
+    monkeypatch.setattr(f"{module}.peak_reserved_bytes", lambda device: None)
+    places: list[bool] = []
+
+    def noted(*arguments: Any, **named: Any) -> Any:
+        places.append(card.is_aside)
+        return values_at(*arguments, **named)
+
+    monkeypatch.setattr(f"{module}.values_at", noted)
+    record = train(density_data, tmp_path / "run", **{**CHOICES, "steps": 2}, record_steps=True)
+    assert places and all(places) and record.validation is not None
+    assert card.calls == ["aside"] * 3, "two steps and a validation"
+
+
 def steps_on(card: RecordingCard, items: dict[str, Item], config: DensityConfig, count: int) -> list[float]:
     """The losses of some recorded steps with one structure."""
     settings = Settings(molecules=1, probes=8, steps=count, record_steps=True)
@@ -243,6 +266,38 @@ def test_a_budget_counts_what_recorded_steps_take_besides(
     else:  # where nothing is recorded, but batches are gathered from joint tensors too
         assert more >= stored + recorded.live_bytes - eager.live_bytes
     assert room_for_recordings(recorded) == recorded.budget_bytes - recorded.predicted_bytes
+
+
+def test_a_budget_counts_the_evaluation_of_a_large_structure_that_is_held_back(density_data: Path) -> None:
+    """Steps with small structures take less than an evaluation of a large one."""
+    config = DensityConfig(("C", "H", "O"), mean_neighbours=3.0, **TINY)
+    data = open_dataset(density_data)
+    name = data.names("train")[0]
+    small = item_of(data.sample(name), config)
+    atoms = small.atoms
+    many = [getattr(atoms, part) for part in ("species", "source", "destination", "vectors")]
+    large = replace(small, atoms=AtomGraph(*(part.repeat(300, *[1] * (part.dim() - 1)) for part in many)))
+    settings = Settings(molecules=1, probes=32, record_steps=True, steps=3, ema=0.0)
+    shape = common_shape({name: small}, [name], settings, config)
+    batch = step_batch({name: small}, [name], settings, config, number=1, shape=shape)
+    without, beside = (
+        chunk_for(
+            config,
+            settings,
+            [small, *held_back],
+            budget="8GiB",
+            device="cuda",
+            padded=batch,
+            held_back=held_back,
+        )
+        for held_back in ([], [large])
+    )
+    model = new_model(config, seed=0).eval()
+    peak_bytes = measurement.account(lambda: values_at(model, large, chunk=32)) or 0
+    assert without.live_bytes < peak_bytes < beside.live_bytes
+    weight_bytes = sum(weight.nbytes for weight in model.parameters())
+    # The weights, a gradient and two numbers of the optimizer for each, and an allowance of 2 %.
+    assert beside.live_bytes == pytest.approx(1.02 * (peak_bytes + 4 * weight_bytes), rel=0.05)
 
 
 @pytest.mark.gpu

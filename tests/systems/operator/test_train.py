@@ -433,6 +433,11 @@ class _Card(RecordingCard):
 
 
 @pytest.fixture
+def native_allocator(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_allocator_backend", lambda: "native")
+
+
+@pytest.fixture
 def tiny_run(tiny_data: Path, tiny_model: dict[str, Any]) -> Run:
     choices = {**tiny_model, "steps": 9, "ema": 0.9}
     return begin(Path("unused"), open_dataset(tiny_data), resume=False, choices=choices)
@@ -464,7 +469,7 @@ def test_bodies_are_recorded_when_all_of_them_were_run_and_there_is_room(
     assert card.calls == ["clear", *recorded, "aside", "replayed", "aside"]
     assert steps.recorded_bodies == 2
     (note,) = card.notes
-    assert note.startswith("The steps of some bodies stay eager after 2 were recorded")
+    assert note.startswith("2 bodies are recorded; the steps of the others stay eager: ")
 
 
 def test_steps_that_are_replayed_train_as_eager_ones_do(
@@ -536,7 +541,7 @@ def test_recordings_that_took_more_than_they_may_are_dropped_and_none_follows(
         # The memory is free only when the gradients and both recordings are gone.
         assert card.calls == [*again, "clear", "released", "aside", "aside", "aside"]
         (note,) = card.notes
-        assert note.startswith("All further steps are eager: recorded steps took ")
+        assert note.startswith("All further steps are eager: recorded steps take ")
     else:
         assert card.calls == [*again, "replayed", "replayed", "replayed"] and not card.notes
     assert steps.recorded_bodies == (0 if over_bytes else 2)
@@ -564,6 +569,29 @@ def test_steps_are_eager_after_a_recording_that_failed(
     assert card.notes == [f"All further steps are eager: a step could not be recorded ({why})."]
 
 
+def test_a_body_without_memory_beside_recordings_is_copied_again_without_them(
+    three_bodies: list[tuple[Sample, Graph]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, _ = three_bodies
+    card = _Card(monkeypatch, free=10**12, step=10**6)
+    steps = card.steps(bodies=2)
+    for body in (first, second, first):
+        card.take(steps, body)
+    assert steps.recorded_bodies == 1
+    copy, missing = Graph.to, [False, True]
+
+    def copy_with_luck(graph: Graph, device: str) -> Graph:
+        if missing.pop():
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return copy(graph, device)
+
+    monkeypatch.setattr(Graph, "to", copy_with_luck)
+    card.calls.clear()
+    card.take(steps, second)
+    assert card.calls == ["clear", "released", "aside"] and steps.recorded_bodies == 0
+    assert card.notes == ["All further steps are eager: the run ran out of memory beside the recorded steps."]
+
+
 @pytest.mark.parametrize(("number", "is_recorded"), [(6, True), (7, False)])
 def test_a_body_is_recorded_only_if_it_is_replayed_in_two_more_passes(
     three_bodies: list[tuple[Sample, Graph]],
@@ -579,7 +607,7 @@ def test_a_body_is_recorded_only_if_it_is_replayed_in_two_more_passes(
     assert steps.recorded_bodies == is_recorded
 
 
-def test_the_prediction_of_a_budget_includes_recorded_steps() -> None:
+def test_the_prediction_of_a_budget_includes_recorded_steps(native_allocator: None) -> None:
     settings = Settings(record_steps=True, steps=77)
     choice = BudgetChoice(64, 10**9, 4 * 10**9, live_bytes=5 * 10**8)
     steps = recorded_steps_of(settings, 3, choice, device="cuda")
@@ -589,6 +617,16 @@ def test_the_prediction_of_a_budget_includes_recorded_steps() -> None:
     most = with_recordings(choice, 4 * 10**9, 3)
     assert most.predicted_bytes == most.budget_bytes
     assert recorded_steps_of(replace(settings, record_steps=False), 3, None, device="cuda") is None
+
+
+@pytest.mark.parametrize("asked", [None, True])
+def test_steps_are_eager_with_an_allocator_that_does_not_tell_what_it_holds(
+    asked: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_allocator_backend", lambda: "cudaMallocAsync")
+    notes: list[str] = []
+    assert recorded_steps_of(Settings(record_steps=asked), 3, None, device="cuda", note=notes.append) is None
+    assert len(notes) == 1 and "`cudaMallocAsync`" in notes[0]
 
 
 @pytest.mark.parametrize(
@@ -602,7 +640,7 @@ def test_the_prediction_of_a_budget_includes_recorded_steps() -> None:
     ],
 )
 def test_steps_are_recorded_on_a_gpu_unless_settings_forbid_it(
-    choices: dict[str, Any], device: str, is_recorded: bool
+    choices: dict[str, Any], device: str, is_recorded: bool, native_allocator: None
 ) -> None:
     notes: list[str] = []
     settings = Settings(**choices)
@@ -612,7 +650,9 @@ def test_steps_are_recorded_on_a_gpu_unless_settings_forbid_it(
 
 
 @pytest.mark.parametrize("missing_bytes", [0, 1])
-def test_with_a_budget_steps_are_recorded_by_default_only_if_all_recordings_fit(missing_bytes: int) -> None:
+def test_with_a_budget_steps_are_recorded_by_default_only_if_all_recordings_fit(
+    missing_bytes: int, native_allocator: None
+) -> None:
     need_bytes = 10**9 + 1234 + recordings_bytes(round(1.1 * 5 * 10**8), 3)
     choice = BudgetChoice(64, 10**9, need_bytes - missing_bytes, live_bytes=5 * 10**8)
     notes: list[str] = []
@@ -631,7 +671,7 @@ def test_a_budget_that_leaves_nothing_for_recordings_gives_a_note(
         card.take(steps, three_bodies[0], number=number)
     assert "recorded" not in card.calls
     (note,) = card.notes
-    assert note.startswith("No step is recorded: ") and note.endswith(" and may take 9.54 MiB.")
+    assert note.startswith("No step is recorded: ") and note.endswith("; the limit is 9.54 MiB.")
 
 
 @pytest.mark.parametrize(

@@ -101,8 +101,8 @@ def train(request: commands.TrainRequest) -> None:
     log-uniform:LO:HI (one share for the whole scene), one-per-cell. Ctrl-C and SIGTERM write a
     checkpoint and stop; --resume then continues as if the run had never stopped, bit for bit on a CPU,
     and with --steps N trains a finished run longer. Processes started by torchrun train together. RUN
-    holds config.json, log.csv (with the seconds of each part of eager steps), checkpoints (the last two
-    and the best) and record.json.
+    holds config.json, log.csv (with the seconds of each part of a step, unless the run records its
+    steps), checkpoints (the last two and the best) and record.json.
     """
     with commands.loading_torch():
         from pinchpoint.systems.cloud.train import train as run_training

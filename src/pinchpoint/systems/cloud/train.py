@@ -17,7 +17,6 @@ from torch import Tensor
 
 from pinchpoint.backends.base import backend, resolve_device
 from pinchpoint.core.files import check_folder
-from pinchpoint.core.units import show_bytes
 from pinchpoint.systems.cloud.data import eval_subsampling
 from pinchpoint.systems.cloud.data.batches import Supply, step_scenes
 from pinchpoint.systems.cloud.data.prefetch import Prefetcher, PreparedStep, SideStream, receive
@@ -40,9 +39,10 @@ from pinchpoint.systems.common.training import logs
 from pinchpoint.systems.common.training.distributed import NEXT, Ranks, follow, join_ranks, lead
 from pinchpoint.systems.common.training.optimizer import count_parameters
 from pinchpoint.systems.common.training.precision import autocast, check_precision
+from pinchpoint.systems.common.training.recorder import beyond_budget
 from pinchpoint.systems.common.training.records import shared_fields
 from pinchpoint.systems.common.training.runs import CONFIG, at_data, data_folder
-from pinchpoint.systems.common.training.torch_loop import take_steps
+from pinchpoint.systems.common.training.torch_loop import peak_reserved_bytes, take_steps
 from pinchpoint.systems.common.training.training_loop import (
     NOTE,
     Outcome,
@@ -95,9 +95,6 @@ def train(
         run = begin(Path(output), source, resume=resume, choices=choices, ranks=ranks.world, read=read)
         run = at_data(run, folder, data)
         refuse_unrecordable(run.config, run.settings, processes=ranks.world)
-        if run.settings.record_steps and device != "cuda":
-            note = f"No step is recorded: record_steps needs a GPU, and the run is on {device}."
-            tell(Report(NOTE, 0, 0, note=note))
         check_precision(run.settings.precision, device)
         ranks.check_first(lambda: check_folder(run.folder))
         names, validation_names = run.split_names(source.names("train"))
@@ -108,7 +105,13 @@ def train(
                 tell(Report("score", 0, 0, note=score))
             _check_cells(run, step_scenes(supply, names, run.settings, step=1, rank=ranks.rank))
             asked = run.settings.record_steps
-            if not may_record(run.config, run.settings, device=device, processes=ranks.world):
+            if not may_record(
+                run.config,
+                run.settings,
+                device=device,
+                processes=ranks.world,
+                note=lambda text: tell(Report(NOTE, 0, 0, note=text)),
+            ):
                 asked = False
             run, choice = _choose_views_mode(
                 run, supply, names, ranks, budget=budget, device=device, record_steps=asked, tell=tell
@@ -142,6 +145,7 @@ def train(
                     views_mode=run.settings.views_mode,
                     score=score,
                     breakdown=mean_seconds(outcome.rows),
+                    peak_reserved_bytes=peak_reserved_bytes(device),
                     recorded_sizes=learner.stepper.recorded_sizes,
                     recorded_bytes=learner.stepper.recorded_bytes,
                 )
@@ -250,11 +254,7 @@ def _decide_recorded_steps(asked: bool | None, choice: ViewsModeChoice | None, t
     if choice.recordings_bytes:
         return True
     if choice.recorded_need_bytes:
-        reason = (
-            "with recorded steps, the run would need "
-            f"{show_bytes(choice.recorded_need_bytes)} of memory, and the budget is "
-            f"{show_bytes(choice.budget_bytes)}"
-        )
+        reason = beyond_budget(choice.recorded_need_bytes, choice.budget_bytes)
     else:
         reason = "to fit into the budget, the views are processed one after another"
     tell(Report(NOTE, 0, 0, note=f"No step is recorded: {reason}."))
@@ -309,10 +309,14 @@ class _Learner:
 
     def take(self, number: int) -> Tensor:
         """Take this process's part of step 1, 2, ..."""
-        if self.stepper.recorded_steps is None:  # a replay has no parts
+        recorded_steps = self.stepper.recorded_steps
+        if recorded_steps is None:  # a replay has no parts, so no step of such a run is timed
             self.parts.begin(number)
         with self.parts.part("data"):
-            points = self.prefetcher.get(number)
+            if recorded_steps is None:
+                points = self.prefetcher.get(number)
+            else:
+                points = recorded_steps.with_room(lambda: self.prefetcher.get(number))
         if not isinstance(points, PreparedStep):
             return self.stepper.step(points, number=number)
         with self.parts.part("sampling"):

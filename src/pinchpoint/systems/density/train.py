@@ -146,11 +146,12 @@ def train(
                 budget=budget,
                 device=device,
                 padded=_padded_batch(run, items, names) if run.settings.record_steps else None,
+                held_back=_held_back(items, validation_names),
             )
             run = replace(run, settings=replace(run.settings, chunk=choice.chunk))
     recorded_step: RecordedStep | None = None
     if run.settings.record_steps and can_record(
-        device, note := lambda text: tell(Report(NOTE, 0, 0, note=text))
+        device, asked=True, note=(note := lambda text: tell(Report(NOTE, 0, 0, note=text)))
     ):
         recorded_step = RecordedStep(most_bytes=room_for_recordings(choice), note=note)
         choice = None if choice is None else with_recordings(choice, 0, 1)
@@ -160,7 +161,7 @@ def train(
     probes = sum(len(items[name].probes) for name in names)
     del items  # a learner whose batches are gathered from joint tensors does not need them
     if recorded_step is not None:
-        release_memory()  # which would be taken for that of steps
+        release_memory()  # steps run on a stream that could not use what the items leave
 
     def record(outcome: Outcome[logs.Row]) -> Training:
         return Training(
@@ -218,7 +219,7 @@ class _Learner:
         recorded_step: RecordedStep | None,
     ) -> None:
         self.settings, self.config, self.names = run.settings, run.config, names
-        self.validation_items = [_first(items[name], VALIDATION_PROBES) for name in validation_names]
+        self.validation_items = _held_back(items, validation_names)
         self.validates = bool(validation_names)
         seed = run.settings.seed
         # A run that is resumed has the weights of both networks in its checkpoint.
@@ -250,6 +251,10 @@ class _Learner:
         """Return the mean error on the validation geometries, with averaged weights where the run has
         them.
         """
+        recorded_step = self.stepper.recorded_step
+        return self._validate() if recorded_step is None else recorded_step.run_eagerly(self._validate)
+
+    def _validate(self) -> float:
         model = self.stepper.updates.trained().eval()
         errors = [
             nmae(values_at(model, item, precision=self.settings.precision, chunk=self.settings.chunk), item)
@@ -274,6 +279,11 @@ def _joined(domain: TrainingDomain, of_first: TrainingDomain | None) -> Training
     """Return the domain of a pair of networks; its number of structures is that of the second one's data."""
     both = None if of_first is None else merge_domains(of_first, domain)
     return domain if both is None else replace(both, structures=domain.structures)
+
+
+def _held_back(items: Mapping[str, Item], names: Sequence[str]) -> list[Item]:
+    """Return the items of the validation geometries, with the probes that are evaluated."""
+    return [_first(items[name], VALIDATION_PROBES) for name in names]
 
 
 def _first(item: Item, count: int) -> Item:

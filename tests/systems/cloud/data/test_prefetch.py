@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from contextlib import nullcontext
 from typing import Any
 
@@ -32,6 +33,29 @@ def test_prefetched_results_belong_to_the_requested_steps_and_errors_are_raised(
         calls.clear()
         prefetcher.get(2)
     assert calls == [2], "nothing is computed beyond the last step"
+
+
+def test_a_step_that_could_not_be_prepared_ahead_is_prepared_again_when_it_is_asked_for_again() -> None:
+    """A run that is short of memory makes room first: what the failed attempt held must be gone by then."""
+    attempts: list[int] = []
+    parts: list[weakref.ref[Any]] = []
+
+    def make(step: int) -> int:
+        attempts.append(step)
+        if attempts == [1, 2]:
+            half = np.zeros(4)
+            parts.append(weakref.ref(half))
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return 10 * step
+
+    with Prefetcher(make, last=3) as prefetcher:
+        assert prefetcher.get(1) == 10
+        with pytest.raises(torch.OutOfMemoryError) as caught:
+            prefetcher.get(2)
+        del caught
+        assert parts[0]() is None
+        assert [prefetcher.get(step) for step in (2, 3)] == [20, 30]
+    assert attempts == [1, 2, 2, 3]
 
 
 def points(step: int, device: str) -> tuple[Batch, ViewDraw]:

@@ -18,6 +18,7 @@ from pinchpoint.systems.cloud.training import recorded_steps
 from pinchpoint.systems.cloud.training.recorded_steps import DEAD, RecordedSteps, Sizes, pad_draw, sizes_of
 from pinchpoint.systems.cloud.training.training_step import Stepper
 from pinchpoint.systems.common.training.checkpoints import TORCH
+from pinchpoint.systems.common.training.recorder import recordings_bytes
 
 CONFIG = CloudConfig(
     in_features=0,
@@ -148,7 +149,52 @@ def test_a_step_without_room_for_its_recording_is_eager(monkeypatch: pytest.Monk
     monkeypatch.setattr(recorded_steps, "pad_draw", lambda *_: pytest.fail("padded in vain"))
     steps.run(drawn(stepper, 4)[1], lambda draw: torch.zeros(2), clear=lambda: None)
     (note,) = card.notes
-    assert note.startswith("No step is recorded: the recordings would need") and "1.91 MiB" in note
+    assert note.startswith("No step is recorded: the recordings would need") and note.endswith("1.91 MiB.")
+
+
+@pytest.mark.parametrize("recorded", [0, 1])
+def test_a_step_without_memory_to_pad_its_draw_is_eager_without_recordings(
+    recorded: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    card = RecordingCard(monkeypatch, free=10**9, step=10**6)
+    stepper = Stepper(CONFIG, SETTINGS, "cpu", prepares_ahead=True)
+    steps = RecordedSteps(note=card.notes.append)
+    step = lambda draw: draw.tables.inputs.double().sum()  # noqa: E731
+    for number in range(1, 2 + recorded):
+        steps.run(drawn(stepper, number)[1], step, clear=lambda: None)
+    assert steps.recorded_sizes == recorded
+
+    def fail(*_: Any) -> ViewDraw:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(recorded_steps, "pad_draw", fail)
+    card.calls.clear()
+    for number in (3, 4):
+        _, draw = drawn(stepper, number)
+        torch.testing.assert_close(steps.run(draw, step, clear=lambda: None), step(draw))
+    assert card.calls == ["released", "aside", "aside"] and steps.recorded_sizes == 0
+    assert card.notes == ["All further steps are eager: there was no memory to pad a draw."]
+
+
+@pytest.mark.parametrize("missing_bytes", [0, 1])
+def test_a_validation_before_the_first_recording_does_not_hide_what_steps_take(
+    missing_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It gives back the memory by which recordings get room, and gradients would hide a part of that."""
+    card, cleared = RecordingCard(monkeypatch, free=10**12, step=7 * 10**8), []
+    stepper = Stepper(CONFIG, SETTINGS, "cpu", prepares_ahead=True)
+    draws = [drawn(stepper, number)[1] for number in (1, 2)]
+    probe = RecordedSteps()
+    for draw in draws:
+        probe.run(draw, lambda _: torch.zeros(2), clear=lambda: None)
+    read_bytes = probe.recorded_bytes - card.graph
+    most_bytes = read_bytes + recordings_bytes(card.step, 1) - missing_bytes
+    steps = RecordedSteps(most_bytes=most_bytes, note=card.notes.append)
+    monkeypatch.setattr(recorded_steps, "release_memory", lambda: setattr(card, "step", 0))
+    steps.run(draws[0], lambda _: torch.zeros(2), clear=lambda: cleared.append(card.step))
+    assert steps.run_eagerly(lambda: "validated") == "validated" and cleared == [7 * 10**8]
+    steps.run(draws[1], lambda _: torch.zeros(2), clear=lambda: None)
+    assert steps.recorded_sizes == 1 - missing_bytes and len(card.notes) == missing_bytes
 
 
 @pytest.mark.gpu

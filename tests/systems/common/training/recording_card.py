@@ -16,7 +16,8 @@ class RecordingCard:
     """The memory of a GPU, and stand-ins for what records on it, which list their calls.
 
     graph: by how much each recording makes the memory in which recordings compute grow; other numbers are
-    taken from `taken`, one for each, as long as it has any. step: what eager steps leave unused.
+    taken from `taken`, one for each, as long as it has any. step: what eager steps leave unused. is_aside:
+    whether a function runs with the memory of eager steps.
     """
 
     def __init__(
@@ -25,10 +26,12 @@ class RecordingCard:
         self.calls: list[str] = []
         self.notes: list[str] = []
         self.error: RuntimeError | None = None  # that the next recording raises
-        self.free, self.graph, self.taken = free, graph, list(taken)
+        self.free, self.step, self.graph, self.taken = free, step, graph, list(taken)
+        self.is_aside = False
         self.pools: dict[str, int] = {}  # the bytes of each
+        patch.setattr(torch.cuda, "get_allocator_backend", lambda: "native")
         patch.setattr(torch.cuda, "mem_get_info", lambda: (self.free, 10 * free))
-        patch.setattr(recording.SideStream, "unused_bytes", lambda stream: step)
+        patch.setattr(recording.SideStream, "unused_bytes", lambda stream: self.step)
         patch.setattr(recording.SideStream, "run", self.run_aside)
         patch.setattr(recording, "record", self.record)
         patch.setattr(recording, "pool_bytes", lambda pools: sum(self.pools[name] for name in pools))
@@ -36,7 +39,11 @@ class RecordingCard:
 
     def run_aside(self, function: Callable[[], torch.Tensor]) -> torch.Tensor:
         self.calls.append("aside")
-        return function()
+        self.is_aside = True
+        try:
+            return function()
+        finally:
+            self.is_aside = False
 
     def record(self, function: Callable[[], torch.Tensor], *, clear: Callable[[], None], pool: Any) -> Any:
         clear()

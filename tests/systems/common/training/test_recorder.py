@@ -10,18 +10,21 @@ torch = pytest.importorskip("torch", reason="recordings are torch's")
 
 from tests.systems.common.training.recording_card import RecordingCard  # noqa: E402
 
+from pinchpoint.systems.common.budgets import BudgetChoice  # noqa: E402
 from pinchpoint.systems.common.training.recorder import (  # noqa: E402
     GRAPH_BYTES,
     MOST_GRAPH_BYTES,
     Recorder,
+    can_record,
     recordings_bytes,
+    with_recordings,
 )
 
 STEP = 10**6
 
 
 def recorder_of(card: RecordingCard, most_bytes: int | None = None) -> Recorder:
-    return Recorder(some="Some steps", most_bytes=most_bytes, note=card.notes.append)
+    return Recorder(kind=("size", "sizes"), most_bytes=most_bytes, note=card.notes.append)
 
 
 def record(recorder: Recorder, name: str, read_bytes: int = 0) -> Any:
@@ -80,7 +83,9 @@ def test_all_recordings_begin_anew_if_gaps_take_their_room(
     card.taken = [most_bytes]
     assert record(recorder, "three") is None
     assert recorder.is_over and len(recorder) == 0
-    assert card.notes[0].startswith("All further steps are eager: recorded steps took")
+    assert card.notes == [
+        "All further steps are eager: recorded steps take 89.91 MiB; the limit is 89.91 MiB."
+    ]
 
 
 def test_what_other_processes_take_is_not_counted_as_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,15 +136,109 @@ def test_an_eager_step_without_memory_beside_recordings_is_run_again_without_the
     assert recorder.run_eagerly(step) == "done"
     assert card.calls == ["aside", "released", "aside"] and cleared == [True], "gradients are in its memory"
     assert recorder.is_over and len(recorder) == recorder.taken_bytes == 0
+    assert card.notes == ["All further steps are eager: the run ran out of memory beside the recorded steps."]
+
+
+def test_work_besides_steps_that_runs_out_of_memory_beside_recordings_is_done_again_without_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    card = RecordingCard(monkeypatch, free=10**12, step=STEP)
+    recorder, missing = recorder_of(card), [True]
+
+    def copy() -> str:
+        if missing.pop():
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return "copied"
+
+    with pytest.raises(torch.OutOfMemoryError):
+        recorder.with_room(copy)  # there is nothing to drop
+    assert not recorder.is_over and not card.notes
+    record(recorder, "one")
+    card.calls.clear()
+    missing[:] = [False, True]
+    assert recorder.with_room(copy) == "copied"
+    assert card.calls == ["released"], "and it does not run on the stream of the steps"
+    assert recorder.is_over and len(recorder) == 0
+    assert card.notes == ["All further steps are eager: the run ran out of memory beside the recorded steps."]
+
+
+def test_the_largest_step_counts_though_its_memory_was_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    most_bytes = recordings_bytes(STEP, 1)
+    for step, is_recorded in ((STEP, True), (STEP + 1, False)):
+        card = RecordingCard(monkeypatch, free=10**12, step=step)
+        recorder = recorder_of(card, most_bytes)
+        recorder.measure_steps()
+        card.step = 0  # as after a validation
+        recorder.measure_steps()
+        assert recorder.could_record(10**9), "the memory that is free is not known yet"
+        assert (record(recorder, "one") is not None) is is_recorded
+        assert recorder.most_bytes == most_bytes
+
+
+def test_a_note_says_what_stays_eager_without_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    card = RecordingCard(monkeypatch, free=10**12, step=STEP)
+    recorder = recorder_of(card, recordings_bytes(STEP, 1))
+    assert record(recorder, "one") is not None and record(recorder, "two") is None
     assert card.notes == [
-        "All further steps are eager: an eager step ran out of memory beside the recorded ones."
+        "1 size is recorded; the steps of the others stay eager: with one more, the recordings would need "
+        "81.91 MiB of memory; the limit is 73.91 MiB."
     ]
+    card.notes.clear()
+    record(recorder_of(card, 2**20), "one")
+    assert card.notes == [
+        "No step is recorded: the recordings would need 73.91 MiB of memory; the limit is 1.00 MiB."
+    ]
+
+
+@pytest.mark.parametrize(
+    ("device", "allocator", "asked", "notes"),
+    [
+        ("cuda", "native", None, []),
+        ("cpu", "native", None, []),
+        (
+            "cpu",
+            "native",
+            True,
+            ["No step is recorded: record_steps needs a GPU, and the run is on cpu."],
+        ),
+        *(
+            (
+                "cuda",
+                "cudaMallocAsync",
+                asked,
+                [
+                    "No step is recorded: recordings need the memory allocator `native` of torch, "
+                    "and this process uses `cudaMallocAsync`."
+                ],
+            )
+            for asked in (None, True)
+        ),
+    ],
+)
+def test_steps_are_recorded_on_a_gpu_with_an_allocator_that_tells_what_it_holds(
+    device: str, allocator: str, asked: bool | None, notes: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch.cuda.memory_snapshot raises an error with any other one."""
+    monkeypatch.setattr(torch.cuda, "get_allocator_backend", lambda: allocator)
+    said: list[str] = []
+    assert can_record(device, asked=asked, note=said.append) is (device == "cuda" and not notes)
+    assert said == notes
+
+
+@pytest.mark.parametrize("missing_bytes", [0, 1])
+def test_the_prediction_of_a_budget_without_room_for_any_recording_is_that_of_eager_steps(
+    missing_bytes: int,
+) -> None:
+    left_bytes = recordings_bytes(0, 1) - missing_bytes
+    choice = BudgetChoice(64, 10**9, 10**9 + left_bytes, live_bytes=5 * 10**8)
+    predicted = with_recordings(choice, 1234, 3).predicted_bytes
+    assert predicted == (10**9 if missing_bytes else choice.budget_bytes)
 
 
 @pytest.mark.gpu
 def test_the_memory_of_recordings_is_free_for_an_eager_step_on_a_gpu() -> None:
     notes: list[str] = []
-    recorder, size = Recorder(some="Some steps", note=notes.append), 2**26
+    recorder, size = Recorder(kind=("size", "sizes"), note=notes.append), 2**26
 
     def allocate(count: int) -> torch.Tensor:
         return torch.empty(count * size, dtype=torch.uint8, device="cuda").fill_(1)[:4].clone()

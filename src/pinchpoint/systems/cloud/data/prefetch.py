@@ -39,15 +39,24 @@ class Prefetcher(Generic[Result]):
     def get(self, step: int) -> Result:
         """Return the result of a step, and start to compute that of the next one.
 
-        The caller has queued the step before this one, and no longer holds its points.
+        The caller has queued the step before this one, and no longer holds its points. If this raises an
+        error, another call computes the result anew.
         """
-        pending = self._next
-        result = pending[1].result() if pending is not None and pending[0] == step else self.make(step)
+        result = self._take(step)
         if self.side_stream is not None:
             # The thread has returned a result and has no next task yet, so it does not read the mark now.
             self.side_stream.mark_queued_work()
         self._next = (step + 1, self._pool.submit(self.make, step + 1)) if step < self.last else None
         return result
+
+    def _take(self, step: int) -> Result:
+        """Wait for the result of a step, or compute it if the thread does not."""
+        pending, self._next = self._next, None
+        try:
+            return pending[1].result() if pending is not None and pending[0] == step else self.make(step)
+        finally:
+            # An error holds this frame: with the future, which holds the error, it would keep itself alive.
+            del pending
 
     def __enter__(self) -> Self:
         return self

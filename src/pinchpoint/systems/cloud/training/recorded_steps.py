@@ -25,7 +25,7 @@ from pinchpoint.systems.cloud.model.model import Tables
 from pinchpoint.systems.cloud.model.views import Batch, ViewDraw
 from pinchpoint.systems.cloud.model.voxels import Level, Stride, Voxels
 from pinchpoint.systems.cloud.settings import Settings
-from pinchpoint.systems.common.training.recorder import Note, Recorder
+from pinchpoint.systems.common.training.recorder import Note, Recorder, can_record
 from pinchpoint.systems.common.training.recording import Result, release_memory
 
 STEP = 1.4  # ratio of the numbers of points of one recorded size and the next
@@ -102,7 +102,8 @@ class RecordedSteps:
         self._draws: dict[int, int] = {}  # of each size, until it has room
         self._largest: dict[int, Sizes] = {}  # of those
         self._read_bytes: dict[int, int] = {}  # of the padded draw of each size, once there was one
-        self._recorder = Recorder(some="The steps of some sizes", most_bytes=most_bytes, note=note)
+        self._recorder = Recorder(kind=("size", "sizes"), most_bytes=most_bytes, note=note)
+        self._clear: Callable[[], None] = lambda: None  # of the last step
         self._sizes: dict[int, Sizes] = {}
 
     @property
@@ -117,7 +118,7 @@ class RecordedSteps:
 
     def run(self, draw: ViewDraw, step: Callable[[ViewDraw], Tensor], *, clear: Callable[[], None]) -> Tensor:
         """Return step(draw). clear: frees the gradients of the last step."""
-        recorder = self._recorder
+        recorder, self._clear = self._recorder, clear
         if recorder.is_over or draw.tables is None:
             return recorder.run_eagerly(lambda: step(draw))
         own = sizes_of(draw, compares_cells=self.compares_cells)
@@ -138,9 +139,15 @@ class RecordedSteps:
 
     def run_eagerly(self, function: Callable[[], Result]) -> Result:
         """Return function(), run with the memory of eager steps, which is given back."""
+        self._clear()
+        self._recorder.measure_steps()
         result = self._recorder.run_eagerly(function)
         release_memory()  # a step may take less, and recordings get room by what steps take
         return result
+
+    def with_room(self, function: Callable[[], Result]) -> Result:
+        """Return function(), which is run again without recordings if it runs out of memory beside them."""
+        return self._recorder.with_room(function)
 
     def _replay_or_record(
         self, number: int, draw: ViewDraw, step: Callable[[ViewDraw], Tensor], clear: Callable[[], None]
@@ -150,12 +157,20 @@ class RecordedSteps:
         inputs = recorder.reads(name)
         if inputs is None and not recorder.could_record(self._read_bytes.get(number, 0)):
             return None
-        padded = pad_draw(draw, self._sizes[number])
+        try:
+            padded = pad_draw(draw, self._sizes[number])
+            copies = [value.clone() for value in _tensors(padded)] if inputs is None else []
+        except torch.OutOfMemoryError:
+            padded = copies = inputs = None
+        if padded is None or copies is None:
+            # Here the error no longer holds what there was of them.
+            recorder.make_room("there was no memory to pad a draw")
+            return None
         if inputs is not None:
             for buffer, value in zip(inputs, _tensors(padded), strict=True):
                 buffer.copy_(value)
             return recorder.replay(name)
-        inputs = [value.clone() for value in _tensors(padded)]
+        inputs = copies
         read_bytes = self._read_bytes[number] = sum(value.nbytes for value in inputs)
         # The draw is put together anew, so that nothing that an earlier step computed is stored in it.
         return recorder.record(
@@ -186,11 +201,16 @@ def refuse_unrecordable(config: CloudConfig, settings: Settings, *, processes: i
         )
 
 
-def may_record(config: CloudConfig, settings: Settings, *, device: str, processes: int) -> bool:
-    """Whether steps on this device can be recorded, and the settings ask for it or leave it open."""
-    if settings.record_steps is False or device != "cuda":
+def may_record(
+    config: CloudConfig, settings: Settings, *, device: str, processes: int, note: Note | None = None
+) -> bool:
+    """Whether steps on this device can be recorded, and the settings ask for it or leave it open.
+
+    note: called with the reason if only the device or its memory allocator keeps steps from being recorded.
+    """
+    if settings.record_steps is False or _unrecordable(config, settings, processes) is not None:
         return False
-    return _unrecordable(config, settings, processes) is None
+    return can_record(device, asked=settings.record_steps, note=note)
 
 
 def _unrecordable(config: CloudConfig, settings: Settings, processes: int) -> str | None:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from pinchpoint.core import machine as _machine
 from pinchpoint.core.records import Record, now
-from pinchpoint.core.units import show_bytes, show_seconds, show_size
+from pinchpoint.core.units import show_bytes, show_count, show_seconds, show_size
 from pinchpoint.systems.common.training.records import TrainingRecord
 
 MIOU, COSINE = "mIoU", "cosine"  # the scores of validation scenes
@@ -56,7 +56,7 @@ class Training(TrainingRecord):
             rows.insert(-1, ("a step", f"{show_seconds(whole)}: {parts}"))
         if self.recorded_sizes is not None:
             taken = "" if self.recorded_bytes is None else f", {show_bytes(self.recorded_bytes)}"
-            rows.insert(-1, ("recorded steps", f"of {self.recorded_sizes:,} sizes{taken}"))
+            rows.insert(-1, ("recorded steps", f"{show_count(self.recorded_sizes, 'size')}{taken}"))
         return rows
 
 

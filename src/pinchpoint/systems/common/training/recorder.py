@@ -42,21 +42,23 @@ class Recorder:
 
     Steps are recorded as long as that memory, what recordings read, which stays on the device, and the graphs
     together take no more than `most_bytes` and a share of the memory that is free. If a recording takes more
-    than that after all, or fails, or an eager step runs out of memory beside recordings, all of them are
-    dropped, because the memory in which they compute is freed only with the last of them, and nothing more is
-    recorded. A recording that is forgotten leaves a gap
-    in that memory: where room is missing then, all recordings begin anew instead. some: what stays eager
-    without room for all, as in the notes. note: called with every reason why steps are not recorded, once for
-    each.
+    than that after all, or fails, or the run is out of memory beside recordings, all of them are dropped,
+    because the memory in which they compute is freed only with the last of them, and nothing more is
+    recorded. A recording that is forgotten leaves a gap in that memory: where room is missing then, all
+    recordings begin anew instead. kind: the singular and the plural of what has a recording each, for the
+    notes. note: called with every reason why steps are not recorded, once for each.
     """
 
-    def __init__(self, *, some: str, most_bytes: int | None = None, note: Note | None = None) -> None:
+    def __init__(
+        self, *, kind: tuple[str, str], most_bytes: int | None = None, note: Note | None = None
+    ) -> None:
         self.most_bytes = most_bytes
         self.is_over = False  # after a recording that failed or took too much memory
-        self._some = some
+        self._kind = kind
         self._note = note or (lambda text: None)
         self._clear: Callable[[], None] = lambda: None  # of the last recording
-        self._step_bytes: int | None = None  # that the largest step allocates
+        self._step_bytes = 0  # that the largest step allocates, as far as is known
+        self._has_limit = False  # whether `most_bytes` accounts for the free memory
         self._kept: dict[str, _Kept] = {}
         self._side_stream = recording.SideStream()
         self._pool: Any = None  # the memory of all recordings
@@ -106,22 +108,39 @@ class Recorder:
         """Whether a step that reads so many bytes may find room, by what is known without looking."""
         if self.is_over:
             return False
-        return self._step_bytes is None or self._has_gaps or self._fits(read_bytes)
+        return not self._has_limit or self._has_gaps or self._fits(read_bytes)
 
     def run_eagerly(self, function: Callable[[], Result]) -> Result:
         """Return function(), run on the stream of the eager steps: another one would have its own memory.
 
         If it runs out of memory beside recordings, all are dropped, and it is run again: a step begins
-        without gradients, and changes no weight before it has all its memory.
+        without gradients, and a fused optimizer changes no weight before it has all its memory. One that is
+        not fused, as density's, may have changed some weights or averages by then, and changes them again.
         """
+        return self.with_room(lambda: self._side_stream.run(function))
+
+    def with_room(self, function: Callable[[], Result]) -> Result:
+        """Return function(). If it runs out of memory beside recordings, it is run again without them."""
         try:
-            return self._side_stream.run(function)
+            return function()
         except torch.OutOfMemoryError:
             if not self._kept:
                 raise
         # Here the error no longer holds the tensors of the function.
-        self._end("an eager step ran out of memory beside the recorded ones", self._clear)
-        return self._side_stream.run(function)
+        self.make_room("the run ran out of memory beside the recorded steps")
+        return function()
+
+    def make_room(self, reason: str) -> None:
+        """Drop all recordings and record nothing more. reason: why, for the note."""
+        self._end(reason, self._clear)
+
+    def measure_steps(self) -> None:
+        """Note what steps allocate, before memory is given back or other work takes some.
+
+        Gradients that were not cleared hide a part of it.
+        """
+        if not self.is_over:
+            self._step_bytes = max(self._step_bytes, self._side_stream.unused_bytes())
 
     def record(
         self,
@@ -161,7 +180,7 @@ class Recorder:
             if self.taken_bytes <= self.most_bytes:
                 return found.replay()
             reason = (
-                f"recorded steps took {show_bytes(self.taken_bytes)} of memory and may take "
+                f"recorded steps take {show_bytes(self.taken_bytes)}; the limit is "
                 f"{show_bytes(self.most_bytes)}"
             )
             del found
@@ -173,15 +192,16 @@ class Recorder:
 
     def _has_room(self, size: int, clear: Callable[[], None]) -> bool:
         """Whether a step that reads so many bytes may be recorded."""
-        if self._step_bytes is None:
-            clear()  # gradients would hide what is unused
-            self._step_bytes = self._side_stream.unused_bytes()
+        if not self._has_limit:
+            self._has_limit = True
+            clear()
+            self.measure_steps()
             free_share_bytes = int(SHARE * torch.cuda.mem_get_info()[0])
             self.most_bytes = (
                 free_share_bytes if self.most_bytes is None else min(self.most_bytes, free_share_bytes)
             )
         elif self._fits(size):
-            self._step_bytes = max(self._step_bytes, self._side_stream.unused_bytes())
+            self.measure_steps()
         return self._fits(size)
 
     def _fits(self, size: int) -> bool:
@@ -190,7 +210,6 @@ class Recorder:
 
     def _need_bytes(self, size: int) -> int:
         """The bytes that all recordings are expected to take with one that reads so many bytes."""
-        assert self._step_bytes is not None
         expected_bytes = recordings_bytes(self._step_bytes, len(self))
         return self._read_bytes + size + max(expected_bytes, self._recording_bytes) + GRAPH_BYTES
 
@@ -199,10 +218,15 @@ class Recorder:
             return
         self._lacks_room = True
         assert self.most_bytes is not None
-        some = f"{self._some} stay eager after {len(self):,} were recorded"
+        singular, plural = self._kind
+        if self._kept:
+            are = f"{singular} is" if len(self) == 1 else f"{plural} are"
+            what = f"{len(self):,} {are} recorded; the steps of the others stay eager: with one more, "
+        else:
+            what = "No step is recorded: "
         self._note(
-            f"{some if self._kept else 'No step is recorded'}: the recordings would need "
-            f"{show_bytes(self._need_bytes(size))} of memory and may take {show_bytes(self.most_bytes)}."
+            f"{what}the recordings would need {show_bytes(self._need_bytes(size))} of memory; the limit is "
+            f"{show_bytes(self.most_bytes)}."
         )
 
     def _end(self, reason: str, clear: Callable[[], None]) -> None:
@@ -235,19 +259,42 @@ def room_for_recordings(choice: BudgetChoice | None) -> int | None:
     return None if choice is None else choice.budget_bytes - choice.predicted_bytes
 
 
-def can_record(device: str, note: Note | None) -> bool:
-    """Whether steps on this device can be recorded; if not, a note says so."""
-    if device != "cuda" and note is not None:
-        note(f"No step is recorded: record_steps needs a GPU, and the run is on {device}.")
-    return device == "cuda"
+def can_record(device: str, *, asked: bool | None, note: Note | None) -> bool:
+    """Whether steps on this device can be recorded; if not, a note says so.
+
+    asked: as in the settings. On a CPU, the note is given only if recorded steps were asked for.
+    """
+    if device != "cuda":
+        if asked and note is not None:
+            note(f"No step is recorded: record_steps needs a GPU, and the run is on {device}.")
+        return False
+    allocator = torch.cuda.get_allocator_backend()
+    if allocator == "native":
+        return True
+    if note is not None:  # a `Recorder` asks the allocator what it holds, which others do not tell
+        note(
+            "No step is recorded: recordings need the memory allocator `native` of torch, and this process "
+            f"uses `{allocator}`."
+        )
+    return False
+
+
+def beyond_budget(need_bytes: int, budget_bytes: int) -> str:
+    """Why a budget keeps steps from being recorded, for a note."""
+    return (
+        f"with recorded steps, the run would need {show_bytes(need_bytes)} of memory, and the budget is "
+        f"{show_bytes(budget_bytes)}"
+    )
 
 
 def with_recordings(choice: BudgetChoice, read_bytes: int, graphs: int) -> BudgetChoice:
-    """The choice with the memory of recorded steps, at most the budget.
+    """The choice with the memory of recorded steps, at most the budget; unchanged if none has room.
 
     A `Recorder` records nothing that is expected to exceed what the budget leaves. If a recording takes more
     after all, it is dropped, but only after it was made. read_bytes: as in `need_with_recordings`.
     """
+    if choice.predicted_bytes + recordings_bytes(0, 1) > choice.budget_bytes:
+        return choice
     need_bytes = need_with_recordings(choice, read_bytes, graphs)
     return replace(choice, predicted_bytes=min(need_bytes, choice.budget_bytes))
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from pinchpoint.systems.common.training.optimizer import Updates
 from pinchpoint.systems.common.training.precision import autocast
 from pinchpoint.systems.common.training.recorder import Note, Recorder
+from pinchpoint.systems.common.training.recording import Result
 from pinchpoint.systems.density.data.atomic import radial_tables
 from pinchpoint.systems.density.data.batches import Batch, Item, batch_of
 from pinchpoint.systems.density.model.config import DensityConfig
@@ -95,11 +96,7 @@ class RecordedStep:
     def __init__(self, *, most_bytes: int | None = None, note: Note | None = None) -> None:
         self.calls = 0
         self.batch: Batch | None = None
-        self._recorder = Recorder(some="Some steps", most_bytes=most_bytes, note=note)
-
-    @property
-    def is_recorded(self) -> bool:
-        return len(self._recorder) > 0
+        self._recorder = Recorder(kind=("step", "steps"), most_bytes=most_bytes, note=note)
 
     def run(self, function: Callable[[Batch], Tensor], batch: Batch, *, clear: Callable[[], None]) -> Tensor:
         """Return function(batch). clear: frees what an eager call left and a recorded one must allocate."""
@@ -113,7 +110,11 @@ class RecordedStep:
         result = self._recorder.replay(_NAME)
         if result is None and self.calls > EAGER_STEPS:
             result = self._recorder.record(_NAME, lambda: function(own), clear=clear)
-        return self._recorder.run_eagerly(lambda: function(own)) if result is None else result
+        return self.run_eagerly(lambda: function(own)) if result is None else result
+
+    def run_eagerly(self, function: Callable[[], Result]) -> Result:
+        """Return function(), run on the stream of the eager steps: another one would have its own memory."""
+        return self._recorder.run_eagerly(function)
 
 
 def new_model(config: DensityConfig, *, seed: int) -> DensityModel:

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from torch import Tensor
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.core.units import show_bytes
 from pinchpoint.systems.common.budgets import BudgetChoice
 from pinchpoint.systems.common.training.recorder import (
     Note,
     Recorder,
+    beyond_budget,
     can_record,
     need_with_recordings,
     room_for_recordings,
@@ -38,7 +38,7 @@ class RecordedSteps:
         self, *, bodies: int, last_step: int, most_bytes: int | None = None, note: Note | None = None
     ) -> None:
         self.bodies, self.last_step = bodies, last_step
-        self._recorder = Recorder(some="The steps of some bodies", most_bytes=most_bytes, note=note)
+        self._recorder = Recorder(kind=("body", "bodies"), most_bytes=most_bytes, note=note)
         self._names: set[str] = set()  # of the bodies that were run
 
     @property
@@ -71,7 +71,7 @@ class RecordedSteps:
         result = self.replay(sample.name)
         if result is not None:
             return result
-        body_on_device = sample.to(device), graph.to(device)
+        body_on_device = self._recorder.with_room(lambda: (sample.to(device), graph.to(device)))
         if self._may_record(number):
             result = self._recorder.record(
                 sample.name,
@@ -119,16 +119,13 @@ def recorded_steps_of(
     """
     if settings.record_steps is False or _unrecordable(settings) is not None:
         return None
-    if not can_record(device, note if settings.record_steps else None):
+    if not can_record(device, asked=settings.record_steps, note=note):
         return None
     if choice is not None and settings.record_steps is None:
         need_bytes = need_with_recordings(choice, body_bytes, bodies)
         if need_bytes > choice.budget_bytes:
             if note is not None:
-                note(
-                    f"No step is recorded: with recorded steps, the run would need {show_bytes(need_bytes)} "
-                    f"of memory, and the budget is {show_bytes(choice.budget_bytes)}."
-                )
+                note(f"No step is recorded: {beyond_budget(need_bytes, choice.budget_bytes)}.")
             return None
     return RecordedSteps(
         bodies=bodies, last_step=settings.steps, most_bytes=room_for_recordings(choice), note=note
