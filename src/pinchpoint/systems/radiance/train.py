@@ -120,7 +120,9 @@ def train(
         extract = _extractor(run, device) if ranks.leads else None
         with keep_run_on_stop(run, tell):
             run, choice = _choose_chunk(run, images, ranks, budget=budget, device=device, tell=tell)
-            learner = _Learner(run, images, extract, device=device, ranks=ranks)
+            learner = _Learner(
+                run, images, extract, device=device, ranks=ranks, is_limited=budget is not None
+            )
         if not ranks.leads:
             return Training.from_json(follow(run, ranks, restore=learner.restore, take=learner.stepper.step))
         start_s = clock()
@@ -231,7 +233,14 @@ class _Learner:
     """A stepper that also writes image sheets and measures distances."""
 
     def __init__(
-        self, run: Run, images: Images, extract: Extractor | None, *, device: str, ranks: Ranks
+        self,
+        run: Run,
+        images: Images,
+        extract: Extractor | None,
+        *,
+        device: str,
+        ranks: Ranks,
+        is_limited: bool,
     ) -> None:
         self.folder, self.settings, self.config, self.ranks, self.device = (
             run.folder,
@@ -240,7 +249,9 @@ class _Learner:
             ranks,
             device,
         )
-        self.stepper = Stepper(run.config, run.settings, images.to(device), device, ranks=ranks)
+        self.stepper = Stepper(
+            run.config, run.settings, images.to(device), device, ranks=ranks, is_limited=is_limited
+        )
         self.extract = extract
         self.real = (
             None

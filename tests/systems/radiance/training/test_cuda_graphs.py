@@ -39,6 +39,7 @@ class Pool:
 
     def __init__(self) -> None:
         self.on_side_stream, self.recorded, self.into = False, 0, None
+        self.is_closed = False
 
     @contextmanager
     def use_side_stream(self) -> Iterator[None]:
@@ -220,6 +221,47 @@ def test_after_a_recording_that_fails_turns_are_recorded_into_other_memory(
             pass
     memory = {"first": 1, "second": 1, "third": 1, "fourth": 2, "fifth": 2}
     assert given == [(graph, number, "a stream") for graph, number in memory.items()]
+
+
+@pytest.mark.parametrize(("is_limited", "recorded"), [(True, 1), (False, 2)])
+def test_within_a_budget_nothing_is_recorded_into_a_second_memory(
+    is_limited: bool, recorded: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first recording keeps the memory that the budget counts."""
+
+    class SidePool(replay.Pool):
+        @contextmanager
+        def use_side_stream(self) -> Iterator[None]:
+            yield
+
+    @contextmanager
+    def recording_into(graph: Graph, *, pool: int, stream: str) -> Iterator[None]:
+        graph.again = lambda: None
+        into.append(pool)
+        yield
+        into.append(0)
+
+    def refuse(x: Any) -> tuple[Any, ...]:
+        if into and into[-1]:
+            raise RuntimeError("refused")
+        return (x,)
+
+    into: list[int] = []
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: 2)
+    monkeypatch.setattr(replay, "recording_into", recording_into)
+    pool = SidePool(1, "a stream", is_limited)
+    first, third = (replay.ReplayedTurn(lambda x: (x + 1,), pool=pool) for _ in range(2))
+    second = replay.ReplayedTurn(refuse, pool=pool)
+    for _ in range(4):
+        first(torch.ones(1))
+    for _ in range(3):
+        second(torch.ones(1))
+    with pytest.warns(RuntimeWarning, match="could not be recorded"), pytest.raises(RuntimeError):
+        second(torch.ones(1))
+    for _ in range(5):
+        third(torch.ones(1))
+    assert pool.recordings == recorded
 
 
 @pytest.mark.gpu

@@ -273,7 +273,7 @@ def test_a_stepper_without_references_is_released_with_its_graphs_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(training_step, "uses_graphs", lambda settings, device: True)
-    monkeypatch.setattr(cuda_graphs, "new_pool", lambda: cuda_graphs.Pool(None, None))
+    monkeypatch.setattr(cuda_graphs, "new_pool", lambda **_: cuda_graphs.Pool(None, None))
     result = stepper()
     state = weakref.ref(result)
     gc.collect()  # torch's first optimizer in a process leaves a reference cycle that would keep it

@@ -279,19 +279,26 @@ def _compare_moves(
 
 
 @pytest.mark.parametrize(
-    ("capability", "devices", "missing", "expected"),
+    ("capability", "devices", "version", "missing", "expected"),
     [
-        ("9.0", 1, "", True),
-        ("8.0", 1, "", False),
-        ("9.0", 2, "", False),  # the second may belong to another process
-        ("9.0", 1, "jax.experimental.pallas.triton", False),
+        ("9.0", 1, "0.11.2", "", True),
+        ("8.0", 1, "0.11.2", "", False),
+        ("9.0", 2, "0.11.2", "", False),  # the second may belong to another process
+        ("9.0", 1, "0.10.2", "", False),  # the kernels have not run there
+        ("9.0", 1, "0.11.2", "jax.experimental.pallas.triton", False),
     ],
 )
 def test_devices_with_kernels(
-    monkeypatch: pytest.MonkeyPatch, capability: str, devices: int, missing: str, expected: bool
+    monkeypatch: pytest.MonkeyPatch,
+    capability: str,
+    devices: int,
+    version: str,
+    missing: str,
+    expected: bool,
 ) -> None:
     device = SimpleNamespace(compute_capability=capability)
-    monkeypatch.setattr(jax, "devices", lambda: [device])
+    monkeypatch.setattr(jax, "devices", lambda platform=None: [device])
+    monkeypatch.setattr(jax, "__version__", version)
     monkeypatch.setattr(jax, "device_count", lambda: devices)
     if missing:
         monkeypatch.setitem(sys.modules, missing, None)

@@ -29,7 +29,7 @@ from torch.autograd.function import once_differentiable
 from pinchpoint.kit.edges.edge_ops import is_fake, on_device, own_kernels
 
 SLOPE = 0.2  # of leaky below zero
-_EPS = 1e-5  # of the instance norm
+EPS = 1e-5  # of the instance norm
 _LANES = 4  # channels of an image are padded to a multiple: other counts are slow on tensor cores
 
 
@@ -110,7 +110,9 @@ class _Judge(torch.autograd.Function):
         towards, slope, *weights = ctx.saved_tensors
         # Not saved tensors, which live until the whole backward pass ends.
         layers, ctx.layers = ctx.layers, None
-        assert layers is not None, "Each pass has one backward pass: it changes what is stored."
+        assert layers is not None, (
+            "This pass supports one backward pass only, because that overwrites its state."
+        )
         penalised, count = len(towards), len(of_outputs)
         of_bias: Tensor | None = None
         with torch.autocast(of_outputs.device.type, enabled=False), on_device(of_outputs):
@@ -245,7 +247,7 @@ def _activate(before: Tensor, bias: Tensor | None, penalised: int, *, norm: bool
         value = before if bias is None else before + bias[:, None, None]
         if norm:
             value = before - _mean(before)
-            scale = (_mean(value.square()) + _EPS).rsqrt()
+            scale = (_mean(value.square()) + EPS).rsqrt()
             layer.scale.copy_(scale[:, :, 0, 0])
             value = value * scale
         layer.units[:count] = torch.where(value > 0, value, SLOPE * value)

@@ -15,10 +15,12 @@ import triton.language as tl
 from torch import Tensor
 
 from pinchpoint.kit.triton_launch import Launcher
+from pinchpoint.systems.radiance.model import critic_passes
 
 _TILE = 4096  # numbers per program, if that is at least eight channels
 _PLACES = 256  # of an image per program, without a norm
 _TAPS = 16  # numbers of a 4 x 4 kernel
+_SLOPE, _EPS = tl.constexpr(critic_passes.SLOPE), tl.constexpr(critic_passes.EPS)
 _CHANNELS = 64  # of a weight at a time
 
 
@@ -111,8 +113,8 @@ def _mean(values, S: tl.constexpr):
 @triton.jit
 def _value(units):
     """y and s, from x'."""
-    leak = tl.where(units > 0, 1.0, 0.2)
-    return tl.where(units > 0, units, units / 0.2), leak
+    leak = tl.where(units > 0, 1.0, _SLOPE)
+    return tl.where(units > 0, units, units / _SLOPE), leak
 
 
 @triton.jit
@@ -142,12 +144,12 @@ def _activate(
     value = tl.load(before + at, mask=valid, other=0.0)
     if NORM:
         value = tl.where(valid, value - _mean(value, S), 0.0)
-        own_scale = tl.rsqrt(_mean(value * value, S) + 1e-5)
+        own_scale = tl.rsqrt(_mean(value * value, S) + _EPS)
         tl.store(scale + image * C + channel, own_scale, mask=channel < C)
         value *= own_scale
     elif BIASED:
         value += tl.load(bias + channel, mask=channel < C, other=0.0)
-    tl.store(units + at, tl.where(value > 0, value, 0.2 * value), mask=valid)
+    tl.store(units + at, tl.where(value > 0, value, _SLOPE * value), mask=valid)
 
 
 @Launcher

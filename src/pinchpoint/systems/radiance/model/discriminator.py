@@ -137,7 +137,7 @@ class Discriminator(nn.Module):
     ) -> tuple[Tensor, Tensor | None, Tensor]:
         """Like `judge`, with the squared norms (m,) of the slopes of the first m = `penalised` logits.
 
-        These are differentiable, but nothing is twice.
+        They are differentiable once; second derivatives are not supported.
         """
         self._check(images)
         weights = [conv.normalised(lanes=at == 0) for at, conv in enumerate(self.convs)]  # type: ignore[operator]

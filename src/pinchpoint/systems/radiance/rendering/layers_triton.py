@@ -3,7 +3,7 @@
 A layer of half a million points moves more bytes than its products take time, so each kernel does all that a
 layer needs while its rows are on the chip. With x a row of one layer, y = relu(x W) a row of the next one, e
 an encoded point, y = relu(e E) in the first layer, y = relu(x W + e E) in the one after the skip connection,
-and a stroke for gradients:
+and a prime for gradients:
 
 - `read` computes relu(e E), and `read_again` relu(x W + e E);
 - `back` computes x' = (y' W^T where x > 0), its sum over rows, and W' = y'^T x;
@@ -34,7 +34,9 @@ _WARPS = 8
 _READERS, _PROGRAMS = 528, 132
 _TALL = 128  # rows of a tile that is multiplied in steps
 _DEEP = 64  # columns of a row that are multiplied at a time
-_DEPTH = 4  # steps on the chip: 224 KiB of the 227 KiB that a program can have on Hopper cards
+# Steps on the chip: 224 KiB of the 227 KiB that a program can have on Hopper cards. Before version 3.5,
+# Triton takes 258 KiB for four.
+_DEPTH = 4 if tuple(map(int, triton.__version__.split(".")[:2])) >= (3, 5) else 3
 _INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # Triton's interpreter runs no assembly
 
 

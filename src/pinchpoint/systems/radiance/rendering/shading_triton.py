@@ -125,7 +125,6 @@ def _colour(
     red = tl.load(weight + lane, mask=inside, other=0.0).to(tl.float32)[None, :]
     green = tl.load(weight + F + lane, mask=inside, other=0.0).to(tl.float32)[None, :]
     blue = tl.load(weight + 2 * F + lane, mask=inside, other=0.0).to(tl.float32)[None, :]
-    weights = red, green, blue
     plane = rays.to(tl.int64) * samples
     if WRITE:
         first = tl.program_id(0).to(tl.int64) * RAYS
@@ -135,10 +134,29 @@ def _colour(
             for tile in range(0, samples, TALL):
                 sample = tile + tl.arange(0, TALL)
                 _colour_tile(
-                    view, raw, plane, samples, ray, sample, tint, of_density, weights, bias, F, C, WRITE
+                    view,
+                    raw,
+                    plane,
+                    samples,
+                    ray,
+                    sample,
+                    tint,
+                    of_density,
+                    red,
+                    green,
+                    blue,
+                    bias,
+                    0.0,
+                    0.0,
+                    0.0,
+                    F,
+                    C,
+                    WRITE,
                 )
     else:
-        biases = _number(bias, 0, True), _number(bias, 1, True), _number(bias, 2, True)
+        of_red = tl.load(bias).to(tl.float32)
+        of_green = tl.load(bias + 1).to(tl.float32)
+        of_blue = tl.load(bias + 2).to(tl.float32)
         first = tl.program_id(0) * RAYS
         tiles = tl.cdiv(samples, TALL)
         # Rays and their tiles are one loop, so that a tile is loaded while another one is computed with.
@@ -148,17 +166,25 @@ def _colour(
             tint = tl.load(tints + ray * C + lane, mask=inside, other=0.0).to(tl.float32)[None, :]
             of_density = tl.load(tints + ray * C + F).to(tl.float32)
             _colour_tile(
-                view, raw, plane, samples, ray, sample, tint, of_density, weights, biases, F, C, WRITE
+                view,
+                raw,
+                plane,
+                samples,
+                ray,
+                sample,
+                tint,
+                of_density,
+                red,
+                green,
+                blue,
+                bias,
+                of_red,
+                of_green,
+                of_blue,
+                F,
+                C,
+                WRITE,
             )
-
-
-@triton.jit
-def _number(numbers, at: tl.constexpr, STORED: tl.constexpr):
-    """A number from memory, or from a tuple."""
-    if STORED:
-        return tl.load(numbers + at).to(tl.float32)
-    else:
-        return numbers[at]
 
 
 @triton.jit
@@ -171,14 +197,21 @@ def _colour_tile(
     sample,
     tint,
     of_density,
-    weights,
-    biases,
+    red,
+    green,
+    blue,
+    bias,
+    of_red,
+    of_green,
+    of_blue,
     F: tl.constexpr,
     C: tl.constexpr,
     WRITE: tl.constexpr,
 ):
-    """Colour and density of some points of a ray. With WRITE, biases are read here, for few registers."""
-    red, green, blue = weights
+    """Colour and density of some points of a ray. red, ...: weights; of_red, ..., of_density: biases.
+
+    With WRITE, biases are read here, for few registers. Triton has tuples since version 3.3 only.
+    """
     lane = tl.arange(0, red.shape[1])
     there = sample < samples
     point = ray * samples + sample
@@ -191,9 +224,15 @@ def _colour_tile(
         tl.store(at, value, mask=valid)
     value = value.to(tl.float32)
     density = tl.load(view + point * C + F, mask=there, other=0.0).to(tl.float32) + of_density
-    tl.store(raw + point, tl.sum(value * red, axis=1) + _number(biases, 0, WRITE), mask=there)
-    tl.store(raw + plane + point, tl.sum(value * green, axis=1) + _number(biases, 1, WRITE), mask=there)
-    tl.store(raw + 2 * plane + point, tl.sum(value * blue, axis=1) + _number(biases, 2, WRITE), mask=there)
+    if WRITE:
+        of_red = tl.load(bias).to(tl.float32)
+    tl.store(raw + point, tl.sum(value * red, axis=1) + of_red, mask=there)
+    if WRITE:
+        of_green = tl.load(bias + 1).to(tl.float32)
+    tl.store(raw + plane + point, tl.sum(value * green, axis=1) + of_green, mask=there)
+    if WRITE:
+        of_blue = tl.load(bias + 2).to(tl.float32)
+    tl.store(raw + 2 * plane + point, tl.sum(value * blue, axis=1) + of_blue, mask=there)
     tl.store(raw + 3 * plane + point, density, mask=there)
 
 

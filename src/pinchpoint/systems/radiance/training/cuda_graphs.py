@@ -32,6 +32,9 @@ class Pool:
 
     memory: Any
     stream: Any  # torch.cuda.Stream
+    is_limited: bool = False  # by a budget, which counts the memory of one pool
+    recordings: int = 0
+    is_closed: bool = False
 
     @contextmanager
     def use_side_stream(self) -> Iterator[None]:
@@ -45,13 +48,18 @@ class Pool:
 
     @contextmanager
     def recording(self, graph: Any) -> Iterator[None]:
-        """Record what is done meanwhile. After one that fails, later turns are recorded into other memory."""
+        """Record what is done meanwhile. After one that fails, later turns are recorded into other memory.
+
+        With a limit they are not: earlier recordings keep the memory of the first pool.
+        """
         try:
             with recording_into(graph, pool=self.memory, stream=self.stream):
                 yield
         except RuntimeError:
             self.memory = torch.cuda.graph_pool_handle()
+            self.is_closed = self.is_limited and self.recordings > 0
             raise
+        self.recordings += 1
 
 
 class _Recording(NamedTuple):
@@ -79,7 +87,7 @@ class ReplayedTurn:
     def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         kind = tuple((tensor.shape, tensor.dtype) for tensor in tensors)
         self._runs[kind] += 1
-        if self._runs[kind] > _FIRST and kind not in self._recordings and not self._is_over:
+        if self._runs[kind] > _FIRST and kind not in self._recordings and not self._stays_eager:
             self._record(kind, tensors)
         recording = self._recordings.get(kind)
         if recording is None:
@@ -91,6 +99,10 @@ class ReplayedTurn:
             parameter.grad = gradient
         # the next replay overwrites the recorded outputs
         return tuple(value.clone() for value in recording.outputs)
+
+    @property
+    def _stays_eager(self) -> bool:
+        return self._is_over or self.pool.is_closed
 
     def _run_eagerly(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Run under recording conditions: the same stream, and inputs laid out alike, so that everything is
@@ -127,6 +139,6 @@ class ReplayedTurn:
         )
 
 
-def new_pool() -> Pool:
+def new_pool(*, is_limited: bool = False) -> Pool:
     """A new pool for turns that never run at the same time."""
-    return Pool(torch.cuda.graph_pool_handle(), torch.cuda.Stream())
+    return Pool(torch.cuda.graph_pool_handle(), torch.cuda.Stream(), is_limited)

@@ -53,7 +53,9 @@ class Stepper:
         device: str,
         *,
         ranks: Ranks | None = None,
+        is_limited: bool = False,
     ) -> None:
+        """is_limited: by a budget, within which graphs stay in the memory that it counts."""
         self.config, self.settings, self.images, self.device = config, settings, images, device
         self.ranks = ranks or Ranks()
         self.generator = Generator(config, settings)
@@ -66,7 +68,7 @@ class Stepper:
         self.optimizer_d = _optimizer(self.critics, settings, settings.lr_d)
         # One scaler for both players: it only guards the range of fp16, which the two losses share.
         self.scaler = torch.amp.GradScaler(device, enabled=settings.precision == "fp16")
-        self._turns = self._record_turns() if uses_graphs(settings, device) else None
+        self._turns = self._record_turns(is_limited) if uses_graphs(settings, device) else None
         self._real_of_step: tuple[int, Real] | None = None
         self._request_ahead: tuple[int, Request] | None = None
 
@@ -180,7 +182,7 @@ class Stepper:
             self.critics.requires_grad_(True)
         return share * loss.detach()
 
-    def _record_turns(self) -> _Turns:
+    def _record_turns(self, is_limited: bool) -> _Turns:
         has_labels = self.labels is not None
         # number of tensors of real patches
         cut = (1 if self.settings.superres == 1 else 2) + has_labels
@@ -208,7 +210,7 @@ class Stepper:
             real = Real.of(*tensors[:paired], has_labels=has_labels) if paired else None
             return (own._generator_part(real, Request.of(*tensors[paired:], whole=whole)),)
 
-        shared = cuda_graphs.new_pool()
+        shared = cuda_graphs.new_pool(is_limited=is_limited)
         return _Turns(
             cuda_graphs.ReplayedTurn(refresh, pool=shared),
             cuda_graphs.ReplayedTurn(discriminate, self.critics.parameters(), pool=shared),

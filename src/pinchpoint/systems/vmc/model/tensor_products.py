@@ -34,6 +34,8 @@ _PAIR_ROWS = 64
 _DEEP = 64  # terms summed on tensor cores before rounding
 _LEAST = 16  # terms of the smallest product
 _WARPS, _STAGES = 8, 3
+_TESTED_JAX = "0.11."  # with other versions, the plain forms run
+INTERPRET = False  # whether JAX runs the kernels itself, on any device: for tests
 
 
 def applies(*, width: int, dtype: Any, coordinates: int = 1) -> bool:
@@ -45,13 +47,17 @@ def device_applies() -> bool:
     """Return whether the default device is a Hopper GPU, without others, and this JAX can compile for it."""
     if jax.device_count() > 1:  # a kernel is not spread over devices, of this process or of others
         return False
-    device = jax.config.jax_default_device or jax.devices()[0]  # pyright: ignore[reportAttributeAccessIssue]
+    device = jax.config.jax_default_device  # pyright: ignore[reportAttributeAccessIssue]
+    if device is None or isinstance(device, str):
+        device = jax.devices(device)[0]
     return str(getattr(device, "compute_capability", "")).startswith("9.") and _has_backend()
 
 
 @cache
 def _has_backend() -> bool:
-    """Return whether JAX has Pallas's Triton backend, which it has deprecated."""
+    """Return whether this is a JAX whose Triton backend of Pallas, now deprecated, has run the kernels."""
+    if not jax.__version__.startswith(_TESTED_JAX):
+        return False
     try:
         backend = import_module("jax.experimental.pallas.triton")
     except ImportError:
@@ -159,7 +165,6 @@ def _linear(part: tuple[int, int]) -> Any:
         if batched[1]:
             axes = [0 if axis else None for axis in batched]
             return jax.vmap(partial(plain_linear_of_part, part), axes)(rows, weights), True
-        del size
         return run(rows, weights), True
 
     return run
@@ -232,7 +237,6 @@ def _pairs(of_layers: Any, up: int) -> Any:
         several = [True] * (len(arguments) // 2)
         if any(batched[1:]):
             return jax.vmap(plain, [0 if axis else None for axis in batched])(*arguments), several
-        del size
         return run(*arguments), several
 
     @jax.custom_jvp
@@ -329,9 +333,6 @@ def _kernel(
         interpret=INTERPRET,
         name=getattr(body, "func", body).__name__.strip("_"),
     )
-
-
-INTERPRET = False  # tests set it
 
 
 def _sum_of_products(
