@@ -10,12 +10,16 @@ from torch import Tensor, nn
 from pinchpoint.core.errors import BadInput
 
 
-def require_tensor(name: str, value: object) -> None:
-    """Refuse NumPy arrays and lists: only the caller knows the intended device and dtype."""
+def require_tensor(name: str, value: object, *, hint: str = "Give a torch tensor.") -> None:
+    """Refuse NumPy arrays and lists: only the caller knows the intended device and dtype.
+
+    hint: for a value that torch cannot convert to a tensor.
+    """
     if not isinstance(value, Tensor):
+        converts = isinstance(value, list | tuple | int | float) or hasattr(value, "__array__")
         raise BadInput(
             f"`{name}` is {_kind(value)}, not a tensor.",
-            hint=f"Give a torch tensor: torch.as_tensor({name}).",
+            hint=f"Give a torch tensor: torch.as_tensor({name})." if converts else hint,
         )
 
 

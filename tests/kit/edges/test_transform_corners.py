@@ -99,6 +99,90 @@ def test_layers_that_share_a_weight_have_the_sum_of_its_gradients() -> None:
     assert_as_eager(given)
 
 
+class Twice(nn.Module):
+    """Registers one layer under two names."""
+
+    def __init__(self, first: nn.Module, shared: nn.Module, last: nn.Module) -> None:
+        super().__init__()
+        self.first, self.m1, self.m2, self.last = first, shared, shared, last
+
+    def forward(self, values: Any) -> Any:
+        return self.last(torch.tanh(self.m2(torch.tanh(self.m1(torch.tanh(self.first(values)))))))
+
+
+def with_shared_layer(form: str, inputs: int, outputs: int) -> tuple[nn.Module, nn.Linear]:
+    first, shared, last = nn.Linear(inputs, 8), nn.Linear(8, 8), nn.Linear(8, outputs)
+    inner = nn.Tanh(), shared, nn.Tanh(), shared
+    modules = {
+        "sequential": lambda: nn.Sequential(first, *inner, nn.Tanh(), last),
+        "nested": lambda: nn.Sequential(first, nn.Sequential(*inner), nn.Tanh(), last),
+        "own module": lambda: Twice(first, shared, last),
+    }
+    return modules[form]().double(), shared
+
+
+@pytest.mark.parametrize("form", ["sequential", "nested", "own module"])
+@pytest.mark.parametrize("role", ["mlp", "attention"])
+def test_a_layer_that_is_registered_twice_trains_as_with_eager(form: str, role: str) -> None:
+    trained = {}
+    for memory in ("flat", "eager"):
+        given = problem(weights="attention" if role == "attention" else "mean")
+        given[role], shared = with_shared_layer(form, *((3, 1) if role == "attention" else (6, C)))
+        weight, bias = shared.weight, shared.bias
+        before = weight.detach().clone()
+        optimizer = torch.optim.SGD(given[role].parameters(), lr=0.1)
+        for _ in range(2):
+            optimizer.zero_grad()
+            edge_transform(**given, memory=memory, chunk=7).sin().sum().backward()
+            assert weight.grad is not None
+            assert shared.weight is weight
+            assert shared.bias is bias
+            optimizer.step()
+        assert not torch.equal(weight, before)
+        trained[memory] = [value.detach() for value in given[role].parameters()]
+    for mine, theirs in zip(trained["flat"], trained["eager"], strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-10, atol=1e-12)
+
+
+class FailsInBackward(nn.Module):
+    """Raises an error in the pass that autograd records."""
+
+    def __init__(self, shared: nn.Module) -> None:
+        super().__init__()
+        self.m1, self.m2 = shared, shared
+
+    def forward(self, values: Any) -> Any:
+        if torch.is_grad_enabled():
+            raise ValueError("out of luck")
+        return self.m2(torch.tanh(self.m1(values)))
+
+
+def test_a_module_that_raises_keeps_its_parameters() -> None:
+    given = problem("linear_kernelonly")
+    shared = nn.Linear(6, 6).double()
+    given |= {"mlp": FailsInBackward(shared), "f": None}
+    weight = shared.weight
+    out = edge_transform(**given, chunk=7)
+    with pytest.raises(ValueError, match="out of luck"):
+        out.sum().backward()
+    assert shared.weight is weight
+
+
+class Recurrent(nn.Module):
+    """Each edge is a sequence of one step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = nn.GRU(6, C, batch_first=True)
+
+    def forward(self, values: Any) -> Any:
+        return self.cell(values[:, None])[0][:, 0]
+
+
+def test_a_recurrent_layer_has_gradients() -> None:
+    assert_as_eager(problem() | {"mlp": Recurrent().double()})
+
+
 def test_one_module_may_be_kernel_and_attention() -> None:
     given = problem("linear_kernelonly", "attention")
     shared = nn.Sequential(nn.Linear(3, 1), nn.Softplus()).double()
@@ -272,8 +356,14 @@ def test_a_gradient_differentiated_again_is_refused_and_not_taken_for_a_constant
     given = problem()
     (of_x,) = torch.autograd.grad(edge_transform(**given, chunk=7).sum(), given["x"], create_graph=True)
     assert of_x.requires_grad
-    with pytest.raises(BadInput, match="second derivatives"):
+    with pytest.raises(BadInput, match="second derivatives") as caught:
         of_x.square().sum().backward()
+    assert "no other memory supports them" in caught.value.hint
+    for memory in ("eager", "checkpoint"):
+        out = edge_transform(**given, memory=memory, chunk=7)
+        (of_x,) = torch.autograd.grad(out.sum(), given["x"], create_graph=True)
+        with pytest.raises(RuntimeError, match="not implemented"):
+            of_x.square().sum().backward()
 
 
 def test_without_gradients_the_values_are_the_same() -> None:
@@ -361,3 +451,112 @@ def test_a_predicted_step_runs_some_chunks_and_finds_the_peak_of_all(
     assert len(chunks) > 30
     monkeypatch.setattr(rows, "TRACED_CHUNKS", 10)
     assert peak() == whole
+
+
+class Apart(nn.Module):
+    """An MLP whose hidden values go through a function."""
+
+    def __init__(self, between: Any, *, inputs: int = 6, outputs: int = C) -> None:
+        super().__init__()
+        self.first, self.last, self.between = nn.Linear(inputs, 16), nn.Linear(16, outputs), between
+
+    def forward(self, values: Any) -> Any:
+        return self.last(self.between(torch.tanh(self.first(values))))
+
+
+def centred(values: Any) -> Any:
+    return values - values.mean(0)
+
+
+def dropped(values: Any) -> Any:
+    return nn.functional.dropout(values, 0.1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    ("between", "reason"), [(centred, "depends on the other edges"), (dropped, "computed again")]
+)
+def test_a_module_whose_edges_depend_on_more_than_themselves_is_refused(
+    between: Any, reason: str, dtype: Any
+) -> None:
+    given = problem(dtype=dtype) | {"mlp": Apart(between).to(dtype)}
+    for _ in range(2):
+        with pytest.raises(BadInput, match=f"`mlp`.*Apart.*{reason}") as caught:
+            edge_transform(**given)
+        assert "memory='eager'" in str(caught.value.hint)
+    edge_transform(**given, memory="eager")
+    given = problem(weights="attention", dtype=dtype)
+    given["attention"] = Apart(between, inputs=3, outputs=1).to(dtype)
+    with pytest.raises(BadInput, match=f"`attention`.*{reason}"):
+        edge_transform(**given)
+
+
+def test_a_checkpoint_may_draw_random_numbers_but_not_mix_edges() -> None:
+    given = problem() | {"mlp": Apart(dropped).double()}
+    edge_transform(**given, memory="checkpoint", chunk=7)
+    with pytest.raises(BadInput, match="depends on the other edges"):
+        edge_transform(**given | {"mlp": Apart(centred).double()}, memory="checkpoint", chunk=7)
+
+
+def test_a_module_that_starts_with_zero_outputs_is_checked_later() -> None:
+    module = Apart(centred).double()
+    given = problem() | {"mlp": module}
+    with torch.no_grad():
+        module.last.weight.zero_()
+        module.last.bias.zero_()
+        edge_transform(**given)
+        module.last.weight.fill_(1.0)
+        module.last.weight[:, ::2] = -2.0
+    with pytest.raises(BadInput, match="depends on the other edges"):
+        edge_transform(**given)
+
+
+class Counting(nn.Module):
+    """Counts its calls, on the host and in a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.calls = nn.Linear(6, C), 0
+        self.register_buffer("total", torch.zeros(()))
+        self.register_buffer("steps", torch.zeros(()))
+
+    def forward(self, values: Any) -> Any:
+        self.calls += 1
+        self.total += 1
+        self.steps = self.steps + 1
+        return self.linear(values)
+
+
+def test_the_check_runs_once_and_leaves_buffers_and_random_numbers() -> None:
+    module = Counting().double()
+    given = problem() | {"mlp": module}
+    torch.manual_seed(1)
+    state = torch.get_rng_state()
+    calls = []
+    with torch.no_grad():
+        for _ in range(3):
+            module.calls = 0
+            edge_transform(**given, chunk=10_000)
+            calls.append(module.calls)
+    assert calls[0] > 1
+    assert calls[1:] == [1, 1]
+    assert float(module.total) == float(module.steps) == 3
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+@pytest.mark.parametrize("autocast", [False, True])
+def test_rounding_is_no_dependence_on_other_edges(scale: float, autocast: bool) -> None:
+    """Cancellation makes rounding as large as the result itself."""
+    torch.manual_seed(0)
+    functions = (
+        torch.sin,
+        lambda values: nn.functional.layer_norm(values, (16,)),
+        lambda values: (values + 1e4) - (values.cos() + 1e4),
+        lambda values: torch.softmax(1e3 * values, dim=1),
+    )
+    for between in functions:
+        given = problem(dtype=torch.float32) | {"mlp": Apart(between)}
+        given["x"], given["y"] = given["x"].detach() * scale + scale, given["y"].detach() * scale + scale
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            edge_transform(**given)

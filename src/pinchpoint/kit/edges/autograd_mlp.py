@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -31,19 +32,13 @@ class AutogradMLP:
     ) -> tuple[Tensor | None, Tensor | None]:
         leaf = inputs.detach().requires_grad_(want_inputs)
         # Use separate leaves, so that a hook on a parameter runs once with its whole gradient, not per chunk.
-        # A scripted module accepts only its own parameters.
-        scripted = any(isinstance(part, torch.jit.ScriptModule) for part in self.module.modules())
-        parameters = {
-            name: value if scripted else value.detach() for name, value in self.module.named_parameters()
-        }
-        values = list(parameters.values())
+        # A scripted or a recurrent module reads only its own parameters.
+        own = any(isinstance(part, torch.jit.ScriptModule | nn.RNNBase) for part in self.module.modules())
+        parameters = list(self.module.parameters())
+        values = [value if own else value.detach() for value in parameters]
         leaves = [values[at].requires_grad_() for at in into] + ([leaf] if want_inputs else [])
-        with torch.enable_grad(), self._autocast(inputs):
-            outputs = (
-                self.module(leaf)
-                if scripted
-                else torch.func.functional_call(self.module, parameters, (leaf,))
-            )
+        with torch.enable_grad(), self._autocast(inputs), _replaced(self.module, parameters, values):
+            outputs = self.module(leaf)
         gradients: Sequence[Tensor | None] = [None] * len(leaves)
         if leaves and outputs.requires_grad:
             gradients = torch.autograd.grad(outputs, leaves, gradient.to(outputs.dtype), allow_unused=True)
@@ -62,6 +57,28 @@ class AutogradMLP:
         """The autocast of the forward pass without its cache, whose cast weights would carry no gradients."""
         enabled, dtype = self.autocast
         return torch.autocast(inputs.device.type, dtype, enabled=enabled, cache_enabled=False)
+
+
+@contextmanager
+def _replaced(module: nn.Module, parameters: Sequence[Tensor], values: Sequence[Tensor]) -> Iterator[None]:
+    """Put values in the place of a module's parameters, wherever these are registered, and put them back.
+
+    torch.func.functional_call does not put back the parameters of a layer that is registered twice.
+    """
+    value_of = {id(own): value for own, value in zip(parameters, values, strict=True)}
+    places = [
+        (compat.own_parameters(part), name, own)
+        for part in module.modules()
+        for name, own in compat.own_parameters(part).items()
+        if own is not None and value_of[id(own)] is not own
+    ]
+    try:
+        for registered, name, own in places:
+            registered[name] = value_of[id(own)]  # type: ignore[assignment]
+        yield
+    finally:
+        for registered, name, own in places:
+            registered[name] = own
 
 
 def saved_bytes(module: nn.Module, inputs: Tensor) -> int:

@@ -18,6 +18,7 @@ from pinchpoint.backends.torch import compat
 from pinchpoint.kit.edges import fused_mlp, tile_mlp, wide_mlp, wide_pairs
 from pinchpoint.kit.edges.autograd_mlp import AutogradMLP, Gradients, saved_bytes
 from pinchpoint.kit.edges.edge_ops import is_fake, own_kernels
+from pinchpoint.kit.validation import require_module, require_tensor
 
 _aten = torch.ops.aten
 _SAMPLE = 64  # edges sent through a module of unknown type, to measure what autograd saves
@@ -132,6 +133,8 @@ class FlatPath:
 
 def flat_path(module: nn.Module, *, like: Tensor) -> FlatPath:
     """How `flat` runs this network. like: a tensor with the dtype and device of its inputs."""
+    require_module("module", module, reads="(e, 2d) to (e, C)")
+    require_tensor("like", like, hint="Give a tensor with the dtype and device of the inputs, such as x.")
     return path_of(module, layers_of(module), like)
 
 

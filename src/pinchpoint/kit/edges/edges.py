@@ -134,7 +134,12 @@ class Edges:
     @staticmethod
     def from_index(index: Tensor, *, queries: int, sources: int) -> Edges:
         """Edges from a (2, E) index of (source, destination) in any order; each row keeps that order."""
-        require_tensor("edges", index)
+        require_tensor(
+            "edges",
+            index,
+            hint="Build the edges with radius_edges(x, y, radius), or give a (2, E) tensor of (source, "
+            "destination).",
+        )
         for name, number in (("queries", queries), ("sources", sources)):
             if (count := whole_number(number)) is None or count < 0:
                 raise BadInput(

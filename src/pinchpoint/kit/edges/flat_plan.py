@@ -51,11 +51,15 @@ class FlatPlan:
         return path if path.name == "autograd" else replace(path, layers=layers)
 
     def keep(self, graph: Edges, key: Key) -> None:
-        if len(self.bounds) > _MOST_CHUNKS:
-            return
-        if len(graph.plans) >= _MOST_PLANS:
-            graph.plans.clear()
-        graph.plans[key] = self
+        if len(self.bounds) <= _MOST_CHUNKS:
+            keep_in(graph, key, self)
+
+
+def keep_in(graph: Edges, key: Key, value: Any) -> None:
+    """Keep what is known about a kind of call with its graph."""
+    if len(graph.plans) >= _MOST_PLANS:
+        graph.plans.clear()
+    graph.plans[key] = value
 
 
 def plan_key(

@@ -208,7 +208,7 @@ class _OnceDifferentiable(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         raise BadInput(
             "memory='flat' does not support second derivatives.",
-            hint="Use memory='eager' if gradients are part of the loss.",
+            hint="Leave gradients of the transform out of the loss: no other memory supports them either.",
         )
 
 

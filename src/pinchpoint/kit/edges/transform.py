@@ -14,6 +14,7 @@ import warnings
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -24,8 +25,9 @@ from pinchpoint.kit.edges.auto_chunk import auto_chunk, chunk_bytes
 from pinchpoint.kit.edges.edge_mlp import FlatPath, Layers, arithmetic, layers_of, path_of
 from pinchpoint.kit.edges.edge_ops import is_fake
 from pinchpoint.kit.edges.edges import INT32_MOST, Edges
-from pinchpoint.kit.edges.flat_plan import FlatPlan, plan_key
+from pinchpoint.kit.edges.flat_plan import FlatPlan, keep_in, plan_key
 from pinchpoint.kit.edges.flat_transform import Job, check_channels, check_score, flat_rows
+from pinchpoint.kit.edges.independence import MOST_EDGES, can_check, require_independent
 from pinchpoint.kit.edges.row_chunks import Rows, chunks_to_trace, row_chunks
 from pinchpoint.kit.validation import require_module, require_tensor, whole_number
 
@@ -102,6 +104,9 @@ def edge_transform(
         if memory == "eager" or not graph.count:
             modules = nn.ModuleDict({name: module for name, (module, _) in networks.items()})
             return kernel.rows(modules, x, y, f, quadrature, edge_attr, Rows.all_of(graph))
+        for name, (module, layers) in networks.items():
+            if layers is None and graph.count > 1 and can_check(x):
+                _check_edges_apart(name, module, x, y, f if reads_f else None, edge_attr, graph, memory)
         paths: dict[str, FlatPath] = {}
         if memory == "flat":
             paths = {name: path_of(*network, likes[name]) for name, network in networks.items()}
@@ -382,6 +387,39 @@ def _check_module(
                 f"with memory={memory!r} it would see one chunk of them.",
                 hint="Use memory='eager', an MLP with norm=None, or LayerNorm(mode='node').",
             )
+
+
+def _check_edges_apart(
+    name: str,
+    module: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    f: Tensor | None,
+    edge_attr: Tensor | None,
+    graph: Edges,
+    memory: Memory,
+) -> None:
+    """Raise `BadInput` if a few edges show that the network does not treat every edge by itself.
+
+    f: only if the network reads it. A network is checked once for a graph and a state of its modes.
+    """
+    modes = tuple(part.training for part in module.modules())
+    key = ("independent", memory, name, type(module).__qualname__, id(module), modes)
+    if key in graph.plans:
+        return
+    with torch.no_grad():
+        count = min(graph.count, MOST_EDGES)
+        places = np.arange(count) * graph.count // count
+        rows = np.searchsorted(graph.starts, places, side="right") - 1  # `starts` also checks the sources
+        at = torch.from_numpy(places).to(x.device)
+        x_e, sources = x[torch.from_numpy(rows).to(x.device)], graph.sources[at]
+        if name == "attention":
+            inputs = y[sources] - x_e
+        else:
+            others = [None if f is None else f[sources], None if edge_attr is None else edge_attr[at]]
+            inputs = torch.cat([y[sources], x_e, *(one for one in others if one is not None)], dim=1)
+    if require_independent(name, module, inputs, recomputes_chance=memory == "checkpoint"):
+        keep_in(graph, key, True)
 
 
 def drops_values(part: nn.Module) -> bool:
