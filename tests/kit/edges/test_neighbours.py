@@ -232,3 +232,20 @@ def test_an_index_that_is_not_of_integers_is_refused(index: Any) -> None:
     with pytest.raises(BadInput, match="index is torch") as caught:
         Edges.from_index(index, queries=2, sources=2)
     assert "index.long()" in caught.value.hint
+
+
+def test_a_forecast_knows_the_edges_of_points_on_a_gpu() -> None:
+    """A block has more pairs than one write or, in the fake run, one read used to follow."""
+    from pinchpoint.backends.torch.data_dependent.operations import Dynamic
+    from pinchpoint.backends.torch.fake.session import Device, simulate_device
+
+    torch.manual_seed(0)
+    x = torch.rand(12_000, 3)
+    for radius in (0.1, 0.19):
+        truth = radius_edges(x, x, radius)
+        mib = 2**20
+        card = Device("NVIDIA H200", 143155 * mib, (9, 0), 32 * mib, mib, 132)
+        with simulate_device(card, dynamic=Dynamic()):
+            edges = radius_edges(x.to("cuda"), x.to("cuda"), radius)
+            assert len(edges) == len(truth)
+            assert (edges.starts == truth.starts).all()

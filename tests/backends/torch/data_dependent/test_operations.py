@@ -57,6 +57,29 @@ def test_values_follow_writes_in_place(observer: Any) -> None:
     assert x[5].item() == 30.0
 
 
+def test_writes_to_large_tensors_are_deferred_until_they_are_read(observer: Any) -> None:
+    """Above `_WRITE_LIMIT` elements a write does not run at once."""
+    base = torch.arange(2_000_000, device="cuda")
+    before = base % 7
+    values = base % 7
+    values.mul_(2).add_(before)
+    doubled = values + values
+    values.sub_(before)
+    assert int((values == 12).sum()) == 285_714  # of 2,000,000 = 7 * 285,714 + 2
+    assert int((doubled == 36).sum()) == 285_714
+    assert int((before == 6).sum()) == 285_714
+
+
+def test_a_large_write_to_a_tensor_with_views_is_not_guessed(observer: Any) -> None:
+    for write in (lambda whole, part: whole.add_(1), lambda whole, part: part.add_(1)):
+        whole = torch.zeros(2_000_000, device="cuda", dtype=torch.int64)
+        part = whole.view(1000, 2000)
+        write(whole, part)
+        for values in (whole, part):
+            with pytest.raises(NeedsCalibration):
+                torch.zeros(int(values.max()), device="cuda")
+
+
 def test_a_part_written_with_unknown_values_makes_the_whole_unknown(observer: Any) -> None:
     unknown = torch.zeros(2000, 1000, device="cuda").normal_()[0, :6]
     x = torch.arange(6.0).cuda()

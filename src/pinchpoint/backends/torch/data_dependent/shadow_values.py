@@ -22,7 +22,7 @@ _FULL = torch.ops.aten.full.default
 Version = tuple[int, int]
 Leaf = TypeVar("Leaf")
 _SHADOW = "_pinchpoint_shadow"
-_READ_LIMIT = 100_000_000  # elements computed for one read: a second and half a GiB on the host
+_READ_LIMIT = 200_000_000  # elements computed for one read: two seconds, and a part of them in memory
 _LOST = -1
 _SMALL = 1_000_000  # elements of a mask that is examined at once
 # Comparisons whose result is the same for all finite values: of a tensor with itself, with infinity, ...
@@ -55,11 +55,12 @@ _KEEPS_VALUES = {"aten::_amp_foreach_non_finite_check_and_unscale_"}
 class Shadow:
     """One value: known, or the `index`-th result of a recipe."""
 
-    __slots__ = ("__weakref__", "copies", "index", "recipe", "value", "version")
+    __slots__ = ("__weakref__", "copies", "has_views", "index", "recipe", "value", "version")
 
     def __init__(self, recipe: Recipe | None = None, index: int = 0) -> None:
         self.recipe, self.index = recipe, index
         self.copies: list[weakref.ref[Shadow]] = []  # copies of this value that are not computed yet
+        self.has_views = False  # whether another tensor may share its memory
         self.value: torch.Tensor | None = None
         self.version: Version | None = None  # version of the value when it was first set
 
@@ -129,7 +130,10 @@ class Shadows:
 
     def share(self, fake: FakeTensor, source: FakeTensor) -> None:
         """Give a tensor whose storage was replaced by that of `source` the values of `source`."""
-        setattr(fake, _SHADOW, source.__dict__.get(_SHADOW))
+        shadow = source.__dict__.get(_SHADOW)
+        setattr(fake, _SHADOW, shadow)
+        if shadow is not None:
+            shadow.has_views = True
 
     def follows(self, fake: torch.Tensor) -> bool:
         """Whether the values of a tensor may be known; unlike `real`, this computes nothing."""
@@ -143,15 +147,16 @@ class Shadows:
     def follow(self, func: Any, args: Any, kwargs: Any, out: Any, *, limit: int, now: bool) -> Any:
         """Record how `out` is computed. now: run it at once and return the real result.
 
-        A write cannot be deferred: it runs at once up to `limit` elements, of masks up to eight times as
-        many; larger values are forgotten.
+        A write runs at once up to `limit` elements, of masks up to eight times as many. A larger one is
+        deferred if it is elementwise and no other tensor shares the memory; otherwise values are forgotten.
         """
         tensors = _leaves(torch.Tensor, args, kwargs)
         shadows = [t.__dict__.get(_SHADOW) for t in tensors]
         mutable = compat.is_mutable(func)
-        if any(s is None for s in shadows) or (
-            mutable and any(t.numel() > limit * _mask_factor(t) for t in tensors)
-        ):
+        too_large = mutable and any(t.numel() > limit * _mask_factor(t) for t in tensors)
+        if too_large and self._defer_write(func, args, kwargs):
+            return None
+        if too_large or any(s is None for s in shadows):
             self._forget_written(func, args)
             answer = None if mutable else self._certain(func, args)
             constant = _constant(func, args)
@@ -172,6 +177,9 @@ class Shadows:
                 recipe.size += fake.numel()
                 recipe.dtypes.append(fake.dtype)
                 setattr(fake, _SHADOW, Shadow(recipe=recipe, index=index))
+        if _gives_views(func):
+            for tensor in (*tensors, *fakes):
+                tensor.__dict__[_SHADOW].has_views = True
         if func.name() in _COPIES and len(fakes) == 1 and shadows[0] is not None:
             shadows[0].copies.append(weakref.ref(fakes[0].__dict__[_SHADOW]))
         if mutable or now:
@@ -185,6 +193,20 @@ class Shadows:
             elif mutable:
                 self._count_writes(func, args)
         return recipe.results
+
+    def _defer_write(self, func: Any, args: Any, kwargs: Any) -> bool:
+        """Record a write as a new value of the tensor, computed when it is read; False if that is wrong."""
+        target, plain = args[0] if args else None, _without_write(func)
+        if plain is None or type(target) is not FakeTensor or compat.is_view(target):
+            return False
+        shadows = [tensor.__dict__.get(_SHADOW) for tensor in _leaves(torch.Tensor, args, kwargs)]
+        if any(one is None for one in shadows) or target.__dict__[_SHADOW].has_views:
+            return False
+        sources = tree_map_only(torch.Tensor, lambda t: t.__dict__[_SHADOW], (args, kwargs))
+        recipe = Recipe(plain, sources[0], sources[1], self._version)
+        recipe.size, recipe.dtypes = target.numel(), [target.dtype]
+        setattr(target, _SHADOW, Shadow(recipe=recipe))
+        return True
 
     def result(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Run `func` on the values behind its arguments at once; None if some are unknown."""
@@ -277,6 +299,8 @@ class Shadows:
                 self._set_value(top, recipe.results[top.index] if top.index < len(recipe.results) else None)
                 if top.value is None:
                     recipe.failed = True
+                else:
+                    top.recipe = None  # frees the values that nothing else needs
                 stack.pop()
             elif unknown_inputs := [s for s in recipe.inputs() if s.value is None]:
                 if any(s.recipe is None or s.recipe.failed for s in unknown_inputs):
@@ -320,6 +344,31 @@ def _constant(func: Any, args: Any) -> Any:
     if name in _FILLED and len(args) > _FILLED[name]:
         return args[_FILLED[name]]
     return _CONSTANTS.get(name)
+
+
+def _without_write(func: Any) -> Any | None:
+    """The operator that returns what an elementwise one writes to its first argument: add for add_."""
+    library, name = func.name().split(".")[0].split("::")
+    if library != "aten" or not name.endswith("_"):
+        return None
+    if torch.Tag.pointwise not in func.tags or compat.is_random(func):
+        return None
+    packet = getattr(torch.ops.aten, name[:-1], None)
+    for overload in () if packet is None else packet.overloads():  # pow_.Scalar is pow.Tensor_Scalar
+        plain = getattr(packet, overload)
+        if not compat.is_mutable(plain) and _argument_types(plain) == _argument_types(func):
+            return plain
+    return None
+
+
+def _argument_types(func: Any) -> list[tuple[str, bool]]:
+    return [(str(argument.type), argument.kwarg_only) for argument in compat.arguments_of(func)]
+
+
+def _gives_views(func: Any) -> bool:
+    """Whether results of an operator may share memory with its arguments, without a write."""
+    aliases = [argument.alias_info for argument in compat.arguments_of(func)]
+    return not compat.is_mutable(func) and any(alias is not None for alias in aliases)
 
 
 def written_arguments(func: Any, args: Any) -> list[FakeTensor]:
