@@ -91,3 +91,11 @@ def test_a_budget_below_what_is_in_use_before_the_first_step_is_refused(
         refuse_budget_in_use(too_little, device, resume=False)
     assert f"Raise --budget well above {enough[:-3]}.00 MiB" in excinfo.value.hint
     assert excinfo.value.need_bytes == int(enough[:-3]) * 2**20
+
+
+def test_more_threads_need_more_memory_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    alone = budgets.cpu_bytes(10 * 2**20, resident_bytes=300 * 2**20)
+    assert alone == (300 + 16 + 19) * 2**20  # what is resident, what a first step loads, and 1.9 x 10
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
+    assert budgets.cpu_bytes(10 * 2**20, resident_bytes=300 * 2**20) == alone + 28 * 2**20

@@ -229,14 +229,14 @@ def test_the_grid_is_blamed_only_for_the_larger_share_of_the_same_sign(
     pair = Structure(np.eye(3) * 2, ("H", "H"), np.array([[0, 0, 0], [0.4, 0, 0]]))
     for by_grid, said in (
         (0.06, "unlike the training data, or charged; in addition, the grid"),
-        (-0.07, "(-4.1%: grid -0.07, model -0"),
+        (-0.07, "(-4.1%: grid -0.07 electrons, model -0"),
     ):
         monkeypatch.setattr(
             "pinchpoint.systems.density.grid.electron_counts.grid_error", lambda *_, found=by_grid: found
         )
         (note,) = count_notes(flat(1.9172, pair), 1.9172, neutral=2, requested=None)
         assert said in note
-        assert f"grid {by_grid:+.2g}, model {-0.0828 - by_grid:+.2g})" in note
+        assert f"grid {by_grid:+.2g} electrons, model {-0.0828 - by_grid:+.2g} electrons)" in note
     assert note.endswith(": the grid is too coarse for the peaks (0.5 angstrom): give --spacing 0.1")
 
 

@@ -268,7 +268,7 @@ def test_a_run_takes_species_prior_and_neighbours_from_its_data(density_data: Pa
 def test_a_budget_picks_the_probes_at_one_time_by_what_a_real_step_holds(
     density_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(budget_module, "resident_bytes", lambda: 0)
+    monkeypatch.setattr(budget_module, "cpu_bytes", lambda tensor_bytes, resident: round(tensor_bytes))
     traced: dict[int, int] = {}  # each chunk is traced once for all budgets
     trace = budget_module._step_bytes
     monkeypatch.setattr(
@@ -309,6 +309,42 @@ def test_a_budget_picks_the_probes_at_one_time_by_what_a_real_step_holds(
     with pytest.raises(DoesNotFit, match="the budget is 10") as caught:
         chunk_for(config, told, items, budget="10KiB", device="cpu")
     assert "Raise --budget" in caught.value.hint
+
+
+PEAKS = """
+import json, sys
+import torch
+from pinchpoint.systems.density.train import train
+
+torch.set_num_threads(1)
+for molecules, probes in ((1, 16), (16, 500)):
+    record = train(
+        sys.argv[1],
+        f"{sys.argv[2]}-{probes}",
+        device="cpu",
+        budget="1GiB",
+        steps=4,
+        molecules=molecules,
+        probes=probes,
+    )
+    print(json.dumps([record.predicted_bytes, record.peak_bytes]))
+"""
+
+
+def test_a_process_that_trains_stays_within_the_prediction(density_data: Path, tmp_path: Path) -> None:
+    """The first run mostly loads libraries; the second one has blocks that malloc keeps."""
+    process = subprocess.run(
+        [sys.executable, "-c", PEAKS, str(density_data), str(tmp_path / "run")],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert process.returncode == 0, process.stderr
+    peaks = [json.loads(line) for line in process.stdout.splitlines()]
+    assert len(peaks) == 2
+    for predicted_bytes, peak_bytes in peaks:
+        assert 0.75 * predicted_bytes < peak_bytes <= predicted_bytes
 
 
 def test_a_card_holds_the_data_too(density_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,6 +47,18 @@ def test_other_processes_data_and_options_each_have_their_own_hint(tmp_path: Pat
     assert excinfo.value.hint.startswith("Leave these options out to resume it")
 
 
+def test_a_run_cannot_be_made_shorter(tmp_path: Path) -> None:
+    stored = Together(data="a", steps=1000)
+    with pytest.raises(
+        BadInput, match=r"is of 1,000 steps and cannot be made shorter: --steps 3\."
+    ) as caught:
+        resume_settings(tmp_path, stored, {"steps": 3}, data="a")
+    assert caught.value.hint.startswith("Leave --steps out, or give more than 1,000 to train it longer")
+    # Other options and another dataset are named as well: correcting one of them is not enough.
+    with pytest.raises(BadInput, match=r"lr \(was .*steps \(was 1000, is 3\)"):
+        resume_settings(tmp_path, stored, {"lr": 7.0, "steps": 3}, data="a")
+
+
 @pytest.mark.parametrize(
     ("settings", "why", "hint"),
     [

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, Sel
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import json_fault, make_folder, parse_json, write_text
+from pinchpoint.core.units import show_count
 from pinchpoint.systems.common.folders import check_run_folder
 from pinchpoint.systems.common.settings import S, TrainSettings, apply_choices, differences
 from pinchpoint.systems.common.training.checkpoints import TORCH, Checkpoints, Codec, Entry
@@ -216,6 +217,14 @@ def resume_settings(folder: Path, stored: S, overrides: Mapping[str, Any], *, da
     if _is_longer(folder, stored, overrides):
         stored = replace(stored, steps=overrides["steps"])
     differ = differences(stored, {**overrides, "data": data})
+    steps = overrides.get("steps", stored.steps)
+    if len(differ) == 1 and isinstance(steps, int) and steps < stored.steps:
+        raise BadInput(
+            f"The run in {folder} is of {show_count(stored.steps, 'step')} and cannot be made shorter: "
+            f"--steps {steps}.",
+            hint=f"Leave --steps out, or give more than {stored.steps:,} to train it longer; start a shorter "
+            "run with another -o.",
+        )
     if differ:
         actions = ["give the dataset it was started with"] if data != stored.data else []
         actions += _ranks_hint(stored, overrides)

@@ -62,7 +62,7 @@ def count_notes(
         by_model = off - by_grid
         text = (
             f"the model predicts {raw:.5g} electrons, but the neutral atoms have {neutral} "
-            f"({off / neutral:+.1%}: grid {by_grid:+.2g}, model {by_model:+.2g})"
+            f"({off / neutral:+.1%}: grid {by_grid:+.2g} electrons, model {by_model:+.2g} electrons)"
         )
         coarse = (
             f"the grid is too coarse for the peaks ({spacing:.2g} angstrom): give --spacing "

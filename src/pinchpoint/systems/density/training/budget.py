@@ -2,7 +2,7 @@
 
 `chunk_for` predicts how many probes fit at one time. It runs the trainer's own step on fake tensors with the
 largest structure; two sizes give the fixed bytes and the bytes per probe. On a CPU the bytes that this
-process already holds are added; on CUDA the data, the context and a margin for the allocator.
+process already holds are added, on CUDA the data and the context, and on both a margin for the allocator.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 
 from pinchpoint.backends.torch import compat, measurement
 from pinchpoint.core.host_memory import resident_bytes
-from pinchpoint.systems.common.budgets import BudgetChoice, budget_of, cuda_bytes, does_not_fit
+from pinchpoint.systems.common.budgets import BudgetChoice, budget_of, cpu_bytes, cuda_bytes, does_not_fit
 from pinchpoint.systems.common.training.precision import matmuls
 from pinchpoint.systems.density.data.batches import Batch, Item, batch_of, choose_probes
 from pinchpoint.systems.density.model.atom_network import AtomGraph
@@ -76,7 +76,7 @@ def chunk_for(
         already.
         """
         if device == "cpu":
-            return resident + joint_bytes + round(live(chunk))
+            return cpu_bytes(live(chunk), resident) + joint_bytes
         return cuda_bytes(live(chunk) + data_bytes + joint_bytes + copied_bytes, within)
 
     chunk = bisect_right(range(most + 1), budget_bytes, key=need) - 1  # `need` never falls
