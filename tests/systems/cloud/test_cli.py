@@ -198,6 +198,8 @@ def test_sample_thins_a_file_and_prints_how_many_points_are_kept(
     assert all(tuple(row) in whole for row in kept.xyz.round(4).tolist())
     assert run([*args, "--one-per-cell"]) == 0
     assert read_scene(out).points == 8 and "8 of 400 points" in capsys.readouterr().out
+    assert run([*args, "--one-per-cell", "--ratio", "0.5"]) == 2
+    assert "0.5 cannot be combined with one point per cell" in capsys.readouterr().err
     flat = [*args, "--one-per-cell", "--cell", "0.5,1,0.25"]
     assert run(flat) == 0
     assert read_scene(out).points == 8 and "8 of 0.5 x 1 x 0.25, 50.0 points" in capsys.readouterr().out

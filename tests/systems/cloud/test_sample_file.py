@@ -14,7 +14,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the sampler needs torch")
 
-from pinchpoint.core.errors import BadInput  # noqa: E402
+from pinchpoint.core.errors import BadInput, DoesNotFit  # noqa: E402
 from pinchpoint.systems.cloud.data.rooms import make_room  # noqa: E402
 from pinchpoint.systems.cloud.data.scene import Scene  # noqa: E402
 from pinchpoint.systems.cloud.files.formats import read_scene  # noqa: E402
@@ -178,7 +178,7 @@ def test_the_record_survives_json_and_its_summary_states_the_ratio(file: Path, t
         ("0.3:0.7", (0.3, 0.7)),
         (0.25, (0.25, 0.25)),
         ((0.1, 1), (0.1, 1.0)),
-        ("0", (0.0, 0.0)),
+        ("0:0.5", (0.0, 0.5)),
         (1, (1.0, 1.0)),
     ],
 )
@@ -187,7 +187,24 @@ def test_valid_ratios_are_parsed(ratio, ends) -> None:
 
 
 @pytest.mark.parametrize(
-    "ratio", ["", "half", "0.7:0.3", "0.1:0.2:0.3", "-0.1", "1.5", "nan", "0.5:", 2, -1.0, (0.9, 0.1), None]
+    "ratio",
+    [
+        "",
+        "half",
+        "0.7:0.3",
+        "0.1:0.2:0.3",
+        "-0.1",
+        "1.5",
+        "nan",
+        "0.5:",
+        2,
+        -1.0,
+        (0.9, 0.1),
+        None,
+        0,
+        "0",
+        "0:0",
+    ],
 )
 def test_ratios_outside_0_to_1_are_refused(ratio) -> None:
     with pytest.raises(BadInput, match="The ratio"):
@@ -203,14 +220,17 @@ def test_ratios_outside_0_to_1_are_refused(ratio) -> None:
         ({"method": "magic"}, "magic"),
         ({"ratio": "0.2:0.4", "method": "bernoulli"}, "bernoulli does not support a range"),
         ({"seed": -1}, "seed"),
+        ({"ratio": 0.5, "one_per_cell": True}, "ratio 0.5 cannot be combined with one point per cell"),
+        ({"budget": "1KiB"}, "which takes [0-9.]+ KiB, but the budget is 1.00 KiB"),
         ({"faces": "keep"}, "faces is 'keep'"),
     ],
 )
 def test_invalid_options_are_rejected_and_leave_no_file(
     file: Path, tmp_path: Path, options, message: str
 ) -> None:
-    with pytest.raises(BadInput, match=message):
+    with pytest.raises((BadInput, DoesNotFit), match=message) as caught:
         sample_file(file, tmp_path / "out.ply", **{"cell": CELL, **options})
+    assert caught.value.hint
     assert not (tmp_path / "out.ply").exists()
 
 
@@ -240,7 +260,7 @@ def test_a_file_larger_than_the_budget_gives_the_same_points(
     monkeypatch.setattr("pinchpoint.systems.cloud.sample_file.FEWEST", 250)
     options = {"cell": CELL, "seed": 3, **options}
     whole = sample_file(file, tmp_path / "whole.ply", **options)
-    parts = sample_file(file, tmp_path / "parts.ply", budget="64KiB", device="cuda", **options)
+    parts = sample_file(file, tmp_path / "parts.ply", budget="128KiB", device="cuda", **options)
     assert (whole.passes, parts.passes) == (1, 2)
     assert parts.device == "cpu", "a file that is read in chunks is drawn on the CPU"
     assert (parts.kept, parts.cells) == (whole.kept, whole.cells)
@@ -251,7 +271,7 @@ def test_a_file_larger_than_the_budget_gives_the_same_points(
 def test_text_and_laz_larger_than_the_budget_give_the_same_points(
     room: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pinchpoint.systems.cloud.sample_file.FEWEST", 700)
+    monkeypatch.setattr("pinchpoint.systems.cloud.sample_file.FEWEST", 250)
     names = "".join(f"property float {axis}\n" for axis in "xyz")
     head = f"ply\nformat ascii 1.0\nelement vertex 3000\n{names}end_header\n"
     lines = "".join(f"{x:.4f} {y:.4f} {z:.4f}\n" for x, y, z in (room.xyz - 1).tolist())
@@ -259,13 +279,37 @@ def test_text_and_laz_larger_than_the_budget_give_the_same_points(
     for path in (tmp_path / "a.ply", write_las_room(room, tmp_path / "a.laz")):
         whole, parts = (tmp_path / f"{name}{path.suffix}" for name in ("whole", "parts"))
         sample_file(path, whole, ratio=0.3, cell=CELL)
-        record = sample_file(path, parts, ratio=0.3, cell=CELL, budget="64KiB")
+        record = sample_file(path, parts, ratio=0.3, cell=CELL, budget="256KiB")
         assert record.passes == 2
         if path.suffix == ".ply":
             assert parts.read_bytes() == whole.read_bytes()
         else:
             assert np.array_equal(las_points(parts), las_points(whole))
         assert read_scene(whole).points == record.kept
+
+
+def test_the_budget_that_an_error_names_is_enough(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pinchpoint.systems.cloud.sample_file.FEWEST", 250)
+    with pytest.raises(DoesNotFit) as caught:
+        sample_file(file, tmp_path / "out.ply", cell=CELL, budget="1KiB")
+    need_bytes = caught.value.need_bytes
+    assert need_bytes is not None
+    assert sample_file(file, tmp_path / "out.ply", cell=CELL, budget=need_bytes).passes == 2
+    with pytest.raises(DoesNotFit):
+        sample_file(file, tmp_path / "out.ply", cell=CELL, budget=need_bytes - 1)
+
+
+def test_arrays_are_sampled_in_one_piece_or_not_at_all(room: Scene, tmp_path: Path) -> None:
+    source, out = tmp_path / "a.npz", tmp_path / "out.npz"
+    np.savez(source, xyz=room.xyz)
+    with pytest.raises(
+        DoesNotFit, match=r"is sampled in one piece, which takes .* budget is 1\.00 KiB"
+    ) as caught:
+        sample_file(source, out, cell=CELL, budget="1KiB")
+    assert "PLY or LAS" in caught.value.hint and not out.exists()
+    assert sample_file(source, out, cell=CELL, budget=caught.value.need_bytes).kept > 0
 
 
 def write_las_room(room: Scene, path: Path, **records: bytes) -> Path:

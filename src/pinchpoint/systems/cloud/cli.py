@@ -293,7 +293,10 @@ def sample(
         ..., "-o", "--output", metavar="OUT", help="File for the thinned cloud; all columns are kept."
     ),
     ratio: str = typer.Option(
-        "0.5", "--ratio", metavar="R|LO:HI", help="Share of the points to keep in every cell, or a range."
+        None,
+        "--ratio",
+        metavar="R|LO:HI",
+        help="Share of the points to keep in every cell, or a range.  [default: 0.5]",
     ),
     cell: str = typer.Option(
         "0.02",

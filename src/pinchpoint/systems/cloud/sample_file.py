@@ -17,10 +17,10 @@ import numpy as np
 import torch
 
 from pinchpoint.core import machine as _machine
-from pinchpoint.core.errors import BadInput
+from pinchpoint.core.errors import BadInput, DoesNotFit
 from pinchpoint.core.host_memory import free_bytes
 from pinchpoint.core.records import Record, now
-from pinchpoint.core.units import parse_bytes, show_seconds
+from pinchpoint.core.units import parse_bytes, show_bytes, show_seconds
 from pinchpoint.kit.segments.cell_size import CellSize, plain_cell, show_cell
 from pinchpoint.kit.segments.segments import Segments
 from pinchpoint.kit.segments.subset import Method
@@ -32,8 +32,10 @@ from pinchpoint.systems.cloud.files.scratch import Scratch
 from pinchpoint.systems.cloud.files.writers import Target, check_pair, las_scale, open_writer
 
 Faces = Literal["refuse", "drop"]
+RATIO = 0.5  # by default
 DRAW_BYTES = 130  # of memory that a point takes in a draw, besides its properties
 FEWEST, MOST = 1_000, 4_000_000  # points of a chunk if a file is read twice
+CHUNKS = 3  # whose memory a draw in chunks is allowed
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ def sample_file(
     path: str | Path,
     output: str | Path,
     *,
-    ratio: str | float | tuple[float, float] = 0.5,
+    ratio: str | float | tuple[float, float] | None = None,
     cell: CellSize = 0.02,
     method: Method = "exact",
     one_per_cell: bool = False,
@@ -100,13 +102,18 @@ def sample_file(
 ) -> SampleRecord:
     """Write a thinned copy of a file.
 
-    ratio: "0.5", or "0.3:0.7" for a random ratio per cell; cell: edge or edges of the grid's cells, in the
-    file's units; faces: whether a PLY file with faces is refused, or its faces are dropped; scale: step of
-    the coordinates of a LAS file made from another format; budget: bytes of memory, by default half of what
-    is free.
+    ratio: "0.5" (the default), or "0.3:0.7" for a random ratio per cell; not with one_per_cell. cell: edge or
+    edges of the grid's cells, in the file's units; faces: whether a PLY file with faces is refused, or its
+    faces are dropped; scale: step of the coordinates of a LAS file made from another format; budget: bytes of
+    memory, by default half of what is free.
     """
     path, output = Path(path), Path(output)
-    ratios = None if one_per_cell else parse_ratio(ratio)
+    if one_per_cell and ratio is not None:
+        raise BadInput(
+            f"The ratio {ratio} cannot be combined with one point per cell.",
+            hint="Give either --ratio or --one-per-cell.",
+        )
+    ratios = None if one_per_cell else parse_ratio(RATIO if ratio is None else ratio)
     if faces not in get_args(Faces):
         raise BadInput(
             f"The option faces is {faces!r}, which is unknown.",
@@ -128,11 +135,13 @@ def sample_file(
     las_scale(cloud, output, scale)
     target = Target(output, 0, scale=scale, others=faces)
     point_bytes = cloud.row_bytes + DRAW_BYTES
+    if budget is not None:
+        _check_budget(cloud, point_bytes, budget_bytes)
     if cloud.points * point_bytes <= budget_bytes or isinstance(cloud, ArrayCloud):
         parts = _sample_whole(cloud, target, ratios, cell=cell, method=method, seed=seed, device=device)
     else:
         device = "cpu"  # where the sorted cells on disk are drawn from
-        size = min(MOST, max(FEWEST, budget_bytes // (3 * point_bytes)))
+        size = min(MOST, max(FEWEST, budget_bytes // (CHUNKS * point_bytes)))
         parts = _sample_in_chunks(cloud, target, ratios, size, cell=cell, method=method, seed=seed)
     return SampleRecord(
         str(path),
@@ -151,6 +160,23 @@ def sample_file(
         time.perf_counter() - parts.draw_end,
         parts.passes,
         parts.notes,
+    )
+
+
+def _check_budget(cloud: Cloud, point_bytes: int, budget_bytes: int) -> None:
+    """Raise DoesNotFit if the points fit into the budget neither in one piece nor in the smallest chunks."""
+    whole_bytes, chunk_bytes = cloud.points * point_bytes, CHUNKS * FEWEST * point_bytes
+    is_array = isinstance(cloud, ArrayCloud)
+    need_bytes = whole_bytes if is_array else min(whole_bytes, chunk_bytes)
+    if need_bytes <= budget_bytes:
+        return
+    how = "in one piece" if need_bytes == whole_bytes else f"in chunks of {FEWEST:,} points"
+    other = ", or sample a PLY or LAS file, which can be read in chunks" if is_array else ""
+    raise DoesNotFit(
+        f"{cloud.path} is sampled {how}, which takes {show_bytes(need_bytes)}, but the budget is "
+        f"{show_bytes(budget_bytes)}.",
+        hint=f"Raise --budget to at least {-(-need_bytes // 1024)}KiB{other}.",
+        need_bytes=need_bytes,
     )
 
 
@@ -246,6 +272,11 @@ def parse_ratio(ratio: str | float | tuple[float, float]) -> tuple[float, float]
         raise BadInput(
             f"The ratio {ratio!r} is not valid.",
             hint="Give a number in 0..1, such as 0.5, or a range such as 0.3:0.7.",
+        )
+    if ends[-1] == 0:
+        raise BadInput(
+            f"The ratio {ratio!r} keeps no points.",
+            hint="Give a share above 0, or --one-per-cell to keep one point of every cell.",
         )
     return ends[0], ends[-1]
 

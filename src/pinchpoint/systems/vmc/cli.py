@@ -211,7 +211,9 @@ def orbitals(
     """
     from pinchpoint.backends.base import backend
     from pinchpoint.core.files import check_output
+    from pinchpoint.core.units import show_count
     from pinchpoint.systems.vmc.data.spins import ground_state
+    from pinchpoint.systems.vmc.data.system import show_name
 
     check_output(output)
     state = ground_state(molecule, spin=spin, charge=charge or 0, bond=bond, pseudopotential=pseudopotential)
@@ -221,7 +223,7 @@ def orbitals(
         from pinchpoint.systems.vmc.data.hartree_fock import solve
 
     with printing.explain_interrupt("nothing was written"), printing.progress("orbitals") as tell:
-        tell(f"{system.name}, {system.electrons} electrons")
+        tell(f"{show_name(system.name, system.charge)}, {show_count(system.electrons, 'electron')}")
         solution = solve(system, basis=basis)
     printing.show_pairs(
         [

@@ -295,6 +295,8 @@ def _record(
         system=system.name,
         up=system.up,
         down=system.down,
+        charge=system.charge,
+        pseudopotential=system.pseudopotential,
         step=step,
         energy_ha=estimate.mean,
         error_ha=estimate.error,

@@ -335,6 +335,8 @@ def _record(setup: _Setup, driver: ProgramDriver, outcome: Outcome[Row], choice:
         electrons=system.electrons,
         up=system.up,
         down=system.down,
+        charge=system.charge,
+        pseudopotential=system.pseudopotential,
         net=run.config.net_name,
         parameters=trees.count(driver.carry.params),
         settings={**asdict(settings), "pretrain": run.config.pretrain},

@@ -128,6 +128,14 @@ class System(JsonConfig):
         return () if self.exact_ha is None else (self.exact_ha,)
 
 
+def show_name(name: str, charge: int) -> str:
+    """Return `Al+`, `OH-` or `Ca 2+`; the name alone without a charge."""
+    sign = "+" if charge > 0 else "-"
+    if abs(charge) == 1:
+        return name + sign
+    return f"{name} {abs(charge)}{sign}" if charge else name
+
+
 def with_nuclei_at(system: System, positions: Any) -> System:
     """Return the system with its nuclei at positions (M, 3), which may be traced; they are not checked."""
     other = copy.copy(system)

@@ -8,10 +8,11 @@ from typing import Any, ClassVar
 
 from pinchpoint.core import machine as _machine
 from pinchpoint.core.records import Record, now
-from pinchpoint.core.units import show_bytes, show_seconds
+from pinchpoint.core.units import show_bytes, show_count, show_seconds
 from pinchpoint.systems.vmc.analysis.observables import DEBYE
 from pinchpoint.systems.vmc.analysis.statistics import LARGEST_RHAT
 from pinchpoint.systems.vmc.data.spins import show_electrons
+from pinchpoint.systems.vmc.data.system import show_name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +51,8 @@ class Training(Record):
     up: int | None = None  # electrons of each spin; None in records of earlier versions
     down: int | None = None
     spin_reason: str = ""  # why they are so many
+    charge: int | None = None  # None in records of earlier versions
+    pseudopotential: str | None = None  # "" for none; None in records of earlier versions
     files: tuple[str, ...] = ()
     machine: dict[str, Any] = field(default_factory=_machine.describe)
     created: str = field(default_factory=now)
@@ -59,8 +62,8 @@ class Training(Record):
             ("run", self.target),
             (
                 "system",
-                f"{self.system}, {self.electrons:,} electrons; "
-                f"{self.net} with {self.parameters:,} parameters",
+                f"{show_name(self.system, self.charge or 0)}, {show_count(self.electrons, 'electron')}"
+                f"{_potential(self.pseudopotential)}; {self.net} with {self.parameters:,} parameters",
             ),
             *_electrons(self.up, self.down, self.spin_reason),
             ("steps", f"{self.step:,} of {self.settings['steps']:,}, {self.settings['walkers']:,} walkers"),
@@ -127,6 +130,8 @@ class Evaluation(Record):
     why: str = ""  # reason for the method and the chunk
     up: int | None = None  # electrons of each spin; None in records of earlier versions
     down: int | None = None
+    charge: int | None = None  # None in records of earlier versions
+    pseudopotential: str | None = None  # "" for none; None in records of earlier versions
     # Of --observables: spin_squared, dipole (3), quadrupole (3, 3), forces (nuclei, 3; not with
     # pseudopotentials) and density (nuclei, shells), each with value and standard error, in atomic units.
     observables: dict[str, Any] | None = None
@@ -138,8 +143,9 @@ class Evaluation(Record):
     created: str = field(default_factory=now)
 
     def summary(self) -> list[tuple[str, str]]:
+        name = show_name(self.system, self.charge or 0) + _potential(self.pseudopotential)
         rows = [
-            ("run", f"{self.target}, {self.system}, step {self.step:,}"),
+            ("run", f"{self.target}, {name}, step {self.step:,}"),
             *_electrons(self.up, self.down),
             *(row for at, state in enumerate(self.states) for row in _state(at, state)),
             ("energy" if not self.states else "sum", energy(self.energy_ha, self.error_ha)),
@@ -210,6 +216,11 @@ def energy(value: float, error: float | None) -> str:
     return f"{value:.6f}" + (f" +- {error:.6f} Ha" if error is not None else " Ha")
 
 
+def _potential(pseudopotential: str | None) -> str:
+    """` (ccECP)`; empty without a pseudopotential."""
+    return f" ({pseudopotential.replace('ecp', 'ECP')})" if pseudopotential else ""
+
+
 def _electrons(up: int | None, down: int | None, reason: str = "") -> list[tuple[str, str]]:
     if up is None or down is None:
         return []
@@ -223,13 +234,16 @@ def _observables(observables: dict[str, Any]) -> list[tuple[str, str]]:
     axes = observables["quadrupole"]
     diagonal = {key: [axes[key][at][at] for at in range(3)] for key in ("value", "error")}
     size = math.sqrt(sum(value**2 for value in moment["value"])) * DEBYE
+    forces = list(zip(*_values(observables, "forces"), strict=True))
+    if len(forces) == 1:  # that on a single atom is 0 by symmetry
+        forces = []
     return [
         ("spin", f"S^2 = {spin['value']:.4f} +- {spin['error']:.4f}"),
         ("dipole", f"{_vector(moment)} e bohr ({size:.3f} D)"),
         ("quadrupole", f"{_vector(diagonal)} e bohr^2 (xx, yy, zz)"),
         *(
             (f"force on {at}", f"{_vector({'value': value, 'error': error})} Ha/bohr")
-            for at, (value, error) in enumerate(zip(*_values(observables, "forces"), strict=True), start=1)
+            for at, (value, error) in enumerate(forces, start=1)
         ),
     ]
 
