@@ -15,12 +15,11 @@ import triton.language as tl
 from torch import Tensor
 
 from pinchpoint.kit.triton_launch import Launcher
-from pinchpoint.systems.radiance.model import critic_passes
 
 _TILE = 4096  # numbers per program, if that is at least eight channels
 _PLACES = 256  # of an image per program, without a norm
 _TAPS = 16  # numbers of a 4 x 4 kernel
-_SLOPE, _EPS = tl.constexpr(critic_passes.SLOPE), tl.constexpr(critic_passes.EPS)
+_SLOPE, _EPS = tl.constexpr(0.2), tl.constexpr(1e-5)  # those of `critic_passes`
 _CHANNELS = 64  # of a weight at a time
 
 
