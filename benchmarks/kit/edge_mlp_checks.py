@@ -373,11 +373,11 @@ def show() -> str:
     for width, layers in sorted({shape[:2] for shape in every}):
         cells = []
         for end in ends:
-            found: dict[str, set[str]] = {}
+            precisions: dict[str, set[str]] = {}
             for dtype, own in tested.NETWORKS.items():
                 for name in own.get((width, layers, *end), ()):
-                    found.setdefault(name, set()).add(SHORT[dtype])
-            cells.append(", ".join(name + _where(found[name]) for name in sorted(found)))
+                    precisions.setdefault(name, set()).add(SHORT[dtype])
+            cells.append(", ".join(name + _where(precisions[name]) for name in sorted(precisions)))
         lines.append(f"| {layers}, widest {_numbers(width)} | {' | '.join(cells)} |")
     return "\n".join(lines)
 

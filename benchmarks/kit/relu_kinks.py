@@ -24,7 +24,7 @@ def near_zero(mlp: nn.Sequential, x: Tensor, margin: float) -> list[Tensor]:
     if not isinstance(mlp[1], nn.ReLU):
         return []
     linear: list[nn.Linear] = list(copy.deepcopy(mlp).double()[0::2])  # type: ignore[arg-type]
-    found = []
+    masks = []
     hidden = x.double()
     with torch.no_grad():
         for layer in linear[:-1]:
@@ -32,9 +32,9 @@ def near_zero(mlp: nn.Sequential, x: Tensor, margin: float) -> list[Tensor]:
             if layer.bias is not None:
                 products += layer.bias.square()
             hidden = layer(hidden)
-            found.append(hidden.abs() < margin * products.sqrt())
+            masks.append(hidden.abs() < margin * products.sqrt())
             hidden = hidden.relu()
-    return found
+    return masks
 
 
 def without_kinks(mlp: nn.Sequential, x: Tensor, gradient: Tensor) -> Tensor:

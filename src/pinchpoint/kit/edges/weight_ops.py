@@ -84,12 +84,12 @@ def spread_to_weights(gradient: Tensor, kernel: Tensor, f: Tensor | None, rows: 
     """Gradient of the weights: (e,), the sum over channels of gradient[row] * kernel * f[source]."""
     wide = torch.promote_types(torch.promote_types(gradient.dtype, kernel.dtype), torch.float32)
     if own_kernels(gradient):
-        found = torch.empty(rows.count, dtype=wide, device=gradient.device)
+        result = torch.empty(rows.count, dtype=wide, device=gradient.device)
         if not is_fake(gradient):
             from pinchpoint.kit.edges import weight_ops_triton
 
-            weight_ops_triton.spread_to_weights(gradient, None, kernel, f, None, rows, at, found)
-        return found
+            weight_ops_triton.spread_to_weights(gradient, None, kernel, f, None, rows, at, result)
+        return result
     values = gradient.index_select(0, at) * kernel
     values = values if f is None else values * f.index_select(0, rows.sources())
     return values.sum(1, dtype=wide)
@@ -111,12 +111,12 @@ def spread_to_scores(
     subtracted before the sum over channels, because the two sums are often close to each other.
     """
     if own_kernels(gradient):
-        found = torch.empty(rows.count, 1, dtype=dtype, device=gradient.device)
+        result = torch.empty(rows.count, 1, dtype=dtype, device=gradient.device)
         if not is_fake(gradient):
             from pinchpoint.kit.edges import weight_ops_triton
 
-            weight_ops_triton.spread_to_weights(gradient, out, kernel, f, weights, rows, at, found)
-        return found
+            weight_ops_triton.spread_to_weights(gradient, out, kernel, f, weights, rows, at, result)
+        return result
     above = values_of(kernel, f, rows).to(weights.dtype) - out.index_select(0, at)
     return ((above * gradient.index_select(0, at)).sum(1) * weights)[:, None].to(dtype)
 
@@ -160,12 +160,12 @@ def spread_maximum(
     gradient has no meaning without f.
     """
     if own_kernels(gradient):
-        found = torch.empty(kernel.shape, dtype=dtype, device=gradient.device)
+        result = torch.empty(kernel.shape, dtype=dtype, device=gradient.device)
         if not is_fake(gradient):
             from pinchpoint.kit.edges import weight_ops_triton
 
-            weight_ops_triton.spread_maximum(gradient, maxima, kernel, f, rows, at, found)
-        return found, kernel
+            weight_ops_triton.spread_maximum(gradient, maxima, kernel, f, rows, at, result)
+        return result, kernel
     largest, ties = (values.index_select(0, at) for values in maxima)
     holds = values_of(kernel, f, rows).to(largest.dtype) == largest
     share = torch.where(holds, gradient.index_select(0, at) / ties.clamp_min(1), 0)

@@ -77,7 +77,7 @@ def spread_to_weights(
     weights: Tensor | None,
     rows: Rows,
     at: Tensor,
-    found: Tensor,
+    result: Tensor,
 ) -> None:
     """With `out` and `weights`, the gradient of scores; without, that of weights."""
     channels = kernel.shape[1]
@@ -93,7 +93,7 @@ def spread_to_weights(
             kernel if weights is None else weights,
             rows.edges.sources,
             at,
-            found,
+            result,
         ),
         (rows.count, rows.begin),
         gradient.stride(0),
@@ -106,7 +106,7 @@ def spread_to_weights(
         f is not None,
         out is not None,
         weights is not None,
-        sum_type(gradient, kernel, found),
+        sum_type(gradient, kernel, result),
     )
 
 
@@ -302,7 +302,7 @@ def _spread_to_weights(
     weights,
     sources,
     at,
-    found,
+    result,
     count,
     begin,
     G_STRIDE: tl.constexpr,
@@ -331,7 +331,7 @@ def _spread_to_weights(
     dot = tl.sum(value, axis=1)
     if HAS_W:
         dot *= tl.load(weights + place, mask=there, other=0).to(SUM)
-    tl.store(found + place, dot.to(found.dtype.element_ty), mask=there)
+    tl.store(result + place, dot.to(result.dtype.element_ty), mask=there)
 
 
 @triton.jit

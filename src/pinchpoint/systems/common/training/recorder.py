@@ -167,7 +167,7 @@ class Recorder:
                 self._note_lack_of_room(read_bytes)
                 return None
         try:
-            found, self._pool = recording.record(function, clear=clear, pool=self._pool)
+            result, self._pool = recording.record(function, clear=clear, pool=self._pool)
         except RuntimeError as error:  # torch.OutOfMemoryError is one
             first_line, _, _ = str(error).strip().partition("\n")
             reason = f"a step could not be recorded ({first_line.rstrip('.')})"
@@ -175,15 +175,15 @@ class Recorder:
             if self._pool not in self._pools:
                 self._pools.append(self._pool)
             self._pool_bytes = recording.pool_bytes(self._pools)
-            self._kept[name] = _Kept(found, reads, read_bytes, min(found.graph_bytes, MOST_GRAPH_BYTES))
+            self._kept[name] = _Kept(result, reads, read_bytes, min(result.graph_bytes, MOST_GRAPH_BYTES))
             assert self.most_bytes is not None
             if self.taken_bytes <= self.most_bytes:
-                return found.replay()
+                return result.replay()
             reason = (
                 f"recorded steps take {show_bytes(self.taken_bytes)}; the limit is "
                 f"{show_bytes(self.most_bytes)}"
             )
-            del found
+            del result
             if self._has_gaps:
                 self._start_anew(clear)
                 return None

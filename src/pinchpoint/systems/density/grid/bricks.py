@@ -114,13 +114,13 @@ class Surroundings:
         Without our kernel, works on a few bricks at a time.
         """
         if own_kernels(numbers):
-            found = torch.empty_like(numbers)
+            counts = torch.empty_like(numbers)
             if not is_fake(numbers) and len(numbers):
                 from pinchpoint.systems.density.grid import bricks_triton
 
                 with on_device(numbers):
-                    bricks_triton.write_counts(self.of_kernel, numbers, found)
-            return found
+                    bricks_triton.write_counts(self.of_kernel, numbers, counts)
+            return counts
         block = max(1, _AT_ONCE // max(1, len(self.atom)))
         counts = [self._near(part).sum(dim=1) for part in numbers.split(block)]
         return torch.cat(counts) if counts else numbers.new_zeros(0)

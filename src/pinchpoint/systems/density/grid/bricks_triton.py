@@ -89,7 +89,7 @@ def _near(
     near_x = (x - middle_x).to(tl.float32)
     near_y = (y - middle_y).to(tl.float32)
     near_z = (z - middle_z).to(tl.float32)
-    found = tl.zeros((), tl.int32)
+    count = tl.zeros((), tl.int32)
     atoms += row * slots
     apart += row * slots * 3
     for start in range(0, images, IMAGES):
@@ -106,22 +106,22 @@ def _near(
         is_near = there & (square < reach_squared)
         one = is_near.to(tl.int32)
         if not IS_COUNTED:
-            slot = found + tl.cumsum(one, axis=0) - 1  # images keep their order
+            slot = count + tl.cumsum(one, axis=0) - 1  # images keep their order
             has_slot = is_near & (slot < slots)
             tl.store(atoms + slot, tl.load(atom + image, mask=there, other=0), mask=has_slot)
             # In float64, which becomes float32 here, as in `Surroundings.nearby`.
             tl.store(apart + slot * 3, image_x - x, mask=has_slot)
             tl.store(apart + slot * 3 + 1, image_y - y, mask=has_slot)
             tl.store(apart + slot * 3 + 2, image_z - z, mask=has_slot)
-        found += tl.sum(one, axis=0)
+        count += tl.sum(one, axis=0)
     if IS_COUNTED:
-        tl.store(counts + row, found.to(tl.int64))
+        tl.store(counts + row, count.to(tl.int64))
     else:
         # NaN instead of a density that lacks atoms.
-        tl.store(apart, float("nan"), mask=found > slots)
+        tl.store(apart, float("nan"), mask=count > slots)
         for start in range(0, slots, IMAGES):
             slot = start + tl.arange(0, IMAGES)
-            is_unused = (slot >= found) & (slot < slots)
+            is_unused = (slot >= count) & (slot < slots)
             tl.store(atoms + slot, tl.zeros((IMAGES,), tl.int64) + tl.load(atom), mask=is_unused)
             for axis in tl.static_range(3):
                 tl.store(apart + slot * 3 + axis, tl.zeros((IMAGES,), tl.float32) + far, mask=is_unused)
