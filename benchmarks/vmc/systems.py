@@ -79,7 +79,11 @@ RUNS = {
         "--samples 2000 --moves 40",
     ),
     "h2x": (f"H2 --states 2 {SMALL} --steps 4000", "--samples 1500"),
-    "lihx": (f"LiH --states 2 {SMALL} --steps 4000", "--samples 1500"),
+    "lihx": (
+        f"LiH --states 2 --net small --walkers 1024 {SCALED} --set burn=100 --set clip=20 "
+        "--set adam_steps=400 --set spring_decay=1500 --steps 12000",
+        "--samples 1500 --moves 40",
+    ),
 }
 
 

@@ -152,7 +152,9 @@ def test_on_a_cpu_flat_runs_layer_by_layer_or_through_autograd() -> None:
 @pytest.fixture
 def hopper(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernels on every device, as if it were of compute capability 9.0 with the tested Triton."""
+    properties = type("Properties", (), {"multi_processor_count": 132})
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *_: properties)
     monkeypatch.setattr(edge_mlp, "own_kernels", lambda _: True)
     monkeypatch.setattr(tile_mlp, "_triton_version", lambda: "3.6.0")
 

@@ -271,7 +271,7 @@ def test_rounds_have_about_the_same_length_and_fit_the_buffer() -> None:
         ((63, 128, 128, 128, 128, 64), torch.float32),
     ):
         network = tile_mlp.TileMLP(list(mlp_truth.network(widths)), dtype, torch.zeros(0, widths[0]))
-        plan, programs = network._backward, network._backward_programs
+        plan, programs = network._launches.backward, network._launches.backward_programs
         layers = 3 if plan.stored else 1
         assert plan.stored is (dtype is torch.float32)
         for tiles in (1, programs, 17 * programs + 1, 40_000):

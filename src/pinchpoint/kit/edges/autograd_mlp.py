@@ -22,6 +22,7 @@ class AutogradMLP:
     module: nn.Module
     autocast: tuple[bool, torch.dtype]
     dtype: torch.dtype | None = None
+    adds_at_end = False
 
     def forward(self, inputs: Tensor) -> Tensor:
         with self._autocast(inputs):

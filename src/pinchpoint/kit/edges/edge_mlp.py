@@ -52,6 +52,11 @@ class Network(Protocol):
         """The dtype of the outputs, and so of their gradient; None if it is known only after a call."""
         ...
 
+    @property
+    def adds_at_end(self) -> bool:
+        """Whether only `finish` adds to `into`, which backward then does not read."""
+        ...
+
     def forward(self, inputs: Tensor) -> Tensor:
         """(e, W) to (e, C); nothing is saved for backward."""
         ...
@@ -86,7 +91,9 @@ def network_of(module: nn.Module, *, edges: int, inputs: Tensor, path: FlatPath 
         parts = list(cast("nn.Sequential", module))
         if path.wide:
             return wide_pairs.wide_network(parts, dtype, inputs, edges)
-        return (tile_mlp.TileMLP if path.in_tiles else fused_mlp.FusedMLP)(parts, dtype, inputs)
+        if path.in_tiles:
+            return tile_mlp.TileMLP(parts, dtype, inputs, path.launches)
+        return fused_mlp.FusedMLP(parts, dtype, inputs)
     return _Perceptron([_Layer.of(layer, act, dtype) for layer, act in path.layers], edges, dtype)
 
 
@@ -107,7 +114,7 @@ class FlatPath:
     name: "one kernel", all layers at once; "layers", torch layer by layer with a backward pass by hand;
     "autograd", any module, chunk by chunk. layers: None for autograd. in_tiles: one kernel with its weights
     in shared memory (`tile_mlp`, not `fused_mlp`). wide: so wide that each layer is a kernel (`wide_mlp`).
-    pairs: wide, and one kernel does two steps (`wide_pairs`).
+    pairs: wide, and one kernel does two steps (`wide_pairs`). launches: those of the kernels in tiles.
     perhaps: how it runs with the tested Triton, if a forecast does not know the version; the larger peak
     counts, which depends on the edges.
     """
@@ -118,6 +125,7 @@ class FlatPath:
     in_tiles: bool = field(default=False, repr=False, compare=False)
     wide: bool = field(default=False, repr=False, compare=False)
     pairs: bool = field(default=False, repr=False, compare=False)
+    launches: tile_mlp.Launches | None = field(default=None, repr=False, compare=False)
     perhaps: FlatPath | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -151,7 +159,10 @@ def path_of(module: nn.Module, layers: Layers | None, like: Tensor) -> FlatPath:
     reason = tile_mlp.refusal(parts, dtype, like.device)
     tf32 = dtype is torch.float32 and compat.products_use_tf32()
     if reason is None and not tf32 and tile_mlp.triton_refusal() is None:  # the usual case, which is short
-        return FlatPath("one kernel", tile_mlp.slowness(parts, dtype), layers, in_tiles=True)
+        launches = tile_mlp.launches_of(parts, dtype, like.device)
+        return FlatPath(
+            "one kernel", tile_mlp.slowness(parts, dtype), layers, in_tiles=True, launches=launches
+        )
     fused = fused_mlp.refusal(parts, dtype, like.device)
     if tf32 and fused is None:
         return FlatPath("one kernel", _OLDER, layers)  # in tf32, which the tiles do not use
@@ -165,7 +176,10 @@ def path_of(module: nn.Module, layers: Layers | None, like: Tensor) -> FlatPath:
     if reason is None:
         slow = tile_mlp.slowness(parts, dtype) or (_WIDE if wide else "")
         pairs = wide and wide_pairs.uses_pairs(parts)
-        kernels = FlatPath("one kernel", slow, layers, in_tiles=not wide, wide=wide, pairs=pairs)
+        launches = None if wide else tile_mlp.launches_of(parts, dtype, like.device)
+        kernels = FlatPath(
+            "one kernel", slow, layers, in_tiles=not wide, wide=wide, pairs=pairs, launches=launches
+        )
         reason = tile_mlp.triton_refusal()
         if reason is None or (unknown and fused is None):
             return kernels
@@ -319,6 +333,7 @@ class _Perceptron:
     the input of the next layer, and its gradient.
     """
 
+    adds_at_end = False
     layers: list[_Layer]
     edges: int
     dtype: torch.dtype

@@ -236,14 +236,24 @@ class _BackwardPass:
         """
         self.job, self.lse, self.maxima = job, lse, maxima
         self.inputs, (self.x, self.y, self.f, self.quadrature, self.edge_attr) = inputs, inputs
+        self.network, self.scores = networks
+        self.needs_grad = needs_grad
+        self.of_points: list[Tensor | None] = []
+        self.of_mlp: Gradients = {}
+        self.of_attention: Gradients = {}
+
+    def _start_sums(self) -> None:
+        """Allocate the sums and set them to zero, unless that is done."""
+        if self.of_points:
+            return
+        job, points = self.job, len(self.inputs)
         self.of_points = [
             _empty_sum(value) if want else None
-            for value, want in zip(inputs, needs_grad[: len(inputs)], strict=True)
+            for value, want in zip(self.inputs, self.needs_grad[:points], strict=True)
         ]
-        self.network, self.scores = networks
-        split = len(inputs) + len(job.mlp_parameters)
-        self.of_mlp = _empty_sums(job.mlp_parameters, needs_grad[len(inputs) : split])
-        self.of_attention = _empty_sums(job.attention_parameters, needs_grad[split:])
+        split = points + len(job.mlp_parameters)
+        self.of_mlp = _empty_sums(job.mlp_parameters, self.needs_grad[points:split])
+        self.of_attention = _empty_sums(job.attention_parameters, self.needs_grad[split:])
         every = [*self.of_points, *self.of_mlp.values(), *self.of_attention.values()]
         if sums := [one for one in every if one is not None]:
             torch.ops.aten._foreach_zero_(sums)  # all by one launch
@@ -251,9 +261,12 @@ class _BackwardPass:
     def run(self, gradient: Tensor, out: Tensor | None) -> None:
         """Run all chunks. gradient: (Q, C) of the plain sums; out: (Q, C), the output, for softmax only."""
         try:
+            if not self.network.adds_at_end:
+                self._start_sums()
             for part in self.job.parts:
                 if part.count:
                     self._chunk(gradient, out, part)
+            self._start_sums()
         finally:  # after a failure too: a retained graph may run backward again
             self.network.finish(self.of_mlp)
             if self.scores is not None:
@@ -262,12 +275,12 @@ class _BackwardPass:
     def _chunk(self, gradient: Tensor, out: Tensor | None, part: Rows) -> None:
         job = self.job
         mean = job.weights == "mean" and edge_ops.divides(gradient)
-        of_x, of_y, of_f, of_quadrature, of_attr = self.of_points
+        want_x, want_y, want_f, want_quadrature, want_attr = self.needs_grad[: len(self.inputs)]
         factor = self.f if job.times_f else None
         inputs, at, relative = edge_ops.gather(
             self.x, self.y, self.f if job.reads_f else None, part, relative=self.scores is not None
         )
-        moves = of_x is not None or of_y is not None
+        moves = want_x or want_y
         inputs = _with_attr(inputs, self.edge_attr, part)
         dtype = self.network.dtype or gradient.dtype
         weights, of_f_edges = None, None
@@ -287,16 +300,18 @@ class _BackwardPass:
         else:
             weights = _source_weights(self.quadrature, part)
             of_kernel = edge_ops.spread(gradient, factor, weights, part, at, dtype, mean=mean)
-        want_f = of_f is not None and factor is not None
+        reads_f, want_f = job.reads_f and want_f, want_f and factor is not None
         of_f_edges = of_f_edges if want_f else None
-        want_weights = self.scores is not None or of_quadrature is not None
+        want_weights = self.scores is not None or want_quadrature
         of_inputs, kernel = self.network.backward(
             inputs,
             of_kernel,
             self.of_mlp,
-            want_inputs=moves or (job.reads_f and of_f is not None) or of_attr is not None,
+            want_inputs=moves or reads_f or want_attr,
             want_values=want_weights or (want_f and of_f_edges is None),
         )
+        self._start_sums()  # here at the latest: allocating them takes the host longer than a launch
+        _, of_y, of_f, of_quadrature, of_attr = self.of_points
         del inputs, of_kernel  # the sums by source need memory of their own
         if self.scores is not None:
             assert kernel is not None and weights is not None and relative is not None and out is not None

@@ -104,6 +104,8 @@ class _PaddedWeights:
 class FusedMLP:
     """A `Network` in Triton. Each program sums its gradients in float32, and `finish` adds the sums up."""
 
+    adds_at_end = True
+
     def __init__(self, parts: list[nn.Module], dtype: torch.dtype, like: Tensor) -> None:
         self.layers: list[Any] = parts[0::2]
         self.dtype = dtype

@@ -221,65 +221,120 @@ class Net:
     edges: int
 
 
-class TileMLP:
-    """A `Network` in Triton. Each program sums its gradients in float32, and `finish` adds the sums up."""
+@dataclass(frozen=True)
+class Launches:
+    """How the kernels of a network are launched: what depends on its shape and the GPU alone."""
 
-    def __init__(self, parts: list[nn.Module], dtype: torch.dtype, like: Tensor) -> None:
+    widths: list[int]
+    places: list[int]
+    forward: Plan
+    backward: Plan
+    forward_net: Net
+    backward_net: Net
+    forward_programs: int
+    backward_programs: int
+
+
+def launches_of(parts: list[nn.Module], dtype: torch.dtype, device: torch.device) -> Launches:
+    """The launches of modules that `refusal` does not refuse."""
+    layers: list[Any] = parts[0::2]
+    widths = [layers[0].in_features, *(layer.out_features for layer in layers)]
+    forward, backward = forward_plan(widths, dtype), backward_plan(widths, dtype)
+    own = activation_code(parts[1]), layers[0].bias is not None, dtype
+    return Launches(
+        widths,
+        _places(widths),
+        forward,
+        backward,
+        _net(widths, forward, *own),
+        _net(widths, backward, *own),
+        _processors(device) * forward.programs,
+        _backward_programs(widths, dtype, device),
+    )
+
+
+def _net(widths: list[int], plan: Plan, activation: int | None, bias: bool, dtype: torch.dtype) -> Net:
+    assert not plan.stored or len(widths) > 3
+    parts = _PARTS[dtype]
+    return Net(
+        inputs=widths[0],
+        widths=tuple(widths[1:-1]),
+        outputs=widths[-1],
+        inputs_padded=pad_width(widths[0] + 1),
+        hidden_padded=pad_width(max(widths[1:-1])),
+        outputs_padded=pad_width(widths[-1]),
+        last=len(widths) - 3,
+        places=tuple(_places(widths)),
+        activation=activation,
+        bias=bias,
+        bf16=dtype is torch.bfloat16,
+        parts=parts,
+        fast=_FAST and parts == 1,
+        columns=plan.columns,
+        stored=plan.stored,
+        edges=plan.edges,
+    )
+
+
+class TileMLP:
+    """A `Network` in Triton. Each program sums its gradients in float32, and `finish` adds the sums up.
+
+    launches: those of this network, if they are known.
+    """
+
+    adds_at_end = True
+
+    def __init__(
+        self, parts: list[nn.Module], dtype: torch.dtype, like: Tensor, launches: Launches | None = None
+    ) -> None:
         layers: list[Any] = parts[0::2]
         self.dtype = dtype
-        self._act = activation_code(parts[1])
-        self._has_bias = layers[0].bias is not None
-        self._widths = [layers[0].in_features, *(layer.out_features for layer in layers)]
-        self._places = _places(self._widths)
+        own = launches or launches_of(parts, dtype, like.device)
+        self._launches, self._widths, self._places = own, own.widths, own.places
+        self._has_bias = own.forward_net.bias
         weights: list[Tensor] = []
         for layer in layers:
             weights += [layer.weight, layer.bias if self._has_bias else layer.weight]
         weights += weights[:2] * (_MOST_LAYERS - len(layers))  # arguments that are not read
         self._weights = tuple(one.contiguous() for one in weights)
-        self._forward = forward_plan(self._widths, dtype)
-        self._backward = backward_plan(self._widths, dtype)
-        self._forward_programs = _processors(like.device) * self._forward.programs
-        self._backward_programs = _backward_programs(self._widths, dtype, like.device)
         self._sums: Tensor | None = None
         self._packed: tuple[Tensor, Tensor] | None = None
 
     def forward(self, inputs: Tensor) -> Tensor:
-        edges, plan = inputs.shape[0], self._forward
+        edges, plan, net = inputs.shape[0], self._launches.forward, self._launches.forward_net
         out = torch.empty(edges, self._widths[-1], dtype=self.dtype, device=inputs.device)
-        packed = self._pack(plan)
+        packed = self._pack(net)
         if not isinstance(inputs, compat.FakeTensor):
             from pinchpoint.kit.edges.tile_kernels import mlp_triton
 
-            programs = min(self._forward_programs, -(-edges // plan.edges))
+            programs = min(self._launches.forward_programs, -(-edges // plan.edges))
             tensors = inputs, out, *packed, *self._weights
-            mlp_triton.forward(
-                programs, tensors, (edges, programs), self._net(plan), warps=plan.warps, stages=1
-            )
+            mlp_triton.forward(programs, tensors, (edges, programs), net, warps=plan.warps, stages=1)
         return out
 
     def backward(
         self, inputs: Tensor, gradient: Tensor, into: Gradients, *, want_inputs: bool, want_values: bool
     ) -> tuple[Tensor | None, Tensor | None]:
         """As a `Network`; the results replace the inputs and, in the same dtype, the gradient."""
-        edges, plan = inputs.shape[0], self._backward
+        edges, plan, net = inputs.shape[0], self._launches.backward, self._launches.backward_net
         of_inputs = inputs if want_inputs else None
         values = gradient if want_values and gradient.dtype is self.dtype else None
         if want_values and values is None:
             values = torch.empty(gradient.shape, dtype=self.dtype, device=inputs.device)
         if self._sums is None:
-            shape = self._backward_programs, self._places[-1]
+            shape = self._launches.backward_programs, self._places[-1]
             self._sums = torch.zeros(shape, dtype=torch.float32, device=inputs.device)
-        packed = self._pack(plan)
+        packed = self._pack(net)
         tiles = -(-edges // plan.edges)
         round_tiles = self._round_tiles(tiles)
         buffer = None
         if layers := _passed_layers(self._widths, plan):
-            shape = layers, round_tiles, plan.edges * pad_width(max(self._widths[1:-1]))
+            shape = layers, round_tiles, plan.edges * net.hidden_padded
             buffer = torch.empty(shape, dtype=self.dtype, device=inputs.device)
         if not isinstance(inputs, compat.FakeTensor):
             from pinchpoint.kit.edges.tile_kernels import mlp_triton
 
-            programs = min(self._backward_programs, tiles)
+            programs = min(self._launches.backward_programs, tiles)
             mlp_triton.backward(
                 programs,
                 (
@@ -293,7 +348,7 @@ class TileMLP:
                     *self._weights,
                 ),
                 (edges, programs, round_tiles),
-                self._net(plan),
+                net,
                 want_inputs,
                 want_values,
                 warps=plan.warps,
@@ -318,57 +373,31 @@ class TileMLP:
 
     def _round_tiles(self, tiles: int) -> int:
         """The tiles of a round: all, if nothing is passed on; else rounds of about the same length."""
-        plan = self._backward
+        plan, programs = self._launches.backward, self._launches.backward_programs
         layers = _passed_layers(self._widths, plan)
         if not layers:
             return tiles
-        tile_bytes = layers * plan.edges * pad_width(max(self._widths[1:-1])) * self.dtype.itemsize
-        most = max(1, _BUFFER_BYTES // (tile_bytes * self._backward_programs))  # of one program
-        rounds = -(-tiles // (most * self._backward_programs))
-        return min(tiles, -(-tiles // (rounds * self._backward_programs)) * self._backward_programs)
+        tile_bytes = layers * plan.edges * self._launches.backward_net.hidden_padded * self.dtype.itemsize
+        most = max(1, _BUFFER_BYTES // (tile_bytes * programs))  # of one program
+        rounds = -(-tiles // (most * programs))
+        return min(tiles, -(-tiles // (rounds * programs)) * programs)
 
-    def _pack(self, plan: Plan) -> tuple[Tensor, ...]:
+    def _pack(self, net: Net) -> tuple[Tensor, ...]:
         """The weights between hidden layers, padded and converted once for all chunks, if they are read."""
-        layers = len(self._widths) - 3
-        if not plan.columns or not layers:
+        layers, wide = net.last, net.hidden_padded
+        if not net.columns or not layers:
             return self._weights[:2]
         if self._packed is None:
-            parts, wide, device = (
-                _PARTS[self.dtype],
-                pad_width(max(self._widths[1:-1])),
-                self._weights[0].device,
-            )
-            kind = self.dtype if parts == 1 else torch.float16
-            packed = torch.empty(layers, parts, wide, wide, dtype=kind, device=device)
+            device = self._weights[0].device
+            kind = self.dtype if net.parts == 1 else torch.float16
+            packed = torch.empty(layers, net.parts, wide, wide, dtype=kind, device=device)
             self._packed = packed, torch.empty(layers, dtype=torch.float32, device=device)
             if not isinstance(packed, compat.FakeTensor):
                 from pinchpoint.kit.edges.tile_kernels import mlp_triton
 
                 tensors = *self._packed, *self._weights
-                mlp_triton.pack(layers, tensors, (), self._net(plan), warps=8, stages=1)
+                mlp_triton.pack(layers, tensors, (), net, warps=8, stages=1)
         return self._packed
-
-    def _net(self, plan: Plan) -> Net:
-        widths, parts = self._widths, _PARTS[self.dtype]
-        assert not plan.stored or len(widths) > 3
-        return Net(
-            inputs=widths[0],
-            widths=tuple(widths[1:-1]),
-            outputs=widths[-1],
-            inputs_padded=pad_width(widths[0] + 1),
-            hidden_padded=pad_width(max(widths[1:-1])),
-            outputs_padded=pad_width(widths[-1]),
-            last=len(widths) - 3,
-            places=tuple(self._places),
-            activation=self._act,
-            bias=self._has_bias,
-            bf16=self.dtype is torch.bfloat16,
-            parts=parts,
-            fast=_FAST and parts == 1,
-            columns=plan.columns,
-            stored=plan.stored,
-            edges=plan.edges,
-        )
 
 
 def forward_plan(widths: list[int], dtype: torch.dtype) -> Plan:

@@ -152,6 +152,7 @@ class WideMLP:
     """
 
     pairs = False  # whether one kernel does two steps
+    adds_at_end = True
 
     def __init__(self, parts: list[nn.Module], dtype: torch.dtype, like: Tensor, edges: int = 0) -> None:
         layers: list[Any] = parts[0::2]
