@@ -9,7 +9,7 @@
 A random graph with 1 M edges and 31,250 points on either side, 3 coordinates and 16 channels; the gradients
 are those of the MLP and of f. The older code runs in a process of its own, one step at a time when it is its
 turn. Peaks are allocated bytes beside the inputs, of a separate step. The record is written after every case;
-`way` is how `flat` ran the MLP: `tiles`, `wide` or `pairs` by kernels of that name in `kit/edges`, else as
+`way` is how `flat` ran the MLP: `tiles` or `wide` by the kernels of `tile_mlp` or `wide_mlp`, else as
 `flat_path` names it.
 """
 
@@ -87,7 +87,7 @@ def way_of(case: Case, precision: str, device: str = "cuda") -> str:
     with torch.autocast(device, torch.bfloat16, enabled=precision == "bf16"):
         path = flat_path(mlp_of(case).to(device), like=torch.zeros(0, 3, device=device))
     if path.wide:
-        return "pairs" if path.pairs else "wide"
+        return "wide"
     return "tiles" if path.in_tiles else path.name
 
 

@@ -92,6 +92,8 @@ def networks() -> list[dict[str, Any]]:
         listed.append(({16: 6, 32: 22}.get(below, below - 1), (width,) * layers, above, name, name == act))
     for name, layers, width in product(("GELU", "SiLU"), LAYERS, WIDTHS):
         listed.append((6, (width,) * layers, 16, name, True))
+    for (inputs, outputs), name in product(((6, 16), (22, 16)), ACTIVATIONS):
+        listed.append((inputs, (256,), outputs, name, True))
     for turn, (inputs, outputs) in enumerate(((6, 16), (22, 16), (63, 64))):
         for number, (layers, width) in enumerate(product(LAYERS, WIDTHS)):
             at = sorted(WIDTHS).index(width)
@@ -316,10 +318,10 @@ def table(rows: list[dict[str, Any]], sweep: list[dict[str, Any]], *, add: bool 
         dtype = {"bf16": "bfloat16", "fp32": "float32"}[row["precision"]]
         hidden = [int(width) for width in row["hidden"].split(",")]
         shape = pad_width(max(hidden)), len(hidden)
-        wide = shape[0] > max(WIDTHS)  # has kernels of its own (`wide_mlp`)
+        wide = shape[0] > max(WIDTHS) and shape[1] > 1  # has kernels of its own (`wide_mlp`)
         known = wide or any(own[:2] == shape for own in networks.get(dtype, {}))
         # Timed by other kernels than such networks use now, a row says nothing about them.
-        way = ("pairs" if shape[1] > 1 else "wide") if wide else "tiles"
+        way = "wide" if wide else "tiles"
         if known and row["weights"] == "mean" and row["way"] == way:
             times = round(1 / row["eager_over_flat"], 2), slower.get(dtype, {}).get(shape, 1)
             if max(times) > 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise, product
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from pinchpoint.core.units import MIB
 from pinchpoint.kit import flat_path
-from pinchpoint.kit.edges import edge_mlp, tile_mlp, wide_mlp, wide_pairs
+from pinchpoint.kit.edges import edge_mlp, tile_mlp, wide_mlp
 from pinchpoint.kit.edges.auto_chunk import TILE_CHUNK_BYTES, auto_chunk, chunk_bytes
 from pinchpoint.kit.edges.tile_kernels import tested
 
@@ -20,13 +21,15 @@ NETWORKS: list[tuple[tuple[int, ...], Any, bool]] = [
     ((6, 256, 256, 256, 16), nn.GELU, True),
     ((22, 256, 256, 16), nn.SiLU, True),
     ((6, 200, 129, 256, 180, 5), nn.Tanh, False),
-    ((31, 160, 16), nn.GELU, True),
+    ((31, 160, 256, 16), nn.GELU, True),
+    ((6, 256, 256, 16), nn.ReLU, True),
+    ((63, 256, 256, 256, 64), nn.SiLU, True),
 ]
 
 
 def run(mlp: nn.Sequential, x: Tensor, gradient: Tensor, dtype: torch.dtype, *parts: slice) -> list[Tensor]:
     """The outputs, the gradient of the inputs, and that of each parameter, of several chunks."""
-    network = wide_pairs.wide_network(list(mlp), dtype, x)
+    network = wide_mlp.wide_network(list(mlp), dtype, x)
     into = {at: torch.zeros_like(p) for at, p in enumerate(mlp.parameters())}
     results = [
         network.backward(x[part].clone(), gradient[part].clone(), into, want_inputs=True, want_values=True)
@@ -42,8 +45,9 @@ def run(mlp: nn.Sequential, x: Tensor, gradient: Tensor, dtype: torch.dtype, *pa
 def require_right(widths: tuple[int, ...], act: Any, bias: bool, dtype: torch.dtype, x: Tensor) -> None:
     torch.manual_seed(0)
     mlp = mlp_truth.network(widths, act, bias=bias).to(x.device)
-    gradient = torch.randn(len(x), widths[-1], device=x.device).to(dtype)
     name = str(dtype).removeprefix("torch.")
+    gradient = torch.randn(len(x), widths[-1], device=x.device)
+    gradient = mlp_truth.defined(mlp, x, gradient, name).to(dtype)
     results = run(mlp, x, gradient, dtype)
     for value, again in zip(results, run(mlp, x, gradient, dtype), strict=True):
         assert torch.equal(value, again)
@@ -58,48 +62,36 @@ def require_right(widths: tuple[int, ...], act: Any, bias: bool, dtype: torch.dt
     not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0),
     reason="needs a GPU of compute capability 9.0, the one these kernels are used on",
 )
-@pytest.mark.parametrize("pairs", [False, True])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize(("widths", "act", "bias"), NETWORKS)
 def test_values_and_gradients_are_those_of_float64_bit_for_bit_again(
-    widths: tuple[int, ...],
-    act: Any,
-    bias: bool,
-    dtype: torch.dtype,
-    pairs: bool,
-    monkeypatch: pytest.MonkeyPatch,
+    widths: tuple[int, ...], act: Any, bias: bool, dtype: torch.dtype
 ) -> None:
-    monkeypatch.setattr(wide_pairs, "PAIRS", pairs)
     require_right(widths, act, bias, dtype, torch.rand(mlp_truth.EDGES, widths[0], device="cuda") * 2 - 1)
 
 
 @pytest.mark.skipif(not triton_runs.INTERPRETED, reason="needs Triton with TRITON_INTERPRET=1")
-@pytest.mark.parametrize("pairs", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 def test_interpreted_kernels_are_right_with_small_tiles(
-    dtype: torch.dtype, pairs: bool, monkeypatch: pytest.MonkeyPatch
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     triton_runs.use_kernels(monkeypatch, "interpreted")
-    monkeypatch.setattr(wide_mlp, "WIDTH", 32)
+    monkeypatch.setattr(wide_mlp, "WIDTH", 128)
     monkeypatch.setattr(wide_mlp, "_FAST", False)
     monkeypatch.setattr(wide_mlp, "_MOST_TILE", 16)
-    buffers = dict.fromkeys((1, 2), 48 * 32 * 4 * 3 * 2)  # slices of 48 edges in float32
-    monkeypatch.setattr(wide_mlp, "_BUFFER_BYTES", buffers)
-    monkeypatch.setattr(wide_pairs, "PAIRS", pairs)
-    for name in ("_FIRST_TWO", "_LAST_TWO", "_BACK_LAST"):
-        monkeypatch.setattr(wide_pairs, name, wide_mlp.Plan(16, 32, 4))
+    # Slices of 48 edges with three layers in backward.
+    monkeypatch.setattr(wide_mlp, "_BUFFER_BYTES", {size: 48 * 128 * size * 3 for size in (2, 4)})
     for name, columns in (
-        ("BETWEEN", (16, 16)),
-        ("_FIRST", (32, 32)),
-        ("_ENDS", (32, 32)),
-        ("_OUTPUTS", (32, 32)),
-        ("_LAST", (32, 16)),
-        ("_MIDDLE", (32, 16)),
-        ("_GRADIENT", (16, 16)),
+        ("_FIRST", (128, 128)),
+        ("_MIDDLE", (128, 64)),
+        ("_OUTPUTS", (128, 128)),
+        ("_BACK_LAST", (128, 64)),
+        ("_BETWEEN", (64, 64)),
+        ("_INPUTS", (128, 128)),
     ):
-        plans = {parts: wide_mlp.Plan(16, width, 4) for parts, width in zip((1, 2), columns, strict=True)}
+        plans = {size: wide_mlp.Plan(16, width, 4) for size, width in zip((2, 4), columns, strict=True)}
         monkeypatch.setattr(wide_mlp, name, plans)
-    for widths in ((6, 32, 20, 32, 5), (6, 32, 20, 5)) if pairs else ((6, 32, 20, 32, 5),):
+    for widths in ((6, 96, 70, 128, 5), (6, 128, 20, 5), (6, 20, 100, 30, 96, 5)):
         require_right(widths, nn.GELU, True, dtype, torch.rand(101, 6) * 2 - 1)
 
 
@@ -121,22 +113,25 @@ def test_wide_networks_run_by_these_kernels_and_others_are_refused_with_a_reason
     for widths, act, bias in NETWORKS:
         path = flat_path(mlp_truth.network(widths, act, bias=bias), like=torch.zeros(0, widths[0]))
         assert path.wide and not path.in_tiles
-        assert str(path).startswith("as one kernel per layer, which may be slower than eager. On an H200")
+        assert str(path) == "as a few kernels."
+    single = flat_path(mlp_truth.network((6, 256, 16)), like=torch.zeros(0, 6))
+    assert single.in_tiles and not single.wide  # its weights fit into shared memory together
     for parts, reason in (
-        (mlp_truth.network((6, 300, 16)), "300 columns, not 129 to 256"),
-        (mlp_truth.network((6, 128, 16)), "128 columns, not 129 to 256"),
-        (mlp_truth.network((32, 256, 16)), "32 inputs and 16 outputs, more than 31 and 16"),
-        (mlp_truth.network((6, 256, 17)), "6 inputs and 17 outputs, more than 31 and 16"),
-        (mlp_truth.network((6, 256, 256, 256, 256, 256, 16)), "5 hidden layers, more than 4"),
+        (mlp_truth.network((6, 300, 300, 16)), "300 columns, not 129 to 256"),
+        (mlp_truth.network((6, 128, 128, 16)), "128 columns, not 129 to 256"),
+        (mlp_truth.network((64, 256, 256, 16)), "64 inputs and 16 outputs, more than 63 and 64"),
+        (mlp_truth.network((6, 256, 256, 65)), "6 inputs and 65 outputs, more than 63 and 64"),
+        (mlp_truth.network((6, 256, 256, 256, 256, 256, 16)), "hidden layers is 5, not 2 to 4"),
+        (mlp_truth.network((6, 256, 16)), "hidden layers is 1, not 2 to 4"),
         (mlp_truth.network((6, 256)), "does not alternate"),
         (mlp_truth.network((6, 256, 256, 16), nn.Sigmoid), "activations are not all"),
-        (mlp_truth.network((6, 256, 16), lambda: nn.GELU(approximate="tanh")), "approximated by tanh"),
-        ([nn.Linear(6, 256), nn.GELU(), nn.Linear(256, 16, bias=False)], "some have none"),
+        (mlp_truth.network((6, 256, 256, 16), lambda: nn.GELU(approximate="tanh")), "approximated by tanh"),
+        (_layers(6, 256, 256, 16, last_bias=False), "some have none"),
         ([nn.Linear(6, 256), nn.GELU(), nn.Linear(200, 16)], "do not match"),
     ):
         assert reason in str(wide_mlp.refusal(list(parts), torch.bfloat16, CUDA))
     assert "float64 is not" in str(
-        wide_mlp.refusal(list(mlp_truth.network((6, 256, 16))), torch.float64, CUDA)
+        wide_mlp.refusal(list(mlp_truth.network((6, 256, 256, 16))), torch.float64, CUDA)
     )
 
 
@@ -152,53 +147,41 @@ def test_torch_multiplies_in_tf32_where_that_is_allowed() -> None:
 
 
 @pytest.mark.usefixtures("hopper")
-@pytest.mark.parametrize(
-    ("name", "parts", "pairs"),
-    [("_GRADIENT", 1, False), ("_GRADIENT", 2, False), ("_MIDDLE", 2, False), ("BETWEEN", 1, True)],
-)
-def test_no_kernel_adds_rows_up_that_the_ends_do_not_write(
-    name: str, parts: int, pairs: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("name", ["_BETWEEN", "_BACK_LAST"])
+def test_no_kernel_adds_rows_up_that_nothing_wrote(
+    name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wide_pairs, "PAIRS", pairs)
-    mlp, dtype = list(mlp_truth.network((6, 256, 256, 16))), {1: torch.bfloat16, 2: torch.float32}[parts]
-    wide_pairs.wide_network(mlp, dtype, torch.zeros(0, 6))
-    monkeypatch.setitem(getattr(wide_mlp, name), parts, wide_mlp.Plan(128, 128, 8))
+    mlp = list(mlp_truth.network((6, 256, 256, 16)))
+    wide_mlp.wide_network(mlp, dtype, torch.zeros(0, 6))
+    monkeypatch.setitem(getattr(wide_mlp, name), dtype.itemsize, wide_mlp.Plan(256, 128, 8))
     with pytest.raises(AssertionError):
-        wide_pairs.wide_network(mlp, dtype, torch.zeros(0, 6))
+        wide_mlp.wide_network(mlp, dtype, torch.zeros(0, 6))
 
 
 @pytest.mark.usefixtures("hopper")
-@pytest.mark.parametrize(
-    ("dtype", "pairs", "layers"),
-    # Three hidden layers; in float32 with their activations, of two layers in turn by kernels of two steps.
-    [
-        (torch.bfloat16, False, 3),
-        (torch.bfloat16, True, 3),
-        (torch.float32, False, 6),
-        (torch.float32, True, 5),
-    ],
-)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_the_buffers_of_a_small_graph_are_small_and_counted(
-    dtype: torch.dtype, pairs: bool, layers: int, monkeypatch: pytest.MonkeyPatch
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wide_pairs, "PAIRS", pairs)
     monkeypatch.setattr(wide_mlp.compat, "FakeTensor", Tensor)  # no launch
     mlp = mlp_truth.network((6, 256, 256, 256, 16))
-    network = wide_pairs.wide_network(list(mlp), dtype, torch.zeros(0, 6), 1000)
+    network = wide_mlp.wide_network(list(mlp), dtype, torch.zeros(0, 6), 1000)
     gradient = torch.zeros(300, 16, dtype=dtype)
     network.forward(torch.zeros(300, 6))
     network.backward(torch.zeros(300, 6), gradient, {}, want_inputs=True, want_values=True)
     (buffer,) = network._buffers
-    assert buffer.numel() == 1024 * 256 * dtype.itemsize * layers  # eight tiles of 128 edges
-    assert network._most_views() == layers
-    assert network.sums is not None
-    sums = 4 * sum(one.numel() for one in network.sums)
+    assert buffer.numel() == 1024 * 256 * dtype.itemsize * 3  # eight tiles of 128 edges, three layers
+    assert network._layers_in_backward(want_inputs=True) == 3
+    assert network._sums is not None
+    sums = 4 * sum(one.numel() for one in network._sums)
     linear: Any = list(mlp)[0::2]
-    cast = 0 if dtype is torch.float32 else 2 * sum(layer.weight.numel() for layer in linear)
-    few, many, most = (
-        wide_mlp.fixed_bytes(linear, dtype, CUDA, edges, pairs=pairs) for edges in (1000, 10**6, None)
-    )
-    assert few == buffer.numel() + sums + cast
+    # The weights in 16 bits; in float32 those between hidden layers, in two parts.
+    converted = 2 * sum(layer.weight.numel() for layer in linear)
+    if dtype is torch.float32:
+        converted = 2 * 2 * 2 * 256 * 256
+    few, many, most = (wide_mlp.fixed_bytes(linear, dtype, CUDA, edges) for edges in (1000, 10**6, None))
+    assert few == buffer.numel() + sums + converted
     assert many == most
 
 
@@ -210,7 +193,7 @@ def test_a_forecast_without_triton_takes_the_larger_peak_for_these_edges(
     monkeypatch.setattr(tile_mlp, "_triton_version", lambda: "")
     like = torch.zeros(0, 6)
     wide, narrow = (mlp_truth.network((6, *hidden, 16), nn.SiLU) for hidden in ((256, 256, 256), (64, 64)))
-    for mlp, kernels, few in ((wide, wide_mlp.WideMLP, 20_000), (narrow, tile_mlp.TileMLP, 1000)):
+    for mlp, kernels, few in ((wide, wide_mlp.WideMLP, 4000), (narrow, tile_mlp.TileMLP, 1000)):
         assert flat_path(mlp, like=like).name == "layers"
         # Buffers and sums of a fixed size are more than the layers of few edges.
         assert isinstance(edge_mlp.network_of(mlp, edges=few, inputs=like), kernels)
@@ -228,66 +211,46 @@ def test_the_buffers_of_two_networks_leave_room_for_a_chunk(hidden: tuple[int, .
     with torch.autocast("cpu", torch.bfloat16, enabled=half):
         first, second = (flat_path(one, like=points) for one in (mlp, attention))
         fixed = sum(edge_mlp.fixed_bytes(path, like=points) for path in (first, second))
-        assert fixed > TILE_CHUNK_BYTES
+        assert fixed + 16 * MIB > TILE_CHUNK_BYTES
         assert chunk_bytes(first, second, points) == fixed + 16 * MIB
         assert auto_chunk(mlp, points, points, f, weights="attention", attention=attention) > 80_000
 
 
 @pytest.mark.usefixtures("hopper")
-def test_a_wide_network_says_that_it_may_be_slower_than_eager(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wide_network_says_by_how_much_it_is_slower_than_eager(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tested, "SLOWER", {"float32": {(256, 3): 1.25}})
-    like = torch.zeros(0, 6)
-    assert "1.25 times as long as eager" in str(
-        flat_path(mlp_truth.network((6, 256, 200, 256, 16)), like=like)
+    path = flat_path(mlp_truth.network((6, 256, 200, 256, 16)), like=torch.zeros(0, 6))
+    assert str(path) == (
+        "as a few kernels, which may be slower than eager. "
+        "On an H200, such a network takes 1.25 times as long as eager."
     )
-    monkeypatch.setattr(tested, "SLOWER", {})
-    for widths in ((6, 256, 256, 16), (6, 256, 16)):
-        reason = flat_path(mlp_truth.network(widths), like=like).reason
-        assert (
-            reason
-            == "On an H200, eager was faster wherever both were timed; some of these kernels are newer."
-        )
 
 
 @pytest.mark.usefixtures("hopper")
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_one_kernel_does_two_steps_of_networks_that_were_compared_so(dtype: torch.dtype) -> None:
-    like = torch.zeros(0, 6)
-    for widths, act, pairs in (
-        ((6, 256, 256, 16), nn.GELU, True),
-        ((6, 200, 256, 130, 256, 5), nn.Tanh, True),
-        ((6, 256, 256, 16), nn.SiLU, True),
-        ((6, 256, 256, 16), nn.ReLU, False),
-        ((6, 256, 16), nn.GELU, False),
-    ):
-        mlp = mlp_truth.network(widths, act)
-        with torch.autocast("cpu", torch.bfloat16, enabled=dtype is torch.bfloat16):
-            path = flat_path(mlp, like=like)
-            network = edge_mlp.network_of(mlp, edges=1000, inputs=like, path=path)
-        assert path.wide and path.pairs is pairs
-        assert isinstance(network, wide_mlp.WideMLP)
-        assert isinstance(network, wide_pairs._Pairs) is pairs
-
-
-@pytest.mark.usefixtures("hopper")
-@pytest.mark.parametrize("pairs", [False, True])
-def test_slices_fit_the_buffers_and_a_chunk_counts_them(pairs: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wide_pairs, "PAIRS", pairs)
-    mlp, points, f = mlp_truth.network((6, 256, 256, 256, 16)), torch.zeros(4, 3), torch.zeros(4, 16)
-    for dtype, per_edge, groups in ((torch.bfloat16, 68, 66), (torch.float32, 100, 33)):
-        network = wide_pairs.wide_network(list(mlp), dtype, points)
-        layers = network._most_views()
-        buffers = (64 if dtype is torch.bfloat16 else 96) * MIB
-        for edges in (1, 1000, 400_000):
+@pytest.mark.parametrize("widths", [(6, 256, 256, 16), (6, 256, 256, 256, 16), (6, 256, 200, 256, 129, 16)])
+def test_slices_fit_the_buffers_and_a_chunk_counts_them(widths: tuple[int, ...]) -> None:
+    mlp, points, f = mlp_truth.network(widths), torch.zeros(4, 3), torch.zeros(4, 16)
+    for dtype, per_edge, buffers in ((torch.bfloat16, 68, 66 * MIB), (torch.float32, 100, 99 * MIB)):
+        network = wide_mlp.wide_network(list(mlp), dtype, points)
+        for edges, want_inputs in product((1, 1000, 400_000), (True, False)):
+            layers = network._layers_in_backward(want_inputs=want_inputs)
+            assert layers <= len(widths) - 2
             step = network._slice_edges(layers, edges)
             assert step % 128 == 0 and step - edges < 128
-            # By kernels of two steps, all programs have equally many tiles of the larger size.
-            assert not pairs or edges < step + 128 or step % (132 * 128) == 0
+            # All programs have equally many tiles.
+            assert edges < step + 128 or step % (132 * 64) == 0
             assert layers * step * 256 * dtype.itemsize <= buffers
         with torch.autocast("cpu", torch.bfloat16, enabled=dtype is torch.bfloat16):
             fixed = edge_mlp.fixed_bytes(flat_path(mlp, like=points), like=points)
-            assert auto_chunk(mlp, points, points, f, moves=False) == (TILE_CHUNK_BYTES - fixed) // per_edge
-        # By hand: the buffers, the weights in bf16, and the sums of 132 programs and of their groups.
-        weights, ends, between = (6 + 512 + 16) * 256, 7 * 256 + 257 * 16, 2 * 257 * 256
-        cast = 2 * weights if dtype is torch.bfloat16 else 0
-        assert fixed == buffers + cast + 4 * (132 * ends + groups * between)
+            room = max(TILE_CHUNK_BYTES - fixed, 16 * MIB)
+            assert auto_chunk(mlp, points, points, f, moves=False) == room // per_edge
+        # By hand: the buffers, the converted weights, and the sums of 132 programs and of their 33 groups.
+        sizes = [above * below for below, above in pairwise(widths)]
+        biased = [above * (below + 1) for below, above in pairwise(widths)]
+        converted = 2 * sum(sizes) if dtype is torch.bfloat16 else 4 * len(sizes[1:-1]) * 256 * 256
+        ends, between = biased[0] + biased[-1], sum(biased[1:-1])
+        assert fixed == buffers + converted + 4 * (132 * ends + 33 * between)
+
+
+def _layers(*widths: int, last_bias: bool) -> list[nn.Module]:
+    return [*list(mlp_truth.network(widths))[:-1], nn.Linear(widths[-2], widths[-1], bias=last_bias)]

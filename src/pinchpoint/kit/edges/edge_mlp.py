@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from pinchpoint.backends.torch import compat
-from pinchpoint.kit.edges import fused_mlp, tile_mlp, wide_mlp, wide_pairs
+from pinchpoint.kit.edges import fused_mlp, tile_mlp, wide_mlp
 from pinchpoint.kit.edges.autograd_mlp import AutogradMLP, Gradients, saved_bytes
 from pinchpoint.kit.edges.edge_ops import is_fake, own_kernels
 from pinchpoint.kit.validation import require_module, require_tensor
@@ -25,7 +25,6 @@ _SAMPLE = 64  # edges sent through a module of unknown type, to measure what aut
 _NOT_PLAIN = "It is not an nn.Sequential of linear layers with GELU, SiLU, ReLU or tanh."
 _TF32 = "TF32 is allowed, in which torch multiplies; the kernels of wide MLPs do not."
 _OLDER = "Its kernels are older ones; with three hidden layers, an H200 takes 1.2 times as long as for eager."
-_WIDE = "On an H200, eager was faster wherever both were timed; some of these kernels are newer."
 _NO_KERNELS = "Triton, a C compiler or a GPU of compute capability 8.0 is missing."
 
 
@@ -90,7 +89,7 @@ def network_of(module: nn.Module, *, edges: int, inputs: Tensor, path: FlatPath 
     if path.name == "one kernel":
         parts = list(cast("nn.Sequential", module))
         if path.wide:
-            return wide_pairs.wide_network(parts, dtype, inputs, edges)
+            return wide_mlp.wide_network(parts, dtype, inputs, edges)
         if path.in_tiles:
             return tile_mlp.TileMLP(parts, dtype, inputs, path.launches)
         return fused_mlp.FusedMLP(parts, dtype, inputs)
@@ -113,8 +112,8 @@ class FlatPath:
 
     name: "one kernel", all layers at once; "layers", torch layer by layer with a backward pass by hand;
     "autograd", any module, chunk by chunk. layers: None for autograd. in_tiles: one kernel with its weights
-    in shared memory (`tile_mlp`, not `fused_mlp`). wide: so wide that each layer is a kernel (`wide_mlp`).
-    pairs: wide, and one kernel does two steps (`wide_pairs`). launches: those of the kernels in tiles.
+    in shared memory (`tile_mlp`, not `fused_mlp`). wide: so wide that it takes several kernels (`wide_mlp`).
+    launches: those of the kernels in tiles.
     perhaps: how it runs with the tested Triton, if a forecast does not know the version; the larger peak
     counts, which depends on the edges.
     """
@@ -124,7 +123,6 @@ class FlatPath:
     layers: Layers | None = field(default=None, repr=False, compare=False)
     in_tiles: bool = field(default=False, repr=False, compare=False)
     wide: bool = field(default=False, repr=False, compare=False)
-    pairs: bool = field(default=False, repr=False, compare=False)
     launches: tile_mlp.Launches | None = field(default=None, repr=False, compare=False)
     perhaps: FlatPath | None = field(default=None, repr=False, compare=False)
 
@@ -135,7 +133,7 @@ class FlatPath:
 
     def __str__(self) -> str:
         words = {"one kernel": "as one kernel", "layers": "layer by layer", "autograd": "through autograd"}
-        way = "as one kernel per layer" if self.wide else words[self.name]
+        way = "as a few kernels" if self.wide else words[self.name]
         return way + (f", which may be slower than eager. {self.reason}" if self.reason else ".")
 
 
@@ -169,17 +167,14 @@ def path_of(module: nn.Module, layers: Layers | None, like: Tensor) -> FlatPath:
     # A forecast on a machine without Triton does not know its version elsewhere, and takes the larger peak:
     # that of the tiles where the fused kernel would run, else that of the layers or of the kernels.
     unknown = is_fake(like) and not tile_mlp.has_triton()
-    wide = any(layer.out_features >= wide_mlp.MIN_HIDDEN for layer, _ in layers[:-1])
+    wide = reason is not None and any(layer.out_features >= wide_mlp.MIN_HIDDEN for layer, _ in layers[:-1])
     if wide:
         reason = wide_mlp.refusal(parts, dtype, like.device) or (_TF32 if tf32 else None)
     perhaps = None
     if reason is None:
-        slow = tile_mlp.slowness(parts, dtype) or (_WIDE if wide else "")
-        pairs = wide and wide_pairs.uses_pairs(parts)
+        slow = tile_mlp.slowness(parts, dtype)
         launches = None if wide else tile_mlp.launches_of(parts, dtype, like.device)
-        kernels = FlatPath(
-            "one kernel", slow, layers, in_tiles=not wide, wide=wide, pairs=pairs, launches=launches
-        )
+        kernels = FlatPath("one kernel", slow, layers, in_tiles=not wide, wide=wide, launches=launches)
         reason = tile_mlp.triton_refusal()
         if reason is None or (unknown and fused is None):
             return kernels
@@ -225,7 +220,7 @@ def fixed_bytes(path: FlatPath, *, like: Tensor, edges: int | None = None) -> in
         return 0
     linear, dtype = [layer for layer, _ in path.layers], arithmetic(like)
     if path.wide:
-        return wide_mlp.fixed_bytes(linear, dtype, like.device, edges, pairs=path.pairs)
+        return wide_mlp.fixed_bytes(linear, dtype, like.device, edges)
     return tile_mlp.fixed_bytes(linear, dtype, like.device, edges)
 
 

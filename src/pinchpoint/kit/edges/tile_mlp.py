@@ -63,20 +63,24 @@ _FORWARD = {
     (1, 32): Plan(64, 2, 8),
     (1, 64): Plan(32, 2, 8),
     (1, 128): Plan(64, 4, 3),
+    (1, 256): Plan(32, 8, 2, columns=True),
     (2, 16): Plan(32, 2, 8),
     (2, 32): Plan(32, 2, 8),
     (2, 64): Plan(32, 2, 6),
     (2, 128): Plan(64, 8, 1, columns=True),
+    (2, 256): Plan(32, 8, 1, columns=True),
 }
 _BACKWARD = {
     (1, 16): Plan(64, 2, 8),
     (1, 32): Plan(64, 2, 4),
     (1, 64): Plan(32, 2, 4),
     (1, 128): Plan(64, 8, 1, columns=True),
+    (1, 256): Plan(32, 8, 1, columns=True),
     (2, 16): Plan(32, 2, 8),
     (2, 32): Plan(32, 2, 4),
     (2, 64): Plan(32, 2, 4),
     (2, 128): Plan(64, 8, 1, columns=True),
+    (2, 256): Plan(32, 8, 1, columns=True),
 }
 # The same for networks whose weights do not fit into shared memory together, by their size (`_size`) too.
 # With many inputs or outputs, edges are rows in backward: as columns, the ptxas of Triton 3.6 loads the

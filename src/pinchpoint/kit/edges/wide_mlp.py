@@ -1,14 +1,16 @@
-"""An MLP with hidden layers of 129 to 256 columns, one CUDA kernel per layer and slice of edges.
+"""An MLP with two to four hidden layers, the widest of 129 to 256 columns, in a few CUDA kernels per slice.
 
 Its weights do not fit into the shared memory of a processor together, as those of `tile_mlp` do. The values
 of the hidden layers of a slice of edges are in buffers whose size does not depend on the edges; a forward or
-backward pass goes through one slice after another.
+backward pass goes through one slice after another. The values of the first hidden layer are not kept: they
+are computed from the inputs again.
 
 float32 products are computed on the matrix units from fp16 parts, with the accuracy of float32.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -20,12 +22,12 @@ from pinchpoint.core.units import MIB
 from pinchpoint.kit.edges.tile_mlp import Gradients, Net, activation_code, pad_width
 
 WIDTH = 256  # to which every hidden layer is padded
-MIN_HIDDEN = 129  # narrower ones are those of `tile_mlp`
-_MOST_INPUTS, _MOST_OUTPUTS = 31, 16
+MIN_HIDDEN = 129  # narrower ones are those of `tile_mlp`, and so are single hidden layers
+_MOST_INPUTS, _MOST_OUTPUTS = 63, 64
 _MOST_HIDDEN_LAYERS = 4
-_PARTS = {torch.float32: 2, torch.bfloat16: 1, torch.float16: 1}
 _TESTED_DTYPES = (torch.float32, torch.bfloat16)
 _TESTED_ACTIVATIONS = (nn.GELU, nn.SiLU, nn.ReLU, nn.Tanh)  # GELU without approximation
+_TILE = 16  # the narrowest tile of the matrix units
 _MOST_TILE = 128  # edges: slices are multiples of it
 _FAST = True  # whether 16-bit kernels use instructions that Triton's interpreter lacks
 _TESTED_CAPABILITY = (9, 0)  # compute capability on which they are tested; on others, layers run one by one
@@ -40,16 +42,15 @@ class Plan(NamedTuple):
     stages: int = 1
 
 
-# By the parts of a product. The bytes of the hidden layers of a slice: the more, the fewer launches; the sums
-# of gradients and a chunk of some 200,000 edges fit beside them.
-_BUFFER_BYTES = {1: 64 * MIB, 2: 96 * MIB}
-_FIRST = {1: Plan(64, WIDTH, 8), 2: Plan(64, WIDTH, 8)}
-_ENDS = {1: Plan(64, WIDTH, 8), 2: Plan(64, WIDTH, 8)}  # of backward
-_OUTPUTS = {1: Plan(64, WIDTH, 8), 2: Plan(64, WIDTH, 8)}  # without a gradient
-_LAST = {1: Plan(64, WIDTH, 8), 2: Plan(64, 128, 8)}  # without outputs
-_MIDDLE = {1: Plan(128, WIDTH, 8), 2: Plan(64, 128, 8)}
-_GRADIENT = {1: Plan(64, 128, 8), 2: Plan(32, 64, 8)}
-BETWEEN = {1: Plan(64, 128, 8, 3), 2: Plan(64, 64, 8)}  # instead, where one kernel does two steps
+# By the bytes of a number. Those of the hidden layers of a slice: the more, the fewer launches; the sums of
+# gradients and a chunk of some 200,000 edges fit beside them.
+_BUFFER_BYTES = {2: 66 * MIB, 4: 99 * MIB}
+_FIRST = {2: Plan(128, WIDTH, 8), 4: Plan(64, WIDTH, 8)}  # with the second layer in 16 bits
+_MIDDLE = {2: Plan(128, WIDTH, 8), 4: Plan(64, 128, 8)}
+_OUTPUTS = {2: Plan(128, WIDTH, 8), 4: Plan(64, WIDTH, 8)}  # with the layer below in 16 bits
+_BACK_LAST = {2: Plan(64, WIDTH, 16), 4: Plan(64, 128, 8)}
+_BETWEEN = {2: Plan(64, 64, 8, 3), 4: Plan(64, 64, 8, 2)}
+_INPUTS = {2: Plan(64, WIDTH, 8), 4: Plan(64, WIDTH, 8)}  # the gradient of the inputs
 
 
 def refusal(parts: list[nn.Module], dtype: torch.dtype, device: torch.device) -> str | None:
@@ -69,8 +70,8 @@ def refusal(parts: list[nn.Module], dtype: torch.dtype, device: torch.device) ->
     hidden = [layer.out_features for layer in linear[:-1]]
     if not MIN_HIDDEN <= max(hidden) <= WIDTH:
         return f"The widest hidden layer has {max(hidden)} columns, not {MIN_HIDDEN} to {WIDTH}."
-    if len(hidden) > _MOST_HIDDEN_LAYERS:
-        return f"There are {len(hidden)} hidden layers, more than {_MOST_HIDDEN_LAYERS}."
+    if not 2 <= len(hidden) <= _MOST_HIDDEN_LAYERS:
+        return f"The number of hidden layers is {len(hidden)}, not 2 to {_MOST_HIDDEN_LAYERS}."
     kinds = {type(act) for act in parts[1::2]}
     if len(kinds) > 1 or not kinds <= set(_TESTED_ACTIVATIONS):
         return f"The activations are not all {' or all '.join(act.__name__ for act in _TESTED_ACTIVATIONS)}."
@@ -91,39 +92,25 @@ def _name(dtype: torch.dtype) -> str:
 
 
 def fixed_bytes(
-    linear: list[nn.Linear],
-    dtype: torch.dtype,
-    device: torch.device,
-    edges: int | None = None,
-    *,
-    pairs: bool,
+    linear: list[nn.Linear], dtype: torch.dtype, device: torch.device, edges: int | None = None
 ) -> int:
-    """The bytes that backward needs beside inputs and outputs, for any number of edges or for some.
-
-    pairs: whether one kernel does two steps (`wide_pairs`).
-    """
-    parts = _PARTS[dtype]
-    buffers = _BUFFER_BYTES[parts]
+    """The bytes that backward needs beside inputs and outputs, for any number of edges or for some."""
+    hidden, size = len(linear) - 1, dtype.itemsize
+    buffers = _BUFFER_BYTES[size]
     if edges is not None:
-        buffers = _buffer_bytes(parts, _held_layers(len(linear) - 1, parts, pairs), edges, dtype)
-    sizes = _Sums.of([linear[0].in_features, *(layer.out_features for layer in linear)])
-    cast = 0 if dtype is torch.float32 else 2 * sum(layer.weight.numel() for layer in linear)
-    programs, groups = processors(device), _groups(dtype, device, pairs)
-    return buffers + cast + 4 * (programs * sizes.ends[-1] + groups * sizes.between[-1])
+        buffers = _buffer_bytes(hidden, edges, size)
+    sums = _Sums.of([linear[0].in_features, *(layer.out_features for layer in linear)])
+    converted = (hidden - 1) * WIDTH * WIDTH * size if dtype is torch.float32 else 0
+    if dtype is not torch.float32:
+        converted = 2 * sum(layer.weight.numel() for layer in linear)
+    programs, groups = processors(device), _groups(device, size)
+    return buffers + converted + 4 * (programs * sums.ends[-1] + groups * sums.between[-1])
 
 
-def _held_layers(hidden: int, parts: int, pairs: bool) -> int:
-    """The layers of which a slice holds values: all hidden ones in backward, two in turn in forward.
-
-    With two parts, activations are held too: of two layers in turn if one kernel does several steps.
-    """
-    return max(2, hidden + (parts > 1) * min(hidden, 2 if pairs else hidden))
-
-
-def _buffer_bytes(parts: int, layers: int, edges: int, dtype: torch.dtype) -> int:
-    """The bytes of some layers of a chunk, at most those of a slice."""
-    whole = layers * -(-edges // _MOST_TILE) * _MOST_TILE * WIDTH * dtype.itemsize
-    return min(_BUFFER_BYTES[parts], whole)
+def _buffer_bytes(layers: int, edges: int, size: int) -> int:
+    """The bytes of some layers of a chunk, at most those of a slice. size: the bytes of a number."""
+    whole = layers * -(-edges // _MOST_TILE) * _MOST_TILE * WIDTH * size
+    return min(_BUFFER_BYTES[size], whole)
 
 
 class _Sums(NamedTuple):
@@ -144,53 +131,54 @@ class _Sums(NamedTuple):
         return _Sums([0, sizes[0], sizes[0] + sizes[-1]], between)
 
 
-class WideMLP:
+def wide_network(parts: list[nn.Module], dtype: torch.dtype, like: Tensor, edges: int = 0) -> WideMLP:
+    """The network for an MLP that `refusal` does not refuse. The arguments are those of WideMLP."""
+    return (_Float32 if dtype is torch.float32 else _Short)(parts, dtype, like, edges)
+
+
+class WideMLP(ABC):
     """A `Network` in Triton. Programs sum their gradients in float32, and `finish` adds the sums up.
 
-    edges: of the largest chunk, if that is known, so that the buffers are no larger than it needs. Its public
-    attributes are for `wide_pairs`.
+    edges: of the largest chunk, if that is known, so that the buffers are no larger than it needs.
     """
 
-    pairs = False  # whether one kernel does two steps
     adds_at_end = True
 
     def __init__(self, parts: list[nn.Module], dtype: torch.dtype, like: Tensor, edges: int = 0) -> None:
         layers: list[Any] = parts[0::2]
         self.dtype = dtype
-        self.parts = _PARTS[dtype]
+        self._size = size = dtype.itemsize
         self._edges = edges
-        # Each kernel writes whole tiles; more rows than theirs would be those of another slice.
-        assert _gradient_plan(self.parts, self.pairs).edges <= _LAST[self.parts].edges
-        assert _ENDS[self.parts].edges <= _FIRST[self.parts].edges
-        assert self.parts == 1 or _MIDDLE[self.parts].edges <= _LAST[self.parts].edges
-        self._keep = self.parts > 1  # activations in float32 take long to compute
+        # Each kernel writes whole tiles; a larger tile of the next one would have rows that nothing wrote.
+        assert _BETWEEN[size].edges <= _BACK_LAST[size].edges <= _FIRST[size].edges
+        assert _BACK_LAST[size].edges <= _MIDDLE[size].edges
+        assert _INPUTS[size].edges <= _BETWEEN[size].edges
         self._act = activation_code(parts[1])
         self._has_bias = layers[0].bias is not None
-        self.widths = [layers[0].in_features, *(layer.out_features for layer in layers)]
-        self.last = len(layers) - 2  # the number of the last hidden layer, from 0
-        self.weights = [
+        self._widths = [layers[0].in_features, *(layer.out_features for layer in layers)]
+        self._last = len(layers) - 2  # the number of the last hidden layer, from 0
+        self._weights = [
             (layer.weight.contiguous(), (layer.bias if self._has_bias else layer.weight).contiguous())
             for layer in layers
         ]
-        self.places = _Sums.of(self.widths)
+        self._places = _Sums.of(self._widths)
         self._programs = processors(like.device)
-        self.groups = _groups(dtype, like.device, self.pairs)
-        self.cast: list[Tensor] = []
+        self._groups = _groups(like.device, self._size)
         self._nets: dict[Plan, Net] = {}
         self._buffers: list[Tensor] = []
-        self.sums: tuple[Tensor, Tensor] | None = None
+        self._sums: tuple[Tensor, Tensor] | None = None
 
     def forward(self, inputs: Tensor) -> Tensor:
-        out = torch.empty(inputs.shape[0], self.widths[-1], dtype=self.dtype, device=inputs.device)
-        self._allocate(inputs)
+        out = torch.empty(inputs.shape[0], self._widths[-1], dtype=self.dtype, device=inputs.device)
+        self._prepare(inputs)
         if isinstance(inputs, compat.FakeTensor):
             return out
+        self._start_chunk(inputs, None)
         turns = self._turns()
         step = self._slice_edges(turns, inputs.shape[0])
-        layers = self._views(turns, step)
         for begin in range(0, inputs.shape[0], step):
             count = min(step, inputs.shape[0] - begin)
-            self._forward_slice(inputs, begin, count, layers, out)
+            self._forward_slice(inputs, begin, count, self._views(turns, step), out)
         return out
 
     def backward(
@@ -200,44 +188,37 @@ class WideMLP:
         values = gradient if want_values else None
         if gradient.dtype is not self.dtype and want_values:
             values = torch.empty(gradient.shape, dtype=self.dtype, device=inputs.device)
-        if self.sums is None:
-            shapes = (self._programs, self.places.ends[-1]), (self.groups, self.places.between[-1])
+        if self._sums is None:
+            shapes = (self._programs, self._places.ends[-1]), (self._groups, self._places.between[-1])
             first, second = (
                 torch.zeros(shape, dtype=torch.float32, device=inputs.device) for shape in shapes
             )
-            self.sums = first, second
-        self._allocate(inputs)
+            self._sums = first, second
+        self._prepare(inputs)
         if isinstance(inputs, compat.FakeTensor):
             return of_inputs, values
-        layers = self.last + 1
-        most = self._most_views()
-        step = self._slice_edges(most, inputs.shape[0])
-        buffers = self._views(most, step)
-        before, after = buffers[:layers], buffers[layers:] or buffers
-        after = [after[at % len(after)] for at in range(layers)]
+        self._start_chunk(inputs, gradient)
+        layers = self._layers_in_backward(want_inputs=want_inputs)
+        step = self._slice_edges(layers, inputs.shape[0])
         for begin in range(0, inputs.shape[0], step):
             count = min(step, inputs.shape[0] - begin)
-            self._hidden(inputs, begin, count, before, after)
-            self._end(begin, count, after[-1], before[-1], gradient, values)
-            for at in range(self.last, 0, -1):
-                self._back(at, count, before, after)
-            self._add_first(inputs, begin, count, before[0], of_inputs)
+            self._backward_slice(inputs, gradient, begin, count, self._views(layers, step), of_inputs, values)
         return of_inputs, values
 
     def finish(self, into: Gradients) -> None:
         """Add the sums of all programs to `into`, and free the buffers."""
         self._buffers.clear()
-        if self.sums is None:
+        if self._sums is None:
             return
-        (ends, between), self.sums = (sums.sum(0) if into else sums for sums in self.sums), None
+        (ends, between), self._sums = (sums.sum(0) if into else sums for sums in self._sums), None
         if not into:
             return
         own, sums, number = [], [], 0
-        for at, (below, above) in enumerate(pairwise(self.widths)):
-            if 0 < at <= self.last:
-                total = between[self.places.between[at - 1] : self.places.between[at]]
+        for at, (below, above) in enumerate(pairwise(self._widths)):
+            if 0 < at <= self._last:
+                total = between[self._places.between[at - 1] : self._places.between[at]]
             else:
-                total = ends[self.places.ends[min(at, 1)] : self.places.ends[min(at, 1) + 1]]
+                total = ends[self._places.ends[min(at, 1)] : self._places.ends[min(at, 1) + 1]]
             pair = total[: above * below].view(above, below), total[above * below :]
             for one in pair if self._has_bias else pair[:1]:
                 if number in into:
@@ -246,206 +227,81 @@ class WideMLP:
                 number += 1
         torch.ops.aten._foreach_add_.List(own, sums)
 
-    def _allocate(self, inputs: Tensor) -> None:
-        """Allocate the buffers, and convert the weights to 16 bits if they are multiplied so."""
-        layers = _held_layers(self.last + 1, self.parts, self.pairs)
+    def _prepare(self, inputs: Tensor) -> None:
+        """Allocate the buffers, and convert the weights."""
         edges = max(self._edges, inputs.shape[0])
-        size = _buffer_bytes(self.parts, layers, edges, self.dtype)
+        size = _buffer_bytes(self._last + 1, edges, self._size)
         if not self._buffers or self._buffers[0].numel() < size:
             self._buffers.clear()
             self._buffers.append(torch.empty(size, dtype=torch.uint8, device=inputs.device))
-        if not self.cast:
-            # Those of the first layer are converted as they are read, with the bias.
-            kind = torch.float32 if self.parts > 1 else self.dtype
-            self.cast = [weight.detach().to(kind) for weight, _ in self.weights]
+        self._convert(inputs)
 
+    @abstractmethod
+    def _convert(self, inputs: Tensor) -> None:
+        """Convert the weights as the kernels read them, unless that is done."""
+
+    def _start_chunk(self, inputs: Tensor, gradient: Tensor | None) -> None:
+        """Note what the kernels of a chunk need to know of its inputs and gradients."""
+
+    @abstractmethod
     def _turns(self) -> int:
-        """The buffers that forward uses in turn, of activations or of z."""
-        return 2
+        """The buffers that forward uses in turn."""
 
+    @abstractmethod
+    def _layers_in_backward(self, *, want_inputs: bool) -> int:
+        """The layers of which backward holds values."""
+
+    @abstractmethod
     def _forward_slice(
-        self, inputs: Tensor, begin: int, count: int, layers: list[Tensor], out: Tensor
+        self, inputs: Tensor, begin: int, count: int, buffers: list[Tensor], out: Tensor
     ) -> None:
-        self._first(inputs, begin, count, layers[0], layers[0], z=not self._keep)
-        for at in range(1, self.last + 1):
-            below, here = layers[(at + 1) % 2], layers[at % 2]
-            self._middle(at, count, below, here, here, z=not self._keep)
-        values = layers[self.last % 2]
-        self._end(begin, count, values, values, None, out)
+        """Write the outputs of a slice, `count` edges from `begin`. buffers: (slice, WIDTH) each."""
 
-    def _hidden(
-        self, inputs: Tensor, begin: int, count: int, before: list[Tensor], after: list[Tensor]
+    @abstractmethod
+    def _backward_slice(
+        self,
+        inputs: Tensor,
+        gradient: Tensor,
+        begin: int,
+        count: int,
+        buffers: list[Tensor],
+        of_inputs: Tensor | None,
+        values: Tensor | None,
     ) -> None:
-        """z of all hidden layers of a slice to `before`, and with two parts their activations to `after`."""
-        self._first(inputs, begin, count, before[0], after[0], z=True)
-        for at in range(1, self.last + 1):
-            self._middle(at, count, after[at - 1], before[at], after[at], z=True)
-
-    def _back(self, at: int, count: int, before: list[Tensor], after: list[Tensor]) -> None:
-        """The gradient of the weight of hidden layer `at`, and dz of the layer below in place of its z."""
-        self._add_between(at, count, before[at], after[at - 1])
-        below = before[at - 1]
-        self._middle(at, count, before[at], below, below, z=False, back=True)
-
-    def _most_views(self) -> int:
-        """The layers of which backward holds values: z of all, and with two parts the activations."""
-        layers = self.last + 1
-        return layers + (min(layers, 2 if self.pairs else layers) if self._keep else 0)
+        """Add the gradients of a slice to the sums; write that of its inputs, and its outputs, if wanted."""
 
     def _slice_edges(self, layers: int, edges: int) -> int:
-        """The edges of a slice for which some layers fit into the buffers; slices are about equally long.
+        """The edges of a slice for which some layers fit into the buffers.
 
-        With pairs of layers, every program has the same number of tiles in all slices but the last.
+        If there are several slices, every program has the same number of tiles in all but the last.
         """
-        most = _BUFFER_BYTES[self.parts] // (layers * WIDTH * self.dtype.itemsize) // _MOST_TILE * _MOST_TILE
-        if edges > most and self.pairs:
-            whole = self._programs * _ENDS[self.parts].edges
-            rounds = self._programs * _MOST_TILE
-            for unit in (rounds, whole):
-                if most >= 2 * unit:
-                    return most // unit * unit
-        slices = max(1, -(-edges // most))
-        return -(-edges // (slices * _MOST_TILE)) * _MOST_TILE
+        most = _BUFFER_BYTES[self._size] // (layers * WIDTH * self._size) // _MOST_TILE * _MOST_TILE
+        if edges <= most:
+            return -(-edges // _MOST_TILE) * _MOST_TILE
+        for unit in (self._programs * _MOST_TILE, self._programs * _BACK_LAST[self._size].edges):
+            if most >= unit:
+                return most // unit * unit
+        return most
 
     def _views(self, layers: int, edges: int) -> list[Tensor]:
-        size = edges * WIDTH * self.dtype.itemsize
+        size = edges * WIDTH * self._size
         return [
             self._buffers[0][at * size : (at + 1) * size].view(self.dtype).view(edges, WIDTH)
             for at in range(layers)
         ]
 
-    def _first(
-        self, inputs: Tensor, begin: int, count: int, before: Tensor, after: Tensor, *, z: bool
-    ) -> None:
-        plan = _FIRST[self.parts]
-        tensors = inputs, before, after, *self.weights[0]
-        numbers = begin, count, self._programs
-        _kernels().first_layer(
-            self.programs_of(plan, count),
-            tensors,
-            numbers,
-            self.net(plan),
-            z,
-            self._keep,
-            warps=plan.warps,
-            stages=1,
-        )
-
-    def _middle(
-        self,
-        at: int,
-        count: int,
-        below: Tensor,
-        before: Tensor,
-        after: Tensor,
-        *,
-        z: bool,
-        back: bool = False,
-    ) -> None:
-        """Hidden layer `at` from the one below; or back, dz of the layer below from `below`, that of it."""
-        plan = self.middle_plan()
-        programs = self.block_programs(plan)
-        tensors = below, before, after, self.cast[at], self.weights[at][1]
-        widths = self.widths[at + 1], self.widths[at]
-        constants = self.net(plan), *widths, plan.columns, back, z, self._keep
-        _kernels().middle_layer(programs, tensors, (count, programs), *constants, warps=plan.warps, stages=1)
-
-    def _end(
-        self,
-        begin: int,
-        count: int,
-        after: Tensor,
-        before: Tensor,
-        gradient: Tensor | None,
-        values: Tensor | None,
-    ) -> None:
-        """The outputs of the last layer, and with its gradient, dz of the last hidden layer."""
-        if gradient is not None and values is not None and self._keep:
-            # In two launches, because the parts of a product need many registers.
-            self._end(begin, count, after, before, gradient, None)
-            self._end(begin, count, after, before, None, values)
-            return
-        plans = _LAST if values is None else _OUTPUTS if gradient is None else _ENDS
-        plan, unused = plans[self.parts], self.weights[-1][0]
-        programs = self.block_programs(plan)
-        tensors = (
-            after,
-            before,
-            unused if gradient is None else gradient,
-            unused if values is None else values,
-            unused if self.sums is None else self.sums[0],
-            self.cast[-1],
-            self.weights[-1][1],
-        )
-        constants = gradient is not None, values is not None, self._keep
-        _kernels().last_layer(
-            programs,
-            tensors,
-            (begin, count, programs),
-            self.net(plan),
-            *self.places.ends[1:],
-            plan.columns,
-            *constants,
-            warps=plan.warps,
-            stages=1,
-        )
-
-    def _add_between(self, at: int, count: int, above: Tensor, below: Tensor) -> None:
-        plan = _GRADIENT[self.parts]
-        programs = self.groups * (WIDTH // plan.columns)
-        assert self.sums is not None
-        begin, total = self.places.between[at - 1], self.places.between[-1]
-        _kernels().weight_gradient(
-            programs,
-            (above, below, self.sums[1]),
-            (begin, count, programs),
-            self.net(plan),
-            self.widths[at + 1],
-            self.widths[at],
-            total,
-            plan.columns,
-            self._keep,
-            warps=plan.warps,
-            stages=1,
-        )
-
-    def _add_first(
-        self, inputs: Tensor, begin: int, count: int, above: Tensor, of_inputs: Tensor | None
-    ) -> None:
-        plan = _ENDS[self.parts]
-        assert self.sums is not None
-        tensors = (
-            inputs,
-            above,
-            inputs if of_inputs is None else of_inputs,
-            self.sums[0],
-            self.weights[0][0],
-        )
-        _kernels().first_gradient(
-            self.programs_of(plan, count),
-            tensors,
-            (begin, count, self._programs),
-            self.net(plan),
-            self.places.ends[-1],
-            of_inputs is not None,
-            warps=plan.warps,
-            stages=1,
-        )
-
-    def middle_plan(self) -> Plan:
-        return _MIDDLE[self.parts]
-
-    def programs_of(self, plan: Plan, count: int) -> int:
+    def _programs_of(self, plan: Plan, count: int) -> int:
+        """Programs for tiles of all columns: no more than there are tiles."""
         return min(self._programs, -(-count // plan.edges))
 
-    def block_programs(self, plan: Plan) -> int:
+    def _block_programs(self, plan: Plan) -> int:
         """All programs, less those that would not have all blocks of columns together."""
         blocks = WIDTH // plan.columns
         return self._programs // blocks * blocks
 
-    def net(self, plan: Plan) -> Net:
+    def _net(self, plan: Plan) -> Net:
         if plan not in self._nets:
-            widths = self.widths
+            widths, short = self._widths, self.dtype is not torch.float32
             self._nets[plan] = Net(
                 inputs=widths[0],
                 widths=tuple(widths[1:-1]),
@@ -453,13 +309,13 @@ class WideMLP:
                 inputs_padded=pad_width(widths[0] + 1),
                 hidden_padded=WIDTH,
                 outputs_padded=pad_width(widths[-1]),
-                last=self.last,
+                last=self._last,
                 places=(),
                 activation=self._act,
                 bias=self._has_bias,
                 bf16=self.dtype is torch.bfloat16,
-                parts=self.parts,
-                fast=_FAST and self.parts == 1,
+                parts=1 if short else 2,
+                fast=_FAST and short,
                 columns=False,
                 stored=False,
                 edges=plan.edges,
@@ -467,19 +323,322 @@ class WideMLP:
         return self._nets[plan]
 
 
-def _kernels() -> Any:
-    from pinchpoint.kit.edges.tile_kernels import wide_triton
+class _Short(WideMLP):
+    """16 bits. In memory is z of every hidden layer but the first, which dz replaces."""
 
-    return wide_triton
+    _converted: list[Tensor] | None = None
+
+    def _convert(self, inputs: Tensor) -> None:
+        if self._converted is None:  # those of the first layer are converted as they are read, with the bias
+            self._converted = [weight.detach().to(self.dtype) for weight, _ in self._weights]
+
+    def _turns(self) -> int:
+        return 1 if self._last <= 2 else 2
+
+    def _layers_in_backward(self, *, want_inputs: bool) -> int:
+        return self._last + want_inputs  # dz of the first layer, if its gradient is passed on
+
+    def _forward_slice(
+        self, inputs: Tensor, begin: int, count: int, buffers: list[Tensor], out: Tensor
+    ) -> None:
+        z = [buffers[at % len(buffers)] for at in range(self._last)]  # of layer 1 and above
+        self._hidden(inputs, begin, count, z[: max(1, self._last - 1)])
+        self._outputs(begin, count, z[max(0, self._last - 2)], out)
+
+    def _hidden(self, inputs: Tensor, begin: int, count: int, z: list[Tensor]) -> None:
+        """z of hidden layer 1 and above, as many as there are buffers."""
+        assert self._converted is not None
+        plan = _FIRST[2]
+        programs = self._programs_of(plan, count)
+        _kernels(short=True).first_two(
+            programs,
+            (inputs, z[0], *self._weights[0], self._converted[1], self._weights[1][1]),
+            (begin, count, programs),
+            self._net(plan),
+            warps=plan.warps,
+            stages=1,
+        )
+        plan = _MIDDLE[2]
+        programs = self._programs_of(plan, count)
+        for layer in range(2, len(z) + 1):
+            _kernels(short=True).middle_layer(
+                programs,
+                (z[layer - 2], z[layer - 1], self._converted[layer], self._weights[layer][1]),
+                (count, programs),
+                self._net(plan),
+                layer,
+                warps=plan.warps,
+                stages=1,
+            )
+
+    def _outputs(self, begin: int, count: int, z: Tensor, out: Tensor) -> None:
+        """The outputs from z of the hidden layer before the last one, or of the last if there are two."""
+        assert self._converted is not None
+        plan = _OUTPUTS[2]
+        programs = self._programs_of(plan, count)
+        weights = self._converted[-2], self._weights[-2][1], self._converted[-1], self._weights[-1][1]
+        _kernels(short=True).last_two(
+            programs,
+            (z, out, *weights),
+            (begin, count, programs),
+            self._net(plan),
+            self._last > 1,
+            warps=plan.warps,
+            stages=1,
+        )
+
+    def _backward_slice(
+        self,
+        inputs: Tensor,
+        gradient: Tensor,
+        begin: int,
+        count: int,
+        buffers: list[Tensor],
+        of_inputs: Tensor | None,
+        values: Tensor | None,
+    ) -> None:
+        assert self._converted is not None and self._sums is not None
+        z = buffers[: self._last]
+        self._hidden(inputs, begin, count, z)
+        plan, kernels = _BACK_LAST[2], _kernels(short=True)
+        programs = self._programs_of(plan, count)
+        out, weights = gradient if values is None else values, (self._converted[-1], self._weights[-1][1])
+        kernels.back_last(
+            programs,
+            (z[-1], gradient, out, self._sums[0], *weights),
+            (begin, count, programs),
+            self._net(plan),
+            *self._places.ends[1:],
+            values is not None,
+            warps=plan.warps,
+            stages=1,
+        )
+        plan = _BETWEEN[2]
+        programs = self._groups * (WIDTH // plan.columns)
+        for layer in range(self._last, 0, -1):
+            before = z[layer - 2] if layer > 1 else buffers[-1]
+            sums = self._sums[1], self._sums[0]
+            kernels.back_between(
+                programs,
+                (z[layer - 1], inputs, before, *sums, self._converted[layer], *self._weights[0]),
+                (begin, self._places.between[layer - 1], count, programs),
+                self._net(plan),
+                layer,
+                self._places.between[-1],
+                self._places.ends[-1],
+                plan.columns,
+                layer > 1 or of_inputs is not None,
+                plan.stages,
+                warps=plan.warps,
+                stages=1,
+            )
+        if of_inputs is not None:
+            plan = _INPUTS[2]
+            kernels.first_gradient(
+                self._programs_of(plan, count),
+                (inputs, buffers[-1], of_inputs, self._sums[0], self._weights[0][0]),
+                (begin, count, self._programs_of(plan, count)),
+                self._net(plan),
+                self._places.ends[-1],
+                warps=plan.warps,
+                stages=1,
+            )
 
 
-def _gradient_plan(parts: int, pairs: bool) -> Plan:
-    return (BETWEEN if pairs else _GRADIENT)[parts]
+class _Float32(WideMLP):
+    """float32. In memory is z of every hidden layer but the first, which dz replaces in fp16 parts.
+
+    The activations of a layer, in parts, are in memory until those of the next one are computed.
+    """
+
+    _packed: tuple[Tensor, Tensor] | None = None
+    _bounds: Tensor | None = None
+
+    def _convert(self, inputs: Tensor) -> None:
+        if self._packed is not None:
+            return
+        packed = torch.empty(self._last, 2, WIDTH, WIDTH, dtype=torch.float16, device=inputs.device)
+        norms = torch.empty(self._last + 2, 4, dtype=torch.float32, device=inputs.device)
+        self._packed = packed, norms
+        if not isinstance(inputs, compat.FakeTensor):
+            weights = [one for pair in self._weights for one in pair]
+            weights += weights[:2] * (_MOST_HIDDEN_LAYERS + 1 - len(self._weights))  # not read
+            tensors = packed, norms, *weights
+            _kernels().pack(self._last + 2, tensors, (), self._net(_MIDDLE[4]), warps=8, stages=1)
+
+    def _start_chunk(self, inputs: Tensor, gradient: Tensor | None) -> None:
+        self._bounds = torch.zeros(2 * self._last + 4, dtype=torch.float32, device=inputs.device)
+        for at, values in enumerate((inputs, gradient)):
+            if values is not None:
+                numbers = values.numel(), 2 * self._programs
+                _kernels().largest(numbers[1], (values, self._bounds), numbers, at, warps=8, stages=1)
+
+    def _turns(self) -> int:
+        return 2
+
+    def _layers_in_backward(self, *, want_inputs: bool) -> int:
+        return self._last + 1
+
+    def _forward_slice(
+        self, inputs: Tensor, begin: int, count: int, buffers: list[Tensor], out: Tensor
+    ) -> None:
+        self._first(inputs, begin, count, buffers[0])
+        for layer in range(1, self._last + 1):
+            below, here = buffers[(layer + 1) % 2], buffers[layer % 2]
+            self._middle(layer, count, below, None, here)
+        self._outputs(count, buffers[self._last % 2], out[begin:], apply=False)
+
+    def _backward_slice(
+        self,
+        inputs: Tensor,
+        gradient: Tensor,
+        begin: int,
+        count: int,
+        buffers: list[Tensor],
+        of_inputs: Tensor | None,
+        values: Tensor | None,
+    ) -> None:
+        assert self._sums is not None and self._packed is not None and self._bounds is not None
+        free = list(buffers)
+        z: dict[int, Tensor] = {}
+        activations = free.pop(0)
+        self._first(inputs, begin, count, activations)
+        for layer in range(1, self._last + 1):
+            z[layer] = free.pop(0)
+            after = free.pop(0) if layer < self._last else None
+            self._middle(layer, count, activations, z[layer], after)
+            free.insert(0, activations)
+            activations = after  # type: ignore[assignment]
+        spare, known = free[0], (self._packed[1], self._bounds)
+        outputs = None
+        if values is not None:
+            outputs = spare.view(-1)[: count * self._widths[-1]].view(count, -1)
+            self._outputs(count, z[self._last], outputs, apply=True)
+        plan, kernels = _BACK_LAST[4], _kernels()
+        programs = self._block_programs(plan)
+        top = z[self._last]
+        kernels.back_last(
+            programs,
+            (top, _parts_of(top), gradient, self._sums[0], self._weights[-1][0], *known),
+            (begin, count, programs),
+            self._net(plan),
+            *self._places.ends[1:],
+            plan.columns,
+            warps=plan.warps,
+            stages=1,
+        )
+        if values is not None and outputs is not None:
+            values[begin : begin + count] = outputs  # which may replace the gradient
+        plan = _BETWEEN[4]
+        programs = self._groups * (WIDTH // plan.columns)
+        for layer in range(self._last, 0, -1):
+            below = z[layer - 1] if layer > 1 else spare
+            sums = self._sums[1], self._sums[0]
+            kernels.back_between(
+                programs,
+                (
+                    _parts_of(z[layer]),
+                    inputs,
+                    below,
+                    _parts_of(below),
+                    *sums,
+                    self._packed[0],
+                    *self._weights[0],
+                    *known,
+                ),
+                (begin, self._places.between[layer - 1], count, programs),
+                self._net(plan),
+                layer,
+                self._places.between[-1],
+                self._places.ends[-1],
+                plan.columns,
+                layer > 1 or of_inputs is not None,
+                # More inputs than one tile leave no room for a second tile of dz in shared memory.
+                plan.stages if layer > 1 or self._net(plan).inputs_padded == _TILE else 1,
+                warps=plan.warps,
+                stages=1,
+            )
+        if of_inputs is not None:
+            plan = _INPUTS[4]
+            programs = self._programs_of(plan, count)
+            kernels.first_gradient(
+                programs,
+                (inputs, _parts_of(spare), of_inputs, self._sums[0], self._weights[0][0], *known),
+                (begin, count, programs),
+                self._net(plan),
+                self._places.ends[-1],
+                warps=plan.warps,
+                stages=1,
+            )
+
+    def _first(self, inputs: Tensor, begin: int, count: int, after: Tensor) -> None:
+        assert self._packed is not None and self._bounds is not None
+        plan = _FIRST[4]
+        programs = self._programs_of(plan, count)
+        _kernels().first_layer(
+            programs,
+            (inputs, _parts_of(after), *self._weights[0], self._packed[1], self._bounds),
+            (begin, count, programs),
+            self._net(plan),
+            warps=plan.warps,
+            stages=1,
+        )
+
+    def _middle(
+        self, layer: int, count: int, values: Tensor, before: Tensor | None, after: Tensor | None
+    ) -> None:
+        """A hidden layer from the activations below: z to `before`, activations to `after`."""
+        assert self._packed is not None and self._bounds is not None
+        plan = _MIDDLE[4]
+        programs = self._block_programs(plan)
+        tensors = (
+            _parts_of(values),
+            values if before is None else before,
+            _parts_of(values if after is None else after),
+            self._packed[0],
+            self._weights[layer][1],
+            self._packed[1],
+            self._bounds,
+        )
+        constants = layer, plan.columns, before is not None, after is not None
+        _kernels().middle_layer(
+            programs, tensors, (count, programs), self._net(plan), *constants, warps=plan.warps, stages=1
+        )
+
+    def _outputs(self, count: int, values: Tensor, out: Tensor, *, apply: bool) -> None:
+        """The outputs of a slice from activations, or from z of the last hidden layer if `apply`."""
+        assert self._packed is not None and self._bounds is not None
+        plan = _OUTPUTS[4]
+        programs = self._programs_of(plan, count)
+        _kernels().outputs(
+            programs,
+            (_parts_of(values), values, out, *self._weights[-1], self._packed[1], self._bounds),
+            (count, programs),
+            self._net(plan),
+            apply,
+            warps=plan.warps,
+            stages=1,
+        )
 
 
-def _groups(dtype: torch.dtype, device: torch.device, pairs: bool) -> int:
+def _parts_of(values: Tensor) -> Tensor:
+    """The memory of float32 numbers as that of twice as many fp16 numbers."""
+    return values.view(torch.float16)
+
+
+def _kernels(*, short: bool = False) -> Any:
+    if short:
+        from pinchpoint.kit.edges.tile_kernels import wide_short_triton
+
+        return wide_short_triton
+    from pinchpoint.kit.edges.tile_kernels import wide_parts_triton
+
+    return wide_parts_triton
+
+
+def _groups(device: torch.device, size: int) -> int:
     """Groups of programs that have all blocks of a weight's gradient together."""
-    return max(1, processors(device) // (WIDTH // _gradient_plan(_PARTS[dtype], pairs).columns))
+    return max(1, processors(device) // (WIDTH // _BETWEEN[size].columns))
 
 
 def processors(device: torch.device) -> int:

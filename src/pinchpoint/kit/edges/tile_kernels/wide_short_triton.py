@@ -1,0 +1,339 @@
+"""Triton kernels of a 16-bit MLP over edges with hidden layers of up to 256 columns.
+
+    first_two       z_0 = x W_in' + b,   z_1 = act(z_0) W_1' + b
+    middle_layer    z_i = act(z_i-1) W_i' + b
+    last_two        z_last = act(z_last-1) W' + b,   out = act(z_last) W_out' + b
+    back_last       dW_out += g' act(z_last),   dz_last = (g W_out) act'(z_last),   out as above
+    back_between    dW_i += dz_i' act(z_i-1),   dz_i-1 = (dz_i W_i) act'(z_i-1)
+    first_gradient  dW_in += dz_0' x,   dx = dz_0 W_in
+
+What one step leaves to the next stays in registers, and the activations of a step of backward are computed
+once. Programs, tiles, slices, sums and NET are those of `wide_triton`.
+STAGES: tiles on the chip, of which one is multiplied while the others are loaded.
+"""
+
+# pyright: reportMissingImports=false, reportIndexIssue=false, reportAttributeAccessIssue=false
+# pyright: reportPossiblyUnboundVariable=false, reportGeneralTypeIssues=false
+from __future__ import annotations
+
+import triton  # ty: ignore
+import triton.language as tl
+
+from pinchpoint.kit.edges.tile_kernels.arithmetic_triton import (
+    activation,
+    add_layer,
+    add_outer,
+    add_to,
+    back_layer,
+    load_bias,
+    load_inputs,
+    load_weight,
+    split,
+    to_16_bits,
+    zeros,
+)
+from pinchpoint.kit.edges.tile_kernels.wide_triton import add_first, load_first_rows
+from pinchpoint.kit.triton_launch import Launcher
+
+
+@triton.jit
+def _load_block(weight, r, c, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Rows r and columns c of a weight of 16 bits, (ROWS, COLUMNS), with zeros beyond it, as an operand."""
+    mask = (r < ROWS)[:, None] & (c < COLUMNS)[None, :]
+    return (tl.load(weight + r[:, None] * COLUMNS + c[None, :], mask=mask, other=0.0),)
+
+
+@triton.jit
+def _load_values(z, place, NET: tl.constexpr):
+    """The activations of some numbers of a hidden layer as an operand."""
+    return split(activation(tl.load(z + place).to(tl.float32), NET)[0], NET)
+
+
+@Launcher
+@triton.jit(do_not_specialize=["begin", "count", "programs"])
+def first_two(
+    inputs,
+    second,
+    w_in,
+    b_in,
+    weight,
+    bias,
+    begin,
+    count,
+    programs,
+    NET: tl.constexpr,
+):
+    """z of the second hidden layer from the inputs."""
+    H: tl.constexpr = NET.hidden_padded
+    WIDE: tl.constexpr = NET.widths[1]
+    BELOW: tl.constexpr = NET.widths[0]
+    h = tl.arange(0, H)
+    lower = load_weight(w_in, b_in, BELOW, NET.inputs, H, NET.inputs_padded, NET.bias, NET)
+    upper = _load_block(weight, h, h, WIDE, BELOW)
+    for tile in range(tl.program_id(0), tl.cdiv(count, NET.edges), programs):
+        edge = tl.cast(tile, tl.int64) * NET.edges + tl.arange(0, NET.edges)
+        x = split(load_inputs(inputs, edge + begin, begin + count, NET), NET)
+        z = add_layer(lower, x, zeros(H, NET), NET)
+        value, _ = activation(z, NET)
+        z = add_layer(upper, split(value, NET), load_bias(bias, WIDE, H, NET), NET)
+        tl.store(second + edge[:, None] * H + h[None, :], z.to(second.dtype.element_ty))
+
+
+@Launcher
+@triton.jit(do_not_specialize=["count", "programs"])
+def middle_layer(below, here, weight, bias, count, programs, NET: tl.constexpr, LAYER: tl.constexpr):
+    """z of hidden layer LAYER from z of the one below."""
+    H: tl.constexpr = NET.hidden_padded
+    WIDE: tl.constexpr = NET.widths[LAYER]
+    h = tl.arange(0, H)
+    upper = _load_block(weight, h, h, WIDE, NET.widths[LAYER - 1])
+    for tile in range(tl.program_id(0), tl.cdiv(count, NET.edges), programs):
+        edge = tl.cast(tile, tl.int64) * NET.edges + tl.arange(0, NET.edges)
+        place = edge[:, None] * H + h[None, :]
+        z = add_layer(upper, _load_values(below, place, NET), load_bias(bias, WIDE, H, NET), NET)
+        tl.store(here + place, z.to(here.dtype.element_ty))
+
+
+@Launcher
+@triton.jit(do_not_specialize=["begin", "count", "programs"])
+def last_two(
+    values,
+    outputs,
+    weight,
+    bias,
+    w_out,
+    b_out,
+    begin,
+    count,
+    programs,
+    NET: tl.constexpr,
+    TWO: tl.constexpr,
+):
+    """The outputs from z of the hidden layer before the last one, or without TWO from z of the last one."""
+    H: tl.constexpr = NET.hidden_padded
+    OUT: tl.constexpr = NET.outputs
+    COUT: tl.constexpr = NET.outputs_padded
+    WIDE: tl.constexpr = NET.widths[NET.last]
+    h = tl.arange(0, H)
+    c = tl.arange(0, COUT)
+    if TWO:
+        lower = _load_block(weight, h, h, WIDE, NET.widths[NET.last - 1])
+    upper = _load_block(w_out, c, h, OUT, WIDE)
+    for tile in range(tl.program_id(0), tl.cdiv(count, NET.edges), programs):
+        edge = tl.cast(tile, tl.int64) * NET.edges + tl.arange(0, NET.edges)
+        a = _load_values(values, edge[:, None] * H + h[None, :], NET)
+        if TWO:
+            z = add_layer(lower, a, load_bias(bias, WIDE, H, NET), NET)
+            a = split(activation(z, NET)[0], NET)
+        result = add_layer(upper, a, load_bias(b_out, OUT, COUT, NET), NET)
+        mask = (edge < count)[:, None] & (c < OUT)[None, :]
+        to = outputs + (edge + begin)[:, None] * OUT + c[None, :]
+        tl.store(to, result.to(outputs.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def _load_tile(values, tile, tiles, NET: tl.constexpr):
+    """The numbers of a hidden layer of a tile; zeros if there is no such tile."""
+    H: tl.constexpr = NET.hidden_padded
+    edge = tl.cast(tile, tl.int64) * NET.edges + tl.arange(0, NET.edges)
+    place = edge[:, None] * H + tl.arange(0, H)[None, :]
+    return tl.load(values + place, mask=tile < tiles, other=0.0)
+
+
+@triton.jit
+def _activation_16_bits(z, NET: tl.constexpr):
+    value, slope = activation(z.to(tl.float32), NET)
+    return to_16_bits(value, NET), to_16_bits(slope, NET)
+
+
+@Launcher
+@triton.jit(do_not_specialize=["begin", "count", "programs"])
+def back_last(
+    before,
+    gradient,
+    outputs,
+    sums,
+    w_out,
+    b_out,
+    begin,
+    count,
+    programs,
+    NET: tl.constexpr,
+    AT_OUT: tl.constexpr,
+    TOTAL: tl.constexpr,
+    WANT_VALUES: tl.constexpr,
+):
+    """The gradient of the last layer, dz of the layer below in place of its z, and outputs if WANT_VALUES.
+
+    outputs may be the memory of gradient. sums: (programs, TOTAL); those of this layer begin at AT_OUT.
+    """
+    H: tl.constexpr = NET.hidden_padded
+    OUT: tl.constexpr = NET.outputs
+    COUT: tl.constexpr = NET.outputs_padded
+    WIDE: tl.constexpr = NET.widths[NET.last]
+    h = tl.arange(0, H)
+    c = tl.arange(0, COUT)
+    weight = _load_block(w_out, c, h, OUT, WIDE)
+    sum_out = tl.zeros((H, COUT), tl.float32)
+    sum_g = zeros(COUT, NET)
+    tiles = tl.cdiv(count, NET.edges)
+    # Passed on to the next turn of the loop, or the compiler would compute them once for each of their uses.
+    value, slope = _activation_16_bits(_load_tile(before, tl.program_id(0), tiles, NET), NET)
+    for tile in range(tl.program_id(0), tiles, programs):
+        ahead = _load_tile(before, tile + programs, tiles, NET)
+        edge = tl.cast(tile, tl.int64) * NET.edges + tl.arange(0, NET.edges)
+        at_edge = (edge + begin)[:, None] * OUT + c[None, :]
+        mask = (edge < count)[:, None] & (c < OUT)[None, :]
+        rows = tl.load(gradient + at_edge, mask=mask, other=0.0).to(tl.float32)
+        sum_g += rows
+        g = split(rows, NET)
+        if WANT_VALUES:
+            result = add_layer(weight, (value,), load_bias(b_out, OUT, COUT, NET), NET)
+            tl.debug_barrier()  # all threads have read the gradient, which the outputs may replace
+            tl.store(outputs + at_edge, result.to(outputs.dtype.element_ty), mask=mask)
+        sum_out = add_outer((value,), g, sum_out, NET)
+        dz = back_layer(weight, g, H, NET) * slope.to(tl.float32)
+        tl.store(before + edge[:, None] * H + h[None, :], dz.to(before.dtype.element_ty))
+        value, slope = _activation_16_bits(ahead, NET)
+    own = sums + tl.program_id(0).to(tl.int64) * TOTAL + AT_OUT
+    add_to(own + c[None, :] * WIDE + h[:, None], sum_out, (c < OUT)[None, :] & (h < WIDE)[:, None])
+    add_to(own + OUT * WIDE + c, tl.sum(sum_g, axis=0), c < OUT)
+
+
+@triton.jit
+def _first_tile(inputs, lower, tile, begin, count, NB: tl.constexpr, NET: tl.constexpr):
+    """The inputs of a tile as an operand, and a block of the first hidden layer: activations and slopes."""
+    edge = tl.cast(tile, tl.int64) * NET.edges + tl.arange(0, NET.edges)
+    x = split(load_inputs(inputs, edge + begin, begin + count, NET), NET)
+    value, slope = _activation_16_bits(add_layer(lower, x, zeros(NB, NET), NET), NET)
+    return x[0], value, slope
+
+
+@triton.jit
+def _next_tile(before, tile, tiles, n, NET: tl.constexpr):
+    """A block of activations and slopes of a tile from z; of zeros if there is no such tile."""
+    H: tl.constexpr = NET.hidden_padded
+    edge = tl.cast(tile, tl.int64) * NET.edges + tl.arange(0, NET.edges)
+    z = tl.load(before + edge[:, None] * H + n[None, :], mask=tile < tiles, other=0.0)
+    return _activation_16_bits(z, NET)
+
+
+@Launcher
+@triton.jit(do_not_specialize=["begin", "at", "count", "programs"])
+def back_between(
+    above,
+    inputs,
+    before,
+    sums,
+    ends,
+    weight,
+    w_in,
+    b_in,
+    begin,
+    at,
+    count,
+    programs,
+    NET: tl.constexpr,
+    LAYER: tl.constexpr,
+    TOTAL: tl.constexpr,
+    TOTAL_ENDS: tl.constexpr,
+    NB: tl.constexpr,
+    STORE: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    """A block of columns of the gradient of weight LAYER between hidden layers, and of dz below it.
+
+    above: dz of the upper layer. z of the lower one is in `before`, or is computed from the inputs if it is
+    the first. STORE: dz of the lower layer goes to `before`. If not, the gradient of the first layer's weight
+    is added to `ends`, each program its block of rows. sums: (groups of programs, TOTAL); those of this
+    weight begin at `at`, and those of its bias follow. ends: (programs, TOTAL_ENDS).
+    """
+    H: tl.constexpr = NET.hidden_padded
+    EDGES: tl.constexpr = NET.edges
+    KIN: tl.constexpr = NET.inputs_padded
+    WIDE: tl.constexpr = NET.widths[LAYER]
+    BELOW: tl.constexpr = NET.widths[LAYER - 1]
+    BLOCKS: tl.constexpr = H // NB
+    FIRST: tl.constexpr = LAYER == 1
+    n = (tl.program_id(0) % BLOCKS) * NB + tl.arange(0, NB)
+    k = tl.arange(0, H)
+    block = _load_block(weight, k, n, WIDE, BELOW)
+    total = tl.zeros((H, NB), tl.float32)
+    of_bias = tl.zeros((H, 16), tl.float32)
+    ones = to_16_bits(tl.full((EDGES, 16), 1.0, tl.float32), NET)
+    first = tl.program_id(0) // BLOCKS
+    tiles, step = tl.cdiv(count, EDGES), programs // BLOCKS
+    # Passed on to the next turn of the loop: of products in one turn, some would be computed twice.
+    if FIRST:
+        lower = load_first_rows(w_in, b_in, n, NET)
+        x, value, slope = _first_tile(inputs, lower, first, begin, count, NB, NET)
+    else:
+        value, slope = _next_tile(before, first, tiles, n, NET)
+    if not STORE:
+        sum_in = tl.zeros((NB, KIN), tl.float32)
+        dz_before = to_16_bits(tl.zeros((EDGES, NB), tl.float32), NET)
+        x_before = x
+    for tile in tl.range(first, tiles, step, num_stages=STAGES):
+        edge = tl.cast(tile, tl.int64) * EDGES + tl.arange(0, EDGES)
+        d = (tl.load(above + edge[:, None] * H + k[None, :]),)
+        if not STORE:
+            sum_in = add_outer((dz_before,), (x_before,), sum_in, NET)
+            x_before = x
+        total = add_outer(d, (value,), total, NET)
+        # The sum over the edges as a product: the same in all 16 columns.
+        of_bias = tl.dot(tl.trans(d[0]), ones, of_bias)
+        dz = to_16_bits(back_layer(block, d, NB, NET) * slope.to(tl.float32), NET)
+        if FIRST:
+            x, value, slope = _first_tile(inputs, lower, tile + step, begin, count, NB, NET)
+        else:
+            value, slope = _next_tile(before, tile + step, tiles, n, NET)
+        if STORE:
+            tl.store(before + edge[:, None] * H + n[None, :], dz)
+        else:
+            dz_before = dz
+    own = sums + first.to(tl.int64) * TOTAL + at
+    add_to(own + k[:, None] * BELOW + n[None, :], total, (k < WIDE)[:, None] & (n < BELOW)[None, :])
+    # Of the programs with one block each, the first has the sum for the bias.
+    is_first = tl.program_id(0) % BLOCKS == 0
+    add_to(own + WIDE * BELOW + k, tl.sum(of_bias, axis=1) * 0.0625, (k < WIDE) & is_first)
+    if not STORE:
+        sum_in = add_outer((dz_before,), (x_before,), sum_in, NET)
+        add_first(ends + tl.program_id(0).to(tl.int64) * TOTAL_ENDS, n, sum_in, NET)
+
+
+@Launcher
+@triton.jit(do_not_specialize=["begin", "count", "programs"])
+def first_gradient(
+    inputs,
+    above,
+    of_inputs,
+    sums,
+    w_in,
+    begin,
+    count,
+    programs,
+    NET: tl.constexpr,
+    TOTAL: tl.constexpr,
+):
+    """The gradients of the first layer from dz of the first hidden layer, `above`, and of the inputs.
+
+    of_inputs may be the memory of inputs. sums: (programs, TOTAL).
+    """
+    H: tl.constexpr = NET.hidden_padded
+    IN: tl.constexpr = NET.inputs
+    KIN: tl.constexpr = NET.inputs_padded
+    k = tl.arange(0, KIN)
+    h = tl.arange(0, H)
+    weight = load_weight(w_in, w_in, NET.widths[0], IN, H, KIN, False, NET)
+    total = tl.zeros((H, KIN), tl.float32)
+    for tile in range(tl.program_id(0), tl.cdiv(count, NET.edges), programs):
+        edge = tl.cast(tile, tl.int64) * NET.edges + tl.arange(0, NET.edges)
+        x = split(load_inputs(inputs, edge + begin, begin + count, NET), NET)
+        d = (tl.load(above + edge[:, None] * H + h[None, :]),)
+        total = add_outer(d, x, total, NET)
+        back = back_layer(weight, d, KIN, NET)
+        tl.debug_barrier()  # all threads have read the inputs, which their gradient may replace
+        to = of_inputs + (edge + begin)[:, None] * IN + k[None, :]
+        mask = (edge < count)[:, None] & (k < IN)[None, :]
+        tl.store(to, back.to(of_inputs.dtype.element_ty), mask=mask)
+    add_first(sums + tl.program_id(0).to(tl.int64) * TOTAL, h, total, NET)
