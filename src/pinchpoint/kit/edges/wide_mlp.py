@@ -240,6 +240,7 @@ class WideMLP(ABC):
     def _convert(self, inputs: Tensor) -> None:
         """Convert the weights as the kernels read them, unless that is done."""
 
+    @abstractmethod
     def _start_chunk(self, inputs: Tensor, gradient: Tensor | None) -> None:
         """Note what the kernels of a chunk need to know of its inputs and gradients."""
 
@@ -331,6 +332,9 @@ class _Short(WideMLP):
     def _convert(self, inputs: Tensor) -> None:
         if self._converted is None:  # those of the first layer are converted as they are read, with the bias
             self._converted = [weight.detach().to(self.dtype) for weight, _ in self._weights]
+
+    def _start_chunk(self, inputs: Tensor, gradient: Tensor | None) -> None:
+        """Nothing: the kernels need no bounds."""
 
     def _turns(self) -> int:
         return 1 if self._last <= 2 else 2
@@ -508,7 +512,8 @@ class _Float32(WideMLP):
             after = free.pop(0) if layer < self._last else None
             self._middle(layer, count, activations, z[layer], after)
             free.insert(0, activations)
-            activations = after  # type: ignore[assignment]
+            if after is not None:
+                activations = after
         spare, known = free[0], (self._packed[1], self._bounds)
         outputs = None
         if values is not None:

@@ -223,9 +223,9 @@ def _raise(bound, largest):
 
 @triton.jit
 def _first_values(inputs, lower, tile, begin, count, NET: tl.constexpr):
-    """The inputs of a tile in parts, and z of the rows of the first layer that are in `lower`."""
+    """z of the rows of the first layer that are in `lower`, of a tile."""
     x = split(load_inputs(inputs, _edges(tile, NET) + begin, begin + count, NET), NET)
-    return x, _multiply(x, flip(lower, NET), x[2] * lower[2])
+    return _multiply(x, flip(lower, NET), x[2] * lower[2])
 
 
 @Launcher
@@ -239,7 +239,7 @@ def first_layer(inputs, after, w_in, b_in, norms, bounds, begin, count, programs
     up, _ = _scale_of_values(norms, bounds, 0, NET)
     largest = tl.zeros((EDGES, H), tl.float32)
     for tile in range(tl.program_id(0), tl.cdiv(count, EDGES), programs):
-        z = _first_values(inputs, lower, tile, begin, count, NET)[1]
+        z = _first_values(inputs, lower, tile, begin, count, NET)
         value = activation(z, NET)[0]
         largest = tl.maximum(largest, tl.abs(value))
         _store(after, _edges(tile, NET), h, value, up, H)
@@ -405,6 +405,17 @@ def back_last(
     add_to(own + OUT * WIDE + c, tl.sum(sum_g, axis=0), (c < OUT) & is_first)
 
 
+@triton.jit
+def _add_first_rows(inputs, tile, dz_high, dz_low, dz_factor, total, begin, count, NET: tl.constexpr):
+    """total + x' dz of a tile, the transposed gradient of the first weight."""
+    x = split(load_inputs(inputs, _edges(tile, NET) + begin, begin + count, NET), NET)
+    turned = tl.trans(x[0])
+    product = tl.dot(turned, dz_low)
+    product = tl.dot(tl.trans(x[1]), dz_high, product)
+    product = tl.dot(turned, dz_high, product)
+    return total + product * (x[2] * dz_factor)
+
+
 @Launcher
 @triton.jit(do_not_specialize=["begin", "at", "count", "programs"])
 def back_between(
@@ -462,22 +473,21 @@ def back_between(
     # Passed on to the next turn of the loop: of products in one turn, some would be computed twice.
     if FIRST:
         lower = load_first_rows(w_in, b_in, n, NET)
-        x, z = _first_values(inputs, lower, first, begin, count, NET)
+        z = _first_values(inputs, lower, first, begin, count, NET)
     else:
         z = tl.load(before + _edges(first, NET)[:, None] * H + n[None, :], mask=first < tiles, other=0.0)
     if not STORE:
-        sum_in = tl.zeros((NB, KIN), tl.float32)
+        # Transposed, so that the matrix units take its operands from registers.
+        sum_in = tl.zeros((KIN, NB), tl.float32)
         e_high = tl.zeros((EDGES, NB), tl.float16)
-        e_low = e_high
-        x_high, x_low, x_factor = x
+        e_low = tl.zeros((EDGES, NB), tl.float16)
     for tile in tl.range(first, tiles, step, num_stages=STAGES):
         edge = _edges(tile, NET)
         d = _load(above, edge, k, H)
         if not STORE:
-            sum_in = add_product(
-                (tl.trans(e_high), tl.trans(e_low), factor_dz), (x_high, x_low, x_factor), sum_in, NET
-            )
-            x_high, x_low, x_factor = x
+            # x is loaded again: Triton does not load ahead in a loop that keeps a value for two turns.
+            at_tile = tl.maximum(tile - step, first)
+            sum_in = _add_first_rows(inputs, at_tile, e_high, e_low, factor_dz, sum_in, begin, count, NET)
         value, slope = activation(z, NET)
         a_high, a_low = _parts(value, up)
         turned = tl.trans(d[0]), tl.trans(d[1])
@@ -490,7 +500,7 @@ def back_between(
         of_bias += tl.dot(turned[0], ones, column) * factor
         dz = _multiply(d, block, factor_z) * slope
         if FIRST:
-            x, z = _first_values(inputs, lower, tile + step, begin, count, NET)
+            z = _first_values(inputs, lower, tile + step, begin, count, NET)
         else:
             place = before + _edges(tile + step, NET)[:, None] * H + n[None, :]
             z = tl.load(place, mask=tile + step < tiles, other=0.0)
@@ -508,10 +518,9 @@ def back_between(
     is_first = tl.program_id(0) % BLOCKS == 0
     add_to(own + WIDE * BELOW + k, tl.sum(of_bias, axis=1) * 0.0625, (k < WIDE) & is_first)
     if not STORE:
-        sum_in = add_product(
-            (tl.trans(e_high), tl.trans(e_low), factor_dz), (x_high, x_low, x_factor), sum_in, NET
-        )
-        add_first(ends + tl.program_id(0).to(tl.int64) * TOTAL_ENDS, n, sum_in, NET)
+        last_tile = first + tl.maximum(tl.cdiv(tiles - first, step) - 1, 0) * step
+        sum_in = _add_first_rows(inputs, last_tile, e_high, e_low, factor_dz, sum_in, begin, count, NET)
+        add_first(ends + tl.program_id(0).to(tl.int64) * TOTAL_ENDS, n, tl.trans(sum_in), NET)
 
 
 @Launcher

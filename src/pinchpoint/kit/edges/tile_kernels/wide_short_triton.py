@@ -201,12 +201,17 @@ def back_last(
 
 
 @triton.jit
-def _first_tile(inputs, lower, tile, begin, count, NB: tl.constexpr, NET: tl.constexpr):
-    """The inputs of a tile as an operand, and a block of the first hidden layer: activations and slopes."""
+def _inputs(inputs, tile, begin, count, NET: tl.constexpr):
+    """The inputs of a tile as an operand."""
     edge = tl.cast(tile, tl.int64) * NET.edges + tl.arange(0, NET.edges)
-    x = split(load_inputs(inputs, edge + begin, begin + count, NET), NET)
-    value, slope = _activation_16_bits(add_layer(lower, x, zeros(NB, NET), NET), NET)
-    return x[0], value, slope
+    return split(load_inputs(inputs, edge + begin, begin + count, NET), NET)
+
+
+@triton.jit
+def _first_tile(inputs, lower, tile, begin, count, NB: tl.constexpr, NET: tl.constexpr):
+    """A block of the first hidden layer of a tile: activations and slopes."""
+    x = _inputs(inputs, tile, begin, count, NET)
+    return _activation_16_bits(add_layer(lower, x, zeros(NB, NET), NET), NET)
 
 
 @triton.jit
@@ -266,25 +271,26 @@ def back_between(
     # Passed on to the next turn of the loop: of products in one turn, some would be computed twice.
     if FIRST:
         lower = load_first_rows(w_in, b_in, n, NET)
-        x, value, slope = _first_tile(inputs, lower, first, begin, count, NB, NET)
+        value, slope = _first_tile(inputs, lower, first, begin, count, NB, NET)
     else:
         value, slope = _next_tile(before, first, tiles, n, NET)
     if not STORE:
-        sum_in = tl.zeros((NB, KIN), tl.float32)
+        # Transposed, so that the matrix units take its operands from registers.
+        sum_in = tl.zeros((KIN, NB), tl.float32)
         dz_before = to_16_bits(tl.zeros((EDGES, NB), tl.float32), NET)
-        x_before = x
     for tile in tl.range(first, tiles, step, num_stages=STAGES):
         edge = tl.cast(tile, tl.int64) * EDGES + tl.arange(0, EDGES)
         d = (tl.load(above + edge[:, None] * H + k[None, :]),)
         if not STORE:
-            sum_in = add_outer((dz_before,), (x_before,), sum_in, NET)
-            x_before = x
+            # Loaded again: Triton does not load ahead in a loop that keeps a value for two turns.
+            x = _inputs(inputs, tl.maximum(tile - step, first), begin, count, NET)
+            sum_in = tl.dot(tl.trans(x[0]), dz_before, sum_in)
         total = add_outer(d, (value,), total, NET)
         # The sum over the edges as a product: the same in all 16 columns.
         of_bias = tl.dot(tl.trans(d[0]), ones, of_bias)
         dz = to_16_bits(back_layer(block, d, NB, NET) * slope.to(tl.float32), NET)
         if FIRST:
-            x, value, slope = _first_tile(inputs, lower, tile + step, begin, count, NB, NET)
+            value, slope = _first_tile(inputs, lower, tile + step, begin, count, NB, NET)
         else:
             value, slope = _next_tile(before, tile + step, tiles, n, NET)
         if STORE:
@@ -297,8 +303,10 @@ def back_between(
     is_first = tl.program_id(0) % BLOCKS == 0
     add_to(own + WIDE * BELOW + k, tl.sum(of_bias, axis=1) * 0.0625, (k < WIDE) & is_first)
     if not STORE:
-        sum_in = add_outer((dz_before,), (x_before,), sum_in, NET)
-        add_first(ends + tl.program_id(0).to(tl.int64) * TOTAL_ENDS, n, sum_in, NET)
+        last_tile = first + tl.maximum(tl.cdiv(tiles - first, step) - 1, 0) * step
+        x = _inputs(inputs, last_tile, begin, count, NET)
+        sum_in = tl.dot(tl.trans(x[0]), dz_before, sum_in)
+        add_first(ends + tl.program_id(0).to(tl.int64) * TOTAL_ENDS, n, tl.trans(sum_in), NET)
 
 
 @Launcher
