@@ -42,9 +42,9 @@ class Plan(NamedTuple):
     stages: int = 1
 
 
-# By the bytes of a number. Those of the hidden layers of a slice: the more, the fewer launches; the sums of
+# By the bytes of a number. Limits of the hidden layers of a slice: the more, the fewer launches; the sums of
 # gradients and a chunk of some 200,000 edges fit beside them.
-_BUFFER_BYTES = {2: 66 * MIB, 4: 99 * MIB}
+_BUFFER_BYTES = {2: 75 * MIB, 4: 99 * MIB}
 _FIRST = {2: Plan(128, WIDTH, 8), 4: Plan(64, WIDTH, 8)}  # with the second layer in 16 bits
 _MIDDLE = {2: Plan(128, WIDTH, 8), 4: Plan(64, 128, 8)}
 _OUTPUTS = {2: Plan(128, WIDTH, 8), 4: Plan(64, WIDTH, 8)}  # with the layer below in 16 bits
@@ -95,22 +95,39 @@ def fixed_bytes(
     linear: list[nn.Linear], dtype: torch.dtype, device: torch.device, edges: int | None = None
 ) -> int:
     """The bytes that backward needs beside inputs and outputs, for any number of edges or for some."""
-    hidden, size = len(linear) - 1, dtype.itemsize
-    buffers = _BUFFER_BYTES[size]
-    if edges is not None:
-        buffers = _buffer_bytes(hidden, edges, size)
+    hidden, size, programs = len(linear) - 1, dtype.itemsize, processors(device)
+    buffers = _buffer_bytes(hidden, edges, size, programs)
     sums = _Sums.of([linear[0].in_features, *(layer.out_features for layer in linear)])
     converted = (hidden - 1) * WIDTH * WIDTH * size if dtype is torch.float32 else 0
     if dtype is not torch.float32:
         converted = 2 * sum(layer.weight.numel() for layer in linear)
-    programs, groups = processors(device), _groups(device, size)
+    groups = _groups(device, size)
     return buffers + converted + 4 * (programs * sums.ends[-1] + groups * sums.between[-1])
 
 
-def _buffer_bytes(layers: int, edges: int, size: int) -> int:
-    """The bytes of some layers of a chunk, at most those of a slice. size: the bytes of a number."""
-    whole = layers * -(-edges // _MOST_TILE) * _MOST_TILE * WIDTH * size
-    return min(_BUFFER_BYTES[size], whole)
+def _buffer_bytes(hidden: int, edges: int | None, size: int, programs: int) -> int:
+    """The bytes of the buffers for a number of hidden layers, of any number of edges or of some.
+
+    size: the bytes of a number. They are those of backward, which forward does not exceed.
+    """
+    layers = {hidden - (size == 2), hidden}  # in 16 bits without and with the gradient of the inputs
+    return max(one * _slice_edges(one, edges, size, programs) for one in layers) * WIDTH * size
+
+
+def _slice_edges(
+    layers: int, edges: int | None, size: int, programs: int, limit_bytes: int | None = None
+) -> int:
+    """The edges of a slice of some layers, for any number of edges or for some.
+
+    If there are several slices, every program has the same number of tiles in all but the last.
+    """
+    limit_bytes = limit_bytes or _BUFFER_BYTES[size]
+    most = limit_bytes // (layers * WIDTH * size) // _MOST_TILE * _MOST_TILE
+    for unit in (programs * _MOST_TILE, programs * _BACK_LAST[size].edges):
+        if most >= unit:
+            most = most // unit * unit
+            break
+    return most if edges is None else min(most, -(-edges // _MOST_TILE) * _MOST_TILE)
 
 
 class _Sums(NamedTuple):
@@ -175,7 +192,8 @@ class WideMLP(ABC):
             return out
         self._start_chunk(inputs, None)
         turns = self._turns()
-        step = self._slice_edges(turns, inputs.shape[0])
+        limit_bytes = self._buffers[0].numel()
+        step = _slice_edges(turns, inputs.shape[0], self._size, self._programs, limit_bytes)
         for begin in range(0, inputs.shape[0], step):
             count = min(step, inputs.shape[0] - begin)
             self._forward_slice(inputs, begin, count, self._views(turns, step), out)
@@ -199,7 +217,7 @@ class WideMLP(ABC):
             return of_inputs, values
         self._start_chunk(inputs, gradient)
         layers = self._layers_in_backward(want_inputs=want_inputs)
-        step = self._slice_edges(layers, inputs.shape[0])
+        step = _slice_edges(layers, inputs.shape[0], self._size, self._programs)
         for begin in range(0, inputs.shape[0], step):
             count = min(step, inputs.shape[0] - begin)
             self._backward_slice(inputs, gradient, begin, count, self._views(layers, step), of_inputs, values)
@@ -230,7 +248,7 @@ class WideMLP(ABC):
     def _prepare(self, inputs: Tensor) -> None:
         """Allocate the buffers, and convert the weights."""
         edges = max(self._edges, inputs.shape[0])
-        size = _buffer_bytes(self._last + 1, edges, self._size)
+        size = _buffer_bytes(self._last + 1, edges, self._size, self._programs)
         if not self._buffers or self._buffers[0].numel() < size:
             self._buffers.clear()
             self._buffers.append(torch.empty(size, dtype=torch.uint8, device=inputs.device))
@@ -270,19 +288,6 @@ class WideMLP(ABC):
         values: Tensor | None,
     ) -> None:
         """Add the gradients of a slice to the sums; write that of its inputs, and its outputs, if wanted."""
-
-    def _slice_edges(self, layers: int, edges: int) -> int:
-        """The edges of a slice for which some layers fit into the buffers.
-
-        If there are several slices, every program has the same number of tiles in all but the last.
-        """
-        most = _BUFFER_BYTES[self._size] // (layers * WIDTH * self._size) // _MOST_TILE * _MOST_TILE
-        if edges <= most:
-            return -(-edges // _MOST_TILE) * _MOST_TILE
-        for unit in (self._programs * _MOST_TILE, self._programs * _BACK_LAST[self._size].edges):
-            if most >= unit:
-                return most // unit * unit
-        return most
 
     def _views(self, layers: int, edges: int) -> list[Tensor]:
         size = edges * WIDTH * self._size
