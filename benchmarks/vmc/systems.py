@@ -80,8 +80,8 @@ RUNS = {
     ),
     "h2x": (f"H2 --states 2 {SMALL} --steps 4000", "--samples 1500"),
     "lihx": (
-        f"LiH --states 2 --net small --walkers 1024 {SCALED} --set burn=100 --set clip=20 "
-        "--set adam_steps=400 --set spring_decay=1500 --steps 12000",
+        "LiH --states 2 --net small --set one=64 --set two=16 --set determinants=8 --walkers 1024 "
+        f"{SCALED} --set burn=100 --set clip=20 --set adam_steps=400 --set spring_decay=2000 --steps 16000",
         "--samples 1500 --moves 40",
     ),
 }
