@@ -443,7 +443,8 @@ def test_a_run_with_recorded_steps_on_a_gpu_learns_as_an_eager_one_does(
             progress=lambda report: notes.append(report.note) if report.stage == NOTE else None,
         )
         losses[records] = [row.loss for row in Log.read(folder / "log.csv")]
-    assert record.recorded_sizes and dict(record.summary())["recorded steps"].startswith("of ")  # pyright: ignore[reportPossiblyUnboundVariable]
+    assert record.recorded_sizes == 1  # pyright: ignore[reportPossiblyUnboundVariable]
+    assert dict(record.summary())["recorded steps"].startswith("1 size, ")
     assert losses[True] == pytest.approx(losses[False], rel=1e-2)
     assert not notes
     # The default records steps, with a budget that has room for them, too.
